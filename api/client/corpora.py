@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 from urllib.parse import quote
 
 import msgspec
@@ -16,14 +16,15 @@ from colmlm.api.client.api import Api
 from colmlm.api.client.errors import ServerUnreachable
 from colmlm.api.client.jobs import RemoteJobs
 from colmlm.api.client.log import RemoteLog
-from colmlm.api.client.only_there import refuse
+from colmlm.api.client.only_there import options, refuse
 from colmlm.api.client.uploads import upload
 from colmlm.api.wire.answers import Deleted
 from colmlm.kb.corpus.format import AnnotatedDocument, parse_line
 from colmlm.kb.errors import NotHeeded
-from colmlm.kb.facts.records import CorpusStats, Edit, IngestReport
+from colmlm.kb.facts.records import CorpusStats, Edit, Ingesting, IngestReport
 from colmlm.kb.facts.standing import Standing
 from colmlm.kb.jobs.kinds import Documents, Ingest, work_of
+from colmlm.kb.log.records import OnRecord
 
 if TYPE_CHECKING:
     from colmlm.kb.corpus.raw.files import FoundFiles, RawFile
@@ -70,35 +71,32 @@ class RemoteCorpora:
             yield parsed.document
 
     def ingest(
-        self,
-        file: Path,
-        format_: str,
-        corpus: str,
-        *,
-        actor: str,
-        reason: str,
-        commit_every: int | None,
-        dry_run: bool,
-        allow_erased: bool,
+        self, file: Path, format_: str, corpus: str, **how: Unpack[Ingesting]
     ) -> tuple[IngestReport, int]:
-        refuse(actor=actor, dry_run=dry_run, allow_erased=allow_erased)
+        about = options(Ingesting, how)
+        refuse(**{name: about.pop(name, None) for name in ("actor", "dry_run", "allow_erased")})
         if format_ not in _FORMATS:
             raise NotHeeded("format_", f"a server takes {', '.join(_FORMATS)}.")
-        about = {"corpus": corpus, "format": format_, "reason": reason, "commit_every": commit_every}
         sent = upload(self.api, file)
-        result = self._jobs.done(work_of(Ingest.kind, {**about, "upload_id": sent.upload_id}))
+        about |= {"corpus": corpus, "format": format_, "upload_id": sent.upload_id}
+        result = self._jobs.done(work_of(Ingest.kind, about))
         return msgspec.convert(result, IngestReport), result["refused"]
 
     def add(
-        self, found: FoundFiles, corpus: str, how: RawAddition, *, actor: str, reason: str
+        self, found: FoundFiles, corpus: str, how: RawAddition, **who: Unpack[OnRecord]
     ) -> dict[str, Any]:
-        refuse(actor=actor, dry_run=how.dry_run, again=how.again, allow_erased=how.allow_erased)
+        refuse(actor=who["actor"], dry_run=how.dry_run, again=how.again, allow_erased=how.allow_erased)
         refuse(span_annotator=how.span_annotator, question_generator=how.question_generator)
         result: dict[str, Any] = {}
         if found.files:
             _check_files(found.files)
             ids = [upload(self.api, file.path).upload_id for file in found.files]
-            about = {"corpus": corpus, "reason": reason, "encoding": how.encoding, "questions": how.questions}
+            about = {
+                "corpus": corpus,
+                "reason": who["reason"],
+                "encoding": how.encoding,
+                "questions": how.questions,
+            }
             work = {"upload_ids": ids, "span_threshold": how.span_threshold, **about}
             result = self._jobs.done(work_of(Documents.kind, work))
         return _told(found, corpus, result)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from colmlm.api.client.api import Api
-from colmlm.api.client.only_there import refuse
+from colmlm.api.client.only_there import options, refuse
 from colmlm.api.wire.answers import ErasureAnswer
 from colmlm.kb.erasure.records import Erased, ErasureReport, ErasureRequest
 from colmlm.kb.errors import ErasureRequestNotFound
-from colmlm.kb.nouns.removal import Erasing
+from colmlm.kb.nouns.removal import EraseOptions, Erasing
 
 if TYPE_CHECKING:
     from colmlm.kb.facts.records import Mentioned
@@ -27,24 +26,10 @@ class RemoteErasures:
     def preview(self, fact_ids: Sequence[int], *, mentions: Mentioned) -> Erased:
         return self.api.ask("/erasures/preview", Erased, {"fact_ids": fact_ids, "mentions": mentions})
 
-    def erase(
-        self,
-        fact_ids: Sequence[int],
-        *,
-        actor: str,
-        reason: str,
-        mentions: Mentioned,
-        now: bool,
-        scan: bool,
-        traces_out: Path | None,
-    ) -> Erasing:
-        refuse(now=now, scan=scan, traces_out=traces_out)
-        body = {
-            "fact_ids": fact_ids,
-            "reason": reason,
-            "on_behalf_of": actor or None,
-            "mentions": mentions,
-        }
+    def erase(self, fact_ids: Sequence[int], **how: Unpack[EraseOptions]) -> Erasing:
+        body = {"fact_ids": fact_ids, **options(EraseOptions, how)}
+        refuse(**{name: body.pop(name, None) for name in ("now", "scan", "traces_out")})
+        body["on_behalf_of"] = body.pop("actor") or None
         told = self.api.edit("/erasures", ErasureAnswer, body)
         return Erasing(told.report, told.request)
 

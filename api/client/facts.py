@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Unpack
 
 from colmlm.api.client.api import Api
-from colmlm.api.client.only_there import refuse
+from colmlm.api.client.only_there import options, refuse
 from colmlm.api.wire.answers import EditResult
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT
-from colmlm.kb.facts.records import Edit, FactRecord
+from colmlm.kb.facts.records import FACTS_LISTED, Addition, Edit, FactRecord, FactsSought
 
 _STATES = {False: "live", True: "deleted", None: "all"}
 
@@ -20,27 +21,10 @@ class RemoteFacts:
 
     api: Api
 
-    def find(
-        self,
-        *,
-        corpus: str | None = None,
-        document_id: int | None = None,
-        text: str | None = None,
-        deleted: bool | None = False,
-        after: int = 0,
-        limit: int = 50,
-    ) -> list[FactRecord]:
-        return self.api.listed(
-            "/facts",
-            FactRecord,
-            "facts",
-            after=after,
-            limit=limit,
-            corpus=corpus,
-            document_id=document_id,
-            text=text,
-            state=_STATES[deleted],
-        )
+    def find(self, **sought: Unpack[FactsSought]) -> list[FactRecord]:
+        said = {"limit": FACTS_LISTED, **options(FactsSought, sought)}
+        state = _STATES[said.pop("deleted", False)]
+        return self.api.listed("/facts", FactRecord, "facts", state=state, **said)
 
     def show(self, fact_id: int) -> FactRecord:
         return self.api.get(f"/facts/{fact_id}", FactRecord)
@@ -55,20 +39,10 @@ class RemoteFacts:
             for fact in self.api.ask("/facts/read", list[FactRecord], {"fact_ids": ids})
         ]
 
-    def add(
-        self,
-        question: str,
-        value: str,
-        *,
-        answer: str | None = None,
-        actor: str,
-        reason: str,
-        allow_erased: bool = False,
-        keyed: bool = True,
-    ) -> Edit:
+    def add(self, question: str, value: str, *, keyed: bool = True, **how: Unpack[Addition]) -> Edit:
         refuse(no_key=not keyed)
-        body = {"question": question, "value": value, "answer": answer, "allow_erased": allow_erased}
-        body |= {"reason": reason, "on_behalf_of": actor or None}
+        body = {"question": question, "value": value, **options(Addition, how)}
+        body["on_behalf_of"] = body.pop("actor") or None
         return edit_of(self.api.edit("/facts", EditResult, body))
 
     def edit(self, fact_id: int, value: str, *, actor: str, reason: str) -> Edit:

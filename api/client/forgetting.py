@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 from colmlm.api.client.api import Api
 from colmlm.api.client.facts import RemoteFacts, edit_of
+from colmlm.api.client.only_there import options
 from colmlm.api.wire.answers import EditResult, PlanView, RunView
 from colmlm.kb.facts.records import Edit, FactRecord
 from colmlm.kb.forgetting.certificate_check import CertificateCheck
-from colmlm.kb.forgetting.records import Drift, ForgetPlan, Rates, RunRecord, Verification
+from colmlm.kb.forgetting.records import Drift, ForgetPlan, Planning, Rates, RunRecord, Verification
 
 if TYPE_CHECKING:
     from colmlm.kb.selectors import Selector
@@ -28,10 +29,10 @@ class RemoteForgetting:
 
     api: Api
 
-    def plan(self, selector: Selector, *, actor: str, **how: Any) -> ForgetPlan:
-        asked = {"selector": selector.to_json(), "on_behalf_of": actor or None}
-        said = {name: str(how.pop(name)) for name in ("equivalents", "policy")}
-        return self._plan(self.api.edit("/forget-runs", RunView, {**asked, **said, **how}))
+    def plan(self, selector: Selector, *, model: bool, sample: int, **how: Unpack[Planning]) -> ForgetPlan:
+        body = {"selector": selector.to_json(), "model": model, "sample": sample, **options(Planning, how)}
+        body["on_behalf_of"] = body.pop("actor") or None
+        return self._plan(self.api.edit("/forget-runs", RunView, body))
 
     def runs(self, after: int, limit: int) -> list[RunRecord]:
         return self.api.listed("/forget-runs", RunRecord, "forget runs", after=after, limit=limit)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import msgspec
 
 from colmlm.api.client.api import Api
 from colmlm.api.client.jobs import RemoteJobs
-from colmlm.api.client.only_there import refuse
+from colmlm.api.client.only_there import options, refuse
 from colmlm.api.wire.answers import KeysetView
 from colmlm.kb.errors import KeysetActive, KeysetNotReady
 from colmlm.kb.jobs.kinds import Gate, Rekey, work_of
-from colmlm.kb.keys.records import KeysetRecord
+from colmlm.kb.keys.records import Activating, KeysetRecord
+from colmlm.kb.nouns.running import GateOptions
 
 if TYPE_CHECKING:
     from colmlm.kb.keys.records import GateStanding
@@ -33,25 +34,14 @@ class RemoteKeysets:
     def show(self, keyset_id: int) -> KeysetRecord:
         return self.api.get(f"/keysets/{keyset_id}", KeysetView).keyset
 
-    def check(
-        self,
-        keyset_id: int,
-        limits: GateLimits,
-        *,
-        plot: Path | None,
-        checkpoint: Path | None,
-        active_checkpoint: Path | None,
-    ) -> dict[str, Any]:
-        refuse(plot=plot, checkpoint=checkpoint, active_checkpoint=active_checkpoint)
+    def check(self, keyset_id: int, limits: GateLimits, **using: Unpack[GateOptions]) -> dict[str, Any]:
+        refuse(**options(GateOptions, using))
         self.show(keyset_id)  # an unknown id is refused before a job is queued
         report = RemoteJobs(self.api).done(Gate(keyset_id=keyset_id, **asdict(limits)))
         return {name: value for name, value in report.items() if name != "activated"}
 
-    def activate(
-        self, keyset_id: int, *, force: bool, max_edits: int, actor: str, reason: str
-    ) -> KeysetRecord:
-        body = {"force": force, "max_edits": max_edits}
-        return self._switch(f"/keysets/{keyset_id}/activate", actor, reason, **body)
+    def activate(self, keyset_id: int, **how: Unpack[Activating]) -> KeysetRecord:
+        return self._switch(f"/keysets/{keyset_id}/activate", **options(Activating, how))
 
     def rollback(self, *, actor: str, reason: str) -> KeysetRecord:
         return self._switch("/keysets/rollback", actor, reason)

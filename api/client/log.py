@@ -8,8 +8,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Unpack
 
 from colmlm.api.client.api import Api
+from colmlm.api.client.only_there import options
 from colmlm.api.wire.answers import Differences, SigningKey
-from colmlm.kb.evidence.records import Diff, FactDifference
+from colmlm.kb.evidence.records import DIFFERENCES_LISTED, Diff, DiffOptions, FactDifference
 from colmlm.kb.log.chain import Sealed
 from colmlm.kb.log.denials import DenialRecord
 from colmlm.kb.log.records import ChangeRecord
@@ -32,11 +33,12 @@ class RemoteLog:
         }
         return self.api.listed("/changes", ChangeRecord, "changes", after=after, limit=limit, **said)
 
-    def diff(self, first: int, last: int, *, corpus: str | None, after: int, limit: int) -> Diff:
-        between = {"first": first, "last": last, "corpus": corpus}
+    def diff(self, first: int, last: int, **which: Unpack[DiffOptions]) -> Diff:
+        listed = {"limit": DIFFERENCES_LISTED, **options(DiffOptions, which)}
+        between = {"first": first, "last": last, "corpus": listed.pop("corpus", None)}
         counts = self.api.get("/changes/diff", Differences, **between, limit=1).counts
         of = "differences"
-        found = self.api.listed("/changes/diff", FactDifference, of, after=after, limit=limit, **between)
+        found = self.api.listed("/changes/diff", FactDifference, of, **listed, **between)
         return Diff(first, last, counts, tuple(found))
 
     def denials(self, *, after: int, limit: int) -> list[DenialRecord]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import msgspec
 
+from colmlm.api.client import only_there
 from colmlm.api.client.api import Api
 from colmlm.api.wire.answers import LookupAnswer, LookupAnswers
 from colmlm.api.wire.vectors import LOOKUPS, MAX_VECTORS, MSGPACK, OCTETS
 from colmlm.kb.errors import InvalidQuery, KeysetMismatch
+from colmlm.kb.lookup.options import LookupOptions
 from colmlm.kb.lookup.records import AsOfLookup, Lookup, LookupSpace
 
 if TYPE_CHECKING:
@@ -49,13 +51,11 @@ class RemoteLookups:
         self,
         question: str,
         *,
-        k: int = 1,
-        threshold: float | None = None,
-        min_seq: int | None = None,
         as_of: int | None = None,
+        **options: Unpack[LookupOptions],
     ) -> Lookup:
         past = self.seq if as_of is None else as_of
-        asked = {"questions": [question], "k": k, "threshold": threshold, "min_seq": min_seq, "as_of": past}
+        asked = {"questions": [question], "as_of": past, **only_there.options(LookupOptions, options)}
         (told,) = self.api.ask("/lookups", LookupAnswers, asked).answers
         if told.redacted is None:
             return _lookup(told)
@@ -65,13 +65,7 @@ class RemoteLookups:
         )  # fmt: skip
 
     def find(
-        self,
-        queries_BD: npt.NDArray[Any],
-        *,
-        checkpoint_id: str,
-        k: int = 1,
-        threshold: float | None = None,
-        min_seq: int | None = None,
+        self, queries_BD: npt.NDArray[Any], *, checkpoint_id: str, **options: Unpack[LookupOptions]
     ) -> list[Lookup]:
         """Looks up queries as `kb.lookup.searchable.Lookups.find` does, in batches of `MAX_VECTORS`."""
         import numpy as np  # a lookup by questions needs no arrays
@@ -79,9 +73,9 @@ class RemoteLookups:
         queries = np.ascontiguousarray(queries_BD, dtype="<f4")
         if queries.ndim != 2:
             raise InvalidQuery(f"its shape is {queries.shape}, not (batch, width)")
-        options = {"k": k, "threshold": threshold, "min_seq": min_seq, "as_of": self.seq}
+        said = {"as_of": self.seq, **only_there.options(LookupOptions, options)}
         given = {"checkpoint_id": checkpoint_id, "dim": queries.shape[1]}
-        given |= {name: value for name, value in options.items() if value is not None}
+        given |= {name: value for name, value in said.items() if value is not None}
         found: list[Lookup] = []
         for start in range(0, len(queries), MAX_VECTORS):
             found += self._ask(queries[start : start + MAX_VECTORS], given, checkpoint_id)

@@ -6,7 +6,7 @@ from sqlalchemy import column, func, select, text
 from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import InvalidQuery
-from colmlm.kb.evidence.records import Diff, FactDifference
+from colmlm.kb.evidence.records import DIFFERENCES_LISTED, Diff, FactDifference
 from colmlm.kb.facts import reading
 from colmlm.kb.log.audit import require_change
 
@@ -51,7 +51,7 @@ def diff(
     *,
     corpus: str | None = None,
     after: int = 0,
-    limit: int = 100,
+    limit: int = DIFFERENCES_LISTED,
 ) -> Diff:
     """Compares the facts as of two changes. Raises `NoSuchChange`, `CorpusNotFound`, `InvalidQuery`."""
     session.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))

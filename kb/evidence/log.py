@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Unpack
 
 from colmlm.kb.evidence.diff import diff
-from colmlm.kb.evidence.records import Diff
+from colmlm.kb.evidence.records import Diff, DiffOptions
 from colmlm.kb.log import audit, denials
 from colmlm.kb.log.audit import Fitting
 from colmlm.kb.log.chain import Sealed, seal_breaks
@@ -44,12 +44,10 @@ class Log:
         with self.store.sessions() as session:
             return audit.changes_before(session, before, limit, **fitting)
 
-    def diff(
-        self, first: int, last: int, *, corpus: str | None = None, after: int = 0, limit: int = 100
-    ) -> Diff:
+    def diff(self, first: int, last: int, **which: Unpack[DiffOptions]) -> Diff:
         """Compares the facts as of two changes. Raises `NoSuchChange`, `CorpusNotFound`, `InvalidQuery`."""
         with self.store.sessions() as session:
-            return diff(session, first, last, corpus=corpus, after=after, limit=limit)
+            return diff(session, first, last, **which)
 
     def hash_at(self, seq: int) -> str | None:
         """Gives the hash of change `seq`, or None where the log has none; 0 has the genesis hash."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TypedDict
 
 from colmlm.kb.facts.records import FactRecord, Source
 from colmlm.kb.log.records import ChangeRecord
@@ -136,6 +137,17 @@ class FactDifference:
     old: str | None
     new: str | None
     is_redacted: bool
+
+
+DIFFERENCES_LISTED = 100  # unless another `limit` is given
+
+
+class DiffOptions(TypedDict, total=False):
+    """Which differences to list: those of a corpus (None: of all), past the fact `after`, at most `limit` of them."""
+
+    corpus: str | None
+    after: int
+    limit: int
 
 
 @dataclass(frozen=True, slots=True)

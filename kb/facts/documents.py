@@ -56,7 +56,9 @@ class StoredDocuments:
         with self.store.sessions() as session:
             if session.scalar(select(DocumentRow.id).where(DocumentRow.id == document_id)) is None:
                 raise DocumentNotFound(document_id)
-            return reading.list_facts(session, None, None, deleted, after, limit, document_id)
+            return reading.list_facts(
+                session, document_id=document_id, deleted=deleted, after=after, limit=limit
+            )
 
 
 def _statement() -> Select[*tuple[Any, ...]]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Unpack
 
 from colmlm.kb.errors import FactNotFound, InvalidValue
 from colmlm.kb.facts import edits, reading
-from colmlm.kb.facts.records import Edit, FactDraft, FactRecord
+from colmlm.kb.facts.records import Admitting, Edit, FactDraft, FactRecord, FactsSought
 from colmlm.kb.store.contention import tried_again
 from colmlm.kb.store.store import Store
 
@@ -20,22 +21,12 @@ class Facts:
 
     store: Store
 
-    def add(
-        self,
-        question: str,
-        value: str,
-        *,
-        answer: str | None = None,
-        actor: str,
-        reason: str,
-        allow_erased: bool = False,
-    ) -> Edit:
+    def add(self, question: str, value: str, *, answer: str | None = None, **how: Unpack[Admitting]) -> Edit:
         """Adds a fact without a document. Lookups find it once a rekey has made a key for it.
 
         Raises `FactSuppressed` where this question and value were erased, unless `allow_erased`.
         """
-        draft = FactDraft(question, value, answer)
-        return self.add_many([draft], actor=actor, reason=reason, allow_erased=allow_erased)
+        return self.add_many([FactDraft(question, value, answer)], **how)
 
     @tried_again
     def add_many(
@@ -88,23 +79,10 @@ class Facts:
             raise FactNotFound(missing)
         return [found[fact_id] for fact_id in fact_ids]
 
-    def find(
-        self,
-        *,
-        corpus: str | None = None,
-        document_id: int | None = None,
-        text: str | None = None,
-        deleted: bool | None = False,
-        after: int = 0,
-        limit: int = 50,
-    ) -> list[FactRecord]:
-        """Finds facts past id `after`, by id.
-
-        `deleted=None` gives live and deleted ones; `text` is searched for literally, without wildcards, in value and
-        question.
-        """
+    def find(self, **sought: Unpack[FactsSought]) -> list[FactRecord]:
+        """Finds facts, by id."""
         with self.store.sessions() as session:
-            return reading.list_facts(session, corpus, text, deleted, after, limit, document_id)
+            return reading.list_facts(session, **sought)
 
     def every(self, corpus: str | None = None) -> Iterator[FactRecord]:
         """Finds all live facts by id, a page in each transaction. Raises `CorpusNotFound`."""

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import CorpusNotFound, DocumentNotFound, FactNotFound
 from colmlm.kb.facts.edits import MAX_ID
-from colmlm.kb.facts.records import CorpusStats, FactRecord, Source
+from colmlm.kb.facts.records import FACTS_LISTED, CorpusStats, FactRecord, Source
 from colmlm.kb.tables import DocumentRow, FactRow, FactVersionRow
 
 # A fact is shown with its last version, which is the live one unless the fact is deleted.
@@ -58,28 +58,26 @@ def get_fact(session: Session, fact_id: int) -> FactRecord:
 
 def list_facts(
     session: Session,
-    corpus: str | None,
-    search: str | None,
-    deleted: bool | None,
-    after: int,
-    limit: int,
+    *,
+    corpus: str | None = None,
     document_id: int | None = None,
+    text: str | None = None,
+    deleted: bool | None = False,
+    after: int = 0,
+    limit: int = FACTS_LISTED,
 ) -> list[FactRecord]:
-    """Gives facts past id `after`, by id.
-
-    `search` is taken literally, without wildcards, in the shown value and question.
-    """
+    """Gives the facts that `FactsSought` describes, by id."""
     statement = _statement().where(FactRow.id > after)
     if corpus is not None:
         require_corpus(session, corpus)
         statement = statement.where(DocumentRow.corpus == corpus)
     if document_id is not None:
         statement = statement.where(FactRow.document_id == document_id)
-    if search:
+    if text:
         statement = statement.where(
             or_(
-                FactVersionRow.value.icontains(search, autoescape=True),
-                FactRow.question.icontains(search, autoescape=True),
+                FactVersionRow.value.icontains(text, autoescape=True),
+                FactRow.question.icontains(text, autoescape=True),
             )
         )
     if deleted is not None:

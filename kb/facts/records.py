@@ -4,12 +4,57 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, get_args
+from typing import Literal, TypedDict, get_args
 
 from colmlm.kb.corpus.format import Refusal
+from colmlm.kb.log.records import OnRecord
 
 Mentioned = Literal["same-document", "all", "none"]  # where a fact's value is redacted besides its span
 MENTIONED: tuple[Mentioned, ...] = get_args(Mentioned)
+FACTS_LISTED = 50  # unless another `limit` is given
+
+
+class FactsSought(TypedDict, total=False):
+    """Which facts to list: those that fit everything given, past the id `after`, at most `limit` of them.
+
+    `text` is searched for literally, without wildcards, in value and question. `deleted` facts are listed where it is
+    true, live ones where it is false or left out, both where it is None.
+    """
+
+    corpus: str | None
+    document_id: int | None
+    text: str | None
+    deleted: bool | None
+    after: int
+    limit: int
+
+
+class Admitting(OnRecord, total=False):
+    """How facts are taken in: also those that were erased before, where `allow_erased`."""
+
+    allow_erased: bool
+
+
+class Addition(Admitting, total=False):
+    """How one fact is added, also with the annotator's `answer`."""
+
+    answer: str | None
+
+
+class Ingesting(Admitting, total=False):
+    """How a corpus is ingested: `commit_every` documents in one change (None: as many as is usual).
+
+    A `dry_run` is rolled back.
+    """
+
+    commit_every: int | None
+    dry_run: bool
+
+
+class Mentioning(OnRecord, total=False):
+    """How facts are erased: `mentions` says where else their values are redacted."""
+
+    mentions: Mentioned
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,28 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Self
 
+from colmlm.kb.log.records import OnRecord
+
 LEVELS = (
     "not forgotten: a fact of the run was found",
     "not retrievable: no check got a fact of the run",
     "not retrievable, and out of the index of the process that checked",
 )
 SAMPLE = 500
+
+
+class Planning(OnRecord, total=False):
+    """How facts to forget are chosen, beside the selector, and what their questions get afterwards.
+
+    `equivalents`: "include" them in the set, "only-list" them, or "exclude" them from the plan. `radius` (None: the
+    keyset's threshold) is the score that an equivalent's key must reach. `policy`: with "successor" a question gets the
+    next fact, with "abstain" no match. A selector that no fact fits is refused, unless `allow_empty`.
+    """
+
+    equivalents: str
+    radius: float | None
+    policy: str
+    allow_empty: bool
 
 
 @dataclass(frozen=True, slots=True)

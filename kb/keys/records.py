@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from colmlm.kb.log.records import OnRecord
+
 MAX_EDITS = 1000  # edits of facts allowed between a gate and the activation that relies on it
 
 
@@ -50,6 +52,13 @@ class KeysetRecord:
     num_keys: int
     num_unkeyed: int
     applied_seq: int
+
+
+class Activating(OnRecord, total=False):
+    """How a keyset is activated: with `max_edits` of facts since its gate, or whatever the gate says, with `force`."""
+
+    force: bool
+    max_edits: int
 
 
 @dataclass(frozen=True, slots=True)

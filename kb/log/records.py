@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TypedDict
 
 from colmlm.kb.principal import Principal
+
+
+class OnRecord(TypedDict):
+    """What the log keeps of a change beside what it does: who made it (`actor`), and why (`reason`)."""
+
+    actor: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +20,9 @@ from colmlm.kb.errors import InvalidQuery, PastTooLarge
 from colmlm.kb.keys.keyset_then import KeysetThen, keyset_then
 from colmlm.kb.keys.keysets import STORED, Vectors
 from colmlm.kb.log import audit
+from colmlm.kb.lookup.options import LookupOptions, Wanted
 from colmlm.kb.lookup.records import AsOfLookup, Hit, Lookup
-from colmlm.kb.lookup.searcher import Candidate, Ranking, as_queries, check_options, decide, rank
+from colmlm.kb.lookup.searcher import Candidate, Ranking, as_queries, decide, rank
 from colmlm.kb.store.database import connection_of
 
 if TYPE_CHECKING:
@@ -82,13 +83,7 @@ class AsOf:
     queries_at_once: int = 64
 
     def find(
-        self,
-        queries_BD: npt.NDArray[Any],
-        *,
-        checkpoint_id: str,
-        k: int = 1,
-        threshold: float | None = None,
-        min_seq: int | None = None,
+        self, queries_BD: npt.NDArray[Any], *, checkpoint_id: str, **options: Unpack[LookupOptions]
     ) -> list[AsOfLookup]:
         """Finds the k best of the facts that were live at change `seq`, with the values they had then.
 
@@ -96,9 +91,9 @@ class AsOf:
         Raises `NoSuchChange`, `PastTooLarge`, `InvalidQuery` where `min_seq` is after `seq`, and `NotAnsweredThen`
         where that keyset is of another checkpoint, or its keys are gone.
         """
-        if min_seq is not None and min_seq > self.seq:
-            raise InvalidQuery(f"change {min_seq} had not been made as of change {self.seq}")
-        check_options(k, threshold)
+        wanted = Wanted(**options)
+        if wanted.min_seq is not None and wanted.min_seq > self.seq:
+            raise InvalidQuery(f"change {wanted.min_seq} had not been made as of change {self.seq}")
         queries = as_queries(queries_BD)
         with self.store.sessions() as session:
             session.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
@@ -109,9 +104,9 @@ class AsOf:
             if len(queries) * then.keyset.num_keys > (limit := self.store.settings.as_of_max_scores):
                 raise PastTooLarge(len(queries), then.keyset.num_keys, limit)
             lost = session.execute(_LOST, _of(then, self.seq)).one()
-            rankings = _with_values(session, self._rankings(session, then, queries, k), self.seq)
-        least = then.threshold if threshold is None else threshold
-        found = (decide(ranking, k, least, self.seq) for ranking in rankings)
+            rankings = _with_values(session, self._rankings(session, then, queries, wanted.k), self.seq)
+        least = then.threshold if wanted.threshold is None else wanted.threshold
+        found = (decide(ranking, wanted.k, least, self.seq) for ranking in rankings)
         return [
             AsOfLookup(**_fields(lookup), redacted=lost.redacted, unkeyed=lost.unkeyed) for lookup in found
         ]

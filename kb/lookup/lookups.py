@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 import numpy.typing as npt
 
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.history import AsOf
 from colmlm.kb.lookup.index_standing import IndexStanding, index_standing
+from colmlm.kb.lookup.options import LookupOptions
 from colmlm.kb.lookup.records import Lookup, LookupSpace
 from colmlm.kb.lookup.searcher import Searcher
 from colmlm.kb.lookup.space import lookup_space
@@ -24,23 +25,14 @@ class Lookups:
     searcher: Searcher
 
     def find(
-        self,
-        queries_BD: npt.NDArray[Any],
-        *,
-        checkpoint_id: str,
-        k: int = 1,
-        threshold: float | None = None,
-        min_seq: int | None = None,
+        self, queries_BD: npt.NDArray[Any], *, checkpoint_id: str, **options: Unpack[LookupOptions]
     ) -> list[Lookup]:
-        """Finds the k best live facts for each query [B, d], at or above the threshold (None: the keyset's own).
+        """Finds the best live facts for each query [B, d].
 
-        `min_seq` is the seq of an edit that the answer must include: raises `IndexBehind` where the index does not
-        reach it in time, and `NoSuchChange` at once where it does not exist. Raises `KeysetMismatch` where the queries
-        are not of the active keyset's checkpoint.
+        Raises `IndexBehind` where the index does not reach `min_seq` in time, and `NoSuchChange` at once where that
+        change does not exist. Raises `KeysetMismatch` where the queries are not of the active keyset's checkpoint.
         """
-        return self.searcher.find(
-            queries_BD, checkpoint_id=checkpoint_id, k=k, threshold=threshold, min_seq=min_seq
-        )
+        return self.searcher.find(queries_BD, checkpoint_id=checkpoint_id, **options)
 
     def catch_up(self) -> int:
         """Applies every committed change to this process's index and gives the seq reached."""

@@ -7,10 +7,11 @@ encoders and uses that of the active keyset; where another was activated meanwhi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Unpack
 
 from colmlm.kb.errors import KeysetMismatch
 from colmlm.kb.keys.rekey import Encoder
+from colmlm.kb.lookup.options import LookupOptions
 from colmlm.kb.lookup.records import Lookup
 from colmlm.kb.lookup.searchable import SearchableStore
 
@@ -26,7 +27,7 @@ class Questions:
         self._encoders: Mapping[str, Encoder] = {e.checkpoint.checkpoint_id: e for e in encoders}
         self._last = encoders[0].checkpoint.checkpoint_id
 
-    def ask(self, questions: Sequence[str], **options: Any) -> tuple[str, list[Lookup]]:
+    def ask(self, questions: Sequence[str], **options: Unpack[LookupOptions]) -> tuple[str, list[Lookup]]:
         """Gives the checkpoint that encoded the questions, and a lookup for each; takes the options of `Lookups.find`.
 
         Raises `KeysetMismatch` where no encoder is of the active checkpoint.

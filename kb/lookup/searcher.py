@@ -13,7 +13,7 @@ import threading
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -27,11 +27,10 @@ from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keysets import STORED, Vectors, active_keyset_id
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.observing import NOBODY, Observer
+from colmlm.kb.lookup.options import LookupOptions, Wanted
 from colmlm.kb.lookup.records import Hit, Lookup
 from colmlm.kb.lookup.replica import OnKeys, Replica, open_replica, rebuild, save
 from colmlm.kb.store.causes import refusal_of
-
-MAX_K = 1000
 
 # The driver runs this itself: in its binary form keys come as stored, and a prepared statement is planned once.
 # "active" is the keyset that answers: the active one, or one that is asked for by its id.
@@ -109,13 +108,7 @@ class Searcher:
         )
 
     def find(
-        self,
-        queries_BD: npt.NDArray[Any],
-        *,
-        checkpoint_id: str,
-        k: int = 1,
-        threshold: float | None = None,
-        min_seq: int | None = None,
+        self, queries_BD: npt.NDArray[Any], *, checkpoint_id: str, **options: Unpack[LookupOptions]
     ) -> list[Lookup]:
         """Finds the best facts of each query, as `Lookups.find` describes.
 
@@ -123,12 +116,12 @@ class Searcher:
         `KeysetNotReady` where the keyset is building or retired.
         """
         with self.observer.timed("lookup"):
-            check_options(k, threshold)
-            if min_seq is not None:
-                self.await_change(min_seq)
-            rankings, decision, seq = self._ranked(as_queries(queries_BD), checkpoint_id, k)
-            least = decision.threshold if threshold is None else threshold
-            found = [decide(ranking, k, least, seq) for ranking in rankings]
+            wanted = Wanted(**options)
+            if wanted.min_seq is not None:
+                self.await_change(wanted.min_seq)
+            rankings, decision, seq = self._ranked(as_queries(queries_BD), checkpoint_id, wanted.k)
+            least = decision.threshold if wanted.threshold is None else wanted.threshold
+            found = [decide(ranking, wanted.k, least, seq) for ranking in rankings]
         self.observer.looked_up(found)
         return found
 
@@ -302,14 +295,6 @@ class Searcher:
     def snapshot(self) -> None:
         """Writes the active keyset's index to disk, caught up."""
         self.prepare(self.current().keyset_id)
-
-
-def check_options(k: int, threshold: float | None) -> None:
-    """Raises `InvalidQuery` where a lookup can't have this number of facts or this threshold."""
-    if not 1 <= k <= MAX_K:
-        raise InvalidQuery(f"k is {k}, not between 1 and {MAX_K}")
-    if threshold is not None and not -1 <= threshold <= 1:
-        raise InvalidQuery(f"the threshold {threshold} is not a cosine, from -1 to 1")
 
 
 def as_queries(queries_BD: npt.NDArray[Any]) -> Vectors:

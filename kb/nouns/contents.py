@@ -5,13 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
 if TYPE_CHECKING:
     from colmlm.kb.corpus.format import AnnotatedDocument
     from colmlm.kb.corpus.raw.files import FoundFiles
     from colmlm.kb.evidence.records import FactTrace, GenerationRecord, Impact, NewOutput, OutputTrace
-    from colmlm.kb.facts.records import CorpusStats, DocumentRecord, Edit, FactRecord, IngestReport
+    from colmlm.kb.facts.records import (
+        Addition,
+        CorpusStats,
+        DocumentRecord,
+        Edit,
+        FactRecord,
+        FactsSought,
+        Ingesting,
+        IngestReport,
+    )
+    from colmlm.kb.log.records import OnRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,32 +45,13 @@ class RawAddition:
 class FactVerbs(Protocol):
     """What facts can be asked for, as `kb.facts.facts.Facts` describes it."""
 
-    def find(
-        self,
-        *,
-        corpus: str | None = None,
-        document_id: int | None = None,
-        text: str | None = None,
-        deleted: bool | None = False,
-        after: int = 0,
-        limit: int = 50,
-    ) -> list[FactRecord]: ...
+    def find(self, **sought: Unpack[FactsSought]) -> list[FactRecord]: ...
 
     def show(self, fact_id: int) -> FactRecord: ...
 
     def show_many(self, fact_ids: Sequence[int]) -> list[FactRecord]: ...
 
-    def add(
-        self,
-        question: str,
-        value: str,
-        *,
-        answer: str | None = None,
-        actor: str,
-        reason: str,
-        allow_erased: bool = False,
-        keyed: bool = True,
-    ) -> Edit:
+    def add(self, question: str, value: str, *, keyed: bool = True, **how: Unpack[Addition]) -> Edit:
         """Adds a fact that no document says. Where `keyed`, makes its key from the question too."""
         ...
 
@@ -111,22 +102,13 @@ class CorpusVerbs(Protocol):
     def export(self, corpus: str, *, live_only: bool) -> Iterator[AnnotatedDocument]: ...
 
     def ingest(
-        self,
-        file: Path,
-        format_: str,
-        corpus: str,
-        *,
-        actor: str,
-        reason: str,
-        commit_every: int | None,
-        dry_run: bool,
-        allow_erased: bool,
+        self, file: Path, format_: str, corpus: str, **how: Unpack[Ingesting]
     ) -> tuple[IngestReport, int]:
         """Ingests a file. Gives the report and the number of refusals; a server's report lists the first hundred."""
         ...
 
     def add(
-        self, found: FoundFiles, corpus: str, how: RawAddition, *, actor: str, reason: str
+        self, found: FoundFiles, corpus: str, how: RawAddition, **who: Unpack[OnRecord]
     ) -> dict[str, Any]:
         """Annotates raw documents, ingests and keys them. Gives what `colmlm corpus add --json` prints."""
         ...

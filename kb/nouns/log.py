@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
 if TYPE_CHECKING:
-    from colmlm.kb.evidence.records import Diff
+    from colmlm.kb.evidence.records import Diff, DiffOptions
     from colmlm.kb.log.audit import Fitting
     from colmlm.kb.log.chain import Sealed
     from colmlm.kb.log.denials import DenialRecord
@@ -19,7 +19,7 @@ class LogVerbs(Protocol):
 
     def changes(self, after: int = 0, limit: int = 100, **fitting: Unpack[Fitting]) -> list[ChangeRecord]: ...
 
-    def diff(self, first: int, last: int, *, corpus: str | None, after: int, limit: int) -> Diff: ...
+    def diff(self, first: int, last: int, **which: Unpack[DiffOptions]) -> Diff: ...
 
     def denials(self, *, after: int, limit: int) -> list[DenialRecord]: ...
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from colmlm.kb.lookup.options import LookupOptions
     from colmlm.kb.lookup.records import Lookup, LookupSpace
 
 
@@ -15,15 +16,9 @@ class FactFinder(Protocol):
     """Finds the nearest live facts, now or as of a change."""
 
     def find(
-        self,
-        queries_BD: npt.NDArray[Any],
-        *,
-        checkpoint_id: str,
-        k: int = 1,
-        threshold: float | None = None,
-        min_seq: int | None = None,
+        self, queries_BD: npt.NDArray[Any], *, checkpoint_id: str, **options: Unpack[LookupOptions]
     ) -> Sequence[Lookup]:
-        """Finds the k best live facts of each query [B, d], at or above the threshold (None: the keyset's own)."""
+        """Finds the best live facts of each query [B, d]."""
         ...
 
 
@@ -34,12 +29,10 @@ class LookupVerbs(FactFinder, Protocol):
         self,
         question: str,
         *,
-        k: int = 1,
-        threshold: float | None = None,
-        min_seq: int | None = None,
         as_of: int | None = None,
+        **options: Unpack[LookupOptions],
     ) -> Lookup:
-        """Finds the k facts nearest to a question; with `as_of`, as the base was after that change."""
+        """Finds the facts nearest to a question; with `as_of`, as the base was after that change."""
         ...
 
     def as_of(self, seq: int) -> FactFinder:

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, Unpack
+
+from colmlm.kb.facts.records import Mentioning
 
 if TYPE_CHECKING:
     from colmlm.kb.erasure.records import Erased, ErasureReport, ErasureRequest
     from colmlm.kb.erasure.residue import ResidueReport
     from colmlm.kb.facts.records import Edit, FactRecord, Mentioned
     from colmlm.kb.forgetting.certificate_check import CertificateCheck
-    from colmlm.kb.forgetting.records import Drift, ForgetPlan, Rates, RunRecord, Verification
+    from colmlm.kb.forgetting.records import Drift, ForgetPlan, Planning, Rates, RunRecord, Verification
     from colmlm.kb.selectors import Selector
 
 
@@ -23,17 +25,7 @@ class ForgetVerbs(Protocol):
     """
 
     def plan(
-        self,
-        selector: Selector,
-        *,
-        model: bool,
-        sample: int,
-        actor: str,
-        reason: str,
-        equivalents: str,
-        radius: float | None,
-        policy: str,
-        allow_empty: bool,
+        self, selector: Selector, *, model: bool, sample: int, **how: Unpack[Planning]
     ) -> ForgetPlan: ...
 
     def runs(self, after: int, limit: int) -> list[RunRecord]: ...
@@ -81,22 +73,23 @@ class Erasing:
     shared: int = 0
 
 
+class EraseOptions(Mentioning, total=False):
+    """How far an erasure goes: with `now` as far as the server permits.
+
+    With `scan` all files are searched before and after; `traces_out` is a file to write what they are searched for.
+    """
+
+    now: bool
+    scan: bool
+    traces_out: Path | None
+
+
 class ErasureVerbs(Protocol):
     """What erasure can be asked for, as `kb.erasure.verbs` and `kb.erasure.two_person` describe it."""
 
     def preview(self, fact_ids: Sequence[int], *, mentions: Mentioned) -> Erased: ...
 
-    def erase(
-        self,
-        fact_ids: Sequence[int],
-        *,
-        actor: str,
-        reason: str,
-        mentions: Mentioned,
-        now: bool,
-        scan: bool,
-        traces_out: Path | None,
-    ) -> Erasing:
+    def erase(self, fact_ids: Sequence[int], **how: Unpack[EraseOptions]) -> Erasing:
         """Erases these facts, or requests it where that takes two people; with no facts, takes earlier erasures on."""
         ...
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from colmlm.kb.access.records import ApiKeyRecord
     from colmlm.kb.jobs.kinds import Work
     from colmlm.kb.jobs.records import JobRecord
-    from colmlm.kb.keys.records import GateStanding, KeysetRecord
+    from colmlm.kb.keys.records import Activating, GateStanding, KeysetRecord
     from colmlm.kb.switching.limits import GateLimits
 
 
@@ -39,6 +39,14 @@ class JobVerbs(Protocol):
     ) -> list[JobRecord]: ...
 
 
+class GateOptions(TypedDict, total=False):
+    """What a keyset is measured with: the models of both keysets (None: where they were last), and a file of plots."""
+
+    plot: Path | None
+    checkpoint: Path | None
+    active_checkpoint: Path | None
+
+
 class KeysetVerbs(Protocol):
     """What keysets can be asked for; `kb.switching.keysets.Keysets` describes most of it."""
 
@@ -46,21 +54,11 @@ class KeysetVerbs(Protocol):
 
     def show(self, keyset_id: int) -> KeysetRecord: ...
 
-    def check(
-        self,
-        keyset_id: int,
-        limits: GateLimits,
-        *,
-        plot: Path | None,
-        checkpoint: Path | None,
-        active_checkpoint: Path | None,
-    ) -> dict[str, Any]:
+    def check(self, keyset_id: int, limits: GateLimits, **using: Unpack[GateOptions]) -> dict[str, Any]:
         """Measures a keyset against the gate, and gives the report as it is stored."""
         ...
 
-    def activate(
-        self, keyset_id: int, *, force: bool, max_edits: int, actor: str, reason: str
-    ) -> KeysetRecord: ...
+    def activate(self, keyset_id: int, **how: Unpack[Activating]) -> KeysetRecord: ...
 
     def rollback(self, *, actor: str, reason: str) -> KeysetRecord: ...
 

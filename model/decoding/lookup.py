@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,17 +31,22 @@ class LookupResult(Protocol):
     def abstained(self) -> int | None: ...
 
 
+class LookupAsked(TypedDict, total=False):
+    """What a decoder may ask of a lookup: the `k` best facts (1) from a `threshold` on (None: the base's own).
+
+    `min_seq` is a change that the answer must include.
+    """
+
+    k: int
+    threshold: float | None
+    min_seq: int | None
+
+
 class LookupPort(Protocol):
     """A knowledge base that finds the best facts for unit-norm queries."""
 
     def find(
-        self,
-        queries_BD: NDArray[np.float32],
-        *,
-        checkpoint_id: str,
-        k: int = 1,
-        threshold: float | None = None,
-        min_seq: int | None = None,
+        self, queries_BD: NDArray[np.float32], *, checkpoint_id: str, **asked: Unpack[LookupAsked]
     ) -> Sequence[LookupResult]:
         """Gives one result per query; a result without hits at or above the threshold is *no match*."""
         ...

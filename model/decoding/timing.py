@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Unpack
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from torch import Tensor
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.decoding.decoder import DecodedOutput, Decoder
+from colmlm.model.decoding.lookup import LookupAsked
 from colmlm.model.decoding.sampling import penalise
 from colmlm.model.evaluate.answers import exact_match
 from colmlm.model.lm.checkpoint import Checkpoint
@@ -73,10 +75,10 @@ class MemoryLookup:
         self.keys_KD, self.values, self.threshold = keys_KD, values, threshold
 
     def find(
-        self, queries_BD: Floats, *, checkpoint_id: str, k: int = 1, threshold: float | None = None,
-        min_seq: int | None = None,
-    ) -> list[MemoryFound]:  # fmt: skip
+        self, queries_BD: Floats, *, checkpoint_id: str, **asked: Unpack[LookupAsked]
+    ) -> list[MemoryFound]:
         """Gives the nearest fact of each query if its score reaches the threshold."""
+        threshold = asked.get("threshold")
         least = self.threshold if threshold is None else threshold
         return [self._found(scores_K, least) for scores_K in queries_BD @ self.keys_KD.T]
 

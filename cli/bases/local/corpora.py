@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.output import plain
@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from colmlm.kb.corpus.format import AnnotatedDocument, Parsed
     from colmlm.kb.corpus.raw.files import FoundFiles
     from colmlm.kb.corpus.raw.limits import Limits
-    from colmlm.kb.facts.records import CorpusStats, Edit, IngestReport
+    from colmlm.kb.facts.records import CorpusStats, Edit, Ingesting, IngestReport
     from colmlm.kb.keys.records import KeysetRecord
+    from colmlm.kb.log.records import OnRecord
     from colmlm.kb.nouns.contents import RawAddition
     from colmlm.kb.service import KnowledgeBase
 
@@ -46,7 +47,9 @@ class LocalCorpora:
     def export(self, corpus: str, *, live_only: bool) -> Iterator[AnnotatedDocument]:
         return self.kb.corpora.export(corpus, live_only=live_only)
 
-    def ingest(self, file: Path, format_: str, corpus: str, **how: Any) -> tuple[IngestReport, int]:
+    def ingest(
+        self, file: Path, format_: str, corpus: str, **how: Unpack[Ingesting]
+    ) -> tuple[IngestReport, int]:
         committed: list[IngestReport] = []
         total = file.stat().st_size
         with self.runtime.telling.progress("Ingesting (KB)") as advance:
@@ -58,7 +61,7 @@ class LocalCorpora:
                 parsed = _read(file, format_, self.kb.settings.document, on_bytes)
                 report = self.kb.corpora.ingest(parsed, corpus, on_piece=committed.append, **how)
             except BaseException:
-                if committed and not how["dry_run"]:
+                if committed and not how.get("dry_run"):
                     done = committed[-1].documents + committed[-1].unchanged
                     self.runtime.telling.note(
                         f"{done} documents are in {corpus!r}. Run the same command again to go on from there."
@@ -67,7 +70,7 @@ class LocalCorpora:
         return report, len(report.refusals)
 
     def add(
-        self, found: FoundFiles, corpus: str, how: RawAddition, *, actor: str, reason: str
+        self, found: FoundFiles, corpus: str, how: RawAddition, **who: Unpack[OnRecord]
     ) -> dict[str, Any]:
         from colmlm.cli.composition import annotators
         from colmlm.cli.composition.adding import Adding
@@ -89,7 +92,7 @@ class LocalCorpora:
                 threshold=how.span_threshold,
             )
 
-        report = adding.ingest(load, actor=actor, reason=reason, allow_erased=how.allow_erased)
+        report = adding.ingest(load, **who, allow_erased=how.allow_erased)
         return _told(adding, report, adding.key(changed=report is not None), False)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.erasure.records import Erased, ErasureReport, ErasureRequest
@@ -18,7 +18,7 @@ from colmlm.kb.nouns.removal import Erasing
 if TYPE_CHECKING:
     from colmlm.kb.access.records import ApiKeyRecord
     from colmlm.kb.erasure.residue import ResidueReport
-    from colmlm.kb.facts.records import Mentioned
+    from colmlm.kb.facts.records import Mentioned, Mentioning
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +38,10 @@ class LocalErasures:
         self,
         fact_ids: Sequence[int],
         *,
-        actor: str,
-        reason: str,
-        mentions: Mentioned,
-        now: bool,
-        scan: bool,
-        traces_out: Path | None,
+        now: bool = False,
+        scan: bool = False,
+        traces_out: Path | None = None,
+        **how: Unpack[Mentioning],
     ) -> Erasing:
         erasure = Erasure(self.runtime.kb)
         if not fact_ids:
@@ -51,22 +49,12 @@ class LocalErasures:
         if self.runtime.settings.erase_needs_two:
             if now or scan or traces_out:
                 raise NotHeeded("now", "an erasure by two takes it when it is approved.")
-            asked = self._requests.ask(
-                fact_ids, key=self._key(), actor=actor, reason=reason, mentions=mentions
-            )
-            return Erasing(None, asked)
+            return Erasing(None, self._requests.ask(fact_ids, key=self._key(), **how))
         traces = erasure.traces(fact_ids) if scan or traces_out else ()
         if traces_out is not None:
             save_traces(traces, traces_out)
         before = scanned(self.runtime, traces) if scan else None
-        report = erasure.erase(
-            fact_ids,
-            actor=actor,
-            reason=reason,
-            mentions=mentions,
-            now=now,
-            on_step=self.runtime.telling.note,
-        )
+        report = erasure.erase(fact_ids, now=now, on_step=self.runtime.telling.note, **how)
         after = scanned(self.runtime, traces) if scan else None
         return Erasing(report, None, before, after, sum(trace.shared for trace in traces))
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Unpack
 
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.facts.facts import Facts
-from colmlm.kb.facts.records import Edit
+from colmlm.kb.facts.records import Addition, Edit
 
 MOST_TO_KEY_AT_ONCE = 256
 
@@ -17,20 +18,8 @@ class LocalFacts(Facts):
 
     runtime: Runtime
 
-    def add(
-        self,
-        question: str,
-        value: str,
-        *,
-        answer: str | None = None,
-        actor: str,
-        reason: str,
-        allow_erased: bool = False,
-        keyed: bool = True,
-    ) -> Edit:
-        edit = self.runtime.kb.facts.add(
-            question, value, answer=answer, actor=actor, reason=reason, allow_erased=allow_erased
-        )
+    def add(self, question: str, value: str, *, keyed: bool = True, **how: Unpack[Addition]) -> Edit:
+        edit = self.runtime.kb.facts.add(question, value, **how)
         try:
             return replace(edit, keyed=keyed and self._key_at_once())
         except Exception:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.forgetting import certificates
@@ -14,7 +14,7 @@ from colmlm.kb.forgetting.verbs import Forgetting
 
 if TYPE_CHECKING:
     from colmlm.kb.facts.records import Edit, FactRecord
-    from colmlm.kb.forgetting.records import Drift, ForgetPlan, Rates, RunRecord, Verification
+    from colmlm.kb.forgetting.records import Drift, ForgetPlan, Planning, Rates, RunRecord, Verification
     from colmlm.kb.selectors import Selector
 
 
@@ -36,7 +36,7 @@ class LocalForgetting:
         with self.runtime.telling.progress("Encoding questions") as advance:
             yield Forgetting(self.runtime.kb, encoder, sample=sample, on_questions=advance)
 
-    def plan(self, selector: Selector, *, model: bool, sample: int, **how: Any) -> ForgetPlan:
+    def plan(self, selector: Selector, *, model: bool, sample: int, **how: Unpack[Planning]) -> ForgetPlan:
         with self._asking(model, sample) as forgetting:
             return forgetting.plan(selector, **how)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.errors import KeysetNotReady
 
 if TYPE_CHECKING:
-    from colmlm.kb.keys.records import GateStanding, KeysetRecord
+    from colmlm.kb.keys.records import Activating, GateStanding, KeysetRecord
     from colmlm.kb.switching.keysets import Keysets
     from colmlm.kb.switching.limits import GateLimits
 
@@ -38,9 +38,9 @@ class LocalKeysets:
         keyset_id: int,
         limits: GateLimits,
         *,
-        plot: Path | None,
-        checkpoint: Path | None,
-        active_checkpoint: Path | None,
+        plot: Path | None = None,
+        checkpoint: Path | None = None,
+        active_checkpoint: Path | None = None,
     ) -> dict[str, Any]:
         from colmlm.cli.composition.keying import active_encoder_of, encoder_of
 
@@ -56,10 +56,8 @@ class LocalKeysets:
             score_histograms(report.drift, plot)
         return report.stored()
 
-    def activate(
-        self, keyset_id: int, *, force: bool, max_edits: int, actor: str, reason: str
-    ) -> KeysetRecord:
-        return self._keysets.activate(keyset_id, force=force, max_edits=max_edits, actor=actor, reason=reason)
+    def activate(self, keyset_id: int, **how: Unpack[Activating]) -> KeysetRecord:
+        return self._keysets.activate(keyset_id, **how)
 
     def rollback(self, *, actor: str, reason: str) -> KeysetRecord:
         return self._keysets.rollback(actor=actor, reason=reason)

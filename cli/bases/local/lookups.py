@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Unpack
 
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.lookup.lookups import Lookups
+from colmlm.kb.lookup.options import LookupOptions
 from colmlm.kb.lookup.records import Lookup
 
 
@@ -19,10 +21,8 @@ class LocalLookups(Lookups):
         self,
         question: str,
         *,
-        k: int = 1,
-        threshold: float | None = None,
-        min_seq: int | None = None,
         as_of: int | None = None,
+        **options: Unpack[LookupOptions],
     ) -> Lookup:
         kb = self.runtime.kb
         kb.keysets.active()  # fails for a base without keys, before a model is loaded for seconds
@@ -31,8 +31,6 @@ class LocalLookups(Lookups):
         (found,) = asked.find(
             encoder.encode_questions([question]),
             checkpoint_id=encoder.checkpoint.checkpoint_id,
-            k=k,
-            threshold=threshold,
-            min_seq=min_seq,
+            **options,
         )
         return found

@@ -47,6 +47,17 @@ def test_here_and_elsewhere_say_the_same(there: There) -> None:
         assert told(here) == told(elsewhere)
 
 
+def test_an_option_that_a_verb_has_not_or_lacks_is_refused_here_and_elsewhere(there: There) -> None:
+    with connect() as here, connect(there.address, token=token(there)) as elsewhere:
+        for base in (here, elsewhere):
+            with pytest.raises(TypeError, match="corpsu"):
+                base.facts.find(corpsu="atlas")  # type: ignore[call-arg]
+            with pytest.raises(TypeError, match="radius"):
+                base.lookups.ask(CAPITAL, radius=0.5)  # type: ignore[call-arg]
+            with pytest.raises(TypeError, match="reason"):
+                base.facts.add("Which sea is there?", "the Pacific", actor="ada")  # type: ignore[call-arg]
+
+
 def test_an_edit_elsewhere_is_read_back_here(there: There) -> None:
     with connect() as here, connect(there.address, token=token(there)) as elsewhere:
         added = elsewhere.facts.add("Which sea is there?", "the Pacific", **WHO)

@@ -6,7 +6,7 @@ import inspect
 from importlib import import_module
 from pkgutil import iter_modules
 from types import ModuleType
-from typing import Any, get_type_hints
+from typing import Any, get_type_hints, is_typeddict
 
 import pytest
 
@@ -16,16 +16,42 @@ from colmlm.cli.bases import local as local_nouns
 from colmlm.cli.bases import this_machine
 from colmlm.cli.composition import generator
 from colmlm.kb.access.access import Access
+from colmlm.kb.evidence import records as evidence
 from colmlm.kb.evidence.log import Log
 from colmlm.kb.evidence.outputs import Outputs
+from colmlm.kb.facts import records as facts
 from colmlm.kb.facts.corpora import Corpora
 from colmlm.kb.facts.documents import StoredDocuments
 from colmlm.kb.facts.facts import Facts
+from colmlm.kb.forgetting import records as forgetting
 from colmlm.kb.jobs.queue import Jobs
+from colmlm.kb.keys import records as keys
+from colmlm.kb.log import audit
+from colmlm.kb.log import records as log_records
+from colmlm.kb.lookup import options as lookup_options
 from colmlm.kb.lookup.lookups import Lookups
 from colmlm.kb.nouns import contents, generation, log, lookups, nouns, removal, running, upkeep
 from colmlm.kb.switching.keysets import Keysets
 from colmlm.kb.upkeep.upkeep import Upkeep
+
+# The options of verbs, which are written once.
+OPTIONS: dict[str, Any] = {
+    name: found
+    for module in (
+        audit,
+        contents,
+        evidence,
+        facts,
+        forgetting,
+        keys,
+        log_records,
+        lookup_options,
+        removal,
+        running,
+    )
+    for name, found in vars(module).items()
+    if is_typeddict(found)
+}
 
 # The class of `kb` whose verbs a noun should have.
 OURS: dict[str, type] = {
@@ -86,7 +112,32 @@ BASES = {"here": hints(this_machine.LocalBase, *_LOCAL, generator), "elsewhere":
 
 def verbs(noun: type) -> dict[str, inspect.Signature]:
     public = inspect.getmembers(noun, inspect.isfunction)
-    return {name: inspect.signature(found) for name, found in public if not name.startswith("_")}
+    return {name: unpacked(found) for name, found in public if not name.startswith("_")}
+
+
+def unpacked(verb: Any) -> inspect.Signature:
+    """The signature of a verb, with the options of a `TypedDict` that it takes as parameters of its own."""
+    signature = inspect.signature(verb)
+    parameters = []
+    for parameter in signature.parameters.values():
+        if options := _typed(parameter.annotation):
+            parameters += [
+                parameter.replace(
+                    name=name,
+                    kind=inspect.Parameter.KEYWORD_ONLY,
+                    default=inspect.Parameter.empty if name in options.__required_keys__ else None,
+                )
+                for name in options.__annotations__
+            ]
+        else:
+            parameters.append(parameter)
+    return signature.replace(parameters=parameters)
+
+
+def _typed(annotation: object) -> Any:
+    """What `Unpack[...]` names."""
+    said = str(annotation)
+    return OPTIONS[said[len("Unpack[") : -1]] if said.startswith("Unpack[") else None
 
 
 def named(signature: inspect.Signature) -> list[str]:
@@ -104,15 +155,12 @@ def test_a_noun_has_every_verb_of_its_protocol_with_its_parameters(base: str, na
     for verb, wanted in verbs(PROTOCOLS[name]).items():
         assert verb in there, f"{name}.{verb}"
         found = there[verb]
-        takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in found.parameters.values())
         missing = [p for p in named(wanted) if p not in found.parameters]
-        assert not missing or takes_any, f"{name}.{verb} lacks {missing}"
+        assert not missing, f"{name}.{verb} lacks {missing}"
         added = [
             p
             for p in named(found)
-            if p not in wanted.parameters
-            and found.parameters[p].default is inspect.Parameter.empty
-            and found.parameters[p].kind is not inspect.Parameter.VAR_KEYWORD
+            if p not in wanted.parameters and found.parameters[p].default is inspect.Parameter.empty
         ]
         assert not added, f"{name}.{verb} wants {added}, which nobody gives"
 
