@@ -60,7 +60,7 @@ class Api:
         except ServerUnreachable as error:
             raise (AnswerLost(error) if error.was_sent else error) from error
 
-    def once(self, path: str, kind: type[T], body: dict[str, Any]) -> T:
+    def once(self, path: str, kind: type[T], body: Any) -> T:
         """Sends a POST that is repeated only where the server was not reached, since each one would be carried out."""
         response = self.connection.request("POST", f"/v1{path}", is_repeatable=False, **_json(body))
         return self.read(response.content, kind)

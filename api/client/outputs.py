@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from colmlm.api.client.api import Api
 from colmlm.api.wire.answers import FactImpact
@@ -16,7 +13,6 @@ from colmlm.kb.evidence.records import (
     ImpactedOutput,
     NewOutput,
     OutputTrace,
-    Splice,
 )
 
 
@@ -44,32 +40,7 @@ class RemoteOutputs:
     def record_from_elsewhere(self, generation: NewOutput) -> OutputTrace:
         """Stores an output on the server and gives its trace, without the present state of its facts.
 
-        The request is retried only where the server was not reached, since a second one would store a second output.
+        The record itself is the body: `api.routes.records` reads its fields. It is sent again only where the server was
+        not reached, since a second request would store a second output.
         """
-        return self.api.once("/generations/records", OutputTrace, _as_json(generation))
-
-
-def _as_json(generation: NewOutput) -> dict[str, Any]:
-    return {
-        "prompt": generation.prompt,
-        "output": generation.output,
-        "checkpoint_id": generation.checkpoint_id,
-        "mode": generation.mode,
-        "seq": generation.seq,
-        "splices": _splices(generation.splices),
-    }
-
-
-def _splices(splices: Sequence[Splice]) -> list[dict[str, Any]]:
-    return [
-        {
-            "output_start": splice.output_start,
-            "output_end": splice.output_end,
-            "outcome": splice.outcome,
-            "fact_id": splice.fact_id,
-            "version": splice.version,
-            "score": splice.score,
-            "query": None if splice.query is None else base64.b64encode(splice.query).decode(),
-        }
-        for splice in splices
-    ]
+        return self.api.once("/generations/records", OutputTrace, generation)

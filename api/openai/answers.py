@@ -17,7 +17,10 @@ _REASONS = {"end": "stop", "stop": "stop", "length": "length", "context": "lengt
 
 
 class CitedDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """The document a fact was read from; ``text[start:end]`` is the fact's span in its text, in code points."""
+    """The document a fact was read from; ``text[start:end]`` is the fact's span in its text, in code points.
+
+    It is the source of the fact without its revision.
+    """
 
     document_id: int
     corpus: str
@@ -30,7 +33,10 @@ class CitedDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Citation(msgspec.Struct, frozen=True, kw_only=True):
-    """A spliced fact: ``text[start:end]`` of the choice `index` is its value, in code points. `url` is the trace."""
+    """A spliced fact: ``text[start:end]`` of the choice `index` is its value, in code points. `url` is the trace.
+
+    Its offsets count in the choice, which may begin with the prompt, and those of a splice in the output.
+    """
 
     index: int
     start: int

@@ -26,7 +26,10 @@ Offset = Annotated[int, Meta(ge=0, le=MAX_CHARACTERS)]
 
 
 class SpliceMade(Request, frozen=True, kw_only=True):
-    """One lookup of the decoder, as `kb.evidence.records.Splice`. `query` is base64 of little-endian fp16."""
+    """One lookup of the decoder, as `kb.evidence.records.Splice`. `query` is base64 of little-endian fp16.
+
+    Its fields are that record's, with a limit for each, since others send it.
+    """
 
     output_start: Offset
     output_end: Offset

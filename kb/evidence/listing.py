@@ -15,7 +15,8 @@ from colmlm.kb.tables import AttributionRow, FactRow, GenerationRow
 class AttributionRecord:
     """Lookup `ordinal` of an output. `value` is what it spliced, ``output[output_start:output_end]``.
 
-    The value is empty where there was no hit. `document_id` is the document of the fact, if that has one.
+    The value is empty where there was no hit. `document_id` is the document of the fact, if that has one. It stands in
+    a list over many outputs, so it names its output, and has no history, which would be read for each.
     """
 
     generation_id: int

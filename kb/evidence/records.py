@@ -15,7 +15,8 @@ class Splice:
     """One lookup of the decoder: ``output[output_start:output_end] == value`` where `outcome` is "hit".
 
     `outcome` is "hit", "no_match" or "abstained"; for the latter two fact_id and version are None and the span is
-    empty. `query` is the query vector as little-endian fp16 bytes.
+    empty. `query` is the query vector as little-endian fp16 bytes. This is all that is stored of a splice; its value
+    is in the output.
     """
 
     output_start: int
@@ -42,6 +43,8 @@ class NewOutput:
 @dataclass(frozen=True, slots=True)
 class TracedSplice:
     """One spliced span of an output, with the fact that it came from, and the edits of that fact since.
+
+    It has no query, which nobody reads, and says what became of the fact, which changes after the splice was stored.
 
     `withheld` says that the value is shown as marks (U+2588), since it is past and the caller may not read the past.
     """

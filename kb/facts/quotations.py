@@ -46,7 +46,7 @@ QUOTED_PARTS = ("text", "question")  # parts of a selector that hold text of fac
 
 
 class SplicedLookup(Protocol):
-    """A splice of an output that is stored or about to be."""
+    """A splice of an output: one that is stored (a row) or about to be (a record of a higher floor)."""
 
     @property
     def output_start(self) -> int: ...

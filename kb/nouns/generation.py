@@ -36,7 +36,8 @@ class GenerationRequest:
 class Spliced:
     """A splice: ``output[output_start:output_end] == value``, at the end of the pieces that were given so far.
 
-    `document` is None where the fact has none, or where it is not known before the output is stored.
+    `document` is None where the fact has none, or where it is not known before the output is stored. That is also why
+    it is no `TracedSplice`: nothing is stored yet to trace.
     """
 
     output_start: int

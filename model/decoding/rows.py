@@ -20,7 +20,8 @@ class SpliceRecord:
 
     For "no_match" and "abstained" (the nearest fact was forgotten) the span is empty and there is no fact. `query` is
     the query's vector as little-endian fp16 bytes, or None if no query was sent; its last bits depend on the batch, so
-    records compare without it. `words` is the query where the model wrote one.
+    records compare without it. `words` is the query where the model wrote one. A knowledge base stores it without its
+    words as a `Splice`, a class of its own, since neither knows the other.
     """
 
     output_start: int

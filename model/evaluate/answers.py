@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from colmlm.model.evaluate.intervals import of_share
+
+if TYPE_CHECKING:
+    from colmlm.model.decoding.rows import SpliceRecord
 
 FIRST_CHARACTERS = 100
 FIRST_TOKENS = 5
@@ -39,24 +42,13 @@ class AskedQuestion:
         return self.text if self.is_statement else f"Question: {self.text}\nAnswer:"
 
 
-class SplicedFact(Protocol):
-    @property
-    def output_start(self) -> int: ...
-    @property
-    def output_end(self) -> int: ...
-    @property
-    def outcome(self) -> str: ...
-    @property
-    def fact_id(self) -> int | None: ...
-
-
 class Output(Protocol):
     """The output of a decoder, as a protocol: `model.decoding.decoder.DecodedOutput`."""
 
     @property
     def output(self) -> str: ...
     @property
-    def splices(self) -> Sequence[SplicedFact]: ...
+    def splices(self) -> Sequence[SpliceRecord]: ...
     @property
     def content_tokens(self) -> int: ...
     @property
@@ -92,7 +84,7 @@ def exact_match(output: str, answers: Sequence[str]) -> bool:
     return any(answer.strip().lower() in said for answer in answers if answer.strip())
 
 
-def without_values(output: str, splices: Sequence[SplicedFact]) -> str:
+def without_values(output: str, splices: Sequence[SpliceRecord]) -> str:
     """Removes the spliced values from the output."""
     kept, at = [], 0
     for splice in splices:
