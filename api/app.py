@@ -1,6 +1,6 @@
 """The HTTP application that `colmlm serve` runs.
 
-It is closed by default, in two layers: a request is authenticated by its API key before it is routed, and a route
+It is closed by default, in two layers: a request is authenticated by its token before it is routed, and a route
 that declares no right is open to admins only.
 """
 
@@ -24,7 +24,7 @@ from colmlm.api.settings import ServerSettings
 from colmlm.api.watch.operations import Operations
 from colmlm.api.watch.readiness import Readiness
 from colmlm.api.wire.requests import MAX_BODY_BYTES
-from colmlm.kb.access.local_key import LocalKey
+from colmlm.kb.access.local_token import LocalToken
 from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.nouns.generation import Generator
 from colmlm.kb.service import KnowledgeBase
@@ -41,11 +41,11 @@ def create_app(
     operations: Operations | None = None,
     tuning: Tuning | None = None,
     settings: ServerSettings | None = None,
-    local: LocalKey | None = None,
+    local: LocalToken | None = None,
 ) -> Litestar:
     """Builds the API on this knowledge base. Without an encoder or a generator, routes that need one answer 503.
 
-    The server answers to loopback names, and to the host and the allowed hosts of the settings. It admits the API keys
+    The server answers to loopback names, and to the host and the allowed hosts of the settings. It admits the tokens
     of the database, and the one of this process, `local`.
     """
     settings, tuning = settings or ServerSettings(), tuning or Tuning()

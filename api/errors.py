@@ -104,7 +104,7 @@ class NotSignedIn(Refused):
 
     def __init__(self) -> None:
         super().__init__(
-            "No valid API key. Send 'Authorization: Bearer KEY', or sign in on the console's page."
+            "No valid token. Send 'Authorization: Bearer SECRET', or sign in on the console's page."
         )
 
 
@@ -115,8 +115,8 @@ class RightMissing(Refused):
     def __init__(self, role: str, right: Right) -> None:
         having = [name for name, rights in ROLES.items() if right in rights]
         super().__init__(
-            f"This key's role is {role}, which has not the right {right.value!r}. "
-            f"Use a key of one of these roles: {', '.join(having)}."
+            f"This token's role is {role}, which has not the right {right.value!r}. "
+            f"Use a token of one of these roles: {', '.join(having)}."
         )
 
 
@@ -127,7 +127,7 @@ class TooManyRequests(Refused):
     def __init__(self, per_minute: int, wait_seconds: float) -> None:
         self.retry_after = ceil(wait_seconds)
         super().__init__(
-            f"This key may ask {per_minute} times a minute. Ask again in {self.retry_after} s, "
+            f"This token may ask {per_minute} times a minute. Ask again in {self.retry_after} s, "
             "or have an admin raise its limit."
         )
 
@@ -164,7 +164,7 @@ class CrossOrigin(Refused):
 
     def __init__(self) -> None:
         super().__init__(
-            "A signed-in page may write only from this server's own origin. Use a bearer key instead."
+            "A signed-in page may write only from this server's own origin. Use a bearer token instead."
         )
 
 
@@ -180,14 +180,14 @@ PROBLEMS = {
     status: ResponseSpec(Problem, generate_examples=False, description=description, media_type=MEDIA_TYPE)
     for status, description in {
         400: "The request is malformed",
-        401: "No valid API key",
-        403: "The key's role has not the right, or the request came from another site",
+        401: "No valid token",
+        403: "The token's role has not the right, or the request came from another site",
         404: "No such thing",
         409: "The state of things does not allow it",
         413: "The body is too long",
         421: "The Host header names none of this server's names",
         422: "Understood, and not acceptable",
-        429: "Too many requests of this key",
+        429: "Too many requests of this token",
         503: "Not now",
         507: "The disk is full or cannot be written",
     }.items()

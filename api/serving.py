@@ -18,7 +18,7 @@ from colmlm.api.settings import ServerSettings
 from colmlm.api.watch.metrics import Metrics
 from colmlm.api.watch.operations import Operations
 from colmlm.api.watch.tracing import Tracing
-from colmlm.kb.access.local_key import LocalKey
+from colmlm.kb.access.local_token import LocalToken
 from colmlm.kb.errors import KBError, SettingsError
 from colmlm.kb.jobs.attendance import OwnWorker, no_worker
 from colmlm.kb.keys.rekey import Encoder
@@ -41,12 +41,12 @@ def run_server(
     settings: ServerSettings | None = None,
     tracing: Tracing | None = None,
     worker: OwnWorker = no_worker,
-    local: LocalKey | None = None,
+    local: LocalToken | None = None,
 ) -> None:
     """Serves on `listener` until SIGTERM or SIGINT, and returns once every running request has ended.
 
     `worker` gives the state of the worker process that this server runs; `local` is admitted beside
-    the keys of the database.
+    the tokens of the database.
     """
     settings = settings or ServerSettings()
     operations = Operations.of(kb, settings, tracing, worker)
@@ -75,7 +75,7 @@ def run_server(
 
 @contextmanager
 def _metrics_listener(settings: ServerSettings, metrics: Metrics) -> Iterator[None]:
-    """Serves the metrics without a key at a separate address, where the settings name one."""
+    """Serves the metrics without a token at a separate address, where the settings name one."""
     if (address := settings.metrics_address()) is None:
         yield
         return

@@ -60,7 +60,7 @@ _CODES = {
     "colmlm.kb.errors.failures.StatementTooLong": WAITED,
     "colmlm.kb.errors.failures.StorageFull": DISK,
     "colmlm.kb.errors.failures.StorageReadOnly": DISK,
-    "colmlm.api.client.errors.KeyRefused": USAGE,
+    "colmlm.api.client.errors.TokenRefused": USAGE,
     "colmlm.api.client.errors.RequestRefused": USAGE,
     "colmlm.api.client.errors.ServerUnreachable": DATABASE,
     "colmlm.api.client.errors.ServerBusy": INDEX,

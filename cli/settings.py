@@ -12,7 +12,7 @@ from colmlm.kb.store.environment import read
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserSettings:
-    """The models that encode, decode and annotate here, and the server to work with, with the API key for it."""
+    """The models that encode, decode and annotate here, and the server to work with, with the token for it."""
 
     checkpoint: Path | None = None
     span_annotator: Path | None = None

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who made a change. `kind` is "key", an API key with its `key_id`, or "local", a user of the server's machine.
+    """Who made a change. `kind` is "key", a token with its `key_id`, or "local", a user of the server's machine.
 
     The principal of a job is the one that asked for it, with the `job_id`; where the job's row does not name that, the
     kind is "job".
@@ -33,8 +33,8 @@ class Principal:
         return cls(**{field.name: kept[field.name] for field in fields(cls) if field.name in kept})
 
     def __str__(self) -> str:
-        """Gives the principal in a few words, such as "key 3", "local ann" or "key 3, job 7"."""
-        who = f"key {self.key_id}" if self.kind == "key" else f"{self.kind} {self.name}"
+        """Gives the principal in a few words, such as "token 3", "local ann" or "token 3, job 7"."""
+        who = f"token {self.key_id}" if self.kind == "key" else f"{self.kind} {self.name}"
         return who if self.job_id is None or self.kind == "job" else f"{who}, job {self.job_id}"
 
 

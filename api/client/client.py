@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from colmlm.api.client.forgetting import RemoteForgetting
     from colmlm.api.client.generator import RemoteGenerator
     from colmlm.api.client.jobs import RemoteJobs
-    from colmlm.api.client.keys import RemoteKeys
     from colmlm.api.client.keysets import RemoteKeysets
     from colmlm.api.client.log import RemoteLog
     from colmlm.api.client.lookups import RemoteLookups
     from colmlm.api.client.outputs import RemoteOutputs
+    from colmlm.api.client.tokens import RemoteTokens
     from colmlm.api.client.upkeep import RemoteUpkeep
 
 
@@ -104,10 +104,10 @@ class Client:
         return RemoteJobs(self._api)
 
     @cached_property
-    def keys(self) -> RemoteKeys:
-        from colmlm.api.client.keys import RemoteKeys
+    def tokens(self) -> RemoteTokens:
+        from colmlm.api.client.tokens import RemoteTokens
 
-        return RemoteKeys(self._api)
+        return RemoteTokens(self._api)
 
     @cached_property
     def upkeep(self) -> RemoteUpkeep:
@@ -122,7 +122,7 @@ class Client:
         """Gives a client after checking that the server answers and, if it is given, that its keys are of
         `checkpoint_id`.
 
-        Raises `KeysetMismatch`, `ServerUnreachable`, `KeyRefused` or the error of any other refusal.
+        Raises `KeysetMismatch`, `ServerUnreachable`, `TokenRefused` or the error of any other refusal.
         """
         client = cls(Connection(url, token, patience))
         try:

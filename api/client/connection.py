@@ -70,21 +70,21 @@ class Budget:
 
 
 class Connection:
-    """A connection to a server with an API key. Threads may share it.
+    """A connection to a server with a token. Threads may share it.
 
-    Redirects are not followed, so the key is sent to no other server.
+    Redirects are not followed, so its secret is sent to no other server.
     """
 
-    def __init__(self, url: str, key: str, patience: Patience | None = None) -> None:
+    def __init__(self, url: str, secret: str, patience: Patience | None = None) -> None:
         self.url, self.patience = url.rstrip("/"), patience or Patience()
         self.budget = Budget(self.patience)
         is_near = _stays_on_this_machine(self.url)
         try:
             self._client = httpx2.Client(
                 base_url=self.url,
-                trust_env=not is_near,  # the environment names proxies, which would read the key
+                trust_env=not is_near,  # the environment names proxies, which would read the secret
                 verify=not is_near,  # no certificate is asked for, and to load those to compare it with takes a while
-                headers={"Authorization": f"Bearer {key}"},
+                headers={"Authorization": f"Bearer {secret}"},
                 timeout=httpx2.Timeout(self.patience.answer_seconds, connect=self.patience.connect_seconds),
                 limits=httpx2.Limits(keepalive_expiry=_IDLE_SECONDS),
             )

@@ -1,4 +1,4 @@
-"""Erasures in a remote knowledge base. They reach its indexes, not its files, and may need a second admin's key."""
+"""Erasures in a remote knowledge base. They reach its indexes, not its files, and may need a second admin's token."""
 
 from __future__ import annotations
 

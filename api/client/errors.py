@@ -4,7 +4,7 @@ KBError (kb/errors: an error of the server's knowledge base is raised here as th
 └── RemoteError
     ├── ServerUnreachable   no response, or none of this program's
     │   └── AnswerLost      an edit was sent without a response, and may have been made
-    ├── KeyRefused          401 or 403
+    ├── TokenRefused        401 or 403
     ├── ServerBusy          429 or 503, also after the retries
     ├── JobNotDone          a job there ended without a result or an error
     ├── RequestRefused      400, 413 or 422 of the API itself: the request is not valid
@@ -51,11 +51,11 @@ class AnswerLost(ServerUnreachable):
         )
 
 
-class KeyRefused(RemoteError):
-    title = "Key refused"
+class TokenRefused(RemoteError):
+    title = "Token refused"
 
     def __init__(self, detail: str) -> None:
-        super().__init__(f"The server refuses the key: {detail}")
+        super().__init__(f"The server refuses the token: {detail}")
 
 
 class ServerBusy(RemoteError):
@@ -79,7 +79,7 @@ class RequestRefused(RemoteRefused):
 
 
 def refused(response: httpx2.Response) -> KBError:
-    """Gives the error of a response with a status of 400 or above. It never contains the API key."""
+    """Gives the error of a response with a status of 400 or above. It never contains the token's secret."""
     try:
         problem = msgspec.json.decode(response.content, type=Problem)
     except msgspec.DecodeError:
@@ -95,7 +95,7 @@ def error_of(problem: Problem) -> KBError:
     if known is not None:
         return _as_it_was(known, problem)
     if problem.status in (401, 403):
-        return KeyRefused(problem.detail)
+        return TokenRefused(problem.detail)
     faults = "".join(f" {fault.field}: {fault.message}." for fault in problem.errors)
     return _KINDS.get(problem.status, RemoteRefused)(problem.detail + faults)
 

@@ -25,7 +25,7 @@ class RemoteJobs:
     api: Api
 
     def submit(self, work: Work, *, actor: str) -> JobRecord:
-        """Queues the work. The job's actor is the API key's name, whatever `actor` says."""
+        """Queues the work. The job's actor is the token's name, whatever `actor` says."""
         return self.api.edit(f"/jobs/{work.kind}", JobRecord, work)
 
     def get(self, job_id: int) -> JobRecord:
@@ -45,7 +45,7 @@ class RemoteJobs:
         before: int | None = None,
         limit: int = 50,
     ) -> list[JobRecord]:
-        """Lists the jobs of kinds that the key may start. The API cannot filter by kind, so this filters its pages."""
+        """Lists the jobs of kinds that the token may start. The API cannot filter by kind: its pages are filtered."""
         found: list[JobRecord] = []
         at = before or 0
         while len(found) < limit:

@@ -24,7 +24,7 @@ _LOOKUPS = LOOKUPS.removeprefix("/v1")
 
 @dataclass(frozen=True, slots=True)
 class RemoteLookups:
-    """The verbs of `kb.nouns.lookups.LookupVerbs` over the API. Threads may share it. The API key needs only the
+    """The verbs of `kb.nouns.lookups.LookupVerbs` over the API. Threads may share it. The token needs only the
     right `lookup`.
 
     The server answers every lookup, so a fact that was deleted before the request is never a hit. With `seq`, lookups

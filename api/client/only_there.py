@@ -8,7 +8,7 @@ from typing import Any
 from colmlm.kb.errors import NotHeeded
 
 _NOT_HEEDED = "it can be heeded only on the machine of the knowledge base; leave it out with a server."
-_ITS_KEY = "a server records this under the name of the key; leave it out."
+_ITS_KEY = "a server records this under the name of the token; leave it out."
 
 
 def options(shape: type, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Erasures: previews, requests and approvals by a second key, reports, and the search for residue in files."""
+"""Erasures: previews, requests and approvals by a second token, reports, and the search for residue in files."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Searched:
 
 @get("/erasures", opt=needs(Right.admin), sync_to_thread=True)
 def overview(ports: FromPorts, request: PageRequest) -> Page:
-    """Show the requests that wait for a second key, those that were decided, and the latest erasures."""
+    """Show the requests that wait for a second token, those that were decided, and the latest erasures."""
     return _overview(ports, request, Form())
 
 
@@ -51,7 +51,7 @@ def ask_to_erase(ports: FromPorts, request: PageRequest) -> Page:
 
 @post("/erasures", opt=needs(Right.admin), sync_to_thread=True)
 def erase(ports: FromPorts, request: PageRequest, data: Sent) -> Page:
-    """Erase facts for good, all or none; where two keys are required, make a request."""
+    """Erase facts for good, all or none; where two tokens are required, make a request."""
     form, actor = Form(data), request.user.name
     try:
         ids, reason = _chosen(form), form.text("reason", limit=1000)
@@ -59,7 +59,7 @@ def erase(ports: FromPorts, request: PageRequest, data: Sent) -> Page:
         mentions: Mentioned = "all" if form.flag("everywhere") else "same-document"
         if ports.kb.settings.erase_needs_two:
             asked = ErasureRequests(ports.kb).ask(
-                ids, key=request.user, actor=actor, reason=reason, mentions=mentions
+                ids, token=request.user, actor=actor, reason=reason, mentions=mentions
             )
             return Redirect(f"/console/erasures/{asked.erasure_request_id}", status_code=303)
         report, searched = _searching(
@@ -75,18 +75,18 @@ def erase(ports: FromPorts, request: PageRequest, data: Sent) -> Page:
 
 @get("/erasures/{request_id:int}", opt=needs(Right.admin), sync_to_thread=True)
 def read(ports: FromPorts, request: PageRequest, request_id: PathId) -> Page:
-    """Show a request for erasure, for another key to decide."""
+    """Show a request for erasure, for another token to decide."""
     return _show(ports, request, request_id, Form())
 
 
 @post("/erasures/{request_id:int}/approve", opt=needs(Right.admin), sync_to_thread=True)
 def approve(ports: FromPorts, request: PageRequest, request_id: PathId, data: Sent) -> Page:
-    """Approve a request of another key and erase its facts."""
+    """Approve a request of another token and erase its facts."""
     form, requests = Form(data), ErasureRequests(ports.kb)
     try:
         ids = requests.read(request_id).fact_ids
         report, searched = _searching(
-            ports, form, ids, lambda: requests.approve(request_id, key=request.user)[1]
+            ports, form, ids, lambda: requests.approve(request_id, token=request.user)[1]
         )
     except KBError as error:
         return _show(ports, request, request_id, form.refuse(error))
@@ -97,7 +97,7 @@ def approve(ports: FromPorts, request: PageRequest, request_id: PathId, data: Se
 def withdraw(ports: FromPorts, request: PageRequest, request_id: PathId, data: Sent) -> Page:
     """Withdraw a request; nothing is erased."""
     try:
-        ErasureRequests(ports.kb).withdraw(request_id, key=request.user)
+        ErasureRequests(ports.kb).withdraw(request_id, token=request.user)
     except KBError as error:
         return _show(ports, request, request_id, Form(data).refuse(error))
     return Redirect(f"/console/erasures/{request_id}", status_code=303)

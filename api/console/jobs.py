@@ -21,7 +21,7 @@ ON_A_PAGE = 50
 
 @get("/jobs", opt=needs(Right.read), sync_to_thread=True)
 def overview(ports: FromPorts, request: PageRequest) -> Page:
-    """Show the jobs of kinds that this key may start, newest first."""
+    """Show the jobs of kinds that this token may start, newest first."""
     jobs, before = Jobs(ports.kb), Form.asked(request).integer("before")
     found = jobs.list(kinds=visible(request), before=before, limit=ON_A_PAGE + 1)
     more = found[ON_A_PAGE - 1].job_id if len(found) > ON_A_PAGE else None
@@ -48,7 +48,7 @@ HANDLERS = (overview, read, cancel)
 
 
 def visible(request: PageRequest, *among: str) -> list[str]:
-    """Gives the kinds of jobs, of these or of all, that the key may start and so may see."""
+    """Gives the kinds of jobs, of these or of all, that the token may start and so may see."""
     return [kind for kind, work in KINDS.items() if request.user.may(work.right) and kind in (among or KINDS)]
 
 
@@ -58,7 +58,7 @@ def _show(ports: Ports, request: PageRequest, job_id: int, form: Form) -> Page:
 
 
 def _seen(ports: Ports, request: PageRequest, job_id: int) -> JobRecord:
-    """Gives the job. Raises `RightMissing` where this key may not start jobs of its kind."""
+    """Gives the job. Raises `RightMissing` where this token may not start jobs of its kind."""
     job = Jobs(ports.kb).get(job_id)
     right = KINDS[job.kind].right
     if not request.user.may(right):

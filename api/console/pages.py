@@ -15,10 +15,10 @@ from colmlm.api.console import (
     facts,
     forget,
     jobs,
-    keys,
     keysets,
     session,
     status,
+    tokens,
     views,
 )
 from colmlm.api.door.rights import Right, needs
@@ -50,7 +50,7 @@ HANDLERS = (
             *keysets.HANDLERS,
             *corpora.HANDLERS,
             *jobs.HANDLERS,
-            *keys.HANDLERS,
+            *tokens.HANDLERS,
             *backups.HANDLERS,
             *status.HANDLERS,
             nowhere,

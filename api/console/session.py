@@ -1,4 +1,4 @@
-"""Sign-in, which trades an API key for a session, sign-out, the theme, and the static files."""
+"""Sign-in, which trades a token for a session, sign-out, the theme, and the static files."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ if TYPE_CHECKING:
     from litestar.types import HTTPScope
 
 _TYPES = {"style.css": "text/css", "console.js": "text/javascript", "icon.svg": "image/svg+xml"}
-_WRONG_KEY = (
-    "This key does not work. It may be misspelt, expired or revoked. Copy it again, or ask for a new one."
+_WRONG_SECRET = (
+    "This secret does not work. It may be misspelt, expired or revoked. Copy it again, or ask for a new one."
 )
 _YEAR = 365 * 24 * 3600
-MOST_BYTES = 16 * 1024  # of a sign-in, which needs no key: the form's key, and a page to return to
+MOST_BYTES = 16 * 1024  # of a sign-in, which needs no token: the form's secret, and a page to return to
 
 
 @get("/", opt=needs(Right.lookup), include_in_schema=False, sync_to_thread=False)
 def home(request: PageRequest) -> Redirect:
-    """Redirect to the first page that the key's role may see."""
+    """Redirect to the first page that the token's role may see."""
     first = next((place.href for place in PLACES if request.user.may(place.right)), PLACES[0].href)
     return Redirect(first, status_code=303)
 
@@ -60,7 +60,7 @@ def home(request: PageRequest) -> Redirect:
     sync_to_thread=True,
 )
 def static(name: Annotated[str, PathParameter()]) -> Response[str]:
-    """Send the script, the style or the icon, by a listed name. They need no key, since the sign-in form uses them."""
+    """Send the script, the style or the icon, by a listed name. They need no token, as the sign-in form uses them."""
     if name not in _TYPES:
         raise NotFoundException
     return Response(_read(name), media_type=_TYPES[name])
@@ -68,26 +68,26 @@ def static(name: Annotated[str, PathParameter()]) -> Response[str]:
 
 @post(SIGN_IN_PATH, opt={"lane": Lane.door}, include_in_schema=False, request_max_body_size=MOST_BYTES)
 async def sign_in(request: Request[None, Any, Any], ports: FromPorts) -> Response[Any]:
-    """Check the form's key and begin a session. Scripts cannot read its cookie, which tells nothing of the key."""
+    """Check the form's secret and begin a session. Scripts cannot read its cookie, which tells nothing of the token."""
     form = await request.form()
-    token, back = str(form.get("key", "")).strip(), str(form.get("back", ""))
+    secret, back = str(form.get("key", "")).strip(), str(form.get("back", ""))
     access = ports.door.access
-    key = await sync_to_thread(access.of_token, token) if token else None
-    if key is None:
+    token = await sync_to_thread(access.of_secret, secret) if secret else None
+    if token is None:
         problem_of(NotSignedIn())  # sets the request's refusal, which the journal logs
-        body = _form(back, theme_of(request.cookies), _WRONG_KEY)
+        body = _form(back, theme_of(request.cookies), _WRONG_SECRET)
         return Response(body, status_code=401, media_type="text/html", headers=_REFUSED)
-    check_origin(request.headers)  # otherwise another site could sign this browser in with its own key
-    secret = await sync_to_thread(access.begin_session, key, session_of(request.headers))
+    check_origin(request.headers)  # otherwise another site could sign this browser in with its own token
+    session = await sync_to_thread(access.begin_session, token, session_of(request.headers))
     cookie = Cookie(
-        COOKIE, value=secret, httponly=True, samesite="strict", secure=request.url.scheme == "https"
+        COOKIE, value=session, httponly=True, samesite="strict", secure=request.url.scheme == "https"
     )
     return Redirect(_local(back), status_code=303, cookies=[cookie])
 
 
 @post("/console/sign-out", opt=needs(Right.lookup, Lane.door), include_in_schema=False, sync_to_thread=True)
 def sign_out(ports: FromPorts, request: PageRequest) -> Redirect:
-    """End the session for everybody who has its cookie. The key itself still works until it is revoked."""
+    """End the session for everybody who has its cookie. The token itself still works until it is revoked."""
     if (secret := session_of(request.headers)) is not None:
         ports.door.access.end_session(secret)
     gone = Cookie(COOKIE, value="", max_age=0, httponly=True, samesite="strict")

@@ -1,4 +1,4 @@
-"""Renders pages from templates for the signed-in key, and errors as pages with cause and remedy.
+"""Renders pages from templates for the signed-in token, and errors as pages with cause and remedy.
 
 Every page is complete without the script. The script requests the same pages and takes the parts that it needs, so
 that each page has one template.
@@ -18,7 +18,7 @@ from litestar import Request, Response
 from markupsafe import Markup
 
 from colmlm.api.errors import problem_of
-from colmlm.kb.access.records import ApiKeyRecord, Right
+from colmlm.kb.access.records import Right, TokenRecord
 from colmlm.kb.texts.characters import visible
 
 HERE = Path(__file__).parent
@@ -31,7 +31,7 @@ _POLICY = (
 )
 HEADERS = {"Content-Security-Policy": _POLICY}
 
-PageRequest = Request[ApiKeyRecord, Any, Any]
+PageRequest = Request[TokenRecord, Any, Any]
 Page = Response[Any]
 
 
@@ -53,23 +53,23 @@ PLACES = (
     NavigationEntry("Audit", "/console/audit", "audit", Right.audit),
     NavigationEntry("Keysets", "/console/keysets", "keysets", Right.read),
     NavigationEntry("Corpora", "/console/corpora", "corpora", Right.read),
-    NavigationEntry("API keys", "/console/keys", "keys", Right.admin),
+    NavigationEntry("Tokens", "/console/tokens", "tokens", Right.admin),
     NavigationEntry("Backups", "/console/backups", "backups", Right.admin),
     NavigationEntry("Status", "/console/status", "status", Right.read),
 )
 
 
 def page(request: PageRequest, template: str, status_code: int = 200, **context: Any) -> Page:
-    """Renders a page of the console. Templates get the key's rights as `may`, and offer only what those allow."""
-    key = request.user
+    """Renders a page of the console. Templates get the token's rights as `may`, and offer only what those allow."""
+    token = request.user
     filled = render(
         template,
         theme=theme_of(request.cookies),
-        places=[place for place in PLACES if key.may(place.right)],
+        places=[place for place in PLACES if token.may(place.right)],
         path=request.url.path,
         here=str(request.url.path) + (f"?{request.url.query}" if request.url.query else ""),
-        viewer=key,
-        may={right.value for right in Right if key.may(right)},
+        viewer=token,
+        may={right.value for right in Right if token.may(right)},
         **context,
     )
     return Response(filled, status_code=status_code, media_type="text/html", headers=HEADERS)

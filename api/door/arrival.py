@@ -1,6 +1,6 @@
 """Reads a request's body before the request takes a place in its lane.
 
-A client that sends a body slowly, or never ends it, then takes no place from others, with or without an API key.
+A client that sends a body slowly, or never ends it, then takes no place from others, with or without a token.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Authenticates every request before it is routed, so that no route can be left open.
 
-A program sends its API key as a bearer token. A browser trades the key once, at POST /session, for a session: a cookie
-that says nothing of the key, that scripts can't read and other sites can't send. It ends at the sign-out, after
-`kb.access.browser_sessions.LIFE`, and with the key. Since a cookie travels by itself, a write that relies on it must
-also come from this server's own origin. The Host header must be one of the server's names, which stops a foreign
-name that resolves to a loopback address (DNS rebinding).
+A program sends its token's secret in the Authorization header. A browser trades it once, at POST /session, for a
+session: a cookie that says nothing of the token, that scripts can't read and other sites can't send. It ends at the
+sign-out, after `kb.access.browser_sessions.LIFE`, and with the token. Since a cookie travels by itself, a write that
+relies on it must also come from this server's own origin. The Host header must be one of the server's names, which
+stops a foreign name that resolves to a loopback address (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from colmlm.api.door.lanes import Lane, Lanes
 from colmlm.api.door.rights import SAFE_METHODS
 from colmlm.api.errors import CrossOrigin, NotSignedIn, UnknownHost
 from colmlm.kb.access.access import Access
-from colmlm.kb.access.local_key import LocalKey
-from colmlm.kb.access.records import ApiKeyRecord
+from colmlm.kb.access.local_token import LocalToken
+from colmlm.kb.access.records import TokenRecord
 
 if TYPE_CHECKING:
     from litestar.types import HTTPScope
@@ -31,22 +31,22 @@ if TYPE_CHECKING:
 COOKIE = "colmlm_session"
 SIGN_IN_PATH = "/session"
 STATIC_PATH = "/console/static/"
-PROBES = frozenset({"/healthz", "/readyz"})  # probes have no key, and the responses tell almost nothing
+PROBES = frozenset({"/healthz", "/readyz"})  # probes have no token, and the responses tell almost nothing
 _HOST = re.compile(
     r"(?:(?P<name>[A-Za-z0-9._-]+)|\[(?P<address>[A-Za-z0-9:.%_-]+)\])(?::(?P<port>[0-9]{1,5}))?"
 )
 
-Verified = Callable[[str], ApiKeyRecord | None]
+Verified = Callable[[str], TokenRecord | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Authenticates a request by its API key, or raises the error that refuses it. `hosts` are names without a port."""
+    """Authenticates a request by its token, or raises the error that refuses it. `hosts` are names without a port."""
 
     access: Access
     hosts: frozenset[str]
     lanes: Lanes
-    local: LocalKey | None = None
+    local: LocalToken | None = None
 
     def check_host(self, headers: Headers) -> None:
         """Raises `UnknownHost` unless the Host header names this server."""
@@ -54,43 +54,43 @@ class Admission:
         if len(named) != 1 or _hostname(named[0]) not in self.hosts:
             raise UnknownHost
 
-    async def admit(self, scope: HTTPScope, headers: Headers) -> ApiKeyRecord | None:
-        """Gives the request's API key, or None for the paths that `is_open` names.
+    async def admit(self, scope: HTTPScope, headers: Headers) -> TokenRecord | None:
+        """Gives the request's token, or None for the paths that `is_open` names.
 
-        The sign-in checks its key itself.
+        The sign-in checks its token itself.
         """
         if is_open(scope):
             return None
         bearer = _bearer(headers)
-        key = await self._verified(
+        token = await self._verified(
             *(
-                (self._of_token, bearer)
+                (self._of_secret, bearer)
                 if bearer is not None
                 else (self.access.of_session, session_of(headers))
             )
         )
         if bearer is None and scope["method"] not in SAFE_METHODS:
             check_origin(headers)
-        return key
+        return token
 
-    def _of_token(self, token: str) -> ApiKeyRecord | None:
-        local = None if self.local is None else self.local.of_token(token)
-        return local or self.access.of_token(token)
+    def _of_secret(self, secret: str) -> TokenRecord | None:
+        local = None if self.local is None else self.local.of_secret(secret)
+        return local or self.access.of_secret(secret)
 
-    async def _verified(self, verified: Verified, secret: str | None) -> ApiKeyRecord:
-        key = await self.lanes.run(Lane.door, verified, secret) if secret else None
-        if key is None:
+    async def _verified(self, verified: Verified, secret: str | None) -> TokenRecord:
+        token = await self.lanes.run(Lane.door, verified, secret) if secret else None
+        if token is None:
             raise NotSignedIn
-        return key
+        return token
 
 
-def gate(access: Access, hosts: Iterable[str], lanes: Lanes, local: LocalKey | None = None) -> Admission:
+def gate(access: Access, hosts: Iterable[str], lanes: Lanes, local: LocalToken | None = None) -> Admission:
     """Makes a gate that accepts these host names in upper or lower case. IPv6 addresses have no brackets."""
     return Admission(access, frozenset(host.strip("[]").lower() for host in hosts), lanes, local)
 
 
 def is_open(scope: HTTPScope) -> bool:
-    """Tells whether a request needs no key: the sign-in, the static files of its form, and the probes."""
+    """Tells whether a request needs no token: the sign-in, the static files of its form, and the probes."""
     if scope["method"] == "GET":
         return scope["path"].startswith(STATIC_PATH) or scope["path"] in PROBES
     return scope["path"] == SIGN_IN_PATH and scope["method"] == "POST"
@@ -104,18 +104,18 @@ def check_origin(headers: Headers) -> None:
 
 
 def _bearer(headers: Headers) -> str | None:
-    """Gives the bearer token, or None without the header.
+    """Gives the secret that the header bears, or None without the header.
 
     Another scheme gives "", so that no cookie is tried instead.
     """
     if (header := headers.get("authorization")) is None:
         return None
-    scheme, _, token = header.partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else ""
+    scheme, _, secret = header.partition(" ")
+    return secret.strip() if scheme.lower() == "bearer" else ""
 
 
 def session_of(headers: Headers) -> str | None:
-    """Gives the session token in the request's cookie."""
+    """Gives the session secret in the request's cookie."""
     try:
         found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
     except CookieError:

@@ -1,4 +1,4 @@
-"""Lets web pages of other origins call the API with an API key (CORS). Off unless the settings name origins.
+"""Lets web pages of other origins call the API with a token (CORS). Off unless the settings name origins.
 
 Cookies give no access here: a browser does not send them from another site, and the gate accepts a write that relies
 on a cookie only from this server's own origin. So no response allows credentials.
@@ -14,7 +14,7 @@ from litestar.response.base import ASGIResponse
 
 METHODS = "DELETE, GET, HEAD, PATCH, POST, PUT"
 SENT = "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, X-Request-ID"
-EXPOSED = "Allow, Idempotency-Replayed, Retry-After, X-Request-ID"
+EXPOSED = "Allow, Deprecation, Idempotency-Replayed, Link, Retry-After, X-Request-ID"
 
 
 @dataclass(frozen=True, slots=True)

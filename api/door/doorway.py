@@ -1,8 +1,8 @@
 """The application that runs the same checks around every request, also one that no route matches.
 
-Before routing it gives the request an id, checks the host name, refuses it if the server is draining, answers a CORS
-preflight, authenticates the API key and counts it against the key's rate limit. Afterwards it adds the security
-headers to the response and writes to the journal who was denied and who edited.
+Before routing it gives the request an id and the present name of its path, checks the host name, refuses it if the
+server is draining, answers a CORS preflight, authenticates the token and counts it against the token's rate limit.
+Afterwards it adds the security headers to the response and writes to the journal who was denied and who edited.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ from colmlm.api.door.cors import Cors, cors
 from colmlm.api.door.departure import noticed
 from colmlm.api.door.lanes import Lane, Lanes
 from colmlm.api.door.limits import Clock, RateLimits
+from colmlm.api.door.renamed import under_its_present_name
 from colmlm.api.openai import errors as openai_errors
 from colmlm.api.routes import vectors
 from colmlm.api.settings import ServerSettings
 from colmlm.api.watch.journal import Journal
 from colmlm.api.watch.watcher import Watch
 from colmlm.api.wire.loopback import LOOPBACK
-from colmlm.kb.access.local_key import LocalKey
+from colmlm.kb.access.local_token import LocalToken
 from colmlm.kb.errors import KBError
 from colmlm.kb.service import KnowledgeBase
 
@@ -72,7 +73,7 @@ class Doorway:
     watch: Watch | None = None
 
     async def admit(self, scope: HTTPScope, headers: Headers, request: requests.Asked) -> ASGIApp | None:
-        """Sets the scope's user to the request's API key. Gives a response only to a preflight, which reaches no route.
+        """Sets the scope's user to the request's token. Gives a response only to a preflight, which reaches no route.
 
         Raises the error that refuses the request.
         """
@@ -81,10 +82,10 @@ class Doorway:
             self.watch.check_drain(scope)
         if (preflight := self.cors.preflight(scope["method"], headers)) is not None:
             return preflight
-        key = scope["user"] = await self.gate.admit(scope, headers)
-        if key is not None:
-            requests.admitted(request, key)
-            self.limits.check(key)
+        token = scope["user"] = await self.gate.admit(scope, headers)
+        if token is not None:
+            requests.admitted(request, token)
+            self.limits.check(token)
         return None
 
     def watching(self, scope: HTTPScope, request: requests.Asked) -> AbstractContextManager[None]:
@@ -97,7 +98,7 @@ def doorway(
     lanes: Lanes,
     watch: Watch | None = None,
     clock: Clock = time.monotonic,
-    local: LocalKey | None = None,
+    local: LocalToken | None = None,
 ) -> Doorway:
     """Builds the checks from the server's settings; they use the connections of this knowledge base.
 
@@ -138,9 +139,9 @@ class GatedLitestar(Litestar):
             await super().__call__(scope, receive, send)
 
     async def _pass(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
-        headers = Headers.from_scope(scope)
+        renamed, headers = under_its_present_name(scope), Headers.from_scope(scope)
         with requests.asked(headers) as request, self.doorway.watching(scope, request):
-            said = {**requests.said(request), **self.doorway.cors.headers(headers)}
+            said = {**requests.said(request), **renamed, **self.doorway.cors.headers(headers)}
             sending = _hardened(send, said, request)
             try:
                 answer = await self.doorway.admit(scope, headers, request)
@@ -177,7 +178,7 @@ class InLane:
 def _refused(scope: HTTPScope, error: Exception) -> ASGIApp:
     """Gives the response for an error before routing.
 
-    A browser without a key gets the sign-in form with the same status.
+    A browser without a token gets the sign-in form with the same status.
     """
     if isinstance(error, errors.NotSignedIn) and pages.is_page(scope["path"]):
         return session.sign_in_form(scope)

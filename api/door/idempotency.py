@@ -1,7 +1,7 @@
 """`Idempotency-Key`: an edit sent twice is carried out once, and gets the same response both times.
 
-Every route that edits heeds it. The idempotency key belongs to the API key that sent it, and stands for one method,
-path and body. A request that was refused changed nothing and leaves the key free. `kb.access.idempotency` says what
+Every route that edits heeds it. The idempotency key belongs to the token that sent it, and stands for one method,
+path and body. A request that was refused changed nothing and leaves the name free. `kb.access.idempotency` says what
 happens in a crash.
 """
 
@@ -25,7 +25,7 @@ from colmlm.api.errors import BadIdempotencyKey
 from colmlm.api.wire.requests import MAX_BODY_BYTES
 from colmlm.kb.access.access import Access
 from colmlm.kb.access.idempotency import MAX_KEPT_BYTES, KeptAnswer
-from colmlm.kb.access.records import ApiKeyRecord
+from colmlm.kb.access.records import TokenRecord
 from colmlm.kb.log.origin import Claim, origin
 
 if TYPE_CHECKING:
@@ -59,17 +59,17 @@ class Once:
         if scope["type"] != ScopeType.HTTP:
             await self.app(scope, receive, send)
             return
-        name, key = Headers.from_scope(scope).get(HEADER), scope.get("user")
-        if name is None or not is_edit(scope) or not _may(key, scope):
+        name, token = Headers.from_scope(scope).get(HEADER), scope.get("user")
+        if name is None or not is_edit(scope) or not _may(token, scope):
             await self.app(scope, receive, send)
             return
-        await self._once(scope, receive, send, _checked(name), key)
+        await self._once(scope, receive, send, _checked(name), token)
 
     async def _once(
-        self, scope: HTTPScope, receive: Receive, send: Send, name: str, key: ApiKeyRecord
+        self, scope: HTTPScope, receive: Receive, send: Send, name: str, token: TokenRecord
     ) -> None:
         body = await _body(receive)
-        found = await sync_to_thread(self.access.claim, key.key_id, name, _request(scope, body))
+        found = await sync_to_thread(self.access.claim, token.key_id, name, _request(scope, body))
         if isinstance(found, KeptAnswer):
             if (request := requests.current()) is not None:
                 request.is_replay = True
@@ -80,7 +80,7 @@ class Once:
         secret = _OPT in scope["route_handler"].opt
         recorded = _Recorded(send, keep=not secret, settle=partial(self._settled, found))
         before = origin.get()
-        assert before is not None, "a request of a key has an origin"
+        assert before is not None, "a request of a token has an origin"
         held = origin.set(replace(before, claim=found))
         try:
             await self.app(scope, _given(body, receive), recorded)
@@ -130,9 +130,9 @@ class _Recorded:
             )
 
 
-def _may(key: Any, scope: HTTPScope) -> bool:
-    """Tells whether the guard will admit the request. A key without the right gets no claim and no stored response."""
-    return isinstance(key, ApiKeyRecord) and key.may(right_of(scope["route_handler"]))
+def _may(token: Any, scope: HTTPScope) -> bool:
+    """Tells whether the guard will admit the request. A token without the right gets no claim and no response."""
+    return isinstance(token, TokenRecord) and token.may(right_of(scope["route_handler"]))
 
 
 def _checked(name: str) -> str:

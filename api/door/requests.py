@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from litestar.datastructures import Headers
 from litestar.types import HTTPScope
 
-from colmlm.kb.access.records import ApiKeyRecord
+from colmlm.kb.access.records import TokenRecord
 from colmlm.kb.log.origin import Origin, origin
 
 HEADER = "x-request-id"
@@ -60,9 +60,9 @@ def asked(headers: Headers) -> Iterator[Asked]:
         origin.reset(as_origin)
 
 
-def admitted(request: Asked, key: ApiKeyRecord) -> None:
-    """Makes this request's API key the principal of the changes that the request makes."""
-    origin.set(Origin(key.principal, request.request_id, request.client_request_id))
+def admitted(request: Asked, token: TokenRecord) -> None:
+    """Makes this request's token the principal of the changes that the request makes."""
+    origin.set(Origin(token.principal, request.request_id, request.client_request_id))
 
 
 def said(request: Asked) -> dict[str, str]:

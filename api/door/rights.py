@@ -12,7 +12,7 @@ from litestar.handlers import BaseRouteHandler
 
 from colmlm.api.door.lanes import Lane
 from colmlm.api.errors import RightMissing
-from colmlm.kb.access.records import ApiKeyRecord, Right
+from colmlm.kb.access.records import Right, TokenRecord
 
 if TYPE_CHECKING:
     from litestar.types import HTTPScope
@@ -54,10 +54,10 @@ def lane_of(scope: HTTPScope) -> Lane:
 
 
 async def require_right(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
-    """Guards every route: raises `RightMissing` unless the API key's role has the right in the route's `opt`."""
-    key: ApiKeyRecord | None = connection.scope["user"]
-    if key is None:  # one of the open paths, which `Admission.admit` lets pass
+    """Guards every route: raises `RightMissing` unless the token's role has the right in the route's `opt`."""
+    token: TokenRecord | None = connection.scope["user"]
+    if token is None:  # one of the open paths, which `Admission.admit` lets pass
         return
     needed = right_of(handler)
-    if not key.may(needed):
-        raise RightMissing(key.role, needed)
+    if not token.may(needed):
+        raise RightMissing(token.role, needed)

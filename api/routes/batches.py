@@ -11,7 +11,7 @@ from msgspec import Meta
 from colmlm.api.door.rights import Right, needs
 from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts
-from colmlm.api.routes.edits import WithKey, actor_of, keyed, result
+from colmlm.api.routes.edits import WithToken, actor_of, keyed, result
 from colmlm.api.wire.answers import EditResult
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT, Id, Question, Request, Value, Why
 from colmlm.kb.errors import InvalidValue
@@ -47,7 +47,7 @@ class NewValues(Why, frozen=True, kw_only=True):
 
 
 @post("/facts/batch", opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
-def insert_facts(ports: FromPorts, request: WithKey, data: JSONBody[NewFacts]) -> EditResult:
+def insert_facts(ports: FromPorts, request: WithToken, data: JSONBody[NewFacts]) -> EditResult:
     """Add many facts.
 
     All facts are added in one change, or none; `fact_ids` are in the order of the request.
@@ -60,7 +60,7 @@ def insert_facts(ports: FromPorts, request: WithKey, data: JSONBody[NewFacts]) -
 
 
 @patch("/facts/batch", opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
-def update_facts(ports: FromPorts, request: WithKey, data: JSONBody[NewValues]) -> EditResult:
+def update_facts(ports: FromPorts, request: WithToken, data: JSONBody[NewValues]) -> EditResult:
     """Correct many facts.
 
     All facts are corrected in one change, or none.

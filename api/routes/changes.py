@@ -15,7 +15,7 @@ from colmlm.api.door.rights import Lane, Right, needs
 from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts
 from colmlm.api.routes.corpora import JSON_LINES
-from colmlm.api.routes.edits import WithKey, actor_of
+from colmlm.api.routes.edits import WithToken, actor_of
 from colmlm.api.routes.facts import Corpus
 from colmlm.api.schema.paging import Cursor, Limit, after_of, page
 from colmlm.api.wire.answers import Differences
@@ -25,11 +25,13 @@ from colmlm.kb.log import witness
 from colmlm.kb.log.chain import Sealed
 from colmlm.kb.log.records import ChangeRecord
 
-Who = Annotated[str | None, QueryParameter(max_length=200, description="Only changes by this person or key")]
+Who = Annotated[
+    str | None, QueryParameter(max_length=200, description="Only changes by this person or token")
+]
 Authenticated = Annotated[
     str | None,
     QueryParameter(
-        max_length=200, description="Only changes this key, or user of the machine, was authenticated for"
+        max_length=200, description="Only changes this token, or user of the machine, was authenticated for"
     ),
 ]
 Kind = Annotated[str | None, QueryParameter(max_length=100, description="Only this kind, such as delete")]
@@ -154,7 +156,7 @@ def check_head(ports: FromPorts, data: JSONBody[Witnessed]) -> Held:
 
 
 @post("/changes/seal", status_code=200, opt=needs(Right.admin), responses=PROBLEMS, sync_to_thread=True)
-def seal_breaks(ports: FromPorts, request: WithKey, data: JSONBody[Sealing]) -> Sealed:
+def seal_breaks(ports: FromPorts, request: WithToken, data: JSONBody[Sealing]) -> Sealed:
     """Acknowledge breaks of the change log.
 
     Appends a change that records what was found at each break and what was expected. Verification of the log then

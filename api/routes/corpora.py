@@ -13,7 +13,7 @@ from litestar.response import Stream
 from colmlm.api.door.rights import Lane, Right, needs
 from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts
-from colmlm.api.routes.edits import WithKey, actor_of
+from colmlm.api.routes.edits import WithToken, actor_of
 from colmlm.api.schema.paging import Cursor, Limit, after_of
 from colmlm.api.schema.shown import require_past, shown_to
 from colmlm.api.wire.answers import Deleted
@@ -65,7 +65,7 @@ def read_corpus(ports: FromPorts, corpus: Name) -> CorpusStats:
 @delete(
     "/corpora/{corpus:str}", status_code=200, opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True
 )
-def delete_corpus(ports: FromPorts, request: WithKey, corpus: Name, data: JSONBody[Deletion]) -> Deleted:
+def delete_corpus(ports: FromPorts, request: WithToken, corpus: Name, data: JSONBody[Deletion]) -> Deleted:
     """Delete every live fact of a corpus.
 
     They are deleted in one change. The texts stay, and the facts can be restored.
@@ -92,7 +92,7 @@ def delete_of(
     media_type=JSON_LINES,
     sync_to_thread=True,
 )
-def export_corpus(ports: FromPorts, request: WithKey, corpus: Name, live_only: LiveOnly = False) -> Stream:
+def export_corpus(ports: FromPorts, request: WithToken, corpus: Name, live_only: LiveOnly = False) -> Stream:
     """Export a corpus.
 
     JSON Lines, one document per line, in the format that an ingest takes, with every fact, also corrected and deleted

@@ -16,7 +16,7 @@ from colmlm.kb.log.denials import DenialRecord
 def list_denials(ports: FromPorts, cursor: Cursor = None, limit: Limit = 100) -> Page[DenialRecord]:
     """List denials.
 
-    Requests that were refused for their API key, host or rate, newest first.
+    Requests that were refused for their token, host or rate, newest first.
     """
     found = ports.kb.log.denials(after=after_of(cursor, "denials"), limit=limit + 1)
     return page(found, limit, "denials", lambda denial: (denial.denial_id,))

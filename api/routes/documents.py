@@ -13,7 +13,7 @@ from colmlm.api.door.rights import Right, needs
 from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts
 from colmlm.api.routes.corpora import Deletion, delete_of
-from colmlm.api.routes.edits import WithKey, actor_of, key_at_once
+from colmlm.api.routes.edits import WithToken, actor_of, key_at_once
 from colmlm.api.routes.facts import DELETED, Corpus, State
 from colmlm.api.schema.paging import Cursor, Limit, after_of, page
 from colmlm.api.schema.schemas import PathId
@@ -85,7 +85,7 @@ class Ingested(msgspec.Struct, frozen=True, kw_only=True):
 @get("/documents", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
 def list_documents(
     ports: FromPorts,
-    request: WithKey,
+    request: WithToken,
     corpus: Corpus = None,
     replaced: Replaced = False,
     cursor: Cursor = None,
@@ -102,7 +102,7 @@ def list_documents(
 
 
 @get("/documents/{document_id:int}", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
-def read_document(ports: FromPorts, request: WithKey, document_id: PathId) -> DocumentText:
+def read_document(ports: FromPorts, request: WithToken, document_id: PathId) -> DocumentText:
     """Read a document.
 
     Gives its text and where it came from. A replaced text is kept as evidence. Without the right `audit`, values that
@@ -115,7 +115,7 @@ def read_document(ports: FromPorts, request: WithKey, document_id: PathId) -> Do
 @get("/documents/{document_id:int}/facts", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
 def list_document_facts(
     ports: FromPorts,
-    request: WithKey,
+    request: WithToken,
     document_id: PathId,
     which: State = "live",
     cursor: Cursor = None,
@@ -134,7 +134,7 @@ def list_document_facts(
 
 
 @post("/documents", opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
-def ingest_documents(ports: FromPorts, request: WithKey, data: JSONBody[NewDocuments]) -> Ingested:
+def ingest_documents(ports: FromPorts, request: WithToken, data: JSONBody[NewDocuments]) -> Ingested:
     """Take annotated documents into a corpus.
 
     A document whose id exists with another text replaces it; one with the same text changes nothing. A document or fact
@@ -171,7 +171,7 @@ def ingest_documents(ports: FromPorts, request: WithKey, data: JSONBody[NewDocum
     sync_to_thread=True,
 )
 def delete_document(
-    ports: FromPorts, request: WithKey, document_id: PathId, data: JSONBody[Deletion]
+    ports: FromPorts, request: WithToken, document_id: PathId, data: JSONBody[Deletion]
 ) -> Deleted:
     """Delete every live fact of a document.
 

@@ -9,16 +9,16 @@ from litestar import Request
 from colmlm.api.ports import Ports
 from colmlm.api.wire.answers import EditResult
 from colmlm.api.wire.requests import Why
-from colmlm.kb.access.records import ApiKeyRecord
+from colmlm.kb.access.records import TokenRecord
 from colmlm.kb.facts.records import Edit
 from colmlm.kb.log.audit import check_name
 from colmlm.kb.log.origin import act_for
 
-WithKey = Request[ApiKeyRecord, Any, Any]
+WithToken = Request[TokenRecord, Any, Any]
 
 
-def actor_of(request: WithKey, why: Why) -> str:
-    """Gives the API key's name, the actor of the change. Notes on whose behalf it acts, where the body says so."""
+def actor_of(request: WithToken, why: Why) -> str:
+    """Gives the token's name, the actor of the change. Notes on whose behalf it acts, where the body says so."""
     if (behalf := why.on_behalf_of or why.actor) is not None:
         check_name("name on whose behalf this is done", behalf)
         act_for(behalf)

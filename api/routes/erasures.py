@@ -1,4 +1,4 @@
-"""Erasure: remove facts for good, by one admin's key or, if the settings say so, by two."""
+"""Erasure: remove facts for good, by one admin's token or, if the settings say so, by two."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from msgspec import Meta
 from colmlm.api.door.rights import Lane, Right, needs
 from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts
-from colmlm.api.routes.edits import WithKey, actor_of
+from colmlm.api.routes.edits import WithToken, actor_of
 from colmlm.api.schema.paging import Cursor, Limit, after_of, page
 from colmlm.api.schema.schemas import PathId
 from colmlm.api.wire.answers import ErasureAnswer
@@ -59,19 +59,19 @@ def preview_erasure(ports: FromPorts, data: JSONBody[Chosen]) -> Erased:
 
 
 @post("/erasures", status_code=200, opt=needs(Right.admin), responses=PROBLEMS, sync_to_thread=True)
-def erase_facts(ports: FromPorts, request: WithKey, data: JSONBody[NewErasure]) -> ErasureAnswer:
+def erase_facts(ports: FromPorts, request: WithToken, data: JSONBody[NewErasure]) -> ErasureAnswer:
     """Erase facts for good.
 
     They cannot be restored. The erasure reaches the database and the indexes (level 2); `colmlm erase --now` also
-    removes the residue from files. Where the settings require two keys, this only makes a request, which another
-    admin's key approves.
+    removes the residue from files. Where the settings require two tokens, this only makes a request, which another
+    admin's token approves.
 
     For a fact that was erased before, it redacts the texts that still say it; where there are none, `seq` is null.
     """
     actor = actor_of(request, data)
     if ports.kb.settings.erase_needs_two:
         asked = ErasureRequests(ports.kb).ask(
-            data.fact_ids, key=request.user, actor=actor, reason=data.reason, mentions=data.mentions
+            data.fact_ids, token=request.user, actor=actor, reason=data.reason, mentions=data.mentions
         )
         return ErasureAnswer(report=None, request=asked)
     report = Erasure(ports.kb).erase(data.fact_ids, actor=actor, reason=data.reason, mentions=data.mentions)
@@ -82,7 +82,7 @@ def erase_facts(ports: FromPorts, request: WithKey, data: JSONBody[NewErasure]) 
 def list_erasures(ports: FromPorts, cursor: Cursor = None, limit: Limit = 50) -> Page[ErasureRequest]:
     """List the erasures that were asked for.
 
-    Requests for erasure, where two keys are required: waiting and decided ones, oldest first.
+    Requests for erasure, where two tokens are required: waiting and decided ones, oldest first.
     """
     after = after_of(cursor, "erasures")
     found = [asked for asked in ErasureRequests(ports.kb).requests() if asked.erasure_request_id > after]
@@ -96,12 +96,12 @@ def list_erasures(ports: FromPorts, cursor: Cursor = None, limit: Limit = 50) ->
     responses=PROBLEMS,
     sync_to_thread=True,
 )
-def approve_erasure(ports: FromPorts, request: WithKey, request_id: PathId) -> ErasureAnswer:
+def approve_erasure(ports: FromPorts, request: WithToken, request_id: PathId) -> ErasureAnswer:
     """Approve an erasure.
 
-    Takes another key than the one that made the request. The facts are erased for good.
+    Takes another token than the one that made the request. The facts are erased for good.
     """
-    asked, report = ErasureRequests(ports.kb).approve(request_id, key=request.user)
+    asked, report = ErasureRequests(ports.kb).approve(request_id, token=request.user)
     return ErasureAnswer(report=report, request=asked)
 
 
@@ -112,9 +112,9 @@ def approve_erasure(ports: FromPorts, request: WithKey, request_id: PathId) -> E
     responses=PROBLEMS,
     sync_to_thread=True,
 )
-def withdraw_erasure(ports: FromPorts, request: WithKey, request_id: PathId) -> ErasureRequest:
+def withdraw_erasure(ports: FromPorts, request: WithToken, request_id: PathId) -> ErasureRequest:
     """Withdraw an erasure that waits.
 
     The request is closed and nothing is erased.
     """
-    return ErasureRequests(ports.kb).withdraw(request_id, key=request.user)
+    return ErasureRequests(ports.kb).withdraw(request_id, token=request.user)

@@ -11,7 +11,7 @@ from msgspec import Meta
 from colmlm.api.door.rights import Right, needs
 from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts
-from colmlm.api.routes.edits import WithKey, actor_of, keyed, result
+from colmlm.api.routes.edits import WithToken, actor_of, keyed, result
 from colmlm.api.schema.paging import Cursor, Limit, after_of, page
 from colmlm.api.schema.schemas import PathId
 from colmlm.api.schema.shown import require_past, shown_to
@@ -80,7 +80,7 @@ class DeletedSet(FactSet, frozen=True, kw_only=True):
 @get("/facts", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
 def list_facts(
     ports: FromPorts,
-    request: WithKey,
+    request: WithToken,
     corpus: Corpus = None,
     document_id: OfDocument = None,
     which: State = "live",
@@ -109,7 +109,7 @@ def list_facts(
 
 
 @get("/facts/{fact_id:int}", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
-def read_fact(ports: FromPorts, request: WithKey, fact_id: PathId) -> FactRecord:
+def read_fact(ports: FromPorts, request: WithToken, fact_id: PathId) -> FactRecord:
     """Read a fact.
 
     Gives its present state, deleted or not. Its earlier values need the right `audit`; `withheld` says that they were
@@ -119,7 +119,7 @@ def read_fact(ports: FromPorts, request: WithKey, fact_id: PathId) -> FactRecord
 
 
 @post("/facts/read", status_code=200, opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
-def read_facts(ports: FromPorts, request: WithKey, data: JSONBody[FactsToRead]) -> list[FactRecord]:
+def read_facts(ports: FromPorts, request: WithToken, data: JSONBody[FactsToRead]) -> list[FactRecord]:
     """Read many facts.
 
     In the order they are asked for, each as `GET /v1/facts/{fact_id}` reads it; all of them, or none.
@@ -128,7 +128,7 @@ def read_facts(ports: FromPorts, request: WithKey, data: JSONBody[FactsToRead]) 
 
 
 @get("/facts/{fact_id:int}/trace", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
-def trace_fact(ports: FromPorts, request: WithKey, fact_id: PathId) -> FactTrace:
+def trace_fact(ports: FromPorts, request: WithToken, fact_id: PathId) -> FactTrace:
     """Read a fact's history.
 
     Gives its source sentence, every value it has had and when, its changes, and the stored outputs that used it.
@@ -138,7 +138,7 @@ def trace_fact(ports: FromPorts, request: WithKey, fact_id: PathId) -> FactTrace
 
 
 @post("/facts", opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
-def insert_fact(ports: FromPorts, request: WithKey, data: JSONBody[NewFact]) -> EditResult:
+def insert_fact(ports: FromPorts, request: WithToken, data: JSONBody[NewFact]) -> EditResult:
     """Add a fact that no document says.
 
     If the server has an encoder, lookups find it at once; otherwise `keyed` is false and it waits for a rekey.
@@ -155,7 +155,9 @@ def insert_fact(ports: FromPorts, request: WithKey, data: JSONBody[NewFact]) -> 
 
 
 @patch("/facts/{fact_id:int}", opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
-def update_fact(ports: FromPorts, request: WithKey, fact_id: PathId, data: JSONBody[NewValue]) -> EditResult:
+def update_fact(
+    ports: FromPorts, request: WithToken, fact_id: PathId, data: JSONBody[NewValue]
+) -> EditResult:
     """Correct a fact's value.
 
     Every process uses the new value from this commit on. The text of the fact's document does not change.
@@ -164,7 +166,7 @@ def update_fact(ports: FromPorts, request: WithKey, fact_id: PathId, data: JSONB
 
 
 @delete("/facts", status_code=200, opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
-def delete_facts(ports: FromPorts, request: WithKey, data: JSONBody[DeletedSet]) -> EditResult:
+def delete_facts(ports: FromPorts, request: WithToken, data: JSONBody[DeletedSet]) -> EditResult:
     """Delete facts.
 
     All of them or none. The deletion takes effect at once in every process, and can be undone.
@@ -176,7 +178,7 @@ def delete_facts(ports: FromPorts, request: WithKey, data: JSONBody[DeletedSet])
 @delete(
     "/facts/{fact_id:int}", status_code=200, opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True
 )
-def delete_fact(ports: FromPorts, request: WithKey, fact_id: PathId, data: JSONBody[OneFact]) -> EditResult:
+def delete_fact(ports: FromPorts, request: WithToken, fact_id: PathId, data: JSONBody[OneFact]) -> EditResult:
     """Delete one fact.
 
     The deletion takes effect at once in every process, and can be undone.
@@ -186,7 +188,7 @@ def delete_fact(ports: FromPorts, request: WithKey, fact_id: PathId, data: JSONB
 
 
 @post("/facts/restore", status_code=200, opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
-def restore_facts(ports: FromPorts, request: WithKey, data: JSONBody[FactSet]) -> EditResult:
+def restore_facts(ports: FromPorts, request: WithToken, data: JSONBody[FactSet]) -> EditResult:
     """Bring deleted facts back.
 
     All of them or none, with their last values.

@@ -2,7 +2,7 @@
 
 A stream queries the database once a second, which reads one database index, and holds no connection while it waits. It
 ends after some minutes. A client that reconnects, as browsers do by themselves, is authenticated again, so a revoked
-key does not keep listening. A draining server ends its streams at once with a last event `draining`.
+token does not keep listening. A draining server ends its streams at once with a last event `draining`.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from msgspec import Meta
 from colmlm.api.door.rights import Lane, Right, needs
 from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts, Ports
-from colmlm.api.routes.edits import WithKey, actor_of, keyed, result
+from colmlm.api.routes.edits import WithToken, actor_of, keyed, result
 from colmlm.api.schema.paging import Cursor, Limit, after_of, page
 from colmlm.api.schema.schemas import PathId
 from colmlm.api.schema.selectors import SelectorParts
@@ -61,7 +61,7 @@ def list_forget_runs(ports: FromPorts, cursor: Cursor = None, limit: Limit = 50)
 
 
 @post("/forget-runs", opt=needs(Right.edit, Lane.long_reads), responses=PROBLEMS, sync_to_thread=True)
-def plan_forgetting(ports: FromPorts, request: WithKey, data: JSONBody[NewRun]) -> RunView:
+def plan_forgetting(ports: FromPorts, request: WithToken, data: JSONBody[NewRun]) -> RunView:
     """Plan to forget facts.
 
     Chooses them and computes what forgetting them would do. It changes no fact; the plan is stored as a run. A server
@@ -132,7 +132,7 @@ def read_drift(ports: FromPorts, run_id: PathId) -> Drift:
     responses=PROBLEMS,
     sync_to_thread=True,
 )
-def apply_forgetting(ports: FromPorts, request: WithKey, run_id: PathId, data: JSONBody[Why]) -> EditResult:
+def apply_forgetting(ports: FromPorts, request: WithToken, run_id: PathId, data: JSONBody[Why]) -> EditResult:
     """Forget the facts of a plan.
 
     All facts are deleted in one change, or none. A plan that is out of date is refused.
@@ -147,7 +147,9 @@ def apply_forgetting(ports: FromPorts, request: WithKey, run_id: PathId, data: J
     responses=PROBLEMS,
     sync_to_thread=True,
 )
-def restore_forgotten(ports: FromPorts, request: WithKey, run_id: PathId, data: JSONBody[Why]) -> EditResult:
+def restore_forgotten(
+    ports: FromPorts, request: WithToken, run_id: PathId, data: JSONBody[Why]
+) -> EditResult:
     """Undo a forget run.
 
     Restores all its facts in one change, as they were.

@@ -12,7 +12,7 @@ from litestar.response import ServerSentEvent
 from colmlm.api.door.rights import Lane, Right, needs
 from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts, await_seen
-from colmlm.api.routes.edits import WithKey
+from colmlm.api.routes.edits import WithToken
 from colmlm.api.routes.streams import events
 from colmlm.api.schema.paging import Cursor, Limit, after_of, page
 from colmlm.api.schema.schemas import PathId
@@ -43,7 +43,7 @@ def generate(ports: FromPorts, data: JSONBody[NewGeneration]) -> Response[Output
 
 @get("/generations", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
 def list_generations(
-    ports: FromPorts, request: WithKey, cursor: Cursor = None, limit: Limit = 50
+    ports: FromPorts, request: WithToken, cursor: Cursor = None, limit: Limit = 50
 ) -> Page[GenerationRecord]:
     """List stored outputs.
 
@@ -54,7 +54,7 @@ def list_generations(
 
 
 @get("/generations/{generation_id:int}", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
-def trace_output(ports: FromPorts, request: WithKey, generation_id: PathId) -> OutputTrace:
+def trace_output(ports: FromPorts, request: WithToken, generation_id: PathId) -> OutputTrace:
     """Trace a stored output.
 
     Gives every lookup it made: what was spliced, on what evidence, and what has happened to the fact since. Without the

@@ -1,4 +1,4 @@
-"""Health: whether this process lives, whether it is ready for requests, and, with a key, its whole state."""
+"""Health: whether this process lives, whether it is ready for requests, and, with a token, its whole state."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RESPONSES = {
 
 @get("/healthz", opt=needs(Right.lookup, Lane.at_once), include_in_schema=False, sync_to_thread=False)
 def alive() -> str:
-    """Answer that the process lives, and nothing else, since no key is needed."""
+    """Answer that the process lives, and nothing else, since no token is needed."""
     return "ok"
 
 
@@ -39,7 +39,7 @@ async def ready(ports: FromPorts) -> Response[Ready]:
 
 @get("/metrics", opt=needs(Right.lookup, Lane.probes), include_in_schema=False, sync_to_thread=True)
 def metrics(ports: FromPorts) -> Response[bytes]:
-    """Read this process's metrics for Prometheus. They are counts and times, no texts, so any key may read them."""
+    """Read this process's metrics for Prometheus. They are counts and times, no texts, so any token may read them."""
     return Response(ports.metrics_text(), media_type=CONTENT_TYPE_LATEST)
 
 

@@ -22,7 +22,7 @@ from colmlm.api.routes.following import Glance, followed
 from colmlm.api.schema.paging import Cursor, Limit, after_of, page
 from colmlm.api.schema.schemas import PathId
 from colmlm.api.wire.pages import Page
-from colmlm.kb.access.records import ApiKeyRecord
+from colmlm.kb.access.records import TokenRecord
 from colmlm.kb.jobs.kinds import (
     KINDS,
     Check,
@@ -43,11 +43,11 @@ State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 States = Annotated[
     list[State] | None, QueryParameter(name="state", max_items=5, description="Only in these states")
 ]
-WithKey = Request[ApiKeyRecord, Any, Any]
+WithToken = Request[TokenRecord, Any, Any]
 
 
 @post("/jobs/rekey", status_code=202, opt=needs(Right.train), responses=PROBLEMS, sync_to_thread=True)
-def start_rekey(ports: FromPorts, request: WithKey, data: JSONBody[Rekey]) -> JobRecord:
+def start_rekey(ports: FromPorts, request: WithToken, data: JSONBody[Rekey]) -> JobRecord:
     """Start a rekey.
 
     Makes keys for facts with a keyset's checkpoint, with one from the folder `checkpoints`, or with the worker's own.
@@ -56,7 +56,7 @@ def start_rekey(ports: FromPorts, request: WithKey, data: JSONBody[Rekey]) -> Jo
 
 
 @post("/jobs/gate", status_code=202, opt=needs(Right.train), responses=PROBLEMS, sync_to_thread=True)
-def start_gate(ports: FromPorts, request: WithKey, data: JSONBody[Gate]) -> JobRecord:
+def start_gate(ports: FromPorts, request: WithToken, data: JSONBody[Gate]) -> JobRecord:
     """Start a gate.
 
     Measures a keyset before it is activated; with `activate`, activates it if it passes.
@@ -65,7 +65,7 @@ def start_gate(ports: FromPorts, request: WithKey, data: JSONBody[Gate]) -> JobR
 
 
 @post("/jobs/ingest", status_code=202, opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
-def start_ingest(ports: FromPorts, request: WithKey, data: JSONBody[Ingest]) -> JobRecord:
+def start_ingest(ports: FromPorts, request: WithToken, data: JSONBody[Ingest]) -> JobRecord:
     """Start an ingest.
 
     Ingests an uploaded annotated file into a corpus.
@@ -74,7 +74,7 @@ def start_ingest(ports: FromPorts, request: WithKey, data: JSONBody[Ingest]) -> 
 
 
 @post("/jobs/documents", status_code=202, opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
-def start_documents(ports: FromPorts, request: WithKey, data: JSONBody[Documents]) -> JobRecord:
+def start_documents(ports: FromPorts, request: WithToken, data: JSONBody[Documents]) -> JobRecord:
     """Start to add raw documents.
 
     Reads uploaded documents, marks their facts, ingests them and makes their keys.
@@ -83,7 +83,7 @@ def start_documents(ports: FromPorts, request: WithKey, data: JSONBody[Documents
 
 
 @post("/jobs/verify", status_code=202, opt=needs(Right.audit), responses=PROBLEMS, sync_to_thread=True)
-def start_verify(ports: FromPorts, request: WithKey, data: JSONBody[VerifyForgetting]) -> JobRecord:
+def start_verify(ports: FromPorts, request: WithToken, data: JSONBody[VerifyForgetting]) -> JobRecord:
     """Start a verification.
 
     Asks for the facts of an applied forget run by every kind of query.
@@ -92,7 +92,7 @@ def start_verify(ports: FromPorts, request: WithKey, data: JSONBody[VerifyForget
 
 
 @post("/jobs/backup", status_code=202, opt=needs(Right.admin), responses=PROBLEMS, sync_to_thread=True)
-def start_backup(ports: FromPorts, request: WithKey, data: JSONBody[MakeBackup]) -> JobRecord:
+def start_backup(ports: FromPorts, request: WithToken, data: JSONBody[MakeBackup]) -> JobRecord:
     """Start a backup.
 
     Writes a backup into the folder `backups` of the worker's home.
@@ -101,7 +101,7 @@ def start_backup(ports: FromPorts, request: WithKey, data: JSONBody[MakeBackup])
 
 
 @post("/jobs/verify-backup", status_code=202, opt=needs(Right.admin), responses=PROBLEMS, sync_to_thread=True)
-def start_backup_check(ports: FromPorts, request: WithKey, data: JSONBody[VerifyBackup]) -> JobRecord:
+def start_backup_check(ports: FromPorts, request: WithToken, data: JSONBody[VerifyBackup]) -> JobRecord:
     """Start to verify a backup.
 
     Reads a backup in the folder `backups` of the worker's home from start to end and compares its checksums.
@@ -110,7 +110,7 @@ def start_backup_check(ports: FromPorts, request: WithKey, data: JSONBody[Verify
 
 
 @post("/jobs/snapshot", status_code=202, opt=needs(Right.train), responses=PROBLEMS, sync_to_thread=True)
-def start_snapshot(ports: FromPorts, request: WithKey, data: JSONBody[WriteSnapshot]) -> JobRecord:
+def start_snapshot(ports: FromPorts, request: WithToken, data: JSONBody[WriteSnapshot]) -> JobRecord:
     """Start a snapshot.
 
     Writes the active keyset's index to disk.
@@ -119,7 +119,7 @@ def start_snapshot(ports: FromPorts, request: WithKey, data: JSONBody[WriteSnaps
 
 
 @post("/jobs/fsck", status_code=202, opt=needs(Right.audit), responses=PROBLEMS, sync_to_thread=True)
-def start_check(ports: FromPorts, request: WithKey, data: JSONBody[Check]) -> JobRecord:
+def start_check(ports: FromPorts, request: WithToken, data: JSONBody[Check]) -> JobRecord:
     """Start a check of everything.
 
     Compares facts, keys, indexes, documents and the change log with one another.
@@ -129,11 +129,11 @@ def start_check(ports: FromPorts, request: WithKey, data: JSONBody[Check]) -> Jo
 
 @get("/jobs", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
 def list_jobs(
-    ports: FromPorts, request: WithKey, states: States = None, cursor: Cursor = None, limit: Limit = 50
+    ports: FromPorts, request: WithToken, states: States = None, cursor: Cursor = None, limit: Limit = 50
 ) -> Page[JobRecord]:
     """List jobs.
 
-    The jobs of kinds that this key may start, newest first.
+    The jobs of kinds that this token may start, newest first.
     """
     kinds = [work.kind for work in KINDS.values() if request.user.may(work.right)]
     before = after_of(cursor, "jobs") or None
@@ -142,7 +142,7 @@ def list_jobs(
 
 
 @get("/jobs/{job_id:int}", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
-def read_job(ports: FromPorts, request: WithKey, job_id: PathId) -> JobRecord:
+def read_job(ports: FromPorts, request: WithToken, job_id: PathId) -> JobRecord:
     """Read a job.
 
     Gives its parameters, its progress, and its result.
@@ -157,7 +157,7 @@ def read_job(ports: FromPorts, request: WithKey, job_id: PathId) -> JobRecord:
     responses=PROBLEMS,
     sync_to_thread=True,
 )
-def cancel_job(ports: FromPorts, request: WithKey, job_id: PathId) -> JobRecord:
+def cancel_job(ports: FromPorts, request: WithToken, job_id: PathId) -> JobRecord:
     """Cancel a job.
 
     A queued job ends at once, a running one before its next piece of work. What it has committed stays.
@@ -172,7 +172,7 @@ def cancel_job(ports: FromPorts, request: WithKey, job_id: PathId) -> JobRecord:
     responses=PROBLEMS,
     media_type="text/event-stream",
 )
-async def follow_job(ports: FromPorts, request: WithKey, job_id: PathId) -> ServerSentEvent:
+async def follow_job(ports: FromPorts, request: WithToken, job_id: PathId) -> ServerSentEvent:
     """Follow a job.
 
     Server-sent events: `progress` at every change of the job, then one `end`, each with the whole job. The stream ends
@@ -196,16 +196,16 @@ STARTING: Sequence[Any] = (
 HANDLERS: Sequence[Any] = (*STARTING, list_jobs, read_job, cancel_job, follow_job)
 
 
-def _start(ports: Ports, request: WithKey, work: Work) -> JobRecord:
+def _start(ports: Ports, request: WithToken, work: Work) -> JobRecord:
     return Jobs(ports.kb).submit(work, actor=request.user.name)
 
 
-def _seen(ports: Ports, key: ApiKeyRecord, job_id: int) -> JobRecord:
-    """Gives the job. Raises `RightMissing` where this key may not start jobs of its kind."""
+def _seen(ports: Ports, token: TokenRecord, job_id: int) -> JobRecord:
+    """Gives the job. Raises `RightMissing` where this token may not start jobs of its kind."""
     job = Jobs(ports.kb).get(job_id)
     right = KINDS[job.kind].right
-    if not key.may(right):
-        raise RightMissing(key.role, right)
+    if not token.may(right):
+        raise RightMissing(token.role, right)
     return job
 
 

@@ -12,7 +12,7 @@ from msgspec import Meta
 from colmlm.api.door.rights import Right, needs
 from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts, Ports
-from colmlm.api.routes.edits import WithKey, actor_of
+from colmlm.api.routes.edits import WithToken, actor_of
 from colmlm.api.schema.paging import Cursor, Limit, after_of, page
 from colmlm.api.schema.schemas import PathId
 from colmlm.api.wire.answers import KeysetView
@@ -90,7 +90,7 @@ def read_gate(ports: FromPorts, keyset_id: PathId) -> KeysetGate:
     sync_to_thread=True,
 )
 def activate_keyset(
-    ports: FromPorts, request: WithKey, keyset_id: PathId, data: JSONBody[Activation]
+    ports: FromPorts, request: WithToken, keyset_id: PathId, data: JSONBody[Activation]
 ) -> KeysetRecord:
     """Let a keyset answer.
 
@@ -106,7 +106,7 @@ def activate_keyset(
 
 
 @post("/keysets/rollback", status_code=200, opt=needs(Right.train), responses=PROBLEMS, sync_to_thread=True)
-def roll_back(ports: FromPorts, request: WithKey, data: JSONBody[Why]) -> KeysetRecord:
+def roll_back(ports: FromPorts, request: WithToken, data: JSONBody[Why]) -> KeysetRecord:
     """Go back to the former keyset.
 
     Activates the keyset that was active before, at once and without a gate. A second roll-back undoes the first.
@@ -121,7 +121,9 @@ def roll_back(ports: FromPorts, request: WithKey, data: JSONBody[Why]) -> Keyset
     responses=PROBLEMS,
     sync_to_thread=True,
 )
-def retire_keyset(ports: FromPorts, request: WithKey, keyset_id: PathId, data: JSONBody[Why]) -> KeysetRecord:
+def retire_keyset(
+    ports: FromPorts, request: WithToken, keyset_id: PathId, data: JSONBody[Why]
+) -> KeysetRecord:
     """Drop a keyset's keys.
 
     They are dropped for good; only a rekey makes them again. The active keyset is refused.
@@ -131,7 +133,7 @@ def retire_keyset(ports: FromPorts, request: WithKey, keyset_id: PathId, data: J
 
 @put("/keysets/{keyset_id:int}/threshold", opt=needs(Right.train), responses=PROBLEMS, sync_to_thread=True)
 def set_threshold(
-    ports: FromPorts, request: WithKey, keyset_id: PathId, data: JSONBody[NewThreshold]
+    ports: FromPorts, request: WithToken, keyset_id: PathId, data: JSONBody[NewThreshold]
 ) -> KeysetRecord:
     """Set a keyset's threshold.
 

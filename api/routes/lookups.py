@@ -14,7 +14,7 @@ from litestar.params import JSONBody
 from colmlm.api.door.rights import Lane, Right, needs
 from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts, Ports
-from colmlm.api.routes.edits import WithKey
+from colmlm.api.routes.edits import WithToken
 from colmlm.api.schema.shown import require_past
 from colmlm.api.wire.answers import LookupAnswer, LookupAnswers
 from colmlm.api.wire.requests import MAX_QUERIES, LookupRequest
@@ -23,7 +23,7 @@ from colmlm.kb.lookup.records import AsOfLookup, Lookup
 
 
 @post("/lookups", status_code=200, opt=needs(Right.lookup), responses=PROBLEMS)
-async def look_up(ports: FromPorts, request: WithKey, data: JSONBody[LookupRequest]) -> LookupAnswers:
+async def look_up(ports: FromPorts, request: WithToken, data: JSONBody[LookupRequest]) -> LookupAnswers:
     """Look up.
 
     Gives the hits of each question and query, best first, at or above the threshold. No match is a normal result.

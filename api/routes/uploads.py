@@ -13,7 +13,7 @@ from colmlm.api.door.rights import Lane, Right, needs
 from colmlm.api.errors import MEDIA_TYPE, PROBLEMS
 from colmlm.api.ports import FromPorts
 from colmlm.api.wire.answers import Problem
-from colmlm.kb.access.records import ApiKeyRecord
+from colmlm.kb.access.records import TokenRecord
 from colmlm.kb.jobs.uploads import Upload, Uploads
 
 FileName = Annotated[
@@ -34,7 +34,7 @@ _TOO_LARGE = ResponseSpec(
     responses=PROBLEMS | {413: _TOO_LARGE},
     request_max_body_size=None,
 )
-async def upload(ports: FromPorts, request: Request[ApiKeyRecord, Any, Any], name: FileName) -> Upload:
+async def upload(ports: FromPorts, request: Request[TokenRecord, Any, Any], name: FileName) -> Upload:
     """Upload a file.
 
     The body is stored unchanged for a job, which names it by `upload_id`. It is removed when that job is over, or after

@@ -20,7 +20,7 @@ from litestar.params import QueryParameter, RawBody
 from colmlm.api.door.rights import Right, needs
 from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts
-from colmlm.api.routes.edits import WithKey
+from colmlm.api.routes.edits import WithToken
 from colmlm.api.routes.lookups import answer, past_apart
 from colmlm.api.schema.shown import require_past
 from colmlm.api.wire.answers import LookupAnswers
@@ -80,7 +80,7 @@ def read_space(ports: FromPorts) -> LookupSpace:
 )
 async def look_up_vectors(
     ports: FromPorts,
-    request: WithKey,
+    request: WithToken,
     body: RawBody,
     checkpoint_id: Of,
     dim: Dim,

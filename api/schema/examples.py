@@ -21,8 +21,8 @@ from colmlm.api.routes import (
     erasures,
     facts,
     forgetting,
-    keys,
     keysets,
+    tokens,
     verification,
 )
 from colmlm.api.routes.records import OutputMade, SpliceMade
@@ -126,7 +126,7 @@ _ASKED = ErasureRequest(
 _SIGNED = {"format": witness.FORMAT, **_json(_HEAD), "signature": "bWFkZSB1cA=="}
 _SELECTOR = SelectorParts(text="Lima", corpus="atlas")
 
-_KEY = answers.Key(
+_TOKEN = answers.Token(
     key_id=7,
     name="gpu-host",
     role="decoder",
@@ -282,10 +282,10 @@ _EXAMPLES: tuple[Any, ...] = (
     answers.ErasureAnswer(report=_REPORT, request=None),
     _JOB,
     _UPLOAD,
-    _KEY,
-    answers.KeyWithToken(key=_KEY, token="colmlm_Xb3fQ1...the rest of it"),
-    keys.NewKey(name="gpu-host", role="decoder", expires_in_seconds=7_776_000, rate_limit=60_000),
-    keys.Rotation(grace_seconds=86_400),
+    _TOKEN,
+    answers.TokenWithSecret(token=_TOKEN, secret="colmlm_Xb3fQ1...the rest of it"),
+    tokens.NewToken(name="gpu-host", role="decoder", expires_in_seconds=7_776_000, rate_limit=60_000),
+    tokens.Rotation(grace_seconds=86_400),
     DenialRecord(
         denial_id=9,
         at=_AT,

@@ -40,7 +40,7 @@ TAGS = {
     "Keysets": "Whose keys answer, and the switch from one to another.",
     "Changes": "The append-only log: read, followed, compared, witnessed.",
     "Jobs": "Long work, done by workers: queued, watched, cancelled; and the files it reads.",
-    "Access": "API keys, and who was refused what.",
+    "Access": "Tokens, and who was refused what.",
     "Service": "This process, and how much there is.",
 }
 EVENT_STREAM = "text/event-stream"
@@ -63,7 +63,7 @@ _NOUNS = {
     "completions": "OpenAI",
     "denials": "Access",
     "erasures": "Forgetting",
-    "keys": "Access",
+    "tokens": "Access",
     "uploads": "Jobs",
     "forget-runs": "Forgetting",
     "impact": "Attributions",
@@ -74,9 +74,9 @@ _NOUNS = {
 }
 _DESCRIPTION = """A knowledge base that a language model reads and people can edit.
 
-Every request brings an API key as a bearer token; each operation names the right that the key's role must have.
-Lists are given in pages: pass `next` of one page as `cursor` for the one after it, until it is null. Refusals are
-problem documents (RFC 9457) that say the cause and the remedy."""
+Every request brings the secret of a token as `Authorization: Bearer SECRET`; each operation names the right that the
+token's role must have. Lists are given in pages: pass `next` of one page as `cursor` for the one after it, until it
+is null. Refusals are problem documents (RFC 9457) that say the cause and the remedy."""
 
 
 class Description(JsonRenderPlugin):
@@ -88,13 +88,15 @@ class Description(JsonRenderPlugin):
 
 def config() -> OpenAPIConfig:
     """Gives Litestar's OpenAPI settings. The document needs the right `read`."""
-    scheme = SecurityScheme(type="http", scheme="bearer", description="An API key: colmlm keys create")
+    scheme = SecurityScheme(
+        type="http", scheme="bearer", description="The secret of a token: colmlm tokens create"
+    )
     return OpenAPIConfig(
         title="colmlm",
         version="1",
         description=_DESCRIPTION,
-        components=Components(security_schemes={"key": scheme}),
-        security=[{"key": []}],
+        components=Components(security_schemes={"token": scheme}),
+        security=[{"token": []}],
         use_handler_docstrings=True,
         operation_id_creator=lambda handler, method, path: handler.handler_name,
         render_plugins=[Description()],

@@ -1,6 +1,6 @@
 """Logs every denial and every edit, one line each, with request id, actor and route as fields.
 
-Denials are also stored in the database for auditors: up to `RECORDED_A_MINUTE` of requests with a key and as many of
+Denials are also stored in the database for auditors: up to `RECORDED_A_MINUTE` of requests with a token and as many of
 requests without. The rest is only counted. A database that does not answer does not change the response.
 """
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy.exc import SQLAlchemyError
 
 from colmlm.api.door.lanes import Lane, Lanes
-from colmlm.api.door.limits import Clock, TokenBucket
+from colmlm.api.door.limits import Bucket, Clock
 from colmlm.api.door.requests import Asked, route_of
 from colmlm.api.door.rights import is_edit
 from colmlm.api.errors import Busy
@@ -36,7 +36,7 @@ class Journal:
 
     def __init__(self, log: Log, lanes: Lanes, clock: Clock = time.monotonic) -> None:
         self._log, self._lanes = log, lanes
-        self._of_keys, self._of_strangers = (TokenBucket(RECORDED_A_MINUTE, clock) for _ in range(2))
+        self._of_tokens, self._of_strangers = (Bucket(RECORDED_A_MINUTE, clock) for _ in range(2))
         self._num_unrecorded = 0
 
     async def note(self, scope: HTTPScope, request: Asked) -> None:
@@ -50,7 +50,7 @@ class Journal:
         fields = _fields(scope, request)
         _log.info("denied", extra={**fields, "cause": request.refusal})
         actor = fields["actor"]
-        if (self._of_keys if actor else self._of_strangers).take():
+        if (self._of_tokens if actor else self._of_strangers).take():
             self._num_unrecorded += 1
             return
         denial = NewDenial(
@@ -76,11 +76,11 @@ class Journal:
 
 
 def _fields(scope: HTTPScope, request: Asked) -> dict[str, Any]:
-    key = scope.get("user")
+    token = scope.get("user")
     return {
         "request_id": request.request_id,
         "client_request_id": request.client_request_id,
-        "actor": key.name if key else None,
+        "actor": token.name if token else None,
         "method": scope["method"],
         "route": scope.get("path_template"),
         "status": request.status,

@@ -1,6 +1,6 @@
 """The metrics that Prometheus scrapes: counters and histograms of this process, and gauges read at each scrape.
 
-Labels have few values: parts of a lookup, outcomes, kinds of changes, route templates; never a fact, a text or a key.
+Labels have few values: parts of a lookup, outcomes, kinds of changes, route templates; never a fact, a text or a token.
 """
 
 from __future__ import annotations

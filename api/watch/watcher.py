@@ -19,7 +19,7 @@ from colmlm.api.watch.tracing import Tracing
 if TYPE_CHECKING:
     from litestar.types import HTTPScope
 
-    from colmlm.kb.access.records import ApiKeyRecord
+    from colmlm.kb.access.records import TokenRecord
 
 
 _log = logging.getLogger("colmlm.request")
@@ -58,14 +58,14 @@ class Watch:
         method, route = method_of(scope), route_of(scope)
         status = status_of(request)
         self.metrics.answered(method, route, status, took)
-        key: ApiKeyRecord | None = scope.get("user")
+        token: TokenRecord | None = scope.get("user")
         _log.log(
             logging.DEBUG if scope["path"] in PROBES else logging.INFO,
             "request",
             extra={
                 "request_id": request.request_id,
                 "client_request_id": request.client_request_id,
-                "actor": key.name if key else None,
+                "actor": token.name if token else None,
                 "method": method,
                 "route": route,
                 "status": status,

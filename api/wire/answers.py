@@ -107,8 +107,8 @@ class KeysetView(msgspec.Struct, frozen=True, kw_only=True):
     gate: GateStanding
 
 
-class Key(msgspec.Struct, frozen=True, kw_only=True):
-    """An API key without its token (`kb.access.records.ApiKeyRecord`). `state` is "in use", "expired" or "revoked"."""
+class Token(msgspec.Struct, frozen=True, kw_only=True):
+    """A token without its secret (`kb.access.records.TokenRecord`). `state` is "in use", "expired" or "revoked"."""
 
     key_id: int
     name: str
@@ -125,11 +125,11 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
     revoked_at: datetime | None
 
 
-class KeyWithToken(msgspec.Struct, frozen=True, kw_only=True):
-    """An API key and its token, which is not shown again."""
+class TokenWithSecret(msgspec.Struct, frozen=True, kw_only=True):
+    """A token and its secret, which is not shown again."""
 
-    key: Key
-    token: str
+    token: Token = msgspec.field(name="key")
+    secret: str = msgspec.field(name="token")
 
 
 class PlanView(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,7 +169,7 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ErasureAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The report of an erasure; or, where two API keys are needed, the request that waits for the second."""
+    """The report of an erasure; or, where two tokens are needed, the request that waits for the second."""
 
     report: ErasureReport | None
     request: ErasureRequest | None

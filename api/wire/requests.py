@@ -23,7 +23,7 @@ Reason = Annotated[str, Meta(min_length=1, max_length=1000, description="Why; it
 Behalf = Annotated[
     str,
     Meta(
-        min_length=1, max_length=200, description="On whose behalf; kept beside the key, which is the actor"
+        min_length=1, max_length=200, description="On whose behalf; kept beside the token, which is the actor"
     ),
 ]
 OldBehalf = Annotated[

@@ -60,11 +60,13 @@ InputFile = Annotated[
 @anywhere
 def log(
     base: Base,
-    actor: Annotated[str | None, typer.Option("--actor", help="Only changes by this person or key.")] = None,
+    actor: Annotated[
+        str | None, typer.Option("--actor", help="Only changes by this person or token.")
+    ] = None,
     principal: Annotated[
         str | None,
         typer.Option(
-            "--principal", help="Only changes this key, or user of the machine, was authenticated for."
+            "--principal", help="Only changes this token, or user of the machine, was authenticated for."
         ),
     ] = None,
     kind: Annotated[str | None, typer.Option("--kind", help="Only this kind, such as delete.")] = None,

@@ -27,26 +27,30 @@ Server = Annotated[
         "--server", metavar="URL", help="Work with the knowledge base there. Default: COLMLM_SERVER, or here."
     ),
 ]
-KeyFile = Annotated[
+TokenFile = Annotated[
     Path | None,
     typer.Option(
-        "--key-file", exists=True, dir_okay=False, help="Holds the API key for it. Default: COLMLM_KEY_FILE."
+        "--token-file",
+        "--key-file",
+        exists=True,
+        dir_okay=False,
+        help="Holds your token's secret. Default: COLMLM_TOKEN_FILE.",
     ),
 ]
 
 
 def anywhere(command: Callable[Concatenate[Base, P], None]) -> Callable[..., None]:
-    """Adds `--server` and `--key-file` to a command; its first parameter gets the base that these options name."""
+    """Adds `--server` and `--token-file` to a command; its first parameter gets the base that these options name."""
     told = inspect.signature(command, eval_str=True)
     _, *own = told.parameters.values()
     added = [
         Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-        for name, annotation in (("server", Server), ("key_file", KeyFile))
+        for name, annotation in (("server", Server), ("token_file", TokenFile))
     ]
 
     @wraps(command)
-    def run(*args: Any, server: str | None, key_file: Path | None, **kwargs: Any) -> None:
-        with base_of(server, key_file) as base, _options_named():
+    def run(*args: Any, server: str | None, token_file: Path | None, **kwargs: Any) -> None:
+        with base_of(server, token_file) as base, _options_named():
             command(base, *args, **kwargs)
 
     run.__signature__ = told.replace(parameters=[*own, *added])  # type: ignore[attr-defined]  # what Typer reads
@@ -54,7 +58,7 @@ def anywhere(command: Callable[Concatenate[Base, P], None]) -> Callable[..., Non
 
 
 @contextmanager
-def base_of(server: str | None, key_file: Path | None) -> Iterator[Base]:
+def base_of(server: str | None, token_file: Path | None) -> Iterator[Base]:
     """Gives the base at `server` (None: that of the settings), without contacting it yet.
 
     An empty address means this process, and None without one in the settings this machine.
@@ -64,10 +68,10 @@ def base_of(server: str | None, key_file: Path | None) -> Iterator[Base]:
         from colmlm.cli.bases.connecting import connected
         from colmlm.cli.bases.remote import RemoteBase
 
-        with connected(address, key_file, runtime.user) as connection:
+        with connected(address, token_file, runtime.user) as connection:
             yield RemoteBase(connection, runtime)
         return
-    if key_file is not None:
+    if token_file is not None:
         raise typer.BadParameter("name the server that it is for.", param_hint="--server")
     from colmlm.cli.bases.this_machine import LocalBase
 

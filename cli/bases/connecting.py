@@ -1,4 +1,4 @@
-"""Connects to a server with an API key, both from the options of a command or from the settings."""
+"""Connects to a server with a token, both from the options of a command or from the settings."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 PATIENCE = Patience(answer_seconds=600.0, attempts=6)  # a plan or an erasure may take minutes
 
 
-def connected(server: str, key_file: Path | None, settings: UserSettings) -> Connection:
+def connected(server: str, token_file: Path | None, settings: UserSettings) -> Connection:
     """Makes a connection to `server`, without a request yet."""
     scheme, host = _parts(server)
     if scheme == "http" and not is_loopback(host):
-        note(f"The key goes to {host} unencrypted; use https beyond a network that you trust.")
-    return Connection(server, _key(key_file or settings.key_file, settings.token), PATIENCE)
+        note(f"Your token's secret goes to {host} unencrypted; use https beyond a network that you trust.")
+    return Connection(server, _secret(token_file or settings.key_file, settings.token), PATIENCE)
 
 
 def _parts(server: str) -> tuple[str, str]:
@@ -39,13 +39,13 @@ def _parts(server: str) -> tuple[str, str]:
     return scheme, host
 
 
-def _key(key_file: Path | None, token: str | None) -> str:
-    if key_file is None and token is None:
+def _secret(token_file: Path | None, named: str | None) -> str:
+    if token_file is None and named is None:
         raise typer.BadParameter(
-            "a server wants a key; an admin makes one with colmlm keys create.", param_hint="--key-file"
+            "a server wants a token; an admin makes one with colmlm tokens create.", param_hint="--token-file"
         )
-    key = token or "" if key_file is None else key_file.read_text(encoding="utf-8").strip()
-    if not key or not key.isascii() or not key.isprintable():
-        where = "COLMLM_TOKEN" if key_file is None else "the file"
-        raise typer.BadParameter(f"{where} holds no key.", param_hint="--key-file")
-    return key
+    secret = named or "" if token_file is None else token_file.read_text(encoding="utf-8").strip()
+    if not secret or not secret.isascii() or not secret.isprintable():
+        where = "COLMLM_TOKEN" if token_file is None else "the file"
+        raise typer.BadParameter(f"{where} holds no secret of a token.", param_hint="--token-file")
+    return secret

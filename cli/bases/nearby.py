@@ -1,7 +1,7 @@
 """The server that runs on this home, which commands of the same user ask in place of loading the model once more.
 
-A server that has a model and listens on this machine alone tells of itself in the home: its address, a key of its own
-(`kb.access.local_key`), and what its answers depend on. A command asks it only where these are the command's own
+A server that has a model and listens on this machine alone tells of itself in the home: its address, a token of its own
+(`kb.access.local_token`), and what its answers depend on. A command asks it only where these are the command's own
 settings, so that the answer is the one it would have found itself.
 """
 
@@ -23,7 +23,7 @@ from colmlm.cli.output import note
 
 if TYPE_CHECKING:
     from colmlm.cli.bases.remote import NearBase
-    from colmlm.kb.access.local_key import LocalKey
+    from colmlm.kb.access.local_token import LocalToken
 
 SERVER_FILE = "server.json"
 DECODING_SECONDS = 600.0
@@ -41,15 +41,15 @@ class RunningServer(msgspec.Struct, frozen=True):
 
 
 @contextmanager
-def told_of(runtime: Runtime, listener: socket.socket, url: str) -> Iterator[LocalKey | None]:
-    """Tells of a server while the block runs, and gives the key that it has to admit; None where nobody is told."""
-    if not is_loopback(listener.getsockname()[0]):  # the key would be worth something on other machines
+def told_of(runtime: Runtime, listener: socket.socket, url: str) -> Iterator[LocalToken | None]:
+    """Tells of a server while the block runs, and gives the token that it has to admit; None where nobody is told."""
+    if not is_loopback(listener.getsockname()[0]):  # the token would be worth something on other machines
         yield None
         return
-    from colmlm.kb.access.local_key import LocalKey
+    from colmlm.kb.access.local_token import LocalToken
 
-    key, file = LocalKey(), runtime.settings.home / SERVER_FILE
-    told = RunningServer(url, key.token, _answers_by(runtime, None))
+    token, file = LocalToken(), runtime.settings.home / SERVER_FILE
+    told = RunningServer(url, token.secret, _answers_by(runtime, None))
     with ExitStack() as telling:
         try:
             telling.enter_context(held_secret(file, msgspec.json.encode(told).decode()))
@@ -57,7 +57,7 @@ def told_of(runtime: Runtime, listener: socket.socket, url: str) -> Iterator[Loc
             note(f"Commands on this machine can't ask this server: {file}: {error.strerror or error}.")
             yield None
             return
-        yield key
+        yield token
 
 
 def near_base(runtime: Runtime, checkpoint: Path | None) -> NearBase | None:

@@ -22,7 +22,7 @@ class Base(Nouns, Protocol):
         ...
 
     def actor(self, named: str | None) -> str:
-        """Gives the actor to log: `named`, else that of the settings; for a server "", which means the API key."""
+        """Gives the actor to log: `named`, else that of the settings; for a server "", which means the token."""
         ...
 
     def only_here(self, **given: object) -> None:

@@ -108,7 +108,7 @@ class LocalBase:
         return Jobs(self.kb)
 
     @property
-    def keys(self) -> Access:
+    def tokens(self) -> Access:
         return self.kb.access
 
     @property
@@ -130,7 +130,7 @@ class LocalBase:
     ) -> T:
         """Asks the server that runs on this home, unless this is `alone`; where it can't answer, this process does.
 
-        It is not asked for the past, since its key may not read that.
+        It is not asked for the past, since its token may not read that.
         """
         from colmlm.cli.bases.nearby import near_base
 

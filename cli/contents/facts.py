@@ -30,7 +30,7 @@ from colmlm.kb.errors import FactDeleted
 if TYPE_CHECKING:
     from colmlm.kb.facts.records import Edit, FactRecord
 
-WITHHELD = "Marks stand for what was deleted or corrected: the server shows that to keys with the right 'audit' only."
+WITHHELD = "Marks stand for what was deleted or corrected: the server shows that to tokens with the right 'audit' only."
 
 app = typer.Typer(
     help="List, show, add, edit, delete and restore facts.", epilog=examples("colmlm facts list")

@@ -39,8 +39,8 @@ GENERATE_EXAMPLES = examples(
     'colmlm generate "Question: What is the capital of Peru? Answer:" --mode forced',
     'colmlm generate "Hydrogen was discovered by" --max-tokens 20 --json',
     'colmlm generate "Question: What is the capital of Peru? Answer:" --mode forced --as-of 12',
-    'colmlm generate "Hydrogen was discovered by" --server https://kb.example.org --key-file decoder.key',
-    'colmlm generate "Hydrogen was discovered by" --server https://kb.example.org --key-file reader.key --there',
+    'colmlm generate "Hydrogen was discovered by" --server https://kb.example.org --token-file decoder.token',
+    'colmlm generate "Hydrogen was discovered by" --server https://kb.example.org --token-file reader.token --there',
 )
 LOOKUP_EXAMPLES = examples(
     'colmlm lookup "What is the capital of Peru?" -k 3',

@@ -1,1 +1,1 @@
-"""Commands of operators: serve, jobs, database, backups, fsck, API keys, doctor."""
+"""Commands of operators: serve, jobs, database, backups, fsck, tokens, doctor."""

@@ -60,7 +60,7 @@ def up(
     no_worker: NoWorker = False,
     as_json: AsJson = False,
 ) -> None:
-    """Start everything: database, demo corpus, keys, an access token, and the API and console.
+    """Start everything: database, demo corpus, keys, a token, and the API and console.
 
     The first start keys the demo corpus, which takes minutes on two cores; later starts take seconds.
     """
@@ -136,17 +136,17 @@ def _ingest_demo(runtime: Runtime) -> None:
 
 
 def access_token(runtime: Runtime) -> str:
-    """Gives the token of this home: the stored one where the database knows it, else a new one, which it stores."""
+    """Gives the secret of this home's token: the stored one where the database knows it, else a new one, now stored."""
     file = runtime.settings.home / TOKEN_FILE
     access = runtime.kb.access
     stored = file.read_text(errors="replace").strip() if file.is_file() else None
     if stored is not None and access.is_known(stored):
         return stored
-    taken = {key.name for key in access.all()}
+    taken = {token.name for token in access.all()}
     name = next(name for n in range(len(taken) + 1) if (name := f"up-{n}" if n else "up") not in taken)
     actor, keep = runtime.settings.actor, partial(write_secret, file)
-    token, _ = access.create(name, "admin", actor=actor, on_token=keep)
-    return token
+    secret, _ = access.create(name, "admin", actor=actor, on_secret=keep)
+    return secret
 
 
 def _address(runtime: Runtime) -> str:

@@ -92,9 +92,9 @@ def erase(
     write-ahead log. Without --now it stops at 2; without ids, --now takes earlier erasures on. The report lists what
     still says the facts. The exit code is 1 where a scan finds residue.
 
-    With COLMLM_ERASE_NEEDS_TWO=yes it only requests the erasure, with the admin's key in COLMLM_TOKEN, and another
+    With COLMLM_ERASE_NEEDS_TWO=yes it only requests the erasure, with the admin's token in COLMLM_TOKEN, and another
     admin approves it: see `colmlm erasures approve --help`. With --server the server's own setting decides that,
-    the key is the one of --key-file, and the erasure goes as far as level 2.
+    the token is the one of --token-file, and the erasure goes as far as level 2.
     """
     if not fact_ids and (dry_run or scan or traces_out or not now):
         raise typer.BadParameter("name facts, or pass just --now for earlier erasures.", param_hint="FACT_ID")

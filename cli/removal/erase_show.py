@@ -21,7 +21,7 @@ def show_facts(facts: FactVerbs, fact_ids: Sequence[int]) -> None:
 
 
 def show_asked(asked: ErasureRequest, as_json: bool) -> None:
-    """Prints a request that waits for a second API key."""
+    """Prints a request that waits for a second token."""
     if as_json:
         print_json({"request": asked, "seq": None})
         return

@@ -67,9 +67,9 @@ def approve(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Erase for good what another admin asked for. COLMLM_TOKEN holds your key, which must differ from theirs.
+    """Erase for good what another admin asked for. COLMLM_TOKEN holds your token, which must differ from theirs.
 
-    With --server the key of --key-file approves.
+    With --server the token of --token-file approves.
     """
     require_somebody(yes or dry_run, as_json, "approve")
     base.only_here(now=now)
@@ -97,7 +97,7 @@ def withdraw(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """End a request; nothing is erased. COLMLM_TOKEN holds an admin's key, which may be the one that asked."""
+    """End a request; nothing is erased. COLMLM_TOKEN holds an admin's token, which may be the one that asked."""
     require_somebody(yes, as_json, "withdraw")
     asked = base.erasures.read(request_id)
     if not yes:
@@ -112,5 +112,5 @@ def _preview(base: Base, asked: ErasureRequest, as_json: bool) -> None:
         print_json({"dry_run": True, "request": asked, "facts": facts})
         return
     behalf = f", for {asked.on_behalf_of}" if asked.on_behalf_of else ""
-    say(f"Asked with the key {asked.asked_by}, {asked.at:%Y-%m-%d %H:%M}{behalf}: {asked.reason}")
+    say(f"Asked with the token {asked.asked_by}, {asked.at:%Y-%m-%d %H:%M}{behalf}: {asked.reason}")
     show_facts(base.facts, asked.fact_ids)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from colmlm.cli.options import examples
-from colmlm.cli.start.commands import COMMANDS
+from colmlm.cli.start.commands import COMMANDS, FORMER
 from colmlm.cli.start.root import Debug, Root
 
 
@@ -15,6 +15,7 @@ class Colmlm(Root):
     """The root command group of `colmlm`."""
 
     lazy = COMMANDS
+    former = FORMER
 
 
 app = typer.Typer(

@@ -25,11 +25,13 @@ LABORATORY: Mapping[str, Lazy] = MappingProxyType(
     }
 )  # by name only, since nothing may import the laboratory
 
+FORMER: Mapping[str, str] = MappingProxyType({"keys": "tokens"})  # names that commands had
+
 COMMANDS: Mapping[str, Lazy] = MappingProxyType(
     {
         "up": Lazy(
             "colmlm.cli.operating.serving:up",
-            "Start everything: database, demo corpus, keys, an access token, and the API and console.",
+            "Start everything: database, demo corpus, keys, a token, and the API and console.",
             examples="UP_EXAMPLES",
         ),
         "serve": Lazy(
@@ -116,8 +118,9 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
         ),
         "checkpoint": Lazy("colmlm.cli.keysets.checkpoint:app", "Describe and export checkpoints."),
         "db": Lazy("colmlm.cli.operating.database:app", "Start, stop, migrate and describe the database."),
-        "keys": Lazy(
-            "colmlm.cli.operating.keys:app", "Make, list, rotate and revoke access keys of the API."
+        "tokens": Lazy(
+            "colmlm.cli.operating.tokens:app",
+            "Make, list, rotate and revoke tokens, by which the API knows who calls it.",
         ),
         "jobs": Lazy(
             "colmlm.cli.operating.jobs:app", "Start, list, show, await, cancel and prune long work."

@@ -49,6 +49,8 @@ class Root(TyperGroup):
     """A command group that imports its commands when they are called, and prints no traceback."""
 
     lazy: ClassVar[Mapping[str, Lazy]] = MappingProxyType({})
+    # Names that commands had, with their present ones.
+    former: ClassVar[Mapping[str, str]] = MappingProxyType({})
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(self.lazy)
@@ -59,9 +61,17 @@ class Root(TyperGroup):
         return None if found is None else TyperCommand(cmd_name, help=found.help)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        if args and args[0] in self.former:
+            args = [self._present(args[0], aloud=not ctx.resilient_parsing), *args[1:]]
         if args and args[0] in self.lazy:
             return args[0], self.lazy[args[0]].command(args[0]), args[1:]
         return super().resolve_command(ctx, args)
+
+    def _present(self, former: str, *, aloud: bool) -> str:
+        present = self.former[former]
+        if aloud:
+            sys.stderr.write(f"`{former}` is called `{present}` now; the former name works until 1.0.\n")
+        return present
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -112,7 +122,7 @@ def _terminable() -> Iterator[None]:
 
 def _wrong(error: typer.TyperException, command: str) -> str:
     """Says what is wrong with the command line."""
-    if getattr(error, "option_name", None) in ("--server", "--key-file"):
+    if getattr(error, "option_name", None) in ("--server", "--token-file", "--key-file"):
         kind = _AS_A_JOB.get(command.partition(" ")[2])
         remedy = f"a worker there does it as a job: colmlm jobs start {kind}" if kind else "run it there"
         return f"{command}: it works only on the machine of the knowledge base; {remedy}."

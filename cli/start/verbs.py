@@ -90,11 +90,11 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "status": "Say whether the database runs, where it is and whether it needs a migration.",
             "url": "Print the database's URL, for psql and other programs.",
         },
-        "keys": {
-            "create": "Make a key and print its token, this once: only a digest of it is kept.",
-            "list": "List every key, the ended ones too; never a token.",
-            "rotate": "Give a key a new token, printed this once.",
-            "revoke": "End a key and all its tokens for good, at once and in every process.",
+        "tokens": {
+            "create": "Make a token and print its secret, this once: only a digest of it is kept.",
+            "list": "List every token, the ended ones too; never a secret.",
+            "rotate": "Give a token a new secret, printed this once.",
+            "revoke": "End a token and all its secrets for good, at once and in every process.",
         },
         "jobs": {
             "start": "Queue a job.",

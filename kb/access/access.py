@@ -1,4 +1,4 @@
-"""Access: API keys created, listed, rotated and revoked. Each of these edits is a change of the log."""
+"""Access: tokens created, listed, rotated and revoked. Each of these edits is a change of the log."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from datetime import timedelta
 
 from sqlalchemy.orm import Session
 
-from colmlm.kb.access import api_keys, browser_sessions, idempotency
+from colmlm.kb.access import browser_sessions, idempotency, tokens
 from colmlm.kb.access.idempotency import KeptAnswer
-from colmlm.kb.access.records import ApiKeyRecord
+from colmlm.kb.access.records import TokenRecord
 from colmlm.kb.log.origin import Claim
 from colmlm.kb.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The API keys and browser sessions of a store. A dry run is rolled back. `actor` is by default the principal."""
+    """The tokens and browser sessions of a store. A dry run is rolled back. `actor` is by default the principal."""
 
     store: Store
 
-    def all(self, *, after: int = 0, limit: int | None = None) -> list[ApiKeyRecord]:
-        """Lists keys past the id `after`, in the order they were made, including expired and revoked ones."""
+    def all(self, *, after: int = 0, limit: int | None = None) -> list[TokenRecord]:
+        """Lists tokens past the id `after`, in the order they were made, including expired and revoked ones."""
         with self.store.sessions() as session:
-            return api_keys.list_keys(session, after=after, limit=limit)
+            return tokens.list_tokens(session, after=after, limit=limit)
 
-    def show(self, name: str) -> ApiKeyRecord:
-        """Gives the key of this name, also an expired or revoked one. Raises `ApiKeyNotFound`."""
+    def show(self, name: str) -> TokenRecord:
+        """Gives the token of this name, also an expired or revoked one. Raises `ApiKeyNotFound`."""
         with self.store.sessions() as session:
-            return api_keys.read_key(session, name)
+            return tokens.read_token(session, name)
 
-    def name_of(self, key_id: int) -> str:
-        """Gives the name of a key, also of an expired or revoked one. Raises `ApiKeyNotFound`."""
+    def name_of(self, token_id: int) -> str:
+        """Gives the name of a token, also of an expired or revoked one. Raises `ApiKeyNotFound`."""
         with self.store.sessions() as session:
-            return api_keys.name_of(session, key_id)
+            return tokens.name_of(session, token_id)
 
     def create(
         self,
@@ -46,18 +46,18 @@ class Access:
         expires_in: timedelta | None = None,
         rate_limit: int | None = None,
         dry_run: bool = False,
-        on_token: Callable[[str], object] = lambda _: None,
-    ) -> tuple[str, ApiKeyRecord]:
-        """Makes a key and gives it with its token, which can't be read again. Raises `InvalidValue`.
+        on_secret: Callable[[str], object] = lambda _: None,
+    ) -> tuple[str, TokenRecord]:
+        """Makes a token and gives it with its secret, which can't be read again. Raises `InvalidValue`.
 
-        `on_token` is called with the token before the commit: where it fails, there is no key.
+        `on_secret` is called with the secret before the commit: where it fails, there is no token.
         """
         with self._session(dry_run) as session:
-            token = api_keys.create_key(
+            secret = tokens.create_token(
                 session, name, role, actor=actor, expires_in=expires_in, rate_limit=rate_limit
             )
-            on_token(token)
-            return token, api_keys.read_key(session, name)
+            on_secret(secret)
+            return secret, tokens.read_token(session, name)
 
     def rotate(
         self,
@@ -67,51 +67,51 @@ class Access:
         grace: timedelta = timedelta(0),
         expires_in: timedelta | None = None,
         dry_run: bool = False,
-    ) -> tuple[str, ApiKeyRecord]:
-        """Gives a key another token; the one before works for `grace` longer.
+    ) -> tuple[str, TokenRecord]:
+        """Gives a token another secret; the one before works for `grace` longer.
 
         Raises `ApiKeyNotFound` or `ApiKeyEnded`.
         """
         with self._session(dry_run) as session:
-            token = api_keys.rotate_key(session, name, actor=actor, grace=grace, expires_in=expires_in)
-            return token, api_keys.read_key(session, name)
+            secret = tokens.rotate_token(session, name, actor=actor, grace=grace, expires_in=expires_in)
+            return secret, tokens.read_token(session, name)
 
-    def revoke(self, name: str, *, actor: str | None = None, dry_run: bool = False) -> ApiKeyRecord:
-        """Ends a key and all its tokens, in every process. Raises `ApiKeyNotFound` or `ApiKeyEnded`."""
+    def revoke(self, name: str, *, actor: str | None = None, dry_run: bool = False) -> TokenRecord:
+        """Ends a token and all its secrets, in every process. Raises `ApiKeyNotFound` or `ApiKeyEnded`."""
         with self._session(dry_run) as session:
-            api_keys.revoke_key(session, name, actor=actor)
-            return api_keys.read_key(session, name)
+            tokens.revoke_token(session, name, actor=actor)
+            return tokens.read_token(session, name)
 
-    def is_known(self, token: str) -> bool:
-        """Says whether a token works, without noting a use."""
+    def is_known(self, secret: str) -> bool:
+        """Says whether a secret works, without noting a use."""
         with self.store.sessions() as session:
-            return api_keys.verify(session, token) is not None
+            return tokens.verify(session, secret) is not None
 
-    def of_token(self, token: str) -> ApiKeyRecord | None:
-        """Gives the working key of a token, and notes its use.
+    def of_secret(self, secret: str) -> TokenRecord | None:
+        """Gives the working token of a secret, and notes its use.
 
-        The key is read from the database on every call, so that revoking it takes effect at once.
+        The token is read from the database on every call, so that revoking it takes effect at once.
         """
         with self.store.sessions() as session:
-            key = api_keys.verify(session, token)
-            if key is not None and api_keys.note_use(session, key):
+            token = tokens.verify(session, secret)
+            if token is not None and tokens.note_use(session, token):
                 session.commit()
-            return key
+            return token
 
-    def of_session(self, secret: str) -> ApiKeyRecord | None:
-        """Gives the working key behind a browser's session, also read from the database on every call."""
+    def of_session(self, secret: str) -> TokenRecord | None:
+        """Gives the working token behind a browser's session, also read from the database on every call."""
         with self.store.sessions.begin() as session:
-            key = browser_sessions.key_of(session, secret)
-            if key is not None:
-                api_keys.note_use(session, key)
-            return key
+            token = browser_sessions.token_of(session, secret)
+            if token is not None:
+                tokens.note_use(session, token)
+            return token
 
-    def begin_session(self, key: ApiKeyRecord, before: str | None) -> str:
-        """Begins a browser's session with this key and gives its secret. Ends the session `before` it."""
+    def begin_session(self, token: TokenRecord, before: str | None) -> str:
+        """Begins a browser's session with this token and gives its secret. Ends the session `before` it."""
         with self.store.sessions.begin() as session:
             if before is not None:
                 browser_sessions.end(session, before)
-            return browser_sessions.begin(session, key)
+            return browser_sessions.begin(session, token)
 
     def end_session(self, secret: str) -> None:
         """Ends a browser's session, where there is one with this secret."""

@@ -1,4 +1,4 @@
-"""The records of API keys, and what their roles may."""
+"""The records of tokens, and what their roles may."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from colmlm.kb.principal import Principal
 
 
 class Right(StrEnum):
-    """The rights that a request may need of its API key."""
+    """The rights that a request may need of its token."""
 
     lookup = "lookup"  # look up, and store outputs of a decoder elsewhere
     read = "read"  # facts, documents, outputs; generate
     edit = "edit"  # insert, update, delete, restore, ingest; plan, apply and undo a forgetting
     audit = "audit"  # change log, certificates, verification, impact, denials; what was deleted or corrected
     train = "train"  # rekey, gate, activate, roll back; export
-    admin = "admin"  # keys, erase, backup
+    admin = "admin"  # tokens, erase, backup
 
 
 ROLES: Mapping[str, frozenset[Right]] = {
@@ -34,12 +34,12 @@ ROLES: Mapping[str, frozenset[Right]] = {
 MAX_RATE = 1_000_000  # requests a minute
 
 
-LONGEST = timedelta(days=3650)  # the longest that a key may last
+LONGEST = timedelta(days=3650)  # the longest that a token may last
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ApiKeyRecord:
-    """A key without its secret. `prefix` begins its token; None for a key made before prefixes were stored.
+class TokenRecord:
+    """A token without its secret. `prefix` begins its secret; None for a token made before prefixes were stored.
 
     After a rotation the secret before it works until `previous_until`, and was used last at `previous_used_at`.
     `rate_limit` is in requests a minute; None stands for the server's own. Uses are written once a minute.
@@ -61,15 +61,15 @@ class ApiKeyRecord:
 
     @property
     def principal(self) -> Principal:
-        """The principal of changes that were asked for with this key."""
+        """The principal of changes that were asked for with this token."""
         return Principal("key", self.name, self.key_id)
 
     def may(self, right: Right) -> bool:
-        """Says whether this key's role has the right."""
+        """Says whether this token's role has the right."""
         return right in ROLES[self.role]
 
     def state(self) -> str:
-        """The key's state by this machine's clock: "in use", "expired" or "revoked"."""
+        """The token's state by this machine's clock: "in use", "expired" or "revoked"."""
         if self.revoked_at is not None:
             return "revoked"
         return "expired" if self.expires_at and self.expires_at <= datetime.now(UTC) else "in use"

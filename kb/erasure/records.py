@@ -91,9 +91,9 @@ class ErasureReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasureRequest:
-    """A request to erase facts; `state` is "waiting", "approved" or "withdrawn". API keys are given by name.
+    """A request to erase facts; `state` is "waiting", "approved" or "withdrawn". Tokens are given by name.
 
-    `actor` asked for it with the API key `asked_by`, and said to act for `on_behalf_of`.
+    `actor` asked for it with the token `asked_by`, and said to act for `on_behalf_of`.
     """
 
     erasure_request_id: int

@@ -1,6 +1,6 @@
-"""Erasure by two people: one admin key asks, and another approves before anything is erased.
+"""Erasure by two people: one admin token asks, and another approves before anything is erased.
 
-The base enforces that the two API keys differ; that they belong to two people is up to whoever hands them out.
+The base enforces that the two tokens differ; that they belong to two people is up to whoever hands them out.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session, aliased
 
-from colmlm.kb.access.api_keys import verify
-from colmlm.kb.access.records import ApiKeyRecord, Right
+from colmlm.kb.access.records import Right, TokenRecord
+from colmlm.kb.access.tokens import verify
 from colmlm.kb.erasure.records import Erased, ErasureReport, ErasureRequest
 from colmlm.kb.erasure.verbs import Erasure, Heard, erase_facts, load_targets
 from colmlm.kb.errors import AdminKeyNeeded, ErasureRequestNotFound, ErasureRequestState, SamePerson
@@ -29,31 +29,31 @@ from colmlm.kb.tables import ApiKeyRow, ErasureRequestRow
 from colmlm.kb.texts.characters import visible
 
 
-def admin_key(session: Session, token: str | None) -> ApiKeyRecord:
-    """Gives the admin's API key that a token belongs to. Raises `AdminKeyNeeded`."""
-    key = verify(session, token) if token else None
-    if key is None or not key.may(Right.admin):
+def admin_token(session: Session, secret: str | None) -> TokenRecord:
+    """Gives the admin's token that a secret belongs to. Raises `AdminKeyNeeded`."""
+    token = verify(session, secret) if secret else None
+    if token is None or not token.may(Right.admin):
         raise AdminKeyNeeded
-    return key
+    return token
 
 
 @dataclass(frozen=True, slots=True)
 class ErasureRequests:
-    """The requests to erase facts of a knowledge base: those that wait for a second API key, and those decided."""
+    """The requests to erase facts of a knowledge base: those that wait for a second token, and those decided."""
 
     kb: SearchableStore
 
-    def key_of(self, token: str | None) -> ApiKeyRecord:
-        """Gives the admin's API key that a token belongs to. Raises `AdminKeyNeeded`."""
+    def token_of(self, secret: str | None) -> TokenRecord:
+        """Gives the admin's token that a secret belongs to. Raises `AdminKeyNeeded`."""
         with self.kb.sessions() as session:
-            return admin_key(session, token)
+            return admin_token(session, secret)
 
     @tried_again
     def ask(
         self,
         fact_ids: Sequence[int],
         *,
-        key: ApiKeyRecord,
+        token: TokenRecord,
         actor: str,
         reason: str,
         mentions: Mentioned = "same-document",
@@ -68,10 +68,10 @@ class ErasureRequests:
             row = ErasureRequestRow(
                 state="waiting",
                 fact_ids=ids,
-                actor=key.name,
-                on_behalf_of=behalf if behalf != key.name else None,
+                actor=token.name,
+                on_behalf_of=behalf if behalf != token.name else None,
                 reason=quotations.redacted_since(session, reason, TextOrigin(frozenset(ids))),
-                asked_by=key.key_id,
+                asked_by=token.key_id,
                 mentions=mentions,
             )
             session.add(row)
@@ -92,38 +92,38 @@ class ErasureRequests:
             return _read(session, request_id)
 
     def approve(
-        self, request_id: int, *, key: ApiKeyRecord, now: bool = False, on_step: Heard | None = None
+        self, request_id: int, *, token: TokenRecord, now: bool = False, on_step: Heard | None = None
     ) -> tuple[ErasureRequest, ErasureReport]:
-        """Erases the facts of a request, as `Erasure.erase` does. The change is logged for `key` and names both keys.
+        """Erases the facts of a request, as `Erasure.erase` does. The change is logged for `token` and names both.
 
-        Raises `SamePerson` where `key` made the request, `ErasureRequestState` where it was decided before.
+        Raises `SamePerson` where `token` made the request, `ErasureRequestState` where it was decided before.
         """
-        done, erased = self._approve(request_id, key)
+        done, erased = self._approve(request_id, token)
         return done, Erasure(self.kb).report(erased, now=now, on_step=on_step)
 
     @tried_again
-    def _approve(self, request_id: int, key: ApiKeyRecord) -> tuple[ErasureRequest, Erased]:
+    def _approve(self, request_id: int, token: TokenRecord) -> tuple[ErasureRequest, Erased]:
         with self.kb.sessions.begin() as session:
             suppression.begin_erasure(
                 session
             )  # before any row is locked: an erasure redacts what requests say
             row = _waiting(session, request_id)
             asked = _read(session, request_id)
-            if row.asked_by == key.key_id:
-                raise SamePerson(request_id, key.name)
+            if row.asked_by == token.key_id:
+                raise SamePerson(request_id, token.name)
             asker = Principal("key", asked.asked_by, row.asked_by)
             targets, _ = load_targets(session, asked.fact_ids)
-            with acting_as(key.principal, asked.on_behalf_of):
-                erased = _erase(session, asked, asker, key)
-            _decide(session, row, "approved", key, erased.seq)
+            with acting_as(token.principal, asked.on_behalf_of):
+                erased = _erase(session, asked, asker, token)
+            _decide(session, row, "approved", token, erased.seq)
             done = _read(session, request_id)
         return done, Erasure(self.kb).with_left(erased, targets)
 
     @tried_again
-    def withdraw(self, request_id: int, *, key: ApiKeyRecord) -> ErasureRequest:
-        """Ends a request without erasing anything. The API key that made the request may do that too."""
+    def withdraw(self, request_id: int, *, token: TokenRecord) -> ErasureRequest:
+        """Ends a request without erasing anything. The token that made the request may do that too."""
         with self.kb.sessions.begin() as session:
-            _decide(session, _waiting(session, request_id), "withdrawn", key, None)
+            _decide(session, _waiting(session, request_id), "withdrawn", token, None)
             return _read(session, request_id)
 
 
@@ -135,11 +135,11 @@ _SELECT = (
 )
 
 
-def _erase(session: Session, asked: ErasureRequest, asker: Principal, key: ApiKeyRecord) -> Erased:
+def _erase(session: Session, asked: ErasureRequest, asker: Principal, token: TokenRecord) -> Erased:
     said = visible(asked.reason, "")  # requests of older releases may hold invisible characters
-    reason = f"{said} (asked with the key {asker.name}, approved with the key {key.name})"
+    reason = f"{said} (asked with the token {asker.name}, approved with the token {token.name})"
     mentions = asked.mentions or "none"  # older releases did not store it, and redacted no mentions
-    return erase_facts(session, asked.fact_ids, key.name, reason, mentions=mentions, asked_by=asker)
+    return erase_facts(session, asked.fact_ids, token.name, reason, mentions=mentions, asked_by=asker)
 
 
 def _waiting(session: Session, request_id: int) -> ErasureRequestRow:
@@ -154,8 +154,10 @@ def _waiting(session: Session, request_id: int) -> ErasureRequestRow:
     return row
 
 
-def _decide(session: Session, row: ErasureRequestRow, state: str, key: ApiKeyRecord, seq: int | None) -> None:
-    row.state, row.decided_by, row.decided_at, row.seq = state, key.key_id, func.now(), seq
+def _decide(
+    session: Session, row: ErasureRequestRow, state: str, token: TokenRecord, seq: int | None
+) -> None:
+    row.state, row.decided_by, row.decided_at, row.seq = state, token.key_id, func.now(), seq
     session.flush()
 
 

@@ -163,12 +163,12 @@ class PlanTooLarge(Conflict):
 
 
 class ApiKeyEnded(Conflict):
-    title = "Key has ended"
+    title = "Token has ended"
 
     def __init__(self, name: str, state: str) -> None:
         self.name, self.state = name, state
-        remedy = "Rotate it with a new end" if state == "expired" else "Make a key of another name"
-        super().__init__(f"The key {name!r} is {state}. {remedy}.")
+        remedy = "Rotate it with a new end" if state == "expired" else "Make a token of another name"
+        super().__init__(f"The token {name!r} is {state}. {remedy}.")
 
 
 class RequestUnderWay(Conflict):
@@ -194,18 +194,18 @@ class SecondPersonNeeded(Conflict):
 
     def __init__(self) -> None:
         super().__init__(
-            "Here an erasure waits until the holder of another admin key approves it (COLMLM_ERASE_NEEDS_TWO). "
-            "Nothing was erased; ask for it with an admin key."
+            "Here an erasure waits until the holder of another admin's token approves it (COLMLM_ERASE_NEEDS_TWO). "
+            "Nothing was erased; ask for it with an admin's token."
         )
 
 
 class SamePerson(Conflict):
-    title = "Asked by the same key"
+    title = "Asked by the same token"
 
     def __init__(self, request_id: int, name: str) -> None:
         self.erasure_request_id = request_id
         super().__init__(
-            f"Request to erase {request_id} was made with the key {name!r}, and another one must approve it. "
+            f"Request to erase {request_id} was made with the token {name!r}, and another one must approve it. "
             "Nothing was erased."
         )
 

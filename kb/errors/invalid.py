@@ -93,12 +93,12 @@ class RequestDiffers(Invalid):
 
 
 class AdminKeyNeeded(Invalid):
-    title = "An admin's key is needed"
+    title = "An admin's token is needed"
 
     def __init__(self) -> None:
         super().__init__(
-            "An erasure by two is asked for and decided with keys of admins. Nothing was done; "
-            "put the token of one into COLMLM_TOKEN."
+            "An erasure by two is asked for and decided with tokens of admins. Nothing was done; "
+            "put the secret of one into COLMLM_TOKEN."
         )
 
 

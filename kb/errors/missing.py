@@ -82,11 +82,11 @@ class ForgetRunNotFound(NotFound):
 
 
 class ApiKeyNotFound(NotFound):
-    title = "No such key"
+    title = "No such token"
 
     def __init__(self, name: str) -> None:
         self.name = name
-        super().__init__(f"No key is named {name!r}. List the keys with `colmlm keys list`.")
+        super().__init__(f"No token is named {name!r}. List the tokens with `colmlm tokens list`.")
 
 
 class ErasureRequestNotFound(NotFound):

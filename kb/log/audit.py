@@ -174,7 +174,7 @@ def require_change(session: Session, seq: int) -> None:
 class Fitting(TypedDict, total=False):
     """The filters of a list of changes; a filter that is None or left out lets every change pass.
 
-    `principal` is the name of an API key or of a user of the server's machine that was authenticated, `actor` the name
+    `principal` is the name of a token or of a user of the server's machine that was authenticated, `actor` the name
     that the log gives. `fact_id` also finds the change that created the fact, since an ingest does not list its new
     facts.
     """

@@ -19,7 +19,7 @@ MAX_PATH = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewDenial:
-    """A denial to record. `actor` is the name of the key, None where none was valid; `cause` names the refusal.
+    """A denial to record. `actor` is the name of the token, None where none was valid; `cause` names the refusal.
 
     `path` is the template of the route, or "unrouted" where none was reached: a path itself may hold a text.
 

@@ -74,7 +74,7 @@ def act_for(name: str | None) -> None:
 
 
 def signed(actor: str) -> Signature:
-    """Gives the actor that the log names: with an API key always the key's own name, whatever `actor` was given.
+    """Gives the actor that the log names: with a token always the token's own name, whatever `actor` was given.
 
     On the server's machine the given name is kept, since whoever has a shell there has the database.
     """

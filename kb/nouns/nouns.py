@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from colmlm.kb.nouns.log import LogVerbs
     from colmlm.kb.nouns.lookups import LookupVerbs
     from colmlm.kb.nouns.removal import ErasureVerbs, ForgetVerbs
-    from colmlm.kb.nouns.running import JobVerbs, KeysetVerbs, KeyVerbs
+    from colmlm.kb.nouns.running import JobVerbs, KeysetVerbs, TokenVerbs
     from colmlm.kb.nouns.upkeep import UpkeepVerbs
 
 
@@ -54,7 +54,7 @@ class Nouns(Protocol):
     def jobs(self) -> JobVerbs: ...
 
     @property
-    def keys(self) -> KeyVerbs: ...
+    def tokens(self) -> TokenVerbs: ...
 
     @property
     def upkeep(self) -> UpkeepVerbs: ...

@@ -61,7 +61,7 @@ class ForgetVerbs(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Erasing:
-    """The outcome of `erase`: a report of the erasure, or the request that waits for a second API key.
+    """The outcome of `erase`: a report of the erasure, or the request that waits for a second token.
 
     `before` and `after` are the residue, where files were scanned; `shared` counts the traces that prove nothing.
     """

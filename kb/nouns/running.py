@@ -1,4 +1,4 @@
-"""The verbs of jobs, keysets and API keys."""
+"""The verbs of jobs, keysets and tokens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from colmlm.kb.access.records import ApiKeyRecord
+    from colmlm.kb.access.records import TokenRecord
     from colmlm.kb.jobs.kinds import Work
     from colmlm.kb.jobs.records import JobRecord
     from colmlm.kb.keys.records import Activating, GateStanding, KeysetRecord
@@ -75,21 +75,21 @@ class KeysetVerbs(Protocol):
         ...
 
 
-class KeyVerbs(Protocol):
-    """What API keys can be asked for, as `kb.access.access.Access` describes it. A dry run is rolled back."""
+class TokenVerbs(Protocol):
+    """What tokens can be asked for, as `kb.access.access.Access` describes it. A dry run is rolled back."""
 
-    def all(self) -> list[ApiKeyRecord]: ...
+    def all(self) -> list[TokenRecord]: ...
 
-    def show(self, name: str) -> ApiKeyRecord: ...
+    def show(self, name: str) -> TokenRecord: ...
 
     def create(
         self, name: str, role: str, *, expires_in: timedelta | None, rate_limit: int | None, dry_run: bool
-    ) -> tuple[str, ApiKeyRecord]:
-        """Creates an API key. Gives its token, which nothing gives again, and its record."""
+    ) -> tuple[str, TokenRecord]:
+        """Creates a token. Gives its secret, which nothing gives again, and its record."""
         ...
 
     def rotate(
         self, name: str, *, grace: timedelta, expires_in: timedelta | None, dry_run: bool
-    ) -> tuple[str, ApiKeyRecord]: ...
+    ) -> tuple[str, TokenRecord]: ...
 
-    def revoke(self, name: str, *, dry_run: bool) -> ApiKeyRecord: ...
+    def revoke(self, name: str, *, dry_run: bool) -> TokenRecord: ...

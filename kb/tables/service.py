@@ -1,4 +1,4 @@
-"""The tables of a service: jobs, API keys, browser sessions, requests, and denials."""
+"""The tables of a service: jobs, tokens, browser sessions, requests, and denials."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class JobRow(TableRow):
 
 
 class ApiKeyRow(TableRow):
-    """An API key. Only digests of its secrets are stored; `previous_*` describe the secret before the last rotation."""
+    """A token. Only digests of its secrets are stored; `previous_*` describe the secret before the last rotation."""
 
     __tablename__ = "api_key"
     __table_args__ = (

@@ -25,7 +25,7 @@ import typer
 from colmlm.cli.options import AsJson, examples
 from colmlm.cli.output import note, print_json, print_table, say
 from colmlm.kb import interpreter
-from colmlm.kb.access import api_keys as access
+from colmlm.kb.access import tokens as access
 from colmlm.kb.errors import InvalidValue
 from colmlm.kb.keys import keysets
 from colmlm.kb.service import KnowledgeBase
@@ -154,15 +154,15 @@ def _measure(settings: Settings, numbers: list[int], seconds: float, streams: in
 
 @contextmanager
 def _key(kb: KnowledgeBase) -> Iterator[str]:
-    """Creates an API key for this measurement only, and yields its token."""
+    """Creates a token for this measurement only, and yields its secret."""
     name = f"bench-{secrets.token_hex(4)}"
     with kb.sessions.begin() as session:
-        token = access.create_key(session, name, "reader")
+        secret = access.create_token(session, name, "reader")
     try:
-        yield token
+        yield secret
     finally:
         with kb.sessions.begin() as session:
-            access.revoke_key(session, name)
+            access.revoke_token(session, name)
 
 
 def _in_process(kb: KnowledgeBase, queries: npt.NDArray[np.float32], checkpoint_id: str) -> list[float]:

@@ -34,7 +34,7 @@ def connect(
     override them, and the database is started where it does not run. A server is asked at once: it has to answer, to
     know the token, and where `checkpoint_id` is named its keys have to be of that. Close it, or use it in a `with`.
 
-    Raises `kb.errors.KBError`: `DatabaseUnavailable` or `MigrationNeeded` here, `ServerUnreachable`, `KeyRefused` or
+    Raises `kb.errors.KBError`: `DatabaseUnavailable` or `MigrationNeeded` here, `ServerUnreachable`, `TokenRefused` or
     `KeysetMismatch` there; `NotHeeded` for a server without a token.
     """
     if server is not None:
@@ -42,7 +42,7 @@ def connect(
         from colmlm.kb.errors import NotHeeded
 
         if not token:
-            raise NotHeeded("token", "a server wants one; an admin makes it with colmlm keys create.")
+            raise NotHeeded("token", "a server wants one; an admin makes it with colmlm tokens create.")
         return Client.open(server, token, checkpoint_id=checkpoint_id)
     from colmlm.cli.bases.this_machine import LocalBase
     from colmlm.cli.composition.runtime import Runtime

@@ -24,7 +24,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from colmlm.kb.access.api_keys import create_key
+from colmlm.kb.access.tokens import create_token
 from colmlm.kb.jobs.kinds import Check
 from colmlm.kb.jobs.queue import Jobs
 from colmlm.kb.service import KnowledgeBase
@@ -116,7 +116,7 @@ def run(home: Path, kills: int, pause: float = 1.0) -> Outcome:
         ingest(kb, *numbered(FACTS))
         kb.keysets.set_threshold(kb.keysets.rekey(FakeEncoder()).keyset_id, 0.9)
         with kb.sessions.begin() as session:
-            token = create_key(session, "the clients", "operator")
+            token = create_token(session, "the clients", "operator")
         server = stack.enter_context(server_process(settings, COLMLM_LOG_LEVEL="warning"))
         stack.enter_context(worker_process(settings))
         load = _Load(kb, server, token)

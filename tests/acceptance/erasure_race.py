@@ -26,7 +26,7 @@ from typing import Any, Self
 
 from sqlalchemy import Connection, text
 
-from colmlm.kb.access.api_keys import create_key
+from colmlm.kb.access.tokens import create_token
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.facts.redaction import MARK
 from colmlm.kb.service import KnowledgeBase
@@ -85,7 +85,7 @@ class Outcome:
 
 
 class Client:
-    """A connection to the server, with an API key."""
+    """A connection to the server, with a token."""
 
     def __init__(self, address: str, token: str) -> None:
         self.connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=120)
@@ -115,7 +115,7 @@ def run(settings: Settings, erasures: int, decoders: int) -> Outcome:
         kb.keysets.set_threshold(kb.keysets.rekey(ENCODER).keyset_id, 0.9)
         facts = {f.fact_id: f.value for f in kb.facts.find(limit=erasures)}
         with kb.sessions.begin() as session:
-            token = create_key(session, "race", "admin")
+            token = create_token(session, "race", "admin")
         with server_process(settings, COLMLM_LOG_LEVEL="error") as server:
             counts = _race(lambda: Client(server.address, token), facts, decoders)
         fsck = kb.upkeep.fsck()

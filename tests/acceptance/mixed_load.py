@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from colmlm.kb import interpreter
-from colmlm.kb.access.api_keys import create_key
+from colmlm.kb.access.tokens import create_token
 from colmlm.kb.forgetting.verbs import Forgetting
 from colmlm.kb.jobs.kinds import Check
 from colmlm.kb.jobs.queue import Jobs
@@ -163,7 +163,7 @@ def run(settings: Settings, seconds: float) -> Outcome:
         kb = stack.enter_context(KnowledgeBase.open(settings))
         new = _prepare(kb)
         with kb.sessions.begin() as session:
-            token = create_key(session, "mixed load", "operator")
+            token = create_token(session, "mixed load", "operator")
         servers = [
             stack.enter_context(server_process(settings, *words, COLMLM_LOG_LEVEL="warning"))
             for words in ((), ("--salt", "2"))

@@ -31,7 +31,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from colmlm.kb import interpreter
-from colmlm.kb.access.api_keys import create_key
+from colmlm.kb.access.tokens import create_token
 from colmlm.kb.log.audit import CHANGE_LOCK
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
@@ -131,7 +131,7 @@ def run(settings: Settings, load: Load) -> Outcome:
         ingest(kb, *numbered(load.facts))
         kb.keysets.rekey(FakeEncoder())
         with Session(kb.engine) as session, session.begin():
-            token = create_key(session, "the load", "operator")
+            token = create_token(session, "the load", "operator")
         # Nobody reads the server's log meanwhile, and a full pipe would block it.
         waits = {"COLMLM_LOCK_TIMEOUT_SECONDS": "3600", "COLMLM_LOG_LEVEL": "error"}
         with server_process(settings, "--pace", "0.05", **waits) as server:

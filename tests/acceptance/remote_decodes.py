@@ -34,7 +34,7 @@ from colmlm.cli.bases.remote import OutputsElsewhere
 from colmlm.cli.composition.generator import StoringGenerator
 from colmlm.cli.composition.model_encoder import ModelEncoder
 from colmlm.kb import interpreter
-from colmlm.kb.access.api_keys import create_key
+from colmlm.kb.access.tokens import create_token
 from colmlm.kb.lookup.records import Lookup
 from colmlm.kb.nouns.generation import GenerationRequest
 from colmlm.kb.service import KnowledgeBase
@@ -172,7 +172,7 @@ def prepare(kb: KnowledgeBase, checkpoint: Checkpoint) -> str:
     ingest(kb, *numbered(FACTS))
     kb.keysets.set_threshold(kb.keysets.rekey(ModelEncoder(checkpoint)).keyset_id, -1.0)
     with Session(kb.engine) as session, session.begin():
-        return create_key(session, "a GPU", "decoder")
+        return create_token(session, "a GPU", "decoder")
 
 
 def _request(number: int) -> GenerationRequest:

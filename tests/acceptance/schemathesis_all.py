@@ -27,8 +27,8 @@ from sqlalchemy.orm import Session
 from colmlm.api.app import create_app
 from colmlm.api.door.tuning import Tuning
 from colmlm.api.schema.openapi import described
-from colmlm.kb.access.api_keys import create_key
 from colmlm.kb.access.records import ROLES
+from colmlm.kb.access.tokens import create_token
 from colmlm.kb.corpus.format import Parsed
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
@@ -41,7 +41,7 @@ from tests.places import ROOT
 
 PHASES = ("examples", "coverage", "fuzzing", "stateful")
 
-# An admin's run would revoke or rotate the API key that it uses, by its id or as one of a list, and every later answer
+# An admin's run would revoke or rotate the token that it uses, by its id or as one of a list, and every later answer
 # would be 401 and test nothing. For these keys alone such an edit is carried out without effect.
 _KEEP = (
     "CREATE FUNCTION kept() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN OLD; END'",
@@ -91,7 +91,7 @@ def run(
     seed: int = 1,
     only: Sequence[str] = (),
 ) -> Outcome:
-    """Serves the app and tests it with an API key of this role, with all checks; `only` names operations."""
+    """Serves the app and tests it with a token of this role, with all checks; `only` names operations."""
     with served(app) as address, tempfile.TemporaryDirectory() as folder:
         file, description = Path(folder) / "report.json", Path(folder) / "openapi.json"
         description.write_text(json.dumps(description_of(app)))  # not every role may read it from the server
@@ -162,7 +162,7 @@ def base() -> Iterator[tuple[KnowledgeBase, Litestar]]:
 
 def token_of(kb: KnowledgeBase, role: str) -> str:
     with Session(kb.engine) as session, session.begin():
-        return create_key(session, f"schemathesis as {role}", role)
+        return create_token(session, f"schemathesis as {role}", role)
 
 
 def main() -> int:
@@ -197,7 +197,7 @@ def _as(role: str, kb: KnowledgeBase, app: Litestar, asked: argparse.Namespace) 
         seed=asked.seed,
         only=asked.operation,
     )
-    if kb.access.of_token(token) is None:
+    if kb.access.of_secret(token) is None:
         raise RuntimeError(f"the key of {role} was ended on the way, and what came after it says nothing")
     said = outcome.report if not outcome.ok else f"{role}: {outcome.cases} cases"
     print(said, file=sys.stderr, flush=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from colmlm.kb.access.api_keys import create_key
+from colmlm.kb.access.tokens import create_token
 from colmlm.kb.jobs.kinds import Check
 from colmlm.kb.jobs.queue import Jobs
 from colmlm.kb.service import KnowledgeBase
@@ -32,7 +32,7 @@ def peru(kb: KnowledgeBase, encoder: FakeEncoder) -> KnowledgeBase:
 @pytest.fixture
 def client(kb: KnowledgeBase) -> httpx.Client:
     with kb.sessions.begin() as session:
-        token = create_key(session, "the reader", "reader")
+        token = create_token(session, "the reader", "reader")
     return httpx.Client(headers={"Authorization": f"Bearer {token}"}, timeout=30)
 
 
@@ -73,7 +73,7 @@ def test_streams_that_wait_end_at_once_and_say_why(
     peru: KnowledgeBase, settings: Settings, client: httpx.Client
 ) -> None:
     with peru.sessions.begin() as session:
-        client.headers["Authorization"] = f"Bearer {create_key(session, 'the auditor', 'auditor')}"
+        client.headers["Authorization"] = f"Bearer {create_token(session, 'the auditor', 'auditor')}"
     job = Jobs(peru).submit(Check(), actor="tester")  # no worker runs, so it waits
     with server_process(settings, COLMLM_DRAIN_SECONDS="600") as server, client, ExitStack() as streams:
         wait_until_ready(client, server.address)

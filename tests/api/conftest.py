@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from colmlm.api.app import create_app
 from colmlm.api.door.tuning import Tuning
-from colmlm.kb.access.api_keys import create_key
+from colmlm.kb.access.tokens import create_token
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
 from colmlm.kb.service import KnowledgeBase
 from tests.api.generator import LookupGenerator
@@ -52,8 +52,8 @@ def atlas(kb: KnowledgeBase, encoder: FakeEncoder) -> KnowledgeBase:
 
 
 @pytest.fixture
-def two_keys(kb: KnowledgeBase) -> None:
-    """Makes erasures need two API keys; to be used before the app is made."""
+def two_tokens(kb: KnowledgeBase) -> None:
+    """Makes erasures need two tokens; to be used before the app is made."""
     kb.settings = replace(kb.settings, erase_needs_two=True)
 
 
@@ -69,18 +69,18 @@ def app(atlas: KnowledgeBase, encoder: FakeEncoder, tuning: Tuning) -> Litestar:
 
 
 @pytest.fixture
-def new_key(kb: KnowledgeBase) -> Callable[[str], str]:
-    """A function that makes an API key of a role, with the role as its name, and gives its token."""
+def new_token(kb: KnowledgeBase) -> Callable[[str], str]:
+    """A function that makes a token of a role, with the role as its name, and gives its token."""
 
     def make(role: str) -> str:
         with Session(kb.engine) as session, session.begin():
-            return create_key(session, f"the {role}", role)
+            return create_token(session, f"the {role}", role)
 
     return make
 
 
 @pytest.fixture
-def connect(new_key: Callable[[str], str]) -> Iterator[Connect]:
+def connect(new_token: Callable[[str], str]) -> Iterator[Connect]:
     """A function that opens clients: `connect(app, role)` with a bearer key, `connect(app)` with none.
 
     There is one client for each app at a time.
@@ -90,7 +90,7 @@ def connect(new_key: Callable[[str], str]) -> Iterator[Connect]:
         def open_client(app: Litestar, role: str | None = None) -> Client:
             client = clients.enter_context(TestClient(app, base_url=ORIGIN, raise_server_exceptions=False))
             if role is not None:
-                client.headers["Authorization"] = f"Bearer {new_key(role)}"
+                client.headers["Authorization"] = f"Bearer {new_token(role)}"
             return client
 
         yield open_client

@@ -23,7 +23,7 @@ OPEN = {
 # Queries for routes that need more than their right to show everything; see docs/access.md, "The past".
 LEAST = {"/v1/corpora/{corpus}/export": "?live_only=true"}
 
-# An id that does not exist: with an existing one an admin would end an API key that a later request uses.
+# An id that does not exist: with an existing one an admin would end a token that a later request uses.
 _EXAMPLES: Mapping[type, str] = {int: "987654321", str: "x", Path: "x"}
 
 
@@ -54,7 +54,7 @@ def _routes(app: Litestar) -> Iterator[Route]:
 
 def matrix(app: Litestar, address: str, tokens: Mapping[str, str]) -> str:
     """Makes the table in Markdown from real answers; `tokens` has one of each role."""
-    lines = [f"| route | {' | '.join(ROLES)} | no key |", f"|---|{'---|' * (len(ROLES) + 1)}"]
+    lines = [f"| route | {' | '.join(ROLES)} | no token |", f"|---|{'---|' * (len(ROLES) + 1)}"]
     with httpx.Client(base_url=address, timeout=60) as client:
         for route in routes(app):
             if (route.method, route.template) not in OPEN:

@@ -7,8 +7,8 @@ import pytest
 from sqlalchemy import URL, create_engine, select, text
 from sqlalchemy.orm import Session
 
-from colmlm.kb.access.api_keys import create_key, list_keys, note_use, revoke_key, rotate_key, verify
 from colmlm.kb.access.records import ROLES, Right
+from colmlm.kb.access.tokens import create_token, list_tokens, note_use, revoke_token, rotate_token, verify
 from colmlm.kb.errors import ApiKeyEnded, ApiKeyNotFound, InvalidValue
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
@@ -16,42 +16,44 @@ from colmlm.kb.tables import ApiKeyRow, roles
 from tests.conftest import clone
 
 
-def test_token_verifies_and_is_not_stored(kb: KnowledgeBase) -> None:
+def test_secret_verifies_and_is_not_stored(kb: KnowledgeBase) -> None:
     with Session(kb.engine) as session:
-        token = create_key(session, "laptop", "operator")
+        secret = create_token(session, "laptop", "operator")
         session.commit()
-        found = verify(session, token)
+        found = verify(session, secret)
         stored = session.scalars(select(ApiKeyRow)).one()
     assert found is not None and (found.name, found.role) == ("laptop", "operator")
     assert len(stored.key_hash) == 32
-    assert token.encode() not in stored.key_hash and token not in repr(vars(stored))
+    assert secret.encode() not in stored.key_hash and secret not in repr(vars(stored))
 
 
 def test_anything_else_verifies_as_nobody(kb: KnowledgeBase) -> None:
     with Session(kb.engine) as session:
-        token = create_key(session, "laptop", "reader")
-        for wrong in ("", "colmlm_", "x" * 50, "\x00", "\ud800", "é", token + "x", token[:-1]):
+        secret = create_token(session, "laptop", "reader")
+        for wrong in ("", "colmlm_", "x" * 50, "\x00", "\ud800", "é", secret + "x", secret[:-1]):
             assert verify(session, wrong) is None, wrong
 
 
-def test_two_keys_never_share_a_token(kb: KnowledgeBase) -> None:
+def test_two_tokens_never_share_a_secret(kb: KnowledgeBase) -> None:
     with Session(kb.engine) as session:
-        tokens = {create_key(session, f"key {n}", "reader") for n in range(20)}
-    assert len(tokens) == 20
+        secrets = {create_token(session, f"key {n}", "reader") for n in range(20)}
+    assert len(secrets) == 20
 
 
-def test_revoked_key_is_nobody_and_keeps_its_name(kb: KnowledgeBase) -> None:
+def test_revoked_token_is_nobody_and_keeps_its_name(kb: KnowledgeBase) -> None:
     with Session(kb.engine) as session:
-        token = create_key(session, "laptop", "reader")
-        revoke_key(session, "laptop")
-        assert verify(session, token) is None
-        assert [(key.name, key.revoked_at is None) for key in list_keys(session)] == [("laptop", False)]
+        secret = create_token(session, "laptop", "reader")
+        revoke_token(session, "laptop")
+        assert verify(session, secret) is None
+        assert [(token.name, token.revoked_at is None) for token in list_tokens(session)] == [
+            ("laptop", False)
+        ]
         with pytest.raises(InvalidValue, match="taken"):
-            create_key(session, "laptop", "reader")
+            create_token(session, "laptop", "reader")
         with pytest.raises(ApiKeyEnded, match="revoked"):
-            revoke_key(session, "laptop")
+            revoke_token(session, "laptop")
         with pytest.raises(ApiKeyNotFound):
-            revoke_key(session, "desktop")
+            revoke_token(session, "desktop")
 
 
 @pytest.mark.parametrize(
@@ -59,35 +61,35 @@ def test_revoked_key_is_nobody_and_keeps_its_name(kb: KnowledgeBase) -> None:
 )
 def test_unknown_role_or_blank_name_is_refused(kb: KnowledgeBase, name: str, role: str) -> None:
     with Session(kb.engine) as session, pytest.raises(InvalidValue):
-        create_key(session, name, role)
+        create_token(session, name, role)
 
 
 HOUR = timedelta(hours=1)
 
 
 def elapse(session: Session, span: timedelta) -> None:
-    """Let time pass for every key: whatever was written lies that much further back."""
+    """Let time pass for every token: whatever was written lies that much further back."""
     for column in ("created_at", "expires_at", "last_used_at", "previous_until", "previous_used_at"):
         session.execute(text(f"UPDATE api_key SET {column} = {column} - :span"), {"span": span})
     session.expire_all()
 
 
-def test_key_ends_by_itself_and_a_rotation_with_a_new_end_brings_it_back(kb: KnowledgeBase) -> None:
+def test_token_ends_by_itself_and_a_rotation_with_a_new_end_brings_it_back(kb: KnowledgeBase) -> None:
     with Session(kb.engine) as session:
-        token = create_key(session, "laptop", "reader", expires_in=HOUR)
+        secret = create_token(session, "laptop", "reader", expires_in=HOUR)
         elapse(session, HOUR - timedelta(seconds=5))
-        assert verify(session, token) is not None
+        assert verify(session, secret) is not None
         elapse(session, timedelta(seconds=10))
-        assert verify(session, token) is None and list_keys(session)[0].state() == "expired"
+        assert verify(session, secret) is None and list_tokens(session)[0].state() == "expired"
         with pytest.raises(ApiKeyEnded, match="expired"):
-            rotate_key(session, "laptop")
-        assert verify(session, rotate_key(session, "laptop", expires_in=HOUR)) is not None
+            rotate_token(session, "laptop")
+        assert verify(session, rotate_token(session, "laptop", expires_in=HOUR)) is not None
 
 
-def test_rotation_lets_the_old_token_work_for_its_grace_and_no_longer(kb: KnowledgeBase) -> None:
+def test_rotation_lets_the_old_secret_work_for_its_grace_and_no_longer(kb: KnowledgeBase) -> None:
     with Session(kb.engine) as session:
-        first = create_key(session, "laptop", "operator", rate_limit=7)
-        second = rotate_key(session, "laptop", grace=HOUR)
+        first = create_token(session, "laptop", "operator", rate_limit=7)
+        second = rotate_token(session, "laptop", grace=HOUR)
         by_first, by_second = verify(session, first), verify(session, second)
         assert by_first is not None and by_second is not None
         assert (by_first.by_previous, by_second.by_previous) == (True, False)
@@ -97,36 +99,36 @@ def test_rotation_lets_the_old_token_work_for_its_grace_and_no_longer(kb: Knowle
         assert verify(session, first) is None and verify(session, second) is not None
 
 
-def test_at_most_two_tokens_of_a_key_work_and_revoking_ends_both(kb: KnowledgeBase) -> None:
+def test_at_most_two_secrets_of_a_token_work_and_revoking_ends_both(kb: KnowledgeBase) -> None:
     with Session(kb.engine) as session:
-        first = create_key(session, "laptop", "reader")
-        second = rotate_key(session, "laptop", grace=HOUR)
-        third = rotate_key(session, "laptop", grace=HOUR)
-        assert [verify(session, token) is None for token in (first, second, third)] == [True, False, False]
-        fourth = rotate_key(session, "laptop")
-        assert [verify(session, token) is None for token in (second, third, fourth)] == [True, True, False]
-        rotate_key(session, "laptop", grace=HOUR)
-        revoke_key(session, "laptop")
+        first = create_token(session, "laptop", "reader")
+        second = rotate_token(session, "laptop", grace=HOUR)
+        third = rotate_token(session, "laptop", grace=HOUR)
+        assert [verify(session, secret) is None for secret in (first, second, third)] == [True, False, False]
+        fourth = rotate_token(session, "laptop")
+        assert [verify(session, secret) is None for secret in (second, third, fourth)] == [True, True, False]
+        rotate_token(session, "laptop", grace=HOUR)
+        revoke_token(session, "laptop")
         assert verify(session, fourth) is None
 
 
-def test_use_is_written_once_a_minute_for_each_token(kb: KnowledgeBase) -> None:
+def test_use_is_written_once_a_minute_for_each_secret(kb: KnowledgeBase) -> None:
     with Session(kb.engine) as session:
-        old = create_key(session, "laptop", "reader")
-        token = rotate_key(session, "laptop", grace=HOUR)
+        old = create_token(session, "laptop", "reader")
+        secret = rotate_token(session, "laptop", grace=HOUR)
 
-        def use(token: str) -> bool:
-            found = verify(session, token)
+        def use(secret: str) -> bool:
+            found = verify(session, secret)
             session.expire_all()
             return found is not None and note_use(session, found)
 
-        assert [use(token), use(token), use(old), use(old)] == [True, False, True, False]
-        (key,) = list_keys(session)
-        assert key.last_used_at is not None and key.previous_used_at is not None
+        assert [use(secret), use(secret), use(old), use(old)] == [True, False, True, False]
+        (token,) = list_tokens(session)
+        assert token.last_used_at is not None and token.previous_used_at is not None
         elapse(session, timedelta(seconds=61))
-        stale = verify(session, token)
+        stale = verify(session, secret)
         session.expire_all()
-        assert use(token) and stale is not None
+        assert use(secret) and stale is not None
         assert not note_use(session, stale)  # another process that read the row before wrote nothing again
 
 
@@ -135,14 +137,16 @@ def test_use_is_written_once_a_minute_for_each_token(kb: KnowledgeBase) -> None:
 )
 def test_end_or_limit_that_makes_no_sense_is_refused(kb: KnowledgeBase, options: dict[str, Any]) -> None:
     with Session(kb.engine) as session, pytest.raises(InvalidValue):
-        create_key(session, "laptop", "reader", **options)
+        create_token(session, "laptop", "reader", **options)
 
 
 def test_a_role_is_a_set_of_rights(kb: KnowledgeBase) -> None:
     with Session(kb.engine) as session:
         for role in ROLES:
-            create_key(session, role, role)
-        reach = {key.role: {right.value for right in Right if key.may(right)} for key in list_keys(session)}
+            create_token(session, role, role)
+        reach = {
+            token.role: {right.value for right in Right if token.may(right)} for token in list_tokens(session)
+        }
     assert reach == {
         "decoder": {"lookup"},
         "reader": {"lookup", "read"},
@@ -157,7 +161,7 @@ def test_the_tables_know_the_roles() -> None:
     assert tuple(ROLES) == roles
 
 
-def test_keys_of_before_keep_what_they_could_do(server: URL) -> None:
+def test_tokens_of_before_keep_what_they_could_do(server: URL) -> None:
     from alembic import command
 
     with clone(server) as url:

@@ -38,11 +38,13 @@ HANGS = WorkerState(running=True, since=LONG_AGO)
 
 
 @pytest.fixture
-def asked(atlas: KnowledgeBase, encoder: FakeEncoder, connect: Connect, new_key: Callable[[str], str]) -> Any:
+def asked(
+    atlas: KnowledgeBase, encoder: FakeEncoder, connect: Connect, new_token: Callable[[str], str]
+) -> Any:
     """Asks a server with a worker in this state."""
     atlas.lookups.catch_up()
 
-    tokens = {role: new_key(role) for role in ("reader", "admin")}
+    tokens = {role: new_token(role) for role in ("reader", "admin")}
 
     def ask(state: WorkerState | None, role: str = "reader") -> Any:
         if state is not None and state.since == NOW:  # of this module's import, which may be long ago

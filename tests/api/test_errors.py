@@ -126,9 +126,9 @@ def leaves(error: type[KBError]) -> list[type[KBError]]:
 
 @pytest.mark.parametrize("path", ["/v1/facts", "/v1/uploads?name=x.txt"])
 def test_who_hangs_up_in_a_body_is_no_fault_of_the_server(
-    path: str, app: Litestar, new_key: Callable[[str], str], caplog: pytest.LogCaptureFixture
+    path: str, app: Litestar, new_token: Callable[[str], str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {new_key('admin')}\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {new_token('admin')}\r\n"
     with served(app) as address:
         host, _, port = address.removeprefix("http://").partition(":")
         with socket.create_connection((host, int(port)), timeout=20) as connection:

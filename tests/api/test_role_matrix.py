@@ -23,8 +23,10 @@ def test_every_route_names_its_right(app: Litestar) -> None:
     assert silent == [], "say what it needs: opt=needs(Right.read)"
 
 
-def test_the_table_in_the_docs_is_what_the_app_answers(app: Litestar, new_key: Callable[[str], str]) -> None:
-    tokens = {role: new_key(role) for role in ROLES}
+def test_the_table_in_the_docs_is_what_the_app_answers(
+    app: Litestar, new_token: Callable[[str], str]
+) -> None:
+    tokens = {role: new_token(role) for role in ROLES}
     with served(app) as address:
         found = matrix(app, address, tokens)
     hold_to("tests/api/test_role_matrix.py", found)
@@ -33,7 +35,7 @@ def test_the_table_in_the_docs_is_what_the_app_answers(app: Litestar, new_key: C
 
 def _by_right(app: Litestar) -> str:
     """The same table from what the routes say: a guard that lets through too much, or too little, differs."""
-    lines = [f"| route | {' | '.join(ROLES)} | no key |", f"|---|{'---|' * (len(ROLES) + 1)}"]
+    lines = [f"| route | {' | '.join(ROLES)} | no token |", f"|---|{'---|' * (len(ROLES) + 1)}"]
     for route in routes(app):
         if (route.method, route.template) not in OPEN:
             having = ["yes" if right_of(route.handler) in rights else "" for rights in ROLES.values()]

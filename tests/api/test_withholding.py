@@ -151,9 +151,9 @@ def asks(planted: Planted) -> list[Ask]:
 
 
 def test_the_table_in_the_docs_is_what_the_answers_say(
-    app: Litestar, new_key: Callable[[str], str], planted: Planted
+    app: Litestar, new_token: Callable[[str], str], planted: Planted
 ) -> None:
-    tokens = {role: new_key(role) for role in ROLES}
+    tokens = {role: new_token(role) for role in ROLES}
     with served(app) as address:
         found = past_matrix(address, tokens, asks(planted))
     hold_to("tests/api/test_withholding.py", found)
@@ -209,11 +209,11 @@ def fits(app: Litestar, template: str, query: str) -> bool:
     return template.startswith("/console")
 
 
-def test_what_is_past_is_on_no_route_for_a_key_that_may_not_audit(
-    app: Litestar, connect: Connect, new_key: Callable[[str], str], planted: Planted
+def test_what_is_past_is_on_no_route_for_a_token_that_may_not_audit(
+    app: Litestar, connect: Connect, new_token: Callable[[str], str], planted: Planted
 ) -> None:
     client = connect(app)
-    tokens = {role: new_key(role) for role in ROLES}
+    tokens = {role: new_token(role) for role in ROLES}
     for role in WITHOUT:
         for path in paths(app, planted, role):
             said = get(client, tokens[role], path)
@@ -225,11 +225,11 @@ def test_what_is_past_is_on_no_route_for_a_key_that_may_not_audit(
 
 
 def test_the_roles_that_may_audit_are_shown_all_of_it(
-    app: Litestar, connect: Connect, new_key: Callable[[str], str], planted: Planted
+    app: Litestar, connect: Connect, new_token: Callable[[str], str], planted: Planted
 ) -> None:
     client = connect(app)
     for role in WITH:
-        token = new_key(role)
+        token = new_token(role)
         said = " ".join(
             get(client, token, path)
             for path in (
@@ -260,7 +260,7 @@ def test_to_list_deleted_facts_takes_the_right_to_audit(reader: Client, planted:
 
 
 def test_to_look_up_in_the_past_takes_the_right_to_audit(
-    app: Litestar, connect: Connect, new_key: Callable[[str], str], encoder: FakeEncoder, planted: Planted
+    app: Litestar, connect: Connect, new_token: Callable[[str], str], encoder: FakeEncoder, planted: Planted
 ) -> None:
     client = connect(app)
     body = {"questions": ["Which metal is oldest?"], "as_of": planted.seq, "threshold": 0.9}
@@ -268,7 +268,7 @@ def test_to_look_up_in_the_past_takes_the_right_to_audit(
     given = f"checkpoint_id={encoder.checkpoint.checkpoint_id}&dim={query.shape[1]}&as_of={planted.seq}"
     octets = query.astype(np.float32).tobytes()
     for role in ROLES:
-        headers = {"Authorization": f"Bearer {new_key(role)}"}
+        headers = {"Authorization": f"Bearer {new_token(role)}"}
         asked = client.post("/v1/lookups", json=body, headers=headers)
         told = client.post(
             f"/v1/lookups?{given}",

@@ -14,7 +14,7 @@ from colmlm.api.app import create_app
 from colmlm.api.routes.streams import check_client
 from colmlm.cli.composition.generator import LocalOutputs, StoringGenerator
 from colmlm.cli.composition.model_encoder import ModelEncoder
-from colmlm.kb.access.api_keys import create_key
+from colmlm.kb.access.tokens import create_token
 from colmlm.kb.corpus.format import Parsed
 from colmlm.kb.service import KnowledgeBase
 from colmlm.model.lm.checkpoint import Checkpoint, load
@@ -44,7 +44,7 @@ class TinyServer:
 
 @contextmanager
 def tiny_server(kb: KnowledgeBase, checkpoint: Checkpoint) -> Iterator[TinyServer]:
-    """Serves two facts of one document, keyed by the model, with an API key of each role that asks."""
+    """Serves two facts of one document, keyed by the model, with a token of each role that asks."""
     encoder = ModelEncoder(checkpoint)
     kb.corpora.ingest([Parsed(PERU)], "atlas", actor="tester", reason="set up")
     kb.keysets.set_threshold(
@@ -52,6 +52,6 @@ def tiny_server(kb: KnowledgeBase, checkpoint: Checkpoint) -> Iterator[TinyServe
     )  # a random model's queries are near no key
     generator = StoringGenerator(checkpoint, LocalOutputs(kb), kb.lookups, check=check_client)
     with Session(kb.engine) as session, session.begin():
-        keys = {role: create_key(session, role, role) for role in ("reader", "decoder", "operator")}
+        keys = {role: create_token(session, role, role) for role in ("reader", "decoder", "operator")}
     with served(create_app(kb, encoder, generator)) as address:
         yield TinyServer(address, keys, kb, checkpoint, generator)

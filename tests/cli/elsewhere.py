@@ -16,8 +16,8 @@ from colmlm.api.app import create_app
 from colmlm.cli.composition.job_handlers import handlers, problem
 from colmlm.cli.composition.model_encoder import ModelEncoder
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.kb.access.api_keys import create_key
 from colmlm.kb.access.records import ROLES
+from colmlm.kb.access.tokens import create_token
 from colmlm.kb.corpus.format import Parsed
 from colmlm.kb.jobs.worker import Worker
 from colmlm.kb.service import KnowledgeBase
@@ -32,17 +32,17 @@ WHY = ("--reason", "a test")
 
 @dataclass(frozen=True)
 class There:
-    """A server of a base that this process also has open. `keys` are files with a token of each role."""
+    """A server of a base that this process also has open. `tokens` are files with a token of each role."""
 
     address: str
-    keys: dict[str, Path]
+    tokens: dict[str, Path]
     kb: KnowledgeBase
 
     def run(self, *words: object, role: str = "admin", **options: Any) -> Ran:
-        return invoke(*words, "--server", self.address, "--key-file", self.keys[role], **options)
+        return invoke(*words, "--server", self.address, "--token-file", self.tokens[role], **options)
 
     def at_terminal(self, *words: object, typed: str, role: str = "admin") -> Ran:
-        return at_terminal(*words, "--server", self.address, "--key-file", self.keys[role], typed=typed)
+        return at_terminal(*words, "--server", self.address, "--token-file", self.tokens[role], typed=typed)
 
     def same(self, *words: object, volatile: tuple[str, ...] = (), code: int = 0) -> Any:
         """Runs the command with --json here and there; the outputs must be equal except for `volatile` fields."""
@@ -60,18 +60,18 @@ def pruned(value: Any, volatile: tuple[str, ...]) -> Any:
 
 @contextmanager
 def served_base(kb: KnowledgeBase, checkpoint: Path, folder: Path) -> Iterator[There]:
-    """Serves two facts keyed by their questions too, a stored output that used one, and an API key of every role."""
+    """Serves two facts keyed by their questions too, a stored output that used one, and a token of every role."""
     encoder = ModelEncoder(load(checkpoint, folder))
     kb.corpora.ingest([Parsed(PERU)], "atlas", actor="tester", reason="set up")
     kb.keysets.rekey(encoder, kinds=("context", "question"))
-    keys = {role: folder / f"{role}.key" for role in ROLES}
+    tokens = {role: folder / f"{role}.token" for role in ROLES}
     with Session(kb.engine) as session, session.begin():
-        for role, file in keys.items():
-            file.write_text(create_key(session, f"the {role}", role) + "\n")
+        for role, file in tokens.items():
+            file.write_text(create_token(session, f"the {role}", role) + "\n")
     with served(create_app(kb, encoder, LookupGenerator(kb, encoder))) as address:
-        bearer = {"Authorization": f"Bearer {keys['reader'].read_text().strip()}"}
+        bearer = {"Authorization": f"Bearer {tokens['reader'].read_text().strip()}"}
         httpx2.post(f"{address}/v1/generations", json={"prompt": CAPITAL}, headers=bearer).raise_for_status()
-        yield There(address, keys, kb)
+        yield There(address, tokens, kb)
 
 
 @contextmanager

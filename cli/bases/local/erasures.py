@@ -16,14 +16,14 @@ from colmlm.kb.errors import NotHeeded
 from colmlm.kb.nouns.removal import Erasing
 
 if TYPE_CHECKING:
-    from colmlm.kb.access.records import ApiKeyRecord
+    from colmlm.kb.access.records import TokenRecord
     from colmlm.kb.erasure.residue import ResidueReport
     from colmlm.kb.facts.records import Mentioned, Mentioning
 
 
 @dataclass(frozen=True, slots=True)
 class LocalErasures:
-    """Implements `kb.nouns.removal.ErasureVerbs`. Where two people are needed, COLMLM_TOKEN holds the asker's token."""
+    """Implements `kb.nouns.removal.ErasureVerbs`. Where two people are needed, COLMLM_TOKEN says which token asks."""
 
     runtime: Runtime
 
@@ -49,7 +49,7 @@ class LocalErasures:
         if self.runtime.settings.erase_needs_two:
             if now or scan or traces_out:
                 raise NotHeeded("now", "an erasure by two takes it when it is approved.")
-            return Erasing(None, self._requests.ask(fact_ids, key=self._key(), **how))
+            return Erasing(None, self._requests.ask(fact_ids, token=self._token(), **how))
         traces = erasure.traces(fact_ids) if scan or traces_out else ()
         if traces_out is not None:
             save_traces(traces, traces_out)
@@ -65,13 +65,15 @@ class LocalErasures:
         return self._requests.read(request_id)
 
     def approve(self, request_id: int, *, now: bool) -> tuple[ErasureRequest, ErasureReport]:
-        return self._requests.approve(request_id, key=self._key(), now=now, on_step=self.runtime.telling.note)
+        return self._requests.approve(
+            request_id, token=self._token(), now=now, on_step=self.runtime.telling.note
+        )
 
     def withdraw(self, request_id: int) -> ErasureRequest:
-        return self._requests.withdraw(request_id, key=self._key())
+        return self._requests.withdraw(request_id, token=self._token())
 
-    def _key(self) -> ApiKeyRecord:
-        return self._requests.key_of(self.runtime.user.token)
+    def _token(self) -> TokenRecord:
+        return self._requests.token_of(self.runtime.user.token)
 
 
 def scanned(runtime: Runtime, traces: Sequence[Trace]) -> ResidueReport:

@@ -20,7 +20,7 @@ ROUTES = (
     ("POST", "/v1/facts"), ("DELETE", "/v1/facts"), ("PATCH", "/v1/facts/1"), ("POST", "/v1/facts/batch"),
     ("POST", "/v1/documents"), ("POST", "/v1/lookups"), ("POST", "/v1/generations"), ("POST", "/v1/completions"),
     ("POST", "/v1/chat/completions"), ("POST", "/v1/forget-runs"), ("POST", "/v1/impact"),
-    ("POST", "/v1/erasures/preview"), ("POST", "/v1/jobs/ingest"), ("POST", "/v1/jobs/rekey"), ("POST", "/v1/keys"),
+    ("POST", "/v1/erasures/preview"), ("POST", "/v1/jobs/ingest"), ("POST", "/v1/jobs/rekey"), ("POST", "/v1/tokens"),
     ("POST", "/v1/certificates/check"), ("POST", "/v1/changes/head/check"), ("PUT", "/v1/keysets/1/threshold"),
     ("POST", "/v1/generations/records"),
 )  # fmt: skip
@@ -95,7 +95,7 @@ def _valued(name: str, value: str) -> Callable[[World], str]:
             "/v1/generations": {"prompt": text},
             "/v1/documents": {"corpus": text, "documents": [{"id": text, "text": text}], "reason": text},
             "/v1/forget-runs": {"selector": {"text": text}, "reason": text},
-            "/v1/keys": {"name": text, "role": "reader"},
+            "/v1/tokens": {"name": text, "role": "reader"},
             "/v1/jobs/ingest": {"upload_id": text, "corpus": text},
         }
         got = {path: world.ask("POST", path, body).status for path, body in bodies.items()}
@@ -103,7 +103,7 @@ def _valued(name: str, value: str) -> Callable[[World], str]:
             expect(got["/v1/facts"] in REFUSED, f"was taken as the value of a fact: {got['/v1/facts']}")
         if name in _NO_NAME:
             kept = {
-                path: got[path] for path in ("/v1/keys", "/v1/facts/restore") if got[path] not in (400, 422)
+                path: got[path] for path in ("/v1/tokens", "/v1/facts/restore") if got[path] not in (400, 422)
             }
             expect(not kept, f"was taken as a name or a reason: {kept}")
         return f"{sorted(set(got.values()))}"
@@ -121,8 +121,8 @@ def _in_every_text(value: str) -> Callable[[World], str]:
             for method, operation in operations.items():
                 media = operation.get("requestBody", {}).get("content", {}).get("application/json")
                 if (
-                    media is None or "example" not in media or "/keys/" in path
-                ):  # these could change the API key in use
+                    media is None or "example" not in media or "/tokens/" in path
+                ):  # these could change the token in use
                     continue
                 for body in _with_each_text(media["example"], value):
                     got[world.ask(method.upper(), re.sub(r"{\w+}", "1", path), body).status] += 1

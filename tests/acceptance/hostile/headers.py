@@ -124,7 +124,7 @@ def cases() -> Iterator[Case]:
 
 
 def head(world: World, start: bytes, *lines: bytes, host: bytes | None = b"127.0.0.1") -> bytes:
-    """Makes the start of a request with an API key, to which more header lines may be added."""
+    """Makes the start of a request with a token, to which more header lines may be added."""
     of_host = [] if host is None else [b"Host: " + host]
     known = [b"Authorization: Bearer " + world.tokens["admin"].encode(), b"Connection: close"]
     return b"\r\n".join((start, *of_host, *known, *lines, b""))

@@ -1,4 +1,4 @@
-"""Pairs of requests that meet over the same fact, API key, keyset or job, sent at once in several rounds."""
+"""Pairs of requests that meet over the same fact, token, keyset or job, sent at once in several rounds."""
 
 from __future__ import annotations
 
@@ -197,13 +197,13 @@ def revoke_beside_edits(world: World) -> str:
     """Checks that requests sent after the answer to a revocation are refused."""
 
     def attack() -> list[Answer]:
-        made = world.ask("POST", "/v1/keys", {"name": f"raced {time.time_ns()}", "role": "operator"}).said
+        made = world.ask("POST", "/v1/tokens", {"name": f"raced {time.time_ns()}", "role": "operator"}).said
         token, key_id = made["token"], made["key"]["key_id"]
         fact_id, _, _ = world.fact("edited")
         edit = partial(
             world.ask, "PATCH", f"/v1/facts/{fact_id}", {"value": f"v {time.time_ns()}", **WHY}, token=token
         )
-        revoke = partial(world.ask, "DELETE", f"/v1/keys/{key_id}")
+        revoke = partial(world.ask, "DELETE", f"/v1/tokens/{key_id}")
         got = together(edit, revoke, edit, edit)
         late = edit()
         expect(late.status == 401, f"a revoked key was answered with {late.status}")

@@ -1,4 +1,4 @@
-"""The target of hostile cases: a served base with a server, a worker and API keys, and checks of every answer."""
+"""The target of hostile cases: a served base with a server, a worker and tokens, and checks of every answer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from colmlm.kb import interpreter
-from colmlm.kb.access.api_keys import create_key
+from colmlm.kb.access.tokens import create_token
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
@@ -114,7 +114,7 @@ class World:
         token: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
-        """Sends a request with an API key and gives the answer. Raises `Wrong` for one that no server should give."""
+        """Sends a request with a token and gives the answer. Raises `Wrong` for one that no server should give."""
         known = {"Authorization": f"Bearer {token or self.tokens[role]}", "Content-Type": "application/json"}
         sent = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         return self.anonymous(method, path, sent, {**known, **(headers or {})})
@@ -205,7 +205,7 @@ def served(settings: Settings, rounds: int) -> Iterator[World]:
         kb = stack.enter_context(KnowledgeBase.open(settings))
         keyset_id = _prepare(kb)
         with kb.sessions.begin() as session:
-            tokens = {role: create_key(session, f"hostile {role}", role) for role in ROLES}
+            tokens = {role: create_token(session, f"hostile {role}", role) for role in ROLES}
         server = stack.enter_context(server_process(settings, COLMLM_LOG_LEVEL="warning"))
         worker = stack.enter_context(_worker(settings))
         logs = Told(server.process.stderr), Told(worker.stderr)

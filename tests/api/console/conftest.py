@@ -87,13 +87,13 @@ def context(browser: Browser, address: str) -> Iterator[Callable[..., BrowserCon
 
 @pytest.fixture
 def open_page(
-    context: Callable[..., BrowserContext], address: str, new_key: Callable[[str], str], kb: KnowledgeBase
+    context: Callable[..., BrowserContext], address: str, new_token: Callable[[str], str], kb: KnowledgeBase
 ) -> OpenPage:
-    """A function `open_page(role, path)` that opens a page, signed in with an API key of that role."""
+    """A function `open_page(role, path)` that opens a page, signed in with a token of that role."""
 
     def open_as(role: str, path: str = "/", **options: object) -> Page:
         made = context(**options)
-        made.add_cookies([{"name": COOKIE, "value": session_with(kb, new_key(role)), "url": address}])
+        made.add_cookies([{"name": COOKIE, "value": session_with(kb, new_token(role)), "url": address}])
         page = made.new_page()
         page.goto(path)
         return page
@@ -103,7 +103,7 @@ def open_page(
 
 def session_with(kb: KnowledgeBase, token: str) -> str:
     """Gives the cookie's content of a browser that has signed in with this token."""
-    key = kb.access.of_token(token)
+    key = kb.access.of_secret(token)
     assert key is not None
     return kb.access.begin_session(key, None)
 

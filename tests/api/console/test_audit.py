@@ -38,7 +38,7 @@ def test_log_is_filtered_newest_first(open_page: OpenPage, almanac: KnowledgeBas
     almanac.facts.edit(fact_id, "Cusco", actor="ann", reason="it moved")
     page = open_page("auditor", "/console/audit")
     rows = page.locator("#found tbody tr")
-    expect(rows.first).to_contain_text("make the API key the auditor")
+    expect(rows.first).to_contain_text("make the token the auditor")
     expect(rows.nth(1)).to_contain_text("it moved")
     page.get_by_label("Kind").select_option("ingest")
     expect(rows).to_have_count(2)

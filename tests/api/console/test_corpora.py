@@ -80,7 +80,7 @@ def test_job_is_cancelled_and_seen_only_by_who_may_ask_for_it(
     expect(reader.get_by_text("Take files in")).to_have_count(0)
     expect(reader.get_by_role("heading", name="On their way in")).to_have_count(0)
     reader.goto(job)
-    expect(reader.get_by_role("alert")).to_contain_text("Use a key")
+    expect(reader.get_by_role("alert")).to_contain_text("Use a token")
 
 
 def test_gate_is_asked_for_as_a_job(open_page: OpenPage, almanac: KnowledgeBase) -> None:

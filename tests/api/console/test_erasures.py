@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from colmlm.api.door.auth import COOKIE
 from colmlm.api.door.tuning import Tuning
-from colmlm.kb.access.api_keys import create_key
+from colmlm.kb.access.tokens import create_token
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import CAPITAL
 from tests.api.console.conftest import OpenPage, ask, session_with
@@ -73,13 +73,13 @@ def test_too_many_files_are_not_read_while_somebody_waits(
 def signed_in(page: Page, kb: KnowledgeBase, name: str) -> None:
     """Go on as another admin."""
     with Session(kb.engine) as session, session.begin():
-        token = create_key(session, name, "admin")
+        token = create_token(session, name, "admin")
     page.context.add_cookies(
         [{"name": COOKIE, "value": session_with(kb, token), "url": page.url.partition("/console")[0]}]
     )
 
 
-@pytest.mark.usefixtures("two_keys")
+@pytest.mark.usefixtures("two_tokens")
 def test_second_admin_approves_what_the_first_asked_for(
     open_page: OpenPage, almanac: KnowledgeBase, fact_id: int
 ) -> None:
@@ -88,7 +88,7 @@ def test_second_admin_approves_what_the_first_asked_for(
         page.goto(f"/console/erasures/new?fact={fact_id}")
         page.get_by_label("Reason").fill(reason)
         page.get_by_role("button", name="Ask to erase one fact").click()
-        expect(page.get_by_text("This key asked for it")).to_be_visible()
+        expect(page.get_by_text("This token asked for it")).to_be_visible()
     expect(page.get_by_role("button", name="Approve")).to_have_count(0)
     page.get_by_role("button", name="Withdraw, and keep it").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Erasure request 2")

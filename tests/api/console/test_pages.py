@@ -8,7 +8,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
-from colmlm.kb.access.api_keys import create_key, read_key, revoke_key, rotate_key
+from colmlm.kb.access.tokens import create_token, read_token, revoke_token, rotate_token
 from colmlm.kb.backup.kept import backup_folder
 from colmlm.kb.backup.write import write_backup
 from colmlm.kb.erasure.two_person import ErasureRequests
@@ -29,8 +29,8 @@ PATHS = (
     "facts/new", "facts/delete?fact=1&fact=3", "documents/1?fact=1", "forget", "forget/1", "forget/1/restore",
     "erasures", "erasures/new?fact=1", "erasures/new?fact=x", "erasures/1", "audit", "audit?check=yes",
     "audit?since=never", "audit/outputs", "audit/outputs/1", "audit/denials", "audit/impact?fact=1",
-    "audit/time?seq=2&question=Where", "keysets", "keysets/1", "keysets/1/activate", "corpora", "keys",
-    "keys?revoked=1", "keys/2/rotate", "keys/2/revoke", "backups", "jobs", "jobs/1", "status", "nowhere",
+    "audit/time?seq=2&question=Where", "keysets", "keysets/1", "keysets/1/activate", "corpora", "tokens",
+    "tokens?revoked=1", "tokens/2/rotate", "tokens/2/revoke", "backups", "jobs", "jobs/1", "status", "nowhere",
 )  # fmt: skip
 
 
@@ -49,19 +49,19 @@ def lived_in(almanac: KnowledgeBase, encoder: FakeEncoder, fact_id: int) -> Know
     folder = backup_folder(almanac.settings)
     folder.mkdir(parents=True)
     write_backup(almanac, folder / "monday.backup", signing_key(almanac.settings.home))
-    _hand_out_keys(almanac, fact_id)
+    _hand_out_tokens(almanac, fact_id)
     return almanac
 
 
-def _hand_out_keys(kb: KnowledgeBase, fact_id: int) -> None:
+def _hand_out_tokens(kb: KnowledgeBase, fact_id: int) -> None:
     """One that asked for an erasure and was revoked, and one that was rotated and ends."""
     with kb.sessions.begin() as session:
-        create_key(session, "ann", "admin")
-        ann = read_key(session, "ann")
-        create_key(session, "gpu-host", "decoder", expires_in=timedelta(days=90), rate_limit=60_000)
-        rotate_key(session, "gpu-host", grace=timedelta(hours=1))
-        revoke_key(session, "ann")
-    ErasureRequests(kb).ask([fact_id], key=ann, actor="ann", reason="request 13")
+        create_token(session, "ann", "admin")
+        ann = read_token(session, "ann")
+        create_token(session, "gpu-host", "decoder", expires_in=timedelta(days=90), rate_limit=60_000)
+        rotate_token(session, "gpu-host", grace=timedelta(hours=1))
+        revoke_token(session, "ann")
+    ErasureRequests(kb).ask([fact_id], token=ann, actor="ann", reason="request 13")
 
 
 def test_every_page_is_accessible_in_light_and_dark(open_page: OpenPage, lived_in: KnowledgeBase) -> None:
@@ -78,10 +78,10 @@ def test_every_page_is_accessible_in_light_and_dark(open_page: OpenPage, lived_i
 
 
 def test_pages_that_are_shown_once_are_accessible(open_page: OpenPage, almanac: KnowledgeBase) -> None:
-    page = open_page("admin", "/console/keys")
+    page = open_page("admin", "/console/tokens")
     page.get_by_label("Name", exact=True).fill("curator")
-    page.get_by_role("button", name="Make the key").click()
-    expect(page.locator("#token")).to_be_visible()
+    page.get_by_role("button", name="Make the token").click()
+    expect(page.locator("#secret")).to_be_visible()
     found = [in_both(page)]
     page.goto("/console/erasures/new?fact=1")
     page.get_by_label("Reason").fill("request 12")

@@ -18,20 +18,20 @@ pytestmark = pytest.mark.browser
 
 
 def test_key_opens_the_page_that_was_asked_for(
-    context: Callable[..., BrowserContext], new_key: Callable[[str], str], almanac: KnowledgeBase
+    context: Callable[..., BrowserContext], new_token: Callable[[str], str], almanac: KnowledgeBase
 ) -> None:
     page = context().new_page()
     page.goto("/console/facts?text=Lima")
     expect(page).to_have_title("Sign in · colmlm")
-    page.get_by_label("API key").fill("wrong")
+    page.get_by_label("Secret of your token").fill("wrong")
     page.get_by_role("button", name="Sign in").click()
     expect(page.get_by_role("alert")).to_contain_text("does not work")
-    page.get_by_label("API key").fill(new_key("reader"))
+    page.get_by_label("Secret of your token").fill(new_token("reader"))
     page.get_by_role("button", name="Sign in").click()
     expect(page.get_by_role("cell", name="Lima", exact=True)).to_have_count(2)
     expect(page.get_by_label("Value or question holds")).to_have_value("Lima")
     page.get_by_role("button", name="Sign out").click()
-    expect(page.get_by_label("API key")).to_be_visible()
+    expect(page.get_by_label("Secret of your token")).to_be_visible()
     with almanac.sessions() as session:
         (denial, *_) = list_denials(session)
     assert (denial.path, denial.cause, denial.actor) == ("/session", "NotSignedIn", None)
@@ -62,7 +62,7 @@ def test_reader_is_offered_reading_and_refused_the_rest(
     expect(page.get_by_role("button", name="Correct")).to_have_count(0)
     expect(page.get_by_role("link", name="Delete…")).to_have_count(0)
     page.goto("/console/audit")
-    expect(page.get_by_role("alert")).to_contain_text("Use a key")
+    expect(page.get_by_role("alert")).to_contain_text("Use a token")
     reader = connect(app, "auditor")
     sent = {"fact": str(fact_id), "reason": "mischief"}
     refused = reader.post("/console/facts/delete", data=sent, headers={"Origin": ORIGIN})
@@ -81,9 +81,9 @@ def test_programs_are_sent_no_script_they_did_not_bring(app: Litestar, connect: 
 
 
 def test_sign_in_leads_to_no_other_site(
-    app: Litestar, connect: Connect, new_key: Callable[[str], str]
+    app: Litestar, connect: Connect, new_token: Callable[[str], str]
 ) -> None:
-    client, token = connect(app), new_key("reader")
+    client, token = connect(app), new_token("reader")
     for back in ("https://evil.example/", "//evil.example", "/\\evil.example", "/console/\nx"):
         sent = {"key": token, "back": back}
         answer = client.post("/session", data=sent, headers={"Origin": ORIGIN}, follow_redirects=False)

@@ -1,4 +1,4 @@
-"""The gate: no route without a key, nothing without the right, no write by a cookie from elsewhere."""
+"""The gate: no route without a token, nothing without the right, no write by a cookie from elsewhere."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from colmlm.api.door.lanes import Lanes
 from colmlm.api.door.rights import require_right
 from colmlm.api.errors import respond
 from colmlm.api.settings import ServerSettings
-from colmlm.kb.access.api_keys import revoke_key, rotate_key
 from colmlm.kb.access.records import ROLES, Right
+from colmlm.kb.access.tokens import revoke_token, rotate_token
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import ORIGIN, Client, Connect
 
@@ -51,7 +51,7 @@ def calls(app: Litestar) -> list[tuple[str, str]]:
     ]
 
 
-def test_every_route_wants_a_key(app: Litestar, connect: Connect) -> None:
+def test_every_route_wants_a_token(app: Litestar, connect: Connect) -> None:
     client = connect(app)
     asked = [*paths(app), "/nowhere", "/v1/nowhere", "/v1", "/console/nowhere"]
     for path, method in product(asked, METHODS):
@@ -84,32 +84,32 @@ def test_wrong_credentials_are_nobody(app: Litestar, connect: Connect) -> None:
 
 
 def test_wrong_bearer_does_not_fall_back_to_the_cookie(
-    app: Litestar, connect: Connect, new_key: Callable[[str], str]
+    app: Litestar, connect: Connect, new_token: Callable[[str], str]
 ) -> None:
     client = connect(app)
-    assert sign_in(client, new_key("reader")) == 303 and client.get("/v1/facts").status_code == 200
+    assert sign_in(client, new_token("reader")) == 303 and client.get("/v1/facts").status_code == 200
     assert client.get("/v1/facts", headers={"Authorization": "Bearer wrong"}).status_code == 401
 
 
-def test_revoked_key_stops_at_once(app: Litestar, atlas: KnowledgeBase, reader: Client) -> None:
+def test_revoked_token_stops_at_once(app: Litestar, atlas: KnowledgeBase, reader: Client) -> None:
     assert reader.get("/v1/facts").status_code == 200
     with Session(atlas.engine) as session, session.begin():
-        revoke_key(session, "the reader")
+        revoke_token(session, "the reader")
     assert reader.get("/v1/facts").status_code == 401
 
 
-def test_role_decides_who_edits(app: Litestar, connect: Connect, new_key: Callable[[str], str]) -> None:
+def test_role_decides_who_edits(app: Litestar, connect: Connect, new_token: Callable[[str], str]) -> None:
     client = connect(app)
     routed = {(m, path) for m, path in calls(app) if m != "OPTIONS" and path != "/session"}
     assert routed >= EDITS
     for role in ROLES:
-        client.headers["Authorization"] = f"Bearer {new_key(role)}"
+        client.headers["Authorization"] = f"Bearer {new_token(role)}"
         refused = {(m, path) for m, path in routed if client.request(m, path).status_code == 403}
         assert refused >= EDITS if Right.edit not in ROLES[role] else not EDITS & refused
 
 
 def test_route_that_names_no_right_is_the_admins(
-    kb: KnowledgeBase, connect: Connect, new_key: Callable[[str], str]
+    kb: KnowledgeBase, connect: Connect, new_token: Callable[[str], str]
 ) -> None:
     @get("/forgotten", sync_to_thread=False)
     def forgotten() -> str:
@@ -123,12 +123,12 @@ def test_route_that_names_no_right_is_the_admins(
             exception_handlers={Exception: respond},
         )
     )
-    keys = {role: {"Authorization": f"Bearer {new_key(role)}"} for role in ROLES}
-    statuses = {role: client.get("/forgotten", headers=key).status_code for role, key in keys.items()}
+    tokens = {role: {"Authorization": f"Bearer {new_token(role)}"} for role in ROLES}
+    statuses = {role: client.get("/forgotten", headers=token).status_code for role, token in tokens.items()}
     assert statuses == {**dict.fromkeys(ROLES, 403), "admin": 200}
 
 
-def test_only_own_names_are_served_even_with_a_key(reader: Client) -> None:
+def test_only_own_names_are_served_even_with_a_token(reader: Client) -> None:
     own = ("127.0.0.1", "localhost:1", "LOCALHOST:8484", "[::1]:8484")
     foreign = ("evil.example", "127.0.0.1.evil.example", "evil.example:8484", "[::1", "evil@127.0.0.2", "")
     statuses = {
@@ -172,17 +172,17 @@ def test_a_host_can_be_allowed(kb: KnowledgeBase, connect: Connect) -> None:
     assert answer.status_code == 200
 
 
-def sign_in(client: Client, token: str, origin: str | None = ORIGIN) -> int:
+def sign_in(client: Client, secret: str, origin: str | None = ORIGIN) -> int:
     headers = {} if origin is None else {"Origin": origin}
-    return client.post("/session", data={"key": token}, headers=headers, follow_redirects=False).status_code
+    return client.post("/session", data={"key": secret}, headers=headers, follow_redirects=False).status_code
 
 
 def test_signing_in_sets_a_cookie_that_scripts_cannot_read(
-    app: Litestar, connect: Connect, new_key: Callable[[str], str]
+    app: Litestar, connect: Connect, new_token: Callable[[str], str]
 ) -> None:
     client = connect(app)
     answer = client.post(
-        "/session", data={"key": new_key("reader")}, headers={"Origin": ORIGIN}, follow_redirects=False
+        "/session", data={"key": new_token("reader")}, headers={"Origin": ORIGIN}, follow_redirects=False
     )
     assert (answer.status_code, answer.headers["location"]) == (303, "/")
     cookie = answer.headers["set-cookie"].lower()
@@ -193,45 +193,45 @@ def test_signing_in_sets_a_cookie_that_scripts_cannot_read(
 
 
 def test_signing_out_ends_the_session_for_whoever_has_its_cookie(
-    app: Litestar, connect: Connect, new_key: Callable[[str], str], atlas: KnowledgeBase
+    app: Litestar, connect: Connect, new_token: Callable[[str], str], atlas: KnowledgeBase
 ) -> None:
-    client, token = connect(app), new_key("reader")
-    assert sign_in(client, token) == 303
+    client, secret = connect(app), new_token("reader")
+    assert sign_in(client, secret) == 303
     kept = client.cookies[COOKIE]
-    assert kept != token and not kept.startswith("colmlm_")
+    assert kept != secret and not kept.startswith("colmlm_")
     with atlas.engine.connect() as connection:
         told = connection.scalar(text("SELECT browser_session::text FROM browser_session"))
-    assert kept not in str(told) and token not in str(told)
+    assert kept not in str(told) and secret not in str(told)
     stolen = {"Cookie": f"{COOKIE}={kept}"}
     assert client.get("/v1/facts", headers=stolen).status_code == 200
     client.post("/console/sign-out", headers={"Origin": ORIGIN}, follow_redirects=False)
     client.cookies.clear()
     assert client.get("/v1/facts", headers=stolen).status_code == 401
-    assert client.get("/v1/facts", headers={"Authorization": f"Bearer {token}"}).status_code == 200
+    assert client.get("/v1/facts", headers={"Authorization": f"Bearer {secret}"}).status_code == 200
 
 
-def test_the_token_itself_is_no_session(
-    app: Litestar, connect: Connect, new_key: Callable[[str], str]
+def test_the_secret_itself_is_no_session(
+    app: Litestar, connect: Connect, new_token: Callable[[str], str]
 ) -> None:
-    client, token = connect(app), new_key("reader")
-    assert client.get("/v1/facts", headers={"Cookie": f"{COOKIE}={token}"}).status_code == 401
-    assert sign_in(client, token) == 303
+    client, secret = connect(app), new_token("reader")
+    assert client.get("/v1/facts", headers={"Cookie": f"{COOKIE}={secret}"}).status_code == 401
+    assert sign_in(client, secret) == 303
     bearer = {"Authorization": f"Bearer {client.cookies[COOKIE]}"}
     assert client.get("/v1/facts", headers=bearer).status_code == 401
 
 
 @pytest.mark.parametrize("how", ["revoked", "rotated", "expired", "out of date"])
-def test_a_session_ends_with_its_key_and_by_itself(
-    how: str, app: Litestar, connect: Connect, new_key: Callable[[str], str], atlas: KnowledgeBase
+def test_a_session_ends_with_its_token_and_by_itself(
+    how: str, app: Litestar, connect: Connect, new_token: Callable[[str], str], atlas: KnowledgeBase
 ) -> None:
     client = connect(app)
-    assert sign_in(client, new_key("reader")) == 303 and client.get("/v1/facts").status_code == 200
+    assert sign_in(client, new_token("reader")) == 303 and client.get("/v1/facts").status_code == 200
     with Session(atlas.engine) as session, session.begin():
         match how:
             case "revoked":
-                revoke_key(session, "the reader")
+                revoke_token(session, "the reader")
             case "rotated":
-                rotate_key(session, "the reader", grace=timedelta(hours=1))
+                rotate_token(session, "the reader", grace=timedelta(hours=1))
             case "expired":
                 session.execute(text("UPDATE api_key SET expires_at = now()"))
             case "out of date":
@@ -240,19 +240,19 @@ def test_a_session_ends_with_its_key_and_by_itself(
 
 
 def test_signing_in_again_ends_the_session_before(
-    app: Litestar, connect: Connect, new_key: Callable[[str], str], atlas: KnowledgeBase
+    app: Litestar, connect: Connect, new_token: Callable[[str], str], atlas: KnowledgeBase
 ) -> None:
-    client, token = connect(app), new_key("reader")
+    client, secret = connect(app), new_token("reader")
     held = []
     for _ in range(2):
-        assert sign_in(client, token) == 303
+        assert sign_in(client, secret) == 303
         held.append(client.cookies[COOKIE])
     client.cookies.clear()
     answers = [client.get("/v1/facts", headers={"Cookie": f"{COOKIE}={one}"}) for one in held]
     assert [answer.status_code for answer in answers] == [401, 200]
 
 
-def test_wrong_key_shows_the_form_again(app: Litestar, connect: Connect) -> None:
+def test_wrong_token_shows_the_form_again(app: Litestar, connect: Connect) -> None:
     answer = connect(app).post("/session", data={"key": "<script>"}, headers={"Origin": ORIGIN})
     assert answer.status_code == 401
     assert "does not work" in answer.text and "<script>" not in answer.text
@@ -260,11 +260,11 @@ def test_wrong_key_shows_the_form_again(app: Litestar, connect: Connect) -> None
 
 
 def test_cookie_writes_only_from_the_own_origin(
-    app: Litestar, connect: Connect, new_key: Callable[[str], str], fact_id: int
+    app: Litestar, connect: Connect, new_token: Callable[[str], str], fact_id: int
 ) -> None:
-    client, token = connect(app), new_key("operator")
+    client, secret = connect(app), new_token("operator")
     body = {"fact_ids": [fact_id], "reason": "forged"}
-    assert sign_in(client, token) == 303
+    assert sign_in(client, secret) == 303
     for origin in (
         None,
         "null",
@@ -273,7 +273,7 @@ def test_cookie_writes_only_from_the_own_origin(
         "http://127.0.0.1",
         "file://",
     ):
-        assert sign_in(client, token, origin) == 403, origin
+        assert sign_in(client, secret, origin) == 403, origin
         headers = {} if origin is None else {"Origin": origin}
         assert client.request("DELETE", "/v1/facts", json=body, headers=headers).status_code == 403, origin
         assert client.get("/v1/facts", headers=headers).status_code == 200, origin

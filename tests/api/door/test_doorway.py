@@ -10,11 +10,11 @@ from litestar import Litestar
 from sqlalchemy.orm import Session
 
 from colmlm.api.app import create_app
-from colmlm.api.door.limits import TokenBucket
+from colmlm.api.door.limits import Bucket
 from colmlm.api.door.tuning import Tuning
 from colmlm.api.settings import ServerSettings
 from colmlm.api.watch.journal import RECORDED_A_MINUTE
-from colmlm.kb.access import api_keys as access
+from colmlm.kb.access import tokens as access
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import Client, Connect
 from tests.fakes import FakeEncoder
@@ -25,7 +25,7 @@ STOPPED = Tuning(clock=lambda: 100.0)  # by which no bucket fills again, however
 
 def test_bucket_grants_a_minutes_worth_at_once_and_then_evenly() -> None:
     now = 100.0
-    bucket = TokenBucket(6, clock=lambda: now)
+    bucket = Bucket(6, clock=lambda: now)
     assert [bucket.take() for _ in range(6)] == [0.0] * 6
     assert bucket.take() == pytest.approx(10)
     now += 10
@@ -34,9 +34,9 @@ def test_bucket_grants_a_minutes_worth_at_once_and_then_evenly() -> None:
     assert [bucket.take() for _ in range(7)][5:] == [0.0, pytest.approx(10)]
 
 
-def test_key_that_asks_too_often_is_told_when_to_come_back(kb: KnowledgeBase, connect: Connect) -> None:
+def test_token_that_asks_too_often_is_told_when_to_come_back(kb: KnowledgeBase, connect: Connect) -> None:
     with Session(kb.engine) as session, session.begin():
-        token = access.create_key(session, "hasty", "reader", rate_limit=3)
+        token = access.create_token(session, "hasty", "reader", rate_limit=3)
     client = connect(create_app(kb, tuning=STOPPED), "reader")
     hasty = {"Authorization": f"Bearer {token}"}
     statuses = [client.get("/v1/facts", headers=hasty).status_code for _ in range(4)]
@@ -47,7 +47,7 @@ def test_key_that_asks_too_often_is_told_when_to_come_back(kb: KnowledgeBase, co
     assert client.get("/v1/facts").status_code == 200  # another key has a bucket of its own
 
 
-def test_settings_limit_keys_without_a_limit_of_their_own(kb: KnowledgeBase, connect: Connect) -> None:
+def test_settings_limit_tokens_without_a_limit_of_their_own(kb: KnowledgeBase, connect: Connect) -> None:
     client = connect(create_app(kb, tuning=STOPPED, settings=ServerSettings(rate_limit=2)), "reader")
     assert [client.get("/v1/facts").status_code for _ in range(3)] == [200, 200, 429]
 
@@ -108,10 +108,10 @@ FIELDS = ("client_request_id", "actor", "method", "route", "status")
 
 
 def test_auditor_reads_who_was_denied_what(
-    app: Litestar, connect: Connect, new_key: Callable[[str], str]
+    app: Litestar, connect: Connect, new_token: Callable[[str], str]
 ) -> None:
     client = connect(app, "auditor")
-    reader = {"Authorization": f"Bearer {new_key('reader')}"}
+    reader = {"Authorization": f"Bearer {new_token('reader')}"}
     assert client.get("/v1/denials", headers=reader).status_code == 403
     refused = client.post("/v1/facts", json={}, headers=reader).headers["x-request-id"]
     client.get("/v1/%1b[31mred?secret=1", headers={"Authorization": "Bearer no"})
@@ -125,13 +125,13 @@ def test_auditor_reads_who_was_denied_what(
     assert [d["denial_id"] for d in older] == [first["denial_id"]]
 
 
-def test_flood_of_denials_is_counted_and_does_not_hide_a_keys(
-    kb: KnowledgeBase, connect: Connect, new_key: Callable[[str], str]
+def test_flood_of_denials_is_counted_and_does_not_hide_a_tokens(
+    kb: KnowledgeBase, connect: Connect, new_token: Callable[[str], str]
 ) -> None:
     client = connect(create_app(kb, tuning=STOPPED), "auditor")
     for _ in range(RECORDED_A_MINUTE + 20):
         client.get("/v1/facts", headers={"Authorization": "Bearer no"})
-    client.post("/v1/facts", json={}, headers={"Authorization": f"Bearer {new_key('reader')}"})
+    client.post("/v1/facts", json={}, headers={"Authorization": f"Bearer {new_token('reader')}"})
     newest, *others = client.get("/v1/denials").json()["items"]
     assert newest["actor"] == "the reader"
     assert sum(d["num_unrecorded"] + 1 for d in (newest, *others)) == RECORDED_A_MINUTE + 21

@@ -13,8 +13,8 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from colmlm.kb.access import idempotency
-from colmlm.kb.access.api_keys import read_key
 from colmlm.kb.access.idempotency import KeptAnswer
+from colmlm.kb.access.tokens import read_token
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import AnswerGone, RequestUnderWay
 from colmlm.kb.jobs.kinds import Check
@@ -60,14 +60,14 @@ def test_other_body_or_route_under_the_same_key_is_refused(
 
 
 def test_keys_of_two_callers_do_not_meet(
-    app: Litestar, connect: Connect, new_key: Callable[[str], str]
+    app: Litestar, connect: Connect, new_token: Callable[[str], str]
 ) -> None:
     client = connect(app, "operator")
     mine = client.post("/v1/facts", json=FACT, headers=ONCE).json()
-    other = {**ONCE, "Authorization": f"Bearer {new_key('admin')}"}
+    other = {**ONCE, "Authorization": f"Bearer {new_token('admin')}"}
     theirs = client.post("/v1/facts", json={**FACT, "value": "Austen"}, headers=other)
     assert theirs.status_code == 201 and theirs.json()["seq"] > mine["seq"]
-    reader = {**ONCE, "Authorization": f"Bearer {new_key('reader')}"}
+    reader = {**ONCE, "Authorization": f"Bearer {new_token('reader')}"}
     assert client.post("/v1/facts", json=FACT, headers=reader).status_code == 403
 
 
@@ -86,9 +86,9 @@ def test_key_that_is_none_is_refused(operator: Client, name: str) -> None:
 
 
 def test_of_many_at_once_one_is_carried_out(
-    app: Litestar, atlas: KnowledgeBase, new_key: Callable[[str], str]
+    app: Litestar, atlas: KnowledgeBase, new_token: Callable[[str], str]
 ) -> None:
-    headers = {"Authorization": f"Bearer {new_key('operator')}", **ONCE}
+    headers = {"Authorization": f"Bearer {new_token('operator')}", **ONCE}
     before = len(atlas.facts.find())
     with served(app) as address, httpx.Client(base_url=address, headers=headers, timeout=60) as client:
         with ThreadPoolExecutor(8) as threads:
@@ -101,10 +101,10 @@ def test_of_many_at_once_one_is_carried_out(
 
 
 @pytest.fixture
-def key_id(atlas: KnowledgeBase, new_key: Callable[[str], str]) -> int:
-    new_key("operator")
+def key_id(atlas: KnowledgeBase, new_token: Callable[[str], str]) -> int:
+    new_token("operator")
     with Session(atlas.engine) as session:
-        return read_key(session, "the operator").key_id
+        return read_token(session, "the operator").key_id
 
 
 def claim(kb: KnowledgeBase, key_id: int) -> Claim | KeptAnswer:

@@ -52,8 +52,8 @@ def waiting(kb: KnowledgeBase, num_edits: int) -> bool:
 
 
 @pytest.fixture
-def keys(new_key: Callable[[str], str]) -> dict[str, dict[str, str]]:
-    return {role: {"Authorization": f"Bearer {new_key(role)}"} for role in ("operator", "auditor", "admin")}
+def keys(new_token: Callable[[str], str]) -> dict[str, dict[str, str]]:
+    return {role: {"Authorization": f"Bearer {new_token(role)}"} for role in ("operator", "auditor", "admin")}
 
 
 def test_everything_else_is_answered_while_edits_wait(

@@ -71,10 +71,10 @@ def events(lines: Iterator[str]) -> Iterator[tuple[str, int]]:
 
 
 def test_a_feed_gives_what_was_and_waits_for_what_comes(
-    atlas: KnowledgeBase, new_key: Callable[[str], str], fact_id: int
+    atlas: KnowledgeBase, new_token: Callable[[str], str], fact_id: int
 ) -> None:
     app = create_app(atlas, tuning=Tuning(poll_seconds=0.05, idle_seconds=0.05))
-    headers, head = {"Authorization": f"Bearer {new_key('auditor')}"}, atlas.log.head_seq()
+    headers, head = {"Authorization": f"Bearer {new_token('auditor')}"}, atlas.log.head_seq()
     with served(app) as address, httpx.Client(base_url=address, headers=headers, timeout=20) as client:
         with client.stream("GET", "/v1/changes/events", params={"after": head - 1}) as stream:
             lines = stream.iter_lines()

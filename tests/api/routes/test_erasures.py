@@ -6,7 +6,7 @@ import pytest
 from litestar import Litestar
 from sqlalchemy.orm import Session
 
-from colmlm.kb.access.api_keys import create_key
+from colmlm.kb.access.tokens import create_token
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import Client, Connect
 
@@ -33,10 +33,10 @@ def test_an_erasure_is_previewed_and_reports_how_far_it_got(
 
 def second_key(kb: KnowledgeBase) -> str:
     with Session(kb.engine) as session, session.begin():
-        return create_key(session, "another admin", "admin")
+        return create_token(session, "another admin", "admin")
 
 
-@pytest.mark.usefixtures("two_keys")
+@pytest.mark.usefixtures("two_tokens")
 def test_where_two_keys_are_needed_one_only_asks(
     app: Litestar, connect: Connect, atlas: KnowledgeBase, fact_id: int
 ) -> None:

@@ -65,7 +65,7 @@ def test_a_batch_is_one_change_or_none(operator: Client, fact_id: int) -> None:
 
 
 def test_many_facts_are_read_in_their_order_all_or_none(
-    operator: Client, fact_id: int, new_key: Callable[[str], str]
+    operator: Client, fact_id: int, new_token: Callable[[str], str]
 ) -> None:
     other = operator.post(
         "/v1/facts", json={"question": "Who wrote the report?", "value": "Ana", "reason": "new"}
@@ -77,7 +77,7 @@ def test_many_facts_are_read_in_their_order_all_or_none(
         "fact_ids": [7777, 8888]
     }
     assert delete(operator, fact_ids=[other], reason="test").status_code == 200
-    as_reader = {"Authorization": f"Bearer {new_key('reader')}"}
+    as_reader = {"Authorization": f"Bearer {new_token('reader')}"}
     shown = operator.post("/v1/facts/read", json=body, headers=as_reader).json()
     assert [fact["withheld"] for fact in shown] == [True, False]
 

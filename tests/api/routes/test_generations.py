@@ -163,10 +163,10 @@ class Endless(LookupGenerator):
 
 
 def test_client_that_leaves_gives_its_slot_back(
-    atlas: KnowledgeBase, encoder: FakeEncoder, new_key: Callable[[str], str]
+    atlas: KnowledgeBase, encoder: FakeEncoder, new_token: Callable[[str], str]
 ) -> None:
     app = create_app(atlas, encoder, Endless(atlas, encoder))
-    headers = {"Authorization": f"Bearer {new_key('reader')}"}
+    headers = {"Authorization": f"Bearer {new_token('reader')}"}
     with served(app) as address, httpx.Client(base_url=address, headers=headers) as client:
         for _ in range(PLACES):
             with client.stream("POST", "/v1/generations", json={"prompt": "x", "stream": True}) as answer:
@@ -190,10 +190,10 @@ class Waiting(Endless):
 
 
 def test_client_that_leaves_before_the_answer_gives_its_place_back(
-    atlas: KnowledgeBase, encoder: FakeEncoder, new_key: Callable[[str], str]
+    atlas: KnowledgeBase, encoder: FakeEncoder, new_token: Callable[[str], str]
 ) -> None:
     app = create_app(atlas, encoder, Waiting(atlas, encoder))
-    headers = {"Authorization": f"Bearer {new_key('reader')}"}
+    headers = {"Authorization": f"Bearer {new_token('reader')}"}
     lanes = app.doorway.lanes  # type: ignore[attr-defined]
     with served(app) as address, httpx.Client(base_url=address, headers=headers) as client:
         for _ in range(PLACES + 1):

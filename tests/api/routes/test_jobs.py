@@ -67,9 +67,9 @@ def test_an_upload_becomes_facts_and_the_stream_says_how_far_it_is(
     assert again.status_code == 404 and again.json()["type"] == "urn:colmlm:UploadNotFound"
 
 
-def test_a_job_takes_the_right_of_its_work(client: Client, new_key: Callable[[str], str]) -> None:
+def test_a_job_takes_the_right_of_its_work(client: Client, new_token: Callable[[str], str]) -> None:
     trainer, operator, reader = (
-        {"Authorization": f"Bearer {new_key(role)}"} for role in ("trainer", "operator", "reader")
+        {"Authorization": f"Bearer {new_token(role)}"} for role in ("trainer", "operator", "reader")
     )
 
     def status(method: str, path: str, headers: dict[str, str], **options: Any) -> int:

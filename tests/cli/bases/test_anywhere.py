@@ -24,7 +24,7 @@ def test_what_is_read_is_the_same(there: There, facts: list[int]) -> None:
     capital, lake = facts
     there.kb.facts.edit(lake, "Poopó", actor="ann", reason="wrong")
     there.kb.facts.delete([lake], actor="ann", reason="wrong again")
-    assert invoke("facts", "list", "--server", there.address, "--key-file", there.keys["decoder"]).code == 2
+    assert invoke("facts", "list", "--server", there.address, "--key-file", there.tokens["decoder"]).code == 2
     for words in (
         "facts list",
         "facts list --all --limit 1",
@@ -76,7 +76,7 @@ def test_many_facts_are_shown_and_deleted_by_one_request_each_and_queries_at_the
     there: There, facts: list[int]
 ) -> None:
     def requests() -> dict[str, float]:
-        token = there.keys["admin"].read_text().strip()
+        token = there.tokens["admin"].read_text().strip()
         told = httpx2.get(f"{there.address}/metrics", headers={"Authorization": f"Bearer {token}"}).text
         counted = re.findall(r"^colmlm_http_requests_total\{(.*/v1/.*)\} (\S+)$", told, re.MULTILINE)
         return {labels: float(number) for labels, number in counted}
@@ -149,27 +149,27 @@ def test_the_log_is_checked_here_against_a_head_that_was_kept(
     assert there.same("audit", "verify", "--against", head)["holds_witnessed"]
 
 
-def test_a_key_that_may_not_is_one_line(there: There, facts: list[int], tmp_path: Path) -> None:
+def test_a_token_that_may_not_is_one_line(there: There, facts: list[int], tmp_path: Path) -> None:
     wrong = tmp_path / "wrong"
     wrong.write_text("colmlm_nobody")
     edit = ("facts", "edit", facts[0], "--value", "x", *WHY)
     refused = there.run(*edit, role="reader")
     assert refused.code == 2 and "'edit'" in refused.err and "operator" in refused.err
-    unknown = invoke(*edit, "--server", there.address, "--key-file", wrong)
+    unknown = invoke(*edit, "--server", there.address, "--token-file", wrong)
     assert unknown.code == 2 and "nobody" not in unknown.err
     for ran in (refused, unknown):
         assert ran.err.count("\n") == 1 and not ran.out
 
 
-def test_the_server_and_its_key_may_be_settings(
+def test_the_server_and_its_token_may_be_settings(
     there: There, facts: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLMLM_DATABASE_URL", "postgresql://nobody@nowhere.invalid/none")
     monkeypatch.setenv("COLMLM_SERVER", there.address)
-    assert "--key-file" in invoke("facts", "list").err
-    monkeypatch.setenv("COLMLM_TOKEN", there.keys["reader"].read_text())
+    assert "--token-file" in invoke("facts", "list").err
+    monkeypatch.setenv("COLMLM_TOKEN", there.tokens["reader"].read_text())
     assert len(invoke("facts", "list", "--json").json["facts"]) == 2
-    monkeypatch.setenv("COLMLM_KEY_FILE", str(there.keys["decoder"]))
+    monkeypatch.setenv("COLMLM_KEY_FILE", str(there.tokens["decoder"]))
     assert invoke("facts", "list").code == 2
     elsewhere = invoke("facts", "list", "--server", "")
     assert elsewhere.code == 5 and "nowhere.invalid" in elsewhere.err and "COLMLM_SERVER" not in elsewhere.err
@@ -245,17 +245,17 @@ def test_nobody_there_is_one_line(home: Path, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     for server, code in ((f"http://127.0.0.1:{port}", 5), ("ftp://x", 2), ("http://[", 2), ("x", 2)):
-        ran = invoke("facts", "list", "--server", server, "--key-file", key)
+        ran = invoke("facts", "list", "--server", server, "--token-file", key)
         assert ran.code == code and ran.err.count("\n") == 1 and "colmlm_x" not in ran.err, ran.err
-    assert "--server" in invoke("facts", "list", "--key-file", key).err
-    ran = invoke("changes", "--server", "http://x", "--key-file", key, "diff", 1, 2)
+    assert "--server" in invoke("facts", "list", "--token-file", key).err
+    ran = invoke("changes", "--server", "http://x", "--token-file", key, "diff", 1, 2)
     assert ran.code == 2 and "after the verb" in ran.err
 
 
-def test_a_key_sent_in_the_clear_is_said_in_one_line(home: Path, tmp_path: Path) -> None:
+def test_a_secret_sent_in_the_clear_is_said_in_one_line(home: Path, tmp_path: Path) -> None:
     key = tmp_path / "key"
     key.write_text("colmlm_x")
-    ran = invoke("facts", "list", "--server", "http://kb.invalid", "--key-file", key)
+    ran = invoke("facts", "list", "--server", "http://kb.invalid", "--token-file", key)
     first, last = ran.err.splitlines()
     assert "unencrypted" in first and ran.code == 5 and "kb.invalid" in last
 

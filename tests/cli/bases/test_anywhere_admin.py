@@ -19,7 +19,7 @@ def test_jobs_are_asked_for_shown_and_ended_there(there: There) -> None:
         ("jobs", "list", "--state", "queued", "--before", rekey["job_id"]),
         ("jobs", "show", job_id),
         ("keysets", "list"),
-        ("keys", "list"),
+        ("tokens", "list"),
     ):
         assert any(there.same(*words, volatile=("last_used_at",)).values())
     assert there.run("jobs", "cancel", job_id, "--json").json["state"] == "cancelled"
@@ -71,19 +71,22 @@ def test_a_keyset_is_keyed_checked_activated_and_retired_there(
 
 def test_keys_are_made_rotated_and_revoked_there(there: There) -> None:
     options = ("--role", "operator", "--expires-in", "90d", "--rate-limit", 600, "--json")
-    made, here = there.run("keys", "create", "ann", *options).json, invoke("keys", "create", "bob", *options)
+    made, here = (
+        there.run("tokens", "create", "ann", *options).json,
+        invoke("tokens", "create", "bob", *options),
+    )
     assert made.keys() == here.json.keys() and made["rate_limit"] == 600 and made["role"] == "operator"
-    rotated = there.run("keys", "rotate", "ann", "--grace", "24h", "--json").json
+    rotated = there.run("tokens", "rotate", "ann", "--grace", "24h", "--json").json
     assert rotated["token"] != made["token"] and rotated["previous_until"]
-    assert there.run("keys", "revoke", "ann").code == 2  # nobody to ask
-    assert there.run("keys", "revoke", "ann", "--yes", "--json").json == {"name": "ann", "revoked": True}
+    assert there.run("tokens", "revoke", "ann").code == 2  # nobody to ask
+    assert there.run("tokens", "revoke", "ann", "--yes", "--json").json == {"name": "ann", "revoked": True}
     for words, code in (
-        (("keys", "revoke", "ann", "--yes"), 4),
-        (("keys", "rotate", "ann", "--yes"), 4),
-        (("keys", "rotate", "nobody", "--yes"), 3),
-        (("keys", "create", "ann"), 2),
+        (("tokens", "revoke", "ann", "--yes"), 4),
+        (("tokens", "rotate", "ann", "--yes"), 4),
+        (("tokens", "rotate", "nobody", "--yes"), 3),
+        (("tokens", "create", "ann"), 2),
     ):
         told, answer = invoke(*words), there.run(*words)
         assert (answer.code, answer.err) == (told.code, told.err) and told.code == code
-    assert "--dry-run" in there.run("keys", "create", "eve", "--dry-run").err
-    assert there.run("keys", "list", role="operator").code == 2
+    assert "--dry-run" in there.run("tokens", "create", "eve", "--dry-run").err
+    assert there.run("tokens", "list", role="operator").code == 2

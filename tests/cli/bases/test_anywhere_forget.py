@@ -85,8 +85,8 @@ def test_an_erasure_that_takes_two_waits_for_another_key(
     there.same("erasures", "approve", request_id, "--dry-run")
     assert there.run("erasures", "approve", request_id, "--yes").code == 4
     other = tmp_path / "other.key"
-    other.write_text(invoke("keys", "create", "other", "--role", "admin", "--json").json["token"])
-    also = {**there.keys, "other": other}
+    other.write_text(invoke("tokens", "create", "other", "--role", "admin", "--json").json["token"])
+    also = {**there.tokens, "other": other}
     second = There(there.address, also, there.kb)
     done = second.run("erasures", "approve", request_id, "--yes", "--json", role="other").json
     assert done["request"]["state"] == "approved" and done["level"] >= 1 and done["fact_ids"] == facts

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from colmlm import connect
-from colmlm.api.client.errors import KeyRefused, ServerUnreachable
+from colmlm.api.client.errors import ServerUnreachable, TokenRefused
 from colmlm.kb import interpreter
 from colmlm.kb.errors import KeysetMismatch, NotHeeded
 from colmlm.kb.nouns.generation import GenerationRequest
@@ -21,7 +21,7 @@ WHO = {"actor": "ada", "reason": "a test"}
 
 
 def token(there: There, role: str = "admin") -> str:
-    return there.keys[role].read_text().strip()
+    return there.tokens[role].read_text().strip()
 
 
 def told(base: Nouns) -> tuple[object, ...]:
@@ -81,7 +81,7 @@ def test_it_says_nothing_on_the_streams_of_the_program(
 def test_what_cannot_be_opened_is_refused_at_once(there: There) -> None:
     with pytest.raises(NotHeeded, match="`token`"):
         connect(there.address)  # type: ignore[call-overload]
-    with pytest.raises(KeyRefused):
+    with pytest.raises(TokenRefused):
         connect(there.address, token="colmlm_nobody")
     with pytest.raises(KeysetMismatch):
         connect(there.address, token=token(there), checkpoint_id="another")

@@ -63,7 +63,7 @@ OURS: dict[str, type] = {
     "log": Log,
     "jobs": Jobs,
     "keysets": Keysets,
-    "keys": Access,
+    "tokens": Access,
     "upkeep": Upkeep,
 }
 
@@ -81,8 +81,8 @@ HERE_ONLY = {
         "answering", "checkpoint", "has_question_keys", "has_threshold", "keys", "gate",  # what keys and measures
         "create", "store_keys", "finish", "build", "calibrate",  # done where the model is
     },
-    "keys": {
-        "name_of", "of_token", "of_session", "is_known", "begin_session", "end_session", "claim", "settle"
+    "tokens": {
+        "name_of", "of_secret", "of_session", "is_known", "begin_session", "end_session", "claim", "settle"
     },  # what a server asks at its door
     "upkeep": {"fsck", "repair", "snapshot"},  # of the files of this machine
 }  # fmt: skip

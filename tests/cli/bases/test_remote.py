@@ -15,7 +15,7 @@ import pytest
 
 from colmlm.api.client.client import Client
 from colmlm.api.client.connection import Connection, Patience
-from colmlm.api.client.errors import KeyRefused, ServerUnreachable
+from colmlm.api.client.errors import ServerUnreachable, TokenRefused
 from colmlm.api.wire.vectors import MAX_VECTORS
 from colmlm.cli.bases.remote import OutputsElsewhere
 from colmlm.cli.composition.generator import StoringGenerator
@@ -66,7 +66,7 @@ def test_it_answers_as_the_base_itself(tiny: TinyServer, remote: Client) -> None
     before = tiny.kb.log.head_seq()
     edit = tiny.kb.facts.delete([there[0].hits[0].fact_id], **WHO)
     (now,) = remote.lookups.find(asked[:1], checkpoint_id=of, min_seq=edit.seq)
-    with pytest.raises(KeyRefused, match="'audit'"):
+    with pytest.raises(TokenRefused, match="'audit'"):
         remote.lookups.as_of(before).find(asked[:1], checkpoint_id=of)
     with Client.open(tiny.address, tiny.keys["operator"]) as of_an_operator:
         (then,) = of_an_operator.lookups.as_of(before).find(asked[:1], checkpoint_id=of)
@@ -105,7 +105,7 @@ def test_its_refusals_are_those_of_the_base(tiny: TinyServer, remote: Client) ->
 def test_another_checkpoint_or_key_is_refused_at_once(tiny: TinyServer) -> None:
     with pytest.raises(KeysetMismatch):
         Client.open(tiny.address, tiny.keys["decoder"], checkpoint_id="another")
-    with pytest.raises(KeyRefused) as refused:
+    with pytest.raises(TokenRefused) as refused:
         Client.open(tiny.address, "colmlm_nobody")
     assert "colmlm_nobody" not in str(refused.value)
 
@@ -184,7 +184,7 @@ def test_nobody_there_is_one_line_and_an_exit_code(
         ("ftp://nowhere", key, 2),
         (f"http://127.0.0.1:{port}", None, 2),
     ):
-        words = ["--key-file", file] if file else []
+        words = ["--token-file", file] if file else []
         ran = invoke("generate", "x", "--server", server, *words)
         assert ran.code == code and ran.err.count("\n") == 1 and "colmlm_x" not in ran.err, ran.err
 
@@ -207,7 +207,7 @@ def test_generate_decodes_here_against_a_server(
         6,
         "--server",
         tiny.address,
-        "--key-file",
+        "--token-file",
         key,
     )
     said = invoke(*words, "--json").json

@@ -15,7 +15,7 @@ def tokens(run: Run, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     monkeypatch.setenv("COLMLM_ERASE_NEEDS_TWO", "yes")
     roles = {"ann": "admin", "bob": "admin", "eve": "operator"}
     return {
-        name: run("keys", "create", name, "--role", role, "--json").json["token"]
+        name: run("tokens", "create", name, "--role", role, "--json").json["token"]
         for name, role in roles.items()
     }
 

@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import text
 
 from colmlm.kb.access import idempotency
-from colmlm.kb.access.api_keys import create_key
 from colmlm.kb.access.idempotency import KeptAnswer
+from colmlm.kb.access.tokens import create_token
 from colmlm.kb.erasure.verbs import Erasure, erase_facts
 from colmlm.kb.evidence.records import NewOutput, Splice
 from colmlm.kb.facts.redaction import MARK
@@ -222,7 +222,7 @@ def test_on_whose_behalf_an_erasure_is_asked_for_does_not_keep_the_fact(kb: Know
 def test_answer_that_was_made_before_an_erasure_is_not_kept_after_it(kb: KnowledgeBase) -> None:
     ingest(kb, PERU)
     with kb.sessions.begin() as session:
-        create_key(session, "someone", "operator")
+        create_token(session, "someone", "operator")
         held = idempotency.claim(session, 1, "once", b"request")
         other = idempotency.claim(session, 1, "other", b"request")
     assert isinstance(held, Claim) and isinstance(other, Claim)

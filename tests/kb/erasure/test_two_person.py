@@ -1,4 +1,4 @@
-"""Erasure by two: asked with one admin's key, approved with another's."""
+"""Erasure by two: asked with one admin's token, approved with another's."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 from sqlalchemy.orm import Session
 
-from colmlm.kb.access.api_keys import create_key, read_key
-from colmlm.kb.access.records import ApiKeyRecord
-from colmlm.kb.erasure.two_person import ErasureRequests, admin_key
+from colmlm.kb.access.records import TokenRecord
+from colmlm.kb.access.tokens import create_token, read_token
+from colmlm.kb.erasure.two_person import ErasureRequests, admin_token
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import (
     AdminKeyNeeded,
@@ -34,62 +34,62 @@ def strict(kb: KnowledgeBase) -> KnowledgeBase:
 
 
 @pytest.fixture
-def admins(strict: KnowledgeBase) -> tuple[ApiKeyRecord, ApiKeyRecord]:
+def admins(strict: KnowledgeBase) -> tuple[TokenRecord, TokenRecord]:
     with Session(strict.engine) as session, session.begin():
         for name in ("ann", "bob"):
-            create_key(session, name, "admin")
-        return read_key(session, "ann"), read_key(session, "bob")
+            create_token(session, name, "admin")
+        return read_token(session, "ann"), read_token(session, "bob")
 
 
-def test_nothing_is_erased_before_another_key_approves(
-    strict: KnowledgeBase, admins: tuple[ApiKeyRecord, ApiKeyRecord]
+def test_nothing_is_erased_before_another_token_approves(
+    strict: KnowledgeBase, admins: tuple[TokenRecord, TokenRecord]
 ) -> None:
     (ann, bob), lima, requests = admins, fact_id(strict, "Lima"), ErasureRequests(strict)
     with pytest.raises(SecondPersonNeeded):
         Erasure(strict).erase([lima], **WHO)
-    asked = requests.ask([lima], key=ann, **WHO)
+    asked = requests.ask([lima], token=ann, **WHO)
     with pytest.raises(SamePerson):
-        requests.approve(asked.erasure_request_id, key=ann)
+        requests.approve(asked.erasure_request_id, token=ann)
     assert strict.facts.show(lima).value == "Lima" and requests.requests(waiting=True) == [asked]
 
-    done, report = requests.approve(asked.erasure_request_id, key=bob)
+    done, report = requests.approve(asked.erasure_request_id, token=bob)
 
     assert (done.state, done.asked_by, done.decided_by) == ("approved", "ann", "bob")
     assert report.erased is not None and report.erased.seq == done.seq and report.level == 2
     assert strict.facts.show(lima).erased_seq == done.seq and requests.requests(waiting=True) == []
     change = strict.log.changes(after=report.erased.seq - 1)[0]
     assert (change.actor, change.kind, change.principal) == ("bob", "erase", bob.principal)
-    assert "asked with the key ann, approved with the key bob" in change.reason
+    assert "asked with the token ann, approved with the token bob" in change.reason
     with pytest.raises(ErasureRequestState, match="approved already"):
-        requests.approve(asked.erasure_request_id, key=bob)
-    again = requests.ask([lima], key=ann, **WHO)
-    _, report = requests.approve(again.erasure_request_id, key=bob)
+        requests.approve(asked.erasure_request_id, token=bob)
+    again = requests.ask([lima], token=ann, **WHO)
+    _, report = requests.approve(again.erasure_request_id, token=bob)
     assert report.erased is not None and (report.erased.seq, report.erased.again) == (None, (lima,))
 
 
 def test_request_can_be_withdrawn_by_either(
-    strict: KnowledgeBase, admins: tuple[ApiKeyRecord, ApiKeyRecord]
+    strict: KnowledgeBase, admins: tuple[TokenRecord, TokenRecord]
 ) -> None:
     (ann, bob), requests = admins, ErasureRequests(strict)
-    for key in (ann, bob):
-        asked = requests.ask([fact_id(strict, "Lima")], key=ann, **WHO)
-        assert requests.withdraw(asked.erasure_request_id, key=key).decided_by == key.name
+    for token in (ann, bob):
+        asked = requests.ask([fact_id(strict, "Lima")], token=ann, **WHO)
+        assert requests.withdraw(asked.erasure_request_id, token=token).decided_by == token.name
         with pytest.raises(ErasureRequestState, match="withdrawn already"):
-            requests.approve(asked.erasure_request_id, key=bob)
+            requests.approve(asked.erasure_request_id, token=bob)
     with pytest.raises(ErasureRequestNotFound):
-        requests.withdraw(99, key=ann)
+        requests.withdraw(99, token=ann)
     assert strict.facts.show(fact_id(strict, "Lima")).erased_seq is None
 
 
 def test_of_two_who_decide_at_once_one_does(
-    strict: KnowledgeBase, admins: tuple[ApiKeyRecord, ApiKeyRecord]
+    strict: KnowledgeBase, admins: tuple[TokenRecord, TokenRecord]
 ) -> None:
     (ann, bob), requests = admins, ErasureRequests(strict)
-    asked = requests.ask([fact_id(strict, "Lima")], key=ann, **WHO)
+    asked = requests.ask([fact_id(strict, "Lima")], token=ann, **WHO)
 
     def approve(_: int) -> bool:
         try:
-            requests.approve(asked.erasure_request_id, key=bob)
+            requests.approve(asked.erasure_request_id, token=bob)
         except ErasureRequestState:
             return False
         return True
@@ -98,10 +98,10 @@ def test_of_two_who_decide_at_once_one_does(
         assert sorted(threads.map(approve, range(2))) == [False, True]
 
 
-def test_only_a_working_admins_key_counts(strict: KnowledgeBase) -> None:
+def test_only_a_working_admins_token_counts(strict: KnowledgeBase) -> None:
     with Session(strict.engine) as session, session.begin():
-        reader, admin = create_key(session, "r", "operator"), create_key(session, "a", "admin")
-        for token in (None, "", "wrong", reader):
+        reader, admin = create_token(session, "r", "operator"), create_token(session, "a", "admin")
+        for secret in (None, "", "wrong", reader):
             with pytest.raises(AdminKeyNeeded):
-                admin_key(session, token)
-        assert admin_key(session, admin).name == "a"
+                admin_token(session, secret)
+        assert admin_token(session, admin).name == "a"

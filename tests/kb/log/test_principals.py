@@ -30,7 +30,7 @@ def asked_by(principal: Principal, **said: str) -> Iterator[None]:
     origin.reset(token)
 
 
-def test_a_key_is_the_actor_of_what_it_changes_whoever_is_named(kb: KnowledgeBase) -> None:
+def test_a_token_is_the_actor_of_what_it_changes_whoever_is_named(kb: KnowledgeBase) -> None:
     ingest(kb, PERU)
     with asked_by(KEY, on_behalf_of="ann", client_request_id="mine"):
         edit = kb.facts.delete([fact_id(kb, "Lima")], actor="admin", reason="wrong")
@@ -92,7 +92,7 @@ def test_an_exported_log_names_them_too(kb: KnowledgeBase) -> None:
     assert (payload["principal"], payload["on_behalf_of"]) == (KEY.to_json(), "ann")
 
 
-def test_a_plan_to_forget_is_the_keys_too(kb: KnowledgeBase, encoder: FakeEncoder) -> None:
+def test_a_plan_to_forget_is_the_tokens_too(kb: KnowledgeBase, encoder: FakeEncoder) -> None:
     ingest(kb, PERU)
     kb.keysets.rekey(encoder)
     with asked_by(KEY, on_behalf_of="ann"):

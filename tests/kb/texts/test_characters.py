@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy.orm import Session
 
-from colmlm.kb.access.api_keys import create_key
+from colmlm.kb.access.tokens import create_token
 from colmlm.kb.errors import InvalidValue
 from colmlm.kb.log import audit
 from colmlm.kb.service import KnowledgeBase
@@ -26,7 +26,7 @@ def test_what_does_not_show_is_not_written_into_the_log(kb: KnowledgeBase, text:
         with pytest.raises(InvalidValue):
             kb.facts.add("Who?", "Ann", **who)
     with Session(kb.engine) as session, pytest.raises(InvalidValue):
-        create_key(session, text, "reader")
+        create_token(session, text, "reader")
     assert kb.log.head_seq() == 0
 
 
@@ -37,7 +37,7 @@ def test_what_has_nothing_to_see_is_blank(kb: KnowledgeBase, text: str) -> None:
         with pytest.raises(InvalidValue, match="blank"):
             kb.facts.add(**{"question": "Who?", "value": "Ann", "actor": "ann", "reason": "test", **said})
     with Session(kb.engine) as session, pytest.raises(InvalidValue):
-        create_key(session, text, "reader")
+        create_token(session, text, "reader")
 
 
 def test_a_reason_may_be_in_any_language_and_a_value_keeps_what_it_has(kb: KnowledgeBase) -> None:

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.operating.serving import TOKEN_FILE, access_token
-from colmlm.kb.access import api_keys as access
+from colmlm.kb.access import tokens as access
 from colmlm.kb.errors import SignatureRefused, SnapshotRefused
 from colmlm.kb.keys import keysets
 from colmlm.kb.log.signing import KEY_FILE, signing_key

@@ -21,7 +21,7 @@ def test_lookups_over_http_are_measured_on_the_knowledge_base_that_is_there(
     assert [(one["clients"], one["errors"]) for one in found["http"]] == [(1, 0), (2, 0)]
     assert all(one["per_second"] > 0 and one["p50_ms"] <= one["p99_ms"] for one in found["http"])
     assert found["overhead_ms"] == pytest.approx(found["http"][0]["p50_ms"] - found["in_process_p50_ms"])
-    keys = run("keys", "list", "--json").json["keys"]
+    keys = run("tokens", "list", "--json").json["keys"]
     assert keys and all(key["revoked_at"] for key in keys), "its key ends with it"
 
 

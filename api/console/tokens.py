@@ -1,4 +1,4 @@
-"""API keys: their roles, when they expire, and when they were last used. A token is shown once."""
+"""Tokens: their roles, when they expire, and when they were last used. A secret is shown once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAY = {
     "operator": "read, edit, forget, audit",
     "auditor": "read, and audit",
     "trainer": "read, key and switch keysets, export",
-    "admin": "everything, with API keys, erasures and backups",
+    "admin": "everything, with tokens, erasures and backups",
 }
 HOURS = (
     ("0", "ends at once"),
@@ -32,61 +32,61 @@ HOURS = (
 )
 
 
-@get("/keys", opt=needs(Right.admin), sync_to_thread=True)
+@get("/tokens", opt=needs(Right.admin), sync_to_thread=True)
 def overview(ports: FromPorts, request: PageRequest) -> Page:
-    """Show every key, also expired and revoked ones, and the form for another."""
+    """Show every token, also expired and revoked ones, and the form for another."""
     return _overview(ports, request, Form.asked(request))
 
 
-@post("/keys", opt=needs(Right.admin), sync_to_thread=True)
+@post("/tokens", opt=needs(Right.admin), sync_to_thread=True)
 def create(ports: FromPorts, request: PageRequest, data: Sent) -> Page:
-    """Create a key, and show its token once."""
+    """Create a token, and show its secret once."""
     form = Form(data)
     try:
         name, role = form.text("name", limit=100), form.choice("role", list(ROLES))
         days, rate = form.integer("days", 1, LONGEST.days), form.integer("rate", 1, MAX_RATE)
         form.check()
-        token, made = ports.kb.access.create(name, role, expires_in=_days(days), rate_limit=rate)
+        secret, made = ports.kb.access.create(name, role, expires_in=_days(days), rate_limit=rate)
     except KBError as error:
         return _overview(ports, request, form.refuse(error))
-    return page(request, "key_token.html", key=made, token=token, verb="made")
+    return page(request, "token_secret.html", token=made, secret=secret, verb="made")
 
 
-@get("/keys/{key_id:int}/rotate", opt=needs(Right.admin), sync_to_thread=True)
-def ask_to_rotate(ports: FromPorts, request: PageRequest, key_id: PathId) -> Page:
-    """Ask how long the old token works, before a key gets another."""
-    return _ask(ports, request, "rotate", key_id, Form())
+@get("/tokens/{token_id:int}/rotate", opt=needs(Right.admin), sync_to_thread=True)
+def ask_to_rotate(ports: FromPorts, request: PageRequest, token_id: PathId) -> Page:
+    """Ask how long the old secret works, before a token gets another."""
+    return _ask(ports, request, "rotate", token_id, Form())
 
 
-@post("/keys/{key_id:int}/rotate", opt=needs(Right.admin), sync_to_thread=True)
-def rotate(ports: FromPorts, request: PageRequest, key_id: PathId, data: Sent) -> Page:
-    """Give a key another token, and show it once."""
+@post("/tokens/{token_id:int}/rotate", opt=needs(Right.admin), sync_to_thread=True)
+def rotate(ports: FromPorts, request: PageRequest, token_id: PathId, data: Sent) -> Page:
+    """Give a token another secret, and show it once."""
     form = Form(data)
     try:
         hours = form.choice("grace", [value for value, _ in HOURS])
         days = form.integer("days", 1, LONGEST.days)
         form.check()
-        name, grace = ports.kb.access.name_of(key_id), timedelta(hours=int(hours))
-        token, rotated = ports.kb.access.rotate(name, grace=grace, expires_in=_days(days))
+        name, grace = ports.kb.access.name_of(token_id), timedelta(hours=int(hours))
+        secret, rotated = ports.kb.access.rotate(name, grace=grace, expires_in=_days(days))
     except KBError as error:
-        return _ask(ports, request, "rotate", key_id, form.refuse(error))
-    return page(request, "key_token.html", key=rotated, token=token, verb="rotated")
+        return _ask(ports, request, "rotate", token_id, form.refuse(error))
+    return page(request, "token_secret.html", token=rotated, secret=secret, verb="rotated")
 
 
-@get("/keys/{key_id:int}/revoke", opt=needs(Right.admin), sync_to_thread=True)
-def ask_to_revoke(ports: FromPorts, request: PageRequest, key_id: PathId) -> Page:
-    """Ask for confirmation before a key is revoked: show whose it is, and when it was last used."""
-    return _ask(ports, request, "revoke", key_id, Form())
+@get("/tokens/{token_id:int}/revoke", opt=needs(Right.admin), sync_to_thread=True)
+def ask_to_revoke(ports: FromPorts, request: PageRequest, token_id: PathId) -> Page:
+    """Ask for confirmation before a token is revoked: show whose it is, and when it was last used."""
+    return _ask(ports, request, "revoke", token_id, Form())
 
 
-@post("/keys/{key_id:int}/revoke", opt=needs(Right.admin), sync_to_thread=True)
-def revoke(ports: FromPorts, request: PageRequest, key_id: PathId, data: Sent) -> Page:
-    """Revoke a key, with every token of it, in every process."""
+@post("/tokens/{token_id:int}/revoke", opt=needs(Right.admin), sync_to_thread=True)
+def revoke(ports: FromPorts, request: PageRequest, token_id: PathId, data: Sent) -> Page:
+    """Revoke a token, with every secret of it, in every process."""
     try:
-        ports.kb.access.revoke(ports.kb.access.name_of(key_id))
+        ports.kb.access.revoke(ports.kb.access.name_of(token_id))
     except KBError as error:
-        return _ask(ports, request, "revoke", key_id, Form(data).refuse(error))
-    return Redirect(f"/console/keys?revoked={key_id}", status_code=303)
+        return _ask(ports, request, "revoke", token_id, Form(data).refuse(error))
+    return Redirect(f"/console/tokens?revoked={token_id}", status_code=303)
 
 
 HANDLERS = (overview, create, ask_to_rotate, rotate, ask_to_revoke, revoke)
@@ -103,9 +103,9 @@ def _overview(ports: Ports, request: PageRequest, form: Form) -> Page:
     ended = access.show(access.name_of(revoked)) if revoked else None
     return form_page(
         request,
-        "keys.html",
+        "tokens.html",
         form,
-        keys=found[:ON_A_PAGE],
+        tokens=found[:ON_A_PAGE],
         more=found[ON_A_PAGE - 1].key_id if len(found) > ON_A_PAGE else None,
         ended=ended if ended and ended.revoked_at else None,
         roles=[(role, f"{role}: {MAY[role]}") for role in ROLES],
@@ -115,15 +115,15 @@ def _overview(ports: Ports, request: PageRequest, form: Form) -> Page:
     )
 
 
-def _ask(ports: Ports, request: PageRequest, verb: str, key_id: int, form: Form) -> Page:
-    key = ports.kb.access.show(ports.kb.access.name_of(key_id))
+def _ask(ports: Ports, request: PageRequest, verb: str, token_id: int, form: Form) -> Page:
+    token = ports.kb.access.show(ports.kb.access.name_of(token_id))
     return form_page(
         request,
-        "key_edit.html",
+        "token_edit.html",
         form,
         verb=verb,
-        key=key,
+        token=token,
         hours=HOURS,
         most_days=LONGEST.days,
-        is_own=key.key_id == request.user.key_id,
+        is_own=token.key_id == request.user.key_id,
     )

@@ -1,4 +1,4 @@
-"""The key that a server makes for its own user: it reads, and is nothing anywhere else."""
+"""The token that a server makes for its own user: it reads, and is nothing anywhere else."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from litestar.testing import TestClient
 
 from colmlm.api.app import create_app
-from colmlm.kb.access.local_key import LocalKey
+from colmlm.kb.access.local_token import LocalToken
 from colmlm.kb.principal import local_principal
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import CAPITAL, ORIGIN, Client
@@ -17,14 +17,14 @@ from tests.fakes import FakeEncoder
 
 
 @pytest.fixture
-def key() -> LocalKey:
-    return LocalKey()
+def token() -> LocalToken:
+    return LocalToken()
 
 
 @pytest.fixture
-def client(atlas: KnowledgeBase, encoder: FakeEncoder, key: LocalKey) -> Iterator[Client]:
-    app = create_app(atlas, encoder, LookupGenerator(atlas, encoder), local=key)
-    bearer = {"Authorization": f"Bearer {key.token}"}
+def client(atlas: KnowledgeBase, encoder: FakeEncoder, token: LocalToken) -> Iterator[Client]:
+    app = create_app(atlas, encoder, LookupGenerator(atlas, encoder), local=token)
+    bearer = {"Authorization": f"Bearer {token.secret}"}
     with TestClient(app, base_url=ORIGIN) as client:
         client.headers.update(bearer)
         yield client
@@ -42,36 +42,36 @@ def test_it_changes_nothing_and_does_not_see_the_past(client: Client, atlas: Kno
     why = {"reason": "because"}
     assert client.request("DELETE", "/v1/facts/1", json=why).status_code == 403
     assert client.post("/v1/facts", json={"question": "Q?", "value": "V", **why}).status_code == 403
-    for path in ("/v1/changes", "/v1/keys", "/v1/denials"):
+    for path in ("/v1/changes", "/v1/tokens", "/v1/denials"):
         assert client.get(path).status_code == 403, path
     assert client.post("/v1/lookups", json={"questions": [CAPITAL], "as_of": 1}).status_code == 403
     assert atlas.log.head_seq() == before
 
 
-def test_it_signs_no_browser_in(client: Client, key: LocalKey) -> None:
+def test_it_signs_no_browser_in(client: Client, token: LocalToken) -> None:
     ours = {"Origin": ORIGIN}
-    answer = client.post("/session", data={"key": key.token}, headers=ours, follow_redirects=False)
+    answer = client.post("/session", data={"key": token.secret}, headers=ours, follow_redirects=False)
     assert answer.status_code == 401 and "set-cookie" not in answer.headers
 
 
 def test_no_database_and_no_other_server_knows_it(
-    client: Client, key: LocalKey, atlas: KnowledgeBase, encoder: FakeEncoder
+    client: Client, token: LocalToken, atlas: KnowledgeBase, encoder: FakeEncoder
 ) -> None:
     assert client.get("/v1/facts").status_code == 200
-    assert not atlas.access.is_known(key.token)
+    assert not atlas.access.is_known(token.secret)
     names = {found.name for found in atlas.access.all()}
     assert str(local_principal()) not in names
-    for local in (None, LocalKey()):
+    for local in (None, LocalToken()):
         with TestClient(create_app(atlas, encoder, local=local), base_url=ORIGIN) as other:
-            bearer = {"Authorization": f"Bearer {key.token}"}
+            bearer = {"Authorization": f"Bearer {token.secret}"}
             assert other.get("/v1/facts", headers=bearer).status_code == 401
 
 
 def test_what_it_is_refused_is_denied_to_the_user_of_the_server(client: Client, atlas: KnowledgeBase) -> None:
-    assert client.get("/v1/keys").status_code == 403
+    assert client.get("/v1/tokens").status_code == 403
     (denial,) = atlas.log.denials(after=0, limit=10)
     assert denial.actor == str(local_principal())
 
 
-def test_it_shows_its_token_in_no_representation(key: LocalKey) -> None:
-    assert key.token not in repr(key) + repr(key.of_token(key.token))
+def test_it_shows_its_secret_in_no_representation(token: LocalToken) -> None:
+    assert token.secret not in repr(token) + repr(token.of_secret(token.secret))

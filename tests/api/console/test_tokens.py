@@ -1,4 +1,4 @@
-"""Keys made, rotated and revoked in the console, each token on one page and nowhere else."""
+"""Tokens made, rotated and revoked in the console, each secret on one page and nowhere else."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from tests.api.console.conftest import OpenPage
 pytestmark = pytest.mark.browser
 
 
-def works(address: str, token: str) -> bool:
-    answer = httpx.get(f"{address}/v1/facts", headers={"Authorization": f"Bearer {token}"}, timeout=30)
+def works(address: str, secret: str) -> bool:
+    answer = httpx.get(f"{address}/v1/facts", headers={"Authorization": f"Bearer {secret}"}, timeout=30)
     return answer.status_code == 200
 
 
 def shown(page: Page) -> str:
-    """The token on this page."""
-    return page.locator("#token").inner_text()
+    """The secret on this page."""
+    return page.locator("#secret").inner_text()
 
 
-def test_key_is_made_rotated_and_revoked(open_page: OpenPage, almanac: KnowledgeBase, address: str) -> None:
-    page = open_page("admin", "/console/keys", permissions=["clipboard-read", "clipboard-write"])
-    page.get_by_role("button", name="Make the key").click()
+def test_token_is_made_rotated_and_revoked(open_page: OpenPage, almanac: KnowledgeBase, address: str) -> None:
+    page = open_page("admin", "/console/tokens", permissions=["clipboard-read", "clipboard-write"])
+    page.get_by_role("button", name="Make the token").click()
     expect(page.locator("#name-mistake")).to_contain_text("may not be empty")
     page.get_by_label("Name", exact=True).fill("the admin")
     page.get_by_label("Requests a minute, at most").fill("600")
-    page.get_by_role("button", name="Make the key").click()
+    page.get_by_role("button", name="Make the token").click()
     expect(page.get_by_role("alert")).to_contain_text("is taken")
     page.get_by_label("Name", exact=True).fill("curator")
     page.get_by_label("Role").select_option("operator")
-    page.get_by_role("button", name="Make the key").click()
+    page.get_by_role("button", name="Make the token").click()
     first = shown(page)
     assert works(address, first)
     page.get_by_role("button", name="Copy").click()
@@ -45,29 +45,29 @@ def test_key_is_made_rotated_and_revoked(open_page: OpenPage, almanac: Knowledge
     expect(row).to_contain_text("600")
     assert first not in page.content() and first[:13] in row.inner_text()
     row.get_by_role("link", name="Rotate curator").click()
-    page.get_by_label("The token it has").select_option("ends at once")
-    page.get_by_role("button", name="Make another token").click()
+    page.get_by_label("The secret it has").select_option("ends at once")
+    page.get_by_role("button", name="Make another secret").click()
     second = shown(page)
     assert (works(address, first), works(address, second)) == (False, True)
 
     page.get_by_role("link", name="I have it").click()
     row.get_by_role("link", name="Revoke curator").click()
-    expect(page.get_by_role("heading", level=1)).to_have_text("Revoke the key curator?")
-    page.get_by_role("button", name="Revoke one key").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Revoke the token curator?")
+    page.get_by_role("button", name="Revoke one token").click()
     expect(page.locator(".note.good")).to_contain_text("curator is revoked")
     expect(row).to_contain_text("revoked")
     expect(row.get_by_role("link")).to_have_count(0)
     assert not works(address, second)
-    page.goto("/console/keys/2/rotate")
-    page.get_by_role("button", name="Make another token").click()
+    page.goto("/console/tokens/2/rotate")
+    page.get_by_role("button", name="Make another secret").click()
     expect(page.get_by_role("alert")).to_contain_text("revoked")
 
 
-def test_only_admins_see_keys_erasures_and_backups(open_page: OpenPage, almanac: KnowledgeBase) -> None:
+def test_only_admins_see_tokens_erasures_and_backups(open_page: OpenPage, almanac: KnowledgeBase) -> None:
     page = open_page("operator", "/console/facts")
     expect(page.get_by_role("button", name="Erase those chosen…")).to_have_count(0)
-    for place in ("API keys", "Erasures", "Backups"):
+    for place in ("Tokens", "Erasures", "Backups"):
         expect(page.get_by_role("link", name=place, exact=True)).to_have_count(0)
-    for path in ("keys", "erasures", "backups"):
+    for path in ("tokens", "erasures", "backups"):
         page.goto(f"/console/{path}")
-        expect(page.get_by_role("alert")).to_contain_text("Use a key")
+        expect(page.get_by_role("alert")).to_contain_text("Use a token")

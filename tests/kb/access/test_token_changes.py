@@ -1,4 +1,4 @@
-"""API keys are in the log too, and nothing that follows facts minds them."""
+"""Tokens are in the log too, and nothing that follows facts minds them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from colmlm.kb.access.api_keys import create_key, revoke_key, rotate_key
+from colmlm.kb.access.tokens import create_token, revoke_token, rotate_token
 from colmlm.kb.errors import ApiKeyEnded
 from colmlm.kb.principal import local_user
 from colmlm.kb.service import KnowledgeBase
@@ -19,17 +19,17 @@ KINDS = ["create-api-key", "rotate-api-key", "revoke-api-key"]
 
 
 def live_a_life(kb: KnowledgeBase) -> list[str]:
-    """Make a key, rotate and revoke it, and give its secrets."""
+    """Make a token, rotate and revoke it, and give its secrets."""
     with Session(kb.engine) as session, session.begin():
-        first = create_key(session, "laptop", "operator", actor="ann", rate_limit=7)
+        first = create_token(session, "laptop", "operator", actor="ann", rate_limit=7)
     with Session(kb.engine) as session, session.begin():
-        second = rotate_key(session, "laptop", grace=timedelta(hours=1), expires_in=timedelta(days=1))
-        revoke_key(session, "laptop")
+        second = rotate_token(session, "laptop", grace=timedelta(hours=1), expires_in=timedelta(days=1))
+        revoke_token(session, "laptop")
     return [first, second]
 
 
-def test_making_rotating_and_revoking_a_key_are_changes_without_its_secret(kb: KnowledgeBase) -> None:
-    tokens = live_a_life(kb)
+def test_making_rotating_and_revoking_a_token_are_changes_without_its_secret(kb: KnowledgeBase) -> None:
+    secrets = live_a_life(kb)
     made, rotated, revoked = kb.log.changes()
     assert [made.kind, rotated.kind, revoked.kind] == KINDS
     assert (made.actor, made.on_behalf_of, revoked.actor) == ("ann", "ann", local_user())
@@ -37,7 +37,7 @@ def test_making_rotating_and_revoking_a_key_are_changes_without_its_secret(kb: K
     with kb.engine.connect() as connection:
         log = " ".join(connection.scalars(text("SELECT change::text FROM change")))
         kept = connection.scalars(text("SELECT payload->'api_key' FROM change ORDER BY seq")).all()
-    assert not [part for token in tokens for part in (token, token[7:], token[:13]) if part in log]
+    assert not [part for secret in secrets for part in (secret, secret[7:], secret[:13]) if part in log]
     assert (kept[0]["role"], kept[0]["rate_limit"], kept[0]["expires_at"]) == ("operator", 7, None)
     assert kept[1]["expires_at"] is not None and kept[1]["previous_until"] is not None
     assert kb.upkeep.fsck().ok and kb.upkeep.fsck().changes_checked == 3
@@ -46,9 +46,9 @@ def test_making_rotating_and_revoking_a_key_are_changes_without_its_secret(kb: K
 def test_what_is_refused_or_undone_leaves_no_change(kb: KnowledgeBase) -> None:
     live_a_life(kb)
     with Session(kb.engine) as session, pytest.raises(ApiKeyEnded):
-        revoke_key(session, "laptop")
+        revoke_token(session, "laptop")
     with Session(kb.engine) as session:
-        create_key(session, "desktop", "reader")
+        create_token(session, "desktop", "reader")
     assert kb.log.head_seq() == 3
 
 

@@ -1,0 +1,110 @@
+"""Tokens, for admins: create, list, rotate and revoke them. A secret is in one response and nowhere else."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated, Literal
+
+from litestar import delete, get, post
+from litestar.params import JSONBody
+from msgspec import Meta
+
+from colmlm.api.door.idempotency import TELLS_SECRET
+from colmlm.api.door.rights import Right, needs
+from colmlm.api.errors import PROBLEMS
+from colmlm.api.ports import FromPorts
+from colmlm.api.schema.paging import Cursor, Limit, after_of, page
+from colmlm.api.schema.schemas import PathId
+from colmlm.api.wire.answers import Token, TokenWithSecret
+from colmlm.api.wire.pages import Page
+from colmlm.api.wire.requests import Request
+from colmlm.kb.access.records import LONGEST, MAX_RATE, TokenRecord
+
+_MAX_SECONDS = int(LONGEST.total_seconds())
+
+Role = Literal["decoder", "reader", "operator", "auditor", "trainer", "admin"]
+Seconds = Annotated[int, Meta(ge=1, le=_MAX_SECONDS)]
+ExpiresIn = Annotated[Seconds | None, Meta(description="Until it ends by itself; null: never")]
+
+
+class NewToken(Request, frozen=True, kw_only=True):
+    """A token to create. `rate_limit` is in requests per minute; null is the server's default."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=100, description="Whose; the actor of its edits")]
+    role: Role = "reader"
+    expires_in_seconds: ExpiresIn = None
+    rate_limit: Annotated[int, Meta(ge=1, le=MAX_RATE)] | None = None
+
+
+class Rotation(Request, frozen=True, kw_only=True):
+    """How long the old secret works beside the new one, and when the token expires, if that changes."""
+
+    grace_seconds: Annotated[int, Meta(ge=0, le=_MAX_SECONDS)] = 0
+    expires_in_seconds: ExpiresIn = None
+
+
+@get("/tokens", opt=needs(Right.admin), responses=PROBLEMS, sync_to_thread=True)
+def list_tokens(ports: FromPorts, cursor: Cursor = None, limit: Limit = 100) -> Page[Token]:
+    """List tokens.
+
+    In order of creation, with expired and revoked ones; never with a secret.
+    """
+    found = ports.kb.access.all(after=after_of(cursor, "tokens"), limit=limit + 1)
+    return page([_shown(token) for token in found], limit, "tokens", lambda token: (token.key_id,))
+
+
+@post("/tokens", opt=needs(Right.admin) | TELLS_SECRET, responses=PROBLEMS, sync_to_thread=True)
+def create_token(ports: FromPorts, data: JSONBody[NewToken]) -> TokenWithSecret:
+    """Make a token.
+
+    Its secret is in this response only.
+    """
+    ends = _span(data.expires_in_seconds)
+    secret, made = ports.kb.access.create(data.name, data.role, expires_in=ends, rate_limit=data.rate_limit)
+    return TokenWithSecret(token=_shown(made), secret=secret)
+
+
+@post(
+    "/tokens/{token_id:int}/rotate",
+    status_code=200,
+    opt=needs(Right.admin) | TELLS_SECRET,
+    responses=PROBLEMS,
+    sync_to_thread=True,
+)
+def rotate_token(ports: FromPorts, token_id: PathId, data: JSONBody[Rotation]) -> TokenWithSecret:
+    """Give a token another secret.
+
+    The secret is in this response only. Name, role and rate limit stay.
+    """
+    access = ports.kb.access
+    grace, ends = timedelta(seconds=data.grace_seconds), _span(data.expires_in_seconds)
+    secret, rotated = access.rotate(access.name_of(token_id), grace=grace, expires_in=ends)
+    return TokenWithSecret(token=_shown(rotated), secret=secret)
+
+
+@delete(
+    "/tokens/{token_id:int}",
+    status_code=200,
+    opt=needs(Right.admin),
+    responses=PROBLEMS,
+    sync_to_thread=True,
+)
+def revoke_token(ports: FromPorts, token_id: PathId) -> Token:
+    """Revoke a token.
+
+    It and every secret of it stop working for good, in every process.
+    """
+    access = ports.kb.access
+    return _shown(access.revoke(access.name_of(token_id)))
+
+
+HANDLERS = (list_tokens, create_token, rotate_token, revoke_token)
+
+
+def _span(seconds: int | None) -> timedelta | None:
+    return None if seconds is None else timedelta(seconds=seconds)
+
+
+def _shown(token: TokenRecord) -> Token:
+    kept = {name: getattr(token, name) for name in Token.__struct_fields__ if name != "state"}
+    return Token(state=token.state(), **kept)

@@ -1,0 +1,248 @@
+"""Tokens: who may call the API, with which secrets and rights. The functions never commit.
+
+A right is what a request needs, a role a named set of rights.
+
+A secret is 32 random bytes and is shown once. The database holds only its SHA-256: a slow password hash adds no
+security to a secret that can't be guessed, and would cost every request. Times are the database's, so that all
+processes agree on when a token ends.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import ColumnElement, delete, exists, func, or_, select, update
+from sqlalchemy.orm import Session
+
+from colmlm.kb.access.records import LONGEST, MAX_RATE, ROLES, TokenRecord
+from colmlm.kb.errors import ApiKeyEnded, ApiKeyNotFound, InvalidValue
+from colmlm.kb.log import audit
+from colmlm.kb.log.origin import current
+from colmlm.kb.tables import ApiKeyRow, BrowserSessionRow
+
+USE_WRITTEN_EVERY = timedelta(minutes=1)
+
+
+_WORKS = (
+    ApiKeyRow.revoked_at.is_(None),
+    or_(ApiKeyRow.expires_at.is_(None), ApiKeyRow.expires_at > func.now()),
+)
+_MARK = "colmlm_"  # a prefix by which secret scanners find a secret that was committed by mistake
+_SHOWN = len(_MARK) + 6  # characters of a secret that are shown, to distinguish tokens
+
+
+def create_token(
+    session: Session,
+    name: str,
+    role: str,
+    *,
+    actor: str | None = None,
+    expires_in: timedelta | None = None,
+    rate_limit: int | None = None,
+) -> str:
+    """Creates a token and gives its secret, which can't be read again, as only its digest is stored.
+
+    Raises `InvalidValue`.
+
+    This is a change of the log, as are a rotation and a revocation. `actor` is by default the principal.
+    """
+    _check_name(name)
+    if role not in ROLES:
+        raise InvalidValue("role", f"{role!r} is not one of {', '.join(ROLES)}")
+    if rate_limit is not None and not 1 <= rate_limit <= MAX_RATE:
+        raise InvalidValue("rate limit", f"{rate_limit} is not from 1 to {MAX_RATE} requests a minute")
+    pending = _begin(session, actor, f"make the token {name}, {role}")
+    if session.scalar(select(exists().where(ApiKeyRow.name == name))):
+        raise InvalidValue(
+            "name of the token", f"{name!r} is taken, by a revoked token too; the change log names tokens"
+        )
+    secret = new_secret()
+    token = ApiKeyRow(
+        name=name, key_hash=digest_of(secret), role=role, prefix=secret[:_SHOWN], rate_limit=rate_limit
+    )
+    if expires_in is not None:
+        token.expires_at = _ahead("expiry", expires_in)
+    session.add(token)
+    _append(session, pending, "create-api-key", token)
+    return secret
+
+
+def rotate_token(
+    session: Session,
+    name: str,
+    *,
+    actor: str | None = None,
+    grace: timedelta = timedelta(0),
+    expires_in: timedelta | None = None,
+) -> str:
+    """Gives a token a new secret. The one before it works for `grace` longer, and older ones no more.
+
+    `expires_in` moves the token's end, which also revives an expired token. Raises `ApiKeyNotFound` or `ApiKeyEnded`.
+    """
+    pending = _begin(session, actor, f"rotate the token {name}")
+    token = _held(session, name)
+    expired = token.expires_at is not None and token.expires_at <= _now(session)
+    if token.revoked_at is not None or (expired and expires_in is None):
+        raise ApiKeyEnded(name, "revoked" if token.revoked_at is not None else "expired")
+    secret = new_secret()
+    overlaps = grace > timedelta(0)
+    token.previous_hash = token.key_hash if overlaps else None
+    token.previous_until = _ahead("grace period", grace) if overlaps else None
+    token.previous_used_at = None
+    token.key_hash, token.prefix, token.rotated_at = digest_of(secret), secret[:_SHOWN], func.now()
+    _end_browser_sessions(session, token)
+    if expires_in is not None:
+        token.expires_at = _ahead("expiry", expires_in)
+    _append(session, pending, "rotate-api-key", token)
+    return secret
+
+
+def verify(session: Session, secret: str) -> TokenRecord | None:
+    """Gives the token of this secret, or None where the secret is unknown, or it or its token has ended.
+
+    The row is found by digest, which reveals nothing of the secret, and compared in constant time.
+    """
+    digest = digest_of(secret)
+    found = session.scalar(
+        select(ApiKeyRow).where(
+            or_(
+                ApiKeyRow.key_hash == digest,
+                (ApiKeyRow.previous_hash == digest) & (ApiKeyRow.previous_until > func.now()),
+            ),
+            *_WORKS,
+        )
+    )
+    if found is None:
+        return None
+    if hmac.compare_digest(found.key_hash, digest):
+        return _record(found)
+    previous = found.previous_hash or b""
+    return replace(_record(found), by_previous=True) if hmac.compare_digest(previous, digest) else None
+
+
+def working_token(session: Session, token_id: int) -> TokenRecord | None:
+    """Gives the token of this id, or None where it was revoked or has expired."""
+    found = session.scalar(select(ApiKeyRow).where(ApiKeyRow.id == token_id, *_WORKS))
+    return None if found is None else _record(found)
+
+
+def note_use(session: Session, token: TokenRecord) -> bool:
+    """Notes that the token was used now, by the secret it was found by; at most once a minute for all processes.
+
+    Says whether it wrote, so that the caller commits only then.
+    """
+    last = token.previous_used_at if token.by_previous else token.last_used_at
+    if last is not None and last > datetime.now(UTC) - USE_WRITTEN_EVERY:
+        return False
+    column = ApiKeyRow.previous_used_at if token.by_previous else ApiKeyRow.last_used_at
+    values = {"last_used_at": func.now()} | ({"previous_used_at": func.now()} if token.by_previous else {})
+    due = or_(column.is_(None), column <= func.now() - USE_WRITTEN_EVERY)
+    # A token whose row is locked by a rotation or revocation is skipped, since a request must not wait for that.
+    free = select(ApiKeyRow.id).where(ApiKeyRow.id == token.key_id, due).with_for_update(skip_locked=True)
+    written = update(ApiKeyRow).where(ApiKeyRow.id.in_(free)).values(values).returning(ApiKeyRow.id)
+    return session.scalar(written.execution_options(synchronize_session=False)) is not None
+
+
+def list_tokens(session: Session, *, after: int = 0, limit: int | None = None) -> list[TokenRecord]:
+    """Gives tokens past the id `after`, up to `limit`, in the order they were made, also expired and revoked ones."""
+    statement = select(ApiKeyRow).where(ApiKeyRow.id > after).order_by(ApiKeyRow.id).limit(limit)
+    return [_record(token) for token in session.scalars(statement)]
+
+
+def read_token(session: Session, name: str) -> TokenRecord:
+    """Gives the token of this name, also an expired or revoked one. Raises `ApiKeyNotFound`."""
+    return _record(_held(session, name))
+
+
+def name_of(session: Session, token_id: int) -> str:
+    """Gives the name of a token, also of an expired or revoked one. Raises `ApiKeyNotFound`."""
+    name = session.scalar(select(ApiKeyRow.name).where(ApiKeyRow.id == token_id))
+    if name is None:
+        raise ApiKeyNotFound(str(token_id))
+    return name
+
+
+def revoke_token(session: Session, name: str, *, actor: str | None = None) -> None:
+    """Ends a token and all its secrets, at commit and in every process. Raises `ApiKeyNotFound` or `ApiKeyEnded`."""
+    pending = _begin(session, actor, f"revoke the token {name}")
+    token = _held(session, name)
+    if token.revoked_at is not None:
+        raise ApiKeyEnded(name, "revoked")
+    token.revoked_at = func.now()
+    _end_browser_sessions(session, token)
+    _append(session, pending, "revoke-api-key", token)
+
+
+def _begin(session: Session, actor: str | None, reason: str) -> audit.Pending:
+    """Takes the log's lock before any row is locked, as every edit does, so that no two wait for each other."""
+    return audit.begin(session, actor or current().principal.name, reason)
+
+
+def _append(session: Session, pending: audit.Pending, kind: str, token: ApiKeyRow) -> None:
+    """Writes the token as it is now into the log, without anything of its secret."""
+    session.flush()
+    session.refresh(token)
+    times = {"expires_at": token.expires_at, "previous_until": token.previous_until}
+    kept = {"key_id": token.id, "name": token.name, "role": token.role, "rate_limit": token.rate_limit}
+    kept |= {name: None if at is None else at.astimezone(UTC).isoformat() for name, at in times.items()}
+    audit.append(session, pending, kind, payload={"api_key": kept})
+
+
+def _end_browser_sessions(session: Session, token: ApiKeyRow) -> None:
+    """Ends the token's browser sessions, so that their users sign in again, also where there is a grace period."""
+    session.execute(delete(BrowserSessionRow).where(BrowserSessionRow.api_key_id == token.id))
+
+
+def _held(session: Session, name: str) -> ApiKeyRow:
+    """Gives the token's row, locked, so that two edits of one token take turns."""
+    audit.check_text("name of the token", name)
+    token = session.scalar(select(ApiKeyRow).where(ApiKeyRow.name == name).with_for_update())
+    if token is None:
+        raise ApiKeyNotFound(name)
+    return token
+
+
+def _now(session: Session) -> datetime:
+    return session.scalars(select(func.now())).one()
+
+
+def _check_name(name: str) -> None:
+    audit.check_name("name of the token", name, limit=100)
+
+
+def _ahead(field: str, span: timedelta) -> ColumnElement[datetime]:
+    """Gives an expression (SQL) for the time `span` from now by the database's clock."""
+    if not timedelta(0) < span <= LONGEST:
+        raise InvalidValue(field, f"{span} is not between nothing and {LONGEST.days} days")
+    return func.now() + span
+
+
+def new_secret() -> str:
+    """Makes a secret that can't be guessed."""
+    return _MARK + secrets.token_urlsafe(32)
+
+
+def digest_of(secret: str) -> bytes:
+    """Gives the digest that is stored in place of a secret."""
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
+
+
+def _record(token: ApiKeyRow) -> TokenRecord:
+    return TokenRecord(
+        key_id=token.id,
+        name=token.name,
+        role=token.role,
+        prefix=token.prefix,
+        created_at=token.created_at,
+        expires_at=token.expires_at,
+        last_used_at=token.last_used_at,
+        rate_limit=token.rate_limit,
+        rotated_at=token.rotated_at,
+        previous_until=token.previous_until,
+        previous_used_at=token.previous_used_at,
+        revoked_at=token.revoked_at,
+    )
