@@ -9,6 +9,7 @@ import re
 
 import pypdfium2
 
+from colmlm.kb.corpus.raw.headings import heading
 from colmlm.kb.corpus.raw.text import Unreadable, normal
 
 _NOT_A_TITLE = re.compile(
@@ -20,7 +21,7 @@ _PASSWORD = pypdfium2.raw.FPDF_ERR_PASSWORD
 
 
 def read_pdf(data: bytes) -> tuple[str | None, str]:
-    """Gives the title in the file's metadata, where that looks like one, and the text. Raises `Unreadable`."""
+    """Gives the title in the file's metadata, or that of its first line, and the text. Raises `Unreadable`."""
     try:
         with pypdfium2.PdfDocument(data) as document:
             title = " ".join(document.get_metadata_value("Title").replace("\0", "").split())
@@ -34,7 +35,12 @@ def read_pdf(data: bytes) -> tuple[str | None, str]:
         raise Unreadable(
             f"{len(pages)} pages without a text layer, so probably scanned; run text recognition (OCR) on it first"
         )
-    return (None if not title or _NOT_A_TITLE.match(title) else title), normal(text)
+    text = normal(text)
+    if not title or _NOT_A_TITLE.match(title):
+        return heading(
+            text.replace("\n", "\n\n", 1)
+        ), text  # a line by itself is one that was short on the page
+    return title, text
 
 
 def _page_text(document: pypdfium2.PdfDocument, number: int) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, Refusal, parse_line, too_long, unstorable
+from colmlm.kb.corpus.raw.headings import heading
 from colmlm.kb.corpus.raw.records import parse_raw_line
 from colmlm.kb.corpus.raw.text import Unreadable, declared_encoding, decode, normal
 from colmlm.kb.corpus.raw.wire import Ask
@@ -93,9 +94,10 @@ def _document(ask: Ask, path: Path) -> AnnotatedDocument:
     if not data.strip():
         raise Unreadable("the file is empty")
     title, text = _text(ask.kind, data, ask.encoding)
+    text = normal(text)
     if title is None or unstorable(title) is not None:
-        title = _named(path)
-    return AnnotatedDocument(ask.external_id, normal(text), title=title, uri=path.as_uri())
+        title = heading(text) or _named(path)
+    return AnnotatedDocument(ask.external_id, text, title=title, uri=path.as_uri())
 
 
 def _text(kind: str, data: bytes, encoding: str | None) -> tuple[str | None, str]:

@@ -134,6 +134,35 @@ def test_the_lines_of_a_pdf_become_paragraphs(tmp_path: Path) -> None:
     assert document(tmp_path / "x.pdf", pdf(["Lima"], title="Microsoft Word - x.doc")).title == "x"
 
 
+@pytest.mark.parametrize(
+    ("text", "title"),
+    [
+        ("The lighthouse\n\nIt was built in 1871.\n", "The lighthouse"),
+        ("THE LIGHTHOUSE\n==============\nIt was built in 1871.\n", "THE LIGHTHOUSE"),
+        (
+            "The keeper of the light\nTitle: The lighthouse\nAuthor: H. Falk\n\nIt was built.\n",
+            "The lighthouse",
+        ),
+        ("\n\n  What was it?  \n\nA light.", "What was it?"),
+        ("It was built in 1871.\n\nIt stands.", "x"),
+        ("The lighthouse\nwas built in 1871.", "x"),
+        ("The lighthouse", "x"),
+        ("1871\n\nIt was built.", "x"),
+        ("So many words that this is no heading of a text but its first sentence\n\nIt was built.", "x"),
+    ],
+)
+def test_a_text_is_named_by_its_heading_or_else_by_its_file(tmp_path: Path, text: str, title: str) -> None:
+    got = document(tmp_path / "x.txt", text.encode())
+    assert (got.title, got.text) == (title, text)
+
+
+def test_a_page_without_a_title_is_named_by_its_first_heading(tmp_path: Path) -> None:
+    assert document(tmp_path / "x.md", b"## The lake\n\nIt is deep.\n").title == "The lake"
+    assert document(tmp_path / "x.html", b"<h2>The lake</h2><p>It is deep.").title == "The lake"
+    lines = ["The lighthouse", "The lighthouse of Lundvik was built in 1871 and"]
+    assert document(tmp_path / "x.pdf", pdf(lines)).title == "The lighthouse"
+
+
 def test_records_keep_their_ids_and_addresses(tmp_path: Path) -> None:
     records = [
         {"id": 7, "title": "Lima", "text": "Lima is <FACT>big</FACT>.\r\n", "url": "https://e.example/lima"},
