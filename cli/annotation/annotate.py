@@ -16,8 +16,8 @@ from colmlm.cli.asking import require_somebody
 from colmlm.cli.composition import annotators
 from colmlm.cli.composition.annotators import (
     Encoding,
-    NoQuestions,
     QuestionGeneratorPath,
+    Questions,
     RawPaths,
     SpanAnnotatorPath,
     SpanThreshold,
@@ -109,7 +109,7 @@ def annotate(
     annotator: Annotated[
         AnnotatorKind, typer.Option("--annotator", help="The two small models, or a chat endpoint.")
     ] = AnnotatorKind.light,
-    no_questions: NoQuestions = False,
+    questions: Questions = True,
     drop_unquestioned: Annotated[
         bool,
         typer.Option(
@@ -169,7 +169,7 @@ def annotate(
                 usage = _seed(runtime, job, options)
             else:
                 chosen = annotators.light(
-                    runtime, span_annotator, question_generator, asks=not no_questions, threshold=span_threshold,
+                    runtime, span_annotator, question_generator, asks=questions, threshold=span_threshold,
                     drop_unquestioned=drop_unquestioned,
                 )  # fmt: skip
                 _light(chosen, job)

@@ -11,8 +11,8 @@ from colmlm.cli.bases.protocol import Base
 from colmlm.cli.composition import annotators
 from colmlm.cli.composition.annotators import (
     Encoding,
-    NoQuestions,
     QuestionGeneratorPath,
+    Questions,
     RawPaths,
     SpanAnnotatorPath,
     SpanThreshold,
@@ -26,7 +26,7 @@ from colmlm.kb.nouns.contents import RawAddition
 ADD_EXAMPLES = examples(
     "colmlm corpus add handbook/ --corpus handbook",
     "colmlm corpus add minutes.pdf notes.md --corpus meetings --dry-run",
-    "colmlm corpus add articles.jsonl.gz --corpus wiki --no-questions",
+    "colmlm corpus add articles.jsonl.gz --corpus wiki --questions",
 )
 MOST_SHOWN = 20
 
@@ -39,7 +39,7 @@ def add(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Read everything, say what is new, and stop.")
     ] = False,
-    no_questions: NoQuestions = False,
+    questions: Questions = False,
     again: Annotated[
         bool,
         typer.Option("--again", help="Annotate what is there unchanged too: after a change of annotators."),
@@ -67,7 +67,7 @@ def add(
     base.use_checkpoint(checkpoint)
     how = RawAddition(
         encoding=encoding,
-        questions=not no_questions,
+        questions=questions,
         span_threshold=span_threshold,
         span_annotator=span_annotator,
         question_generator=question_generator,

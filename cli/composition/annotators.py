@@ -41,8 +41,12 @@ QuestionGeneratorPath = Annotated[
         help="Default: COLMLM_QUESTION_GENERATOR or the released one.",
     ),
 ]
-NoQuestions = Annotated[
-    bool, typer.Option("--no-questions", help="Find the facts only; they are looked up by their context.")
+Questions = Annotated[
+    bool,
+    typer.Option(
+        "--questions/--no-questions",
+        help="Write a question for each fact too: many times slower than finding it.",
+    ),
 ]
 Encoding = Annotated[
     str | None,

@@ -128,7 +128,7 @@ class Documents(Work, frozen=True, kw_only=True):
     upload_ids: Annotated[list[UploadId], Meta(min_length=1, max_length=100)]
     corpus: Name
     reason: Reason | None = None
-    questions: bool = True
+    questions: bool = False
     span_threshold: Share | None = None
     encoding: FileName | None = None
 

@@ -29,11 +29,11 @@ class RawAddition:
     """How raw documents are read, annotated and taken into a corpus.
 
     With `again` unchanged documents are annotated once more. `span_annotator` and `question_generator` are directories
-    (None: the released ones); without `questions` facts get none.
+    (None: the released ones); with `questions` every fact gets one.
     """
 
     encoding: str | None = None
-    questions: bool = True
+    questions: bool = False
     span_threshold: float | None = None
     span_annotator: Path | None = None
     question_generator: Path | None = None

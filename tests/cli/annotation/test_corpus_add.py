@@ -35,7 +35,7 @@ def test_documents_of_three_kinds_become_facts_that_can_be_cited(
         dry = run("corpus", "add", town, *INTO, "--dry-run")
     assert dry.code == 3 and (dry.json["new"], dry.json["facts"]) == (3, 0)
     assert kb.corpora.all() == [] and kb.keysets.all() == []
-    ran = run("corpus", "add", town, *INTO)
+    ran = run("corpus", "add", town, *INTO, "--questions")
     assert ran.code == 3 and ran.json["passed_over"] == {".png": 1}
     assert [refusal["document"] for refusal in ran.json["refusals"]] == ["noise.txt"]
     assert (ran.json["new"], ran.json["facts"], ran.json["citable"]) == (3, 3, True)
@@ -54,6 +54,17 @@ def test_documents_of_three_kinds_become_facts_that_can_be_cited(
     command = shlex.split(ran.json["try"])
     assert command[:3] == ["colmlm", "generate", f"Question: {OPENING} Answer:"]
     assert run(*command[1:], "--max-tokens", 4).code == 0
+
+
+@pytest.mark.parametrize("option", [(), ("--no-questions",)])
+def test_questions_are_written_only_where_they_are_asked_for(
+    run: Run, kb: KnowledgeBase, light: Annotators, town: Path, option: tuple[str, ...]
+) -> None:
+    light.question_generator.rename(light.question_generator.with_name("away"))
+    added = run("corpus", "add", town, *INTO, *option).json
+    assert (added["facts"], added["citable"]) == (3, True)
+    assert {fact.question for fact in kb.facts.find()} == {None}
+    assert run("corpus", "add", town, *INTO, "--again", "--questions").code == 7
 
 
 def test_unchanged_files_are_passed_over_and_a_changed_one_replaces_its_document(
@@ -76,7 +87,7 @@ def test_unchanged_files_are_passed_over_and_a_changed_one_replaces_its_document
     assert kb.keysets.all()[0].num_unkeyed == 0
     with light.gone():
         assert run("corpus", "add", town, "--corpus", "town", "--again").code == 7
-    spoken = run("corpus", "add", town, "--corpus", "town", "--again").out
+    spoken = run("corpus", "add", town, "--corpus", "town", "--again", "--questions").out
     assert "can be cited now" in spoken and "Try: colmlm generate" in spoken
 
 
