@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from colmlm.model.annotate.tasks import QuestionTask, SpanTask
 
 Config = TypeVar("Config", SpanConfig, QuestionConfig)
+DENSITY = 16.0  # facts per 100 words: denser ones are rarely asked for
 
 app = typer.Typer(
     help="Train, release and measure the annotators that mark facts and ask about them.",
@@ -76,7 +77,10 @@ Dense = Annotated[
 ]
 Demo = Annotated[bool, typer.Option("--demo/--no-demo", help="Also train on the demo corpus.")]
 HoldOut = Annotated[
-    int, typer.Option("--hold-out", min=0, help="Leave this many documents of the SQuAD files out.")
+    int,
+    typer.Option(
+        "--hold-out", min=0, help="Leave this many documents out: of the SQuAD files, or else of the others."
+    ),
 ]
 Epochs = Annotated[
     float | None,
@@ -111,20 +115,28 @@ def train_spans(
     held_out: HoldOut = 0,
     epochs: Epochs = None,
     max_minutes: MaxMinutes = None,
+    per_100_words: Annotated[
+        float,
+        typer.Option(
+            "--per-100-words", callback=positive, help="How many facts the threshold lets 100 words have."
+        ),
+    ] = DENSITY,
     settings: Settings = None,
     name: Name = None,
     as_json: AsJson = False,
 ) -> None:
     """Train the span annotator. Words outside the spans of a SQuAD file weigh less, since they may be facts too.
 
-    With --hold-out the threshold is set where the exact F1 on those documents is highest.
+    With --hold-out the threshold is set to --per-100-words facts in those documents.
     """
     from colmlm.model.annotate.report import calibrate
     from colmlm.model.annotate.span_training import Annotated as Corpus
     from colmlm.model.annotate.tasks import SpanTask
 
-    sparse, kept_back = _split(squad or [], held_out)
+    sparse, kept_back = _split(squad or [], held_out if squad else 0)
     dense = _dense(annotated or [], demo)
+    if not squad:
+        dense, kept_back = _held_out(dense, held_out)
     config = _changed(SPAN_PRESETS[preset](), settings, epochs, max_minutes)
     _require([*sparse, *dense], "facts")
     corpora = [Corpus(sparse, dense=False), Corpus(dense, dense=True)]
@@ -133,7 +145,7 @@ def train_spans(
         task = SpanTask(config, corpora, cache, name or out.name)
         _run(task, out)
         if kept_back:
-            calibrate(out, cache, kept_back)
+            calibrate(out, cache, kept_back, per_100_words)
     _report(out, as_json)
 
 
@@ -236,12 +248,17 @@ def evaluate(
 
 def _split(squad: list[Path], held_out: int) -> tuple[list[AnnotatedDocument], list[AnnotatedDocument]]:
     """Splits the documents of SQuAD files into those to use, and `held_out` ones that are drawn at random."""
+    return _held_out([document for path in squad for document in _readable(read_squad(path))], held_out)
+
+
+def _held_out(
+    documents: list[AnnotatedDocument], count: int
+) -> tuple[list[AnnotatedDocument], list[AnnotatedDocument]]:
     from colmlm.model.training.steps import hold_out
 
-    documents = [document for path in squad for document in _readable(read_squad(path))]
-    if held_out and held_out >= len(documents):
-        raise typer.BadParameter(f"cannot leave {held_out} of {len(documents)} documents out.")
-    return hold_out(documents, held_out)
+    if count and count >= len(documents):
+        raise typer.BadParameter(f"cannot leave {count} of {len(documents)} documents out.")
+    return hold_out(documents, count)
 
 
 def _dense(annotated: list[Path], demo: bool) -> list[AnnotatedDocument]:
@@ -310,6 +327,16 @@ def _show(measured: AnnotatorMeasures) -> None:
             for how, part in (("exact", quality.exact), ("overlap", quality.overlap))
         ]
         print_table(["spans", "precision", "recall", "F1"], rows)
+        columns = [
+            "facts per 100 words",
+            "threshold",
+            "marked",
+            "a fact",
+            "verbatim",
+            "overlap one",
+            "in one",
+        ]
+        print_table(columns, [list(asdict(each).values()) for each in measured.spans.coverage])
         say(
             f"{quality.found} found, {quality.verbatim:.1%} verbatim, "
             f"{measured.spans.seconds_per_1000_tokens} s per 1,000 tokens"

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, check_spans
 from colmlm.model.annotate.bio import Span
 from colmlm.model.annotate.questions import GeneratedQuestion, QuestionGenerator, SpannedText
-from colmlm.model.annotate.spans import Tagged
 from colmlm.model.evaluate.recall import Encodes, Recall, recall
 
 THRESHOLDS = (
@@ -83,12 +82,6 @@ def span_quality(documents: Sequence[AnnotatedDocument], found: Sequence[Sequenc
         overlap=_agreement(met, num_found, reached, num_marked),
         verbatim=_share(held, num_found),
     )
-
-
-def best_threshold(documents: Sequence[AnnotatedDocument], tagged: Sequence[Tagged]) -> float:
-    """Finds the threshold with the highest exact F1 on these documents; of equals the lowest, which finds most."""
-    scores = {t: span_quality(documents, [text.spans(t) for text in tagged]).exact.f1 for t in THRESHOLDS}
-    return max(scores, key=lambda t: (scores[t], -t))
 
 
 def round_trip(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -14,11 +13,6 @@ from colmlm.model.annotate.checks import Rejected, Reviewed, review
 BATCH = 8  # the number of documents whose spans are found together
 
 Offsets = tuple[int, int]
-
-_LOOSE_BEGINNING = re.compile(r"\s*(?:(?:and|or)\s+)?")
-_LOOSE_END = re.compile(
-    r"(?:(?<=\S)[\s,;]+(?:a|an|and|as|at|but|by|for|from|in|into|of|on|or|than|the|to|which|who|with))*\s*$"
-)
 
 
 class QuestionAndAnswer(Protocol):
@@ -77,8 +71,7 @@ class Annotator:
 
     def _document(self, document: AnnotatedDocument, found: Sequence[Offsets]) -> Reviewed:
         text = document.text
-        narrowed = (narrow(text, start, end) for start, end in found)
-        spans = [FactSpan(start, end, text[start:end]) for start, end in narrowed]
+        spans = [FactSpan(start, end, text[start:end]) for start, end in found]
         sound, refusals = check_spans(document.external_id, text, spans)
         rejected = tuple(
             Rejected(r.document, r.offset, r.offset, "span", f"The span is refused: {r.reason}.")
@@ -102,10 +95,3 @@ class Annotator:
                 yield span
             else:
                 yield replace(span, question=one.question.strip() or None, answer=one.answer.strip() or None)
-
-
-def narrow(text: str, start: int, end: int) -> Offsets:
-    """Trims what cannot be part of a span at its ends: blanks, "and" before it, a preposition after it, and so on."""
-    loose = _LOOSE_BEGINNING.match(text, start, end)
-    begin = loose.end() if loose else start
-    return begin, begin + len(_LOOSE_END.sub("", text[begin:end]))

@@ -35,7 +35,7 @@ def minilm() -> SpanConfig:
         epochs=1,
         batch=16,
         max_length=256,
-        overlap=64,
+        overlap=32,
         outside_weight=0.5,
         lora_rank=32,
         lora_alpha=64,

@@ -10,12 +10,12 @@ from time import perf_counter
 
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.model.annotate.checkpoint import AnnotatorConfig
+from colmlm.model.annotate.coverage import Coverage, coverage, coverage_curve, threshold_for
 from colmlm.model.annotate.evaluate import (
     THRESHOLDS,
     Agreement,
     PrefixGain,
     SpanQuality,
-    best_threshold,
     passage,
     prefix_gain,
     round_trip,
@@ -35,12 +35,16 @@ OnDocuments = Callable[[int, int | None], None]
 
 @dataclass(frozen=True, slots=True)
 class SpanReport:
-    """Figures of the span annotator. `exact_by_threshold` has those of other thresholds."""
+    """Figures of the span annotator. `exact_by_threshold` has those of other thresholds.
+
+    `coverage` says how much of what is marked is a fact, at its own threshold and at those of other numbers of facts.
+    """
 
     annotator: str
     threshold: float
     quality: SpanQuality
     exact_by_threshold: dict[str, Agreement]
+    coverage: list[Coverage]
     seconds_per_1000_tokens: float
 
 
@@ -90,10 +94,12 @@ def measure(
     )
 
 
-def calibrate(directory: Path, cache: Path, documents: Sequence[AnnotatedDocument]) -> float:
-    """Sets the threshold of the span annotator in `directory` by documents it was not trained on."""
+def calibrate(
+    directory: Path, cache: Path, documents: Sequence[AnnotatedDocument], per_100_words: float
+) -> float:
+    """Sets the threshold of the span annotator in `directory` to so many facts, in documents it was not trained on."""
     tagged = SpanAnnotator.load(directory, cache).tag([document.text for document in documents])
-    threshold = best_threshold(documents, tagged)
+    threshold = threshold_for(tagged, per_100_words)
     config = AnnotatorConfig.load(directory)
     reading = config.reading | {"threshold": threshold}
     training = config.training | {"threshold_documents": len(documents)}
@@ -109,11 +115,13 @@ def _spans(annotator: SpanAnnotator, documents: Sequence[AnnotatedDocument], tok
     found = [text.spans(annotator.threshold) for text in tagged]
     seconds = perf_counter() - started
     curve = {str(t): span_quality(documents, [text.spans(t) for text in tagged]).exact for t in THRESHOLDS}
+    marked = [[(span.start, span.end) for span in document.facts] for document in documents]
     return SpanReport(
         annotator=annotator.config.name,
         threshold=annotator.threshold,
         quality=span_quality(documents, found),
         exact_by_threshold=curve,
+        coverage=[coverage(texts, marked, found, annotator.threshold), *coverage_curve(marked, tagged)],
         seconds_per_1000_tokens=round(1000 * seconds / tokens, 3),
     )
 

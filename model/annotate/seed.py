@@ -17,8 +17,9 @@ from pathlib import Path
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.model.annotate.checks import Fault, Rejected, Reviewed, review, spans_of
 from colmlm.model.annotate.chunks import CHUNK_TOKENS, chunks
-from colmlm.model.annotate.pipeline import narrow
 from colmlm.model.annotate.results import Results
+from colmlm.model.annotate.whole import narrow
+from colmlm.model.annotate.wholes import Wholes
 from colmlm.model.lm.chat_endpoint import (
     Chat,
     ConversationRefused,
@@ -61,6 +62,7 @@ def annotate(
     conversation = _Conversation(chat, [{"role": "system", "content": system_prompt(document.title)}])
     spans: list[FactSpan] = []
     rejected: list[Rejected] = []
+    wholes = Wholes(document.text)
     for start, end in chunks(document.text, chunk_tokens):
         found, reply = conversation.annotated(document.text[start:end])
         if isinstance(found, Fault):
@@ -70,7 +72,7 @@ def annotate(
                 )
             )
             continue
-        spans += (_placed(document.text, span, start) for span in found)
+        spans += (_placed(document.text, span, start, wholes) for span in found)
     rejected += (
         Rejected(document.external_id, s.start, s.end, "form", "The tag has no question.", s.value)
         for s in spans
@@ -80,9 +82,9 @@ def annotate(
     return Reviewed(reviewed.document, (*rejected, *reviewed.rejected)), conversation.usage
 
 
-def _placed(text: str, span: FactSpan, offset: int) -> FactSpan:
+def _placed(text: str, span: FactSpan, offset: int, wholes: Wholes) -> FactSpan:
     """Moves the span of a chunk to its place in the document, without blanks at its ends."""
-    start, end = narrow(text, span.start + offset, span.end + offset)
+    start, end = narrow(text, span.start + offset, span.end + offset, wholes)
     return replace(span, start=start, end=end, value=text[start:end])
 
 

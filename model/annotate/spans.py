@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from colmlm.model.annotate.base import SPANS
 from colmlm.model.annotate.bio import Span, best_tags, spans_of
 from colmlm.model.annotate.checkpoint import Loaded, load
+from colmlm.model.annotate.whole import whole_spans
+from colmlm.model.annotate.wholes import Wholes
 from colmlm.model.annotate.windows import Words, WordTokenizer, WordWindow, windows
 from colmlm.model.lm.language_model import length_groups
 
@@ -28,10 +30,12 @@ class Tagged:
     text: str
     words: list[Span]
     log_probs_N3: NDArray[np.float32]
+    wholes: Wholes
 
     def spans(self, threshold: float) -> list[Span]:
-        """Gives the spans at a threshold: sorted, without overlap, trimmed."""
-        return spans_of(self.text, self.words, best_tags(self.log_probs_N3, threshold))
+        """Gives the spans at a threshold: sorted, without overlap, trimmed, and completed to wholes."""
+        tagged = spans_of(self.text, self.words, best_tags(self.log_probs_N3, threshold))
+        return whole_spans(self.text, tagged, self.wholes)
 
 
 class SpanAnnotator:
@@ -67,7 +71,7 @@ class SpanAnnotator:
         """Computes the tags' probabilities of every word, from which spans at any threshold follow."""
         encoded = [self.tokenizer.encode(text) for text in texts]
         tagged = [
-            Tagged(text, e.words, np.zeros((len(e.words), 3), dtype=np.float32))
+            Tagged(text, e.words, np.zeros((len(e.words), 3), dtype=np.float32), Wholes(text))
             for text, e in zip(texts, encoded, strict=True)
         ]
         reads = [(i, w) for i, e in enumerate(encoded) for w in windows(e, self.window, self.overlap)]

@@ -10,7 +10,6 @@ import pytest
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.model.annotate.evaluate import (
     Agreement,
-    best_threshold,
     passage,
     prefix_gain,
     round_trip,
@@ -18,7 +17,6 @@ from colmlm.model.annotate.evaluate import (
 )
 from colmlm.model.annotate.prompts import GeneratedQuestion
 from colmlm.model.annotate.questions import QuestionGenerator
-from colmlm.model.annotate.spans import Tagged
 
 TEXT = "Lima is old. Cusco is older. 1981 is late."
 LIMA, CUSCO, YEAR = (0, 4), (13, 18), (29, 33)
@@ -49,15 +47,6 @@ def test_spans_that_touch_do_not_overlap_and_none_found_is_no_error():
 def test_a_span_that_a_corpus_would_refuse_is_not_verbatim():
     wrong = [(4, 5), (8, 20), (13, 18), (40, 99)]  # blank, sound, overlapping, outside
     assert span_quality([document(LIMA)], [wrong]).verbatim == 0.25
-
-
-def test_the_best_threshold_is_the_one_of_the_highest_f1_that_finds_most():
-    words = [LIMA, CUSCO, YEAR]
-    inside = np.array([0.9, 0.62, 0.31])
-    tagged = [Tagged(TEXT, words, np.log(np.stack([1 - inside, inside, np.full(3, 1e-9)], axis=1)))]
-    assert best_threshold([document(LIMA, CUSCO)], tagged) == 0.35
-    assert best_threshold([document(LIMA)], tagged) == 0.65
-    assert best_threshold([document(*words)], tagged) == 0.05
 
 
 class ByLetter:

@@ -1,0 +1,206 @@
+"""Stretches of a text that say one thing only as a whole: names, numbers with their units, dates, quoted titles.
+
+Rules and no model; made for English. They overlap ("the song “March 3, 1911”"), and then they are one.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+
+from colmlm.model.annotate.bio import Span
+
+MOST_NAMES = 7  # words of a name; a longer run of capitals is a heading
+MOST_QUOTED = 8  # words of a quoted title; a longer quotation is speech, and parts of it are facts
+
+_MONTH = (
+    r"(?:January|February|March|April|May|June|July|August|September|October|November|December"
+    r"|Jan\.?|Feb\.?|Mar\.?|Apr\.?|Jun\.?|Jul\.?|Aug\.?|Sept?\.?|Oct\.?|Nov\.?|Dec\.?)"
+)
+_ERA = r"(?:\s?(?:BCE|BC|CE|AD|B\.C\.E?\.?|A\.D\.)(?!\w))"
+_DAY = r"\d{1,2}(?:st|nd|rd|th)?"
+_YEAR = r"\d{3,4}(?!\w)"
+_DATE = re.compile(
+    rf"(?<!\w)(?:{_DAY}(?:\s?[-–]\s?{_DAY})?\s(?:of\s)?{_MONTH}(?:,?\s(?:of\s)?{_YEAR}{_ERA}?)?(?!\w)"
+    rf"|{_MONTH}\s{_DAY}(?:\s?[-–]\s?{_DAY})?(?!\w)(?:,?\s{_YEAR}{_ERA}?)?"
+    rf"|{_MONTH},?\s(?:of\s)?{_YEAR}{_ERA}?"
+    rf"|(?:AD|CE)\s\d{{1,4}}(?!\w)|\d{{1,5}}{_ERA}"
+    rf"|\w+(?:st|nd|rd|th)[\s-]centur(?:y|ies)(?!\w){_ERA}?|\d{{1,2}}(?::\d\d)?\s?[ap]\.?m\.?(?!\w))"
+)
+_SCALE = r"(?:hundred|thousand|million|billion|trillion|dozen)"
+_UNIT = (
+    r"(?:percent|per\scent|percentage\spoints?|%|‰|°\s?[CFK]?"
+    r"|(?:square|cubic|metric|nautical)\s\w+|sq\.?\s?(?:mi|km|ft|m)\.?"
+    r"|(?:milli|centi|kilo|mega|giga|tera|micro|nano)?(?:met(?:er|re)|gram|lit(?:er|re)|watt|volt|hertz|byte|joule|bit)s?"
+    r"|tons?|tonnes?|miles?|mi|feet|foot|ft|inch(?:es)?|yards?|yd|acres?|hectares?|ha|pounds?|lbs?|ounces?|oz|gallons?"
+    r"|[kcmµn]?m[²³23]?|km[²³]?/?h?|mph|kph|[kmµ]?g|m?l|[kMG]?Hz|[kMGT]?[wW]h?|k?V|[KMGT]i?B|[kM]?J|K|AU"
+    r"|seconds?|minutes?|hours?|days?|weeks?|months?|years?|decades?|centuries|degrees?"
+    r"|dollars?|euros?|cents?|pence|francs?|yen|rupees?|roubles?|rubles?|marks)(?![\w])"
+)
+_SPELLED = (
+    r"(?i:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|(?:thir|four|fif|six|seven|eigh|nine)teen"
+    r"|(?:twen|thir|for|fif|six|seven|eigh|nine)ty(?:-(?:one|two|three|four|five|six|seven|eight|nine))?)"
+)
+_DIGITS = r"\d+(?:[.,:]\d+)*"
+_NUMBER = re.compile(
+    rf"(?:(?<![\w.,])[-−+±](?=\d))?(?:(?:US|A|C|HK|NZ)?[$£€¥₹]\s?)?{_DIGITS}(?:[/⁄-]\d+|\s?[–-]\s?{_DIGITS})*(?:st|nd|rd|th|s)?"
+    rf"(?:[\s-]{_SCALE}(?!\w))*(?:[\s-]?{_UNIT})?"
+    rf"|(?<!\w){_SPELLED}(?:[\s-]{_SCALE}(?!\w))+(?:[\s-]{_UNIT})?|(?<!\w){_SPELLED}[\s-]{_UNIT}",
+)
+_YEARS = re.compile(r"\d{4}\s?[-–]\s?\d{4}")
+_NUMERAL = re.compile(rf"\d{{1,4}}(?![\w.,:/–%°-]*\d)(?!\w|[\s-]?(?:{_UNIT}|{_SCALE}(?!\w)))")
+_QUOTATION = re.compile(r"“([^“”\n]{1,80})”|(?<!\w)\"(?=\S)([^\"\n]{1,80})(?<=\S)\"(?!\w)|«([^«»\n]{1,80})»")
+_SUFFIX = (
+    r"(?:based|born|led|era|style|speaking|owned|adjusted|nominated|winning)\b"  # "London-based" names London
+)
+_WORD = re.compile(rf"[^\W_](?:[\w\u0300-\u036f]|[-‐‑'’&](?!{_SUFFIX})(?=[^\W_]))*")
+_POSSESSIVE = re.compile(r"['’]s?$")
+_INITIALS = re.compile(r"(?:[^\W\d_]\.){2,}")
+_BETWEEN = re.compile(r"[ \u00a0]|\.[ \u00a0]?|[ \u00a0]&[ \u00a0]")
+_ABBREVIATED = "dr mr mrs ms st jr sr lt gen col sgt capt rev prof no mt ft"
+_BEFORE_POINT = frozenset(_ABBREVIATED.split())
+_SENTENCE_ENDS = re.compile(r"(?:^|[.!?:;\n•*|])[\s\"“”'‘’»)\]]*$")
+# Words that begin a sentence with a capital and are no part of the name that follows.
+_OPENING_WORDS = """
+    a about above according across after again against all along already also although among an and another any are
+    around as at back be because been before behind below beneath beside besides between beyond both but by can close
+    could currently despite did do does down due during each earlier eight either eventually even every except few
+    finally first five for former formerly four from further given had has have he hence her here his how however i if
+    in including indeed initially inside instead into is it its just last later like many may meanwhile more moreover
+    most much my near neither nevertheless next nine no nor not now of off often on once one only onto opposite or
+    originally other others our out outside over overall part per perhaps previously prior rather recently second seven
+    several she should similarly since six so some sometimes soon still subsequently such ten than that the their them
+    then there therefore these they third this those though three through throughout thus till to today together
+    toward towards two under unless unlike until up upon using was we were what when whenever where whereas whether
+    which while who whom whose why will with within without would yet you your
+"""
+_OPENERS = frozenset(_OPENING_WORDS.split())
+
+
+class Wholes:
+    """The wholes of one text: sorted, without overlap; none of them is to be cut."""
+
+    def __init__(self, text: str) -> None:
+        quotations = list(_quotations(text))
+        self.spans = _united([*_words(text), *_numbers(text), *_names(text), *quotations])
+        self._starts, self._ends = _columns(self.spans)
+        self._openings, self._closings = _columns([(start - 1, end + 1) for start, end in quotations])
+
+    def around(self, start: int, end: int) -> Span:
+        """Gives the span with every whole that it cuts, and with both quotation marks where it has one."""
+        wider = self._quoted(*self._uncut(start, end))
+        while wider != (start, end):
+            start, end = wider
+            wider = self._quoted(*self._uncut(start, end))
+        return wider
+
+    def at(self, place: int) -> Span:
+        """Gives the whole that the character at `place` is in, or that character."""
+        n = bisect_right(self._starts, place) - 1
+        return self.spans[n] if n >= 0 and place < self._ends[n] else (place, place + 1)
+
+    def _uncut(self, start: int, end: int) -> Span:
+        first, last = bisect_right(self._ends, start), bisect_left(self._starts, end) - 1
+        if first < len(self.spans):
+            start = min(start, self._starts[first])
+        if last >= 0:
+            end = max(end, self._ends[last])
+        return start, end
+
+    def _quoted(self, start: int, end: int) -> Span:
+        for n in range(bisect_right(self._closings, start), bisect_left(self._openings, end)):
+            opening, closing = self._openings[n], self._closings[n]
+            if start <= opening and end < closing:
+                end = closing
+            elif opening < start and closing <= end:
+                start = opening
+        return start, end
+
+
+def _columns(spans: Sequence[Span]) -> tuple[list[int], list[int]]:
+    return [start for start, _ in spans], [end for _, end in spans]
+
+
+def _united(spans: Iterable[Span]) -> list[Span]:
+    """Makes one span of those that overlap; gives them in order."""
+    united: list[Span] = []
+    for start, end in sorted(spans):
+        if united and start < united[-1][1]:
+            united[-1] = (united[-1][0], max(end, united[-1][1]))
+        else:
+            united.append((start, end))
+    return united
+
+
+def _words(text: str) -> Iterator[Span]:
+    """Yields words, whole with their hyphens and apostrophes, but without a possessive."""
+    for found in _WORD.finditer(text):
+        start, end = found.span()
+        possessive = _POSSESSIVE.search(text, start, end)
+        yield start, possessive.start() if possessive and possessive.start() > start else end
+
+
+def _numbers(text: str) -> Iterator[Span]:
+    """Yields numbers with their currency, scale and unit, dates, and initials; of "1914-1918" each year is a whole."""
+    for found in _NUMBER.finditer(text):
+        if _YEARS.fullmatch(found.group()) is None:
+            yield found.span()
+    yield from (found.span() for pattern in (_DATE, _INITIALS) for found in pattern.finditer(text))
+
+
+def _quotations(text: str) -> Iterator[Span]:
+    """Yields the titles in quotation marks, without these."""
+    for found in _QUOTATION.finditer(text):
+        start, end = found.span(found.lastindex or 0)
+        if _is_title(text[start:end].split()):
+            yield start, end
+
+
+def _is_title(said: Sequence[str]) -> bool:
+    """Says whether quoted words are a title and not speech: few, or most that are longer than "with" capitalised."""
+    long = [word[0].isupper() for word in said if len(word) > 4]
+    return len(said) <= 3 or (len(said) <= MOST_QUOTED and 2 * sum(long) > len(long))
+
+
+def _names(text: str) -> Iterator[Span]:
+    """Yields runs of capitalised words; a number ends a run and is part of it ("Apollo 11")."""
+    run: list[Span] = []
+    for start, end in _words(text):
+        if run and not _joins(text, run[-1], (start, end)):
+            yield from _run(run)
+            run = []
+        if text[start].isupper() and (run or not _opens(text, start, end)):
+            run.append((start, end))
+            continue
+        if run and _NUMERAL.match(text, start) and not _is_opener(text, *run[-1]):
+            run.append((start, end))
+        yield from _run(run)
+        run = []
+    yield from _run(run)
+
+
+def _run(run: Sequence[Span]) -> Iterator[Span]:
+    if 1 < len(run) <= MOST_NAMES:
+        yield run[0][0], run[-1][1]
+
+
+def _joins(text: str, before: Span, word: Span) -> bool:
+    """Says whether a name can go on with a word after one of its words."""
+    between = text[before[1] : word[0]]
+    if not _BETWEEN.fullmatch(between):
+        return False
+    if between[0] != ".":
+        return True
+    said = text[before[0] : before[1]]
+    return (len(said) == 1 and not _is_opener(text, *word)) or said.lower() in _BEFORE_POINT
+
+
+def _opens(text: str, start: int, end: int) -> bool:
+    """Says whether a word has its capital from beginning a sentence, and not from being a name."""
+    return _is_opener(text, start, end) and _SENTENCE_ENDS.search(text, max(0, start - 8), start) is not None
+
+
+def _is_opener(text: str, start: int, end: int) -> bool:
+    word = text[start:end].lower()
+    return word in _OPENERS or word.endswith("ly")
