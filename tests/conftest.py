@@ -29,7 +29,10 @@ from tests.places import PYTHONPATH
 
 DEBIAN = Path("/usr/lib/postgresql/15/bin")
 TEMPLATE = "colmlm_template"
-ON_THE_OLDEST_TOO = {f"test_{name}" for name in ("database", "erasure", "ingest", "keysets", "attribution")}
+ON_THE_OLDEST_TOO = {
+    f"test_{name}"
+    for name in ("database", "erasure", "ingest", "keysets", "attribution", "sentences", "words")
+}
 
 
 def pytest_configure() -> None:

@@ -119,6 +119,7 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "encode": "Time the keys of a corpus beside the bare forward pass.",
             "decode": "Time greedy decoding beside `transformers.generate`, one prompt and eight at once.",
             "query": "Time how each method forms a query at gold lookups, in turns.",
+            "words": "Measure the search for sentences by words, beside bm25s where they are SQuAD's.",
             "train": "Time an optimiser step with the joint loss beside transformers' Trainer.",
             "store": "Measure ingest, lookup, delete, forget and reopen on synthetic keys with exact ground truth.",
         },

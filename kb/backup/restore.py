@@ -21,6 +21,7 @@ from colmlm.kb.backup.newer_log import NewerLog, read_newer_log
 from colmlm.kb.backup.write import Archive, Backup, Heard, open_backup, tables
 from colmlm.kb.erasure.verbs import erase_facts
 from colmlm.kb.errors import BackupRefused, DatabaseNotEmpty, NewerLogNeeded
+from colmlm.kb.facts import sentences
 from colmlm.kb.facts.edits import delete_facts
 from colmlm.kb.keys import keysets
 from colmlm.kb.log import audit
@@ -93,6 +94,7 @@ def restore_backup(
             raise NewerLogNeeded(backup.seq, backup.at)
         _require_empty(session)
         _fill(session, archive, on_bytes)
+        sentences.write_all(session)
         _require_log(session, archive)
         report = _catch_up(session, backup, newer, actor, reapply_deletes, without_later_erasures)
         session.rollback() if dry_run else session.commit()

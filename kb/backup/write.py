@@ -31,7 +31,7 @@ from colmlm.kb.errors import BackupRefused, SignatureRefused
 from colmlm.kb.log import audit, signing
 from colmlm.kb.log.witness import hash_at
 from colmlm.kb.store.database import connection_of, head_revision
-from colmlm.kb.tables import FactKeyRow, JobRow, TableRow
+from colmlm.kb.tables import FactKeyRow, JobRow, SentenceRow, TableRow
 
 if TYPE_CHECKING:
     from colmlm.kb.store.store import Store
@@ -72,9 +72,13 @@ class Backup:
     rows: dict[str, int]
 
 
+# Jobs belong to an installation; sentences follow from the texts.
+_LEFT_OUT = (JobRow.__tablename__, SentenceRow.__tablename__)
+
+
 def tables() -> list[Table]:
-    """Lists the tables to back up, each after those it refers to. Jobs are left out: they belong to an installation."""
-    return [table for table in TableRow.metadata.sorted_tables if table.name != JobRow.__tablename__]
+    """Lists the tables to back up, each after those it refers to."""
+    return [table for table in TableRow.metadata.sorted_tables if table.name not in _LEFT_OUT]
 
 
 # Writing

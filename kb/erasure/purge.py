@@ -31,6 +31,7 @@ NAMES = ("not retrievable", "out of indexes and snapshots", "out of the heap", "
 # Everything that holds a text or a key of a fact.
 TABLES = (
     "document",
+    "sentence",
     "fact",
     "fact_version",
     "fact_key",

@@ -14,14 +14,16 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
-from sqlalchemy import func, select
+from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
 from colmlm.kb.erasure.residue import LEAST, Matcher
 from colmlm.kb.errors import InvalidValue
-from colmlm.kb.facts.redaction import ErasureTarget, blank
+from colmlm.kb.facts.redaction import ErasureTarget, apart, blank
 from colmlm.kb.keys.keysets import STORED
 from colmlm.kb.tables import AttributionRow, DocumentRow, FactKeyRow, FactRow, FactVersionRow, GenerationRow
+from colmlm.kb.texts.searched import searched_words
+from colmlm.kb.texts.wording import Phrases
 
 AROUND = 16  # characters to either side of a value
 DISTINCTIVE = 12  # bytes that a text needs to identify its fact without the characters around it
@@ -35,7 +37,7 @@ class Trace:
     """A byte string that a fact puts into files. It is `shared` where something that is not erased holds it too.
 
     `kind` is "context" (the value in its document), "output" (the value in an output), "text" (the value, question or
-    answer alone) or "key".
+    answer alone), "word" (the stem of a value that is one word, as sentences are found by it) or "key".
     """
 
     fact_id: int
@@ -46,10 +48,11 @@ class Trace:
 
 def make_traces(session: Session, targets: Sequence[ErasureTarget]) -> tuple[Trace, ...]:
     """Makes all traces of these facts, each byte string once."""
-    texts = {trace.needle: trace for trace in (*_of_facts(targets), *_of_outputs(session, targets))}
+    made = (*_of_words(session, targets), *_of_facts(targets), *_of_outputs(session, targets))
+    texts = {trace.needle: trace for trace in made}
     long_enough = [trace for trace in texts.values() if len(trace.needle) >= LEAST]
     shared = _shared(session, targets, [trace.needle for trace in long_enough])
-    marked = [replace(trace, shared=n in shared) for n, trace in enumerate(long_enough)]
+    marked = [replace(trace, shared=trace.shared or n in shared) for n, trace in enumerate(long_enough)]
     return (*marked, *_of_keys(session, targets))
 
 
@@ -77,6 +80,38 @@ def _of_outputs(session: Session, targets: Sequence[ErasureTarget]) -> Iterator[
     for row in session.execute(statement):
         around = row.output[max(0, row.output_start - AROUND) : row.output_end + AROUND]
         yield Trace(row.fact_id, "output", around.encode())
+
+
+_STEM = text("SELECT tsvector_to_array(to_tsvector('pg_catalog.english', :word))")
+_HAS = text("""
+SELECT EXISTS (
+    SELECT FROM sentence s LEFT JOIN document d ON d.id = s.document_id
+    WHERE s.words @@ CAST(:query AS tsquery) AND s.fact_id IS DISTINCT FROM :fact_id
+      AND (d.corpus, d.external_id) IS DISTINCT FROM (:corpus, :external_id)
+) OR to_tsvector('pg_catalog.english', :rest) @@ CAST(:query AS tsquery)
+""")
+
+
+def _of_words(session: Session, targets: Sequence[ErasureTarget]) -> Iterator[Trace]:
+    """Makes traces of the stems of values that are one word; of more words a text may say each on purpose."""
+    for target in targets:
+        for value in target.values:
+            word = searched_words(value)
+            stems = session.scalar(_STEM, {"word": word}) if word and " " not in word else []
+            for stem in stems or []:
+                if len(stem.encode()) >= DISTINCTIVE:
+                    yield Trace(target.fact_id, "word", stem.encode(), _is_elsewhere(session, target, stem))
+
+
+def _is_elsewhere(session: Session, target: ErasureTarget, stem: str) -> bool:
+    """Says whether a sentence has this stem which an erasure of the fact leaves alone, or leaves it in."""
+    others = [span for span in target.spans if span != (target.start, target.end)]
+    mentioned = apart(Phrases(target.values).spans(target.text), others)
+    rest = blank(target.text, [(target.start, target.end), *mentioned])
+    title = session.scalar(select(DocumentRow.title).where(DocumentRow.id == target.document_id))
+    named = {"fact_id": target.fact_id, "corpus": target.corpus, "external_id": target.external_id}
+    said = {"rest": searched_words(f"{title or ''} {rest}"), "query": f"'{stem}'"}
+    return bool(session.scalar(_HAS, named | said))
 
 
 def _of_keys(session: Session, targets: Sequence[ErasureTarget]) -> Iterator[Trace]:

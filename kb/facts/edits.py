@@ -18,7 +18,7 @@ from colmlm.kb.errors import (
     FactNotDeleted,
     FactNotFound,
 )
-from colmlm.kb.facts import suppression
+from colmlm.kb.facts import sentences, suppression
 from colmlm.kb.facts.records import Edit, FactDraft
 from colmlm.kb.log import audit
 from colmlm.kb.store.database import connection_of
@@ -63,6 +63,7 @@ def insert_facts(
     session.flush()
     values = {fact.id: draft.value for fact, draft in zip(added, drafts, strict=True)}
     _open_versions(session, [(fact_id, 1, value) for fact_id, value in values.items()], pending.seq)
+    sentences.write_facts(session, list(values))
     payload: dict[str, Any] = {"values": {str(f): pending.digest(value) for f, value in values.items()}}
     if came_back:
         payload["allowed_erased"] = came_back
@@ -85,6 +86,7 @@ def update_facts(session: Session, values: Mapping[int, str], actor: str, reason
     _close_versions(session, touched, pending.seq)
     opened = [(v.fact_id, v.version + 1, values[v.fact_id]) for v in versions]
     _open_versions(session, opened, pending.seq)
+    sentences.write_facts(session, touched)
     payload = {
         "was": {str(v.fact_id): pending.digest(v.value) for v in versions},
         "values": {str(fact_id): pending.digest(values[fact_id]) for fact_id in touched},
@@ -172,6 +174,7 @@ def restore_facts(session: Session, fact_ids: Sequence[int], actor: str, reason:
         raise FactNotDeleted(live)
     touched = [v.fact_id for v in versions]
     session.execute(_REOPEN, {"fact_ids": touched, "seq": pending.seq})
+    sentences.write_facts(session, touched)
     payload = {"values": {str(v.fact_id): pending.digest(v.value) for v in versions}}
     return _done(session, pending, "restore", touched, payload)
 

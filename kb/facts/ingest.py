@@ -25,15 +25,19 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, Refusal, check_spans, digests
 from colmlm.kb.errors import InvalidValue
+from colmlm.kb.facts import sentences
 from colmlm.kb.facts.editions import Replaced, move_kept, replace_old
 from colmlm.kb.facts.records import IngestReport
+from colmlm.kb.facts.sentences import SearchedText
 from colmlm.kb.facts.suppression import Suppressor
 from colmlm.kb.log import audit
 from colmlm.kb.store.contention import tried_again
 from colmlm.kb.store.copying import IncomingDocument, copy_documents, reserve
 from colmlm.kb.tables import DocumentRow, FactRow
 
-MANY_FACTS = 10_000  # from so many new facts on the tables are analysed, so that the planner knows their size
+MANY_FACTS = (
+    10_000  # from so many new facts or documents on tables are analysed, so that the planner knows their size
+)
 COMMIT_EVERY = 10_000  # documents in one transaction: a smaller file is ingested as a whole or not at all
 
 _MAX_TEXT = 100_000_000
@@ -129,12 +133,17 @@ class IngestRun:
             finally:
                 if writing is not None:
                     finish(writing)
-        if so_far[0].facts >= MANY_FACTS and not self.dry_run:
-            with self.sessions.begin() as session:
-                session.execute(text("ANALYZE document, fact, fact_version"))
+        if so_far[0].documents and not self.dry_run:
+            self._settle(max(so_far[0].facts, so_far[0].documents))
         return replace(
             so_far[0], overlaps_resolved=reading.overlaps_resolved, refusals=tuple(reading.refusals)
         )
+
+    def _settle(self, many: int) -> None:
+        with self.sessions.begin() as session:
+            sentences.settle(session)
+            if many >= MANY_FACTS:
+                session.execute(text("ANALYZE document, sentence, fact, fact_version"))
 
     @tried_again
     def _take(self, piece: Sequence[AnnotatedDocument]) -> IngestReport:
@@ -259,6 +268,9 @@ def _write(
     num_facts = sum(row.num_new_facts for row in rows)
     first = reserve(session, "fact_id_seq", num_facts) if num_facts else 0
     copy_documents(session, corpus, rows, first, seq)
+    sentences.write(
+        session, (SearchedText(r.document_id, None, r.document.title, r.document.text) for r in rows)
+    )
     if changed:
         replaced = move_kept(session, replaced)
     inserted: list[int | None] = [first, first + num_facts - 1] if num_facts else [None, None]

@@ -16,6 +16,7 @@ from sqlalchemy import func, select, tuple_
 from sqlalchemy.orm import Session
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, digests
+from colmlm.kb.facts import sentences
 from colmlm.kb.facts.records import MENTIONED, Mentioned
 from colmlm.kb.tables import DocumentRow, FactRow, FactVersionRow
 from colmlm.kb.texts.wording import Finder, Phrases, Span, may_say
@@ -110,6 +111,7 @@ def redact_documents(
     if mentions == "all":
         changed += _redact_mentions(session, targets, erased)
     session.flush()
+    sentences.write_documents(session, set(changed))
     return sorted(set(changed))
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Engine
 
+from colmlm.kb.lookup.words import WordSearch
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
 from colmlm.kb.store.store import Store
@@ -26,6 +27,7 @@ class SearchableStore(Store):
     def __init__(self, settings: Settings, engine: Engine) -> None:
         super().__init__(settings, engine)
         self.reader = database.reader(engine, Waits.of(settings))
+        self.words = WordSearch()
         self._searcher: Searcher | None = None
         self._making = threading.Lock()
 

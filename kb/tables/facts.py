@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import CheckConstraint, ForeignKey, Identity, Index, Integer, func, text
+from sqlalchemy.dialects.postgresql import TSVECTOR
 from sqlalchemy.orm import Mapped, mapped_column
 
 from colmlm.kb.tables.declarative import TableRow
@@ -81,6 +82,42 @@ class FactVersionRow(TableRow):
     value: Mapped[str]
     from_seq: Mapped[int]
     to_seq: Mapped[int | None]
+
+
+class SentenceRow(TableRow):
+    """A sentence of a current document, or of a live fact without one: its place in that text, and its words.
+
+    It follows from the text: `kb.facts.sentences` writes it, and triggers delete it where the text changes.
+    """
+
+    __tablename__ = "sentence"
+    __table_args__ = (
+        CheckConstraint("(document_id IS NULL) <> (fact_id IS NULL)", name="of_one"),
+        CheckConstraint("span_start >= 0 AND span_start < span_end", name="order"),
+        Index(
+            "sentence_document_id_key",
+            "document_id",
+            "ordinal",
+            unique=True,
+            postgresql_where=text("document_id IS NOT NULL"),
+        ),
+        Index(
+            "sentence_fact_id_key",
+            "fact_id",
+            "ordinal",
+            unique=True,
+            postgresql_where=text("fact_id IS NOT NULL"),
+        ),
+        Index("sentence_words_idx", "words", postgresql_using="gin"),
+    )
+
+    id: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
+    document_id: Mapped[int | None] = mapped_column(ForeignKey("document.id"))
+    fact_id: Mapped[int | None] = mapped_column(ForeignKey("fact.id"))
+    ordinal: Mapped[int] = mapped_column(Integer)
+    span_start: Mapped[int] = mapped_column(Integer)
+    span_end: Mapped[int] = mapped_column(Integer)
+    words: Mapped[str] = mapped_column(TSVECTOR)
 
 
 class ChangeRow(TableRow):

@@ -1,1 +1,1 @@
-"""Words, characters and lines of texts."""
+"""Words, characters, sentences and lines of texts."""

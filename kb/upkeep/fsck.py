@@ -10,7 +10,7 @@ from pathlib import Path
 from sqlalchemy import and_, func, select, text
 from sqlalchemy.orm import Session
 
-from colmlm.kb.facts import quotations
+from colmlm.kb.facts import quotations, sentences
 from colmlm.kb.facts.edits import IS_LIVE
 from colmlm.kb.facts.quotations import Gone
 from colmlm.kb.keys import keysets
@@ -36,7 +36,7 @@ _PROBLEMS = {
 
 
 def fsck(session: Session, index_directory: Path) -> FsckReport:
-    """Checks keys against index, facts against texts, and the log against its chain.
+    """Checks keys against index, facts and sentences against texts, and the log against its chain.
 
     The index is opened from its snapshot and caught up, as the next process would do, and so is that of
     every other keyset that has a snapshot. Outputs, plans and jobs are searched for what was erased. Facts
@@ -49,7 +49,8 @@ def fsck(session: Session, index_directory: Path) -> FsckReport:
     non_verbatim = _non_verbatim(session)
     chained = verify_chain(session)
     quoting = quotations.find(session, Gone.read(session)).told()
-    problems = (*_problems(session), *snapshots.differences(but=active.keyset_id))
+    astray = sentences.find_astray(session).told()
+    problems = (*_problems(session), *astray, *snapshots.differences(but=active.keyset_id))
     return FsckReport(
         ok=active.is_good and not chained.breaks and not (non_verbatim or problems or quoting),
         live_facts=live_facts,

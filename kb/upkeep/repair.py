@@ -1,23 +1,25 @@
 """Repair: rebuilds what is derived from the database, and only reports damage to the data itself.
 
-Indexes and snapshots are caches of keys, so they can be thrown away. Texts, facts and the log are evidence: a
-program that "repaired" them would forge it. But what still says an erased fact is redacted, which completes the
-erasure.
+Indexes and snapshots are caches of keys, and sentences follow from texts, so they can be thrown away. Texts, facts and
+the log are evidence: a program that "repaired" them would forge it. But what still says an erased fact is redacted,
+which completes the erasure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from colmlm.kb.erasure.verbs import Erasure
-from colmlm.kb.facts import quotations
+from colmlm.kb.facts import quotations, sentences
 from colmlm.kb.facts.quotations import Gone
+from colmlm.kb.facts.sentences import Astray
 from colmlm.kb.keys import activation, keysets
 from colmlm.kb.keys.keysets import active_keyset_id
+from colmlm.kb.log import audit
 from colmlm.kb.lookup.replica import rebuild, save
-from colmlm.kb.lookup.snapshots import Inspection, inspect, remove_orphans
+from colmlm.kb.lookup.snapshots import inspect, remove_orphans
 from colmlm.kb.upkeep.fsck import fsck
 from colmlm.kb.upkeep.records import FsckReport
 
@@ -57,19 +59,27 @@ class Repair:
         with self.kb.sessions() as session:
             found = inspect(session, self.kb.settings.index_directory)
             quoting = quotations.find(session, Gone.read(session)).told()
-        mended = (*found.differences(), *found.mendable(), *quoting)
+            astray = sentences.find_astray(session)
+        mended = (*found.differences(), *found.mendable(), *quoting, *astray.told())
         if not dry_run:
             if quoting:
                 Erasure(self.kb).complete(
                     actor=self.kb.settings.actor, reason="repair: said after it was erased"
                 )
+            if astray:
+                self._write_sentences(astray)
             with self.kb.sessions() as session:
                 remove_orphans(session, self.kb.settings.index_directory)
             self._finish(found.unfinished)
             self._rewrite([s.keyset_id for s in found.snapshots if not s.is_good])
         with self.kb.sessions() as session:
             after = fsck(session, self.kb.settings.index_directory)
-        return RepairReport(dry_run, mended, _left(after, found if dry_run else None), after)
+        return RepairReport(dry_run, mended, _left(after, mended if dry_run else ()), after)
+
+    def _write_sentences(self, astray: Astray) -> None:
+        with self.kb.sessions.begin() as session:
+            audit.begin(session, self.kb.settings.actor, "repair")  # no text changes meanwhile
+            sentences.mend(session, astray)
 
     def _finish(self, keyset_ids: Sequence[int]) -> None:
         for keyset_id in keyset_ids:
@@ -88,7 +98,7 @@ class Repair:
                 self.kb.lookups.rebuild()  # this process's index too
 
 
-def _left(after: FsckReport, to_mend: Inspection | None) -> tuple[Left, ...]:
+def _left(after: FsckReport, to_mend: Collection[str]) -> tuple[Left, ...]:
     """Lists the problems that a repair cannot mend. In a dry run, `to_mend` is what it would mend."""
     left = []
     if after.non_verbatim_facts:
@@ -103,7 +113,6 @@ def _left(after: FsckReport, to_mend: Inspection | None) -> tuple[Left, ...]:
         left.append(
             Left(f"the chain of the log breaks at change {after.chain_first_break}", remedy + _RESTORE)
         )
-    derived = set(to_mend.differences()) if to_mend else set()
-    left += [] if to_mend else [Left(problem, _ERASE) for problem in after.quoting]
-    left += [Left(problem, _RESTORE) for problem in after.problems if problem not in derived]
+    left += [Left(problem, _ERASE) for problem in after.quoting if problem not in to_mend]
+    left += [Left(problem, _RESTORE) for problem in after.problems if problem not in to_mend]
     return tuple(left)

@@ -15,6 +15,7 @@ PAGE, PAGE_USABLE = 8192, 8168
 KEY_ROW = 76  # header, ids, kind and item pointer of a key's row
 TOAST_FROM = 2032  # bytes; PostgreSQL stores the key of a longer row apart, in pieces
 KEY_INDEXES = 90  # three B-tree entries for each key
+SENTENCES = 3.5  # the rows of sentences and the index on their words, for each byte of text
 FACT_ROWS = 330  # a fact, its version, their indexes, and its share of the document's row and of the log
 INDEX_KEY = (
     105  # bytes besides the code: id in its list, id in the direct map, id in the sorted array, room to grow
@@ -108,9 +109,10 @@ def sizes(load: Load) -> LoadSizes:
 
 
 def database_bytes(load: Load) -> int:
-    """Estimates the database: facts, versions, texts, and the keys of every keyset that is kept."""
+    """Estimates the database: facts, versions, texts, their sentences, and the keys of every keyset that is kept."""
+    texts = (1 + SENTENCES) * load.text_bytes
     key = key_row_bytes(load.dim) + KEY_INDEXES
-    return int(load.facts * (FACT_ROWS + load.text_bytes + load.keysets * load.keys_per_fact * key))
+    return int(load.facts * (FACT_ROWS + texts + load.keysets * load.keys_per_fact * key))
 
 
 def key_row_bytes(dim: int) -> float:

@@ -19,7 +19,7 @@ class Upkeep:
     store: SearchableStore
 
     def fsck(self) -> FsckReport:
-        """Compares facts, keys, index, texts and log, and changes nothing."""
+        """Compares facts, sentences, keys, index, texts and log, and changes nothing."""
         with self.store.sessions() as session:
             return fsck(session, self.store.settings.index_directory)
 

@@ -16,6 +16,7 @@ from colmlm.lab.bench import models
 from colmlm.lab.bench.api import API_EXAMPLES, api
 from colmlm.lab.bench.machine import machine
 from colmlm.lab.bench.query import QUERY_EXAMPLES, query
+from colmlm.lab.bench.words import WORDS_EXAMPLES, words
 
 if TYPE_CHECKING:
     from colmlm.lab.bench.compare import PeerFailure, PeerResult
@@ -29,6 +30,7 @@ app.command("api", epilog=API_EXAMPLES)(api)
 app.command("encode", epilog=models.ENCODE_EXAMPLES)(models.encode)
 app.command("decode", epilog=models.DECODE_EXAMPLES)(models.decode)
 app.command("query", epilog=QUERY_EXAMPLES)(query)
+app.command("words", epilog=WORDS_EXAMPLES)(words)
 app.command("train", epilog=models.TRAIN_EXAMPLES)(models.train)
 
 

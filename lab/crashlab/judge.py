@@ -36,7 +36,8 @@ _COLUMNS = text("""
 SELECT c.table_name, c.column_name, c.data_type FROM information_schema.columns c
 JOIN information_schema.tables t USING (table_schema, table_name)
 WHERE c.table_schema = current_schema() AND t.table_type = 'BASE TABLE'
-  AND c.data_type IN ('text', 'character varying', 'character', 'json', 'jsonb', 'bytea', 'ARRAY', 'USER-DEFINED')
+  AND c.data_type IN ('text', 'character varying', 'character', 'json', 'jsonb', 'bytea', 'ARRAY', 'USER-DEFINED',
+                      'tsvector')
 ORDER BY c.table_name, c.ordinal_position
 """)
 _KEYSETS = text("SELECT checkpoint_id, state FROM keyset ORDER BY id")

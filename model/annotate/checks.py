@@ -25,8 +25,8 @@ from math import inf
 from typing import Literal
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, InlineError, parse_inline, unstorable
+from colmlm.kb.texts.sentences import sentence_around, sentence_ends
 from colmlm.model.annotate.words import Word, words
-from colmlm.model.text.sentences import sentence_around, sentence_ends
 
 Code = Literal[
     "altered", "malformed", "span", "subject", "form", "pointing", "vague", "answered", "forward", "reveals", "clause",

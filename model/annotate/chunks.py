@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from colmlm.model.text.sentences import sentence_ends
+from colmlm.kb.texts.sentences import sentence_ends
 
 CHUNK_TOKENS = 512
 

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from colmlm.kb.corpus.format import unstorable
+from colmlm.kb.texts.sentences import sentence_around, sentence_ends
 from colmlm.model.annotate.bio import Span
-from colmlm.model.text.sentences import sentence_around, sentence_ends
 from colmlm.model.text.tokens import FactTokenizer
 
 NUMBERS = 99  # numbers begin again after this; a prefix shows fewer spans

@@ -6,9 +6,9 @@ import re
 import unicodedata
 from collections.abc import Sequence
 
+from colmlm.kb.texts.sentences import sentence_ends
 from colmlm.model.evaluate.answers import FIRST_CHARACTERS
 from colmlm.model.evaluate.judge import Opinion
-from colmlm.model.text.sentences import sentence_ends
 
 _ARTICLES = {"a", "an", "the"}
 _DECLINES = (

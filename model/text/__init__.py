@@ -1,1 +1,1 @@
-"""Texts for the model: tokens, the markup tokens of each method, sentences."""
+"""Texts for the model: tokens, and the markup tokens of each method."""

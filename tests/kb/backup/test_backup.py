@@ -218,6 +218,8 @@ def test_what_was_erased_after_the_backup_stays_erased(
     assert [lookup.hits for lookup in ask(empty, encoder, CAPITAL, HEIGHT)] == [(), ()]
     told = " ".join(row for rows in _rows(empty).values() for row in rows)
     assert "Cusco" not in told and "Lima" not in told and "6,768 m" in told
+    with empty.sessions() as session:
+        assert [empty.words.find(session, word, 1) == [] for word in ("Lima", "capital")] == [True, False]
     assert empty.upkeep.fsck().ok
     assert [change.kind for change in empty.log.changes()][-2:] == ["delete", "restore-backup"]
 

@@ -142,6 +142,24 @@ def test_traces_tell_a_fact_from_what_others_say_too(kb: KnowledgeBase, encoder:
     assert sorted(len(p.needle) for p in traces if p.kind == "key") == [64, 64]
 
 
+def test_a_word_by_which_a_text_is_found_is_in_files_until_it_is_erased(own_kb: KnowledgeBase) -> None:
+    """In the sentences, their index and the statistics, where no other trace of the fact is found."""
+    said = document("dry", "One calls it ", ("Xerophytologies", "What is it called?"), ", and so be it.")
+    also = document("wet", "Others call it ", ("Hydrophytologies", "How else?"), ". Hydrophytologies!")
+    ingest(own_kb, said, also, document("more", ("Hydrophytology", "What?"), " it is."))
+    with own_kb.engine.begin() as connection:
+        connection.execute(text("ANALYZE"))
+    dry, wet = fact_id(own_kb, "Xerophytologies"), fact_id(own_kb, "Hydrophytologies")
+    traces = [trace for trace in Erasure(own_kb).traces([dry, wet]) if trace.kind == "word"]
+    assert [(p.fact_id, p.needle, p.shared) for p in traces] == [
+        (dry, b"xerophytolog", False),
+        (wet, b"hydrophytolog", True),
+    ]
+    assert scan(own_kb, tuple(traces)).found["heap"] == 1
+    report = Erasure(own_kb).erase([dry, wet], **BY, now=True)
+    assert report.level == 4 and scan(own_kb, tuple(traces)).clean
+
+
 def test_a_file_of_traces_is_its_owners_and_comes_back_as_it_was(tmp_path: Path) -> None:
     file = tmp_path / "traces.json"
     traces = (Trace(1, "text", "Müller of Lima".encode()), Trace(2, "key", bytes(range(64)), shared=True))

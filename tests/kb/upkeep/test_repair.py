@@ -78,6 +78,21 @@ def test_what_no_answer_depends_on_is_cleared_up(keyed: KnowledgeBase):
     assert [keyset.state for keyset in keyed.keysets.all()] == ["active", "ready"]
 
 
+def test_sentences_are_written_anew(keyed: KnowledgeBase):
+    """Those of a text that an older release stored, of a fact, and of what is gone."""
+    (fact,) = keyed.facts.add("Who wrote Emma?", "Jane Austen", **WHO).fact_ids
+    with keyed.sessions() as session:
+        before = [s[1:5] for s in keyed.words.find(session, "Lima Amazon Austen", 5)]
+    _damage(keyed, "DELETE FROM sentence WHERE ordinal < 2", "UPDATE sentence SET words = ''")
+    assert not keyed.upkeep.fsck().ok
+    dry = keyed.upkeep.repair(dry_run=True)
+    assert len(dry.mended) == 2 and str([fact]) in dry.mended[1] and dry.left == ()
+    report = keyed.upkeep.repair()
+    assert report.mended == dry.mended and report.left == () and report.after.ok
+    with keyed.sessions() as session:
+        assert [s[1:5] for s in keyed.words.find(session, "Lima Amazon Austen", 5)] == before
+
+
 def test_the_truth_is_reported_and_never_touched(keyed: KnowledgeBase):
     lima = fact_id(keyed, "Lima")
     _damage(keyed, "UPDATE document SET text = replace(text, 'Lima', 'LIMA')")

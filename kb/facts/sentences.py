@@ -1,0 +1,192 @@
+"""Sentences: the rows by which texts are found by their words. They follow from the texts, and from nothing else.
+
+Every current document has the sentences of its text, with the words of its title in each, and every live fact without
+a document one of its question and value. The database takes them away: where a text, a title or a value changes or
+stops being current, a trigger deletes them in the same statement, so that nothing is found by what is not said any
+more, whatever code made the change. The program writes them, in that transaction, by the functions here.
+
+The functions take the session first and never commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, NamedTuple
+
+from sqlalchemy import Select, delete, exists, func, null, select, text
+from sqlalchemy.orm import Session
+
+from colmlm.kb.store.database import connection_of
+from colmlm.kb.tables import DocumentRow, FactRow, FactVersionRow, SentenceRow
+from colmlm.kb.texts.searched import MOST_CHARACTERS, parts, searched_spans, searched_words
+
+AT_ONCE = 2_000  # sentences that are written by one statement
+FETCHED = 200  # texts
+
+_GIVEN = (
+    b"unnest(%s::bigint[], %s::bigint[], %s::integer[], %s::integer[], %s::integer[], %s::text[])"
+    b" AS given (document_id, fact_id, ordinal, span_start, span_end, said)"
+)
+_WRITE = (
+    b"INSERT INTO sentence (document_id, fact_id, ordinal, span_start, span_end, words)"
+    b" SELECT document_id, fact_id, ordinal, span_start, span_end, to_tsvector('pg_catalog.english', said) FROM "
+    + _GIVEN
+)
+_COMPARE = (
+    b"""
+SELECT DISTINCT coalesce(given.document_id, had.document_id), coalesce(given.fact_id, had.fact_id) FROM """
+    + _GIVEN
+    + b"""
+FULL JOIN (
+    SELECT * FROM sentence WHERE document_id = ANY(%s::bigint[]) OR fact_id = ANY(%s::bigint[])
+) AS had
+ON had.ordinal = given.ordinal
+    AND coalesce(had.document_id, -had.fact_id) = coalesce(given.document_id, -given.fact_id)
+WHERE (had.span_start, had.span_end, had.words)
+    IS DISTINCT FROM (given.span_start, given.span_end, to_tsvector('pg_catalog.english', given.said))
+"""
+)
+
+
+class SearchedText(NamedTuple):
+    """A text that has sentences: a document's, or a fact's (its question and value) that has no document."""
+
+    document_id: int | None
+    fact_id: int | None
+    title: str | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Astray:
+    """The documents and facts whose sentences are not those of their texts."""
+
+    document_ids: tuple[int, ...] = ()
+    fact_ids: tuple[int, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.document_ids or self.fact_ids)
+
+    def told(self) -> tuple[str, ...]:
+        """Gives one sentence for the documents and one for the facts, with their number and the first ids."""
+        found = {"documents": self.document_ids, "facts without a document": self.fact_ids}
+        return tuple(
+            f"{len(ids)} {what} that are not found by the words they say: {list(ids[:10])}"
+            for what, ids in found.items()
+            if ids
+        )
+
+
+def write(session: Session, texts: Iterable[SearchedText]) -> None:
+    """Writes the sentences of texts that have none."""
+    connection, rows = connection_of(session), _rows(texts)
+    while some := list(islice(rows, AT_ONCE)):
+        connection.execute(_WRITE, _arrays(some))
+
+
+def write_documents(session: Session, document_ids: Collection[int]) -> None:
+    """Writes the sentences of these documents, which have none any more, as far as they are current."""
+    write(
+        session, _read(session, _streamed(_DOCUMENTS.where(DocumentRow.id == func.any(list(document_ids)))))
+    )
+
+
+def write_facts(session: Session, fact_ids: Collection[int]) -> None:
+    """Writes the sentences of these facts, which have none any more, as far as they are live and have no document."""
+    write(session, _read(session, _FACTS.where(FactRow.id == func.any(list(fact_ids)))))
+
+
+def write_all(session: Session) -> None:
+    """Writes the sentences of a base that has none."""
+    write(session, _every(session))
+
+
+def settle(session: Session) -> None:
+    """Merges new words into their index, so that no search has to read them one by one until a vacuum does.
+
+    It leaves them to the vacuum where the index belongs to another role.
+    """
+    session.execute(_SETTLE)
+
+
+def find_astray(session: Session) -> Astray:
+    """Compares the sentences with those that the texts give now. Changes nothing."""
+    documents = {document_id for document_id in session.scalars(_OF_REPLACED) if document_id}
+    facts = {fact_id for fact_id in session.scalars(_OF_GONE) if fact_id}
+    connection, texts = connection_of(session), _every(session)
+    while some := list(islice(texts, FETCHED)):
+        ids = [one.document_id for one in some], [one.fact_id for one in some]
+        for document_id, fact_id in connection.execute(_COMPARE, (*_arrays(_rows(some)), *ids)):
+            of_kind, astray = (documents, document_id) if fact_id is None else (facts, fact_id)
+            of_kind.add(astray)
+    return Astray(tuple(sorted(documents)), tuple(sorted(facts)))
+
+
+def mend(session: Session, astray: Astray) -> None:
+    """Writes the sentences of these documents and facts anew. No text may change meanwhile."""
+    documents, facts = list(astray.document_ids), list(astray.fact_ids)
+    for column, ids in ((SentenceRow.document_id, documents), (SentenceRow.fact_id, facts)):
+        session.execute(delete(SentenceRow).where(column == func.any(ids)))
+    write_documents(session, documents)
+    write_facts(session, facts)
+
+
+_SETTLE = text("""
+SELECT gin_clean_pending_list(oid) FROM pg_class
+WHERE oid = 'sentence_words_idx'::regclass AND pg_has_role(relowner, 'USAGE')
+""")
+_DOCUMENTS = select(DocumentRow.id, null(), DocumentRow.title, DocumentRow.text).where(
+    DocumentRow.replaced_seq.is_(None)
+)
+_FACTS = (
+    select(null(), FactRow.id, null(), FactRow.question.concat(" ").concat(FactVersionRow.value))
+    .join(FactVersionRow, FactVersionRow.fact_id == FactRow.id)
+    .where(FactRow.document_id.is_(None), FactVersionRow.to_seq.is_(None))
+)
+_LIVE = exists().where(FactVersionRow.fact_id == FactRow.id, FactVersionRow.to_seq.is_(None))
+_OF_REPLACED = (
+    select(SentenceRow.document_id)
+    .join(DocumentRow, DocumentRow.id == SentenceRow.document_id)
+    .where(DocumentRow.replaced_seq.is_not(None))
+    .distinct()
+)
+_OF_GONE = (
+    select(SentenceRow.fact_id)
+    .join(FactRow, FactRow.id == SentenceRow.fact_id)
+    .where(FactRow.document_id.is_not(None) | ~_LIVE)
+    .distinct()
+)
+
+
+def _streamed(statement: Select[*tuple[Any, ...]]) -> Select[*tuple[Any, ...]]:
+    return statement.execution_options(yield_per=FETCHED)
+
+
+def _read(session: Session, statement: Select[*tuple[Any, ...]]) -> Iterator[SearchedText]:
+    return (SearchedText(*row) for row in session.execute(statement))
+
+
+def _every(session: Session) -> Iterator[SearchedText]:
+    """Reads every text that has sentences."""
+    yield from _read(session, _streamed(_DOCUMENTS))
+    yield from _read(session, _streamed(_FACTS))
+
+
+_Row = tuple[int | None, int | None, int, int, int, str]
+
+
+def _rows(texts: Iterable[SearchedText]) -> Iterator[_Row]:
+    for document_id, fact_id, title, said in texts:
+        led = searched_words((title or "")[:MOST_CHARACTERS])
+        spans = parts(said, 0, len(said)) if document_id is None else searched_spans(said)
+        for ordinal, (start, end) in enumerate(spans):
+            yield document_id, fact_id, ordinal, start, end, f"{led} {searched_words(said[start:end])}"
+
+
+def _arrays(rows: Iterable[_Row]) -> list[str]:
+    """Gives the columns of these rows as PostgreSQL writes arrays. Words need no escapes: see `searched_words`."""
+    *numbers, said = list(zip(*rows, strict=True)) or [()] * 6
+    columns = [",".join("NULL" if n is None else str(n) for n in column) for column in numbers]
+    return [f"{{{column}}}" for column in (*columns, ",".join(f'"{words}"' for words in said))]
