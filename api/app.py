@@ -25,7 +25,10 @@ from colmlm.api.watch.operations import Operations
 from colmlm.api.watch.readiness import Readiness
 from colmlm.api.wire.requests import MAX_BODY_BYTES
 from colmlm.kb.access.local_token import LocalToken
+from colmlm.kb.answers.answering import Answering
+from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.keys.rekey import Encoder
+from colmlm.kb.lookup.questions import Questions
 from colmlm.kb.nouns.generation import Generator
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.waits import AT_THE_DOOR, Waits
@@ -42,8 +45,10 @@ def create_app(
     tuning: Tuning | None = None,
     settings: ServerSettings | None = None,
     local: LocalToken | None = None,
+    reader: JudgedReader | None = None,
 ) -> Litestar:
-    """Builds the API on this knowledge base. Without an encoder or a generator, routes that need one answer 503.
+    """Builds the API on this knowledge base. Without an encoder, a generator or a reader, routes that
+    need one answer 503.
 
     The server answers to loopback names, and to the host and the allowed hosts of the settings. It admits the tokens
     of the database, and the one of this process, `local`.
@@ -70,6 +75,9 @@ def create_app(
         kb=asked,
         encoder=encoder,
         generator=operations.observed(generator),
+        answers=None
+        if reader is None
+        else Answering(asked, Questions(asked, [encoder]) if encoder else None, reader),
         door=door,
         lanes=lanes,
         readiness=readiness,

@@ -20,6 +20,7 @@ from colmlm.api.door.tuning import Tuning
 from colmlm.api.errors import ModelMissing
 from colmlm.api.settings import ServerSettings
 from colmlm.api.watch.readiness import Readiness
+from colmlm.kb.answers.answering import Answering
 from colmlm.kb.keys.records import CheckpointInfo
 from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.nouns.generation import Generator
@@ -48,6 +49,7 @@ class Ports:
     kb: KnowledgeBase
     encoder: Encoder | None
     generator: Generator | None
+    answers: Answering | None
     door: KnowledgeBase
     lanes: Lanes
     readiness: Readiness
@@ -59,6 +61,11 @@ class Ports:
         if self.encoder is None:
             raise ModelMissing("an encoder")
         return self.encoder
+
+    def need_answers(self) -> Answering:
+        if self.answers is None:
+            raise ModelMissing("a reader")
+        return self.answers
 
     def need_generator(self) -> Generator:
         if self.generator is None:

@@ -19,6 +19,7 @@ from colmlm.api.watch.metrics import Metrics
 from colmlm.api.watch.operations import Operations
 from colmlm.api.watch.tracing import Tracing
 from colmlm.kb.access.local_token import LocalToken
+from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.errors import KBError, SettingsError
 from colmlm.kb.jobs.attendance import OwnWorker, no_worker
 from colmlm.kb.keys.rekey import Encoder
@@ -42,6 +43,7 @@ def run_server(
     tracing: Tracing | None = None,
     worker: OwnWorker = no_worker,
     local: LocalToken | None = None,
+    reader: JudgedReader | None = None,
 ) -> None:
     """Serves on `listener` until SIGTERM or SIGINT, and returns once every running request has ended.
 
@@ -51,7 +53,9 @@ def run_server(
     settings = settings or ServerSettings()
     operations = Operations.of(kb, settings, tracing, worker)
     config = uvicorn.Config(
-        create_app(kb, encoder, generator, operations=operations, settings=settings, local=local),
+        create_app(
+            kb, encoder, generator, operations=operations, settings=settings, local=local, reader=reader
+        ),
         log_config=None,
         access_log=False,
         lifespan="on",

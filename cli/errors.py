@@ -90,7 +90,7 @@ _CODES = {
 # The extra that installs a package, by the name under which the package is imported.
 EXTRAS = {
     "accelerate": "train",
-    "bm25s": "lab",
+    "bm25s": "train",
     "matplotlib": "train",
     "rouge_score": "lab",
     "scipy": "lab",

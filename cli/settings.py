@@ -17,6 +17,7 @@ class UserSettings:
     checkpoint: Path | None = None
     span_annotator: Path | None = None
     question_generator: Path | None = None
+    reader: Path | None = None
     server: str | None = None
     token: str | None = field(default=None, repr=False)
     key_file: Path | None = None

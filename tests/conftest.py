@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import hypothesis
 import pytest
 from sqlalchemy import URL, create_engine, make_url, text
 
@@ -36,8 +37,13 @@ ON_THE_OLDEST_TOO = {
 
 
 def pytest_configure() -> None:
-    """Lets processes that tests start import modules from this checkout, including the tests."""
+    """Lets processes that tests start import modules from this checkout, and property tests take their time."""
     os.environ["PYTHONPATH"] = PYTHONPATH
+    # On a busy machine a drawn example may take any time, and no test is about that.
+    hypothesis.settings.register_profile(
+        "untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    )
+    hypothesis.settings.load_profile("untimed")
     interpreter.shut_out_current_directory()
 
 

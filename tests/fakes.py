@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
+from colmlm.kb.answers.confidence import UNFITTED, Confidence
+from colmlm.kb.answers.reading import Passage, PassageReading
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.keys.calibration import Calibration
 from colmlm.kb.keys.records import CheckpointInfo, KeysetRecord
@@ -93,3 +96,39 @@ def measured(threshold: float) -> Calibration:
 def activated(kb: KnowledgeBase, keyset_id: int) -> KeysetRecord:
     """Activates the keyset without a gate."""
     return kb.keysets.activate(keyset_id, force=True)
+
+
+@dataclass(slots=True)
+class NearReader:
+    """Reads by rule: a value is a run of capitalised words or numbers that the question lacks, and the nearer it stands
+    behind a word of the question, the likelier it answers. Without such a word nothing does.
+
+    `meanwhile` is called while it reads.
+    """
+
+    meanwhile: Callable[[], object] = lambda: None
+    confidence: Confidence = UNFITTED
+
+    def read(self, question: str, windows: Sequence[Passage]) -> list[PassageReading]:
+        self.meanwhile()
+        asked = {
+            word.lower()
+            for word in _WORD.findall(question)
+            if f" {word.lower()} " not in f"{_FUNCTION_WORDS}has "
+        }
+        return [self._one(asked, window.text) for window in windows]
+
+    def _one(self, asked: set[str], text: str) -> PassageReading:
+        heard = [found.end() for found in _WORD.finditer(text) if found[0].lower() in asked]
+        spans = []
+        for found in _VALUE.finditer(text):
+            behind = [end for end in heard if end <= found.start()]
+            if behind and not asked & {word.lower() for word in _WORD.findall(found[0])}:
+                spans.append(
+                    (found.start(), found.end(), 10.0 + len(behind) - (found.start() - behind[-1]) / 10)
+                )
+        return PassageReading(tuple(sorted(spans, key=lambda span: -span[2])), 5.0)
+
+
+_WORD = re.compile(r"\w+")
+_VALUE = re.compile(r"(?:[A-Z]\w*|[\d,]+(?: m)?)(?: (?:[A-Z]\w*|[\d,]+))*")

@@ -70,6 +70,15 @@ def tiny_span_annotator(path: Path, seed: int = 3, *, window: int = 24, overlap:
     return _saved(path, model, tokenizer, "spans", {"window": window, "overlap": overlap, "threshold": 0.5})
 
 
+def tiny_reader(path: Path, seed: int = 3, *, window: int = 64) -> Path:
+    """Writes a reader that `ExtractiveReader.load` can load; its answers are random."""
+    tokenizer = letter_tokenizer()
+    torch.manual_seed(seed)
+    config = _bert_config(tokenizer.get_vocab_size(), 0.2)
+    config.num_labels = 2
+    return _saved(path, BertForTokenClassification(config), tokenizer, "answers", {"window": window})
+
+
 def tiny_year_finder(path: Path) -> Path:
     """Writes a span annotator to which every year is a fact: its weights are chosen, and nothing else counts."""
     tokenizer = letter_tokenizer(whole=YEARS)

@@ -11,9 +11,11 @@ from colmlm.api.client import only_there
 from colmlm.api.client.api import Api
 from colmlm.api.wire.answers import LookupAnswer, LookupAnswers
 from colmlm.api.wire.vectors import LOOKUPS, MAX_VECTORS, MSGPACK, OCTETS
+from colmlm.kb.answers.records import NEAREST, Answer
 from colmlm.kb.errors import InvalidQuery, KeysetMismatch
 from colmlm.kb.lookup.options import LookupOptions
 from colmlm.kb.lookup.records import AsOfLookup, Lookup, LookupSpace
+from colmlm.kb.nouns.lookups import AnswerMode
 
 if TYPE_CHECKING:
     import numpy as np
@@ -63,6 +65,17 @@ class RemoteLookups:
             tuple(told.hits), told.runner_up, told.threshold, told.seq, told.abstained,
             redacted=told.redacted, unkeyed=told.unkeyed or 0,
         )  # fmt: skip
+
+    def answer(
+        self,
+        question: str,
+        *,
+        mode: AnswerMode = "read",
+        threshold: float | None = None,
+        nearest: int = NEAREST,
+    ) -> Answer:
+        asked = {"question": question, "mode": mode, "threshold": threshold, "nearest": nearest}
+        return self.api.ask("/answers", Answer, asked)
 
     def find(
         self, queries_BD: npt.NDArray[Any], *, checkpoint_id: str, **options: Unpack[LookupOptions]

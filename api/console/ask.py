@@ -1,4 +1,4 @@
-"""Ask: decodes a prompt, and shows every spliced span with its evidence beside it."""
+"""Ask: answers a question from the documents, or decodes a prompt and shows each spliced span with its evidence."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from colmlm.api.door.rights import Lane, Right, needs
 from colmlm.api.errors import problem_of
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.schema.shown import shown_to
+from colmlm.kb.answers.answering import MAX_QUESTION
 from colmlm.kb.errors import KBError, KeysetMismatch, NoActiveKeyset
 from colmlm.kb.evidence.records import OutputTrace, TracedSplice
 from colmlm.kb.evidence.shown import Shown
@@ -45,7 +46,7 @@ class LookupEvidence:
 
 @get("/ask", opt=needs(Right.read), sync_to_thread=True)
 def ask(ports: FromPorts, request: PageRequest) -> Page:
-    """Show the form, with the output and the lookup that the query string names."""
+    """Show the forms, with the answer to the question, or the output and the lookup, that the query string names."""
     return _show(ports, request, Form.asked(request))
 
 
@@ -112,6 +113,7 @@ def _show(ports: Ports, request: PageRequest, form: Form) -> Page:
     if output is not None:
         found = output_and_evidence(ports, shown, output, ordinal)
     keyset = active_keyset(ports)
+    question = form.optional("question", limit=MAX_QUESTION)
     return form_page(
         request,
         "ask.html",
@@ -123,6 +125,8 @@ def _show(ports: Ports, request: PageRequest, form: Form) -> Page:
         generator_loaded=ports.generator is not None,
         earlier=shown.generations(limit=EARLIER),
         examples=_examples(ports),
+        reader_loaded=ports.answers is not None,
+        answered=ports.answers.ask(question) if question and ports.answers is not None else None,
         **found,
     )
 

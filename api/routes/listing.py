@@ -8,6 +8,7 @@ from litestar.routes import HTTPRoute
 
 from colmlm.api.openai import chat, completions, models
 from colmlm.api.routes import (
+    answers,
     attributions,
     batches,
     changes,
@@ -59,6 +60,7 @@ def v1() -> Router:
             batches.insert_facts,
             batches.update_facts,
             lookups.look_up,
+            answers.answer_question,
             vectors.look_up_vectors,
             vectors.read_space,
             generations.generate,

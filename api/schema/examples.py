@@ -6,6 +6,7 @@ They are instances of the types themselves, so that the type checker refuses an 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -31,7 +32,8 @@ from colmlm.api.schema.selectors import SelectorParts
 from colmlm.api.wire import answers
 from colmlm.api.wire.answers import EditResult, LookupAnswer, LookupAnswers, Problem
 from colmlm.api.wire.pages import cursor
-from colmlm.api.wire.requests import LookupRequest, NewGeneration, Why
+from colmlm.api.wire.requests import LookupRequest, NewGeneration, QuestionRequest, Why
+from colmlm.kb.answers.records import Answer, NearbyPassage, SaidFact
 from colmlm.kb.erasure.records import Erased, ErasureReport, ErasureRequest, Level
 from colmlm.kb.evidence.listing import AttributionRecord
 from colmlm.kb.evidence.records import (
@@ -70,6 +72,7 @@ _TEXT = "The capital of Peru is Lima."
 _HASH, _BEFORE = "5f" * 32, "a7" * 32
 _WHY = "request 12"
 
+_SAID = SaidFact(1, 1, "Lima")
 _SOURCE = Source(3, "atlas", "peru", "Peru", "https://example.org/peru", "CC-BY-4.0", "1", 23, 27)
 _FACT = FactRecord(12, "Lima", 1, _QUESTION, "Lima", _SOURCE, 1, None)
 _CHANGE = ChangeRecord(41, "delete", (12,), 1, "ana", _WHY, _AT, _BEFORE, _HASH)
@@ -186,6 +189,7 @@ _EXAMPLES: tuple[Any, ...] = (
     kinds.WriteSnapshot(),
     kinds.Check(),
     LookupRequest(questions=[_QUESTION], k=2),
+    QuestionRequest(question=_QUESTION),
     OutputMade(
         prompt=_PROMPT,
         output=" Lima.",
@@ -228,6 +232,17 @@ _EXAMPLES: tuple[Any, ...] = (
     _FACT,
     FactTrace(_FACT, _TEXT, (Version(1, "Lima", 1, None),), (_CHANGE,), (Use(7, 1, 0, 5, _AT),)),
     EditResult(seq=41, min_seq=41, kind="delete", fact_ids=[12], keyed=True),
+    Answer(
+        question=_QUESTION,
+        answer="Lima",
+        score=0.93,
+        threshold=0.6,
+        facts=(_SAID,),
+        source=_SOURCE,
+        withheld=False,
+        nearest=(NearbyPassage(_TEXT, replace(_SOURCE, start=0, end=len(_TEXT)), 1.1, (_SAID,)),),
+        seq=41,
+    ),
     LookupAnswers(
         checkpoint_id="c0ffee",
         answers=[

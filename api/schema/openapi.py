@@ -33,6 +33,7 @@ TAGS = {
     "Documents": "Texts, and the facts in them.",
     "Facts": "What lookups answer with. Every edit takes a reason and is one change.",
     "Lookups": "Ask for facts as a decoder does.",
+    "Answers": "Ask questions, and get what a document says.",
     "Generations": "Outputs, decoded here and stored with their evidence.",
     "OpenAI": "Completions, chats and models in OpenAI's protocol and with its errors, with citations beside the text.",
     "Attributions": "What stored outputs took from which facts, and what became of that.",

@@ -59,6 +59,15 @@ class LookupRequest(Request, frozen=True, kw_only=True):
     as_of: Annotated[Seq | None, Meta(description="Answer as the base stood at this change")] = None
 
 
+class QuestionRequest(Request, frozen=True, kw_only=True):
+    """A question to answer. `threshold` is a probability, or in the mode `paper` a cosine."""
+
+    question: Annotated[str, Meta(min_length=1, max_length=2000)]
+    mode: Literal["read", "paper"] = "read"
+    threshold: Threshold | None = None
+    nearest: Annotated[int, Meta(ge=0, le=10)] = 3
+
+
 class NewGeneration(Request, frozen=True, kw_only=True):
     """A `kb.nouns.generation.GenerationRequest`. With `stream` the response is server-sent events."""
 

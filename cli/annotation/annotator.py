@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from colmlm.cli.annotation.tuning import (
+    Epochs,
+    Name,
+    Out,
+    Settings,
+    Squad,
+    changed,
+    readable,
+    released,
+    report,
+    tune,
+)
 from colmlm.cli.composition.annotators import (
     QuestionGeneratorPath,
     SpanAnnotatorPath,
@@ -18,19 +29,15 @@ from colmlm.cli.composition.annotators import (
 )
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import AsJson, CheckpointPath, MaxMinutes, NewDirectory, examples, positive
-from colmlm.cli.output import note, print_json, print_table, progress, say
-from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, read_annotated
+from colmlm.cli.output import print_json, print_table, progress, say
+from colmlm.kb.corpus.format import AnnotatedDocument, read_annotated
 from colmlm.kb.corpus.squad import read_squad
 from colmlm.kb.demo import DEMO_CORPUS
-from colmlm.model.annotate.config import QuestionConfig, SpanConfig
 from colmlm.model.annotate.presets import QUESTION_PRESETS, SPAN_PRESETS
-from colmlm.model.training.settings import with_settings
 
 if TYPE_CHECKING:
     from colmlm.model.annotate.report import AnnotatorMeasures
-    from colmlm.model.annotate.tasks import QuestionTask, SpanTask
 
-Config = TypeVar("Config", SpanConfig, QuestionConfig)
 DENSITY = 16.0  # facts per 100 words: denser ones are rarely asked for
 
 app = typer.Typer(
@@ -59,13 +66,6 @@ class AnnotatorPart(StrEnum):
     questions = "questions"
 
 
-Out = Annotated[Path, typer.Option("--out", help="The run's directory; a run already there is resumed.")]
-Squad = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--squad", exists=True, dir_okay=False, help="A SQuAD file, sparsely marked; may be repeated."
-    ),
-]
 Dense = Annotated[
     list[Path] | None,
     typer.Option(
@@ -82,19 +82,6 @@ HoldOut = Annotated[
         "--hold-out", min=0, help="Leave this many documents out: of the SQuAD files, or else of the others."
     ),
 ]
-Epochs = Annotated[
-    float | None,
-    typer.Option(
-        "--epochs", callback=lambda v: v if v is None else positive(v), help="Default: the preset's."
-    ),
-]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set", metavar="NAME=VALUE", help="Any setting of the preset, as batch=8; may be repeated."
-    ),
-]
-Name = Annotated[str | None, typer.Option("--name", help="The annotator's name. Default: that of --out.")]
 
 
 @training.command(
@@ -137,16 +124,16 @@ def train_spans(
     dense = _dense(annotated or [], demo)
     if not squad:
         dense, kept_back = _held_out(dense, held_out)
-    config = _changed(SPAN_PRESETS[preset](), settings, epochs, max_minutes)
+    config = changed(SPAN_PRESETS[preset](), settings, epochs, max_minutes)
     _require([*sparse, *dense], "facts")
     corpora = [Corpus(sparse, dense=False), Corpus(dense, dense=True)]
     with Runtime.from_environment() as runtime:
         cache = runtime.settings.home / "models"
         task = SpanTask(config, corpora, cache, name or out.name)
-        _run(task, out)
+        tune(task.run(out), task)
         if kept_back:
             calibrate(out, cache, kept_back, per_100_words)
-    _report(out, as_json)
+    report(out, as_json)
 
 
 @training.command(
@@ -176,11 +163,11 @@ def train_questions(
 
     documents = _split(squad or [], held_out)[0] + _dense(annotated or [], demo)
     _require(documents, "facts with questions")
-    config = _changed(QUESTION_PRESETS[preset](), settings, epochs, max_minutes)
+    config = changed(QUESTION_PRESETS[preset](), settings, epochs, max_minutes)
     with Runtime.from_environment() as runtime:
         task = QuestionTask(config, documents, runtime.settings.home / "models", name or out.name)
-        _run(task, out)
-    _report(out, as_json)
+        tune(task.run(out), task)
+    report(out, as_json)
 
 
 @app.command(epilog=examples("colmlm annotator release runs/spans released/spans"))
@@ -190,12 +177,7 @@ def release(
     as_json: AsJson = False,
 ) -> None:
     """Write a run's adapter in half precision, with its config and without optimiser state: at most 16 MB."""
-    from colmlm.model.annotate import checkpoint as annotators
-
-    if target.is_dir() and any(target.iterdir()):
-        raise typer.BadParameter(f"{target} is not empty; name a new directory.", param_hint="DIR")
-    annotators.release(run, target)
-    _report(target, as_json)
+    released(run, target, as_json)
 
 
 @app.command(
@@ -248,7 +230,7 @@ def evaluate(
 
 def _split(squad: list[Path], held_out: int) -> tuple[list[AnnotatedDocument], list[AnnotatedDocument]]:
     """Splits the documents of SQuAD files into those to use, and `held_out` ones that are drawn at random."""
-    return _held_out([document for path in squad for document in _readable(read_squad(path))], held_out)
+    return _held_out([document for path in squad for document in readable(read_squad(path))], held_out)
 
 
 def _held_out(
@@ -263,59 +245,13 @@ def _held_out(
 
 def _dense(annotated: list[Path], demo: bool) -> list[AnnotatedDocument]:
     files = [*annotated, *([DEMO_CORPUS] if demo else [])]
-    return [document for path in files for document in _readable(read_annotated(path))]
+    return [document for path in files for document in readable(read_annotated(path))]
 
 
 def _require(documents: list[AnnotatedDocument], what: str) -> None:
     facts = (span for document in documents for span in document.facts)
     if not any(span.question or what == "facts" for span in facts):
         raise typer.BadParameter(f"nothing to train on: name a file with {what}.")
-
-
-def _readable(parsed: Iterable[Parsed]) -> list[AnnotatedDocument]:
-    documents: list[AnnotatedDocument] = []
-    refused = 0
-    for item in parsed:
-        refused += len(item.refusals)
-        if item.document is not None:
-            documents.append(item.document)
-    if refused:
-        note(f"{refused} malformed spans or documents left out; `colmlm corpus ingest --dry-run` lists them")
-    return documents
-
-
-def _changed(
-    preset: Config, settings: list[str] | None, epochs: float | None, max_minutes: float | None
-) -> Config:
-    """Gives the preset with the settings that were asked for."""
-    try:
-        config = with_settings(preset, settings or [])
-        return replace(
-            config,
-            epochs=config.epochs if epochs is None else epochs,
-            max_seconds=config.max_seconds if max_minutes is None else max_minutes * 60,
-        )
-    except ValueError as error:
-        raise typer.BadParameter(f"{error}.", param_hint="--set") from error
-
-
-def _run(task: SpanTask | QuestionTask, out: Path) -> None:
-    note(f"{len(task.examples)} examples, at most {task.num_steps} steps")
-    with progress("training") as update:
-        for m in task.run(out):
-            update(m.step, task.num_steps)
-
-
-def _report(directory: Path, as_json: bool) -> None:
-    from colmlm.model.annotate import checkpoint as annotators
-
-    config = annotators.AnnotatorConfig.load(directory)
-    if as_json:
-        print_json({"annotator": str(directory), **asdict(config)})
-        return
-    run = config.training
-    say(f"{directory}: {config.name}, {config.role}, {run.get('steps')} steps, {run.get('tokens')} tokens")
-    say(f"reads {', '.join(f'{name} {value}' for name, value in config.reading.items())}")
 
 
 def _show(measured: AnnotatorMeasures) -> None:

@@ -22,6 +22,8 @@ from colmlm.kb.store.settings import Settings
 if TYPE_CHECKING:
     from colmlm.cli.composition.generator import StoringGenerator
     from colmlm.cli.composition.model_encoder import ModelEncoder
+    from colmlm.kb.answers.answering import Answering
+    from colmlm.kb.answers.reading import JudgedReader
     from colmlm.kb.service import KnowledgeBase
     from colmlm.model.lm.checkpoint import Checkpoint
 
@@ -95,6 +97,26 @@ class Runtime:
         from colmlm.model.lm.checkpoint import load
 
         return ModelEncoder(load(path, self.settings.home / "models"))
+
+    @cached_property
+    def answers(self) -> Answering:
+        """Answers to questions, with the settings' checkpoint and the released reader."""
+        return self.answering(self.reader)
+
+    @cached_property
+    def reader(self) -> JudgedReader:
+        """The reader of passages of the settings, by default the released one."""
+        from colmlm.cli.composition.answering import reader
+        from colmlm.cli.composition.readers import reader_at
+
+        return reader(reader_at(self.user, None), self.settings.home / "models")
+
+    def answering(self, reader: JudgedReader, *, keys: bool = True) -> Answering:
+        """Gives answers by this reader; without `keys` sentences are found by their words alone."""
+        from colmlm.kb.answers.answering import Answering
+        from colmlm.kb.lookup.questions import Questions
+
+        return Answering(self.kb, Questions(self.kb, [self.encoder]) if keys else None, reader)
 
     @cached_property
     def generator(self) -> StoringGenerator:

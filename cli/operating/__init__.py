@@ -1,1 +1,1 @@
-"""Commands of operators: serve, jobs, database, backups, fsck, tokens, doctor."""
+"""Commands of operators: serve, jobs, database, backups, fsck, sizes, tokens, doctor."""

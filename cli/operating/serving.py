@@ -180,6 +180,7 @@ def _serve(runtime: Runtime, listener: socket.socket, *, with_model: bool, with_
     logs.configure(runtime.serving)
     encoder = runtime.encoder if with_model else None
     generator = replace(runtime.generator, check=check_client) if with_model else None
+    reader = runtime.reader if with_model else None
     sys.stdout.flush()  # so that whoever started this reads the address now, and not when the server ends
     with (
         _worker(runtime) if with_worker else nullcontext() as worker,
@@ -194,6 +195,7 @@ def _serve(runtime: Runtime, listener: socket.socket, *, with_model: bool, with_
             tracing=tracing_from(os.environ),
             worker=worker.state if worker else no_worker,
             local=local,
+            reader=reader,
         )
 
 

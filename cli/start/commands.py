@@ -54,6 +54,11 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
             "Find the facts nearest to a question, without decoding. No match is a normal result.",
             examples="LOOKUP_EXAMPLES",
         ),
+        "ask": Lazy(
+            "colmlm.cli.contents.answers:ask",
+            "Answer a question from the documents, with the place that says it.",
+            examples="ASK_EXAMPLES",
+        ),
         "facts": Lazy("colmlm.cli.contents.facts:app", "List, show, add, edit, delete and restore facts."),
         "erase": Lazy(
             "colmlm.cli.removal.erase:erase",
@@ -144,6 +149,10 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
         "annotator": Lazy(
             "colmlm.cli.annotation.annotator:app",
             "Train, release and measure the annotators that mark facts and ask about them.",
+        ),
+        "reader": Lazy(
+            "colmlm.cli.annotation.reader:app",
+            "Train, release and measure the reader, which finds the answer to a question in passages.",
         ),
         **LABORATORY,
     }

@@ -114,6 +114,11 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "evaluate": "Measure the annotators against marked documents.",
             "train": "Train an annotator on annotated documents.",
         },
+        "reader": {
+            "train": "Train the reader on the questions of SQuAD files.",
+            "release": "Write a run's weights in 16 MB at most.",
+            "evaluate": "Measure the reader: answers in the passage that holds them.",
+        },
         "bench": {
             "api": "Measure lookups per second, p50 and p99 over HTTP from several clients.",
             "encode": "Time the keys of a corpus beside the bare forward pass.",
@@ -133,6 +138,8 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "choices": "Count the items whose right choice is the likeliest after the context.",
             "deletion": "Forget a sample of facts by each policy and radius, ask for them, look others up.",
             "paper": "Run the paper's measurements one after another.",
+            "documents": "Ask people's questions of raw texts, and compare the answers with the gold ones.",
+            "confidence": "Fit how probable it is that an answer is right, and the threshold.",
             "growth": "Fill a knowledge base with unrelated facts, step by step.",
             "updates": "Give facts other values and ask for them.",
             "perplexity": "Measure perplexity outside of the marked spans.",

@@ -1,1 +1,1 @@
-"""Evidence: stores outputs with the facts spliced into them, traces both, and withholds what is past."""
+"""Evidence: stores outputs with the facts in them, traces both, compares two states of the base, withholds the past."""

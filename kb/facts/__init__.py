@@ -1,1 +1,1 @@
-"""Facts, documents and corpora: edited, read, ingested, exported and redacted."""
+"""Facts, documents and corpora: edited, read, ingested, exported, and redacted with every text that quotes them."""

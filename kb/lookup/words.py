@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import NamedTuple
@@ -52,8 +52,14 @@ WITH chosen AS MATERIALIZED (
     FROM sentence WHERE words @@ %(chosen)s::tsquery
 )
 SELECT id, document_id, fact_id, span_start, span_end, score
-FROM (SELECT * FROM chosen LIMIT %(most)s) AS found CROSS JOIN LATERAL (
-    SELECT sum(weight * tf / (tf + norm)) AS score FROM (
+FROM (
+    (SELECT * FROM chosen LIMIT %(most)s)
+    UNION
+    SELECT id, document_id, fact_id, span_start, span_end, words,
+           %(k1)s * (1 - %(b)s + %(b)s * length(words) / %(mean)s)
+    FROM sentence WHERE id = ANY(%(also)s::bigint[])
+) AS found CROSS JOIN LATERAL (
+    SELECT coalesce(sum(weight * tf / (tf + norm)), 0) AS score FROM (
         SELECT asked.weight, ts_rank_cd('{1,1,1,1}', found.words, asked.query) AS tf
         FROM unnest(%(weights)s::float8[], %(queries)s::tsquery[]) AS asked (weight, query)
         WHERE found.words @@ asked.query OFFSET 0
@@ -95,9 +101,12 @@ class WordSearch:
     _collection: _Collection = field(default_factory=lambda: _Collection(0.0, 1.0, {}))
     _counted: dict[str, float] = field(default_factory=dict)
 
-    def find(self, session: Session, question: str, limit: int) -> list[SentenceFound]:
+    def find(
+        self, session: Session, question: str, limit: int, also: Collection[int] = ()
+    ) -> list[SentenceFound]:
         """Finds up to `limit` sentences, best first; of those with the same score the older first.
 
+        The sentences `also` are scored whether they share words with the question or not, and may come in addition.
         It gives none where the question has no word but the commonest of the language.
         """
         connection = connection_of(session)
@@ -114,13 +123,14 @@ class WordSearch:
             "mean": collection.mean,
             "k1": K1,
             "b": B,
-            "limit": limit,
+            "limit": limit + len(also),
+            "also": list(also),
         }
         found: list[SentenceFound] = []
         for chosen in _choices(rarest_first, frequencies, collection.number):
             rows = connection.execute(_SEARCH, values | {"chosen": chosen})
             found = [SentenceFound(*row) for row in rows]
-            if len(found) >= limit:
+            if len(found) >= limit + len(also):
                 break
         return found
 

@@ -7,7 +7,9 @@ import typer
 from colmlm.cli.options import examples
 from colmlm.lab.evaluate import biographies as evaluate_biographies
 from colmlm.lab.evaluate import choices as evaluate_choices
+from colmlm.lab.evaluate import confidence as evaluate_confidence
 from colmlm.lab.evaluate import deletion as evaluate_deletion
+from colmlm.lab.evaluate import documents as evaluate_documents
 from colmlm.lab.evaluate import growth as evaluate_growth
 from colmlm.lab.evaluate import judged as evaluate_judged
 from colmlm.lab.evaluate import paper as evaluate_paper
@@ -36,6 +38,8 @@ app.command("timing", epilog=evaluate_timing.EXAMPLES)(evaluate_timing.timing)
 app.command("choices", epilog=evaluate_choices.EXAMPLES)(evaluate_choices.choices)
 app.command("deletion", epilog=evaluate_deletion.EXAMPLES)(evaluate_deletion.deletion)
 app.command("paper", epilog=evaluate_paper.EXAMPLES)(evaluate_paper.paper)
+app.command("documents", epilog=evaluate_documents.EXAMPLES)(evaluate_documents.documents)
+app.command("confidence", epilog=evaluate_confidence.EXAMPLES)(evaluate_confidence.confidence)
 app.command("growth", epilog=evaluate_growth.EXAMPLES)(evaluate_growth.growth)
 app.command("updates", epilog=evaluate_updates.EXAMPLES)(evaluate_updates.updates)
 app.command("perplexity", epilog=evaluate_perplexity.EXAMPLES)(evaluate_perplexity.perplexity)

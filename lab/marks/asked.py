@@ -14,7 +14,7 @@ from colmlm.model.annotate.coverage import compared
 SEED = 17
 
 
-class Asked:
+class AskedValues:
     """The share of candidates like this one that are what somebody asked for."""
 
     def __init__(

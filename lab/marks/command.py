@@ -29,7 +29,7 @@ import spacy
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, to_record
 from colmlm.kb.corpus.squad import read_questions, read_squad
-from colmlm.lab.marks.asked import Asked, labelled
+from colmlm.lab.marks.asked import AskedValues, labelled
 from colmlm.lab.marks.candidates import Candidates, candidates
 from colmlm.lab.marks.flat import Span, heaviest
 from colmlm.model.annotate.whole import whole_spans
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parsed = [candidates(doc) for doc in nlp.pipe((d.text for d in kept), batch_size=64)]
     places = [asked[d.external_id] for d in kept]
     sys.stderr.write(f"{len(kept)} paragraphs, {sum(len(c.spans) for c in parsed)} candidates\n")
-    prior = Asked([d.text for d in kept], parsed, places)
+    prior = AskedValues([d.text for d in kept], parsed, places)
     others = list(plain_texts(options.texts, options.documents))
     read = (candidates(doc) for doc in nlp.pipe((d.text for d in others), batch_size=64))
     with options.out.open("w") as out:
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def marked(
-    document: AnnotatedDocument, found: Candidates, prior: Asked, asked: Sequence[Span]
+    document: AnnotatedDocument, found: Candidates, prior: AskedValues, asked: Sequence[Span]
 ) -> AnnotatedDocument:
     """Gives the document with its marks."""
     rng = random.Random(hashlib.sha256(document.text.encode()).digest())
@@ -75,7 +75,7 @@ def marked(
 
 
 def chosen(
-    text: str, found: Candidates, prior: Asked, asked: Sequence[Span] = ()
+    text: str, found: Candidates, prior: AskedValues, asked: Sequence[Span] = ()
 ) -> list[tuple[Span, float]]:
     """Gives the flat set of spans of this text with their shares of being asked for; what was asked for has 1."""
     shares = prior.shares(found)

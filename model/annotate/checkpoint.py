@@ -1,4 +1,5 @@
-"""Annotators on disk: a directory with ``annotator.json`` and an adapter over a named base, or all weights.
+"""Annotators and readers on disk: ``annotator.json``, and an adapter over a named base, the difference to it, or all
+weights.
 
 As with a checkpoint of Co-LMLM the description holds the digest of every file beside it, since safetensors accepts any
 bytes as weights, and an adapter is refused over another base than its own.
@@ -8,13 +9,15 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 
 from colmlm.model.annotate.base import bare, base_directory
+from colmlm.model.annotate.difference import changed, ship_difference
 from colmlm.model.lm.adapters import adapted, ship
 from colmlm.model.lm.base_models import WEIGHTS
 from colmlm.model.lm.checkpoint import compute_dtype
@@ -24,13 +27,15 @@ from colmlm.model.lm.files import damaged, file_digest
 _RELEASED = Path(__file__).resolve().parent.parent / "released"
 RELEASED_SPANS = _RELEASED / "span-annotator-minilm"
 RELEASED_QUESTIONS = _RELEASED / "question-generator-135m"
+RELEASED_READER = _RELEASED / "reader-minilm"
 ANNOTATOR_FILE = "annotator.json"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AnnotatorConfig:
-    """The description of an annotator's directory. `role` is "spans" or "questions", `kind` "adapter" or "full".
+    """The description of an annotator's or a reader's directory.
 
+    `role` is "spans", "questions" or "answers", which is a reader's; `kind` is "adapter", "difference" or "full".
     `reading` has the settings for reading texts: window, overlap and, for spans, the threshold. `training` records the
     run, with the digest of the base's weights. `digests` are those of the files beside it.
     """
@@ -94,18 +99,26 @@ def load(path: Path, role: str, cache: Path, *, precision: str = "auto") -> Load
             raise CheckpointError(
                 f"{config.name}: trained on another {config.base} than the weights in {source}; remove that copy"
             )
-        model = adapted(bare(role, source, torch.float32), path).merge_and_unload()
+        model = bare(role, source, torch.float32)
+        merged = config.kind == "adapter"
+        model = adapted(model, path).merge_and_unload() if merged else changed(model, path)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = model.to(device=device, dtype=compute_dtype(precision)).requires_grad_(False).eval()
     return Loaded(config, model, source / "tokenizer.json", device)
 
 
-def release(run: Path, target: Path) -> AnnotatorConfig:
-    """Writes the adapter of a run in float16 with its description, without optimiser state, in at most 16 MB."""
+def release(run: Path, target: Path, cache: Path) -> AnnotatorConfig:
+    """Writes what a run has trained with its description, without optimiser state, in at most 16 MB.
+
+    That is its adapter in float16, or the difference of all weights to the base, which `cache` may hold.
+    """
     config = AnnotatorConfig.load(run)
-    if config.kind != "adapter":
-        raise CheckpointError(f"{run}: only an adapter is released; copy a full annotator instead")
-    ship(run, target, config.base)
+    if config.kind == "adapter":
+        ship(run, target, config.base)
+    else:
+        base = bare(config.role, base_directory(config.base, cache), torch.float32)
+        ship_difference(load_file(run / WEIGHTS), base, target)
+        config = replace(config, kind="difference")
     for log in run.glob("*.csv"):
         shutil.copyfile(log, target / log.name)
     config.save(target)

@@ -48,11 +48,15 @@ class PassageIndex:
 
     def search(self, queries: Sequence[str], k: int = TOP) -> list[list[str]]:
         """Gives the k best passages of each query, best first, leaving out those that share no word with it."""
+        return [[self.passages[n] for n in found] for found in self.nearest(queries, k)]
+
+    def nearest(self, queries: Sequence[str], k: int = TOP) -> list[list[int]]:
+        """Gives the numbers of the passages that `search` gives."""
         if self._is_empty or not queries:
             return [[] for _ in queries]
         tokens = bm25s.tokenize(list(queries), return_ids=False, show_progress=False)
         found, scores = self._bm25.retrieve(tokens, k=min(k, len(self.passages)), show_progress=False)
         return [
-            [self.passages[n] for n, score in zip(row, of, strict=True) if score > 0]
+            [n for n, score in zip(row, of, strict=True) if score > 0]
             for row, of in zip(found.tolist(), scores.tolist(), strict=True)
         ]

@@ -1,1 +1,1 @@
-"""Measures of checkpoints: recall, answers, perplexity, unlearning."""
+"""Measures of checkpoints as functions: recall, answers, unlearning, and texts that are read for perplexity."""

@@ -10,10 +10,12 @@ from typing import Any
 from colmlm.model.lm.files import file_digest
 
 CONFIG_FILE = "colmlm.json"
+DIFFERENCE = "difference.safetensors"
 SEALED_FILES = (
     "adapter_config.json",
     "adapter_model.safetensors",
     "config.json",
+    DIFFERENCE,
     "model.safetensors",
     "tokenizer.json",
 )

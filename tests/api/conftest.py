@@ -17,7 +17,7 @@ from colmlm.kb.access.tokens import create_token
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
 from colmlm.kb.service import KnowledgeBase
 from tests.api.generator import LookupGenerator
-from tests.fakes import FakeEncoder
+from tests.fakes import FakeEncoder, NearReader
 
 ORIGIN = "http://127.0.0.1:8484"
 
@@ -65,7 +65,7 @@ def tuning() -> Tuning:
 
 @pytest.fixture
 def app(atlas: KnowledgeBase, encoder: FakeEncoder, tuning: Tuning) -> Litestar:
-    return create_app(atlas, encoder, LookupGenerator(atlas, encoder), tuning=tuning)
+    return create_app(atlas, encoder, LookupGenerator(atlas, encoder), tuning=tuning, reader=NearReader())
 
 
 @pytest.fixture

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import Unpack
 
 from colmlm.cli.composition.runtime import Runtime
+from colmlm.kb.answers.records import NEAREST, Answer
 from colmlm.kb.lookup.lookups import Lookups
 from colmlm.kb.lookup.options import LookupOptions
 from colmlm.kb.lookup.records import Lookup
+from colmlm.kb.nouns.lookups import AnswerMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,3 +36,14 @@ class LocalLookups(Lookups):
             **options,
         )
         return found
+
+    def answer(
+        self,
+        question: str,
+        *,
+        mode: AnswerMode = "read",
+        threshold: float | None = None,
+        nearest: int = NEAREST,
+    ) -> Answer:
+        self.runtime.open()  # fails before a model is loaded for seconds
+        return self.runtime.answers.answer(question, mode, threshold, nearest)

@@ -64,6 +64,23 @@ def test_no_match_is_shown_where_it_was(open_page: OpenPage, almanac: KnowledgeB
     expect(page.get_by_role("complementary", name="No match")).to_contain_text("none was near enough")
 
 
+def test_a_question_is_answered_with_the_document_that_says_it(
+    open_page: OpenPage, atlas: KnowledgeBase, fact_id: int
+) -> None:
+    page = open_page("reader", java_script_enabled=False)
+    page.get_by_label("Question").fill(CAPITAL)
+    page.get_by_role("button", name="Answer", exact=True).click()
+    answer = page.get_by_role("region", name="Lima")
+    expect(answer.get_by_role("link", name="Peru").first).to_have_attribute(
+        "href", re.compile(rf"/console/documents/\d+\?fact={fact_id}#")
+    )
+    atlas.facts.delete([fact_id], actor="tester", reason="disputed")
+    page.reload()
+    nothing = page.get_by_role("region", name="Nothing in the knowledge base answers this")
+    expect(nothing).to_contain_text("was deleted")
+    expect(nothing).not_to_contain_text("Lima")
+
+
 def test_asking_needs_no_script(open_page: OpenPage, almanac: KnowledgeBase) -> None:
     page = open_page("reader", java_script_enabled=False)
     page.get_by_role("button", name="Ask", exact=True).click()

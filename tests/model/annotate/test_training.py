@@ -131,7 +131,7 @@ def test_other_data_and_other_settings_are_refused(bases, tmp_path: Path):
 def test_a_run_says_what_it_was_and_its_release_reads_the_same(bases, tmp_path: Path):
     task = bases()
     list(task.run(tmp_path / "run"))
-    released = release(tmp_path / "run", tmp_path / "released")
+    released = release(tmp_path / "run", tmp_path / "released", tmp_path)
     record = json.loads((tmp_path / "released" / "annotator.json").read_text())
     assert record["training"]["steps"] == 16 and record["training"]["documents"] == len(DOCUMENTS)
     assert record["training"]["data_sha256"] == task.data_sha256 and record["training"]["epochs"] == 8

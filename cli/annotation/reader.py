@@ -1,0 +1,229 @@
+"""`colmlm reader`: train, release and measure the model that finds the answer to a question in passages."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from colmlm.cli.annotation.tuning import (
+    Epochs,
+    Name,
+    Out,
+    Settings,
+    Squad,
+    changed,
+    readable,
+    released,
+    report,
+    tune,
+)
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.options import AsJson, DryRun, MaxMinutes, NewDirectory, examples, finite
+from colmlm.cli.output import print_json, print_table, progress, say
+from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.kb.corpus.squad import read_questions, read_squad
+from colmlm.model.reader.config import READER_PRESETS, ReaderConfig
+
+if TYPE_CHECKING:
+    from colmlm.model.reader.examples import ReaderExample, ReaderExamples
+    from colmlm.model.reader.measure import ReaderMeasures
+    from colmlm.model.reader.training import ReaderTask
+
+CURVE_QUESTIONS = 300
+
+app = typer.Typer(
+    help="Train, release and measure the reader, which finds the answer to a question in passages.",
+    epilog=examples("colmlm reader evaluate --squad dev.jsonl"),
+)
+
+
+class ReaderPreset(StrEnum):
+    minilm = "minilm"
+
+
+HoldOut = Annotated[
+    float,
+    typer.Option(
+        "--hold-out",
+        min=0,
+        max=0.5,
+        callback=finite,
+        help="Leave this share of the titles out, to measure with.",
+    ),
+]
+
+
+@app.command(
+    epilog=examples(
+        "colmlm reader train --squad train.jsonl --hold-out 0.05 --max-minutes 60 --out runs/reader",
+        "colmlm reader train --squad train.jsonl --set rounds=2 --out runs/reader --dry-run",
+    )
+)
+def train(
+    out: Out,
+    squad: Squad = None,
+    preset: Annotated[
+        ReaderPreset, typer.Option("--preset", help="The base and its settings.")
+    ] = ReaderPreset.minilm,
+    held_out: HoldOut = 0.0,
+    epochs: Epochs = None,
+    max_minutes: MaxMinutes = None,
+    settings: Settings = None,
+    every: Annotated[
+        int,
+        typer.Option("--measure-every", min=1, help="Measure on what is held out after so many examples."),
+    ] = 2500,
+    start: Annotated[
+        Path | None,
+        typer.Option("--from", exists=True, file_okay=False, help="Go on from the weights of another run."),
+    ] = None,
+    name: Name = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train the reader on the questions of SQuAD files, with passages that answer them and passages that do not."""
+    from colmlm.model.reader.curve import trained
+    from colmlm.model.reader.training import ReaderTask
+
+    config = changed(READER_PRESETS[preset](), settings, epochs, max_minutes)
+    learnt, kept_back = _split(_documents(squad or []), held_out)
+    drawn = _drawn(squad or [], learnt, config)
+    measured = list(_drawn(squad or [], kept_back, config).plain()) if kept_back else []
+    with Runtime.from_environment() as runtime:
+        task = ReaderTask(config, drawn, runtime.settings.home / "models", name or out.name, start)
+        if dry_run:
+            _foretell(task, as_json)
+            return
+        tune(trained(task, out, _some(measured), every), task)
+    report(out, as_json)
+
+
+@app.command(epilog=examples("colmlm reader release runs/reader released/reader"))
+def release(
+    run: Annotated[Path, typer.Argument(metavar="RUN", exists=True, file_okay=False, help="A training run.")],
+    target: NewDirectory,
+    as_json: AsJson = False,
+) -> None:
+    """Write a run's weights in 16 MB at most, with its config and without optimiser state."""
+    released(run, target, as_json)
+
+
+@app.command(
+    epilog=examples(
+        "colmlm reader evaluate --squad dev.jsonl --questions 500 --json",
+        "colmlm reader evaluate --squad dev.jsonl --reader runs/reader",
+    )
+)
+def evaluate(
+    squad: Squad = None,
+    questions: Annotated[
+        int | None, typer.Option("--questions", min=1, help="Draw this many questions. Default: all.")
+    ] = None,
+    reader: Annotated[
+        Path | None,
+        typer.Option(
+            "--reader", exists=True, file_okay=False, help="Default: COLMLM_READER or the released one."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure the reader: answers in the passage that holds them, and how well it tells passages that do not.
+
+    Each question is read as it is, without titles, as keywords and as a sentence to be completed.
+    """
+    from colmlm.cli.composition.readers import reader_at
+    from colmlm.model.reader.measure import forms, measure
+    from colmlm.model.reader.reader import ExtractiveReader
+
+    config = READER_PRESETS[ReaderPreset.minilm]()
+    drawn = _some(list(_drawn(squad or [], _documents(squad or []), config).plain()), questions)
+    with Runtime.from_environment() as runtime, progress("passages") as update:
+        model = ExtractiveReader.load(reader_at(runtime.user, reader), runtime.settings.home / "models")
+        measured = {how: measure(model, some, update) for how, some in forms(drawn).items()}
+    if as_json:
+        print_json({how: asdict(figures) for how, figures in measured.items()})
+    else:
+        _show(measured)
+
+
+def _documents(squad: list[Path]) -> list[AnnotatedDocument]:
+    return [document for path in squad for document in readable(read_squad(path))]
+
+
+def _split(
+    documents: list[AnnotatedDocument], share: float
+) -> tuple[list[AnnotatedDocument], list[AnnotatedDocument]]:
+    """Splits the documents into those to train on and those of a share of the titles, drawn at random.
+
+    A document without a title counts as one by itself.
+    """
+    from colmlm.model.training.steps import hold_out
+
+    titles = sorted({_title(document) for document in documents})
+    kept_back = set(hold_out(titles, round(share * len(titles)))[1])
+    return (
+        [document for document in documents if _title(document) not in kept_back],
+        [document for document in documents if _title(document) in kept_back],
+    )
+
+
+def _title(document: AnnotatedDocument) -> str:
+    return document.title or document.external_id
+
+
+def _drawn(squad: list[Path], documents: list[AnnotatedDocument], config: ReaderConfig) -> ReaderExamples:
+    """Makes examples of what the files ask about these documents."""
+    from colmlm.model.reader.examples import ReaderExamples, ReaderQuestion
+
+    numbers = {document.external_id: number for number, document in enumerate(documents)}
+    asked = [
+        ReaderQuestion(numbers[one.document], one.question, *one.place)
+        for path in squad
+        for one in read_questions(path)
+        if one.document in numbers and one.place is not None
+    ]
+    if not asked:
+        raise typer.BadParameter("no questions with answers; name a file with --squad.")
+    return ReaderExamples(documents, asked, config)
+
+
+def _some(examples: Sequence[ReaderExample], questions: int | None = CURVE_QUESTIONS) -> list[ReaderExample]:
+    """Draws the examples of so many questions, in their order."""
+    from colmlm.model.training.steps import hold_out
+
+    asked = list(dict.fromkeys(example.question for example in examples))
+    if questions is None or questions >= len(asked):
+        return list(examples)
+    chosen = set(hold_out(asked, questions)[1])
+    return [example for example in examples if example.question in chosen]
+
+
+def _foretell(task: ReaderTask, as_json: bool) -> None:
+    """Says what a run will be, and trains nothing."""
+    tokens = sum(len(example.ids) for example in task.examples)
+    found = Counter("none" if example.is_none else "answered" for example in task.examples)
+    foretold = {
+        "examples": len(task.examples), **found, "tokens": tokens, "steps": task.num_steps, "batch": task.config.batch
+    }  # fmt: skip
+    print_json(foretold) if as_json else say(", ".join(f"{n} {what}" for what, n in foretold.items()))
+
+
+def _show(measured: dict[str, ReaderMeasures]) -> None:
+    print_table(
+        ["asked", "questions", "exact", "F1", "AUC of none"],
+        [
+            [how, figures.answered.questions, figures.answered.exact, figures.answered.f1, figures.none_auc]
+            for how, figures in measured.items()
+        ],
+    )
+    by_kind = measured["questions"].by_kind
+    print_table(
+        ["asked for", "questions", "exact", "F1"],
+        [[name, *asdict(one).values()] for name, one in by_kind.items()],
+    )

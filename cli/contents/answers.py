@@ -1,0 +1,116 @@
+"""`colmlm ask`: answers a question with a span of a document, or says that nothing stored answers it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from colmlm.cli.bases.anywhere import anywhere
+from colmlm.cli.bases.protocol import Base
+from colmlm.cli.errors import REFUSED
+from colmlm.cli.options import AsJson, CheckpointPath, Verbose, examples, finite, some_text
+from colmlm.cli.output import note, print_json, print_table, say, shorten
+from colmlm.kb.answers.records import Answer
+from colmlm.kb.texts.characters import visible
+
+ASK_EXAMPLES = examples(
+    'colmlm ask "When was the canteen opened?"',
+    'colmlm ask "When was the canteen opened?" --threshold 0 --json',
+    'colmlm ask "When was the canteen opened?" --mode paper',
+)
+NOTHING = "Nothing in the knowledge base answers this."
+
+
+class AnswerMode(StrEnum):
+    read = "read"
+    paper = "paper"
+
+
+@anywhere
+def ask(
+    base: Base,
+    question: Annotated[str, typer.Argument(callback=some_text, help="The question.")],
+    mode: Annotated[
+        AnswerMode, typer.Option("--mode", help="Read what is near, or take the fact with the nearest key.")
+    ] = AnswerMode.read,
+    threshold: Annotated[
+        float | None,
+        typer.Option(
+            "--threshold",
+            min=-1,
+            max=1,
+            callback=finite,
+            help="The least score of an answer: a probability, or in mode paper a cosine. Default: the fitted one.",
+        ),
+    ] = None,
+    nearest: Annotated[
+        int, typer.Option("--nearest", min=0, max=10, help="How many of the nearest passages to show.")
+    ] = 3,
+    checkpoint: CheckpointPath = None,
+    verbose: Verbose = False,
+    as_json: AsJson = False,
+) -> None:
+    """Answer a question from the documents, with the place that says it.
+
+    Where nothing stored answers it, the nearest passages are shown, and the exit code is 3.
+    """
+
+    def answered(asked: Base) -> Answer:
+        asked.use_checkpoint(checkpoint)
+        return asked.lookups.answer(question, mode=mode.value, threshold=threshold, nearest=nearest)
+
+    found = base.answered(answered, checkpoint=checkpoint, as_of=None, verbose=verbose)
+    print_json(_as_dict(found)) if as_json else _show(found)
+    if found.abstained:
+        raise typer.Exit(REFUSED)
+
+
+def _as_dict(found: Answer) -> dict[str, object]:
+    source = found.source
+    return {
+        "question": found.question,
+        "answer": found.answer,
+        "fact_id": found.facts[0].fact_id if found.facts else None,
+        "facts": found.facts,
+        "corpus": source.corpus if source else None,
+        "document": source.external_id if source else None,
+        "title": source.title if source else None,
+        "start": source.start if source else None,
+        "end": source.end if source else None,
+        "score": found.score,
+        "threshold": found.threshold,
+        "abstained": found.abstained,
+        "withheld": found.withheld,
+        "nearest": found.nearest,
+        "seq": found.seq,
+    }
+
+
+def _show(found: Answer) -> None:
+    if found.answer is not None:
+        say(visible(found.answer))
+        say()
+        where = "a fact without a document"
+        if (source := found.source) is not None:
+            where = f"{source.corpus}/{source.external_id}, {source.start} to {source.end}"
+        said = ", ".join(str(fact.fact_id) for fact in found.facts)
+        note(f"{where}; fact {said}; score {found.score:.2f}")
+        return
+    say(NOTHING)
+    if found.withheld:
+        note("What would answer it was deleted.")
+    if found.nearest:
+        say()
+        print_table(
+            ("nearest passages", "document", "facts"),
+            [
+                (
+                    shorten(passage.text, 200),
+                    f"{passage.source.corpus}/{passage.source.external_id}" if passage.source else "",
+                    ", ".join(str(fact.fact_id) for fact in passage.facts[:5]),
+                )
+                for passage in found.nearest
+            ],
+        )

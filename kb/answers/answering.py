@@ -1,0 +1,239 @@
+"""Answers questions: finds sentences, has the best of them read, and decides last what is live.
+
+1. The question's query finds facts, its words find sentences; the best few sentences become windows.
+2. The reader scores the spans of every window, deleted facts among them.
+3. The best span that touches a fact is the answer. Is the best one of all over a deleted fact, nothing is said: its
+   runner-up would tell what was deleted, or something else in its stead.
+4. Below the threshold nothing is said.
+5. The window of the answer is read again, in one statement after the reader is done. Has it changed, all begins again.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from colmlm.kb.answers.candidates import BY_KEY, CandidateSentence, candidates
+from colmlm.kb.answers.confidence import PlaceEvidence
+from colmlm.kb.answers.reading import JudgedReader, Passage, PassageReading
+from colmlm.kb.answers.records import NEAREST, Answer, NearbyPassage, SaidFact
+from colmlm.kb.answers.windows import FactInWindow, SaidWindow, unchanged, windows
+from colmlm.kb.errors import InvalidQuery, NoActiveKeyset
+from colmlm.kb.facts.reading import get_fact
+from colmlm.kb.log import audit
+from colmlm.kb.lookup.questions import Questions
+from colmlm.kb.lookup.records import Hit
+from colmlm.kb.lookup.searchable import SearchableStore
+
+WINDOWS = 4  # read for a question
+ATTEMPTS = 5
+MAX_QUESTION = 2_000  # characters
+
+_WORD = re.compile(r"\w+")
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPlace:
+    """A span of a window, the facts it overlaps, and what the reader and the search make of it."""
+
+    window: SaidWindow
+    candidate: CandidateSentence
+    rank: int
+    start: int
+    end: int
+    margin: float
+    facts: tuple[FactInWindow, ...]
+
+    @property
+    def text(self) -> str:
+        return self.window.text[self.start : self.end]
+
+    @property
+    def is_dead(self) -> bool:
+        return any(fact.version is None for fact in self.facts)
+
+
+@dataclass(frozen=True, slots=True)
+class Answering:
+    """Answers questions from a knowledge base. Threads may share it.
+
+    Without `questions` (an encoder of the active keyset), or while there is no active keyset, sentences are found by
+    their words alone.
+    """
+
+    kb: SearchableStore
+    questions: Questions | None
+    reader: JudgedReader
+
+    def ask(self, question: str, *, threshold: float | None = None, nearest: int = NEAREST) -> Answer:
+        """Answers a question with a span of a document, or says that nothing stored answers it.
+
+        `threshold` is the least probability of being right (None: the fitted one). Raises `InvalidQuery` for a question
+        that is blank or too long, or a threshold that is no probability.
+        """
+        least = self.reader.confidence.threshold if threshold is None else threshold
+        _check(question, least)
+        hits = self._hits(question)
+        for _ in range(ATTEMPTS):
+            found, read = self._windows(question, hits)
+            places = self._read(question, found, read)
+            with self.kb.sessions() as session:
+                seq = audit.head_seq(session)
+                now = windows(session, [one.sentence_id for one in found])
+            if all(unchanged(read[one.sentence_id], now) for one in found):
+                break
+        else:
+            raise InvalidQuery("the texts near it are changed all the time; ask again")
+        passages = tuple(_passage(one, read[one.sentence_id]) for one in found[:nearest])
+        return self._decided(question, places, least, passages, seq)
+
+    def answer(self, question: str, mode: str, threshold: float | None, nearest: int) -> Answer:
+        """Answers in the mode "read" as `ask` does, in the mode "paper" as `nearest_fact`."""
+        if mode == "paper":
+            return self.nearest_fact(question, threshold=threshold)
+        return self.ask(question, threshold=threshold, nearest=nearest)
+
+    def places(self, question: str) -> list[ReadPlace]:
+        """Gives every place that an answer could come from, best first, without deciding on any."""
+        return self._read(question, *self._windows(question, self._hits(question)))
+
+    def nearest_fact(self, question: str, *, threshold: float | None = None) -> Answer:
+        """Answers as the paper does: with the value of the fact nearest to the question's query, by its key alone.
+
+        `threshold` is a cosine (None: the keyset's). `score` is one too, and nothing is read. Raises `NoActiveKeyset`.
+        """
+        if self.questions is None:
+            raise NoActiveKeyset
+        _, (lookup,) = self.questions.ask([question], k=1, threshold=threshold)
+        hit = next(iter(lookup.hits), None)
+        if hit is None:
+            withheld = lookup.abstained is not None
+            return Answer(
+                question, None, lookup.runner_up or 0.0, lookup.threshold, (), None, withheld, (), lookup.seq
+            )
+        said = SaidFact(hit.fact_id, hit.version, hit.value)
+        with self.kb.sessions() as session:
+            source = get_fact(session, hit.fact_id).source
+        return Answer(
+            question, hit.value, hit.score, lookup.threshold, (said,), source, False, (), lookup.seq
+        )
+
+    def _hits(self, question: str) -> Sequence[Hit]:
+        if self.questions is None:
+            return ()
+        try:
+            _, (lookup,) = self.questions.ask([question], k=BY_KEY, threshold=-1.0)
+        except NoActiveKeyset:
+            return ()
+        return lookup.hits
+
+    def _windows(
+        self, question: str, hits: Sequence[Hit]
+    ) -> tuple[list[CandidateSentence], dict[int, SaidWindow]]:
+        with self.kb.sessions() as session:
+            found = candidates(session, self.kb.words, question, hits)[:WINDOWS]
+            read = windows(session, [one.sentence_id for one in found])
+        return [one for one in found if one.sentence_id in read], read
+
+    def _read(
+        self, question: str, found: Sequence[CandidateSentence], read: Mapping[int, SaidWindow]
+    ) -> list[ReadPlace]:
+        if not found:
+            return []
+        ordered = [read[one.sentence_id] for one in found]
+        readings = self.reader.read(question, [Passage(one.title, one.text) for one in ordered])
+        places = [
+            place
+            for rank, (candidate, window, reading) in enumerate(zip(found, ordered, readings, strict=True))
+            for place in _places(window, candidate, rank, reading)
+        ]
+        return best_first(places, self.reader.confidence.search)
+
+    def _decided(
+        self,
+        question: str,
+        places: Sequence[ReadPlace],
+        threshold: float,
+        nearest: tuple[NearbyPassage, ...],
+        seq: int,
+    ) -> Answer:
+        if not places:
+            return Answer(question, None, 0.0, threshold, (), None, False, nearest, seq)
+        best, evidence = places[0], weigh(question, places)
+        score = self.reader.confidence.of(evidence)
+        if best.is_dead or score < threshold:
+            withheld = best.is_dead and score >= threshold
+            return Answer(question, None, score, threshold, (), None, withheld, nearest, seq)
+        return Answer(
+            question,
+            best.text,
+            score,
+            threshold,
+            tuple(fact.said for fact in best.facts),
+            best.window.source_of(best.start, best.end),
+            False,
+            nearest,
+            seq,
+        )
+
+
+def _check(question: str, threshold: float) -> None:
+    if not question.strip():
+        raise InvalidQuery("the question is blank")
+    if len(question) > MAX_QUESTION:
+        raise InvalidQuery(f"the question has {len(question):,} characters, more than {MAX_QUESTION:,}")
+    if not 0 <= threshold <= 1:
+        raise InvalidQuery(f"the threshold {threshold} is not a probability, from 0 to 1")
+
+
+def _places(
+    window: SaidWindow, candidate: CandidateSentence, rank: int, reading: PassageReading
+) -> list[ReadPlace]:
+    return [
+        ReadPlace(window, candidate, rank, start, end, logit - reading.none, facts)
+        for start, end, logit in reading.spans
+        if (facts := window.overlapping(start, end))
+    ]
+
+
+def best_first(places: Sequence[ReadPlace], search: float) -> list[ReadPlace]:
+    """Orders places by the reader's margin, and by the search's score with this weight."""
+    return sorted(places, key=lambda one: -(one.margin + search * one.candidate.score))
+
+
+def weigh(question: str, places: Sequence[ReadPlace]) -> PlaceEvidence:
+    """Weighs the first of the places, which are best first, against all that were read, live and dead alike."""
+    place = places[0]
+    text = _plain(place.text)
+    others = [one.margin for one in places if not _same(text, _plain(one.text))]
+    top = max(one.margin for one in places)
+    total = sum(math.exp(one.margin - top) for one in places)
+    same = sum(math.exp(one.margin - top) for one in places if _plain(one.text) == text)
+    asked = set(_WORD.findall(question.casefold()))
+    heard = set(_WORD.findall(f"{place.window.title} {place.window.text}".casefold()))
+    return PlaceEvidence(
+        margin=place.margin,
+        lead=place.margin - max(others, default=place.margin - 10.0),
+        share=same / total,
+        cosine=place.candidate.cosine,
+        words=place.candidate.words,
+        rank=float(place.rank),
+        heard=len(asked & heard) / max(1, len(asked)),
+        length=min(60.0, float(len(place.text))),
+    )
+
+
+def _plain(text: str) -> str:
+    return " ".join(_WORD.findall(text.casefold()))
+
+
+def _same(text: str, other: str) -> bool:
+    """Tells whether one text is part of the other, as nested spans of one place are."""
+    return f" {text} " in f" {other} " or f" {other} " in f" {text} "
+
+
+def _passage(candidate: CandidateSentence, window: SaidWindow) -> NearbyPassage:
+    live = tuple(fact.said for fact in window.facts if fact.version is not None)
+    return NearbyPassage(window.shown(), window.source_of(0, len(window.text)), candidate.score, live)

@@ -1,0 +1,68 @@
+"""Candidates: the sentences that may answer a question, found by key and by words.
+
+A key knows what stands before a fact, and the words of a sentence all of it; together they find more than either does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from colmlm.kb.lookup.records import Hit
+from colmlm.kb.lookup.words import WordSearch
+
+BY_KEY = 50  # facts
+BY_WORDS = 30  # sentences
+WEIGHT_OF_WORDS = 0.4
+
+_OF_FACTS = text("""
+SELECT f.id AS fact_id, s.id AS sentence_id
+FROM fact f JOIN sentence s
+  ON s.document_id = f.document_id AND s.span_start <= f.span_start AND f.span_start < s.span_end
+WHERE f.id = ANY(:ids)
+UNION ALL
+SELECT s.fact_id, s.id FROM sentence s WHERE s.fact_id = ANY(:ids)
+""")
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateSentence:
+    """A sentence with the best cosine of a fact in it, and its BM25 as a share of the question's best."""
+
+    sentence_id: int
+    cosine: float
+    words: float
+
+    @property
+    def score(self) -> float:
+        return self.cosine + WEIGHT_OF_WORDS * self.words
+
+
+def candidates(
+    session: Session, words: WordSearch, question: str, hits: Sequence[Hit]
+) -> list[CandidateSentence]:
+    """Gives the sentences that hold these hits of a lookup, or share words with the question, best first.
+
+    A sentence that was found by words alone has the least cosine of the hits, and one found by key alone no words.
+    """
+    by_key = _by_key(session, hits)
+    found = words.find(session, question, BY_WORDS, also=by_key)
+    best = max((one.score for one in found), default=0.0) or 1.0
+    by_words = {one.sentence_id: one.score / best for one in found}
+    floor = min((hit.score for hit in hits), default=0.0)
+    rows = [
+        CandidateSentence(one, by_key.get(one, floor), by_words.get(one, 0.0))
+        for one in by_key.keys() | by_words.keys()
+    ]
+    return sorted(rows, key=lambda one: (-one.score, one.sentence_id))
+
+
+def _by_key(session: Session, hits: Sequence[Hit]) -> Mapping[int, float]:
+    scores = {hit.fact_id: hit.score for hit in hits}
+    best: dict[int, float] = {}
+    for row in session.execute(_OF_FACTS, {"ids": list(scores)}) if scores else ():
+        best[row.sentence_id] = max(best.get(row.sentence_id, -1.0), scores[row.fact_id])
+    return best

@@ -1,0 +1,83 @@
+"""Confidence: how probable it is that a span answers a question, from what the search and the reader say of it.
+
+A logistic model of a few numbers. Its weights are fitted beside the reader's, on questions of other texts
+(`lab.evaluate.confidence`), and come with it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Self
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceEvidence:
+    """What speaks for a place: the reader's logit above that of "nothing here", its lead over the best other text,
+    its share among all spans that were read, the search's cosine and BM25 (a share of the best), its rank among the
+    windows, the share of the question's words that its window has, and its length in characters.
+    """
+
+    margin: float
+    lead: float
+    share: float
+    cosine: float
+    words: float
+    rank: float
+    heard: float
+    length: float
+
+
+NAMES = tuple(PlaceEvidence.__dataclass_fields__)
+
+
+@dataclass(frozen=True, slots=True)
+class Confidence:
+    """The fitted model: a weight for each number of `PlaceEvidence` after scaling, a bias, and the `threshold`, the
+    probability from which an answer is given by default.
+
+    `search` is the weight of the search's score beside the reader's margin, where places of several windows compete.
+    """
+
+    search: float
+    bias: float
+    weights: Mapping[str, float]
+    means: Mapping[str, float]
+    scales: Mapping[str, float]
+    threshold: float
+
+    def of(self, evidence: PlaceEvidence) -> float:
+        """Gives the probability, from 0 to 1, that the answer is right."""
+        values = asdict(evidence)
+        sum_ = self.bias + sum(
+            self.weights[name] * (values[name] - self.means[name]) / self.scales[name] for name in NAMES
+        )
+        return 1 / (1 + math.exp(-max(-60.0, min(60.0, sum_))))
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Reads a fitted model. Raises `ValueError` for a file that is none."""
+        try:
+            loaded = cls(**json.loads(path.read_text(encoding="utf-8")))
+        except TypeError as error:
+            raise ValueError(f"{path}: no confidence model ({error})") from error
+        if set(loaded.weights) != set(NAMES):
+            raise ValueError(f"{path}: fitted on other numbers than {', '.join(NAMES)}")
+        return loaded
+
+    def save(self, path: Path) -> None:
+        path.write_text(json.dumps(asdict(self), indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+UNFITTED = Confidence(
+    search=0.0,
+    bias=0.0,
+    weights={name: float(name == "margin") for name in NAMES},
+    means=dict.fromkeys(NAMES, 0.0),
+    scales=dict.fromkeys(NAMES, 1.0),
+    threshold=0.5,
+)
+"""The reader's own judgement: an answer is given where its logit is above that of "nothing here answers"."""

@@ -1,0 +1,183 @@
+"""Windows: sentences with what stands before them, as the knowledge base says them now.
+
+A window's text is that of its document, with the current value of each corrected fact in place of the first one.
+Deleted facts are left in it, so that a reader can tell that one of them would be the answer; nobody is shown them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlalchemy import Row, text
+from sqlalchemy.orm import Session
+
+from colmlm.kb.answers.records import SaidFact
+from colmlm.kb.facts.records import Source
+from colmlm.kb.facts.redaction import MARK
+
+# The sentence before is read with each sentence, since pronouns point back to it.
+_SENTENCES = text("""
+SELECT s.id, s.document_id, s.fact_id, d.corpus, d.external_id, d.title, d.uri, d.licence, d.revision,
+       coalesce(b.span_start, s.span_start) AS span_start, s.span_end,
+       substr(d.text, coalesce(b.span_start, s.span_start) + 1, s.span_end - coalesce(b.span_start, s.span_start))
+           AS said, f.question
+FROM sentence s
+LEFT JOIN sentence b ON b.document_id = s.document_id AND b.ordinal = s.ordinal - 1
+LEFT JOIN document d ON d.id = s.document_id
+LEFT JOIN fact f ON f.id = s.fact_id
+WHERE s.id = ANY(:ids)
+""")
+_FACTS = text("""
+SELECT w.id AS sentence_id, f.id AS fact_id, f.span_start, f.span_end, v.version, v.value
+FROM unnest(CAST(:ids AS bigint[]), CAST(:documents AS bigint[]), CAST(:starts AS int[]), CAST(:ends AS int[]))
+     AS w(id, document_id, span_start, span_end)
+JOIN fact f ON f.document_id = w.document_id AND f.span_start < w.span_end AND f.span_end > w.span_start
+LEFT JOIN fact_version v ON v.fact_id = f.id AND v.to_seq IS NULL
+WHERE f.erased_seq IS NULL
+ORDER BY w.id, f.span_start, f.id
+""")
+_ALONE = text("""
+SELECT f.id AS fact_id, v.version, v.value
+FROM fact f JOIN fact_version v ON v.fact_id = f.id AND v.to_seq IS NULL
+WHERE f.id = ANY(:ids)
+""")
+
+
+@dataclass(frozen=True, slots=True)
+class FactInWindow:
+    """A fact in a window: where the window says it, where the document does, and its live version (None: deleted)."""
+
+    start: int
+    end: int
+    document_start: int
+    document_end: int
+    fact_id: int
+    version: int | None
+    value: str
+
+    @property
+    def said(self) -> SaidFact:
+        assert self.version is not None
+        return SaidFact(self.fact_id, self.version, self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class SaidWindow:
+    """A sentence with the one before it, where its document says them, and all facts in them, in order.
+
+    Two windows are equal where a reader would read the same, and the same may be said of it.
+    """
+
+    sentence_id: int
+    text: str
+    source: Source | None
+    facts: tuple[FactInWindow, ...]
+
+    @property
+    def title(self) -> str:
+        return (self.source.title if self.source else None) or ""
+
+    def overlapping(self, start: int, end: int) -> tuple[FactInWindow, ...]:
+        """Gives the facts that overlap a span of the window's text, dead ones too."""
+        return tuple(fact for fact in self.facts if fact.start < end and start < fact.end)
+
+    def source_of(self, start: int, end: int) -> Source | None:
+        """Gives where the document says a span of the text. A corrected value stands where the first one stood."""
+        if self.source is None:
+            return None
+        return replace(self.source, start=self._offset(start, last=False), end=self._offset(end, last=True))
+
+    def shown(self) -> str:
+        """Gives the text with every deleted fact withheld."""
+        text = self.text
+        for fact in self.facts:
+            if fact.version is None:
+                text = text[: fact.start] + MARK * (fact.end - fact.start) + text[fact.end :]
+        return text
+
+    def _offset(self, at: int, *, last: bool) -> int:
+        """Maps an offset of the text to one of the document; one inside a corrected value to an end of its fact."""
+        assert self.source is not None
+        shift = self.source.start
+        for fact in self.facts:
+            if at >= fact.end:
+                shift = fact.document_end - fact.end
+            elif at > fact.start and fact.end - fact.start != fact.document_end - fact.document_start:
+                return fact.document_end if last else fact.document_start
+        return at + shift
+
+
+def windows(session: Session, sentence_ids: Sequence[int]) -> dict[int, SaidWindow]:
+    """Reads the windows of these sentences, by sentence; those that are there no more are left out."""
+    rows = session.execute(_SENTENCES, {"ids": list(sentence_ids)}).all()
+    of_documents = [row for row in rows if row.document_id is not None]
+    facts = defaultdict[int, list[Row[Any]]](list)
+    for fact in session.execute(
+        _FACTS,
+        {
+            "ids": [row.id for row in of_documents],
+            "documents": [row.document_id for row in of_documents],
+            "starts": [row.span_start for row in of_documents],
+            "ends": [row.span_end for row in of_documents],
+        },
+    ):
+        facts[fact.sentence_id].append(fact)
+    alone_ids = [row.fact_id for row in rows if row.document_id is None]
+    alone = {row.fact_id: row for row in session.execute(_ALONE, {"ids": alone_ids})} if alone_ids else {}
+    found = {row.id: _of_document(row, facts[row.id]) for row in of_documents}
+    return found | {
+        row.id: _of_fact(row, alone[row.fact_id])
+        for row in rows
+        if row.document_id is None and row.fact_id in alone
+    }
+
+
+def _of_document(row: Row[Any], facts: Sequence[Row[Any]]) -> SaidWindow:
+    text, standing = _as_said(row.said, row.span_start, facts)
+    about = (row.corpus, row.external_id, row.title, row.uri, row.licence, row.revision)
+    return SaidWindow(row.id, text, Source(row.document_id, *about, row.span_start, row.span_end), standing)
+
+
+def _of_fact(row: Row[Any], fact: Row[Any]) -> SaidWindow:
+    """Makes the window of a fact without a document: its question, then its value."""
+    text = f"{row.question} {fact.value}"
+    start = len(text) - len(fact.value)
+    return SaidWindow(
+        row.id, text, None, (FactInWindow(start, len(text), 0, 0, fact.fact_id, fact.version, fact.value),)
+    )
+
+
+def _as_said(text: str, offset: int, facts: Sequence[Row[Any]]) -> tuple[str, tuple[FactInWindow, ...]]:
+    """Puts current values in place of corrected ones; gives the text and where each fact stands in it.
+
+    A fact that the text's end cuts, or that begins inside another, stands there as the text says it.
+    """
+    parts: list[str] = []
+    standing: list[FactInWindow] = []
+    at = grown = 0  # what of `text` is copied, and by how much it grew
+    for fact in facts:
+        start, end = max(fact.span_start - offset, 0), min(fact.span_end - offset, len(text))
+        is_whole = (start, end) == (fact.span_start - offset, fact.span_end - offset)
+        begins, value = start + grown, text[start:end]
+        if start >= at:
+            if is_whole and fact.version is not None:
+                value = fact.value
+            parts += (text[at:start], value)
+            at = end
+            grown += len(value) - (end - start)
+        standing.append(
+            FactInWindow(
+                begins, begins + len(value), fact.span_start, fact.span_end, fact.fact_id, fact.version,
+                fact.value if fact.version is not None else "",
+            )
+        )  # fmt: skip
+    parts.append(text[at:])
+    return "".join(parts), tuple(standing)
+
+
+def unchanged(before: SaidWindow, now: Mapping[int, SaidWindow]) -> bool:
+    """Tells whether a window still says what it said."""
+    return now.get(before.sentence_id) == before

@@ -1,0 +1,185 @@
+"""The task of tuning a base: the part that the annotators and the reader share."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import torch
+from peft import PeftModel, get_peft_model_state_dict
+from safetensors.torch import save_file
+from torch import Tensor
+
+from colmlm.model.annotate.base import bare, base_directory, with_adapter
+from colmlm.model.annotate.batches import LengthBatches
+from colmlm.model.annotate.checkpoint import AnnotatorConfig
+from colmlm.model.annotate.config import TunerConfig
+from colmlm.model.lm.adapters import ADAPTER, adapted
+from colmlm.model.lm.base_models import WEIGHTS
+from colmlm.model.lm.checkpoint import compute_dtype
+from colmlm.model.lm.config import CheckpointError
+from colmlm.model.lm.files import file_digest
+from colmlm.model.training.gather import here, micro_batches
+from colmlm.model.training.loop import Loop, LoopConfig, Progress
+from colmlm.model.training.schedule import COSINE, Schedule
+from colmlm.model.training.task import StepMetrics, Task
+from colmlm.model.training.trainer import hardware
+
+
+class _Sequence(Protocol):
+    @property
+    def ids(self) -> list[int]: ...
+
+
+Example = TypeVar("Example", bound=_Sequence)
+
+
+class TunerTask(Task[Sequence[Example]]):
+    """The part that all models tuned from a base share: its adapter, batches of similar length, saved files."""
+
+    role: str
+    prefix = ""  # the prefix that the module adds to the model's own names
+
+    def __init__(self, config: TunerConfig, cache: Path, name: str, start: Path | None = None) -> None:
+        """Loads the base from `cache`, or goes on from the weights of the run in `start`, with another schedule."""
+        torch.manual_seed(config.seed)  # for the initial weights of the adapter and the head
+        self.config, self.name = config, name
+        self.source = base_directory(config.base, cache)
+        self.base_sha256 = file_digest(self.source / WEIGHTS)
+        # A frozen base is kept in the precision of the arithmetic; trained weights are kept in float32.
+        frozen = config.lora_rank is not None
+        dtype = compute_dtype(config.precision) if frozen else torch.float32
+        self.before = None if start is None else _gone_on_from(start, self.role, config, self.base_sha256)
+        if frozen:
+            model = bare(self.role, self.source, dtype)
+            self.model = (
+                with_adapter(self.role, model, config)
+                if start is None
+                else adapted(model, start, trainable=True)
+            )
+        else:
+            self.model = bare(self.role, start or self.source, dtype)
+
+    def _take(self, examples: Sequence[Example], documents: int) -> None:
+        self.examples: Sequence[Example] = examples
+        self.num_documents = documents
+        self.data_sha256 = _digest(examples)
+        lengths = [len(example.ids) for example in examples]
+        self.batches = LengthBatches(lengths, self.config.batch, self.config.seed)
+
+    @property
+    def num_steps(self) -> int:
+        """The number of steps of the whole run."""
+        return max(1, math.ceil(self.config.epochs * self.batches.per_epoch))
+
+    def run(self, directory: Path, *, save_seconds: float = 180.0) -> Iterator[StepMetrics]:
+        """Trains in `directory`, which is a loadable annotator from the first save on; resumes a run that is there."""
+        self.loop: Loop[Sequence[Example]] = Loop(self, self._loop_config(save_seconds), directory)
+        yield from self.loop.run()
+
+    @property
+    def progress(self) -> Progress:
+        """How far the run has got."""
+        return self.loop.progress
+
+    def _loop_config(self, save_seconds: float) -> LoopConfig:
+        config = self.config
+        schedule = Schedule(
+            kind=COSINE,
+            steps=self.num_steps,
+            max_seconds=config.max_seconds,
+            peak=config.learning_rate,
+            final=config.final_learning_rate,
+            warmup_steps=round(config.warmup * self.num_steps),
+        )
+        return LoopConfig(
+            schedule=schedule,
+            beta1=config.beta1,
+            beta2=config.beta2,
+            epsilon=config.epsilon,
+            weight_decay=config.weight_decay,
+            clip_norm=config.clip_norm,
+            seed=config.seed,
+            precision=config.precision,
+            save_seconds=save_seconds,
+        )
+
+    def steps(self, start: int) -> Iterator[Sequence[Sequence[Example]]]:
+        for chosen in self.batches.starting_at(start):
+            yield micro_batches([self.examples[i] for i in chosen], self.config.micro_batch, here())
+
+    def tokens(self, micro_batch: Sequence[Example]) -> int:
+        return sum(len(example.ids) for example in micro_batch)
+
+    def fingerprint(self) -> dict[str, str]:
+        return {
+            "annotator": self.role,
+            "data": self.data_sha256,
+            "base": self.base_sha256,
+            "config": str(asdict(self.config)),
+            "start": str(self.before.digests) if self.before else "",
+        }
+
+    @abstractmethod
+    def reading(self) -> dict[str, Any]:
+        """Gives the settings with which the finished annotator reads texts."""
+
+    def save(self, directory: Path, weights: Mapping[str, Tensor]) -> None:
+        """Writes the adapter, or all weights with their tokenizer, and the description last."""
+        peft = self.model if isinstance(self.model, PeftModel) else None
+        plain = {name.removeprefix(self.prefix): tensor.contiguous() for name, tensor in weights.items()}
+        if peft is not None:
+            state = get_peft_model_state_dict(peft, state_dict=plain, save_embedding_layers=False)
+            save_file({k: v.contiguous() for k, v in state.items()}, directory / ADAPTER)
+            peft.peft_config["default"].save_pretrained(str(directory))
+        else:
+            frozen = {name: p.detach() for name, p in self.model.named_parameters() if not p.requires_grad}
+            self.model.save_pretrained(directory, state_dict=frozen | plain)
+            (directory / "tokenizer.json").write_bytes((self.source / "tokenizer.json").read_bytes())
+        progress = self.progress
+        training = {
+            "config": asdict(self.config),
+            "base_sha256": self.base_sha256,
+            "data_sha256": self.data_sha256,
+            "documents": self.num_documents,
+            "examples": len(self.examples),
+            "steps": progress.step,
+            "tokens": progress.tokens,
+            "seconds": round(progress.seconds),
+            "epochs": round(progress.step / self.batches.per_epoch, 2),
+            "hardware": hardware(),
+            "torch": torch.__version__,
+            **({"before": self.before.training} if self.before else {}),
+        }
+        AnnotatorConfig(
+            name=self.name,
+            role=self.role,
+            kind="full" if peft is None else "adapter",
+            base=self.config.base,
+            reading=self.reading(),
+            training=training,
+        ).save(directory)
+
+
+def _gone_on_from(start: Path, role: str, config: TunerConfig, base_sha256: str) -> AnnotatorConfig:
+    """Gives the description of a run that can be gone on from: of this role and base, an adapter or all weights."""
+    before = AnnotatorConfig.load(start, role)
+    kind = "full" if config.lora_rank is None else "adapter"
+    if before.kind != kind or before.training.get("base_sha256") != base_sha256:
+        raise CheckpointError(
+            f"{start}: it has not the weights of a run with this base and this adapter, or none"
+        )
+    return before
+
+
+def _digest(examples: Iterable[_Sequence]) -> str:
+    """Computes the SHA-256 of the examples' contents."""
+    digest = hashlib.sha256()
+    for example in examples:
+        digest.update(repr(example).encode())
+    return digest.hexdigest()

@@ -1,0 +1,129 @@
+"""ReaderExamples for a reader, drawn from documents and the questions that people asked about them."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.model.annotate.bio import Span
+from colmlm.model.baselines.passages import PassageIndex
+from colmlm.model.reader.asking import keywords, statement, stopped
+from colmlm.model.reader.config import ReaderConfig
+from colmlm.model.reader.windows import sentences_of, usual_window, window_around, windows_of
+
+Form = Literal["question", "keywords", "statement"]
+_NO_MARK = 0.3  # the share of questions that come without a question mark
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderQuestion:
+    """A question and where its answer stands: in the document of this number, from `start` to `end`."""
+
+    document: int
+    question: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderExample:
+    """A question with a passage, and the answer's place in the passage's text; None if it is not in there."""
+
+    question: str
+    form: Form
+    title: str
+    text: str
+    answer: Span | None
+
+
+class ReaderExamples:
+    """Draws examples from documents and what was asked about them."""
+
+    def __init__(
+        self, documents: Sequence[AnnotatedDocument], asked: Sequence[ReaderQuestion], config: ReaderConfig
+    ) -> None:
+        self.documents, self.asked, self.config = documents, asked, config
+        self.sentences = [sentences_of(document.text) for document in documents]
+        windows = [windows_of(sentences) for sentences in self.sentences]
+        self._windows = windows
+        self._places = [(n, window) for n, own in enumerate(windows) for window in own]
+        self._nearest: list[list[int]] | None = None
+
+    def round(self, number: int) -> Iterator[ReaderExample]:
+        """Yields each question once where it is answered, and as many as the config says where it is not."""
+        also = self.config.none / (1 - self.config.none)
+        for n, one in enumerate(self.asked):
+            rng = random.Random(f"{self.config.seed}/{number}/{n}")
+            text, sentences = self.documents[one.document].text, self.sentences[one.document]
+            window = window_around(text, sentences, (one.start, one.end), rng)
+            yield self._formed(self._answered(one, window), one, rng)
+            if rng.random() < also and (empty := self._unanswered(n, rng)) is not None:
+                yield self._formed(empty, one, rng)
+
+    def plain(self) -> Iterator[ReaderExample]:
+        """Yields each question with the window that answers it, and with one that does not; for measuring."""
+        for n, one in enumerate(self.asked):
+            window = usual_window(self.sentences[one.document], (one.start, one.end))
+            yield self._answered(one, window)
+            if (empty := self._unanswered(n, random.Random(f"{self.config.seed}/{n}"))) is not None:
+                yield empty
+
+    def _answered(self, one: ReaderQuestion, window: Span) -> ReaderExample:
+        """Gives the question with a window that holds its answer."""
+        document, (start, end) = self.documents[one.document], window
+        place = (one.start - start, one.end - start)
+        return ReaderExample(one.question, "question", document.title or "", document.text[start:end], place)
+
+    def _unanswered(self, number: int, rng: random.Random) -> ReaderExample | None:
+        """Gives the question with a window that does not say its answer, from its document or one like it."""
+        one = self.asked[number]
+        own = [(one.document, window) for window in self._windows[one.document]]
+        near = own if rng.random() < self.config.neighbours else self._others(number)
+        answer = self.documents[one.document].text[one.start : one.end]
+        for chosen, (start, end) in rng.sample(near, len(near)):
+            document = self.documents[chosen]
+            text = document.text[start:end]
+            if not says(text, answer):
+                return ReaderExample(one.question, "question", document.title or "", text, None)
+        return None
+
+    def _others(self, number: int) -> list[tuple[int, Span]]:
+        """Gives the windows of other documents that share most words with the question."""
+        if self._nearest is None:
+            titled = [
+                f"{self.documents[n].title or ''} {self.documents[n].text[start:end]}"
+                for n, (start, end) in self._places
+            ]
+            index = PassageIndex(titled)
+            wanted = self.config.nearest + 10  # some are of the question's own document
+            self._nearest = index.nearest([one.question for one in self.asked], wanted)
+        own = self.asked[number].document
+        found = [self._places[place] for place in self._nearest[number] if self._places[place][0] != own]
+        return found[: self.config.nearest]
+
+    def _formed(self, example: ReaderExample, one: ReaderQuestion, rng: random.Random) -> ReaderExample:
+        """Gives the example as it is asked this time: in another form, without question mark, without title."""
+        drawn, said, form = rng.random(), None, example.form
+        if drawn < self.config.keywords:
+            said, form = keywords(one.question), "keywords"
+        elif drawn < self.config.keywords + self.config.statements:
+            said, form = statement(one.question) or self._stopped(one, rng), "statement"
+        if said is None:
+            bare = rng.random() < _NO_MARK
+            said, form = one.question.rstrip("? ") if bare else one.question, "question"
+        title = "" if rng.random() < self.config.untitled else example.title
+        return replace(example, question=said, form=form, title=title)
+
+    def _stopped(self, one: ReaderQuestion, rng: random.Random) -> str | None:
+        sentences = self.sentences[one.document]
+        start = next((start for start, end in sentences if start <= one.start < end), one.start)
+        return stopped(self.documents[one.document].text, start, one.start, rng)
+
+
+def says(text: str, answer: str) -> bool:
+    """Tells whether the text says the answer as whole words, in any case."""
+    return re.search(rf"(?<!\w){re.escape(answer.strip())}(?!\w)", text, re.IGNORECASE) is not None

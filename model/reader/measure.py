@@ -1,0 +1,136 @@
+"""The quality of a reader: answers in the passage that holds them, and how well it tells that one holds none."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from colmlm.kb.answers.reading import Passage, PassageReading, Reader
+from colmlm.model.reader.asking import keywords, statement
+from colmlm.model.reader.examples import ReaderExample
+
+_KINDS = ("who", "when", "where", "why", "which", "what")
+_ARTICLES = re.compile(r"\b(?:a|an|the)\b")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+TOGETHER = 16
+
+
+@dataclass(frozen=True, slots=True)
+class RightShare:
+    """Shares of the questions that were answered exactly, and the mean share of words in common (F1)."""
+
+    questions: int
+    exact: float
+    f1: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderMeasures:
+    """The figures of a reader.
+
+    `answered` are those of questions with the passage that holds their answer, `by_kind` by their question word.
+    `none_auc` is the probability that such a pair has a higher margin over "none" than one without the answer.
+    """
+
+    answered: RightShare
+    by_kind: dict[str, RightShare]
+    unanswered: int
+    none_auc: float
+
+
+def measure(
+    reader: Reader,
+    examples: Sequence[ReaderExample],
+    on_examples: Callable[[int, int | None], None] = lambda *_: None,
+) -> ReaderMeasures:
+    """Measures a reader on examples with and without an answer."""
+    readings = _read(reader, examples, on_examples)
+    judged = [
+        (kind(example.question), *_compared(example, reading))
+        for example, reading in zip(examples, readings, strict=True)
+        if example.answer is not None
+    ]
+    kinds = sorted({kind for kind, *_ in judged})
+    pairs = list(zip(examples, readings, strict=True))
+    empty = [reading.margin for example, reading in pairs if example.answer is None]
+    held = [reading.margin for example, reading in pairs if example.answer is not None]
+    return ReaderMeasures(
+        answered=_right(judged),
+        by_kind={name: _right([one for one in judged if one[0] == name]) for name in kinds},
+        unanswered=len(empty),
+        none_auc=round(auc(held, empty), 4),
+    )
+
+
+def forms(examples: Sequence[ReaderExample]) -> dict[str, list[ReaderExample]]:
+    """Gives the examples as questions, without titles, as keywords and as statements, where the rules make one."""
+    made: dict[str, Callable[[str], str | None]] = {"keywords": keywords, "statements": statement}
+    return {
+        "questions": list(examples),
+        "without title": [replace(example, title="") for example in examples],
+        **{
+            how: [replace(e, question=said) for e in examples if (said := form(e.question)) is not None]
+            for how, form in made.items()
+        },
+    }
+
+
+def kind(question: str) -> str:
+    """Gives the word that says what is asked for, "how many" or "how", or "other"."""
+    words = re.findall(r"[a-z]+", question.lower())
+    if "how" in words:
+        return "how many" if "how many" in " ".join(words) or "how much" in " ".join(words) else "how"
+    return next((word for word in words if word in _KINDS), "other")
+
+
+def normalised(answer: str) -> str:
+    """Gives an answer as SQuAD's evaluation compares it: in lower case, without articles and punctuation."""
+    return " ".join(_ARTICLES.sub(" ", answer.lower().translate(_PUNCTUATION)).split())
+
+
+def f1(said: str, gold: str) -> float:
+    """Gives the harmonic mean of precision and recall of the words, as SQuAD's evaluation does."""
+    ours, theirs = normalised(said).split(), normalised(gold).split()
+    common = sum((Counter(ours) & Counter(theirs)).values())
+    return 2 * common / (len(ours) + len(theirs)) if common else 0.0
+
+
+def auc(higher: Sequence[float], lower: Sequence[float]) -> float:
+    """Gives the probability that one of `higher` is above one of `lower`; equal ones count half."""
+    if not higher or not lower:
+        return float("nan")
+    below = np.sort(np.asarray(lower))
+    left, right = (np.searchsorted(below, np.asarray(higher), side=side) for side in ("left", "right"))
+    return float((left + right).mean() / 2 / len(below))
+
+
+def _read(
+    reader: Reader, examples: Sequence[ReaderExample], on_examples: Callable[[int, int | None], None]
+) -> list[PassageReading]:
+    readings = []
+    for example in examples:
+        readings += reader.read(example.question, [Passage(example.title, example.text)])
+        on_examples(len(readings), len(examples))
+    return readings
+
+
+def _compared(example: ReaderExample, reading: PassageReading) -> tuple[bool, float]:
+    assert example.answer is not None
+    gold = example.text[slice(*example.answer)]
+    said = example.text[slice(*reading.spans[0][:2])] if reading.spans else ""
+    return normalised(said) == normalised(gold), f1(said, gold)
+
+
+def _right(judged: Iterable[tuple[str, bool, float]]) -> RightShare:
+    rows = list(judged)
+    count = max(1, len(rows))
+    return RightShare(
+        len(rows),
+        round(sum(exact for _, exact, _ in rows) / count, 4),
+        round(sum(shared for *_, shared in rows) / count, 4),
+    )

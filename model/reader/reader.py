@@ -1,0 +1,87 @@
+"""Reads a question in several passages at once, and scores the spans of each that may answer it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from colmlm.kb.answers.reading import MOST_SPANS, Passage, PassageReading
+from colmlm.model.annotate.base import ANSWERS
+from colmlm.model.annotate.bio import Span, trim
+from colmlm.model.annotate.checkpoint import Loaded, load
+from colmlm.model.annotate.windows import Words, WordTokenizer
+from colmlm.model.reader.inputs import batched, cuts, joined, last_tokens, logits
+
+MOST_WORDS = 24  # of one answer, counting each punctuation mark as the tokenizer does
+_SPARE = 3  # pairs of words looked at for each span that is given, since trimming makes some of them the same
+
+
+class ExtractiveReader:
+    """Finds answers as spans. It reads the first tokens of a longer passage, as many as its description says."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        self.config, self.model, self.device = loaded.config, loaded.model, loaded.device
+        self.tokenizer = WordTokenizer.load(loaded.tokenizer_file)
+        self.window = int(loaded.config.reading["window"])
+
+    @classmethod
+    def load(cls, path: Path, cache: Path | None = None) -> Self:
+        """Loads a reader's directory. `cache` holds base models. Raises `CheckpointError` and `BaseNotFound`."""
+        return cls(load(path, ANSWERS, cache or Path(), precision="fp32"))
+
+    @torch.inference_mode()
+    def read(self, question: str, windows: Sequence[Passage]) -> list[PassageReading]:
+        """Reads the question in each of the windows, in one forward, and gives a reading of each."""
+        if not windows:
+            return []
+        asked = self.tokenizer.encode(question)
+        texts = [self.tokenizer.encode(window.text) for window in windows]
+        sequences = [
+            joined(self.tokenizer, asked, self.tokenizer.encode(window.title), text.ids[: self.window])
+            for window, text in zip(windows, texts, strict=True)
+        ]
+        scores_BT2 = logits(self.model, batched(sequences, self.tokenizer.pad), self.device).cpu().numpy()
+        return [
+            PassageReading(
+                best_spans(window.text, text, scores_T2[sequence.text : len(sequence.ids) - 1]),
+                float(scores_T2[0].sum()),
+            )
+            for window, text, sequence, scores_T2 in zip(windows, texts, sequences, scores_BT2, strict=True)
+        ]
+
+
+def best_spans(text: str, words: Words, scores_T2: NDArray[np.float32]) -> tuple[tuple[int, int, float], ...]:
+    """Gives the spans of words with the best sums of a start's and an end's score, trimmed, each once, best first.
+
+    `scores_T2` are those of the text's tokens, or of its first ones; words beyond them are in no span.
+    """
+    lasts = last_tokens(words)
+    num_words = sum(last < len(scores_T2) for last in lasts)
+    if not num_words:
+        return ()
+    uncut, read = cuts(text), words.words[:num_words]
+    starts_N = np.array([start not in uncut for start, _ in read])
+    ends_N = np.array([end not in uncut for _, end in read])
+    sums_NN = scores_T2[words.first[:num_words], 0][:, None] + scores_T2[lasts[:num_words], 1][None, :]
+    length_NN = np.arange(num_words)[None, :] - np.arange(num_words)[:, None]
+    sums_NN[(length_NN < 0) | (length_NN >= MOST_WORDS) | ~starts_N[:, None] | ~ends_N[None, :]] = -np.inf
+    spans: dict[Span, float] = {}
+    for at in _largest(sums_NN.ravel(), _SPARE * MOST_SPANS):
+        first, last = divmod(int(at), num_words)
+        span = trim(text, read[first][0], read[last][1])
+        if span is not None and not uncut.intersection(span):
+            spans.setdefault(span, float(sums_NN[first, last]))
+    return tuple((start, end, score) for (start, end), score in islice(spans.items(), MOST_SPANS))
+
+
+def _largest(scores: NDArray[np.float32], count: int) -> NDArray[np.int64]:
+    """Gives the indices of the largest finite scores, largest first."""
+    chosen = np.argpartition(-scores, min(count, len(scores)) - 1)[:count]
+    chosen = chosen[np.isfinite(scores[chosen])]
+    return chosen[np.argsort(-scores[chosen], kind="stable")]

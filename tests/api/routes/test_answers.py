@@ -1,0 +1,54 @@
+"""Answers over HTTP: the words of a document with their place, or null."""
+
+from __future__ import annotations
+
+from colmlm.api.app import create_app
+from colmlm.kb.answers.records import Answer
+from colmlm.kb.service import KnowledgeBase
+from tests.api.conftest import CAPITAL, TEXT, Client, Connect
+from tests.fakes import FakeEncoder
+
+
+def test_a_question_is_answered_with_its_place(reader: Client, fact_id: int) -> None:
+    said = reader.post("/v1/answers", json={"question": CAPITAL}).json()
+    assert set(said) == set(Answer.__dataclass_fields__)
+    assert said["answer"] == "Lima" and said["facts"] == [{"fact_id": fact_id, "version": 1, "value": "Lima"}]
+    assert TEXT[said["source"]["start"] : said["source"]["end"]] == "Lima"
+    assert said["source"]["external_id"] == "peru" and said["nearest"][0]["source"]["title"] == "Peru"
+
+
+def test_what_nothing_answers_is_null_and_not_an_error(reader: Client) -> None:
+    response = reader.post("/v1/answers", json={"question": "Unheard of?", "nearest": 0})
+    assert response.status_code == 200
+    assert response.json()["answer"] is None and response.json()["nearest"] == []
+
+
+def test_a_deleted_fact_is_not_said_nor_shown(reader: Client, atlas: KnowledgeBase, fact_id: int) -> None:
+    atlas.facts.delete([fact_id], actor="tester", reason="test")
+    response = reader.post("/v1/answers", json={"question": CAPITAL})
+    said = response.json()
+    assert said["answer"] is None and said["withheld"] and "Lima" not in response.text
+
+
+def test_the_papers_mode_takes_the_nearest_fact(reader: Client) -> None:
+    said = reader.post("/v1/answers", json={"question": CAPITAL, "mode": "paper"}).json()
+    assert said["answer"] == "Lima" and said["nearest"] == []
+
+
+def test_questions_that_are_none_are_refused_by_name(reader: Client) -> None:
+    for body, status in (
+        ({"question": ""}, 400),
+        ({"question": " "}, 422),
+        ({"question": "x" * 2001}, 400),
+        ({"question": CAPITAL, "threshold": -0.5}, 422),
+        ({"question": CAPITAL, "mode": "guess"}, 400),
+        ({}, 400),
+    ):
+        assert reader.post("/v1/answers", json=body).status_code == status, body
+
+
+def test_a_server_without_a_reader_says_so(
+    atlas: KnowledgeBase, encoder: FakeEncoder, connect: Connect
+) -> None:
+    response = connect(create_app(atlas, encoder), "reader").post("/v1/answers", json={"question": CAPITAL})
+    assert response.status_code == 503 and "reader" in response.json()["detail"]

@@ -1,0 +1,102 @@
+"""Answers to questions: what is live is said where its document says it, and nothing else ever is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from colmlm.kb.answers.answering import Answering
+from colmlm.kb.errors import InvalidQuery
+from colmlm.kb.lookup.questions import Questions
+from colmlm.kb.service import KnowledgeBase
+from tests.fakes import NearReader, WordEncoder
+from tests.kb.corpora import CAPITAL, CHILE, HEIGHT, PERU, fact_id, ingest
+
+WHO = {"actor": "tester", "reason": "test"}
+
+
+@pytest.fixture
+def encoder() -> WordEncoder:
+    return WordEncoder()
+
+
+@pytest.fixture
+def answers(kb: KnowledgeBase, encoder: WordEncoder) -> Answering:
+    ingest(kb, PERU, CHILE)
+    kb.keysets.rekey(encoder)
+    return Answering(kb, Questions(kb, [encoder]), NearReader())
+
+
+def test_an_answer_stands_where_it_says_and_names_its_fact(answers: Answering, kb: KnowledgeBase):
+    found = answers.ask(CAPITAL)
+    assert (found.answer, found.abstained) == ("Lima", False)
+    assert found.source is not None and found.source.external_id == "peru"
+    assert PERU.text[found.source.start : found.source.end] == "Lima"
+    assert [fact.fact_id for fact in found.facts] == [fact_id(kb, "Lima")]
+    assert found.seq == kb.log.head_seq()
+
+
+def test_a_corrected_fact_is_said_as_it_is_now(answers: Answering, kb: KnowledgeBase):
+    lima = fact_id(kb, "Lima")
+    kb.facts.edit(lima, value="Cusco Region", **WHO)
+    found = answers.ask(CAPITAL)
+    assert found.answer == "Cusco Region"
+    assert found.source is not None and PERU.text[found.source.start : found.source.end] == "Lima"
+    assert [(fact.fact_id, fact.version) for fact in found.facts] == [(lima, 2)]
+    height = answers.ask(HEIGHT)  # behind the longer value, offsets are the document's all the same
+    assert height.source is not None and height.answer == "6,768 m"
+    assert PERU.text[height.source.start : height.source.end] == "6,768 m"
+
+
+def test_nothing_is_said_in_place_of_a_deleted_fact(answers: Answering, kb: KnowledgeBase):
+    kb.facts.delete([fact_id(kb, "Lima")], **WHO)
+    found = answers.ask(CAPITAL)
+    assert found.abstained and found.withheld and not found.facts
+    assert found.nearest and all("Lima" not in passage.text for passage in found.nearest)
+    kb.facts.restore([fact_id(kb, "Lima")], **WHO)
+    assert answers.ask(CAPITAL).answer == "Lima"
+
+
+def test_a_fact_that_is_deleted_while_the_reader_reads_is_not_said(answers: Answering, kb: KnowledgeBase):
+    lima = fact_id(kb, "Lima")
+    deleted = []
+
+    def delete_once() -> None:
+        if not deleted:
+            deleted.append(kb.facts.delete([lima], **WHO))
+
+    found = replace(answers, reader=NearReader(delete_once)).ask(CAPITAL)
+    assert found.abstained and found.withheld
+    assert found.seq == deleted[0].seq
+
+
+def test_a_base_without_keys_is_found_by_its_words(kb: KnowledgeBase, encoder: WordEncoder):
+    ingest(kb, PERU, CHILE)
+    for questions in (None, Questions(kb, [encoder])):
+        assert Answering(kb, questions, NearReader()).ask(CAPITAL).answer == "Lima"
+
+
+def test_a_fact_without_a_document_answers_with_its_value(answers: Answering, kb: KnowledgeBase):
+    kb.facts.add("What is the capital of Ecuador?", "Quito", **WHO)
+    found = answers.ask("What is the capital of Ecuador?")
+    assert (found.answer, found.source) == ("Quito", None)
+    assert [fact.value for fact in found.facts] == ["Quito"]
+
+
+def test_what_nothing_answers_gets_the_nearest_passages(answers: Answering):
+    found = answers.ask("Who discovered hydrogen?")
+    assert found.abstained and not found.withheld
+    assert answers.ask(CAPITAL, threshold=1.0).abstained
+
+
+@pytest.mark.parametrize("question", ["", "  ", "x" * 2001])
+def test_a_question_that_is_none_is_refused(answers: Answering, question: str):
+    with pytest.raises(InvalidQuery):
+        answers.ask(question)
+
+
+def test_the_papers_mode_gives_the_nearest_fact(answers: Answering, kb: KnowledgeBase):
+    found = answers.nearest_fact(CAPITAL, threshold=0.0)
+    assert found.answer == "Lima" and found.facts[0].fact_id == fact_id(kb, "Lima")
+    assert answers.nearest_fact("Who discovered hydrogen?", threshold=0.9).abstained
