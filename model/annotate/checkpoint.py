@@ -1,5 +1,6 @@
-"""Annotators and readers on disk: ``annotator.json``, and an adapter over a named base, the difference to it, or all
-weights.
+"""Annotators and readers on disk: a directory with ``annotator.json`` and the weights.
+
+These are an adapter over a named base, the difference to that base, or all weights.
 
 As with a checkpoint of Co-LMLM the description holds the digest of every file beside it, since safetensors accepts any
 bytes as weights, and an adapter is refused over another base than its own.
@@ -17,7 +18,7 @@ import torch
 from safetensors.torch import load_file
 
 from colmlm.model.annotate.base import bare, base_directory
-from colmlm.model.annotate.difference import changed, ship_difference
+from colmlm.model.annotate.difference import ship_difference, with_weights
 from colmlm.model.lm.adapters import adapted, ship
 from colmlm.model.lm.base_models import WEIGHTS
 from colmlm.model.lm.checkpoint import compute_dtype
@@ -100,8 +101,8 @@ def load(path: Path, role: str, cache: Path, *, precision: str = "auto") -> Load
                 f"{config.name}: trained on another {config.base} than the weights in {source}; remove that copy"
             )
         model = bare(role, source, torch.float32)
-        merged = config.kind == "adapter"
-        model = adapted(model, path).merge_and_unload() if merged else changed(model, path)
+        over = config.kind == "adapter"
+        model = adapted(model, path).merge_and_unload() if over else with_weights(model, path)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = model.to(device=device, dtype=compute_dtype(precision)).requires_grad_(False).eval()
     return Loaded(config, model, source / "tokenizer.json", device)

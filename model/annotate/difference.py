@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from colmlm.model.lm.adapters import MAX_BYTES
+from colmlm.model.lm.base_models import WEIGHTS
 from colmlm.model.lm.config import DIFFERENCE, CheckpointError
 
 _SCALE = ".scale"
@@ -43,10 +44,10 @@ def ship_difference(tuned: Mapping[str, Tensor], base: Any, target: Path) -> Non
         )
 
 
-def changed(base: Any, path: Path) -> Any:
-    """Gives the model `base` with the difference in `path` put onto it."""
+def with_weights(base: Any, path: Path) -> Any:
+    """Gives the model `base` with the weights in `path`: all of them, or the difference put onto its own."""
     try:
-        kept = load_file(path / DIFFERENCE)
+        kept = load_file(path / (DIFFERENCE if (path / DIFFERENCE).is_file() else WEIGHTS))
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{path}: the weights cannot be read ({error})") from error
     weights = base.state_dict()

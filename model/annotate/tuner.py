@@ -19,6 +19,7 @@ from colmlm.model.annotate.base import bare, base_directory, with_adapter
 from colmlm.model.annotate.batches import LengthBatches
 from colmlm.model.annotate.checkpoint import AnnotatorConfig
 from colmlm.model.annotate.config import TunerConfig
+from colmlm.model.annotate.difference import with_weights
 from colmlm.model.lm.adapters import ADAPTER, adapted
 from colmlm.model.lm.base_models import WEIGHTS
 from colmlm.model.lm.checkpoint import compute_dtype
@@ -51,19 +52,17 @@ class TunerTask(Task[Sequence[Example]]):
         self.config, self.name = config, name
         self.source = base_directory(config.base, cache)
         self.base_sha256 = file_digest(self.source / WEIGHTS)
+        self.before = None if start is None else _described(start, self.role, config, self.base_sha256)
         # A frozen base is kept in the precision of the arithmetic; trained weights are kept in float32.
-        frozen = config.lora_rank is not None
-        dtype = compute_dtype(config.precision) if frozen else torch.float32
-        self.before = None if start is None else _gone_on_from(start, self.role, config, self.base_sha256)
-        if frozen:
-            model = bare(self.role, self.source, dtype)
-            self.model = (
-                with_adapter(self.role, model, config)
-                if start is None
-                else adapted(model, start, trainable=True)
-            )
+        if config.lora_rank is None:
+            model = bare(self.role, self.source, torch.float32)
+            self.model = model if start is None else with_weights(model, start)
+            return
+        model = bare(self.role, self.source, compute_dtype(config.precision))
+        if start is None:
+            self.model = with_adapter(self.role, model, config)
         else:
-            self.model = bare(self.role, start or self.source, dtype)
+            self.model = adapted(model, start, trainable=True)
 
     def _take(self, examples: Sequence[Example], documents: int) -> None:
         self.examples: Sequence[Example] = examples
@@ -166,13 +165,13 @@ class TunerTask(Task[Sequence[Example]]):
         ).save(directory)
 
 
-def _gone_on_from(start: Path, role: str, config: TunerConfig, base_sha256: str) -> AnnotatorConfig:
-    """Gives the description of a run that can be gone on from: of this role and base, an adapter or all weights."""
+def _described(start: Path, role: str, config: TunerConfig, base_sha256: str) -> AnnotatorConfig:
+    """Gives the description of a run to go on from: of this role and base, an adapter or all weights as asked for."""
     before = AnnotatorConfig.load(start, role)
-    kind = "full" if config.lora_rank is None else "adapter"
-    if before.kind != kind or before.training.get("base_sha256") != base_sha256:
+    fits = (before.kind == "adapter") == (config.lora_rank is not None)
+    if not fits or before.training.get("base_sha256") != base_sha256:
         raise CheckpointError(
-            f"{start}: it has not the weights of a run with this base and this adapter, or none"
+            f"{start}: these are no weights to go on from with this base and this lora_rank"
         )
     return before
 

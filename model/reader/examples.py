@@ -1,4 +1,4 @@
-"""ReaderExamples for a reader, drawn from documents and the questions that people asked about them."""
+"""Examples for a reader, drawn from documents and the questions that people asked about them."""
 
 from __future__ import annotations
 

@@ -17,7 +17,6 @@ from colmlm.model.reader.examples import ReaderExample
 _KINDS = ("who", "when", "where", "why", "which", "what")
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
-TOGETHER = 16
 
 
 @dataclass(frozen=True, slots=True)

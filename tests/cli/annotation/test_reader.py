@@ -57,7 +57,7 @@ def test_a_reader_is_trained_gone_on_with_released_and_measured(
     assert measured.json["questions"]["answered"]["questions"] == 8
     assert set(measured.json) == {"questions", "without title", "keywords", "statements"}
     shown = invoke("reader", "evaluate", "--squad", squad, "--reader", tmp_path / "run", "--questions", 1)
-    assert shown.code == 0 and "AUC of none" in shown.out and "which" in shown.out + "which"
+    assert shown.code == 0 and "AUC of none" in shown.out, shown.err
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_a_reader_is_trained_gone_on_with_released_and_measured(
     [
         (["train"], "no questions with answers"),
         (["train", "--set", "none=2"], "must be within"),
-        (["train", "--hold-out", "0.9"], "0.9"),
+        (["train", "--hold-out", "0.9"], "less than or equal to 0.5"),
         (["evaluate"], "no questions with answers"),
     ],
 )

@@ -1,4 +1,4 @@
-"""ReaderExamples: the answer stands where they say, and is not in a passage that they call empty."""
+"""Examples: the answer stands where they say, and is not in a passage that they call empty."""
 
 from __future__ import annotations
 
