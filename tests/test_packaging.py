@@ -47,7 +47,7 @@ def test_every_data_file_is_installed() -> None:
 
 def test_every_imported_library_is_a_dependency() -> None:
     extras = PROJECT["project"]["optional-dependencies"]
-    optional = (extras[name] for name in ("cpu", "train", "lab", "bench", "harness", "otel"))
+    optional = (extras[name] for name in ("cpu", "train", "lab", "bench", "harness", "marks", "otel"))
     listed = [*PROJECT["project"]["dependencies"], *chain.from_iterable(optional)]
     declared = {normal(re.split(r"[^\w.-]", requirement)[0]) for requirement in listed}
     distributions = packages_distributions()
@@ -78,7 +78,8 @@ def test_what_an_extra_brings_is_named_where_it_is_missing() -> None:
 
 def not_installed(module: str, declared: set[str]) -> list[str]:
     """What would bring a module that is not here: an optional package is declared and need not be installed."""
-    return [name for name in declared if name.startswith(normal(module))]
+    named = {"sklearn": "scikit-learn"}.get(module, module)
+    return [name for name in declared if name.startswith(normal(named))]
 
 
 def modules(package: str, stem: str = "*") -> Iterator[Path]:

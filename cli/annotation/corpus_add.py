@@ -56,7 +56,7 @@ def add(
     allow_erased: AllowErased = False,
     as_json: AsJson = False,
 ) -> None:
-    """Read documents, annotate their facts, ingest them and give the facts keys: then `colmlm generate` can cite them.
+    """Read documents, annotate their facts, ingest them and give the facts keys: then `colmlm ask` answers from them.
 
     Files that cannot be read are refused, each with the reason, and the others are added; the exit code is then 3.
     A second run skips what is unchanged and replaces what has changed; after an interruption it continues.

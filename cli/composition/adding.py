@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -15,12 +15,15 @@ from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, Refusal
 from colmlm.kb.corpus.raw.reading import read_raw
 from colmlm.kb.facts.standing import Standing
 from colmlm.kb.nouns.telling import Telling
+from colmlm.kb.texts.sentences import sentence_around, sentence_ends
 
 if TYPE_CHECKING:
     from colmlm.kb.corpus.raw.files import FoundFiles
     from colmlm.kb.facts.records import IngestReport
     from colmlm.kb.keys.records import KeysetRecord
 
+MOST_TO_TRY = 8
+LEAST_WORDS = 3  # before a fact in its sentence, for these words to ask for it
 COMMIT_EVERY = 20  # documents of a transaction: an interruption loses at most their annotation
 
 
@@ -37,14 +40,17 @@ class Added:
 
 @dataclass(slots=True)
 class AddingTally:
-    """Counts of the documents that one run has added, refused and rejected so far."""
+    """Counts of the documents that one run has added, refused and rejected so far.
+
+    `to_try` has questions about them, each with the value that answers it.
+    """
 
     standings: Counter[Standing] = field(default_factory=Counter)
     characters: int = 0
     added: list[Added] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
     rejected: Counter[str] = field(default_factory=Counter)
-    question: str | None = None
+    to_try: list[tuple[str, str]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -93,7 +99,7 @@ class Adding:
         for reviewed in annotator.annotate(documents):
             document, rejected = reviewed.document, reviewed.rejected
             questions = [fact.question for fact in document.facts if fact.question]
-            self.tally.question = self.tally.question or next(iter(questions), None)
+            self.tally.to_try += questions_to_try(document)[: MOST_TO_TRY - len(self.tally.to_try)]
             self.tally.rejected.update(one.code for one in rejected)
             self.tally.added.append(
                 Added(
@@ -131,3 +137,32 @@ class Adding:
         if not changed and active is not None and active.num_unkeyed == 0:
             return active
         return key_everything(self.runtime, corpus=self.corpus, telling=self.telling, **how)
+
+
+def questions_to_try(document: AnnotatedDocument) -> list[tuple[str, str]]:
+    """Gives the questions of a document's facts, or the words before each in its sentence, with the fact's value."""
+    ends = sentence_ends(document.text)
+    found = []
+    for fact in document.facts:
+        start, _ = sentence_around(ends, fact.start, fact.end)
+        opening = " ".join(document.text[start : fact.start].split())
+        if fact.question:
+            found.append((fact.question, fact.value))
+        elif len(opening.split()) >= LEAST_WORDS:
+            found.append((opening, fact.value))
+    return found
+
+
+def answerable(runtime: Runtime, to_try: Sequence[tuple[str, str]]) -> str | None:
+    """Asks the questions, and gives the first that gets the value it has; None where none does, or nothing can read."""
+    from colmlm.model.lm.base_models import BaseNotFound
+    from colmlm.model.lm.config import CheckpointError
+
+    try:
+        answers = runtime.answers
+    except (CheckpointError, BaseNotFound):
+        return None
+    for question, value in to_try:
+        if value in (answers.ask(question, nearest=0).answer or ""):
+            return question
+    return None

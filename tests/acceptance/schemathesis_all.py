@@ -35,7 +35,7 @@ from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
 from tests.api.generator import LookupGenerator
 from tests.api.serving import served
-from tests.fakes import FakeEncoder
+from tests.fakes import FakeEncoder, NearReader
 from tests.kb.corpora import numbered
 from tests.places import ROOT
 
@@ -73,7 +73,7 @@ def fill(kb: KnowledgeBase, encoder: FakeEncoder) -> Litestar:
     kb.corpora.ingest(parsed, "atlas", actor="tester", reason="set up")
     kb.keysets.rekey(encoder)
     at_once = Tuning(longest_seconds=0)  # streams are read to their end
-    app = create_app(kb, encoder, LookupGenerator(kb, encoder), tuning=at_once)
+    app = create_app(kb, encoder, LookupGenerator(kb, encoder), tuning=at_once, reader=NearReader())
     kb.facts.delete([kb.facts.find(limit=1)[0].fact_id], actor="tester", reason="set up")
     with kb.engine.begin() as connection:
         for statement in _KEEP:

@@ -159,7 +159,7 @@ def test_no_answer_goes_without_the_headers_that_protect_it(app: Litestar, conne
 
 def test_openapi_describes_every_route_and_its_references_resolve(reader: Client) -> None:
     document = reader.get("/schema/openapi.json").json()
-    assert document["openapi"].startswith("3.1") and document["security"] == [{"key": []}]
+    assert document["openapi"].startswith("3.1") and document["security"] == [{"token": []}]
     schemas = document["components"]["schemas"]
     text = json.dumps(document)
     named = {part.split('"')[0] for part in text.split('"#/components/schemas/')[1:]}

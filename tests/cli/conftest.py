@@ -16,9 +16,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
+from colmlm.cli.composition.answering import CONFIDENCE
 from colmlm.cli.start.app import app
 from colmlm.kb import interpreter
+from colmlm.kb.answers.confidence import UNFITTED
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, to_record
+from colmlm.model.annotate.checkpoint import RELEASED_READER
 from tests.places import ROOT
 from tests.tiny import tiny_checkpoint
 
@@ -68,14 +71,30 @@ def lively(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_checkpoint(tmp_path_factory.mktemp("lively"), eagerness=1.0)
 
 
+@pytest.fixture(scope="session")
+def own_judge(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The released reader, which judges by its own scores alone: the fitted judge also weighs cosines, and those of a
+    tiny checkpoint mean nothing.
+    """
+    folder = tmp_path_factory.mktemp("reader")
+    for file in RELEASED_READER.iterdir():
+        (folder / file.name).symlink_to(file)
+    (folder / CONFIDENCE).unlink()
+    UNFITTED.save(folder / CONFIDENCE)
+    return folder
+
+
 @pytest.fixture
-def home(database_url: str, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(
+    database_url: str, checkpoint: Path, own_judge: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
     """A user's environment: an empty database with the newest schema, a checkpoint, and a name."""
     folder = tmp_path / "home"
     for name, value in {
         "COLMLM_HOME": str(folder),
         "COLMLM_DATABASE_URL": database_url,
         "COLMLM_CHECKPOINT": str(checkpoint),
+        "COLMLM_READER": str(own_judge),
         "COLMLM_ACTOR": "tester",
     }.items():
         monkeypatch.setenv(name, value)

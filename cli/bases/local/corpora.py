@@ -14,7 +14,7 @@ from colmlm.kb.corpus.raw.reading import read_corpus
 from colmlm.kb.facts.standing import Standing
 
 if TYPE_CHECKING:
-    from colmlm.cli.composition.adding import Adding, AddingTally
+    from colmlm.cli.composition.adding import Adding
     from colmlm.kb.corpus.format import AnnotatedDocument, Parsed
     from colmlm.kb.corpus.raw.files import FoundFiles
     from colmlm.kb.corpus.raw.limits import Limits
@@ -100,6 +100,7 @@ def _told(
     adding: Adding, report: IngestReport | None, keyset: KeysetRecord | None, dry_run: bool
 ) -> dict[str, Any]:
     tally = adding.tally
+    is_citable = keyset is not None and keyset.state == "active" and not dry_run
     refusals = [*tally.refusals, *(report.refusals if report else ())]
     told = {
         "dry_run": dry_run, "corpus": adding.corpus, "documents": sum(tally.standings.values()),
@@ -109,19 +110,20 @@ def _told(
         "suppressed": report.suppressed if report else 0, "added": tally.added,
         "rejected": dict(tally.rejected), "refused": len(refusals), "refusals": refusals,
         "passed_over": dict(adding.found.passed_over), "keyset": keyset,
-        "citable": keyset is not None and keyset.state == "active" and not dry_run,
-        "try": _try(tally, adding.corpus) if tally.added else None,
+        "citable": is_citable,
+        "try": _try(adding) if tally.added and is_citable else None,
     }  # fmt: skip
     said: dict[str, Any] = plain(told)
     return said
 
 
-def _try(tally: AddingTally, corpus: str) -> str:
-    """Suggests the next command to type."""
-    if tally.question is None:
-        return f"colmlm facts list --corpus {shlex.quote(corpus)}"
-    asked = shlex.quote(f"Question: {tally.question} Answer:")
-    return f"colmlm generate {asked} --mode forced"
+def _try(adding: Adding) -> str:
+    """Suggests the next command to type: a question that was tried and is answered, or else the list of the facts."""
+    from colmlm.cli.composition.adding import answerable
+
+    if (question := answerable(adding.runtime, adding.tally.to_try)) is not None:
+        return f"colmlm ask {shlex.quote(question)}"
+    return f"colmlm facts list --corpus {shlex.quote(adding.corpus)}"
 
 
 def _read(file: Path, format_: str, limits: Limits, on_bytes: Callable[[int], None]) -> Iterator[Parsed]:

@@ -1,0 +1,44 @@
+"""`colmlm ask` with the released reader: the words of a document with their place, or nothing and exit code 3."""
+
+from __future__ import annotations
+
+from tests.cli.conftest import TEXT, Run
+
+CAPITAL = "What is the capital of Peru?"
+
+
+def test_a_question_is_answered_in_the_words_of_its_document(run: Run, keyed: list[int]) -> None:
+    said = run("ask", CAPITAL, "--json").json
+    assert said["answer"] == "Lima" and not said["abstained"] and said["fact_id"] in keyed
+    assert (said["corpus"], said["document"]) == ("atlas", "peru")
+    assert TEXT[said["start"] : said["end"]] == "Lima"
+    assert said["score"] >= said["threshold"] and said["nearest"][0]["source"]["external_id"] == "peru"
+    shown = run("ask", CAPITAL)
+    assert shown.out.startswith("Lima\n") and "atlas/peru" in shown.out + shown.err
+
+
+def test_what_nothing_answers_is_said_so_with_exit_code_3(run: Run, keyed: list[int]) -> None:
+    said = run("ask", "Who painted the ceiling of the chapel?", "--json")
+    assert said.code == 3 and said.json["abstained"] and said.json["answer"] is None
+    assert said.json["fact_id"] is None and said.json["nearest"]
+    assert "Nothing in the knowledge base answers this" in run("ask", "Who painted the ceiling?").out
+
+
+def test_nothing_is_said_in_place_of_what_was_deleted(run: Run, keyed: list[int]) -> None:
+    fact_id = run("ask", CAPITAL, "--json").json["fact_id"]
+    run("facts", "delete", fact_id, "--reason", "disputed", "--yes")
+    said = run("ask", CAPITAL, "--json")
+    assert (said.code, said.json["withheld"]) == (3, True) and "Lima" not in said.out
+    run("facts", "restore", fact_id, "--reason", "settled")
+    run("facts", "edit", fact_id, "--value", "Cusco", "--reason", "moved")
+    assert run("ask", CAPITAL, "--json").json["answer"] == "Cusco"
+
+
+def test_the_papers_mode_takes_the_fact_with_the_nearest_key(run: Run, keyed: list[int]) -> None:
+    said = run("ask", CAPITAL, "--mode", "paper", "--threshold", -1, "--json").json
+    assert said["answer"] in ("Lima", "Titicaca") and said["nearest"] == []
+
+
+def test_a_base_without_documents_answers_nothing(run: Run, home: object) -> None:
+    run("db", "up")
+    assert run("ask", CAPITAL, "--json").json["nearest"] == []
