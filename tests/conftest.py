@@ -10,6 +10,7 @@ import getpass
 import logging
 import os
 import pwd
+import signal
 import subprocess
 import tempfile
 import uuid
@@ -39,6 +40,8 @@ ON_THE_OLDEST_TOO = {
 def pytest_configure() -> None:
     """Lets processes that tests start import modules from this checkout, and property tests take their time."""
     os.environ["PYTHONPATH"] = PYTHONPATH
+    # A shell starts what it runs in the background deaf to an interrupt, and whatever that starts would be, too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     # On a busy machine a drawn example may take any time, and no test is about that.
     hypothesis.settings.register_profile(
         "untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
