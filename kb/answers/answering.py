@@ -217,7 +217,7 @@ def weigh(question: str, places: Sequence[ReadPlace]) -> PlaceEvidence:
         margin=place.margin,
         lead=place.margin - max(others, default=place.margin - 10.0),
         share=same / total,
-        cosine=place.candidate.cosine,
+        nearness=place.candidate.nearness,
         words=place.candidate.words,
         rank=float(place.rank),
         heard=len(asked & heard) / max(1, len(asked)),

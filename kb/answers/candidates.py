@@ -5,8 +5,9 @@ A key knows what stands before a fact, and the words of a sentence all of it; to
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from sqlalchemy import text
 from sqlalchemy.orm import Session
@@ -30,10 +31,15 @@ SELECT s.fact_id, s.id FROM sentence s WHERE s.fact_id = ANY(:ids)
 
 @dataclass(frozen=True, slots=True)
 class CandidateSentence:
-    """A sentence with the best cosine of a fact in it, and its BM25 as a share of the question's best."""
+    """A sentence with the best cosine of a fact in it, and its BM25 as a share of the question's best.
+
+    `nearness` is that cosine without the scale of a checkpoint: 0 for the median of the question's hits, 1 for the key
+    that is the query itself.
+    """
 
     sentence_id: int
     cosine: float
+    nearness: float
     words: float
 
     @property
@@ -52,17 +58,26 @@ def candidates(
     found = words.find(session, question, BY_WORDS, also=by_key)
     best = max((one.score for one in found), default=0.0) or 1.0
     by_words = {one.sentence_id: one.score / best for one in found}
-    floor = min((hit.score for hit in hits), default=0.0)
-    rows = [
-        CandidateSentence(one, by_key.get(one, floor), by_words.get(one, 0.0))
-        for one in by_key.keys() | by_words.keys()
-    ]
+    cosines = [hit.score for hit in hits] or [0.0]
+    least, typical = min(cosines), median(cosines)
+    rows = []
+    for one in by_key.keys() | by_words.keys():
+        cosine = by_key.get(one, least)
+        nearness = (cosine - typical) / max(1e-3, 1 - typical) if hits else 0.0
+        rows.append(CandidateSentence(one, cosine, nearness, by_words.get(one, 0.0)))
     return sorted(rows, key=lambda one: (-one.score, one.sentence_id))
+
+
+def sentences_of(session: Session, fact_ids: Collection[int]) -> dict[int, int]:
+    """Gives the sentence that each of these facts begins in, or has for itself without a document."""
+    if not fact_ids:
+        return {}
+    return {row.fact_id: row.sentence_id for row in session.execute(_OF_FACTS, {"ids": list(fact_ids)})}
 
 
 def _by_key(session: Session, hits: Sequence[Hit]) -> Mapping[int, float]:
     scores = {hit.fact_id: hit.score for hit in hits}
     best: dict[int, float] = {}
-    for row in session.execute(_OF_FACTS, {"ids": list(scores)}) if scores else ():
-        best[row.sentence_id] = max(best.get(row.sentence_id, -1.0), scores[row.fact_id])
+    for fact_id, sentence_id in sentences_of(session, scores).items():
+        best[sentence_id] = max(best.get(sentence_id, -1.0), scores[fact_id])
     return best

@@ -17,14 +17,15 @@ from typing import Self
 @dataclass(frozen=True, slots=True)
 class PlaceEvidence:
     """What speaks for a place: the reader's logit above that of "nothing here", its lead over the best other text,
-    its share among all spans that were read, the search's cosine and BM25 (a share of the best), its rank among the
-    windows, the share of the question's words that its window has, and its length in characters.
+    its share among all spans that were read, how near the search found its
+    sentence by key, and by words (BM25 as a share of the best), its rank among the windows, the share of the question's
+    words that its window has, and its length in characters.
     """
 
     margin: float
     lead: float
     share: float
-    cosine: float
+    nearness: float
     words: float
     rank: float
     heard: float

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,7 +20,7 @@ from colmlm.lab.methods.raw_documents import RawQuestion, draw
 
 EXAMPLES = examples(
     "colmlm evaluate confidence --squad held-out.jsonl --out confidence.json",
-    "colmlm evaluate confidence --squad held-out.jsonl --wrong 0.1 --out confidence.json --json",
+    "colmlm evaluate confidence --squad held-out.jsonl --beside train.jsonl --wrong 0.1 --out confidence.json --json",
 )
 
 
@@ -31,13 +32,15 @@ def confidence(
         ),
     ],
     out: Annotated[Path, typer.Option("--out", dir_okay=False, help="Where to write the fitted model.")],
-    number: Annotated[
-        int | None,
-        typer.Option("--documents", min=1, help="How many paragraphs. Default: all but one in twenty."),
+    beside: Annotated[
+        Path | None,
+        typer.Option(
+            "--beside", exists=True, dir_okay=False, help="Other texts, that the base is to hold as well."
+        ),
     ] = None,
-    unanswerable: Annotated[
-        int, typer.Option("--unanswerable", min=1, help="How many questions of paragraphs that are left out.")
-    ] = 300,
+    number: Annotated[
+        int, typer.Option("--documents", min=1, help="How many paragraphs of --beside, drawn by the seed.")
+    ] = 1000,
     wrong: Annotated[
         float,
         typer.Option("--wrong", min=0, max=1, help="The share of questions that may be answered wrongly."),
@@ -50,26 +53,39 @@ def confidence(
     seed: Annotated[int, typer.Option("--seed", min=0, help="Draws paragraphs and questions.")] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Fit how probable it is that an answer is right, and the threshold."""
-    texts = draw(squad, number, None, unanswerable, seed)
+    """Fit how probable it is that an answer is right, and the threshold.
+
+    The base holds one half of the paragraphs first, and is asked the questions of both; then the other half as well.
+    """
+    texts = draw(squad, None, None, 0, seed)
+    own = {one.external_id for one in texts.documents}
+    others = (
+        [one for one in draw(beside, None, None, 0, seed).documents if one.external_id not in own]
+        if beside
+        else []
+    )
+    first, second = texts.documents[::2], texts.documents[1::2]
+    there = {one.external_id for one in first}
     with own_base(checkpoint) as runtime:
-        take(runtime, list(marked(runtime, texts.documents)), keys=True)
         answers = runtime.answering(
             reader(reader_at(runtime.user, None), runtime.settings.home / "models", UNFITTED)
         )
-        with progress("Reading") as advance:
-            asked = [(one, one.answers) for one in texts.questions] + [
-                (one, ()) for one in texts.unanswerable
-            ]
-            read = []
-            for one, golds in asked:
-                read.append(_read(answers, one, golds))
-                advance(len(read), len(asked))
+        take(runtime, list(marked(runtime, [*first, *others[:number]])), keys=True)
+        read = _read(
+            answers, [(one, one.answers if one.document in there else ()) for one in texts.questions]
+        )
+        take(runtime, list(marked(runtime, second)), keys=True)
+        read += _read(answers, [(one, one.answers) for one in texts.questions if one.document not in there])
     fitted = fit(read, wrong, alarms)
     fitted.save(out)
     told: dict[str, Any] = {"questions": len(read), "search": fitted.search, "threshold": fitted.threshold}
     print_json({**told, "weights": fitted.weights}) if as_json else note(f"{out}: {told}")
 
 
-def _read(answers: Answering, question: RawQuestion, golds: tuple[str, ...]) -> ReadQuestion:
-    return ReadQuestion(question.text, golds, tuple(answers.places(question.text)))
+def _read(answers: Answering, asked: Sequence[tuple[RawQuestion, tuple[str, ...]]]) -> list[ReadQuestion]:
+    read = []
+    with progress("Reading") as advance:
+        for question, golds in asked:
+            read.append(ReadQuestion(question.text, golds, tuple(answers.places(question.text))))
+            advance(len(read), len(asked))
+    return read

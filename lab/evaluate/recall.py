@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -17,12 +18,14 @@ from colmlm.cli.output import counting, note, print_json, print_table, progress
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.facts.records import FactRecord
 from colmlm.lab.evaluate.generated import read_generated, write_generated
+from colmlm.lab.methods.asked_facts import OwnFactShares, shares_found
 from colmlm.model.evaluate.recall import Encodes, Floats, Recall
 from colmlm.model.evaluate.tables import AskedFacts, Table, WrittenQuestions, num_encodings, table
 from colmlm.model.lm.base_models import WHEEL_BASE
 
 RECALL_EXAMPLES = examples(
     "colmlm evaluate recall --corpus demo --json",
+    "colmlm evaluate recall --corpus demo --no-baselines --answers 500",
     "colmlm evaluate recall --corpus squad-dev --no-baselines --decoder-queries",
     "colmlm evaluate recall --corpus squad-dev --generated asked.jsonl --questions-by runs/questions",
     "colmlm evaluate recall --corpus squad-dev --checkpoint runs/a --checkpoint runs/b --decoder-queries --json",
@@ -66,6 +69,14 @@ def recall_command(
             help="A checkpoint directory; may be repeated, to compare. Default: COLMLM_CHECKPOINT or the released one.",
         ),
     ] = None,
+    answers: Annotated[
+        int,
+        typer.Option(
+            "--answers",
+            min=0,
+            help="Also by words and by the reader, for so many questions, drawn by a seed.",
+        ),
+    ] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Measure recall of question -> fact over all facts of a corpus.
@@ -79,6 +90,8 @@ def recall_command(
         runtime.open()
         questions = _generated(runtime, corpus, generated, questions_by)
         report = _report(runtime, corpus, named[1:], questions, baselines, with_decoder_queries)
+        if answers:
+            report["answers"] = _found(runtime, corpus, answers)
     print_json(report) if as_json else _print(report)
 
 
@@ -128,6 +141,14 @@ def _report(
                 "seconds": round(monotonic() - started, 1)
             }
     return report | {"tables": tables}
+
+
+def _found(runtime: Runtime, corpus: str, number: int) -> dict[str, dict[str, Any]]:
+    asked = [fact for fact in runtime.kb.facts.every(corpus) if fact.question is not None]
+    drawn = random.Random(0).sample(asked, min(number, len(asked)))
+    with progress("Asking") as advance:
+        found = shares_found(runtime.answering(runtime.reader), drawn, advance)
+    return {name: asdict(shares) for name, shares in found.items()}
 
 
 def _asked(facts: Sequence[FactRecord]) -> AskedFacts:
@@ -205,4 +226,9 @@ def _print(report: dict[str, Any]) -> None:
         for keys, row in by_keys.items()
     ]
     print_table(["checkpoint", "queries", "keys", *columns], rows)
+    if found := report.get("answers"):
+        print_table(
+            ["found by", *OwnFactShares.__dataclass_fields__],
+            [[name, *of.values()] for name, of in found.items()],
+        )
     note(f"corpus {report['corpus']}: {report['questions']} questions over {report['facts']} facts")

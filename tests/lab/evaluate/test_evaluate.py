@@ -98,6 +98,19 @@ def test_questions_are_written_once_for_each_document_and_never_shown_the_asked_
         write_generated(writer, [document("peru", "Lima. Titicaca.")], file)  # type: ignore[arg-type]
 
 
+def test_recall_by_words_and_by_the_reader_is_measured_beside_that_by_keys(
+    run: Run, atlas: list[int]
+) -> None:
+    base = ("evaluate", "recall", "--corpus", "atlas", "--no-baselines")
+    found = run(*base, "--answers", 9, "--json").json["answers"]
+    assert set(found) == {"key", "key and words", "reader"}
+    assert all(
+        of["questions"] == 2 and 0 <= of["recall_at_1"] <= of["recall_at_10"] <= 1 for of in found.values()
+    )
+    assert found["key"]["recall_at_10"] == 1 and found["reader"]["value_at_1"] == 1
+    assert "key and words" in run(*base, "--answers", 1).out
+
+
 def test_recall_refuses_what_cannot_be_measured_before_it_begins(
     run: Run, atlas: list[int], annotated: Path, tmp_path: Path
 ) -> None:
