@@ -153,7 +153,8 @@ def _of_fact(row: Row[Any], fact: Row[Any]) -> SaidWindow:
 def _as_said(text: str, offset: int, facts: Sequence[Row[Any]]) -> tuple[str, tuple[FactInWindow, ...]]:
     """Puts current values in place of corrected ones; gives the text and where each fact stands in it.
 
-    A fact that the text's end cuts, or that begins inside another, stands there as the text says it.
+    A fact that the text's end cuts, or that begins inside another, stands there as the text says it; where that is not
+    what it says now, nobody may say it, as if it were deleted.
     """
     parts: list[str] = []
     standing: list[FactInWindow] = []
@@ -168,10 +169,11 @@ def _as_said(text: str, offset: int, facts: Sequence[Row[Any]]) -> tuple[str, tu
             parts += (text[at:start], value)
             at = end
             grown += len(value) - (end - start)
+        is_current = fact.version is not None and value in fact.value
         standing.append(
             FactInWindow(
-                begins, begins + len(value), fact.span_start, fact.span_end, fact.fact_id, fact.version,
-                fact.value if fact.version is not None else "",
+                begins, begins + len(value), start + offset, end + offset, fact.fact_id,
+                fact.version if is_current else None, fact.value if is_current else "",
             )
         )  # fmt: skip
     parts.append(text[at:])
