@@ -7,6 +7,7 @@ from tests.acceptance.hostile.run import run
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_nothing_hostile_brings_a_server_down_or_makes_it_keep_what_was_erased(settings: Settings) -> None:
     outcome = run(settings, rounds=2)
     assert [one for one in outcome.cases if not one.ok] == []
