@@ -28,6 +28,7 @@ from colmlm.kb.lookup.records import Hit
 from colmlm.kb.nouns.generation import GenerationRequest
 
 MODES = ("auto", "forced", "off")
+ON_MISS = ("", "abstain", "continue")
 MAX_TOKENS = 512
 NEAREST = 6
 EARLIER = 8
@@ -79,8 +80,15 @@ def _wanted(form: Form) -> GenerationRequest:
     mode = form.choice("mode", MODES)
     max_tokens = form.integer("max_tokens", 1, MAX_TOKENS)
     threshold = form.number("threshold", -1, 1)
+    on_miss = form.choice("on_miss", ON_MISS)
     form.check()
-    return GenerationRequest(prompt=prompt, mode=mode, max_tokens=max_tokens or 64, threshold=threshold)
+    return GenerationRequest(
+        prompt=prompt,
+        mode=mode,
+        max_tokens=max_tokens or 64,
+        threshold=threshold,
+        on_miss=on_miss or None,
+    )
 
 
 def _decoding(ports: Ports, wanted: GenerationRequest) -> Iterator[str | OutputTrace]:

@@ -13,7 +13,7 @@ from colmlm.kb.evidence.records import OutputTrace, TracedSplice
 from colmlm.kb.facts.records import Source
 from colmlm.kb.nouns.generation import Finished, TokenLogprob
 
-_REASONS = {"end": "stop", "stop": "stop", "length": "length", "context": "length"}
+_REASONS = {"end": "stop", "stop": "stop", "miss": "stop", "length": "length", "context": "length"}
 
 
 class CitedDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,8 +91,10 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """What the assistant says. Where nothing stored answers, `content` is null and `refusal` says so."""
+
     role: str
-    content: str
+    content: str | None
     refusal: str | None = None
 
 
@@ -118,6 +120,7 @@ class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
 class Delta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     role: str | None = None
     content: str | None = None
+    refusal: str | None = None
 
 
 class ChatChunkChoice(msgspec.Struct, frozen=True, kw_only=True):

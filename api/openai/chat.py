@@ -31,8 +31,9 @@ from colmlm.api.openai.models import require_model
 from colmlm.api.openai.requests import ChatRequest, Message
 from colmlm.api.openai.streams import chunks
 from colmlm.api.ports import FromPorts, Ports, await_seen
+from colmlm.kb.answers.records import NOTHING
 from colmlm.kb.evidence.records import OutputTrace
-from colmlm.kb.nouns.generation import Finished, GenerationRequest
+from colmlm.kb.nouns.generation import ANSWER, Finished, GenerationRequest
 
 NEXT_QUESTION = "\nQuestion:"
 
@@ -46,6 +47,8 @@ def chat(
     Answers its last question, stores the output, and cites the facts that were spliced.
     The model is a base model, so it reads the conversation as questions and answers. With `stream` the answer is
     `text/event-stream` of chunks, the last of which holds the citations, and then `[DONE]`.
+    Where no fact stands behind an answer nothing is said: `content` is null and `refusal` says that nothing in the
+    knowledge base answers. With `on_miss` "continue" the model answers in its own words.
     """
     generator = ports.need_generator()
     model = require_model(generator, data.model)
@@ -58,9 +61,12 @@ def chat(
     (done,) = generator.complete([decoding])
     assert done.trace is not None, "something was to be decoded"
     shift = _shift(done.trace.output)
+    refusal = _refusal(decoding, done.trace)
     choice = ChatChoice(
         index=0,
-        message=ChatMessage(role="assistant", content=done.trace.output[-shift:]),
+        message=ChatMessage(
+            role="assistant", content=None if refusal else done.trace.output[-shift:], refusal=refusal
+        ),
         finish_reason=finish_reason(done.finished),
         generation_id=done.trace.generation_id,
         citations=citations(done.trace, base_url, shift=shift),
@@ -81,7 +87,7 @@ def as_text(messages: Sequence[Message]) -> str:
     for message in messages:
         match message.role:
             case "user":
-                parts.append(f"Question: {message.text}\nAnswer:")
+                parts.append(f"Question: {message.text}\n{ANSWER}")
             case "assistant":
                 parts.append(f" {message.text}\n\n")
             case _:
@@ -92,7 +98,10 @@ def as_text(messages: Sequence[Message]) -> str:
 def _chunks(
     ports: Ports, data: ChatRequest, decoding: GenerationRequest, fields: dict[str, Any], base_url: str
 ) -> Iterator[ChatChunk]:
-    """Yields the role, the text as it is decoded, the finish reason with the citations, and the usage if wanted."""
+    """Yields the role, the text as it is decoded, the finish reason with the citations, and the usage if wanted.
+
+    In place of the text it yields the refusal, where nothing is said.
+    """
     shift, took = None, Finished(reason="length", prompt_tokens=0, completion_tokens=0)
     for item in ports.need_generator().stream(decoding):
         if isinstance(item, str):
@@ -105,6 +114,8 @@ def _chunks(
         elif isinstance(item, Finished):
             took = item
         elif isinstance(item, OutputTrace):
+            if refusal := _refusal(decoding, item):
+                yield _chunk(fields, Delta(role="assistant", refusal=refusal))
             found = citations(item, base_url, shift=shift or 0)
             ended = ChatChunkChoice(
                 index=0,
@@ -120,6 +131,11 @@ def _chunks(
 
 def _chunk(fields: dict[str, Any], delta: Delta) -> ChatChunk:
     return ChatChunk(**fields, choices=[ChatChunkChoice(index=0, delta=delta)])
+
+
+def _refusal(decoding: GenerationRequest, trace: OutputTrace) -> str | None:
+    """Says that nothing answers where the output abstained; None where it says something, or was to continue."""
+    return NOTHING if decoding.abstains and trace.abstained else None
 
 
 def _shift(output: str) -> int:

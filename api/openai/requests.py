@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from colmlm.api.openai.errors import Unsupported
-from colmlm.api.wire.requests import MinSeq, Request, Threshold
+from colmlm.api.wire.requests import MinSeq, OnMiss, Request, Threshold
 from colmlm.kb.nouns.generation import GenerationRequest
 
 MAX_PROMPTS = 32
@@ -67,6 +67,7 @@ class _Asked(Request, frozen=True, kw_only=True, omit_defaults=True):
     threshold: Threshold | None = None
     min_seq: MinSeq | None = None
     fact_bias: Annotated[float, Meta(ge=-100, le=100)] | None = None
+    on_miss: OnMiss | None = None
     repetition_penalty: Annotated[float, Meta(ge=0.5, le=5)] = 1.0
 
     def refuse_unsupported(self) -> None:
@@ -98,6 +99,7 @@ class _Asked(Request, frozen=True, kw_only=True, omit_defaults=True):
             threshold=self.threshold,
             min_seq=self.min_seq,
             fact_bias=self.fact_bias,
+            on_miss=self.on_miss,
         )
 
     @property
@@ -112,7 +114,8 @@ class _Asked(Request, frozen=True, kw_only=True, omit_defaults=True):
 class CompletionRequest(_Asked, frozen=True, kw_only=True):
     """Prompts to complete: one text or several, or the token ids of one or several.
 
-    `max_tokens` 0 with `echo` only scores them.
+    `max_tokens` 0 with `echo` only scores them. Where a lookup finds nothing a completion continues, unless `on_miss`
+    is "abstain".
     """
 
     prompt: str | Prompts
@@ -126,7 +129,10 @@ class CompletionRequest(_Asked, frozen=True, kw_only=True):
         """Gives a generation request for each prompt. Raises `Unsupported`."""
         self._refuse()
         max_tokens = COMPLETION_TOKENS if self.max_tokens is None else self.max_tokens
-        requests = [self.decoding(prompt, max_tokens, self.stops) for prompt in self._prompts()]
+        requests = [
+            replace(self.decoding(prompt, max_tokens, self.stops), on_miss=self.on_miss or "continue")
+            for prompt in self._prompts()
+        ]
         return [replace(one, mode="off") for one in requests] if self.logprobs is not None else requests
 
     def _refuse(self) -> None:
@@ -141,6 +147,10 @@ class CompletionRequest(_Asked, frozen=True, kw_only=True):
             )
         if self.logprobs is not None and self.stream:
             raise Unsupported("logprobs", "a stream has none; leave stream out")
+        if self.logprobs is not None and self.on_miss == "abstain":
+            raise Unsupported(
+                "logprobs", "nothing is looked up for them, so nothing can miss; leave on_miss out"
+            )
         if self.echo and self.stream and not all(isinstance(prompt, str) for prompt in self._prompts()):
             raise Unsupported("echo", "a stream gives back no token ids; leave it out, or send text")
         if self.max_tokens == 0 and self.stream:

@@ -35,6 +35,15 @@ Value = Annotated[str, Meta(min_length=1, max_length=10_000)]
 Vector = Annotated[list[float], Meta(min_length=1, max_length=16_384)]
 
 
+OnMiss = Annotated[
+    Literal["abstain", "continue"],
+    Meta(
+        description="What follows a lookup that finds nothing: nothing more is said, or the model's own words. "
+        "Default: a prompt that ends in `Answer:` abstains, any other continues"
+    ),
+]
+
+
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The base of all request bodies. It refuses unknown fields: a misspelt `threshold` would give a wrong result."""
 
@@ -82,6 +91,7 @@ class NewGeneration(Request, frozen=True, kw_only=True):
     threshold: Threshold | None = None
     min_seq: MinSeq | None = None
     fact_bias: Annotated[float, Meta(ge=-100, le=100)] | None = None
+    on_miss: OnMiss | None = None
     stream: bool = False
 
     def request(self) -> GenerationRequest:

@@ -13,9 +13,11 @@ from colmlm.cli.options import After, AsJson, FactId, Limit, examples
 from colmlm.cli.output import note, print_json, print_table, say, shorten
 
 if TYPE_CHECKING:
-    from colmlm.kb.evidence.records import FactTrace, OutputTrace, TracedSplice
+    from colmlm.kb.evidence.records import FactTrace, GenerationRecord, OutputTrace, TracedSplice
     from colmlm.kb.facts.records import Source
     from colmlm.kb.log.records import ChangeRecord
+
+ABSTAINED = "(nothing: it abstained)"
 
 app = typer.Typer(
     help="Trace outputs to facts and facts to outputs.", epilog=examples("colmlm trace output 3")
@@ -47,7 +49,7 @@ def outputs(base: Base, after: After = 0, limit: Limit = 50, as_json: AsJson = F
         return
     rows = [
         (g.generation_id, f"{g.at:%Y-%m-%d %H:%M}", f"{g.num_hits} of {g.num_splices}", shorten(g.prompt, 40),
-         shorten(g.output, 40))
+         _said(g))
         for g in found
     ]  # fmt: skip
     print_table(("output", "at", "lookups with a hit", "prompt", "output"), rows)
@@ -55,20 +57,33 @@ def outputs(base: Base, after: After = 0, limit: Limit = 50, as_json: AsJson = F
         note(f"More outputs: --after {more}")
 
 
+def _said(stored: GenerationRecord) -> str:
+    """Shortens an output for a list, and says so where no fact stands behind it."""
+    if stored.abstained:
+        return ABSTAINED
+    return shorten(stored.output, 40) + (" (uncited)" if stored.uncited else "")
+
+
 def show_output(trace: OutputTrace) -> None:
-    """Prints an output with its splices marked, and the fact and source of each splice."""
+    """Prints an output with its splices marked and its other words called uncited, and the source of each splice."""
     say(
         f"output {trace.generation_id}, mode {trace.mode}, checkpoint {trace.checkpoint_id}, {trace.at:%Y-%m-%d %H:%M}"
     )
     say(f"prompt: {trace.prompt}")
     say(f"output: {marked(trace)}")
+    if trace.uncited:
+        say("uncited: all of it; no fact stands behind these words")
+    elif not trace.abstained:
+        say("uncited: what stands outside the brackets")
     columns = ("n", "value", "fact", "version", "score", "source", "now")
     if trace.splices:
         print_table(columns, map(_splice_row, trace.splices))
 
 
 def marked(trace: OutputTrace) -> str:
-    """Puts each spliced span of the output in brackets, followed by its number."""
+    """Puts each spliced span of an output in brackets, followed by its number. Names one that says nothing."""
+    if trace.abstained:
+        return ABSTAINED
     pieces, at = [], 0
     for splice in trace.splices:
         if splice.outcome != "hit":

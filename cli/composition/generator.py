@@ -206,4 +206,5 @@ def decode_config(request: GenerationRequest) -> DecodeConfig:
         threshold=request.threshold,
         min_seq=request.min_seq,
         fact_bias=request.fact_bias,
+        on_miss="abstain" if request.abstains else "continue",
     )

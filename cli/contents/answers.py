@@ -12,7 +12,7 @@ from colmlm.cli.bases.protocol import Base
 from colmlm.cli.errors import REFUSED
 from colmlm.cli.options import AsJson, CheckpointPath, Verbose, examples, finite, some_text
 from colmlm.cli.output import note, print_json, print_table, say, shorten
-from colmlm.kb.answers.records import Answer
+from colmlm.kb.answers.records import NOTHING, Answer
 from colmlm.kb.texts.characters import visible
 
 ASK_EXAMPLES = examples(
@@ -20,7 +20,6 @@ ASK_EXAMPLES = examples(
     'colmlm ask "When was the canteen opened?" --threshold 0 --json',
     'colmlm ask "When was the canteen opened?" --mode paper',
 )
-NOTHING = "Nothing in the knowledge base answers this."
 
 
 class AnswerMode(StrEnum):

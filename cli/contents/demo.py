@@ -98,7 +98,7 @@ def _show(report: dict[str, Any], runs: list[DemoRun]) -> None:
         f"            fact {first.before.fact_id}, {first.before.document}[{first.before.start}:{first.before.end}]"
     )
     say(f"  deleted:  {len(first.deleted)} statement(s) of it, change {first.deleted_seq}")
-    say(f"  after:    {first.after.output.strip()}")
+    say(f"  after:    {_after(first)}")
     say(f"  restored: {first.restored.output.strip()}")
     say()
     print_table(("fact", "question", "before", "after", "passed"), map(_row, runs))
@@ -111,9 +111,16 @@ def _show(report: dict[str, Any], runs: list[DemoRun]) -> None:
     )
 
 
+def _after(run: DemoRun) -> str:
+    """Gives what was said after the delete, and says so where no fact stands behind it."""
+    said = run.after.output.strip()
+    if run.parametric:
+        return f"{said} (uncited, from its weights)"
+    return said if run.after.fact_id is not None else f"{said} (uncited)"
+
+
 def _row(run: DemoRun) -> tuple[object, ...]:
-    after = run.after.output.strip() + (" (from its weights)" if run.parametric else "")
     return (
-        run.fact_id, shorten(run.question, 50), shorten(run.before.output, 30), shorten(after, 40),
+        run.fact_id, shorten(run.question, 50), shorten(run.before.output, 30), shorten(_after(run), 60),
         "yes" if run.passed else "NO",
     )  # fmt: skip

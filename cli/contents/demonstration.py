@@ -122,7 +122,9 @@ class Demonstration:
         self.recorder.queries.clear()
         question_key = self.runtime.encoder.encode_questions([fact.question])
         statements = self._statements(fact, question_key)
-        request = GenerationRequest(prompt=prompt, mode=self.mode, max_tokens=24, stop=("\n",))
+        request = GenerationRequest(
+            prompt=prompt, mode=self.mode, max_tokens=24, stop=("\n",), on_miss="continue"
+        )
         before = self._ask(request)
         if before.fact_id not in statements or not self._is_right_source(before):
             return None

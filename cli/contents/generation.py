@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from colmlm.cli.auditing.trace import show_output
+from colmlm.cli.auditing.trace import marked, show_output
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.protocol import Base
 from colmlm.cli.contents.facts import where
+from colmlm.cli.errors import REFUSED
 from colmlm.cli.options import (
     MAX_BIGINT,
     AsJson,
@@ -26,6 +27,7 @@ from colmlm.cli.options import (
     some_text,
 )
 from colmlm.cli.output import note, print_json, print_table, say, shorten
+from colmlm.kb.answers.records import NOTHING
 from colmlm.kb.evidence.records import OutputTrace
 from colmlm.kb.lookup.records import AsOfLookup, Lookup
 from colmlm.kb.nouns.generation import DecoderVerbs
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 GENERATE_EXAMPLES = examples(
     'colmlm generate "Question: What is the capital of Peru? Answer:" --mode forced',
     'colmlm generate "Hydrogen was discovered by" --max-tokens 20 --json',
+    'colmlm generate "Question: What is the capital of Peru? Answer:" --on-miss continue',
     'colmlm generate "Question: What is the capital of Peru? Answer:" --mode forced --as-of 12',
     'colmlm generate "Hydrogen was discovered by" --server https://kb.example.org --token-file decoder.token',
     'colmlm generate "Hydrogen was discovered by" --server https://kb.example.org --token-file reader.token --there',
@@ -52,6 +55,11 @@ class LookupMode(StrEnum):
     auto = "auto"
     forced = "forced"
     off = "off"
+
+
+class OnMiss(StrEnum):
+    abstain = "abstain"
+    go_on = "continue"
 
 
 @anywhere
@@ -87,6 +95,14 @@ def generate(
         ),
     ] = None,
     threshold: Threshold = None,
+    on_miss: Annotated[
+        OnMiss | None,
+        typer.Option(
+            "--on-miss",
+            help="Where a lookup finds nothing: say nothing more, or go on in the model's own words. "
+            "Default: a prompt that ends in `Answer:` abstains, any other goes on.",
+        ),
+    ] = None,
     min_seq: MinSeq = None,
     as_of: AsOf = None,
     stream: Annotated[bool, typer.Option("--stream", help="Print the text as it is decoded.")] = False,
@@ -100,6 +116,7 @@ def generate(
     """Decode a prompt with lookups, and store the output with the evidence for every spliced span.
 
     With --server it is decoded here, and the lookups and the output go to the server; with --there the server decodes.
+    Where nothing found answers a question, nothing is said, and the exit code is 3.
     """
     from colmlm.kb.nouns.generation import GenerationRequest
 
@@ -114,7 +131,7 @@ def generate(
     request = GenerationRequest(
         prompt=prompt, mode=mode, max_tokens=max_tokens, temperature=temperature, top_p=top_p,
         repetition_penalty=repetition_penalty, stop=tuple(stop or ()), seed=seed, threshold=threshold, min_seq=min_seq,
-        fact_bias=fact_bias,
+        fact_bias=fact_bias, on_miss=on_miss.value if on_miss else None,
     )  # fmt: skip
 
     def decoded(asked: Base) -> OutputTrace:
@@ -122,12 +139,15 @@ def generate(
             return _stream(generator, request) if stream else generator.generate(request)
 
     trace = base.answered(decoded, checkpoint=checkpoint, as_of=as_of, verbose=verbose)
+    abstained = request.abstains and trace.abstained
     if as_json:
         print_json(trace)
-        return
-    if not stream:
-        say(trace.output)
-    _show_evidence(trace, base.server)
+    else:
+        if not stream or abstained:
+            say(NOTHING if abstained else marked(trace))
+        _show_evidence(trace, base.server)
+    if abstained:
+        raise typer.Exit(REFUSED)
 
 
 def _one_time(min_seq: int | None, as_of: int | None) -> None:
@@ -143,8 +163,9 @@ def _stream(generator: DecoderVerbs, request: GenerationRequest) -> OutputTrace:
         elif isinstance(item, str):
             sys.stdout.write(visible(item))
             sys.stdout.flush()
-    sys.stdout.write("\n")
     assert trace is not None, "a stream ends with its trace"
+    if trace.output:
+        sys.stdout.write("\n")
     return trace
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from colmlm.kb.facts.records import Source
 
 NEAREST = 3  # passages shown with an answer
+NOTHING = "Nothing in the knowledge base answers this."
 
 
 @dataclass(frozen=True, slots=True)

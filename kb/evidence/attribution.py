@@ -144,6 +144,8 @@ def trace_output(session: Session, generation_id: int) -> OutputTrace:
         at=stored.at.astimezone(UTC),
         splices=tuple(splices),
         redacted_seq=stored.redacted_seq,
+        abstained=not stored.output,
+        uncited=bool(stored.output) and all(splice.outcome != "hit" for splice in splices),
     )
 
 
@@ -248,6 +250,8 @@ def generations(session: Session, after: int, limit: int) -> list[GenerationReco
             at=stored.at.astimezone(UTC),
             num_splices=splices,
             num_hits=hits,
+            abstained=not stored.output,
+            uncited=bool(stored.output) and not hits,
         )
         for stored, splices, hits in session.execute(statement)
     ]

@@ -67,7 +67,10 @@ class TracedSplice:
 
 @dataclass(frozen=True, slots=True)
 class GenerationRecord:
-    """A stored output in a list: `num_hits` of its `num_splices` lookups found a fact."""
+    """A stored output in a list: `num_hits` of its `num_splices` lookups found a fact.
+
+    It `abstained` where it says nothing, and is `uncited` where it says something and no fact stands behind any of it.
+    """
 
     generation_id: int
     prompt: str
@@ -78,11 +81,17 @@ class GenerationRecord:
     at: datetime
     num_splices: int
     num_hits: int
+    abstained: bool = False
+    uncited: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class OutputTrace:
-    """A stored output with a trace of each of its splices. `redacted_seq` is the last erasure that redacted it."""
+    """A stored output with a trace of each of its splices. `redacted_seq` is the last erasure that redacted it.
+
+    What stands outside its splices are the model's own words: it is `uncited` where that is all that it says, and
+    `abstained` where it says nothing.
+    """
 
     generation_id: int
     prompt: str
@@ -93,6 +102,8 @@ class OutputTrace:
     at: datetime
     splices: tuple[TracedSplice, ...]
     redacted_seq: int | None = None
+    abstained: bool = False
+    uncited: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,8 @@ from colmlm.kb.evidence.records import OutputTrace
 from colmlm.kb.facts.records import Source
 from colmlm.kb.keys.records import CheckpointInfo
 
+ANSWER = "Answer:"  # a prompt that ends so is a question, as the model was trained on them and as chats are written
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
@@ -17,6 +19,9 @@ class GenerationRequest:
 
     `prompt` is text or token ids; temperature 0 is greedy; `threshold` None is the keyset's own; `min_seq` makes
     lookups wait for that change; `fact_bias` is added to the logit of `<FACT>` in "auto" (None: the checkpoint's own).
+
+    `on_miss` says what follows a lookup that finds nothing: "abstain" ends the output behind its last fact, and says
+    nothing where it has none; "continue" goes on in the model's own words. None: a question abstains, a text continues.
     """
 
     prompt: str | tuple[int, ...]
@@ -30,6 +35,18 @@ class GenerationRequest:
     threshold: float | None = None
     min_seq: int | None = None
     fact_bias: float | None = None
+    on_miss: str | None = None
+
+    @property
+    def abstains(self) -> bool:
+        """Whether no more is said than what ends in a fact. Without lookups it has to be asked for."""
+        if self.on_miss is None:
+            return self.mode != "off" and self.is_question
+        return self.on_miss == "abstain"
+
+    @property
+    def is_question(self) -> bool:
+        return isinstance(self.prompt, str) and self.prompt.rstrip().endswith(ANSWER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +77,10 @@ class Missed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """Why an output ended: "end" (the model ended it), "length", "stop" or "context" (full); with its token counts.
+    """Why an output ended: "end" (the model ended it), "length", "stop", "context" (full) or "miss"; with token counts.
 
-    `completion_tokens` counts the tokens that the model chose, without spliced ones.
+    It is "miss" where a lookup found nothing and the output abstains. `completion_tokens` counts the tokens that the
+    model chose, without spliced ones.
     """
 
     reason: str

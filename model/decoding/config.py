@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 MODES = ("auto", "forced", "off")
+ON_MISS = ("abstain", "continue")
 Prompt = str | Sequence[int]  # text, or token ids without any token of the markup
 
 
@@ -18,6 +19,9 @@ class DecodeConfig:
     forbids lookups (the paper's normal, enforced-lookup and no-KB settings). `fact_bias` is added to the logit of a
     lookup in "auto" (None: as calibrated for the checkpoint); `threshold` None means the keyset's own. A text does not
     end before `min_tokens`. With `until_hit` it ends with the value of its first lookup, if that lookup has a hit.
+
+    `on_miss` says what follows a lookup without a match: "continue" goes on in the model's own words, "abstain" ends
+    the output. One that abstains goes as far as its last hit, however it ends, and says nothing where it has none.
     """
 
     mode: str = "auto"
@@ -32,10 +36,17 @@ class DecodeConfig:
     min_seq: int | None = None
     fact_bias: float | None = None
     until_hit: bool = False
+    on_miss: str = "continue"
+
+    @property
+    def abstains(self) -> bool:
+        return self.on_miss == "abstain"
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise ValueError(f"mode {self.mode!r} is none of {', '.join(MODES)}")
+        if self.on_miss not in ON_MISS:
+            raise ValueError(f"on_miss {self.on_miss!r} is none of {', '.join(ON_MISS)}")
         if (
             self.max_tokens < 1
             or not 0 <= self.temperature < math.inf

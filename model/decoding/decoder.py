@@ -20,8 +20,8 @@ class DecodedOutput:
     """An output with its attribution. `seq` is the last change that its lookups saw (None: no lookup).
 
     `finish` is "end" (the model ended), "length" (the budget is used up), "stop" (a stop string), "hit" (with
-    `until_hit`, the first lookup had a hit) or "context" (the context is full). `tokens` are all that the model chose,
-    including the one that ended the text and those that a stop string cut off.
+    `until_hit`, the first lookup had a hit), "miss" (where it abstains, a lookup had none) or "context" (the context is
+    full). `tokens` are all that the model chose, including the one that ended the text and those that were cut off.
     """
 
     prompt: str
@@ -72,7 +72,7 @@ class Decoder:
         (row,) = run.rows
         for _ in run.steps():
             on_step()
-            if piece := row.release(self.tokenizer, config.stop):
+            if piece := row.release(self.tokenizer, config.stop, config.abstains):
                 yield piece
             yield from row.splices[told:]
             told = len(row.splices)

@@ -129,21 +129,32 @@ class Row:
         cuts = [cut for string in stop if string and (cut := said.find(string)) >= 0]
         if cuts:
             self.text, self.tail = self.text + said[: min(cuts)], []
-            end = len(self.text)  # a lookup without a match may lie in the part that was cut off
-            self.splices = [
-                s if s.output_end <= end else replace(s, output_start=end, output_end=end)
-                for s in self.splices
-            ]
+            self._keep_splices(len(self.text))
         return bool(cuts)
 
-    def release(self, tokenizer: FactTokenizer, stop: Sequence[str]) -> str:
+    def keep_cited(self) -> None:
+        """Cuts the output behind its last hit; all of it where there is none. Lookups without a match stay in it."""
+        end = max((s.output_end for s in self.splices if s.outcome == "hit"), default=0)
+        self.text, self.tail = self.text[:end], []
+        self._keep_splices(end)
+
+    def _keep_splices(self, end: int) -> None:
+        """Moves what lay in the part of the output that was cut off to its end: lookups without a match."""
+        self.splices = [
+            s if s.output_end <= end else replace(s, output_start=end, output_end=end) for s in self.splices
+        ]
+
+    def release(self, tokenizer: FactTokenizer, stop: Sequence[str], only_cited: bool = False) -> str:
         """Gives the text that may be shown now and was not shown before.
 
-        It holds back half a character, and an end that may turn out to be part of a stop string.
+        It holds back half a character, and an end that may turn out to be part of a stop string; with `only_cited` all
+        that is said since the last splice.
         """
         said = self.output(tokenizer)
         upto = len(said)
-        if self.finish is None:
+        if only_cited:
+            upto = self.after_splice
+        elif self.finish is None:
             upto = len(said.rstrip(REPLACEMENT))
             longest = max((len(string) for string in stop), default=0)
             upto = max(self.after_splice, upto - max(0, longest - 1))

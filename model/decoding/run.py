@@ -6,6 +6,7 @@ Design:
 - All lookups of a step go to the knowledge base in one batch.
 - No match is a normal outcome: the row continues from the logits before the lookup, at that position, and lookups
   are forbidden for a while (appendix A, enforced lookup). The tokens fed since are overwritten in the cache.
+- Where a row abstains, the first lookup without a match ends it, and it is cut behind its last hit when it ends.
 - Attribution is recorded at the splice itself, in offsets of the output's characters, with the query.
 """
 
@@ -81,6 +82,10 @@ class DecodingRun:
 
     def _leave(self) -> None:
         """Takes finished rows out of the batch."""
+        if self.config.abstains:
+            for row in self.live:
+                if row.finish is not None:
+                    row.keep_cited()
         staying = [at for at, row in enumerate(self.live) if row.finish is None]
         if 0 < len(staying) < len(self.live):
             self.cache.keep(staying)
@@ -179,13 +184,18 @@ class DecodingRun:
             row.finish = "length"
 
     def _look_up(self, rows: Sequence[Row], states_ND: Tensor) -> None:
-        """Looks up for these rows in one batch. Rows without a match sample from the logits before the lookup."""
+        """Looks up for these rows in one batch. Rows without a match sample from the logits before the lookup, or end
+        where they abstain.
+        """
         asked = [row for row in rows if row.words or not self.queries.in_words]
         unasked = [row for row in rows if self.queries.in_words and not row.words]
         missed = [(row, self._miss(row, SpliceRecord(0, 0, "no_match"))) for row in unasked]
         if asked:
             missed += self._answer(asked, self.queries.vectors(asked, states_ND))
-        if missed:
+        if self.config.abstains:
+            for row, _ in missed:
+                row.finish = "miss"
+        elif missed:
             again = self._sample(
                 [row for row, _ in missed], torch.stack([logits_V for _, logits_V in missed])
             )

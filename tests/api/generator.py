@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from colmlm.kb.errors import PromptRefused
 from colmlm.kb.evidence.records import NewOutput, OutputTrace, Splice
@@ -25,7 +25,10 @@ BEFORE = "𝄞 They say "  # the clef is one code point and two UTF-16 units
 
 @dataclass(frozen=True, slots=True)
 class LookupGenerator:
-    """Answers with `BEFORE` and the fact that answers the prompt, or says that it does not know."""
+    """Answers with `BEFORE` and the fact that answers the prompt, or says that it does not know.
+
+    Where it is to abstain it ends with the fact, and says nothing without one.
+    """
 
     kb: KnowledgeBase
     encoder: Encoder
@@ -59,10 +62,11 @@ class LookupGenerator:
         return trace
 
     def stream(self, request: GenerationRequest) -> Iterator[Item]:
-        seq, splices, value = self.kb.log.head_seq(), (), "I do not know"
+        seq, value = self.kb.log.head_seq(), "I do not know"
+        splices: tuple[Splice, ...] = ()
         prompt = text_of(request)
         if request.mode != "off":
-            query_1D = self.encoder.encode_questions([prompt])
+            query_1D = self.encoder.encode_contexts([prompt])
             asked = query_1D.astype("<f2").tobytes()
             (found,) = self.kb.lookups.find(
                 query_1D,
@@ -77,20 +81,26 @@ class LookupGenerator:
             for hit in found.hits:
                 value, end = hit.value, len(BEFORE) + len(hit.value)
                 splices = (Splice(len(BEFORE), end, "hit", hit.fact_id, hit.version, hit.score, asked),)
-        yield BEFORE
-        yield value
+        pieces = [BEFORE, value, "."]
+        if request.abstains:
+            splices = tuple(self._kept(splice) for splice in splices)
+            pieces = pieces[:2] if any(splice.fact_id for splice in splices) else []
+        yield from pieces[:2]
         yield from (self._event(splice, value) for splice in splices)
-        yield "."
+        yield from pieces[2:]
         yield Finished(reason="end", prompt_tokens=2, completion_tokens=3)
         stored = NewOutput(
             prompt=prompt,
-            output=f"{BEFORE}{value}.",
+            output="".join(pieces),
             checkpoint_id=self.encoder.checkpoint.checkpoint_id,
             mode=request.mode,
             seq=seq,
             splices=splices,
         )
         yield self.kb.outputs.trace(self.kb.outputs.record(stored))
+
+    def _kept(self, splice: Splice) -> Splice:
+        return splice if splice.fact_id else replace(splice, output_start=0, output_end=0)
 
     def _event(self, splice: Splice, value: str) -> Item:
         if splice.fact_id is None:

@@ -14,6 +14,7 @@ import pytest
 from colmlm.api.app import create_app
 from colmlm.api.openai.chat import as_text
 from colmlm.api.openai.requests import Message
+from colmlm.kb.answers.records import NOTHING
 from colmlm.kb.service import KnowledgeBase
 from colmlm.model.decoding.scoring import score
 from colmlm.model.lm.checkpoint import Checkpoint
@@ -115,6 +116,49 @@ def test_a_chat_answers_its_last_question_and_cites(tiny: TinyServer, client: op
     check_citations(
         tiny, last.model_extra["citations"], content, last.choices[0].model_extra["generation_id"]
     )
+
+
+UNKNOWN: list[Any] = [{"role": "user", "content": "Who was never written about?"}]
+FINDING_NOTHING: dict[str, Any] = {"mode": "forced", "threshold": 1}
+
+
+def test_a_chat_that_nothing_answers_is_refused_and_not_made_up(
+    tiny: TinyServer, client: openai.OpenAI
+) -> None:
+    (choice,) = client.chat.completions.create(messages=UNKNOWN, extra_body=FINDING_NOTHING, **GREEDY).choices
+    assert choice.message.content is None and choice.message.refusal == NOTHING
+    assert choice.finish_reason == "stop" and choice.model_extra and choice.model_extra["citations"] == []
+    stored = tiny.kb.outputs.trace(choice.model_extra["generation_id"])
+    assert stored.output == "" and [splice.outcome for splice in stored.splices] == ["no_match"]
+
+    chunks = list(
+        client.chat.completions.create(messages=UNKNOWN, extra_body=FINDING_NOTHING, stream=True, **GREEDY)
+    )
+    deltas = [chunk.choices[0].delta for chunk in chunks]
+    assert "".join(delta.refusal or "" for delta in deltas) == NOTHING and deltas[0].role == "assistant"
+    assert not any(delta.content for delta in deltas)
+    assert chunks[-1].choices[0].finish_reason == "stop"
+
+
+def test_a_chat_of_a_model_that_looks_nothing_up_is_refused_too(client: openai.OpenAI) -> None:
+    never = {"mode": "auto", "fact_bias": -100}
+    (choice,) = client.chat.completions.create(messages=UNKNOWN, extra_body=never, **GREEDY).choices
+    assert choice.message.content is None and choice.message.refusal == NOTHING
+
+
+def test_a_chat_goes_on_where_it_is_told_to_and_a_completion_unless_it_is_not(client: openai.OpenAI) -> None:
+    for extra in ({**FINDING_NOTHING, "on_miss": "continue"}, {"mode": "off"}):
+        (chat,) = client.chat.completions.create(messages=UNKNOWN, extra_body=extra, **GREEDY).choices
+        assert chat.message.content and chat.message.refusal is None
+    prompt = "Question: Who was never written about?\nAnswer:"
+    (said,) = client.completions.create(prompt=prompt, extra_body=FINDING_NOTHING, **GREEDY).choices
+    assert said.text
+    abstaining = {**FINDING_NOTHING, "on_miss": "abstain"}
+    (silent,) = client.completions.create(prompt=prompt, extra_body=abstaining, **GREEDY).choices
+    assert silent.text == "" and silent.finish_reason == "stop"
+    with pytest.raises(openai.BadRequestError) as scored:
+        client.completions.create(model=MODEL, prompt="x", logprobs=1, extra_body={"on_miss": "abstain"})
+    assert scored.value.param == "logprobs"
 
 
 def test_a_deleted_fact_is_cited_no_more(tiny: TinyServer, client: openai.OpenAI) -> None:

@@ -64,6 +64,32 @@ def test_no_match_is_shown_where_it_was(open_page: OpenPage, almanac: KnowledgeB
     expect(page.get_by_role("complementary", name="No match")).to_contain_text("none was near enough")
 
 
+def test_a_question_that_nothing_answers_is_shown_as_that(
+    open_page: OpenPage, almanac: KnowledgeBase
+) -> None:
+    page = open_page("reader")
+    ask(page, "Question: Who was never written about? Answer:")
+    output = page.get_by_role("region", name="Output 1")
+    expect(output).to_contain_text("Nothing that was looked up answers this")
+    expect(output).not_to_contain_text("I do not know")
+    expect(page.get_by_role("complementary", name="No match")).to_contain_text("none was near enough")
+    expect(page.locator("li .badge.abstained")).to_have_count(1)
+
+
+def test_words_that_no_fact_stands_behind_are_marked_in_every_list(
+    open_page: OpenPage, almanac: KnowledgeBase
+) -> None:
+    page = open_page("operator")
+    ask(page, CAPITAL)
+    expect(page.locator("#spans .uncited").first).to_have_text(BEFORE.strip())
+    page.get_by_label("Where nothing is found").select_option("continue")
+    ask(page, "Question: Who was never written about? Answer:")
+    expect(page.get_by_role("region", name="Output 2")).to_contain_text("No fact stands behind any")
+    expect(page.locator("li .badge.uncited")).to_have_count(1)
+    page.goto("/console/audit/outputs")
+    expect(page.locator("td .badge.uncited")).to_have_count(1)
+
+
 def test_a_question_is_answered_with_the_document_that_says_it(
     open_page: OpenPage, atlas: KnowledgeBase, fact_id: int
 ) -> None:

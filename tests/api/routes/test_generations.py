@@ -89,6 +89,17 @@ def test_stream_tells_each_splice_when_its_value_is_there(reader: Client, fact_i
     ]
 
 
+def test_a_question_that_nothing_answers_is_a_result_of_its_own(reader: Client) -> None:
+    asked = {"prompt": "Question: Unheard of? Answer:"}
+    trace = reader.post("/v1/generations", json=asked).json()
+    assert (trace["output"], trace["abstained"]) == ("", True)
+    streamed = events(reader.post("/v1/generations", json={**asked, "stream": True}).text)
+    assert [name for name, _ in streamed] == ["no_match", "finish", "trace"]
+    going_on = reader.post("/v1/generations", json={**asked, "on_miss": "continue"}).json()
+    assert going_on["output"] and not going_on["abstained"]
+    assert reader.post("/v1/generations", json={**asked, "on_miss": "guess"}).status_code == 400
+
+
 def test_what_refuses_a_generation_has_its_status_also_as_a_stream(reader: Client) -> None:
     for stream in (False, True):
         answer = reader.post("/v1/generations", json={"prompt": CAPITAL, "min_seq": 10_000, "stream": stream})
@@ -117,6 +128,7 @@ def test_every_field_reaches_the_generator(
         "seed": 7,
         "threshold": 0.3,
         "min_seq": 1,
+        "on_miss": "abstain",
     }
     assert reader.post("/v1/generations", json=body).status_code == 201
     assert reader.post("/v1/generations", json={"prompt": "x"}).status_code == 201

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from colmlm.kb.answers.records import NOTHING
 from tests.cli.conftest import QUESTIONS, Run
 
 PROMPT = "Question: What is the capital of Peru?\nAnswer:"
@@ -28,11 +29,54 @@ def test_a_fact_names_the_outputs_that_used_it_also_after_its_deletion(run: Run,
 
 
 def test_no_match_is_a_normal_result(run: Run, keyed: list[int]) -> None:
-    said = run("generate", PROMPT, "--mode", "forced", "--threshold", 1, "--max-tokens", 2, "--json")
+    said = run("generate", "Peru is", "--mode", "forced", "--threshold", 1, "--max-tokens", 2, "--json")
     assert said.code == 0 and said.json["splices"][0]["outcome"] == "no_match"
+    assert said.json["output"] and not said.json["abstained"]
     found = run("lookup", "unheard of", "--threshold", 1, "--json")
     assert found.code == 0 and not found.json["match"] and found.json["runner_up"] < 1
     assert "No match" in run("lookup", "unheard of", "--threshold", 1).out
+
+
+UNANSWERED = ("generate", PROMPT, "--mode", "forced", "--threshold", 1, "--max-tokens", 4)
+
+
+def test_a_question_that_nothing_answers_gets_no_words_of_the_model(run: Run, keyed: list[int]) -> None:
+    said = run(*UNANSWERED, "--json")
+    assert said.code == 3 and said.json["output"] == "" and said.json["abstained"]
+    assert [splice["outcome"] for splice in said.json["splices"]] == ["no_match"]
+    assert run("trace", "output", said.json["generation_id"], "--json").json == said.json
+    (listed,) = run("trace", "outputs", "--json").json["outputs"]
+    assert listed["abstained"] and not listed["uncited"]
+    for more in ((), ("--stream",)):
+        shown = run(*UNANSWERED, *more)
+        assert shown.code == 3 and shown.out.startswith(f"{NOTHING}\n") and "abstained" in shown.out
+    assert "abstained" in run("trace", "outputs").out
+    assert run("fsck").code == 0
+
+
+def test_a_question_that_the_model_does_not_look_up_gets_no_words_either(run: Run, keyed: list[int]) -> None:
+    said = run("generate", PROMPT, "--threshold", 1, "--max-tokens", 4, "--fact-bias", -100, "--json")
+    assert said.code == 3 and said.json["abstained"] and said.json["splices"] == []
+
+
+def test_what_the_model_says_uncited_is_called_so(run: Run, keyed: list[int]) -> None:
+    said = run(*UNANSWERED, "--on-miss", "continue", "--json")
+    assert said.code == 0 and said.json["output"] and said.json["uncited"] and not said.json["abstained"]
+    (listed,) = run("trace", "outputs", "--json").json["outputs"]
+    assert listed["uncited"] and not listed["abstained"]
+    traced = run("trace", "output", said.json["generation_id"]).out
+    assert "uncited: all of it" in traced and "(uncited)" in run("trace", "outputs").out
+    assert "uncited: all of it" in run(*UNANSWERED, "--on-miss", "continue").out
+    cited = run("generate", "Peru is", *FORCED).out
+    assert not run("trace", "outputs", "--json").json["outputs"][0]["uncited"]
+    assert (
+        "uncited: what stands outside the brackets" in cited and cited.partition("\n")[0].count("](0)") == 1
+    )
+
+
+def test_a_text_can_be_told_to_abstain(run: Run, keyed: list[int]) -> None:
+    words = ("generate", "Peru is", "--mode", "forced", "--threshold", 1, "--on-miss", "abstain")
+    assert run(*words).code == 3
 
 
 def test_without_lookups_nothing_is_cited(run: Run, keyed: list[int]) -> None:
