@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from math import exp
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -57,8 +58,10 @@ class DocumentSums:
         """Gives losses and tokens of every reported figure, by its name."""
         found = {
             "static": _outside(self.static),
+            "static_without_markup": _without_markup(self.static),
             "normalised": _with_openings(self.static, by_text=True),
             "dynamic": _outside(self.nearest),
+            "dynamic_without_markup": _without_markup(self.nearest),
             "dynamic_normalised": _with_openings(self.nearest),
             "dynamic_gated": _outside(self.gated),
             "dynamic_gated_normalised": _with_openings(self.gated),
@@ -139,6 +142,7 @@ def perplexity(
             }
             for name, one in trials.items()
         },
+        "opening_probability": _openings(measured.static),
         "perplexity": _perplexities(measured.sums(), len(documents)),
     }
     print_json(report) if as_json else _show(report)
@@ -212,6 +216,18 @@ def _outside(tallies: Sequence[TextTally]) -> Sums:
     return np.array([t.loss for t in tallies]), np.array([t.tokens for t in tallies], dtype=np.float64)
 
 
+def _without_markup(tallies: Sequence[TextTally]) -> Sums:
+    losses_N, tokens_N = _outside(tallies)
+    return losses_N - np.array([t.markup_loss for t in tallies]), tokens_N
+
+
+def _openings(tallies: Sequence[TextTally]) -> dict[str, float]:
+    """Gives the probability of ``<FACT>`` where a span follows, and that of markup elsewhere, as geometric means."""
+    spans, tokens = sum(t.lookups for t in tallies), sum(t.tokens for t in tallies)
+    opening, markup = sum(t.opening_loss for t in tallies), sum(t.markup_loss for t in tallies)
+    return {"at_spans": exp(-opening / max(spans, 1)), "elsewhere": 1 - exp(-markup / max(tokens, 1))}
+
+
 def _with_openings(tallies: Sequence[TextTally], *, by_text: bool = False) -> Sums:
     losses_N = np.array([t.loss + t.opening_loss for t in tallies])
     tokens_N = np.array([t.text_tokens if by_text else t.tokens for t in tallies], dtype=np.float64)
@@ -251,4 +267,9 @@ def _show(report: dict[str, Any]) -> None:
         f"{report['checkpoint']}, {report['documents']} documents, {report['lookups']} lookups: "
         f"{report['right_nearest']} found the very span, {report['matched_gated']} matched above the threshold, "
         f"{report['right_gated']} of these the very span"
+    )
+    opening = report["opening_probability"]
+    note(
+        f"Probability of a lookup: {opening['at_spans']:.3f} where a span follows, "
+        f"{opening['elsewhere']:.3f} elsewhere"
     )

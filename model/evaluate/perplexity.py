@@ -25,11 +25,15 @@ from colmlm.model.text.tokens import FactTokenizer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextTally:
-    """Sums over one text. Losses are in nats; `right` counts the lookups that found exactly the span's value."""
+    """Sums over one text. Losses are in nats; `right` counts the lookups that found exactly the span's value.
+
+    `markup_loss` is the part of `loss` that is there because the markup's tokens have some of the probability.
+    """
 
     loss: float = 0.0
     tokens: int = 0
     opening_loss: float = 0.0
+    markup_loss: float = 0.0
     text_tokens: int = 0
     lookups: int = 0
     matched: int = 0
@@ -116,6 +120,7 @@ def _tally(reader: SequenceReader, text: MarkedText) -> TextTally:
         loss=reader.losses[SAID],
         tokens=reader.counts[SAID],
         opening_loss=reader.losses[APART],
+        markup_loss=reader.markup_loss,
         text_tokens=text.num_tokens,
         lookups=len(text.spans),
     )

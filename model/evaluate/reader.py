@@ -65,7 +65,8 @@ Course = Iterator[None]  # queues tokens of a reader, and yields when they are t
 class SequenceReader:
     """One sequence, read in as few passes as its lookups allow, and the losses of its tokens.
 
-    A reader that is `after` another continues the sequence that the other has read.
+    A reader that is `after` another continues the sequence that the other has read. `markup_loss` is the part of the
+    `SAID` losses that is there because the markup's tokens have some of the probability.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class SequenceReader:
         self.took_back = False
         self.losses = {SAID: 0.0, APART: 0.0}
         self.counts = {SAID: 0, APART: 0}
+        self.markup_loss = 0.0
 
     def queue(self, ids: Sequence[int], kind: int) -> None:
         self.queued += [(token, kind) for token in ids]
@@ -133,12 +135,17 @@ class SequenceReader:
             logits_NV[0, self.tokenizer.added] = -math.inf
         self.took_back = False
         targets_N = torch.tensor([queued[row][0] for row in rows], device=logits_NV.device)
-        for row, loss in zip(
-            rows, cross_entropy(logits_NV, targets_N, reduction="none").tolist(), strict=True
-        ):
+        losses_N = cross_entropy(logits_NV, targets_N, reduction="none")
+        for row, loss, markup in zip(rows, losses_N.tolist(), self._of_markup(logits_NV), strict=True):
             kind = queued[row][1]
             self.losses[kind] += loss
             self.counts[kind] += 1
+            self.markup_loss += markup if kind == SAID else 0.0
+
+    def _of_markup(self, logits_NV: Tensor) -> list[float]:
+        """Gives for each row by how much a token of text would be likelier, in nats, if no markup could follow."""
+        text_NV = logits_NV.index_fill(1, torch.tensor(self.tokenizer.added, dtype=torch.long), -math.inf)
+        return list((logits_NV.logsumexp(dim=1) - text_NV.logsumexp(dim=1)).tolist())
 
 
 def read(readers: Sequence[tuple[SequenceReader, Course]], cache: Cache) -> None:

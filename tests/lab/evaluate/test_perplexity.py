@@ -13,8 +13,10 @@ from tests.kb.corpora import numbered
 
 FORMS = {
     "static",
+    "static_without_markup",
     "normalised",
     "dynamic",
+    "dynamic_without_markup",
     "dynamic_normalised",
     "dynamic_gated",
     "dynamic_gated_normalised",
@@ -43,6 +45,9 @@ def test_facts_that_are_known_make_dynamic_what_static_is(known: Path) -> None:
     assert found["dynamic"] == pytest.approx(found["static"], rel=1e-3)
     assert found["dynamic_gated"] == pytest.approx(found["static"], rel=1e-3)
     assert found["dynamic_normalised"]["perplexity"] > found["dynamic"]["perplexity"]
+    assert found["static_without_markup"]["perplexity"] < found["static"]["perplexity"]
+    assert found["static_without_markup"]["tokens"] == found["static"]["tokens"]
+    assert 0 < report["opening_probability"]["at_spans"] < 1 > report["opening_probability"]["elsewhere"] > 0
     assert all(one["low"] <= one["perplexity"] <= one["high"] for one in found.values())
 
 
@@ -63,7 +68,12 @@ def test_models_without_lookups_are_scored_on_all_tokens_and_on_the_same(
     assert beside["same tokens"]["tokens"] == report["perplexity"]["static"]["tokens"]
     assert beside["all tokens"]["tokens"] == report["perplexity"]["normalised"]["tokens"]
     shown = invoke(*words)
-    assert shown.code == 0 and "dynamic gated" in shown.out and "2 lookups" in shown.err
+    assert (
+        shown.code == 0
+        and "dynamic gated" in shown.out
+        and "where a span follows" in shown.err
+        and "2 lookups" in shown.err
+    )
 
 
 def test_a_file_without_documents_is_refused(known: Path, tmp_path: Path) -> None:

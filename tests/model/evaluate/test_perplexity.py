@@ -95,6 +95,14 @@ def test_static_scores_what_is_outside_of_lookups_after_the_own_spans(checkpoint
     assert found.opening_loss == pytest.approx(loss_of(checkpoint, opened), abs=1e-3)
 
 
+def test_the_part_of_the_loss_that_markup_takes_is_told_apart(checkpoint: Checkpoint, pieces) -> None:
+    said = given(pieces, pieces["lima"], pieces["titicaca"])
+    without = loss_of(checkpoint, said, always=True)
+    for found in (static(checkpoint, document()), dynamic(checkpoint, document(), [finding(*SPANS)])[0]):
+        assert found.loss - found.markup_loss == pytest.approx(without, abs=1e-3) and found.markup_loss > 0.01
+    assert plain(checkpoint, checkpoint.tokenizer, document())[0].markup_loss == 0
+
+
 def test_dynamic_with_the_right_spans_is_static(checkpoint: Checkpoint) -> None:
     (found,), expected = dynamic(checkpoint, document(), [finding(*SPANS)]), static(checkpoint, document())
     assert (found.lookups, found.matched, found.right) == (2, 2, 2)

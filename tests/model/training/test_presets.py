@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,15 @@ import torch
 from transformers import LlamaForCausalLM
 
 from colmlm import model
+from colmlm.model.text.markup import MARKUPS
+from colmlm.model.text.tokens import FactTokenizer
 from colmlm.model.training import presets
 from colmlm.model.training.config import Architecture, TrainConfig
+from colmlm.model.training.corpora import tokenise
 from colmlm.model.training.start import llama_config
-from tests.tiny import byte_tokenizer
+from colmlm.model.training.steps import Steps
+from tests.kb.corpora import numbered
+from tests.tiny import bare_tokenizer, byte_tokenizer
 
 # The table of appendix A ("Pre-training hyperparameters"), row by row, and what section 3.2 and A.1 add.
 TABLE = {
@@ -83,10 +89,10 @@ def test_the_architectures_are_smollm2s(architecture: Architecture, shape: tuple
 
 def test_every_preset_has_a_name_and_every_method_has_every_run():
     names = presets.names()
-    assert len(set(names)) == len(names) == 16
-    assert {"small", "small-standard", "asker-360m", "standard-360m-fw", "rel-lmlm-135m"} <= set(names)
+    assert len(set(names)) == len(names) == 20
+    assert {"small", "small-standard", "scratch-standard", "asker-360m", "standard-360m-fw"} <= set(names)
     assert all(presets.preset(name).preset == name for name in names)
-    with pytest.raises(ValueError, match=r"no preset 'big'; there are small, co-lmlm-135m"):
+    with pytest.raises(ValueError, match=r"no preset 'big'; there are small, scratch-co-lmlm, co-lmlm-135m"):
         presets.preset("big")
 
 
@@ -104,6 +110,33 @@ def test_fewer_steps_keep_the_schedules_shape():
     longer = presets.shortened(presets.co_lmlm_360m(), 200_000)
     assert (longer.steps, longer.warmup_steps, longer.cooldown_steps) == (200_000, 2_000, 10_000)
     assert presets.shortened(presets.small(), 30) == replace(presets.small(), steps=30)
+
+
+def test_the_scratch_runs_differ_in_the_markup_alone_and_have_twelve_million_weights():
+    ours, theirs = presets.preset("scratch-co-lmlm"), presets.preset("scratch-standard")
+    assert presets.as_method(ours, "standard") == theirs
+    differing = {name for name, value in asdict(ours).items() if asdict(theirs)[name] != value}
+    assert differing == {"method", "preset", "contrastive_weight"}
+    assert ours.architecture is not None
+    config = llama_config(ours.architecture, byte_tokenizer())
+    config.vocab_size = 49_152
+    with torch.device("meta"):
+        assert sum(p.numel() for p in LlamaForCausalLM(config).parameters()) == 12_093_888
+
+
+def test_the_scratch_runs_read_the_same_texts_in_the_same_order():
+    documents = numbered(70)
+    read: dict[str, list[list[str]]] = {}
+    for method in ("co-lmlm", "standard"):
+        config, markup = presets.preset(f"scratch-{method}"), MARKUPS[method]
+        tokenizer = FactTokenizer(bare_tokenizer(), markup=markup)
+        steps = Steps([tokenise(documents, tokenizer, config)], tokenizer, config)
+        read[method] = [
+            [tokenizer.decode(s.ids) for s, scored in zip(step.sequences, step.scored, strict=True) if scored]
+            for step in islice(steps, 9)  # two epochs
+        ]
+    assert read["co-lmlm"] == read["standard"] and len(read["standard"][0]) == 16
+    assert read["standard"][0] != read["standard"][4]
 
 
 @pytest.mark.parametrize("name", presets.names())
