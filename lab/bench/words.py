@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import AsJson, examples
 from colmlm.cli.output import note, print_json, print_table
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed
@@ -17,26 +18,19 @@ from colmlm.kb.corpus.squad import read_questions, read_squad
 from colmlm.lab.bench.machine import machine
 
 if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
     from colmlm.kb.service import KnowledgeBase
+    from colmlm.lab.bench.word_corpus import ExactBM25, Question, WordCorpus
 
 WORDS_EXAMPLES = examples(
     "colmlm bench words --sentences 100000",
+    "colmlm bench words --sentences 100000 --dim 64 --json",
     "colmlm bench words --squad dev.jsonl --paragraphs 100 --json",
 )
 ACTOR, REASON = "bench", "benchmark"
-VOCABULARY = 200_000
-SENTENCES_PER_DOCUMENT = 5
-NUM_QUESTIONS = 1000
 FIRST = (1, 3, 5)
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """A question, and the place of the sentence that it asks for: its document's external id and an offset."""
-
-    text: str
-    document: str
-    at: int
+COMPARED = 100  # questions whose best sentences are also sought by brute force
 
 
 def words(
@@ -50,91 +44,80 @@ def words(
     paragraphs: Annotated[
         int | None, typer.Option("--paragraphs", min=1, help="Of the SQuAD file. Default: all.")
     ] = None,
+    dim: Annotated[
+        int | None,
+        typer.Option(
+            "--dim",
+            min=4,
+            help="Give each synthetic sentence's fact a key of this width, and time lookups by both.",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of synthetic sentences and questions.")] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Measure the search for sentences by words, beside bm25s where they are SQuAD's.
 
-    Synthetic words are as unevenly common as those of a language, and a question has some words of its sentence.
+    Synthetic words are as unevenly common as those of a language, and a question has some words of its sentence. With
+    --dim lookups by key alone, by key and words, and with the reader are timed in turns.
     """
-    if squad is None:
-        documents, questions = synthetic(sentences, seed)
-    else:
-        documents, questions = of_squad(squad, paragraphs)
-    with tempfile.TemporaryDirectory(prefix="colmlm-bench-") as home:
-        figures = measure(Path(home), documents, questions, compare=squad is not None)
+    if squad is not None and dim is not None:
+        raise typer.BadParameter("only synthetic sentences get keys.", param_hint="--dim")
+    figures = of_squad(squad, paragraphs) if squad is not None else synthetic(sentences, dim, seed)
     if as_json:
         print_json(figures | {"machine": machine()})
     else:
         print_table(("what", "measured"), [(name, f"{value:,.4g}") for name, value in figures.items()])
 
 
-def synthetic(count: int, seed: int) -> tuple[list[AnnotatedDocument], list[Question]]:
-    """Makes documents of sentences of Zipf's words, and questions of some words of a sentence and two of any."""
-    import numpy as np
+def synthetic(sentences: int, dim: int | None, seed: int) -> dict[str, Any]:
+    """Measures the search among synthetic sentences, and with `dim` lookups by key and words."""
+    from colmlm.lab.bench.lookup_ways import lookup_figures
+    from colmlm.lab.bench.word_corpus import WordCorpus
 
-    random = np.random.default_rng([seed, count])
-    share = 1 / (np.arange(VOCABULARY) + 10)
-    lengths = random.integers(5, 26, size=count)
-    drawn = random.choice(VOCABULARY, size=int(lengths.sum()), p=share / share.sum())
-    said = [[_spelt(word) for word in piece] for piece in np.split(drawn, np.cumsum(lengths)[:-1])]
-    texts = [f"{' '.join(sentence).capitalize()}. " for sentence in said]
-    documents, places = [], []
-    for number, first in enumerate(range(0, count, SENTENCES_PER_DOCUMENT)):
-        group = texts[first : first + SENTENCES_PER_DOCUMENT]
-        documents.append(AnnotatedDocument(f"d{number}", "".join(group)))
-        places += [(f"d{number}", sum(map(len, group[:n]))) for n in range(len(group))]
-    questions = []
-    for chosen in random.integers(count, size=NUM_QUESTIONS):
-        of_sentence = random.choice(said[chosen], size=min(5, len(said[chosen])), replace=False)
-        others = random.choice(drawn, size=2)
-        questions.append(Question(" ".join([*of_sentence, *map(_spelt, others)]), *places[chosen]))
-    return documents, questions
+    corpus = WordCorpus.made(sentences, seed)
+    with _own_base() as kb:
+        figures = _ingest(kb, corpus.documents) | _search(kb, corpus.questions) | _common(kb, corpus)
+        if dim is not None:
+            note("looking up")
+            with Runtime.from_environment() as runtime:
+                figures |= lookup_figures(kb, corpus, dim, seed, runtime.reader)
+    return figures
 
 
-def _spelt(number: int) -> str:
-    """Spells a number as a word that the stemmer leaves alone, with consonants and vowels in turn."""
-    letters = ""
-    while True:
-        number, consonant = divmod(number, 14)
-        number, vowel = divmod(number, 3)
-        letters += "bdfgkmpqtvwxzh"[consonant] + "aou"[vowel]
-        if not number:
-            return f"{letters}k"
+def of_squad(path: Path, paragraphs: int | None) -> dict[str, Any]:
+    """Measures the search among the first paragraphs of a file, by the questions that have a place in them."""
+    from colmlm.lab.bench.word_corpus import Question
 
-
-def of_squad(path: Path, paragraphs: int | None) -> tuple[list[AnnotatedDocument], list[Question]]:
-    """Reads the first paragraphs of a file, without their facts, and the questions that have a place in them."""
     found = [parsed.document for parsed in read_squad(path) if parsed.document is not None][:paragraphs]
     documents = {d.external_id: AnnotatedDocument(d.external_id, d.text, title=d.title) for d in found}
     placed = ((q, q.place) for q in read_questions(path) if q.document in documents)
-    return list(documents.values()), [
-        Question(q.question, q.document, place[0]) for q, place in placed if place is not None
-    ]
+    questions = [Question(q.question, q.document, place[0]) for q, place in placed if place is not None]
+    with _own_base() as kb:
+        return _ingest(kb, list(documents.values())) | _search(kb, questions) | _bm25s(kb, questions)
 
 
-def measure(
-    home: Path, documents: Sequence[AnnotatedDocument], questions: Sequence[Question], *, compare: bool
-) -> dict[str, Any]:
+@contextmanager
+def _own_base() -> Iterator[KnowledgeBase]:
     from colmlm.kb.service import KnowledgeBase
     from colmlm.kb.store import database
     from colmlm.kb.store.settings import Settings
+
+    with tempfile.TemporaryDirectory(prefix="colmlm-bench-") as home:
+        settings = Settings(home=Path(home), actor=ACTOR)
+        engine = database.connect(settings)
+        database.migrate(engine)
+        engine.dispose()
+        with KnowledgeBase.open(settings) as kb:
+            yield kb
+
+
+def _ingest(kb: KnowledgeBase, documents: Sequence[AnnotatedDocument]) -> dict[str, Any]:
     from colmlm.lab.bench.durations import seconds_of
 
-    settings = Settings(home=home, actor=ACTOR)
-    engine = database.connect(settings)
-    database.migrate(engine)
-    engine.dispose()
-    with KnowledgeBase.open(settings) as kb:
-        note("ingesting")
-        given = (Parsed(document) for document in documents)
-        seconds = seconds_of(lambda: kb.corpora.ingest(given, "bench", actor=ACTOR, reason=REASON))
-        figures = {"ingest_seconds": seconds, **_sizes(kb)}
-        note("searching")
-        figures |= _search(kb, questions)
-        if compare:
-            figures |= _bm25s(kb, questions)
-    return figures
+    note("ingesting")
+    given = (Parsed(document) for document in documents)
+    seconds = seconds_of(lambda: kb.corpora.ingest(given, "bench", actor=ACTOR, reason=REASON))
+    return {"ingest_seconds": seconds, **_sizes(kb)}
 
 
 def _sizes(kb: KnowledgeBase) -> dict[str, Any]:
@@ -170,6 +153,47 @@ def _search(kb: KnowledgeBase, questions: Sequence[Question]) -> dict[str, Any]:
         "find_p99_ms": milliseconds(seconds, 99),
         **{f"gold_in_first_{n}": sum(place < n for place in places) / len(places) for n in FIRST},
     }
+
+
+def _common(kb: KnowledgeBase, corpus: WordCorpus) -> dict[str, Any]:
+    """Times questions that have common words alone, and compares with brute force what is found of both kinds."""
+    import time
+
+    from colmlm.lab.bench.durations import milliseconds
+    from colmlm.lab.bench.word_corpus import ExactBM25
+
+    seconds: list[float] = []
+    with kb.sessions() as session:
+        for question in corpus.common:
+            started = time.perf_counter()
+            kb.words.find(session, question, max(FIRST))
+            seconds.append(time.perf_counter() - started)
+        note("searching by brute force")
+        asked = {"": [one.text for one in corpus.questions], "common_": corpus.common}
+        exact = ExactBM25(corpus)
+        shares = {
+            f"{kind}best_{max(FIRST)}_found": _exactness(kb, session, exact, questions[:COMPARED])
+            for kind, questions in asked.items()
+        }
+    return {
+        "common_find_p50_ms": milliseconds(seconds, 50),
+        "common_find_p99_ms": milliseconds(seconds, 99),
+        **shares,
+    }
+
+
+def _exactness(kb: KnowledgeBase, session: Session, exact: ExactBM25, questions: Sequence[str]) -> float:
+    """Gives which share of the truly best sentences is found."""
+    from sqlalchemy import func, select
+
+    from colmlm.kb.tables import SentenceRow
+
+    first = session.scalar(select(func.min(SentenceRow.id))) or 0
+    shares = []
+    for question in questions:
+        found = [one.sentence_id - first for one in kb.words.find(session, question, max(FIRST))]
+        shares.append(exact.share_found(question, found, max(FIRST)))
+    return sum(shares) / len(shares)
 
 
 def _gold(kb: KnowledgeBase, questions: Sequence[Question]) -> list[int]:

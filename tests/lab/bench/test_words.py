@@ -7,17 +7,35 @@ from pathlib import Path
 
 import pytest
 
-from colmlm.lab.bench.words import synthetic
+from colmlm.kb.service import KnowledgeBase
+from colmlm.lab.bench.word_corpus import ExactBM25, WordCorpus
 from tests.cli.conftest import invoke
+from tests.kb.corpora import ingest
 
 
 def test_synthetic_questions_have_words_of_their_sentence() -> None:
-    documents, questions = synthetic(200, seed=1)
-    assert (documents, questions) == synthetic(200, seed=1) and len(documents) == 40
-    texts = {document.external_id: document.text for document in documents}
-    for question in questions:
+    made, again = WordCorpus.made(200, seed=1), WordCorpus.made(200, seed=1)
+    assert (made.documents, made.questions, made.common) == (again.documents, again.questions, again.common)
+    texts = {document.external_id: document.text for document in made.documents}
+    assert len(texts) == 40
+    for question in made.questions:
         sentence = texts[question.document][question.at :].partition(".")[0].lower().split()
         assert len(set(question.text.split()) & set(sentence)) >= 1
+    for document in made.documents:
+        assert all(document.text[fact.start : fact.end] == fact.value for fact in document.facts)
+
+
+def test_brute_force_agrees_with_the_search_of_a_small_base(kb: KnowledgeBase) -> None:
+    corpus = WordCorpus.made(300, seed=2)
+    ingest(kb, *corpus.documents)
+    exact = ExactBM25(corpus)
+    with kb.sessions() as session:
+        for question in [one.text for one in corpus.questions[:20]] + corpus.common[:20]:
+            found = kb.words.find(session, question, 5)
+            scores = exact.scores(question)
+            assert [one.score for one in found] == pytest.approx(sorted(scores)[:-6:-1], abs=1e-3)
+            assert exact.share_found(question, [one.sentence_id - 1 for one in found], 5) == 1
+    assert exact.share_found(corpus.common[0], [], 5) == 0
 
 
 @pytest.mark.slow
@@ -38,4 +56,13 @@ def test_it_finds_sentences_and_compares_with_bm25s(tmp_path: Path) -> None:
     assert figures["sentences"] == 20 and figures["find_p50_ms"] > 0
     for name in ("gold_in_first", "bm25s_gold_in_first"):
         assert 0.5 <= figures[f"{name}_1"] <= figures[f"{name}_3"] <= figures[f"{name}_5"] <= 1
-    assert "bytes_per_text_byte" in invoke("bench", "words", "--sentences", 50).out
+
+
+@pytest.mark.slow
+def test_lookups_are_timed_by_key_alone_with_words_and_with_the_reader() -> None:
+    figures = invoke("bench", "words", "--sentences", 60, "--dim", 8, "--json").json
+    assert figures["sentences"] == figures["facts"] == 60
+    assert figures["best_5_found"] == figures["common_best_5_found"] == 1
+    for name in ("by_key", "by_key_and_words", "with_the_reader"):
+        assert 0 < figures[f"{name}_p50_ms"] <= figures[f"{name}_p99_ms"]
+    assert figures["by_key_and_words_vs_key"] > 0 and figures["with_the_reader_vs_key"] > 0
