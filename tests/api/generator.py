@@ -66,7 +66,8 @@ class LookupGenerator:
         splices: tuple[Splice, ...] = ()
         prompt = text_of(request)
         if request.mode != "off":
-            query_1D = self.encoder.encode_contexts([prompt])
+            question = prompt.strip().removeprefix("Question: ").removesuffix(" Answer:")
+            query_1D = self.encoder.encode_questions([question])
             asked = query_1D.astype("<f2").tobytes()
             (found,) = self.kb.lookups.find(
                 query_1D,
