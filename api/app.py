@@ -16,6 +16,7 @@ from colmlm.api.door.doorway import GatedLitestar, doorway
 from colmlm.api.door.idempotency import once
 from colmlm.api.door.lanes import Lane, Lanes
 from colmlm.api.door.tuning import Tuning
+from colmlm.api.nouns.generation import Generator
 from colmlm.api.ports import Ports
 from colmlm.api.routes import health
 from colmlm.api.routes import listing as routes
@@ -29,7 +30,6 @@ from colmlm.kb.answers.answering import Answering
 from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.lookup.questions import Questions
-from colmlm.kb.nouns.generation import Generator
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.waits import AT_THE_DOOR, Waits
 

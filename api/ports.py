@@ -18,12 +18,12 @@ from litestar.params import SkipValidation
 from colmlm.api.door.lanes import Lanes
 from colmlm.api.door.tuning import Tuning
 from colmlm.api.errors import ModelMissing
+from colmlm.api.nouns.generation import Generator
 from colmlm.api.settings import ServerSettings
 from colmlm.api.watch.readiness import Readiness
 from colmlm.kb.answers.answering import Answering
 from colmlm.kb.keys.records import CheckpointInfo
 from colmlm.kb.keys.rekey import Encoder
-from colmlm.kb.nouns.generation import Generator
 from colmlm.kb.service import KnowledgeBase
 
 

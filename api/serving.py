@@ -14,6 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from colmlm.api.app import create_app
 from colmlm.api.door.drain import DrainingServer
+from colmlm.api.nouns.generation import Generator
 from colmlm.api.settings import ServerSettings
 from colmlm.api.watch.metrics import Metrics
 from colmlm.api.watch.operations import Operations
@@ -24,7 +25,6 @@ from colmlm.kb.errors import KBError, SettingsError
 from colmlm.kb.jobs.attendance import OwnWorker, no_worker
 from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.lookup.follower import Follower
-from colmlm.kb.nouns.generation import Generator
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.keeper import Keeper
 

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from colmlm.kb.nouns.telling import Advance, Telling
+from colmlm.api.nouns.telling import Advance, Telling
 from colmlm.kb.texts.characters import json_visible, visible
 
 _WIDE = 10_000  # columns of a table in a file or a pipe, so that each row is one line

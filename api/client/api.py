@@ -14,9 +14,9 @@ import msgspec
 
 from colmlm.api.client.connection import Connection
 from colmlm.api.client.errors import AnswerLost, ServerUnreachable
+from colmlm.api.nouns.telling import Telling
 from colmlm.api.wire.pages import Page, cursor
 from colmlm.api.wire.requests import MAX_PAGE
-from colmlm.kb.nouns.telling import Telling
 
 T = TypeVar("T")
 

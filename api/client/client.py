@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 from colmlm.api.client.api import Api
 from colmlm.api.client.connection import Connection, Patience
-from colmlm.kb.nouns.telling import Telling
+from colmlm.api.nouns.telling import Telling
 
 if TYPE_CHECKING:
     from colmlm.api.client.corpora import RemoteCorpora
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Client:
-    """A remote knowledge base: `kb.nouns.nouns.Nouns` over the API. Threads may share it.
+    """A remote knowledge base: `api.nouns.nouns.Nouns` over the API. Threads may share it.
 
     It sends no request before a verb is called, and imports no noun before it is used: most need neither NumPy nor
     SQLAlchemy.

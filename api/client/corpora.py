@@ -27,8 +27,8 @@ from colmlm.kb.jobs.kinds import Documents, Ingest, work_of
 from colmlm.kb.log.records import OnRecord
 
 if TYPE_CHECKING:
+    from colmlm.api.nouns.contents import RawAddition
     from colmlm.kb.corpus.raw.files import FoundFiles, RawFile
-    from colmlm.kb.nouns.contents import RawAddition
 
 _FORMATS = ("annotated", "parquet", "squad")
 MOST_FILES = 100  # per job
@@ -36,7 +36,7 @@ MOST_FILES = 100  # per job
 
 @dataclass(frozen=True, slots=True)
 class RemoteCorpora:
-    """The verbs of `kb.nouns.contents.CorpusVerbs` over the API."""
+    """The verbs of `api.nouns.contents.CorpusVerbs` over the API."""
 
     api: Api
 

@@ -11,7 +11,7 @@ from colmlm.kb.facts.records import DocumentRecord
 
 @dataclass(frozen=True, slots=True)
 class RemoteDocuments:
-    """The verbs of `kb.nouns.contents.DocumentVerbs` over the API."""
+    """The verbs of `api.nouns.contents.DocumentVerbs` over the API."""
 
     api: Api
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Unpack
 
 from colmlm.api.client.api import Api
 from colmlm.api.client.only_there import options, refuse
+from colmlm.api.nouns.removal import EraseOptions, Erasing
 from colmlm.api.wire.answers import ErasureAnswer
 from colmlm.kb.erasure.records import Erased, ErasureReport, ErasureRequest
 from colmlm.kb.errors import ErasureRequestNotFound
-from colmlm.kb.nouns.removal import EraseOptions, Erasing
 
 if TYPE_CHECKING:
     from colmlm.kb.facts.records import Mentioned
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RemoteErasures:
-    """The verbs of `kb.nouns.removal.ErasureVerbs` over the API."""
+    """The verbs of `api.nouns.removal.ErasureVerbs` over the API."""
 
     api: Api
 

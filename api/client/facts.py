@@ -17,7 +17,7 @@ _STATES = {False: "live", True: "deleted", None: "all"}
 
 @dataclass(frozen=True, slots=True)
 class RemoteFacts:
-    """The verbs of `kb.nouns.contents.FactVerbs` over the API."""
+    """The verbs of `api.nouns.contents.FactVerbs` over the API."""
 
     api: Api
 

@@ -22,7 +22,7 @@ _LISTS = ("equivalents", "conflicting", "successors")
 
 @dataclass(frozen=True, slots=True)
 class RemoteForgetting:
-    """The verbs of `kb.nouns.removal.ForgetVerbs` over the API.
+    """The verbs of `api.nouns.removal.ForgetVerbs` over the API.
 
     The API gives all facts of a plan, and the first hundred entries of its other lists.
     """

@@ -13,14 +13,14 @@ from colmlm.kb.errors import KBError
 from colmlm.kb.evidence.records import OutputTrace
 
 if TYPE_CHECKING:
-    from colmlm.kb.nouns.generation import GenerationRequest, Item
+    from colmlm.api.nouns.generation import GenerationRequest, Item
 
 _PATH = "/generations"
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteGenerator:
-    """`kb.nouns.generation.DecoderVerbs` over the API. A request is not retried, since each would store an output."""
+    """`api.nouns.generation.DecoderVerbs` over the API. A request is not retried, since each would store an output."""
 
     api: Api
 

@@ -10,9 +10,9 @@ import msgspec
 
 from colmlm.api.client.api import Api
 from colmlm.api.client.errors import JobNotDone, error_of
+from colmlm.api.nouns.awaiting import awaited
 from colmlm.api.wire.answers import Problem
 from colmlm.kb.jobs.records import JobRecord
-from colmlm.kb.nouns.awaiting import awaited
 
 if TYPE_CHECKING:
     from colmlm.kb.jobs.kinds import Work
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RemoteJobs:
-    """The verbs of `kb.nouns.running.JobVerbs` over the API."""
+    """The verbs of `api.nouns.running.JobVerbs` over the API."""
 
     api: Api
 

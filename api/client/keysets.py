@@ -11,11 +11,11 @@ import msgspec
 from colmlm.api.client.api import Api
 from colmlm.api.client.jobs import RemoteJobs
 from colmlm.api.client.only_there import options, refuse
+from colmlm.api.nouns.running import GateOptions
 from colmlm.api.wire.answers import KeysetView
 from colmlm.kb.errors import KeysetActive, KeysetNotReady
 from colmlm.kb.jobs.kinds import Gate, Rekey, work_of
 from colmlm.kb.keys.records import Activating, KeysetRecord
-from colmlm.kb.nouns.running import GateOptions
 
 if TYPE_CHECKING:
     from colmlm.kb.keys.records import GateStanding
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RemoteKeysets:
-    """The verbs of `kb.nouns.running.KeysetVerbs` over the API."""
+    """The verbs of `api.nouns.running.KeysetVerbs` over the API."""
 
     api: Api
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RemoteLog:
-    """`kb.nouns.log.Log` over the API."""
+    """`api.nouns.log.Log` over the API."""
 
     api: Api
 

@@ -9,13 +9,13 @@ import msgspec
 
 from colmlm.api.client import only_there
 from colmlm.api.client.api import Api
+from colmlm.api.nouns.lookups import AnswerMode
 from colmlm.api.wire.answers import LookupAnswer, LookupAnswers
 from colmlm.api.wire.vectors import LOOKUPS, MAX_VECTORS, MSGPACK, OCTETS
 from colmlm.kb.answers.records import NEAREST, Answer
 from colmlm.kb.errors import InvalidQuery, KeysetMismatch
 from colmlm.kb.lookup.options import LookupOptions
 from colmlm.kb.lookup.records import AsOfLookup, Lookup, LookupSpace
-from colmlm.kb.nouns.lookups import AnswerMode
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,7 +26,7 @@ _LOOKUPS = LOOKUPS.removeprefix("/v1")
 
 @dataclass(frozen=True, slots=True)
 class RemoteLookups:
-    """The verbs of `kb.nouns.lookups.LookupVerbs` over the API. Threads may share it. The token needs only the
+    """The verbs of `api.nouns.lookups.LookupVerbs` over the API. Threads may share it. The token needs only the
     right `lookup`.
 
     The server answers every lookup, so a fact that was deleted before the request is never a hit. With `seq`, lookups

@@ -18,7 +18,7 @@ from colmlm.kb.evidence.records import (
 
 @dataclass(frozen=True, slots=True)
 class RemoteOutputs:
-    """The verbs of `kb.nouns.contents.OutputVerbs` over the API."""
+    """The verbs of `api.nouns.contents.OutputVerbs` over the API."""
 
     api: Api
 

@@ -17,7 +17,7 @@ from colmlm.kb.errors import ApiKeyNotFound
 
 @dataclass(frozen=True, slots=True)
 class RemoteTokens:
-    """The verbs of `kb.nouns.running.TokenVerbs` over the API, which has no dry run for them."""
+    """The verbs of `api.nouns.running.TokenVerbs` over the API, which has no dry run for them."""
 
     api: Api
 

@@ -10,7 +10,7 @@ from colmlm.kb.upkeep.statistics import Statistics
 
 @dataclass(frozen=True, slots=True)
 class RemoteUpkeep:
-    """The verbs of `kb.nouns.upkeep.UpkeepVerbs` over the API."""
+    """The verbs of `api.nouns.upkeep.UpkeepVerbs` over the API."""
 
     api: Api
 

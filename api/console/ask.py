@@ -17,6 +17,7 @@ from colmlm.api.console.passages import OutputPiece, SpanPassage, became_of, pas
 from colmlm.api.console.views import Page, PageRequest
 from colmlm.api.door.rights import Lane, Right, needs
 from colmlm.api.errors import problem_of
+from colmlm.api.nouns.generation import GenerationRequest
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.schema.shown import shown_to
 from colmlm.kb.answers.answering import MAX_QUESTION
@@ -25,7 +26,6 @@ from colmlm.kb.evidence.records import OutputTrace, TracedSplice
 from colmlm.kb.evidence.shown import Shown
 from colmlm.kb.facts.records import FactRecord
 from colmlm.kb.lookup.records import Hit
-from colmlm.kb.nouns.generation import GenerationRequest
 
 MODES = ("auto", "forced", "off")
 ON_MISS = ("", "abstain", "continue")

@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
+from colmlm.api.nouns.generation import Finished, TokenLogprob
 from colmlm.kb.evidence.records import OutputTrace, TracedSplice
 from colmlm.kb.facts.records import Source
-from colmlm.kb.nouns.generation import Finished, TokenLogprob
 
 _REASONS = {"end": "stop", "stop": "stop", "miss": "stop", "length": "length", "context": "length"}
 

@@ -14,6 +14,7 @@ from typing import Any
 from litestar import Request, Response, post
 from litestar.params import JSONBody
 
+from colmlm.api.nouns.generation import ANSWER, Finished, GenerationRequest
 from colmlm.api.openai.answers import (
     ChatChoice,
     ChatChunk,
@@ -33,7 +34,6 @@ from colmlm.api.openai.streams import chunks
 from colmlm.api.ports import FromPorts, Ports, await_seen
 from colmlm.kb.answers.records import NOTHING
 from colmlm.kb.evidence.records import OutputTrace
-from colmlm.kb.nouns.generation import ANSWER, Finished, GenerationRequest
 
 NEXT_QUESTION = "\nQuestion:"
 

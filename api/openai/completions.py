@@ -8,6 +8,7 @@ from typing import Any
 from litestar import Request, Response, post
 from litestar.params import JSONBody
 
+from colmlm.api.nouns.generation import Completed, Finished, GenerationRequest
 from colmlm.api.openai.answers import (
     Citation,
     Completion,
@@ -25,7 +26,6 @@ from colmlm.api.openai.requests import CompletionRequest
 from colmlm.api.openai.streams import chunks
 from colmlm.api.ports import FromPorts, Ports, await_seen
 from colmlm.kb.evidence.records import OutputTrace
-from colmlm.kb.nouns.generation import Completed, Finished, GenerationRequest
 
 
 @post("/completions", status_code=200, **DECODING)

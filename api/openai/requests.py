@@ -13,9 +13,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from colmlm.api.nouns.generation import GenerationRequest
 from colmlm.api.openai.errors import Unsupported
 from colmlm.api.wire.requests import MinSeq, OnMiss, Request, Threshold
-from colmlm.kb.nouns.generation import GenerationRequest
 
 MAX_PROMPTS = 32
 MAX_TOKENS = 512

@@ -9,7 +9,7 @@ from litestar.response import ServerSentEventMessage
 
 from colmlm.api.door import requests
 from colmlm.api.errors import ClientLeft, problem_of
-from colmlm.kb.nouns.generation import Finished, Item, Missed, Spliced
+from colmlm.api.nouns.generation import Finished, Item, Missed, Spliced
 
 
 def check_client() -> None:

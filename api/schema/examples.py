@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from colmlm.api.nouns.generation import Finished, Spliced
 from colmlm.api.openai import examples as openai
 from colmlm.api.routes import (
     attributions,
@@ -57,7 +58,6 @@ from colmlm.kb.log import chain, envelope, witness
 from colmlm.kb.log.denials import DenialRecord
 from colmlm.kb.log.records import ChangeRecord
 from colmlm.kb.lookup.records import Hit, LookupSpace
-from colmlm.kb.nouns.generation import Finished, Spliced
 from colmlm.kb.upkeep.statistics import Statistics
 
 

@@ -8,10 +8,10 @@ from contextlib import AbstractContextManager, ExitStack, closing, contextmanage
 from dataclasses import dataclass
 from typing import Any
 
+from colmlm.api.nouns.generation import Generator
 from colmlm.api.watch.metrics import Metrics
 from colmlm.api.watch.tracing import Tracing
 from colmlm.kb.lookup.records import Lookup
-from colmlm.kb.nouns.generation import Generator
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import cast
 
 from colmlm.api.door.drain import Drain
+from colmlm.api.nouns.generation import Generator
 from colmlm.api.settings import ServerSettings
 from colmlm.api.watch.metrics import Metrics
 from colmlm.api.watch.observed import ObservedGenerator, TracingObserver
 from colmlm.api.watch.tracing import Tracing
 from colmlm.api.watch.watcher import Watch
 from colmlm.kb.jobs.attendance import OwnWorker, no_worker
-from colmlm.kb.nouns.generation import Generator
 from colmlm.kb.service import KnowledgeBase
 
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from colmlm.api.nouns.contents import RawAddition
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.protocol import Base
 from colmlm.cli.composition import annotators
@@ -21,7 +22,6 @@ from colmlm.cli.errors import REFUSED
 from colmlm.cli.options import Actor, AllowErased, AsJson, CheckpointPath, examples, some_text
 from colmlm.cli.output import counted, print_json, print_table, say
 from colmlm.kb.corpus.raw.files import find_files
-from colmlm.kb.nouns.contents import RawAddition
 
 ADD_EXAMPLES = examples(
     "colmlm corpus add handbook/ --corpus handbook",

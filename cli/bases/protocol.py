@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from colmlm.kb.nouns.generation import DecoderVerbs
-from colmlm.kb.nouns.nouns import Nouns
+from colmlm.api.nouns.generation import DecoderVerbs
+from colmlm.api.nouns.nouns import Nouns
 
 T = TypeVar("T")
 

@@ -14,10 +14,10 @@ from colmlm.api.client.only_there import refuse
 from colmlm.cli.composition.runtime import Runtime
 
 if TYPE_CHECKING:
+    from colmlm.api.nouns.generation import DecoderVerbs
     from colmlm.cli.bases.protocol import Base
     from colmlm.kb.evidence.records import NewOutput, OutputTrace
     from colmlm.kb.facts.records import Source
-    from colmlm.kb.nouns.generation import DecoderVerbs
 
 
 T = TypeVar("T")

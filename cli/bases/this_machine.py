@@ -9,8 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
+from colmlm.api.nouns.telling import Telling
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.kb.nouns.telling import Telling
 
 if TYPE_CHECKING:
     from colmlm.cli.bases.local.corpora import LocalCorpora
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class LocalBase:
-    """Implements `kb.nouns.nouns.Nouns` and `cli.bases.protocol.Base` in this process. The base is opened on first use.
+    """Implements `api.nouns.nouns.Nouns` and `cli.bases.protocol.Base` in this process. It is opened on first use.
 
     The class of a noun is imported when the noun is used, since some import NumPy.
     """

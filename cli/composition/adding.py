@@ -9,12 +9,12 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from colmlm.api.nouns.telling import Telling
 from colmlm.cli.composition.keying import key_everything
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, Refusal
 from colmlm.kb.corpus.raw.reading import read_raw
 from colmlm.kb.facts.standing import Standing
-from colmlm.kb.nouns.telling import Telling
 from colmlm.kb.texts.sentences import sentence_around, sentence_ends
 
 if TYPE_CHECKING:

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from colmlm.api.nouns.generation import Completed, Finished, GenerationRequest, Item, Missed, Spliced
 from colmlm.cli.composition.logprobs import NO_LOGPROBS, Logprobs, logprobs
 from colmlm.cli.composition.model_encoder import describe
 from colmlm.kb.errors import ContextLengthExceeded, PromptRefused
 from colmlm.kb.evidence.records import NewOutput, OutputTrace, Splice
 from colmlm.kb.facts.records import Source
 from colmlm.kb.keys.records import CheckpointInfo
-from colmlm.kb.nouns.generation import Completed, Finished, GenerationRequest, Item, Missed, Spliced
 
 if TYPE_CHECKING:
     from colmlm.kb.service import KnowledgeBase
@@ -55,7 +55,7 @@ class LocalOutputs:
 
 @dataclass(slots=True)
 class StoringGenerator:
-    """Decodes, and stores every output with its attributions; a `kb.nouns.generation.Generator`.
+    """Decodes, and stores every output with its attributions; a `api.nouns.generation.Generator`.
 
     `lookup` is the knowledge base, or a wrapper of it. `seq` is stored as the change of an output without lookups
     (None: the last change). A prompt may have `prompt_max_tokens` (None: as many as the model reads). `check` is
@@ -95,7 +95,7 @@ class StoringGenerator:
                 yield self._looked_up(item, said)
 
     def complete(self, requests: Sequence[GenerationRequest], top: int | None = None) -> list[Completed]:
-        """Completes requests as `kb.nouns.generation.Generator.complete` says."""
+        """Completes requests as `api.nouns.generation.Generator.complete` says."""
         self._check_prompts(requests)
         generations = self._generations(requests)
         if top is None:

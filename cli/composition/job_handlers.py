@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from colmlm.api.nouns.telling import Advance, Telling
 from colmlm.cli.composition import annotators
 from colmlm.cli.composition.adding import Adding
 from colmlm.cli.composition.keying import active_encoder_of, encoder_of, key_everything
@@ -19,7 +20,6 @@ from colmlm.kb.forgetting.verbs import Forgetting
 from colmlm.kb.jobs.handlers import HANDLERS, in_brief, ingest, named
 from colmlm.kb.jobs.kinds import Documents, Gate, Ingest, Rekey, VerifyForgetting
 from colmlm.kb.jobs.problems import Problem, problem_of
-from colmlm.kb.nouns.telling import Advance, Telling
 from colmlm.kb.store.causes import refusal_of
 from colmlm.kb.switching.limits import GateLimits
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from colmlm.api.nouns.generation import TokenLogprob
 from colmlm.kb.errors import PromptRefused
-from colmlm.kb.nouns.generation import TokenLogprob
 
 if TYPE_CHECKING:
     from colmlm.model.decoding.decoder import DecodedOutput

@@ -13,10 +13,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from colmlm.api.nouns.telling import Telling
 from colmlm.api.settings import ServerSettings
 from colmlm.cli.output import ON_STDERR
 from colmlm.cli.settings import UserSettings
-from colmlm.kb.nouns.telling import Telling
 from colmlm.kb.store.settings import Settings
 
 if TYPE_CHECKING:

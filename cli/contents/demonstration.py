@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from colmlm.api.nouns.generation import GenerationRequest
 from colmlm.cli.composition.generator import LocalOutputs, StoringGenerator
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.keys.calibration import normalise
-from colmlm.kb.nouns.generation import GenerationRequest
 
 if TYPE_CHECKING:
     from colmlm.kb.evidence.records import OutputTrace, TracedSplice

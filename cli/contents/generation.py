@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from colmlm.api.nouns.generation import DecoderVerbs
 from colmlm.cli.auditing.trace import marked, show_output
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.protocol import Base
@@ -30,12 +31,11 @@ from colmlm.cli.output import note, print_json, print_table, say, shorten
 from colmlm.kb.answers.records import NOTHING
 from colmlm.kb.evidence.records import OutputTrace
 from colmlm.kb.lookup.records import AsOfLookup, Lookup
-from colmlm.kb.nouns.generation import DecoderVerbs
 from colmlm.kb.texts.characters import visible
 
 if TYPE_CHECKING:
+    from colmlm.api.nouns.generation import GenerationRequest
     from colmlm.kb.facts.records import FactRecord
-    from colmlm.kb.nouns.generation import GenerationRequest
 
 GENERATE_EXAMPLES = examples(
     'colmlm generate "Question: What is the capital of Peru? Answer:" --mode forced',
@@ -118,7 +118,7 @@ def generate(
     With --server it is decoded here, and the lookups and the output go to the server; with --there the server decodes.
     Where nothing found answers a question, nothing is said, and the exit code is 3.
     """
-    from colmlm.kb.nouns.generation import GenerationRequest
+    from colmlm.api.nouns.generation import GenerationRequest
 
     if stream and as_json:
         raise typer.BadParameter("it prints text as it comes, --json one object at the end; take one of them.",

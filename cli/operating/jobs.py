@@ -121,7 +121,7 @@ def wait(
     as_json: AsJson = False,
 ) -> None:
     """Wait until a job has ended. The exit code is 1 where it failed, was cancelled, or has not ended in time."""
-    from colmlm.kb.nouns.awaiting import awaited
+    from colmlm.api.nouns.awaiting import awaited
 
     job = awaited(base.jobs, job_id, timeout, progress)
     print_json(job) if as_json else _show(job)

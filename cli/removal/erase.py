@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from colmlm.api.nouns.removal import Erasing
 from colmlm.cli.asking import require_reason, require_somebody
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.protocol import Base
@@ -25,7 +26,6 @@ from colmlm.cli.removal.erase_show import (
     show_twins,
     touched,
 )
-from colmlm.kb.nouns.removal import Erasing
 
 if TYPE_CHECKING:
     from colmlm.kb.erasure.residue import ResidueReport

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from colmlm.api.nouns.contents import FactVerbs
 from colmlm.cli.contents.facts import where
 from colmlm.cli.output import note, print_json, print_table, say, shorten, these_facts
-from colmlm.kb.nouns.contents import FactVerbs
 
 if TYPE_CHECKING:
     from colmlm.kb.erasure.records import Erased, ErasureReport, ErasureRequest

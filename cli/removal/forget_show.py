@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from colmlm.api.nouns.removal import ForgetVerbs
 from colmlm.cli.contents.facts import where
 from colmlm.cli.output import counted, print_table, say, shorten
 from colmlm.kb.forgetting.records import LEVELS, OUTCOMES, ForgetPlan, Rates, Verification
-from colmlm.kb.nouns.removal import ForgetVerbs
 
 if TYPE_CHECKING:
     from colmlm.kb.facts.records import FactRecord

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from colmlm.api.nouns.telling import Advance
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import AsJson, examples
 from colmlm.cli.output import note, print_json, progress, say
@@ -17,7 +18,6 @@ from colmlm.cli.training.config import Method, Preset, chosen
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, read_annotated
 from colmlm.kb.corpus.squad import read_squad
 from colmlm.kb.demo import DEMO_CORPUS
-from colmlm.kb.nouns.telling import Advance
 
 if TYPE_CHECKING:
     from colmlm.model.text.tokens import FactTokenizer

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, overload
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from colmlm.kb.nouns.nouns import Nouns
+    from colmlm.api.nouns.nouns import Nouns
 
 __all__ = ["connect"]
 
@@ -44,9 +44,9 @@ def connect(
         if not token:
             raise NotHeeded("token", "a server wants one; an admin makes it with colmlm tokens create.")
         return Client.open(server, token, checkpoint_id=checkpoint_id)
+    from colmlm.api.nouns.telling import Telling
     from colmlm.cli.bases.this_machine import LocalBase
     from colmlm.cli.composition.runtime import Runtime
-    from colmlm.kb.nouns.telling import Telling
 
     base = LocalBase(Runtime.from_environment(home=home, checkpoint=checkpoint, telling=Telling()))
     base.runtime.open()

@@ -30,13 +30,13 @@ import numpy as np
 from sqlalchemy.orm import Session
 
 from colmlm.api.client.client import Client
+from colmlm.api.nouns.generation import GenerationRequest
 from colmlm.cli.bases.remote import OutputsElsewhere
 from colmlm.cli.composition.generator import StoringGenerator
 from colmlm.cli.composition.model_encoder import ModelEncoder
 from colmlm.kb import interpreter
 from colmlm.kb.access.tokens import create_token
 from colmlm.kb.lookup.records import Lookup
-from colmlm.kb.nouns.generation import GenerationRequest
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings

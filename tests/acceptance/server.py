@@ -18,12 +18,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from colmlm.api.nouns.generation import GenerationRequest, Item
 from colmlm.api.serving import run_server
 from colmlm.api.settings import ServerSettings
 from colmlm.api.watch import logs
 from colmlm.api.watch.tracing import tracing_from
 from colmlm.kb import interpreter
-from colmlm.kb.nouns.generation import GenerationRequest, Item
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
 from tests.api.generator import LookupGenerator

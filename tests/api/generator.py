@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from colmlm.kb.errors import PromptRefused
-from colmlm.kb.evidence.records import NewOutput, OutputTrace, Splice
-from colmlm.kb.keys.records import CheckpointInfo
-from colmlm.kb.keys.rekey import Encoder
-from colmlm.kb.nouns.generation import (
+from colmlm.api.nouns.generation import (
     Completed,
     Finished,
     GenerationRequest,
@@ -18,6 +14,10 @@ from colmlm.kb.nouns.generation import (
     Spliced,
     TokenLogprob,
 )
+from colmlm.kb.errors import PromptRefused
+from colmlm.kb.evidence.records import NewOutput, OutputTrace, Splice
+from colmlm.kb.keys.records import CheckpointInfo
+from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.service import KnowledgeBase
 
 BEFORE = "𝄞 They say "  # the clef is one code point and two UTF-16 units

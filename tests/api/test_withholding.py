@@ -13,10 +13,10 @@ from litestar import Litestar
 from litestar.openapi.spec import Parameter
 
 from colmlm.api.door.rights import right_of
+from colmlm.api.nouns.generation import GenerationRequest
 from colmlm.kb.access.records import ROLES, Right
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
 from colmlm.kb.facts.redaction import MARK
-from colmlm.kb.nouns.generation import GenerationRequest
 from colmlm.kb.service import KnowledgeBase
 from tests.api.access_page import hold_to
 from tests.api.conftest import Client, Connect

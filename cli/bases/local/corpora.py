@@ -14,6 +14,7 @@ from colmlm.kb.corpus.raw.reading import read_corpus
 from colmlm.kb.facts.standing import Standing
 
 if TYPE_CHECKING:
+    from colmlm.api.nouns.contents import RawAddition
     from colmlm.cli.composition.adding import Adding
     from colmlm.kb.corpus.format import AnnotatedDocument, Parsed
     from colmlm.kb.corpus.raw.files import FoundFiles
@@ -21,13 +22,12 @@ if TYPE_CHECKING:
     from colmlm.kb.facts.records import CorpusStats, Edit, Ingesting, IngestReport
     from colmlm.kb.keys.records import KeysetRecord
     from colmlm.kb.log.records import OnRecord
-    from colmlm.kb.nouns.contents import RawAddition
     from colmlm.kb.service import KnowledgeBase
 
 
 @dataclass(frozen=True, slots=True)
 class LocalCorpora:
-    """Implements `kb.nouns.contents.CorpusVerbs` on this machine's knowledge base."""
+    """Implements `api.nouns.contents.CorpusVerbs` on this machine's knowledge base."""
 
     runtime: Runtime
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
+from colmlm.api.nouns.removal import Erasing
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.erasure.records import Erased, ErasureReport, ErasureRequest
 from colmlm.kb.erasure.traces import Trace, save_traces
 from colmlm.kb.erasure.two_person import ErasureRequests
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import NotHeeded
-from colmlm.kb.nouns.removal import Erasing
 
 if TYPE_CHECKING:
     from colmlm.kb.access.records import TokenRecord
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LocalErasures:
-    """Implements `kb.nouns.removal.ErasureVerbs`. Where two people are needed, COLMLM_TOKEN says which token asks."""
+    """Implements `api.nouns.removal.ErasureVerbs`. Where two people are needed, COLMLM_TOKEN says which token asks."""
 
     runtime: Runtime
 

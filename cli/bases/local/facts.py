@@ -14,7 +14,7 @@ MOST_TO_KEY_AT_ONCE = 256
 
 @dataclass(frozen=True, slots=True)
 class LocalFacts(Facts):
-    """Implements `kb.nouns.contents.FactVerbs` on this machine's knowledge base."""
+    """Implements `api.nouns.contents.FactVerbs` on this machine's knowledge base."""
 
     runtime: Runtime
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LocalForgetting:
-    """Implements `kb.nouns.removal.ForgetVerbs` on this machine's knowledge base."""
+    """Implements `api.nouns.removal.ForgetVerbs` on this machine's knowledge base."""
 
     runtime: Runtime
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LocalKeysets:
-    """Implements `kb.nouns.running.KeysetVerbs` on this machine's knowledge base."""
+    """Implements `api.nouns.running.KeysetVerbs` on this machine's knowledge base."""
 
     runtime: Runtime
 

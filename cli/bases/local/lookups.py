@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Unpack
 
+from colmlm.api.nouns.lookups import AnswerMode
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.answers.records import NEAREST, Answer
 from colmlm.kb.lookup.lookups import Lookups
 from colmlm.kb.lookup.options import LookupOptions
 from colmlm.kb.lookup.records import Lookup
-from colmlm.kb.nouns.lookups import AnswerMode
 
 
 @dataclass(frozen=True, slots=True)
 class LocalLookups(Lookups):
-    """Implements `kb.nouns.lookups.LookupVerbs` on this machine's knowledge base."""
+    """Implements `api.nouns.lookups.LookupVerbs` on this machine's knowledge base."""
 
     runtime: Runtime
 

@@ -12,9 +12,9 @@ from litestar import Litestar
 
 from colmlm.api.app import create_app
 from colmlm.api.door.lanes import SIZES, Lane
+from colmlm.api.nouns.generation import GenerationRequest
 from colmlm.api.routes.streams import check_client
 from colmlm.kb.evidence.records import OutputTrace
-from colmlm.kb.nouns.generation import GenerationRequest
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import CAPITAL, TEXT, Client, Connect
 from tests.api.generator import BEFORE, LookupGenerator

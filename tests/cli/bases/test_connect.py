@@ -10,10 +10,10 @@ import pytest
 
 from colmlm import connect
 from colmlm.api.client.errors import ServerUnreachable, TokenRefused
+from colmlm.api.nouns.generation import GenerationRequest
+from colmlm.api.nouns.nouns import Nouns
 from colmlm.kb import interpreter
 from colmlm.kb.errors import KeysetMismatch, NotHeeded
-from colmlm.kb.nouns.generation import GenerationRequest
-from colmlm.kb.nouns.nouns import Nouns
 from tests.api.conftest import CAPITAL
 from tests.cli.elsewhere import There
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from colmlm.api.app import create_app
+from colmlm.api.nouns.generation import GenerationRequest, Item
 from colmlm.cli.bases.nearby import SERVER_FILE, near_base, told_of
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.kb.nouns.generation import GenerationRequest, Item
 from tests.api.serving import served
 from tests.cli.conftest import QUESTIONS, Ran, Run, invoke
 

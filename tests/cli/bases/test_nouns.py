@@ -12,6 +12,7 @@ import pytest
 
 from colmlm.api.client.client import Client
 from colmlm.api.client.connection import Connection
+from colmlm.api.nouns import contents, generation, log, lookups, nouns, removal, running, upkeep
 from colmlm.cli.bases import local as local_nouns
 from colmlm.cli.bases import this_machine
 from colmlm.cli.composition import generator
@@ -30,7 +31,6 @@ from colmlm.kb.log import audit
 from colmlm.kb.log import records as log_records
 from colmlm.kb.lookup import options as lookup_options
 from colmlm.kb.lookup.lookups import Lookups
-from colmlm.kb.nouns import contents, generation, log, lookups, nouns, removal, running, upkeep
 from colmlm.kb.switching.keysets import Keysets
 from colmlm.kb.upkeep.upkeep import Upkeep
 

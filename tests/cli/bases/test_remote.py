@@ -16,12 +16,12 @@ import pytest
 from colmlm.api.client.client import Client
 from colmlm.api.client.connection import Connection, Patience
 from colmlm.api.client.errors import ServerUnreachable, TokenRefused
+from colmlm.api.nouns.generation import GenerationRequest
 from colmlm.api.wire.vectors import MAX_VECTORS
 from colmlm.cli.bases.remote import OutputsElsewhere
 from colmlm.cli.composition.generator import StoringGenerator
 from colmlm.kb.errors import InvalidQuery, InvalidSplice, KBError, KeysetMismatch, NoSuchChange
 from colmlm.kb.evidence.records import NewOutput, Splice
-from colmlm.kb.nouns.generation import GenerationRequest
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.texts.characters import visible
 from colmlm.model.lm.checkpoint import Checkpoint

@@ -6,13 +6,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
 if TYPE_CHECKING:
-    from colmlm.kb.nouns.contents import CorpusVerbs, DocumentVerbs, FactVerbs, OutputVerbs
-    from colmlm.kb.nouns.generation import DecoderVerbs
-    from colmlm.kb.nouns.log import LogVerbs
-    from colmlm.kb.nouns.lookups import LookupVerbs
-    from colmlm.kb.nouns.removal import ErasureVerbs, ForgetVerbs
-    from colmlm.kb.nouns.running import JobVerbs, KeysetVerbs, TokenVerbs
-    from colmlm.kb.nouns.upkeep import UpkeepVerbs
+    from colmlm.api.nouns.contents import CorpusVerbs, DocumentVerbs, FactVerbs, OutputVerbs
+    from colmlm.api.nouns.generation import DecoderVerbs
+    from colmlm.api.nouns.log import LogVerbs
+    from colmlm.api.nouns.lookups import LookupVerbs
+    from colmlm.api.nouns.removal import ErasureVerbs, ForgetVerbs
+    from colmlm.api.nouns.running import JobVerbs, KeysetVerbs, TokenVerbs
+    from colmlm.api.nouns.upkeep import UpkeepVerbs
 
 
 class Nouns(Protocol):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from colmlm.kb.nouns.generation import GenerationRequest
+from colmlm.api.nouns.generation import GenerationRequest
 
 QUESTION = "Question: Who?\nAnswer:"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from colmlm.kb.nouns.running import JobVerbs
-from colmlm.kb.nouns.telling import Reporting
+from colmlm.api.nouns.running import JobVerbs
+from colmlm.api.nouns.telling import Reporting
 
 if TYPE_CHECKING:
     from colmlm.kb.jobs.records import JobRecord
