@@ -193,7 +193,7 @@ def worker(
     many that share the home's folder.
     """
     from colmlm.api.watch import logs
-    from colmlm.cli.composition.job_handlers import handlers, problem
+    from colmlm.cli.composition.handlers.with_model import handlers, problem
     from colmlm.kb.jobs.worker import Worker
     from colmlm.kb.store.embedded_server import require_wanted
     from colmlm.kb.store.keeper import Keeper

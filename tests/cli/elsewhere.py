@@ -13,7 +13,7 @@ import httpx2
 from sqlalchemy.orm import Session
 
 from colmlm.api.app import create_app
-from colmlm.cli.composition.job_handlers import handlers, problem
+from colmlm.cli.composition.handlers.with_model import handlers, problem
 from colmlm.cli.composition.model_encoder import ModelEncoder
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.access.records import ROLES

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
+from colmlm.cli.composition.handlers.without_model import HANDLERS, ingest
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, to_record
-from colmlm.kb.jobs.handlers import HANDLERS, ingest
 from colmlm.kb.jobs.kinds import Ingest
 from colmlm.kb.jobs.runner import JobRun
 from colmlm.kb.jobs.worker import Worker

@@ -8,8 +8,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from colmlm.cli.composition.handlers.without_model import HANDLERS
 from colmlm.kb.corpus.format import AnnotatedDocument
-from colmlm.kb.jobs.handlers import HANDLERS
 from colmlm.kb.jobs.kinds import Rekey
 from colmlm.kb.jobs.runner import JobRun
 from colmlm.kb.jobs.worker import Worker

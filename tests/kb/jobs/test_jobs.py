@@ -17,7 +17,7 @@ from sqlalchemy import text
 from colmlm.kb.corpus.format import to_record
 from colmlm.kb.errors import InvalidValue, InvalidWork, JobFinished, JobNotFound, UploadNotFound
 from colmlm.kb.jobs import tickets
-from colmlm.kb.jobs.kinds import Check, Gate, Ingest, MakeBackup, Rekey, VerifyBackup, WriteSnapshot, work_of
+from colmlm.kb.jobs.kinds import Check, Gate, Ingest, Rekey, WriteSnapshot, work_of
 from colmlm.kb.jobs.lease import Lease
 from colmlm.kb.jobs.pruning import prune
 from colmlm.kb.jobs.queue import Jobs
@@ -75,40 +75,6 @@ def test_an_uploaded_file_is_ingested_in_its_askers_name_and_then_gone(kb: Knowl
         jobs.uploads.file(upload_id)
     with kb.engine.connect() as connection:
         assert connection.scalar(text("SELECT count(*) FROM procrastinate_jobs")) == 0
-
-
-def test_backup_snapshot_and_check_are_jobs_too(kb: KnowledgeBase, jobs: Jobs):
-    jobs.submit(Ingest(upload_id=upload(jobs, json.dumps(to_record(PERU))), corpus="atlas"), actor="ana")
-    submitted = [
-        jobs.submit(work, actor="ana")
-        for work in (
-            Rekey(),
-            WriteSnapshot(),
-            MakeBackup(name="one.backup"),
-            MakeBackup(name="one.backup"),
-            VerifyBackup(name="one.backup"),
-            VerifyBackup(name="two.backup"),
-            Check(),
-        )
-    ]
-    assert worker(kb).run(once=True) == 8
-    ended = [jobs.get(job.job_id) for job in submitted]
-    assert [job.state for job in ended] == [*["succeeded"] * 3, "failed", "succeeded", "failed", "succeeded"]
-    assert ended[0].done == ended[0].total == len(PERU.facts)
-    assert (kb.settings.home / "backups" / "one.backup").is_file()
-    assert (
-        ended[3].error is not None
-        and ended[3].error["type"] == "urn:colmlm:InvalidWork"
-        and "one.backup" in ended[3].error["detail"]
-    )
-    made, verified, checked = (ended[n].result for n in (2, 4, 6))
-    assert made is not None and made == verified and checked is not None and checked["ok"]
-    assert jobs.counts() == {"queued": 0, "running": 0, "succeeded": 6, "failed": 2, "cancelled": 0}
-    newest = jobs.list(limit=2)
-    assert [job.job_id for job in newest] == [ended[6].job_id, ended[5].job_id]
-    assert [j.kind for j in jobs.list(before=ended[3].job_id, states=["succeeded"], kinds=["rekey"])] == [
-        "rekey"
-    ]
 
 
 def test_what_is_no_work_is_refused_before_it_is_queued(jobs: Jobs):

@@ -1,4 +1,4 @@
-"""The handlers of all kinds of jobs: those of `kb.jobs`, and those of the kinds that need a model."""
+"""The handlers of all kinds of jobs: those that need no model, and here those that do."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from colmlm.api.nouns.telling import Advance, Telling
 from colmlm.cli.composition import annotators
 from colmlm.cli.composition.adding import Adding
+from colmlm.cli.composition.handlers.without_model import HANDLERS, in_brief, ingest, named
 from colmlm.cli.composition.keying import active_encoder_of, encoder_of, key_everything
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import FAULT, explain
@@ -17,7 +18,6 @@ from colmlm.kb.corpus.raw.files import find_files
 from colmlm.kb.errors import InvalidWork, KBError
 from colmlm.kb.forgetting.records import SAMPLE
 from colmlm.kb.forgetting.verbs import Forgetting
-from colmlm.kb.jobs.handlers import HANDLERS, in_brief, ingest, named
 from colmlm.kb.jobs.kinds import Documents, Gate, Ingest, Rekey, VerifyForgetting
 from colmlm.kb.jobs.problems import Problem, problem_of
 from colmlm.kb.store.causes import refusal_of
