@@ -15,6 +15,7 @@ from colmlm.api.door import rights
 from colmlm.api.door.doorway import GatedLitestar, doorway
 from colmlm.api.door.idempotency import once
 from colmlm.api.door.lanes import Lane, Lanes
+from colmlm.api.door.local_token import LocalToken
 from colmlm.api.door.tuning import Tuning
 from colmlm.api.nouns.generation import Generator
 from colmlm.api.ports import Ports
@@ -25,7 +26,6 @@ from colmlm.api.settings import ServerSettings
 from colmlm.api.watch.operations import Operations
 from colmlm.api.watch.readiness import Readiness
 from colmlm.api.wire.requests import MAX_BODY_BYTES
-from colmlm.kb.access.local_token import LocalToken
 from colmlm.kb.answers.answering import Answering
 from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.keys.rekey import Encoder

@@ -14,12 +14,12 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from colmlm.api.app import create_app
 from colmlm.api.door.drain import DrainingServer
+from colmlm.api.door.local_token import LocalToken
 from colmlm.api.nouns.generation import Generator
 from colmlm.api.settings import ServerSettings
 from colmlm.api.watch.metrics import Metrics
 from colmlm.api.watch.operations import Operations
 from colmlm.api.watch.tracing import Tracing
-from colmlm.kb.access.local_token import LocalToken
 from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.errors import KBError, SettingsError
 from colmlm.kb.jobs.attendance import OwnWorker, no_worker

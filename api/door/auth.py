@@ -19,10 +19,10 @@ from urllib.parse import urlsplit
 from litestar.datastructures import Headers
 
 from colmlm.api.door.lanes import Lane, Lanes
+from colmlm.api.door.local_token import LocalToken
 from colmlm.api.door.rights import SAFE_METHODS
 from colmlm.api.errors import CrossOrigin, NotSignedIn, UnknownHost
 from colmlm.kb.access.access import Access
-from colmlm.kb.access.local_token import LocalToken
 from colmlm.kb.access.records import TokenRecord
 
 if TYPE_CHECKING:

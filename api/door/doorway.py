@@ -27,6 +27,7 @@ from colmlm.api.door.cors import Cors, cors
 from colmlm.api.door.departure import noticed
 from colmlm.api.door.lanes import Lane, Lanes
 from colmlm.api.door.limits import Clock, RateLimits
+from colmlm.api.door.local_token import LocalToken
 from colmlm.api.door.renamed import under_its_present_name
 from colmlm.api.openai import errors as openai_errors
 from colmlm.api.routes import vectors
@@ -34,7 +35,6 @@ from colmlm.api.settings import ServerSettings
 from colmlm.api.watch.journal import Journal
 from colmlm.api.watch.watcher import Watch
 from colmlm.api.wire.loopback import LOOPBACK
-from colmlm.kb.access.local_token import LocalToken
 from colmlm.kb.errors import KBError
 from colmlm.kb.service import KnowledgeBase
 

@@ -1,7 +1,7 @@
 """The server that runs on this home, which commands of the same user ask in place of loading the model once more.
 
 A server that has a model and listens on this machine alone tells of itself in the home: its address, a token of its own
-(`kb.access.local_token`), and what its answers depend on. A command asks it only where these are the command's own
+(`api.door.local_token`), and what its answers depend on. A command asks it only where these are the command's own
 settings, so that the answer is the one it would have found itself.
 """
 
@@ -22,8 +22,8 @@ from colmlm.cli.composition.secret_file import held_secret, read_held_secret
 from colmlm.cli.output import note
 
 if TYPE_CHECKING:
+    from colmlm.api.door.local_token import LocalToken
     from colmlm.cli.bases.remote import NearBase
-    from colmlm.kb.access.local_token import LocalToken
 
 SERVER_FILE = "server.json"
 DECODING_SECONDS = 600.0
@@ -46,7 +46,7 @@ def told_of(runtime: Runtime, listener: socket.socket, url: str) -> Iterator[Loc
     if not is_loopback(listener.getsockname()[0]):  # the token would be worth something on other machines
         yield None
         return
-    from colmlm.kb.access.local_token import LocalToken
+    from colmlm.api.door.local_token import LocalToken
 
     token, file = LocalToken(), runtime.settings.home / SERVER_FILE
     told = RunningServer(url, token.secret, _answers_by(runtime, None))

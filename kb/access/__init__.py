@@ -1,1 +1,1 @@
-"""Who may call the API: keys, browser sessions, and requests that are carried out once."""
+"""Who may call the API: tokens, browser sessions, and requests that are carried out once."""
