@@ -44,7 +44,7 @@ def sizing(
 
     Fitted to one machine at a million facts and computed beyond that: an order of magnitude, not a promise.
     """
-    from colmlm.kb.upkeep.sizing import Load, sizes
+    from colmlm.cli.operating.estimates import Load, sizes
 
     load = Load(
         facts=facts,

@@ -1,1 +1,1 @@
-"""Upkeep: checks and repairs what is stored, counts it, and estimates how large it gets."""
+"""Upkeep: checks and repairs what is stored, and counts it."""

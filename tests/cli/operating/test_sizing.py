@@ -6,10 +6,10 @@ import re
 
 import pytest
 
+from colmlm.cli.operating.estimates import Load, key_row_bytes, sizes
 from colmlm.cli.operating.sizing import readable
 from colmlm.kb.errors import InvalidValue
 from colmlm.kb.lookup.index import KeyIndex
-from colmlm.kb.upkeep.sizing import Load, key_row_bytes, sizes
 from tests.cli.conftest import invoke
 from tests.places import ROOT
 
