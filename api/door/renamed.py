@@ -7,6 +7,9 @@ with it the same rights, limits, lanes and idempotency.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from litestar.utils import normalize_path
 
 if TYPE_CHECKING:
     from litestar.types import HTTPScope
@@ -16,10 +19,14 @@ DEPRECATED = "@1795392000"  # 2026-11-23, in the form of RFC 9745
 
 
 def under_its_present_name(scope: HTTPScope) -> dict[str, str]:
-    """Gives the request the present path, and the response headers that say so; none where the path is present."""
+    """Gives the request the present path, and the response headers that say so; none where the path is present.
+
+    A path is read as the router reads it, for which several slashes are one.
+    """
+    path = normalize_path(scope["path"])
     for former, present in PRESENT.items():
-        if scope["path"] == former or scope["path"].startswith(f"{former}/"):
-            scope["path"] = scope["path"].replace(former, present, 1)
-            scope["raw_path"] = scope["raw_path"].replace(former.encode(), present.encode(), 1)
+        if path == former or path.startswith(f"{former}/"):
+            scope["path"] = present + path.removeprefix(former)
+            scope["raw_path"] = quote(scope["path"]).encode()
             return {"deprecation": DEPRECATED, "link": f'<{present}>; rel="successor-version"'}
     return {}

@@ -13,7 +13,7 @@ from colmlm.api.door.tuning import Tuning
 from colmlm.api.settings import ServerSettings
 from colmlm.kb.access.records import ROLES
 from colmlm.kb.service import KnowledgeBase
-from tests.api.conftest import Client, Connect
+from tests.api.conftest import ORIGIN, Client, Connect
 
 FORMER = [(former, present) for former, present in PRESENT.items() if former.startswith("/v1/")]
 NEW = {"name": "curator", "role": "operator"}
@@ -91,6 +91,19 @@ def test_only_the_former_name_says_what_is_called_otherwise_now(app: Litestar, c
     for path in ("/v1/tokens", "/v1/keysets", "/v1/keysmith"):
         assert not {"deprecation", "link"} & set(admin.get(path).headers)
     assert admin.get("/v1/keysets").status_code == 200
+
+
+@pytest.mark.parametrize(("former", "present"), FORMER)
+def test_slashes_too_many_change_nothing_under_either_name(
+    former: str, present: str, app: Litestar, connect: Connect
+) -> None:
+    admin = connect(app, "admin")
+    for spelled in ("/v1//{}", "//v1/{}", "/v1/{}/", "/v1///{}//"):
+        before, now = (spelled.format(path.removeprefix("/v1/")) for path in (former, present))
+        answers = [admin.request("GET", f"{ORIGIN}{path}") for path in (before, now)]
+        assert [answer.status_code for answer in answers] == [200, 200]
+        assert "deprecation" in answers[0].headers and "deprecation" not in answers[1].headers
+        assert asked(admin, f"{ORIGIN}{before}") == asked(admin, f"{ORIGIN}{now}")
 
 
 def test_the_description_has_the_present_names_alone(app: Litestar, connect: Connect) -> None:
