@@ -1,4 +1,4 @@
-"""KnowledgeBase: a Store and its nouns, which the command line, the API and jobs share. One verb is one transaction.
+"""KnowledgeBase: a Store with the nouns of the rooms below, each in its own room. One verb is one transaction.
 
 The class of a noun is imported when the noun is used, since some import NumPy, Faiss or cryptography.
 """

@@ -78,8 +78,7 @@ class Doorway:
         Raises the error that refuses the request.
         """
         self.gate.check_host(headers)
-        if self.watch is not None:
-            self.watch.check_drain(scope)
+        self._check_drain(scope)
         if (preflight := self.cors.preflight(scope["method"], headers)) is not None:
             return preflight
         token = scope["user"] = await self.gate.admit(scope, headers)
@@ -87,6 +86,11 @@ class Doorway:
             requests.admitted(request, token)
             self.limits.check(token)
         return None
+
+    def _check_drain(self, scope: HTTPScope) -> None:
+        """Raises `Draining` where the server is draining. Probes are always answered."""
+        if self.watch is not None and self.watch.drain.has_begun and scope["path"] not in auth.PROBES:
+            raise errors.Draining
 
     def watching(self, scope: HTTPScope, request: requests.Asked) -> AbstractContextManager[None]:
         return self.watch.running(scope, request) if self.watch is not None else nullcontext()

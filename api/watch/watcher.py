@@ -1,4 +1,4 @@
-"""Counts, times and logs every request, and refuses new ones while the server drains."""
+"""Counts, times and logs every request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from colmlm.api.door.auth import PROBES
 from colmlm.api.door.drain import Drain
 from colmlm.api.door.requests import Asked, method_of, route_of, status_of
-from colmlm.api.errors import Draining
 from colmlm.api.watch.metrics import Metrics
 from colmlm.api.watch.tracing import Tracing
 
@@ -32,11 +31,6 @@ class Watch:
     metrics: Metrics
     drain: Drain
     tracing: Tracing | None = None
-
-    def check_drain(self, scope: HTTPScope) -> None:
-        """Raises `Draining` where the server is draining. Probes are always answered."""
-        if self.drain.has_begun and scope["path"] not in PROBES:
-            raise Draining
 
     @contextmanager
     def running(self, scope: HTTPScope, request: Asked) -> Iterator[None]:

@@ -1,1 +1,1 @@
-"""Forgetting: plans what deleting a set of facts would do, deletes it, verifies that by checks, and certifies it."""
+"""Forgetting: plans the deletion of a set of facts, deletes it, verifies by asking its questions, and certifies it."""

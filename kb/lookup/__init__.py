@@ -1,1 +1,1 @@
-"""Lookups, from queries to live facts: the index, its snapshots and followers, and lookups in the past."""
+"""Lookups, from queries to live facts and from words to sentences: the index, its followers, BM25, and the past."""

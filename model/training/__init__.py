@@ -1,1 +1,1 @@
-"""Training of checkpoints, and unlearning by gradients."""
+"""Training of checkpoints, from the texts and questions they learn from to saves; and unlearning by gradients."""
