@@ -46,7 +46,7 @@ check: $(STAMP)
 PORTABLE := ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 OPENBLAS_CORETYPE=Haswell MKL_ENABLE_INSTRUCTIONS=AVX2 \
 	FAISS_OPT_LEVEL=avx2 NPY_DISABLE_CPU_FEATURES="X86_V4 AVX512_ICL AVX512_SPR"
 NUMBERS := tests/model/lm tests/model/text tests/model/decoding tests/model/evaluate/test_recall.py tests/kb/lookup/test_lookup.py \
-	tests/kb/lookup/test_index.py tests/kb/keys/test_calibration.py tests/kb/switching/test_bulk.py tests/kb/lookup/test_history.py \
+	tests/kb/lookup/test_index.py tests/kb/keys/test_calibration.py tests/kb/keys/test_bulk.py tests/kb/lookup/test_history.py \
 	tests/lab/evaluate/test_growth.py::test_made_up_keys_are_like_the_real_ones_and_the_same_however_they_are_drawn \
 	tests/lab/bench/test_synthetic.py
 

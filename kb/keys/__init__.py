@@ -1,1 +1,1 @@
-"""Keys and keysets: made, calibrated, compared, and one of them activated to answer lookups."""
+"""Keys and keysets: made or stored in bulk, calibrated, compared, and one keyset activated to answer lookups."""

@@ -1,1 +1,1 @@
-"""The change log, appended to, chained by hashes, witnessed and signed; and the log of denied requests."""
+"""The change log: appended to, chained by hashes, witnessed, signed; keyed digests; and the log of denied requests."""

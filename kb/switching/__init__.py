@@ -1,1 +1,1 @@
-"""Switching from one checkpoint's keys to another's: stores keys in bulk, measures a keyset, activates, rolls back."""
+"""Switching from one checkpoint's keys to another's: the gate that measures a keyset, activating, rolling back."""

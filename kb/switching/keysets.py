@@ -14,6 +14,7 @@ from colmlm.kb.facts import reading
 from colmlm.kb.facts.ingest import MANY_FACTS
 from colmlm.kb.facts.records import Edit
 from colmlm.kb.keys import activation, keysets
+from colmlm.kb.keys.bulk import store_keys
 from colmlm.kb.keys.calibration import Calibration
 from colmlm.kb.keys.keycopy import Keys
 from colmlm.kb.keys.keysets import Ids, Vectors
@@ -22,7 +23,6 @@ from colmlm.kb.keys.rekey import Encoder, RekeyRun
 from colmlm.kb.lookup.replica import rebuild, save
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.store.contention import tried_again
-from colmlm.kb.switching.bulk import store_keys
 from colmlm.kb.switching.gate import GateReport, check_keyset
 from colmlm.kb.switching.limits import GateLimits
 

@@ -1,1 +1,1 @@
-"""Training of checkpoints, from the texts and questions they learn from to saves; and unlearning by gradients."""
+"""Training of checkpoints: texts and pairs of questions and facts, loss, steps, saves; and unlearning by gradients."""
