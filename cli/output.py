@@ -15,14 +15,8 @@ from dataclasses import asdict, dataclass, field, is_dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from colmlm.api.nouns.telling import Advance, Telling
 from colmlm.kb.texts.characters import json_visible, visible
-
-_WIDE = 10_000  # columns of a table in a file or a pipe, so that each row is one line
 
 
 def print_json(value: object) -> None:
@@ -44,8 +38,8 @@ def plain(value: object) -> Any:
 
 
 def say(line: str = "") -> None:
-    """Prints a line of a report for people; nothing in it is markup, or controls the terminal."""
-    _console().print(Text(visible(line)), soft_wrap=True)
+    """Prints a line of a report for people."""
+    sys.stdout.write(visible(line) + "\n")
 
 
 def note(line: str) -> None:
@@ -55,15 +49,31 @@ def note(line: str) -> None:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Prints a table that fits the terminal; where stdout is no terminal, each row is one line."""
+    cells = [["" if cell is None else visible(str(cell).replace("\n", " ")) for cell in row] for row in rows]
+    if sys.stdout.isatty():
+        _draw(columns, cells)
+    else:
+        _print_lines([columns, *cells])
+
+
+def _draw(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for row in rows:
-        table.add_row(*(Text("" if cell is None else visible(str(cell).replace("\n", " "))) for cell in row))
-    _console().print(table)
+        table.add_row(*map(Text, row))
+    Console(highlight=False).print(table)
 
 
-def _console() -> Console:
-    on_terminal = sys.stdout.isatty()
-    return Console(file=sys.stdout, width=None if on_terminal else _WIDE, highlight=False)
+def _print_lines(rows: Sequence[Sequence[str]]) -> None:
+    from rich.cells import cell_len
+
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True))
+        sys.stdout.write("  ".join(cells).rstrip() + "\n")
 
 
 @contextmanager
@@ -75,6 +85,7 @@ def progress(description: str) -> Iterator[Advance]:
     if not sys.stderr.isatty():
         yield _Lines(description)
         return
+    from rich.console import Console
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from colmlm.api.nouns.generation import DecoderVerbs
 from colmlm.api.nouns.nouns import Nouns
+
+if TYPE_CHECKING:
+    from colmlm.api.nouns.generation import DecoderVerbs
 
 T = TypeVar("T")
 

@@ -150,18 +150,27 @@ def test_the_completion_of_a_name_loads_no_command_and_not_what_runs_commands(li
     assert loaded(code, heavy, **completing) == []
 
 
-def test_what_lists_facts_loads_no_arrays_and_no_index(home: Path) -> None:
+def test_what_lists_facts_loads_the_database_and_little_else(atlas: list[int], home: Path) -> None:
     heavy = (
         "numpy",
         "faiss",
         "alembic",
         "cryptography",
         "procrastinate",
-        "rich.progress",
+        "rich.console",
         "httpx2",
         "litestar",
+        "colmlm.kb.evidence",
+        "colmlm.kb.lookup.searcher",
     )
-    assert loaded(RUN.format(words=["facts", "list"]), heavy) == []
+    assert loaded(RUN.format(words=["facts", "list", "--corpus", "atlas"]), heavy) == []
+
+
+def test_a_value_that_is_typed_is_still_converted_and_checked(run: Run, atlas: list[int]) -> None:
+    assert len(run("facts", "list", "--limit", "1", "--json").json["facts"]) == 1
+    for wrong in ("0", "few"):
+        ran = run("facts", "list", "--limit", wrong)
+        assert ran.code == 2 and "--limit" in ran.err and is_one_error_line(ran)
 
 
 def test_a_command_that_needs_no_model_does_not_import_torch(home: Path) -> None:
