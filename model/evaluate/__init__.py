@@ -1,1 +1,1 @@
-"""Measures of checkpoints as functions: recall, answers, unlearning, and texts that are read for perplexity."""
+"""Measures of checkpoints as functions: recall, answers and who judges them, unlearning, and perplexity."""
