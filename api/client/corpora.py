@@ -96,6 +96,7 @@ class RemoteCorpora:
                 "reason": who["reason"],
                 "encoding": how.encoding,
                 "questions": how.questions,
+                "verify": how.verify,
             }
             work = {"upload_ids": ids, "span_threshold": how.span_threshold, **about}
             result = self._jobs.done(work_of(Documents.kind, work))
@@ -118,7 +119,7 @@ def _told(found: FoundFiles, corpus: str, result: dict[str, Any]) -> dict[str, A
         "characters": None, **numbers, "seq": result.get("seq"), "added": [],
         "rejected": result.get("rejected", {}), "refused": len(found.refusals) + result.get("refused", 0),
         "refusals": refusals, "passed_over": dict(found.passed_over), "keyset": result.get("keyset"),
-        "citable": result.get("citable", False), "try": None,
+        "citable": result.get("citable", False), "suggested": result.get("suggested"),
     }  # fmt: skip
 
 

@@ -29,11 +29,13 @@ class RawAddition:
     """How raw documents are read, annotated and taken into a corpus.
 
     With `again` unchanged documents are annotated once more. `span_annotator` and `question_generator` are directories
-    (None: the released ones); with `questions` every fact gets one.
+    (None: the released ones); with `questions` every fact gets one, which is dropped where with `verify` the reader
+    does not come back to the fact by it.
     """
 
     encoding: str | None = None
     questions: bool = False
+    verify: bool = True
     span_threshold: float | None = None
     span_annotator: Path | None = None
     question_generator: Path | None = None

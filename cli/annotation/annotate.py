@@ -21,6 +21,7 @@ from colmlm.cli.composition.annotators import (
     RawPaths,
     SpanAnnotatorPath,
     SpanThreshold,
+    Verify,
 )
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import REFUSED
@@ -110,6 +111,7 @@ def annotate(
         AnnotatorKind, typer.Option("--annotator", help="The two small models, or a chat endpoint.")
     ] = AnnotatorKind.light,
     questions: Questions = True,
+    verify: Verify = True,
     drop_unquestioned: Annotated[
         bool,
         typer.Option(
@@ -169,8 +171,8 @@ def annotate(
                 usage = _seed(runtime, job, options)
             else:
                 chosen = annotators.light(
-                    runtime, span_annotator, question_generator, asks=questions, threshold=span_threshold,
-                    drop_unquestioned=drop_unquestioned,
+                    runtime, span_annotator, question_generator, asks=questions, verifies=verify,
+                    threshold=span_threshold, drop_unquestioned=drop_unquestioned,
                 )  # fmt: skip
                 _light(chosen, job)
     _report(job, cost, options, usage, dry_run=dry_run, as_json=as_json)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Annotated, Any
 
 import typer
@@ -17,11 +18,14 @@ from colmlm.cli.composition.annotators import (
     RawPaths,
     SpanAnnotatorPath,
     SpanThreshold,
+    Verify,
 )
+from colmlm.cli.composition.suggesting import question_of
 from colmlm.cli.errors import REFUSED
 from colmlm.cli.options import Actor, AllowErased, AsJson, CheckpointPath, examples, some_text
 from colmlm.cli.output import counted, print_json, print_table, say
 from colmlm.kb.corpus.raw.files import find_files
+from colmlm.kb.texts.sentences import sentence_ends
 
 ADD_EXAMPLES = examples(
     "colmlm corpus add handbook/ --corpus handbook",
@@ -40,6 +44,7 @@ def add(
         bool, typer.Option("--dry-run", help="Read everything, say what is new, and stop.")
     ] = False,
     questions: Questions = False,
+    verify: Verify = True,
     again: Annotated[
         bool,
         typer.Option("--again", help="Annotate what is there unchanged too: after a change of annotators."),
@@ -68,6 +73,7 @@ def add(
     how = RawAddition(
         encoding=encoding,
         questions=questions,
+        verify=verify,
         span_threshold=span_threshold,
         span_annotator=span_annotator,
         question_generator=question_generator,
@@ -76,9 +82,23 @@ def add(
         dry_run=dry_run,
     )
     done = base.corpora.add(found, corpus, how, actor=base.actor(actor), reason=reason or "corpus add")
+    done["try"] = _try(base, done) if done["facts"] and done["citable"] else None
     print_json(done) if as_json else _show(done)
     if done["refused"]:
         raise typer.Exit(REFUSED)
+
+
+def _try(base: Base, done: dict[str, Any]) -> str:
+    """Gives the next command to type: a question that was tried and is answered, or else the list of the facts."""
+    there = [] if base.server is None else ["--server", base.server]
+    if done["suggested"] is not None:
+        fact = base.facts.show(done["suggested"])
+        assert fact.source is not None, "facts of added documents have one"
+        _, text = base.documents.read(fact.source.document_id)
+        question = question_of(text, sentence_ends(text), fact.source.start, fact.source.end, fact.question)
+        if question is not None:
+            return shlex.join(["colmlm", "ask", question, *there])
+    return shlex.join(["colmlm", "facts", "list", "--corpus", done["corpus"], *there])
 
 
 def _show(done: dict[str, Any]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -12,18 +12,21 @@ from typing import TYPE_CHECKING, Any
 from colmlm.api.nouns.telling import Telling
 from colmlm.cli.composition.keying import key_everything
 from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.composition.suggesting import (
+    MOST_TO_TRY,
+    QuestionToTry,
+    answered_fact,
+    questions_to_try,
+)
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, Refusal
 from colmlm.kb.corpus.raw.reading import read_raw
 from colmlm.kb.facts.standing import Standing
-from colmlm.kb.texts.sentences import sentence_around, sentence_ends
 
 if TYPE_CHECKING:
     from colmlm.kb.corpus.raw.files import FoundFiles
     from colmlm.kb.facts.records import IngestReport
     from colmlm.kb.keys.records import KeysetRecord
 
-MOST_TO_TRY = 8
-LEAST_WORDS = 3  # before a fact in its sentence, for these words to ask for it
 COMMIT_EVERY = 20  # documents of a transaction: an interruption loses at most their annotation
 
 
@@ -42,7 +45,7 @@ class Added:
 class AddingTally:
     """Counts of the documents that one run has added, refused and rejected so far.
 
-    `to_try` has questions about them, each with the value that answers it.
+    `to_try` has questions about them, each with the fact that answers it.
     """
 
     standings: Counter[Standing] = field(default_factory=Counter)
@@ -50,7 +53,7 @@ class AddingTally:
     added: list[Added] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
     rejected: Counter[str] = field(default_factory=Counter)
-    to_try: list[tuple[str, str]] = field(default_factory=list)
+    to_try: list[QuestionToTry] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -138,31 +141,8 @@ class Adding:
             return active
         return key_everything(self.runtime, corpus=self.corpus, telling=self.telling, **how)
 
-
-def questions_to_try(document: AnnotatedDocument) -> list[tuple[str, str]]:
-    """Gives the questions of a document's facts, or the words before each in its sentence, with the fact's value."""
-    ends = sentence_ends(document.text)
-    found = []
-    for fact in document.facts:
-        start, _ = sentence_around(ends, fact.start, fact.end)
-        opening = " ".join(document.text[start : fact.start].split())
-        if fact.question:
-            found.append((fact.question, fact.value))
-        elif len(opening.split()) >= LEAST_WORDS:
-            found.append((opening, fact.value))
-    return found
-
-
-def answerable(runtime: Runtime, to_try: Sequence[tuple[str, str]]) -> str | None:
-    """Asks the questions, and gives the first that gets the value it has; None where none does, or nothing can read."""
-    from colmlm.model.lm.base_models import BaseNotFound
-    from colmlm.model.lm.config import CheckpointError
-
-    try:
-        answers = runtime.answers
-    except (CheckpointError, BaseNotFound):
-        return None
-    for question, value in to_try:
-        if value in (answers.ask(question, nearest=0).answer or ""):
-            return question
-    return None
+    def to_suggest(self, keyset: KeysetRecord | None) -> int | None:
+        """Gives a new fact that is found by the question that `question_of` makes for it; None where none can be."""
+        if keyset is None or keyset.state != "active" or not self.tally.to_try:
+            return None
+        return answered_fact(self.runtime, self.corpus, self.tally.to_try)

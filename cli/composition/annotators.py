@@ -48,6 +48,13 @@ Questions = Annotated[
         help="Write a question for each fact too: many times slower than finding it.",
     ),
 ]
+Verify = Annotated[
+    bool,
+    typer.Option(
+        "--verify/--no-verify",
+        help="Drop questions by which the reader does not find the fact again in its document.",
+    ),
+]
 Encoding = Annotated[
     str | None,
     typer.Option("--encoding", help="Of files that do not state theirs, as windows-1252. Default: UTF-8."),
@@ -76,18 +83,24 @@ def light(
     questions: Path | None,
     *,
     asks: bool,
+    verifies: bool = True,
     threshold: float | None = None,
     drop_unquestioned: bool = False,
 ) -> Annotator:
-    """Loads the two light annotators, which takes seconds; without `asks` only the span annotator."""
+    """Loads the two light annotators, which takes seconds; without `asks` only the span annotator.
+
+    Where it asks and `verifies`, the reader of the settings verifies the questions.
+    """
     from colmlm.model.annotate.pipeline import Annotator
     from colmlm.model.annotate.questions import QuestionGenerator
     from colmlm.model.annotate.spans import SpanAnnotator
+    from colmlm.model.reader.verification import Verifier
 
     bases = runtime.settings.home / "models"
     finder = SpanAnnotator.load(spans_at(runtime, spans), bases, threshold=threshold)
     writer = QuestionGenerator.load(questions_at(runtime, questions), bases) if asks else None
-    return Annotator(finder, writer, drop_unquestioned)
+    verifier = Verifier(runtime.reader) if asks and verifies else None
+    return Annotator(finder, writer, drop_unquestioned, verifier)
 
 
 def spans_at(runtime: Runtime, named: Path | None) -> Path:

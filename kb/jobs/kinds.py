@@ -121,7 +121,10 @@ class Ingest(Work, frozen=True, kw_only=True):
 
 
 class Documents(Work, frozen=True, kw_only=True):
-    """Read uploaded raw documents, annotate their facts, ingest and key them, as `colmlm corpus add` does."""
+    """Read uploaded raw documents, annotate their facts, ingest and key them, as `colmlm corpus add` does.
+
+    With `questions` each fact gets one; with `verify` those are dropped that do not lead the reader back to their fact.
+    """
 
     kind: ClassVar[str] = "documents"
     right: ClassVar[Right] = Right.edit
@@ -129,6 +132,7 @@ class Documents(Work, frozen=True, kw_only=True):
     corpus: Name
     reason: Reason | None = None
     questions: bool = False
+    verify: bool = True
     span_threshold: Share | None = None
     encoding: FileName | None = None
 

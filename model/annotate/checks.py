@@ -19,7 +19,7 @@ same sentence passes even if it stands after the span; unrelated words may share
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Literal
@@ -30,7 +30,7 @@ from colmlm.model.annotate.words import Word, words
 
 Code = Literal[
     "altered", "malformed", "span", "subject", "form", "pointing", "vague", "answered", "forward", "reveals", "clause",
-    "lossy", "refused",
+    "lossy", "unverified", "refused",
 ]  # fmt: skip
 
 _LONGEST_QUESTION = 300
@@ -88,8 +88,15 @@ class Reviewed:
     rejected: tuple[Rejected, ...] = ()
 
 
-def review(document: AnnotatedDocument, *, drop_unquestioned: bool = False) -> Reviewed:
+def review(
+    document: AnnotatedDocument,
+    *,
+    drop_unquestioned: bool = False,
+    verify: Callable[[FactSpan], Fault | None] = lambda _: None,
+) -> Reviewed:
     """Checks every fact of a document whose spans are sorted and do not overlap.
+
+    `verify` finds what else is wrong with the question of a span; it is asked last, where no rule found a fault.
 
     A fact whose question is rejected stays without one, since its span is a fact all the same and has a context key.
     With `drop_unquestioned` it is dropped, as is a fact that never had a question.
@@ -113,7 +120,7 @@ def review(document: AnnotatedDocument, *, drop_unquestioned: bool = False) -> R
     reader = DocumentReader(document, spans)
     kept: list[FactSpan] = []
     for span in spans:
-        if span.question is not None and (fault := reader.question_fault(span)) is not None:
+        if span.question is not None and (fault := reader.question_fault(span) or verify(span)) is not None:
             reject(span, fault)
             span = replace(span, question=None, answer=None)
         if span.answer is not None and (fault := reader.answer_fault(span)) is not None:

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Protocol
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, check_spans
-from colmlm.model.annotate.checks import Rejected, Reviewed, review
+from colmlm.model.annotate.checks import Fault, Rejected, Reviewed, review
 
 BATCH = 8  # the number of documents whose spans are found together
 
@@ -39,17 +39,25 @@ class QuestionWriter(Protocol):
     ) -> Sequence[QuestionAndAnswer | None]: ...
 
 
+class QuestionVerifier(Protocol):
+    """Gives, for a document, what finds that a span's question leads elsewhere (`model.reader.verification`)."""
+
+    def of(self, document: AnnotatedDocument) -> Callable[[FactSpan], Fault | None]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Annotator:
     """Annotates documents; without a question generator their facts have no questions.
 
-    Every question goes through `model.annotate.checks.review`. `drop_unquestioned` drops the facts whose question was
+    Every question goes through `model.annotate.checks.review`, and where there is a `verifier` must lead it back to its
+    span. `drop_unquestioned` drops the facts whose question was
     rejected or not written; without it they stay, and are found by their context.
     """
 
     span_annotator: SpanFinder
     question_generator: QuestionWriter | None = None
     drop_unquestioned: bool = False
+    verifier: QuestionVerifier | None = None
 
     def annotate(
         self, documents: Iterable[AnnotatedDocument], skip: Callable[[AnnotatedDocument], bool] | None = None
@@ -79,7 +87,9 @@ class Annotator:
         )
         asked = replace(document, facts=tuple(self._asked(document, sound)))
         reviewed = review(
-            asked, drop_unquestioned=self.drop_unquestioned and self.question_generator is not None
+            asked,
+            drop_unquestioned=self.drop_unquestioned and self.question_generator is not None,
+            verify=self.verifier.of(asked) if self.verifier else lambda _: None,
         )
         return Reviewed(reviewed.document, rejected + reviewed.rejected)
 

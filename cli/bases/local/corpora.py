@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,6 +88,7 @@ class LocalCorpora:
                 how.span_annotator,
                 how.question_generator,
                 asks=how.questions,
+                verifies=how.verify,
                 threshold=how.span_threshold,
             )
 
@@ -110,20 +110,10 @@ def _told(
         "suppressed": report.suppressed if report else 0, "added": tally.added,
         "rejected": dict(tally.rejected), "refused": len(refusals), "refusals": refusals,
         "passed_over": dict(adding.found.passed_over), "keyset": keyset,
-        "citable": is_citable,
-        "try": _try(adding) if tally.added and is_citable else None,
+        "citable": is_citable, "suggested": adding.to_suggest(keyset),
     }  # fmt: skip
     said: dict[str, Any] = plain(told)
     return said
-
-
-def _try(adding: Adding) -> str:
-    """Suggests the next command to type: a question that was tried and is answered, or else the list of the facts."""
-    from colmlm.cli.composition.adding import answerable
-
-    if (question := answerable(adding.runtime, adding.tally.to_try)) is not None:
-        return f"colmlm ask {shlex.quote(question)}"
-    return f"colmlm facts list --corpus {shlex.quote(adding.corpus)}"
 
 
 def _read(file: Path, format_: str, limits: Limits, on_bytes: Callable[[int], None]) -> Iterator[Parsed]:

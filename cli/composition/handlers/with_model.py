@@ -109,7 +109,12 @@ class _Models:
         def load() -> Any:
             self.runtime.encoder  # noqa: B018  a checkpoint that is missing should be known before the annotation
             return annotators.light(
-                self.runtime, None, None, asks=work.questions, threshold=work.span_threshold
+                self.runtime,
+                None,
+                None,
+                asks=work.questions,
+                verifies=work.verify,
+                threshold=work.span_threshold,
             )
 
         why = (
@@ -127,6 +132,7 @@ class _Models:
             "refusals": named(tally.refusals),
             "keyset": None if keyset is None else asdict(keyset),
             "citable": keyset is not None and keyset.state == "active",
+            "suggested": adding.to_suggest(keyset),
         }
 
     def verify(self, run: JobRun, work: VerifyForgetting) -> object:

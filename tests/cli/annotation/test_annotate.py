@@ -64,6 +64,22 @@ def test_documents_become_an_annotated_corpus_with_its_rejects_beside_it(run: Ru
     assert len(facts(strict)) == 3
 
 
+def test_questions_that_do_not_lead_back_to_their_fact_are_rejected_unless_none_are_verified(
+    run: Run, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    annotators_that_ask("Who baked the bread?", tmp_path_factory.mktemp("annotators"), monkeypatch)
+    folder, out = raw(tmp_path / "raw", 1), tmp_path / "out.jsonl"
+    verified = run("corpus", "annotate", folder, "--out", out, "--json").json
+    assert (verified["facts"], verified["questions"], verified["rejected"]["unverified"]) == (2, 0, 2)
+    rejects = [json.loads(line) for line in (tmp_path / "out.rejects.jsonl").read_text().splitlines()]
+    unverified = [one for one in rejects if one["code"] == "unverified"]
+    assert [(one["value"], one["question"]) for one in unverified] == [
+        ("1900", "Who baked the bread?"), ("2001", "Who baked the bread?")
+    ]  # fmt: skip
+    told = run("corpus", "annotate", folder, "--out", tmp_path / "all.jsonl", "--no-verify", "--json").json
+    assert told["questions"] == 2 and "unverified" not in told["rejected"]
+
+
 @pytest.mark.usefixtures("closing")
 @pytest.mark.parametrize(("cut", "options"), [("rejects.jsonl", ()), ("jsonl", ("--no-questions",))])
 def test_a_run_that_is_cut_off_within_a_line_goes_on_and_gives_the_same_file(

@@ -38,7 +38,7 @@ def test_files_are_uploaded_and_taken_in_there(
     (raw / "deep").mkdir(parents=True)
     (raw / "harbour.md").write_text("# Harbour\n\nThe harbour opened in 1834.\n")
     ingest = ("corpus", "ingest", annotated, "--format", "annotated", "--json")
-    add = ("corpus", "add", raw, "--json")
+    add = ("corpus", "add", raw, "--json", "--questions")
     with working(there.kb):
         there_ingest = there.run(*ingest, "--corpus", "there", role="operator")
         there_add = there.run(*add, "--corpus", "raw there", role="operator")
@@ -53,6 +53,7 @@ def test_files_are_uploaded_and_taken_in_there(
     for name in ("documents", "new", "changed", "unchanged", "facts", "rejected", "refused", "citable"):
         assert told[name] == known[name], name
     assert told["facts"] == 1 and told["citable"] and again["unchanged"] == 1 and again["seq"] is None
+    assert told["try"] == f"colmlm ask 'When was the opening?' --server {there.address}"
     assert "1 there already" in spoken.out and "Nothing to add" in spoken.out
     (raw / "deep" / "harbour.md").write_text("Another harbour opened in 1910.")
     twice = there.run(*add, "--corpus", "raw there")
