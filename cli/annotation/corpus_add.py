@@ -20,6 +20,7 @@ from colmlm.cli.composition.annotators import (
     SpanThreshold,
     Verify,
 )
+from colmlm.cli.composition.duration import lasting
 from colmlm.cli.composition.suggesting import question_of
 from colmlm.cli.errors import REFUSED
 from colmlm.cli.options import Actor, AllowErased, AsJson, CheckpointPath, examples, some_text
@@ -109,7 +110,8 @@ def _show(done: dict[str, Any]) -> None:
     _show_left_out(done)
     if done["dry_run"]:
         many = done["new"] + done["changed"]
-        say(f"Would annotate and add {counted(many, 'document')}; nothing was done.")
+        takes = f", in {lasting(done['seconds'])} of one core" if many else ""
+        say(f"Would annotate and add {counted(many, 'document')}{takes}; nothing was done.")
         return
     if done["seq"] is None and not done["added"]:
         say(f"Nothing to add to {done['corpus']!r}.")

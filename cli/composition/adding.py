@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from colmlm.api.nouns.telling import Telling
+from colmlm.cli.composition.duration import WORTH_TELLING, expected, lasting
 from colmlm.cli.composition.keying import key_everything
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.composition.suggesting import (
@@ -27,7 +29,8 @@ if TYPE_CHECKING:
     from colmlm.kb.facts.records import IngestReport
     from colmlm.kb.keys.records import KeysetRecord
 
-COMMIT_EVERY = 20  # documents of a transaction: an interruption loses at most their annotation
+# Documents of a transaction: an interruption loses at most their annotation, and until then none of them is found.
+COMMIT_EVERY, COMMIT_EVERY_ASKED = 20, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,39 +61,67 @@ class AddingTally:
 
 @dataclass(slots=True)
 class Adding:
-    """One run over the files that were found. Those in the folder `kept_in` are temporary, and get no address."""
+    """One run over the files that were found. Those in the folder `kept_in` are temporary, and get no address.
+
+    Where it `asks`, its annotator writes questions too. `read` counts the bytes that are read, `pending` those before
+    each document that is still to be annotated, and `tick` shows how far it is.
+    """
 
     runtime: Runtime
     corpus: str
     found: FoundFiles
     encoding: str | None = None
     again: bool = False
+    asks: bool = False
     kept_in: Path | None = None
     telling: Telling = field(kw_only=True)
     tally: AddingTally = field(default_factory=AddingTally)
+    read: int = 0
+    pending: deque[int] = field(default_factory=deque)
+    tick: Callable[[], None] = lambda: None
 
     def wanted(self) -> Iterator[AnnotatedDocument]:
         """Reads the documents to annotate: new ones, changed ones, and with `again` also unchanged ones."""
         standings = self.runtime.kb.corpora.standings(self.corpus)
-        total = sum(file.size for file in self.found.files) // 1000
         self.tally.refusals += self.found.refusals
-        with self.telling.progress("Reading and annotating (KB)") as advance:
-            reading = read_raw(
-                self.found.files,
-                encoding=self.encoding,
-                limits=self.runtime.settings.document,
-                on_bytes=lambda reached: advance(reached // 1000, total),
-            )
-            for parsed in reading:
-                self.tally.refusals += parsed.refusals
-                if parsed.document is None:
-                    continue
+        reached = 0
+
+        def on_bytes(read: int) -> None:
+            nonlocal reached
+            reached = read
+            self.tick()
+
+        limits = self.runtime.settings.document
+        for parsed in read_raw(self.found.files, encoding=self.encoding, limits=limits, on_bytes=on_bytes):
+            self.tally.refusals += parsed.refusals
+            if parsed.document is not None:
                 document = self._addressed(parsed.document)
                 standing = standings.of(document)
                 self.tally.standings[standing] += 1
                 if standing is not Standing.unchanged or self.again:
                     self.tally.characters += len(document.text)
+                    self.pending.append(self.read)
                     yield document
+            self.read = reached
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Shows in the block how far the files are dealt with."""
+        total = self.size // 1000
+        with self.telling.progress("Reading and annotating (KB)") as advance:
+            self.tick = lambda: advance((self.pending[0] if self.pending else self.read) // 1000, total)
+            yield
+
+    @property
+    def size(self) -> int:
+        """The bytes of all files."""
+        return sum(file.size for file in self.found.files)
+
+    def look(self) -> None:
+        """Reads all documents and counts them; annotates none."""
+        with self.shown():
+            for _ in self.wanted():
+                self.pending.clear()
 
     def _addressed(self, document: AnnotatedDocument) -> AnnotatedDocument:
         if self.kept_in is None or not (document.uri or "").startswith(self.kept_in.as_uri()):
@@ -100,6 +131,8 @@ class Adding:
     def annotated(self, annotator: Any, documents: Iterator[AnnotatedDocument]) -> Iterator[Parsed]:
         """Annotates the documents, and gives them in the form that an ingest takes."""
         for reviewed in annotator.annotate(documents):
+            self.pending.popleft()
+            self.tick()
             document, rejected = reviewed.document, reviewed.rejected
             questions = [fact.question for fact in document.facts if fact.question]
             self.tally.to_try += questions_to_try(document)[: MOST_TO_TRY - len(self.tally.to_try)]
@@ -113,15 +146,22 @@ class Adding:
 
     def ingest(self, load: Callable[[], Any], **how: Any) -> IngestReport | None:
         """Ingests the wanted documents while they are annotated; without any, loads no model and gives None."""
+        with self.shown():
+            return self._ingest(load, **how)
+
+    def _ingest(self, load: Callable[[], Any], **how: Any) -> IngestReport | None:
         wanted = self.wanted()
         if (first := next(wanted, None)) is None:
             return None
+        if (seconds := expected(self.size, asks=self.asks)) >= WORTH_TELLING:
+            self.telling.note(f"{self.size // 1000} KB: this takes {lasting(seconds)} of one core at most.")
         annotator = load()
         committed: list[IngestReport] = []
         try:
             parsed = self.annotated(annotator, chain([first], wanted))
+            piece = COMMIT_EVERY_ASKED if self.asks else COMMIT_EVERY
             return self.runtime.kb.corpora.ingest(
-                parsed, self.corpus, commit_every=COMMIT_EVERY, on_piece=committed.append, **how
+                parsed, self.corpus, commit_every=piece, on_piece=committed.append, **how
             )
         except BaseException:
             if committed:

@@ -75,10 +75,11 @@ class LocalCorpora:
         from colmlm.cli.composition.adding import Adding
 
         self.runtime.open()
-        adding = Adding(self.runtime, corpus, found, how.encoding, how.again, telling=self.runtime.telling)
+        adding = Adding(
+            self.runtime, corpus, found, how.encoding, how.again, how.questions, telling=self.runtime.telling
+        )
         if how.dry_run:
-            for _ in adding.wanted():
-                pass
+            adding.look()
             return _told(adding, None, None, True)
 
         def load() -> Any:
@@ -99,13 +100,17 @@ class LocalCorpora:
 def _told(
     adding: Adding, report: IngestReport | None, keyset: KeysetRecord | None, dry_run: bool
 ) -> dict[str, Any]:
+    from colmlm.cli.composition.duration import expected
+
     tally = adding.tally
     is_citable = keyset is not None and keyset.state == "active" and not dry_run
     refusals = [*tally.refusals, *(report.refusals if report else ())]
     told = {
         "dry_run": dry_run, "corpus": adding.corpus, "documents": sum(tally.standings.values()),
         **{standing.value: tally.standings[standing] for standing in Standing},
-        "characters": tally.characters, "facts": report.facts if report else 0,
+        "characters": tally.characters,
+        "seconds": expected(tally.characters, asks=adding.asks) if dry_run else None,
+        "facts": report.facts if report else 0,
         "seq": report.seq if report else None, "still_deleted": report.still_deleted if report else 0,
         "suppressed": report.suppressed if report else 0, "added": tally.added,
         "rejected": dict(tally.rejected), "refused": len(refusals), "refusals": refusals,

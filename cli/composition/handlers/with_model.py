@@ -102,6 +102,7 @@ class _Models:
             work.corpus,
             find_files(files),
             work.encoding,
+            asks=work.questions,
             telling=self._telling(run),
             kept_in=run.uploads.directory.absolute(),
         )
