@@ -41,10 +41,11 @@ def questions_to_try(document: AnnotatedDocument) -> list[QuestionToTry]:
     return sorted(asked, key=_sounds_odd)[:OF_A_DOCUMENT]
 
 
-def _sounds_odd(one: QuestionToTry) -> int:
-    """Ranks questions before beginnings of sentences, of which those that end in a preposition come first."""
-    last = one.question.rsplit(maxsplit=1)[-1]
-    return 0 if last.endswith("?") else 1 if last in _ASKING else 2
+def _sounds_odd(one: QuestionToTry) -> tuple[int, int]:
+    """Ranks questions before beginnings of sentences, and of these the short ones that end in a preposition first."""
+    said = one.question.split()
+    rank = 0 if said[-1].endswith("?") else 1 if said[-1] in _ASKING else 2
+    return rank, len(said)
 
 
 def question_of(text: str, ends: Sequence[int], start: int, end: int, question: str | None) -> str | None:

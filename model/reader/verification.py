@@ -14,11 +14,10 @@ from math import log
 
 from colmlm.kb.answers.reading import Passage, Reader
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
-from colmlm.kb.texts.searched import searched_spans
 from colmlm.model.annotate.bio import Span
 from colmlm.model.annotate.checks import Fault
 from colmlm.model.annotate.words import words
-from colmlm.model.reader.windows import windows_of
+from colmlm.model.reader.windows import sentences_of, windows_of
 
 MARGIN = 4.0  # chosen with the released reader, see docs/annotation.md
 COMMON = 0.3  # of the mean length of answer and span: a whole sentence comes back to none of its facts
@@ -34,7 +33,7 @@ class Verifier:
 
     def of(self, document: AnnotatedDocument) -> DocumentVerifier:
         """Gives what verifies the questions of a document."""
-        windows = windows_of(searched_spans(document.text))
+        windows = windows_of(sentences_of(document.text))
         said = [_said(document.text[start:end]) for start, end in windows]
         return DocumentVerifier(self, document, windows, said)
 
