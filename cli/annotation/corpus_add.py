@@ -83,7 +83,8 @@ def add(
         dry_run=dry_run,
     )
     done = base.corpora.add(found, corpus, how, actor=base.actor(actor), reason=reason or "corpus add")
-    done["try"] = _try(base, done) if done["facts"] and done["citable"] else None
+    is_new = bool(done["added"] or done["facts"])
+    done["try"] = _try(base, done) if is_new and done["citable"] else None
     print_json(done) if as_json else _show(done)
     if done["refused"]:
         raise typer.Exit(REFUSED)

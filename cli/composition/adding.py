@@ -63,8 +63,9 @@ class AddingTally:
 class Adding:
     """One run over the files that were found. Those in the folder `kept_in` are temporary, and get no address.
 
-    Where it `asks`, its annotator writes questions too. `read` counts the bytes that are read, `pending` those before
-    each document that is still to be annotated, and `tick` shows how far it is.
+    Where it `asks`, its annotator writes questions too, and where it also `verifies` them, they get keys. `read` counts
+    the bytes that are read, `pending` those before each document that is still to be annotated, and `tick` shows how
+    far it is.
     """
 
     runtime: Runtime
@@ -73,6 +74,7 @@ class Adding:
     encoding: str | None = None
     again: bool = False
     asks: bool = False
+    verifies: bool = True
     kept_in: Path | None = None
     telling: Telling = field(kw_only=True)
     tally: AddingTally = field(default_factory=AddingTally)
@@ -179,7 +181,8 @@ class Adding:
         active = next((keyset for keyset in kb.keysets.all() if keyset.state == "active"), None)
         if not changed and active is not None and active.num_unkeyed == 0:
             return active
-        return key_everything(self.runtime, corpus=self.corpus, telling=self.telling, **how)
+        kinds = "context,question" if self.asks and self.verifies else "context"
+        return key_everything(self.runtime, corpus=self.corpus, kinds=kinds, telling=self.telling, **how)
 
     def to_suggest(self, keyset: KeysetRecord | None) -> int | None:
         """Gives a new fact that is found by the question that `question_of` makes for it; None where none can be."""

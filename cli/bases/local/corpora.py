@@ -76,7 +76,14 @@ class LocalCorpora:
 
         self.runtime.open()
         adding = Adding(
-            self.runtime, corpus, found, how.encoding, how.again, how.questions, telling=self.runtime.telling
+            self.runtime,
+            corpus,
+            found,
+            how.encoding,
+            how.again,
+            how.questions,
+            how.verify,
+            telling=self.runtime.telling,
         )
         if how.dry_run:
             adding.look()

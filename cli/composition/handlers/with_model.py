@@ -103,6 +103,7 @@ class _Models:
             find_files(files),
             work.encoding,
             asks=work.questions,
+            verifies=work.verify,
             telling=self._telling(run),
             kept_in=run.uploads.directory.absolute(),
         )

@@ -39,7 +39,7 @@ def test_documents_of_three_kinds_become_facts_that_can_be_cited(
     assert ran.code == 3 and ran.json["passed_over"] == {".png": 1}
     assert [refusal["document"] for refusal in ran.json["refusals"]] == ["noise.txt"]
     assert (ran.json["new"], ran.json["facts"], ran.json["citable"]) == (3, 3, True)
-    assert ran.json["keyset"]["num_keys"] == 3 and ran.json["keyset"]["num_unkeyed"] == 0
+    assert ran.json["keyset"]["num_keys"] == 6 and ran.json["keyset"]["num_unkeyed"] == 0
     for fact in kb.facts.find():
         source = fact.source
         assert (
@@ -66,6 +66,12 @@ def test_questions_are_written_only_where_they_are_asked_for(
     assert (added["facts"], added["citable"]) == (3, True)
     assert {fact.question for fact in kb.facts.find()} == {None}
     assert run("corpus", "add", town, *INTO, "--again", "--questions").code == 7
+
+
+def test_questions_that_nobody_verified_get_no_keys(run: Run, light: Annotators, town: Path) -> None:
+    added = run("corpus", "add", town, *INTO, "--questions", "--no-verify").json
+    assert (added["facts"], added["keyset"]["num_keys"]) == (3, 3)
+    assert {one["questions"] for one in added["added"]} == {1}
 
 
 def test_unchanged_files_are_passed_over_and_a_changed_one_replaces_its_document(

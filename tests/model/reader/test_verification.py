@@ -25,7 +25,7 @@ def fault(verifier: Verifier, value: str, question: str, text: str = TEXT) -> st
     document, span = asked(value, question, text)
     found = verifier.of(document)(span)
     assert found is None or found.code == "unverified"
-    return found and found.reason
+    return None if found is None else found.reason
 
 
 def test_a_question_is_sound_where_the_reader_comes_back_to_its_span() -> None:
