@@ -28,7 +28,7 @@ ROOT = "/console"
 
 def is_page(path: str) -> bool:
     """Tells whether the path is a page for browsers, and not a route for programs."""
-    return path == "/" or path.startswith(f"{ROOT}/")
+    return path in ("/", ROOT) or path.startswith(f"{ROOT}/")
 
 
 @get("/{elsewhere:path}", opt=needs(Right.lookup), sync_to_thread=False)

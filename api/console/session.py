@@ -46,7 +46,7 @@ _YEAR = 365 * 24 * 3600
 MOST_BYTES = 16 * 1024  # of a sign-in, which needs no token: the form's secret, and a page to return to
 
 
-@get("/", opt=needs(Right.lookup), include_in_schema=False, sync_to_thread=False)
+@get(["/", "/console"], opt=needs(Right.lookup), include_in_schema=False, sync_to_thread=False)
 def home(request: PageRequest) -> Redirect:
     """Redirect to the first page that the token's role may see."""
     first = next((place.href for place in PLACES if request.user.may(place.right)), PLACES[0].href)

@@ -90,6 +90,17 @@ def test_sign_in_leads_to_no_other_site(
         assert answer.headers["location"] == "/"
 
 
+def test_the_console_begins_at_its_bare_name_too(
+    app: Litestar, connect: Connect, new_token: Callable[[str], str]
+) -> None:
+    client, signed_in = connect(app), {"Authorization": f"Bearer {new_token('reader')}"}
+    for path in ("/", "/console", "/console/"):
+        refused = client.get(path)
+        assert refused.status_code == 401 and "Secret of your token" in refused.text
+        answer = client.get(path, headers=signed_in, follow_redirects=False)
+        assert (answer.status_code, answer.headers["location"]) == (303, "/console/ask")
+
+
 def test_page_is_used_with_the_keyboard_alone(open_page: OpenPage, almanac: KnowledgeBase) -> None:
     page = open_page("operator", "/console/facts")
     page.keyboard.press("Tab")
