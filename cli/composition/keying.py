@@ -54,8 +54,11 @@ def key_everything(
         return keyset
     try:
         measured = measure(kb, encoder, keyset, None, DEFAULT_SAMPLE, telling)
-    except InvalidValue as error:  # a base without questions can be keyed, but not calibrated
-        telling.note(f"Not calibrated. {error}")
+    except InvalidValue:  # a base without questions can be keyed, but not calibrated
+        telling.note(
+            "Not calibrated, which takes facts with questions and of two values at least. Lookups by key alone keep "
+            f"the threshold {keyset.threshold:.3f}; `colmlm ask` needs none."
+        )
         return keyset
     telling.note(describe_calibration(measured))
     return kb.keysets.calibrate(keyset.keyset_id, measured)

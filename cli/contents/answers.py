@@ -100,6 +100,10 @@ def _show(found: Answer) -> None:
     say(NOTHING)
     if found.withheld:
         note("What would answer it was deleted.")
+    elif found.score:
+        note(
+            f"The likeliest place scores {found.score:.2f}, and an answer needs {found.threshold:.2f} (--threshold)."
+        )
     if found.nearest:
         say()
         print_table(

@@ -62,8 +62,9 @@ def test_questions_are_written_only_where_they_are_asked_for(
     run: Run, kb: KnowledgeBase, light: Annotators, town: Path, option: tuple[str, ...]
 ) -> None:
     light.question_generator.rename(light.question_generator.with_name("away"))
-    added = run("corpus", "add", town, *INTO, *option).json
-    assert (added["facts"], added["citable"]) == (3, True)
+    ran = run("corpus", "add", town, *INTO, *option)
+    assert (ran.json["facts"], ran.json["citable"]) == (3, True)
+    assert "keep the threshold" in ran.err and "`colmlm ask` needs none" in ran.err
     assert {fact.question for fact in kb.facts.find()} == {None}
     assert run("corpus", "add", town, *INTO, "--again", "--questions").code == 7
 
