@@ -24,7 +24,7 @@ from colmlm.kb.errors import InvalidQuery, NoActiveKeyset
 from colmlm.kb.facts.reading import get_fact
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.questions import Questions
-from colmlm.kb.lookup.records import Hit
+from colmlm.kb.lookup.records import Ranking
 from colmlm.kb.lookup.searchable import SearchableStore
 
 WINDOWS = 4  # read for a question
@@ -75,9 +75,9 @@ class Answering:
         """
         least = self.reader.confidence.threshold if threshold is None else threshold
         _check(question, least)
-        hits = self._hits(question)
+        near = self._near(question)
         for _ in range(ATTEMPTS):
-            found, read = self._windows(question, hits)
+            found, read = self._windows(question, near)
             places = self._read(question, found, read)
             with self.kb.sessions() as session:
                 seq = audit.head_seq(session)
@@ -97,7 +97,7 @@ class Answering:
 
     def places(self, question: str) -> list[ReadPlace]:
         """Gives every place that an answer could come from, best first, without deciding on any."""
-        return self._read(question, *self._windows(question, self._hits(question)))
+        return self._read(question, *self._windows(question, self._near(question)))
 
     def nearest_fact(self, question: str, *, threshold: float | None = None) -> Answer:
         """Answers as the paper does: with the value of the fact nearest to the question's query, by its key alone.
@@ -120,20 +120,17 @@ class Answering:
             question, hit.value, hit.score, lookup.threshold, (said,), source, False, (), lookup.seq
         )
 
-    def _hits(self, question: str) -> Sequence[Hit]:
+    def _near(self, question: str) -> Ranking:
         if self.questions is None:
-            return ()
+            return Ranking()
         try:
-            _, (lookup,) = self.questions.ask([question], k=BY_KEY, threshold=-1.0)
+            return self.questions.nearest(question, BY_KEY)
         except NoActiveKeyset:
-            return ()
-        return lookup.hits
+            return Ranking()
 
-    def _windows(
-        self, question: str, hits: Sequence[Hit]
-    ) -> tuple[list[CandidateSentence], dict[int, SaidWindow]]:
+    def _windows(self, question: str, near: Ranking) -> tuple[list[CandidateSentence], dict[int, SaidWindow]]:
         with self.kb.sessions() as session:
-            found = candidates(session, self.kb.words, question, hits)[:WINDOWS]
+            found = candidates(session, self.kb.words, question, near.hits, near.tombstone)[:WINDOWS]
             read = windows(session, [one.sentence_id for one in found])
         return [one for one in found if one.sentence_id in read], read
 

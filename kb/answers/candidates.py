@@ -48,13 +48,18 @@ class CandidateSentence:
 
 
 def candidates(
-    session: Session, words: WordSearch, question: str, hits: Sequence[Hit]
+    session: Session,
+    words: WordSearch,
+    question: str,
+    hits: Sequence[Hit],
+    tombstone: tuple[int, float] | None = None,
 ) -> list[CandidateSentence]:
     """Gives the sentences that hold these hits of a lookup, or share words with the question, best first.
 
-    A sentence that was found by words alone has the least cosine of the hits, and one found by key alone no words.
+    The sentence of a `tombstone`, a fact with its cosine, is one of them. A sentence that was found by words alone has
+    the least cosine of the hits, and one found by key alone no words.
     """
-    by_key = _by_key(session, hits)
+    by_key = _by_key(session, hits, tombstone)
     found = words.find(session, question, BY_WORDS, also=by_key)
     best = max((one.score for one in found), default=0.0) or 1.0
     by_words = {one.sentence_id: one.score / best for one in found}
@@ -75,8 +80,10 @@ def sentences_of(session: Session, fact_ids: Collection[int]) -> dict[int, int]:
     return {row.fact_id: row.sentence_id for row in session.execute(_OF_FACTS, {"ids": list(fact_ids)})}
 
 
-def _by_key(session: Session, hits: Sequence[Hit]) -> Mapping[int, float]:
-    scores = {hit.fact_id: hit.score for hit in hits}
+def _by_key(
+    session: Session, hits: Sequence[Hit], tombstone: tuple[int, float] | None
+) -> Mapping[int, float]:
+    scores = {hit.fact_id: hit.score for hit in hits} | dict([tombstone] if tombstone else [])
     best: dict[int, float] = {}
     for fact_id, sentence_id in sentences_of(session, scores).items():
         best[sentence_id] = max(best.get(sentence_id, -1.0), scores[fact_id])

@@ -11,7 +11,7 @@ from colmlm.kb.log import audit
 from colmlm.kb.lookup.history import AsOf
 from colmlm.kb.lookup.index_standing import IndexStanding, index_standing
 from colmlm.kb.lookup.options import LookupOptions
-from colmlm.kb.lookup.records import Lookup, LookupSpace
+from colmlm.kb.lookup.records import Lookup, LookupSpace, Ranking
 from colmlm.kb.lookup.searcher import Searcher
 from colmlm.kb.lookup.space import lookup_space
 from colmlm.kb.store.store import Store
@@ -33,6 +33,10 @@ class Lookups:
         change does not exist. Raises `KeysetMismatch` where the queries are not of the active keyset's checkpoint.
         """
         return self.searcher.find(queries_BD, checkpoint_id=checkpoint_id, **options)
+
+    def nearest(self, queries_BD: npt.NDArray[Any], *, checkpoint_id: str, k: int) -> list[Ranking]:
+        """Finds the k live facts nearest to each query [B, d], and the nearest tombstone, which then hides none."""
+        return self.searcher.nearest(queries_BD, checkpoint_id=checkpoint_id, k=k)
 
     def catch_up(self) -> int:
         """Applies every committed change to this process's index and gives the seq reached."""

@@ -6,14 +6,17 @@ encoders and uses that of the active keyset; where another was activated meanwhi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Unpack
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar, Unpack
 
 from colmlm.kb.errors import KeysetMismatch
+from colmlm.kb.keys.keysets import Vectors
 from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.lookup.options import LookupOptions
-from colmlm.kb.lookup.records import Lookup
+from colmlm.kb.lookup.records import Lookup, Ranking
 from colmlm.kb.lookup.searchable import SearchableStore
+
+T = TypeVar("T")
 
 ATTEMPTS = 3  # a switch and its rollback may both happen between encoding and lookup
 
@@ -32,11 +35,31 @@ class Questions:
 
         Raises `KeysetMismatch` where no encoder is of the active checkpoint.
         """
+        return self._asked(
+            questions,
+            lambda queries_BD, checkpoint_id: self.kb.lookups.find(
+                queries_BD, checkpoint_id=checkpoint_id, **options
+            ),
+        )
+
+    def nearest(self, question: str, k: int) -> Ranking:
+        """Gives the k live facts nearest to a question, and the nearest tombstone. Raises what `ask` does."""
+        _, (ranking,) = self._asked(
+            [question],
+            lambda queries_BD, checkpoint_id: self.kb.lookups.nearest(
+                queries_BD, checkpoint_id=checkpoint_id, k=k
+            ),
+        )
+        return ranking
+
+    def _asked(
+        self, questions: Sequence[str], find: Callable[[Vectors, str], list[T]]
+    ) -> tuple[str, list[T]]:
         checkpoint_id = self._last
         for attempt in range(1, ATTEMPTS + 1):
             queries_BD = self._encoders[checkpoint_id].encode_questions(questions)
             try:
-                return checkpoint_id, self.kb.lookups.find(queries_BD, checkpoint_id=checkpoint_id, **options)
+                return checkpoint_id, find(queries_BD, checkpoint_id)
             except KeysetMismatch as refused:
                 if refused.active not in self._encoders or attempt == ATTEMPTS:
                     raise

@@ -17,6 +17,14 @@ class Hit:
 
 
 @dataclass(frozen=True, slots=True)
+class Ranking:
+    """The nearest facts of one query: live ones, best first, and the nearest tombstone with its score."""
+
+    hits: tuple[Hit, ...] = ()
+    tombstone: tuple[int, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Lookup:
     """The answer to one query: `hits` best first, all at or above `threshold`; where there are none it is *no match*.
 

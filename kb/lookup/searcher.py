@@ -28,7 +28,7 @@ from colmlm.kb.keys.keysets import STORED, Vectors, active_keyset_id
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.observing import NOBODY, Observer
 from colmlm.kb.lookup.options import LookupOptions, Wanted
-from colmlm.kb.lookup.records import Hit, Lookup
+from colmlm.kb.lookup.records import Hit, Lookup, Ranking
 from colmlm.kb.lookup.replica import OnKeys, Replica, open_replica, rebuild, save
 from colmlm.kb.store.causes import refusal_of
 
@@ -75,14 +75,6 @@ class Candidate:
     key: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Ranking:
-    """The nearest facts of one query: live ones, best first, and the nearest tombstone with its score."""
-
-    hits: tuple[Hit, ...] = ()
-    tombstone: tuple[int, float] | None = None
-
-
 @dataclass(slots=True)
 class Searcher:
     """Answers lookups with the replica of the active keyset; there is one in each process, shared by its threads.
@@ -124,6 +116,15 @@ class Searcher:
             found = [decide(ranking, wanted.k, least, seq) for ranking in rankings]
         self.observer.looked_up(found)
         return found
+
+    def nearest(self, queries_BD: npt.NDArray[Any], *, checkpoint_id: str, k: int) -> list[Ranking]:
+        """Ranks the k live facts nearest to each query and the nearest tombstone, and lets none of them decide.
+
+        It raises what `find` does.
+        """
+        with self.observer.timed("lookup"):
+            rankings, _, _ = self._ranked(as_queries(queries_BD), checkpoint_id, Wanted(k).k)
+        return rankings
 
     def _ranked(self, queries: Vectors, checkpoint_id: str, k: int) -> tuple[list[Ranking], _Decision, int]:
         """Ranks the nearest facts of each query, and gives the decision behind that and the change of the index."""

@@ -11,7 +11,7 @@ from colmlm.kb.errors import InvalidQuery
 from colmlm.kb.lookup.questions import Questions
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import NearReader, WordEncoder
-from tests.kb.corpora import CAPITAL, CHILE, HEIGHT, PERU, fact_id, ingest
+from tests.kb.corpora import CAPITAL, CHILE, HEIGHT, PERU, document, fact_id, ingest
 
 WHO = {"actor": "tester", "reason": "test"}
 
@@ -69,6 +69,20 @@ def test_a_fact_that_is_deleted_while_the_reader_reads_is_not_said(answers: Answ
     found = replace(answers, reader=NearReader(delete_once)).ask(CAPITAL)
     assert found.abstained and found.withheld
     assert found.seq == deleted[0].seq
+
+
+def test_a_tombstone_is_read_and_takes_no_other_fact_its_key(kb: KnowledgeBase, encoder: WordEncoder):
+    question = "Which metropolis governs?"  # in words that no document has
+    ingest(
+        kb,
+        document("seat", "There they meet in ", ("Callao", question), "."),
+        document("coin", "There they pay with ", ("Soles", "Which money circulates?"), "."),
+    )
+    kb.keysets.rekey(encoder)
+    kb.facts.delete([fact_id(kb, "Callao")], **WHO, abstain=True)
+    found = Answering(kb, Questions(kb, [encoder]), NearReader()).ask(question)
+    assert [passage.source.external_id for passage in found.nearest if passage.source] == ["seat", "coin"]
+    assert found.abstained and all("Callao" not in passage.text for passage in found.nearest)
 
 
 def test_a_base_without_keys_is_found_by_its_words(kb: KnowledgeBase, encoder: WordEncoder):
