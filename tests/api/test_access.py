@@ -13,7 +13,7 @@ from colmlm.kb.errors import ApiKeyEnded, ApiKeyNotFound, InvalidValue
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.tables import ApiKeyRow, roles
-from tests.conftest import clone
+from tests.servers import clone
 
 
 def test_secret_verifies_and_is_not_stored(kb: KnowledgeBase) -> None:

@@ -21,9 +21,9 @@ from colmlm.kb.forgetting.verbs import Forgetting
 from colmlm.kb.selectors import Selector
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
-from tests.conftest import clone
 from tests.fakes import FakeEncoder, activated
 from tests.kb.corpora import ask, document, ingest
+from tests.servers import clone
 
 WHO = {"actor": "machine", "reason": "test"}
 PICKS = strategies.integers(0, 10**6)

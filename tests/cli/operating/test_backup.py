@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import URL
 
 from tests.cli.conftest import Run
-from tests.conftest import clone
+from tests.servers import clone
 
 
 def test_a_base_moves_house_without_what_was_erased_since(

@@ -22,10 +22,10 @@ from colmlm.kb.log.signing import fingerprint, signing_key
 from colmlm.kb.log.witness import export_log, signed_head
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
-from tests.conftest import clone
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import CAPITAL, HEIGHT, PERU, RIVER, ask, document, fact_id, ingest
 from tests.kb.log.rewriting import tamper
+from tests.servers import clone
 
 WHO = {"actor": "tester", "reason": "test"}
 

@@ -11,10 +11,10 @@ from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, read_annotated,
 from colmlm.kb.corpus.parquet import read_parquet, write_parquet
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
-from tests.conftest import clone
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import CAPITAL, CHILE, HEIGHT, PERU, RIVER, fact_id, ingest, numbered, values
 from tests.kb.facts.test_ingest import CHANGED
+from tests.servers import clone
 
 WHO = {"actor": "tester", "reason": "test"}
 

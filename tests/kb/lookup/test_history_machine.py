@@ -25,10 +25,10 @@ from colmlm.kb.errors import KeysetMismatch, NotAnsweredThen
 from colmlm.kb.lookup.records import AsOfLookup, Lookup
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
-from tests.conftest import clone
 from tests.fakes import FakeEncoder, Vectors, activated
 from tests.kb.corpora import document, ingest
 from tests.kb.log import rewriting
+from tests.servers import clone
 
 WHO: dict[str, Any] = {"actor": "machine", "reason": "test"}
 PICKS = strategies.integers(0, 10**6)

@@ -24,9 +24,9 @@ from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
 from colmlm.kb.tables import TableRow
-from tests.conftest import clone
 from tests.kb.corpora import PERU, ingest
 from tests.places import PYTHONPATH, ROOT
+from tests.servers import clone
 
 
 def test_migrations_and_tables_agree(server: URL):

@@ -27,7 +27,7 @@ from colmlm.lab.crashlab.plan import Blow
 from colmlm.lab.crashlab.target import CrashTarget
 from colmlm.lab.crashlab.world import BUILDING, NO_KEYSET, Text, WorkloadStep, World
 from tests.cli.conftest import Ran, invoke
-from tests.conftest import TEMPLATE, clone
+from tests.servers import TEMPLATE, clone
 
 KILLS_THE_SERVER = 26  # a seed whose first round does
 
