@@ -85,6 +85,6 @@ def clone(server: URL, template: str = TEMPLATE) -> Iterator[str]:
     """Gives the URL of a new database, which is dropped on leaving."""
     name = f"test_{uuid.uuid4().hex}"
     with _administrator(server) as execute:
-        execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+        execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")
         yield server.set(database=name).render_as_string(hide_password=False)
         execute(f"DROP DATABASE {name} WITH (FORCE)")
