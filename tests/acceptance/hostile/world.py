@@ -27,6 +27,7 @@ from tests.acceptance.server import ServerProcess, environment, server_process
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import document, ingest
 from tests.places import ROOT
+from tests.tiny import tiny_checkpoint
 
 ROLES = ("admin", "operator", "reader")
 PASSING = (503, 507)  # statuses of a server that cannot answer now; it sends a problem document with them
@@ -226,13 +227,16 @@ def _prepare(kb: KnowledgeBase) -> int:
 
 @contextmanager
 def _worker(settings: Settings) -> Iterator[subprocess.Popen[str]]:
-    env = {**os.environ, **environment(settings), **LIMITS}
+    """Starts a worker with tiny weights: the cases start jobs that make keys, and are not about the released ones."""
     command = interpreter.command("-m", "colmlm.cli", "worker")
-    with subprocess.Popen(command, cwd=ROOT, env=env, text=True, stderr=subprocess.PIPE) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
+    with tempfile.TemporaryDirectory(prefix="colmlm-") as folder:
+        weights = {"COLMLM_CHECKPOINT": str(tiny_checkpoint(Path(folder)))}
+        env = {**os.environ, **environment(settings), **LIMITS, **weights}
+        with subprocess.Popen(command, cwd=ROOT, env=env, text=True, stderr=subprocess.PIPE) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
 
 
 @contextmanager
