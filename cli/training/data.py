@@ -111,7 +111,8 @@ def shards(
 ) -> None:
     """Tokenise files once, for runs that read them while they train. Ctrl-C or a kill loses at most one shard.
 
-    Shards belong to a tokenizer, a method and the settings `max_question_length` and `title_fraction`.
+    Shards belong to a tokenizer, a method and the settings `max_question_length`, `title_fraction` and
+    `paraphrase_fraction`.
     """
     from colmlm.model.training.start import tokenizer_of
 

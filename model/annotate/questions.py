@@ -55,6 +55,7 @@ class _Row:
     stop: int
     suffix: list[int]
     written: list[int] = field(default_factory=list)
+    breaks: int = 0
     finished: bool = False
 
 
@@ -69,6 +70,11 @@ class QuestionGenerator:
         self.batch_tokens = batch_tokens
         eos = loaded.model.config.eos_token_id
         self.ends = {self.tokenizer.end_of_text, *(eos if isinstance(eos, list) else [eos])}
+        self.breaks = {
+            token: breaks
+            for token in range(self.tokenizer.vocabulary_size)
+            if (breaks := self.tokenizer.bytes_of(token).count(b"\n"))
+        }
 
     @classmethod
     def load(cls, path: Path, cache: Path, *, precision: str = "auto") -> Self:
@@ -163,7 +169,8 @@ class QuestionGenerator:
             row.finished = True
             return
         row.written.append(token)
-        row.finished = self.tokenizer.decode(row.written).count("\n") > 1
+        row.breaks += self.breaks.get(token, 0)
+        row.finished = row.breaks > 1
 
     def _advance(self, ids_RT: Tensor, attended_RS: Tensor, positions_RT: Tensor, cache: Any) -> Tensor:
         """Gives the [R, T, D] states of the next T tokens of every row; slots that are not attended are masked."""

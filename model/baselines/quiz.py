@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from colmlm.kb.corpus.format import AnnotatedDocument
-from colmlm.model.training.steps import QA_FORMS, question_answer
+from colmlm.model.training.forms import QA_FORMS
+from colmlm.model.training.steps import question_answer
 
 
 def quiz(documents: Iterable[AnnotatedDocument]) -> Iterator[AnnotatedDocument]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from colmlm.model.text.markup import MARKUPS, Markup
+from colmlm.model.training.forms import ASKING
 
 RANDOM = "random"
 ADAPT, PRECISION, LAYOUT = ("full", "lora"), ("auto", "fp32", "bf16"), ("padded", "packed")
@@ -55,8 +56,10 @@ class TrainConfig:
     process has). `layout` says how sequences share a forward: padded in groups of similar length, or packed into rows
     of `max_length`. `mix` weighs the corpora in the order they are given (empty: one corpus of them all), and
     `cooldown_mix` does so in the cooldown (empty: as before). `title_fraction` of the documents begin with their title.
-    `qa_fraction` of the pairs are queried as ``Question: ... Answer: <FACT>`` instead of at ``<FACT-q>``, since the
-    decoder will ask in that form.
+    `qa_fraction` of the pairs are queried at a ``<FACT>`` after the question, in one of the forms that `asking` names
+    (`model.training.forms`), instead of at ``<FACT-q>``, since the decoder will ask in such forms. In a share
+    `paraphrase_fraction` of the spans that have an answer, the answer stands in place of the value, since a value that
+    is looked up seldom has the words of the text around it (section 3.3 c).
 
     Loss: `temperature`, `contrastive_weight` and `max_question_length` are the paper's (appendix A). `memory` is the
     number of keys of earlier steps that are used as further negatives. `ntp_fraction` of the unmasked positions carry
@@ -105,6 +108,8 @@ class TrainConfig:
     max_question_length: int = 128
     title_fraction: float = 0.5
     qa_fraction: float = 0.4
+    asking: str = "questions"
+    paraphrase_fraction: float = 0.0
     mix: tuple[float, ...] = ()
     cooldown_mix: tuple[float, ...] = ()
     hard_negatives: int = 0
@@ -179,7 +184,8 @@ class TrainConfig:
             raise ValueError(
                 "hard_negatives and memory must not be negative, and mine_every must be positive"
             )
-        for name in ("title_fraction", "qa_fraction", "ntp_fraction"):
+        _one_of("asking", self.asking, tuple(ASKING))
+        for name in ("title_fraction", "qa_fraction", "paraphrase_fraction", "ntp_fraction"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must be within [0, 1]")
         for mix in (self.mix, self.cooldown_mix):

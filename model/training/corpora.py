@@ -6,13 +6,13 @@ import hashlib
 import random
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.model.text.tokens import Encoded, FactTokenizer
 from colmlm.model.training.config import TrainConfig
 
@@ -104,7 +104,7 @@ def merged(corpora: Sequence[Corpus]) -> Corpus:
 
 
 def data_hash(documents: Iterable[AnnotatedDocument]) -> str:
-    """Computes a SHA-256 over every document's title, text and spans, in order."""
+    """Computes a SHA-256 over every document's title, text, spans and paraphrases, in order."""
     digest = hashlib.sha256()
     for document in documents:
         if document.title:
@@ -112,33 +112,54 @@ def data_hash(documents: Iterable[AnnotatedDocument]) -> str:
         digest.update(document.text.encode() + b"\0")
         for span in document.facts:
             digest.update(f"{span.start}:{span.end}:{span.question}\0".encode())
+            if span.answer and span.answer != span.value:
+                digest.update(f"{span.answer}\1".encode())
     return digest.hexdigest()
 
 
 def tokenise(documents: Sequence[AnnotatedDocument], tokenizer: FactTokenizer, config: TrainConfig) -> Corpus:
     """Tokenises the documents into a corpus in memory."""
-    shard = shard_of(documents, tokenizer, config.max_question_length, config.title_fraction)
+    shard = shard_of(documents, tokenizer, Tokenising.of(config))
     return Corpus((shard,), data_hash(documents))
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tokenising:
+    """The settings by which documents become tokens; the same settings give the same tokens."""
+
+    max_question_length: int
+    title_fraction: float
+    paraphrase_fraction: float
+
+    @staticmethod
+    def of(config: TrainConfig) -> Tokenising:
+        return Tokenising(
+            max_question_length=config.max_question_length,
+            title_fraction=config.title_fraction,
+            paraphrase_fraction=config.paraphrase_fraction,
+        )
+
+
 def shard_of(
-    documents: Iterable[AnnotatedDocument],
-    tokenizer: FactTokenizer,
-    max_question_length: int,
-    title_fraction: float,
+    documents: Iterable[AnnotatedDocument], tokenizer: FactTokenizer, settings: Tokenising
 ) -> TokenShard:
-    """Tokenises the documents. Whether one begins with its title depends on its id alone."""
+    """Tokenises the documents.
+
+    Whether one begins with its title depends on its id alone, and which of its spans are paraphrased on its id and
+    their places.
+    """
     ids, masked, questions = array("I"), bytearray(), array("I")
     positions, lengths, num_facts, asked = array("I"), array("q"), array("q"), array("q")
     for document in documents:
-        titled = random.Random(f"title/{document.external_id}").random() < title_fraction
-        encoded = tokenizer.document(document, with_title=titled)
+        titled = random.Random(f"title/{document.external_id}").random() < settings.title_fraction
+        said = spliced(document, settings.paraphrase_fraction)
+        encoded = tokenizer.document(said, with_title=titled)
         ids.extend(encoded.ids)
         masked.extend(encoded.masked)
         lengths.append(len(encoded))
         positions.extend(encoded.fact_positions)
         num_facts.append(len(encoded.fact_positions))
-        for question in _questions(document, encoded, tokenizer, max_question_length):
+        for question in _questions(document, encoded, tokenizer, settings.max_question_length):
             questions.extend(question)
             asked.append(len(question))
     kind = np.uint16 if tokenizer.vocabulary_size <= 1 << 16 else np.uint32
@@ -151,6 +172,22 @@ def shard_of(
         questions=np.array(questions, dtype=kind),
         question_starts=_starts(asked),
     )
+
+
+def spliced(document: AnnotatedDocument, fraction: float) -> AnnotatedDocument:
+    """Puts answers in place of values in a share of the spans that have one, as values that are looked up stand there.
+
+    Offsets stay those of the text.
+    """
+    if not fraction:
+        return document
+    rng = random.Random(f"paraphrase/{document.external_id}")
+
+    def said(span: FactSpan) -> FactSpan:
+        drawn = rng.random() < fraction
+        return replace(span, value=span.answer) if drawn and span.answer else span
+
+    return replace(document, facts=tuple(map(said, document.facts)))
 
 
 def _questions(

@@ -24,7 +24,7 @@ from colmlm.model.lm.checkpoint import tokenizer_digest
 from colmlm.model.lm.files import damaged, file_digest
 from colmlm.model.text.tokens import FactTokenizer
 from colmlm.model.training.config import TrainConfig
-from colmlm.model.training.corpora import Corpus, DataError, TokenShard, data_hash, shard_of
+from colmlm.model.training.corpora import Corpus, DataError, Tokenising, TokenShard, data_hash, shard_of
 
 SHARDS_FILE, SHARD_FILE = "shards.json", "shard.json"
 FORMAT = 1
@@ -36,24 +36,21 @@ class ShardError(DataError):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Made:
+class Made(Tokenising):
     """The settings that shards were made with; other settings give other tokens."""
 
     method: str
     space_inside: bool
     tokenizer_sha256: str
-    max_question_length: int
-    title_fraction: float
     format: int = FORMAT
 
     @classmethod
-    def of(cls, tokenizer: FactTokenizer, config: TrainConfig) -> Made:
+    def by(cls, tokenizer: FactTokenizer, config: TrainConfig) -> Made:
         return cls(
+            **asdict(Tokenising.of(config)),
             method=tokenizer.markup.method,
             space_inside=tokenizer.space_inside,
             tokenizer_sha256=tokenizer_digest(tokenizer),
-            max_question_length=config.max_question_length,
-            title_fraction=config.title_fraction,
         )
 
 
@@ -83,7 +80,7 @@ def build_shards(
     An interrupted build is continued: finished shards are kept if they hold the same documents with the same settings.
     Raises `ShardError` if they do not.
     """
-    made = Made.of(tokenizer, config)
+    made = Made.by(tokenizer, config)
     directory.mkdir(parents=True, exist_ok=True)
     reading, kept, records = iter(documents), 0, list[dict[str, Any]]()
     while chunk := list(islice(reading, per_shard)):
@@ -108,7 +105,7 @@ def open_shards(directory: Path, tokenizer: FactTokenizer, config: TrainConfig) 
     Raises `ShardError` for a damaged or unfinished folder, and for one of another tokenizer or other settings.
     """
     record = read_manifest(directory)
-    _same_making(directory, record["made"], Made.of(tokenizer, config))
+    _same_making(directory, record["made"], Made.by(tokenizer, config))
     for name, digest in record["shards"].items():
         _check_shard(directory / name, digest)
     return Corpus(tuple(_mapped(directory / name) for name in record["shards"]), record["built"]["sha256"])
@@ -133,7 +130,7 @@ def _write_shard(
     target: Path, documents: Sequence[AnnotatedDocument], tokenizer: FactTokenizer, made: Made
 ) -> dict[str, Any]:
     """Writes a shard whole or not at all; gives its description."""
-    shard = shard_of(documents, tokenizer, made.max_question_length, made.title_fraction)
+    shard = shard_of(documents, tokenizer, made)
     scratch = target.with_name(f".{target.name}")
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir()

@@ -15,16 +15,9 @@ from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.model.text.tokens import Encoded, FactTokenizer
 from colmlm.model.training.config import TrainConfig
 from colmlm.model.training.corpora import Corpus, DataError, merged, question_sequence
+from colmlm.model.training.forms import ASKING, QA_FORMS
 from colmlm.model.training.mining import Mined, confusable
 from colmlm.model.training.streams import DocumentPiece, Pieces, Quota, Stream, apportion
-
-QA_FORMS = (
-    "Question: {question}\nAnswer: ",
-    "Question: {question} Answer: ",
-    "Q: {question}\nA: ",
-    "{question}\n",
-    "{question} ",
-)
 
 Item = TypeVar("Item")
 Keys = Callable[[Sequence[Encoded]], list[NDArray[np.float32]]]
@@ -76,7 +69,11 @@ class _Phase:
 
 def question_answer(question: str, value: str, form: str = QA_FORMS[0]) -> AnnotatedDocument:
     """Makes a document that asks `question` and answers it with the fact `value`."""
-    lead = form.format(question=question)
+    return answered(form.format(question=question), value, question)
+
+
+def answered(lead: str, value: str, question: str) -> AnnotatedDocument:
+    """Makes a document of `lead`, which asks for the fact, and the fact `value`."""
     span = FactSpan(len(lead), len(lead) + len(value), value, question)
     return AnnotatedDocument("qa", lead + value, (span,))
 
@@ -171,7 +168,8 @@ class Steps:
                 query, is_qa = question_sequence(ids), False
                 if rng.random() < self.config.qa_fraction:
                     value = shard.value(drawn.place.document, fact)
-                    query, is_qa = self._asked(question, value, rng.choice(QA_FORMS)), True
+                    lead = ASKING[self.config.asking](question, rng)
+                    query, is_qa = self._asked(lead, value, question), True
                 pairs.append(Pair(at, position, len(sequences), query.fact_positions[0], question))
                 sequences.append(query)
                 scored.append(is_qa)
@@ -188,11 +186,11 @@ class Steps:
             for stream, kept in zip(streams, state["streams"], strict=True):
                 stream.restore(kept)
 
-    def _asked(self, question: str, value_ids: Sequence[int], form: str) -> Encoded:
+    def _asked(self, lead: str, value_ids: Sequence[int], question: str) -> Encoded:
         value = self.tokenizer.decode(value_ids)
         if self.tokenizer.space_inside:
             value = value.removeprefix(" ")
-        return self.tokenizer.document(question_answer(question, value, form))
+        return self.tokenizer.document(answered(lead, value, question))
 
     def _phase(self, name: str, begin: int, mix: Sequence[float]) -> _Phase:
         corpora = range(len(mix)) if mix else [len(self.corpora) - 1]

@@ -15,6 +15,7 @@ from colmlm.model.lm.base_models import WEIGHTS
 from colmlm.model.lm.checkpoint import load
 from colmlm.model.training.batches import JointBatch
 from colmlm.model.training.contrast import PairMemory, Pairs, pull_together
+from colmlm.model.training.losses import info_nce, same_question
 from colmlm.model.training.task import StepContext, StepMetrics
 from colmlm.model.training.trainer import Trainer
 from tests.model.training.processes import documents, joint_config
@@ -57,6 +58,24 @@ def test_the_gradient_of_micro_batches_is_that_of_the_batch(root: Path, micro: i
     for ours, theirs in zip(cut, whole, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
     assert max(g.abs().max() for g in whole) > 1e-2
+
+
+def test_caching_gives_the_gradient_of_the_plain_loss_over_all_pairs_at_once(root: Path):
+    """The plain loss is one graph: the whole batch in one forward, and InfoNCE over all of its pairs."""
+    settings = {"batch_documents": 20, "memory": 0, "ntp_fraction": 1.0, "max_length": 512}
+    batches, cached = gradients(trainer(root, "cached", micro_documents=2, **settings))
+    assert len(batches) == 10 and sum(b.num_pairs for b in batches) == 30
+    plain = trainer(root, "plain", **settings)
+    ((whole,),) = islice(plain.steps(0), 1)
+    plain.module.train()
+    summed, facts, queries = plain.module(
+        whole.rows, whole.scored_N, whole.targets_N, whole.facts_P, whole.queries_P
+    )
+    same = same_question(whole.questions_P, whole.questions_P, 0)
+    pairs = info_nce(facts, queries, facts, queries, 0, plain.config.temperature, same)
+    (summed / len(whole.targets_N) + 0.25 * pairs.mean()).backward()
+    for gradient, parameter in zip(cached, plain.module.parameters(), strict=True):
+        torch.testing.assert_close(gradient, parameter.grad, rtol=1e-4, atol=1e-6)
 
 
 def with_dropout(run: Trainer) -> Trainer:

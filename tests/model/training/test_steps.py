@@ -11,8 +11,9 @@ from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.model.text.tokens import FactTokenizer
 from colmlm.model.training.config import TrainConfig
 from colmlm.model.training.corpora import data_hash, tokenise
-from colmlm.model.training.steps import QA_FORMS, Step, Steps, hold_out, question_answer
-from tests.kb.corpora import PERU, numbered
+from colmlm.model.training.forms import QA_FORMS
+from colmlm.model.training.steps import Step, Steps, hold_out, question_answer
+from tests.kb.corpora import PERU, document, numbered
 from tests.tiny import byte_tokenizer
 
 CONFIG = TrainConfig(batch_documents=4, block=2, max_length=64)
@@ -98,6 +99,39 @@ def test_a_question_answer_document_holds_the_value_as_its_fact(form: str):
         (span,) = document.facts
         assert document.text[span.start : span.end] == value and document.text.endswith(value)
         assert question in document.text
+
+
+@pytest.mark.parametrize("asking", ["questions", "many"])
+def test_every_form_of_asking_ends_where_the_value_is_looked_up(tokenizer: FactTokenizer, asking: str):
+    made = steps(tokenizer, [PERU], qa_fraction=1.0, asking=asking, batch_documents=64, max_length=512)
+    for step in islice(made, 20):
+        for pair in step.pairs:
+            query = step.sequences[pair.query_sequence]
+            assert query.ids[pair.query_position] == tokenizer.fact and step.scored[pair.query_sequence]
+            assert not any(query.masked[: pair.query_position + 1])
+
+
+def test_spans_are_paraphrased_in_their_share_wherever_there_is_an_answer(tokenizer: FactTokenizer):
+    spans = [("Lima", "Where?"), ("1535", "When?")]
+    texts = [document(f"d{n}", "Of ", spans[0], " in ", spans[1], " it is.") for n in range(60)]
+    answers = [replace(d, facts=(replace(d.facts[0], answer="the city of Lima"), d.facts[1])) for d in texts]
+    values = {}
+    for fraction in (0.0, 0.5, 1.0):
+        config = replace(CONFIG, paraphrase_fraction=fraction, max_length=512)
+        corpus = tokenise(answers, tokenizer, config)
+        (shard,) = corpus.shards
+        said = [[tokenizer.decode(shard.value(n, 2 * n + i)).strip() for i in (0, 1)] for n in range(60)]
+        assert {second for _, second in said} == {"1535"}
+        values[fraction] = [first for first, _ in said]
+        whole, facts = shard.piece(0, 0, int(shard.starts[1]))
+        assert [whole.ids[p] for p in whole.fact_positions] == [tokenizer.fact] * len(facts)
+        assert (
+            tokenizer.decode([i for i, m in zip(whole.ids, whole.masked, strict=True) if not m])
+            == "Of in it is."
+        )
+    assert set(values[0.0]) == {"Lima"} and set(values[1.0]) == {"the city of Lima"}
+    assert 15 < values[0.5].count("Lima") < 45
+    assert data_hash(answers) != data_hash(texts)
 
 
 def test_the_decoders_query_position_follows_the_question_as_a_prompt_does(tokenizer: FactTokenizer):
