@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from colmlm.cli.annotation.asked import drawn, some, split
 from colmlm.cli.annotation.tuning import (
     Epochs,
     Name,
@@ -27,15 +27,12 @@ from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import AsJson, DryRun, MaxMinutes, NewDirectory, examples, finite
 from colmlm.cli.output import print_json, print_table, progress, say
 from colmlm.kb.corpus.format import AnnotatedDocument
-from colmlm.kb.corpus.squad import read_questions, read_squad
-from colmlm.model.reader.config import READER_PRESETS, ReaderConfig
+from colmlm.kb.corpus.squad import read_squad
+from colmlm.model.reader.config import READER_PRESETS
 
 if TYPE_CHECKING:
-    from colmlm.model.reader.examples import ReaderExample, ReaderExamples
     from colmlm.model.reader.measure import ReaderMeasures
     from colmlm.model.reader.training import ReaderTask
-
-CURVE_QUESTIONS = 300
 
 app = typer.Typer(
     help="Train, release and measure the reader, which finds the answer to a question in passages.",
@@ -92,15 +89,15 @@ def train(
     from colmlm.model.reader.training import ReaderTask
 
     config = changed(READER_PRESETS[preset](), settings, epochs, max_minutes)
-    learnt, kept_back = _split(_documents(squad or []), held_out)
-    drawn = _drawn(squad or [], learnt, config)
-    measured = list(_drawn(squad or [], kept_back, config).plain()) if kept_back else []
+    learnt, kept_back = split(_documents(squad or []), held_out)
+    examples = drawn(squad or [], learnt, config)
+    measured = list(drawn(squad or [], kept_back, config).plain()) if kept_back else []
     with Runtime.from_environment() as runtime:
-        task = ReaderTask(config, drawn, runtime.settings.home / "models", name or out.name, start)
+        task = ReaderTask(config, examples, runtime.settings.home / "models", name or out.name, start)
         if dry_run:
             _foretell(task, as_json)
             return
-        tune(trained(task, out, _some(measured), every), task)
+        tune(trained(task, out, some(measured), every), task)
     report(out, as_json)
 
 
@@ -142,10 +139,10 @@ def evaluate(
     from colmlm.model.reader.reader import ExtractiveReader
 
     config = READER_PRESETS[ReaderPreset.minilm]()
-    drawn = _some(list(_drawn(squad or [], _documents(squad or []), config).plain()), questions)
+    asked = some(list(drawn(squad or [], _documents(squad or []), config).plain()), questions)
     with Runtime.from_environment() as runtime, progress("passages") as update:
         model = ExtractiveReader.load(reader_at(runtime.user, reader), runtime.settings.home / "models")
-        measured = {how: measure(model, some, update) for how, some in forms(drawn).items()}
+        measured = {how: measure(model, those, update) for how, those in forms(asked).items()}
     if as_json:
         print_json({how: asdict(figures) for how, figures in measured.items()})
     else:
@@ -154,54 +151,6 @@ def evaluate(
 
 def _documents(squad: list[Path]) -> list[AnnotatedDocument]:
     return [document for path in squad for document in readable(read_squad(path))]
-
-
-def _split(
-    documents: list[AnnotatedDocument], share: float
-) -> tuple[list[AnnotatedDocument], list[AnnotatedDocument]]:
-    """Splits the documents into those to train on and those of a share of the titles, drawn at random.
-
-    A document without a title counts as one by itself.
-    """
-    from colmlm.model.training.steps import hold_out
-
-    titles = sorted({_title(document) for document in documents})
-    kept_back = set(hold_out(titles, round(share * len(titles)))[1])
-    return (
-        [document for document in documents if _title(document) not in kept_back],
-        [document for document in documents if _title(document) in kept_back],
-    )
-
-
-def _title(document: AnnotatedDocument) -> str:
-    return document.title or document.external_id
-
-
-def _drawn(squad: list[Path], documents: list[AnnotatedDocument], config: ReaderConfig) -> ReaderExamples:
-    """Makes examples of what the files ask about these documents."""
-    from colmlm.model.reader.examples import ReaderExamples, ReaderQuestion
-
-    numbers = {document.external_id: number for number, document in enumerate(documents)}
-    asked = [
-        ReaderQuestion(numbers[one.document], one.question, *one.place)
-        for path in squad
-        for one in read_questions(path)
-        if one.document in numbers and one.place is not None
-    ]
-    if not asked:
-        raise typer.BadParameter("no questions with answers; name a file with --squad.")
-    return ReaderExamples(documents, asked, config)
-
-
-def _some(examples: Sequence[ReaderExample], questions: int | None = CURVE_QUESTIONS) -> list[ReaderExample]:
-    """Draws the examples of so many questions, in their order."""
-    from colmlm.model.training.steps import hold_out
-
-    asked = list(dict.fromkeys(example.question for example in examples))
-    if questions is None or questions >= len(asked):
-        return list(examples)
-    chosen = set(hold_out(asked, questions)[1])
-    return [example for example in examples if example.question in chosen]
 
 
 def _foretell(task: ReaderTask, as_json: bool) -> None:

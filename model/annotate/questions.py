@@ -33,6 +33,8 @@ from colmlm.model.lm.language_model import length_groups
 from colmlm.model.text.markup import STANDARD
 from colmlm.model.text.tokens import FactTokenizer
 
+BATCH_TOKENS = 16_384
+
 __all__ = ["GeneratedQuestion", "QuestionGenerator", "SpannedText"]
 
 
@@ -62,7 +64,7 @@ class _Row:
 class QuestionGenerator:
     """Writes questions, greedily. `batch_tokens` bounds the tokens that a batch of rows keeps in its cache."""
 
-    def __init__(self, loaded: Loaded, *, batch_tokens: int = 16384) -> None:
+    def __init__(self, loaded: Loaded, *, batch_tokens: int = BATCH_TOKENS) -> None:
         reading = loaded.config.reading
         self.config, self.model, self.device = loaded.config, loaded.model, loaded.device
         self.tokenizer = FactTokenizer.load(loaded.tokenizer_file, markup=STANDARD)
@@ -73,13 +75,15 @@ class QuestionGenerator:
         self.breaks = {
             token: breaks
             for token in range(self.tokenizer.vocabulary_size)
-            if (breaks := self.tokenizer.bytes_of(token).count(b"\n"))
+            if (breaks := self.tokenizer.decode([token]).count("\n"))
         }
 
     @classmethod
-    def load(cls, path: Path, cache: Path, *, precision: str = "auto") -> Self:
+    def load(
+        cls, path: Path, cache: Path, *, precision: str = "auto", batch_tokens: int = BATCH_TOKENS
+    ) -> Self:
         """Loads an annotator's directory; `cache` holds base models. Raises `CheckpointError` and `BaseNotFound`."""
-        return cls(load(path, QUESTIONS, cache, precision=precision))
+        return cls(load(path, QUESTIONS, cache, precision=precision), batch_tokens=batch_tokens)
 
     def questions(
         self, text: str, spans: Sequence[Span], title: str | None = None

@@ -60,9 +60,14 @@ class QuestionTask(TunerTask[QuestionSequence]):
     config: QuestionConfig
 
     def __init__(
-        self, config: QuestionConfig, documents: Sequence[AnnotatedDocument], cache: Path, name: str
+        self,
+        config: QuestionConfig,
+        documents: Sequence[AnnotatedDocument],
+        cache: Path,
+        name: str,
+        start: Path | None = None,
     ) -> None:
-        super().__init__(config, cache, name)
+        super().__init__(config, cache, name, start)
         self.module = QuestionNet(self.model)
         tokenizer = FactTokenizer.load(self.source / "tokenizer.json", markup=STANDARD)
         self._take(list(examples(tokenizer, documents, config)), len(documents))

@@ -54,7 +54,8 @@ _RUNNING = (
     "Note: {statement} ",
     "Complete the sentence: {statement} ",
 )
-_KINDS = ((_ASKED, 0.4), (_CHATS, 0.2), (_KEYWORDS, 0.2), (_RUNNING, 0.2))
+_KINDS = (_ASKED, _CHATS, _KEYWORDS, _RUNNING)
+_SHARES = (0.4, 0.2, 0.2, 0.2)
 
 
 def _sentence(question: str) -> str | None:
@@ -72,9 +73,8 @@ def one_of_questions(question: str, rng: random.Random) -> str:
 
 def one_of_many(question: str, rng: random.Random) -> str:
     """Puts the question in one of thirty forms: two fifths as questions, the others in equal parts."""
-    kinds, shares = zip(*_KINDS, strict=True)
-    (forms,) = rng.choices(kinds, shares)
-    return _put(rng.choice(forms), question) or rng.choice(_ASKED).format(question=question)
+    (kind,) = rng.choices(_KINDS, _SHARES)
+    return _put(rng.choice(kind), question) or rng.choice(_ASKED).format(question=question)
 
 
 ASKING: Mapping[str, Callable[[str, random.Random], str]] = {
@@ -85,7 +85,7 @@ ASKING: Mapping[str, Callable[[str, random.Random], str]] = {
 
 def forms() -> Sequence[str]:
     """Lists all forms of `many`."""
-    return [form for kind, _ in _KINDS for form in kind]
+    return [form for kind in _KINDS for form in kind]
 
 
 def _put(form: str, question: str) -> str | None:
