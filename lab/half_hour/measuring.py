@@ -49,11 +49,10 @@ def measure(place: Place) -> Path:
         "released": place.run(f"released/{CO_LMLM}"),
     }
     written = [one for path in sorted(place.run("questions").glob("dev-*")) for one in annotated(path)]
-    figures = {
-        name: recalls(load(path, place.cache), documents, written)
-        | read(load(path, place.cache), [load(place.before(STANDARD), place.cache)], place)
-        for name, path in runs.items()
-    }
+    standard, figures = load(place.before(STANDARD), place.cache), {}
+    for name, path in runs.items():
+        checkpoint = load(path, place.cache)
+        figures[name] = recalls(checkpoint, documents, written) | read(checkpoint, [standard], place)
     return _kept(place, "measure", figures)
 
 

@@ -26,6 +26,7 @@ def co_lmlm(sizes: Sizes) -> TrainConfig:
         learning_rate=3e-4,
         weight_decay=0.01,
         batch_documents=sizes.batch,
+        block=min(4, sizes.batch),
         micro_documents=sizes.micro,
         qa_fraction=0.5,
         asking="many",

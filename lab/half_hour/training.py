@@ -60,7 +60,8 @@ def train_generator(place: Place) -> Path:
         smollm2_135m(), batch=32, learning_rate=3e-4, max_seconds=sizes.generator_minutes * 60, epochs=2
     )
     if sizes.generator_steps is not None:
-        config = replace(config, batch=4, epochs=sizes.generator_steps * 4 / len(documents))
+        batch = min(4, sizes.batch)
+        config = replace(config, batch=batch, epochs=sizes.generator_steps * batch / len(documents))
     task = QuestionTask(config, documents, place.cache, QUESTIONS, place.before(GENERATOR))
     with shown() as show:
         for metrics in task.run(place.run(QUESTIONS), save_seconds=SAVE_SECONDS):
