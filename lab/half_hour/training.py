@@ -46,7 +46,8 @@ def train_reader(place: Place) -> Path:
         config = replace(config, epochs=sizes.reader_steps * config.batch / len(examples.asked))
     config = replace(config, max_seconds=sizes.reader_minutes * 60)
     task = ReaderTask(config, examples, place.cache, READER)
-    curve = some(list(drawn([place.squad], kept_back, config).plain()))[: 20 if sizes.reader_steps else None]
+    curve = list(drawn([place.squad], kept_back, config).plain()) if kept_back else []
+    curve = some(curve)[: 20 if sizes.reader_steps else None]
     with shown() as show:
         for metrics in trained(task, place.run(READER), curve, _CURVE):
             show(metrics, task.num_steps)
