@@ -86,6 +86,7 @@ TINY = replace(
     writers=1,
     asked=2,
     cache_tokens=4096,
+    questions_minutes=10.0,
     batch=2,
     micro=1,
     steps=2,

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from colmlm.kb import interpreter
-from colmlm.kb.answers.reading import Passage
+from colmlm.kb.answers.reading import Reader
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, to_record
 from colmlm.lab.half_hour.places import DEV, MARKED, Place
 from colmlm.lab.half_hour.runs import QUESTIONS, READER, SCRATCH, co_lmlm, scratch
@@ -21,7 +21,7 @@ from colmlm.lab.half_hour.texts import annotated
 from colmlm.model.annotate.checks import review
 from colmlm.model.annotate.questions import QuestionGenerator, SpannedText
 from colmlm.model.reader.reader import ExtractiveReader
-from colmlm.model.reader.windows import sentences_of, usual_window
+from colmlm.model.reader.verification import DocumentVerifier, Verifier
 from colmlm.model.training.shards import build_shards
 from colmlm.model.training.start import tokenizer_of
 
@@ -75,8 +75,8 @@ def write_share(place: Place, share: int, of: int) -> None:
 class Writer:
     """Writes questions until an instant of the monotonic clock; keeps those that lead the reader back to their span."""
 
-    def __init__(self, generator: QuestionGenerator, reader: ExtractiveReader, until: float) -> None:
-        self.generator, self.reader, self.until = generator, reader, until
+    def __init__(self, generator: QuestionGenerator, reader: Reader, until: float) -> None:
+        self.generator, self.verifier, self.until = generator, Verifier(reader), until
 
     def write(self, documents: Sequence[AnnotatedDocument], path: Path) -> None:
         """Appends the documents with their questions, beginning after those that the file holds."""
@@ -106,26 +106,22 @@ class Writer:
             }
             facts = tuple(found.get(fact.start, fact) for fact in document.facts)
             sound = {fact.start: fact for fact in review(replace(document, facts=facts)).document.facts}
-            kept = (
-                self._kept(document, sound[fact.start])
-                if fact.start in found and fact.start in sound
-                else fact
-                for fact in document.facts
+            verified = self.verifier.of(document)
+            yield replace(
+                document,
+                facts=tuple(
+                    _kept(sound[fact.start], verified)
+                    if fact.start in found and fact.start in sound
+                    else fact
+                    for fact in document.facts
+                ),
             )
-            yield replace(document, facts=tuple(kept))
 
-    def _kept(self, document: AnnotatedDocument, fact: FactSpan) -> FactSpan:
-        """Takes a question back where the reader, asked it in the fact's window, finds another span or none."""
-        if fact.question is None:
-            return fact
-        start, end = usual_window(sentences_of(document.text), (fact.start, fact.end))
-        passage = Passage(document.title or "", document.text[start:end])
-        (reading,) = self.reader.read(fact.question, [passage])
-        if reading.margin > 0:
-            first, last, _ = reading.spans[0]
-            if start + first < fact.end and fact.start < start + last:
-                return fact
-        return replace(fact, question=None, answer=None)
+
+def _kept(fact: FactSpan, verified: DocumentVerifier) -> FactSpan:
+    """Takes a question back that does not lead the reader to its fact."""
+    is_good = fact.question is None or verified(fact) is None
+    return fact if is_good else replace(fact, question=None, answer=None)
 
 
 def _unasked(document: AnnotatedDocument) -> AnnotatedDocument:

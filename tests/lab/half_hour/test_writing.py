@@ -25,7 +25,7 @@ class Finding:
     def read(self, question: str, windows: list[Passage]) -> list[PassageReading]:
         places = [(window.text.find(self.words), window) for window in windows]
         return [
-            PassageReading(((at, at + len(self.words), 1.0),) if at >= 0 else (), 0.0) for at, _ in places
+            PassageReading(((at, at + len(self.words), 9.0),) if at >= 0 else (), 0.0) for at, _ in places
         ]
 
 
