@@ -10,16 +10,14 @@
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from colmlm.kb.answers.candidates import BY_KEY, CandidateSentence, candidates
-from colmlm.kb.answers.confidence import PlaceEvidence
-from colmlm.kb.answers.reading import JudgedReader, Passage, PassageReading
+from colmlm.kb.answers.places import ReadPlace, read_places, weigh
+from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.answers.records import NEAREST, Answer, NearbyPassage, SaidFact
-from colmlm.kb.answers.windows import FactInWindow, SaidWindow, unchanged, windows
+from colmlm.kb.answers.windows import SaidWindow, unchanged, windows
 from colmlm.kb.errors import InvalidQuery, NoActiveKeyset
 from colmlm.kb.facts.reading import get_fact
 from colmlm.kb.log import audit
@@ -30,29 +28,6 @@ from colmlm.kb.lookup.searchable import SearchableStore
 WINDOWS = 4  # read for a question
 ATTEMPTS = 5
 MAX_QUESTION = 2_000  # characters
-
-_WORD = re.compile(r"\w+")
-
-
-@dataclass(frozen=True, slots=True)
-class ReadPlace:
-    """A span of a window, the facts it overlaps, and what the reader and the search make of it."""
-
-    window: SaidWindow
-    candidate: CandidateSentence
-    rank: int
-    start: int
-    end: int
-    margin: float
-    facts: tuple[FactInWindow, ...]
-
-    @property
-    def text(self) -> str:
-        return self.window.text[self.start : self.end]
-
-    @property
-    def is_dead(self) -> bool:
-        return any(fact.version is None for fact in self.facts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +53,7 @@ class Answering:
         near = self._near(question)
         for _ in range(ATTEMPTS):
             found, read = self._windows(question, near)
-            places = self._read(question, found, read)
+            places = read_places(self.reader, question, found, read)
             with self.kb.sessions() as session:
                 seq = audit.head_seq(session)
                 now = windows(session, [one.sentence_id for one in found])
@@ -97,7 +72,7 @@ class Answering:
 
     def places(self, question: str) -> list[ReadPlace]:
         """Gives every place that an answer could come from, best first, without deciding on any."""
-        return self._read(question, *self._windows(question, self._near(question)))
+        return read_places(self.reader, question, *self._windows(question, self._near(question)))
 
     def nearest_fact(self, question: str, *, threshold: float | None = None) -> Answer:
         """Answers as the paper does: with the value of the fact nearest to the question's query, by its key alone.
@@ -134,20 +109,6 @@ class Answering:
             read = windows(session, [one.sentence_id for one in found])
         return [one for one in found if one.sentence_id in read], read
 
-    def _read(
-        self, question: str, found: Sequence[CandidateSentence], read: Mapping[int, SaidWindow]
-    ) -> list[ReadPlace]:
-        if not found:
-            return []
-        ordered = [read[one.sentence_id] for one in found]
-        readings = self.reader.read(question, [Passage(one.title, one.text) for one in ordered])
-        places = [
-            place
-            for rank, (candidate, window, reading) in enumerate(zip(found, ordered, readings, strict=True))
-            for place in _places(window, candidate, rank, reading)
-        ]
-        return best_first(places, self.reader.confidence.search)
-
     def _decided(
         self,
         question: str,
@@ -183,52 +144,6 @@ def _check(question: str, threshold: float) -> None:
         raise InvalidQuery(f"the question has {len(question):,} characters, more than {MAX_QUESTION:,}")
     if not 0 <= threshold <= 1:
         raise InvalidQuery(f"the threshold {threshold} is not a probability, from 0 to 1")
-
-
-def _places(
-    window: SaidWindow, candidate: CandidateSentence, rank: int, reading: PassageReading
-) -> list[ReadPlace]:
-    return [
-        ReadPlace(window, candidate, rank, start, end, logit - reading.none, facts)
-        for start, end, logit in reading.spans
-        if (facts := window.overlapping(start, end))
-    ]
-
-
-def best_first(places: Sequence[ReadPlace], search: float) -> list[ReadPlace]:
-    """Orders places by the reader's margin, and by the search's score with this weight."""
-    return sorted(places, key=lambda one: -(one.margin + search * one.candidate.score))
-
-
-def weigh(question: str, places: Sequence[ReadPlace]) -> PlaceEvidence:
-    """Weighs the first of the places, which are best first, against all that were read, live and dead alike."""
-    place = places[0]
-    text = _plain(place.text)
-    others = [one.margin for one in places if not _same(text, _plain(one.text))]
-    top = max(one.margin for one in places)
-    total = sum(math.exp(one.margin - top) for one in places)
-    same = sum(math.exp(one.margin - top) for one in places if _plain(one.text) == text)
-    asked = set(_WORD.findall(question.casefold()))
-    heard = set(_WORD.findall(f"{place.window.title} {place.window.text}".casefold()))
-    return PlaceEvidence(
-        margin=place.margin,
-        lead=place.margin - max(others, default=place.margin - 10.0),
-        share=same / total,
-        nearness=place.candidate.nearness,
-        words=place.candidate.words,
-        rank=float(place.rank),
-        heard=len(asked & heard) / max(1, len(asked)),
-        length=min(60.0, float(len(place.text))),
-    )
-
-
-def _plain(text: str) -> str:
-    return " ".join(_WORD.findall(text.casefold()))
-
-
-def _same(text: str, other: str) -> bool:
-    """Tells whether one text is part of the other, as nested spans of one place are."""
-    return f" {text} " in f" {other} " or f" {other} " in f" {text} "
 
 
 def _passage(candidate: CandidateSentence, window: SaidWindow) -> NearbyPassage:

@@ -17,7 +17,8 @@ from colmlm.kb.errors import PlanTooLarge, PlanUnderWay
 from colmlm.kb.facts.edits import IS_LIVE
 from colmlm.kb.forgetting.checks import CheckTarget, Questioner, ask, build, evenly
 from colmlm.kb.forgetting.equivalents import Texts, same_place, same_question
-from colmlm.kb.forgetting.records import Collateral, Drift, ForgetPlan, Successor
+from colmlm.kb.forgetting.records import READ, Collateral, Drift, ForgetPlan, Successor, Survivor
+from colmlm.kb.forgetting.survivors import ReadThrough, SurvivorSearch
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keysets import Ids, Vectors
 from colmlm.kb.keys.keyspace import KeySpace
@@ -154,6 +155,42 @@ def collateral(
     return Collateral(len(theirs.fact_ids), displaced, used[0], used[1])
 
 
+@dataclass(frozen=True, slots=True)
+class Related:
+    """Facts that say the same as selected ones, facts that answer their questions otherwise, and what was read."""
+
+    equivalents: tuple[int, ...]
+    conflicting: tuple[int, ...]
+    read: ReadThrough | None
+
+    def survivors(self, session: Session, gone: Sequence[int]) -> tuple[Survivor, ...]:
+        return () if self.read is None else self.read.survivors(session, gone)
+
+
+def find_related(
+    kb: SearchableStore,
+    base: PlannedBase,
+    selected: Sequence[int],
+    questioner: Questioner,
+    radius: float,
+    most: int,
+    reading: SurvivorSearch | None,
+) -> Related:
+    """Finds them by value and nearness of keys and, with `reading`, by having the whole base read."""
+    asked = ask_for(base, selected, questioner, most)
+    found, conflicting = find_equivalents(base, selected, asked, radius)
+    if reading is None:
+        return Related(tuple(found), tuple(conflicting), None)
+    with kb.sessions() as session:
+        target = CheckTarget.read(session, base.keyset, selected, [], most)
+    read = reading.read(base.keyset, target)
+    with kb.sessions() as session:
+        survivors = read.survivors(session, selected)
+    saying = {fact_id for one in survivors if one.says != "other" for fact_id in one.fact_ids}
+    equivalents = {*found, *saying} - set(selected)
+    return Related(tuple(sorted(equivalents)), tuple(sorted(set(conflicting) - equivalents)), read)
+
+
 @contextmanager
 def _alone() -> Iterator[None]:
     """Lets one caller at a time in a process work with all keys in memory. Raises `PlanUnderWay` for another."""
@@ -184,11 +221,12 @@ def draw_up(
     policy: str,
     most: int,
     largest: int | None = None,
+    reading: SurvivorSearch | None = None,
 ) -> ForgetPlan:
     """Makes the plan for the facts that `select_them` gives, without storing it: it has no run and no digest yet.
 
-    That holds all live keys in memory. Raises `PlanUnderWay` where this process makes another plan, and
-    `PlanTooLarge` where more facts are live than `largest`.
+    That holds all live keys in memory. With `reading` equivalents are also found by reading. Raises `PlanUnderWay`
+    where this process makes another plan, and `PlanTooLarge` where more facts are live than `largest`.
     """
     with kb.sessions() as session:
         _require_room(session, largest)
@@ -199,26 +237,27 @@ def draw_up(
         base = PlannedBase.read(session)
     questioner.require(base.keyset)
     near = base.keyset.threshold if radius is None else radius
-    found: list[int] = []
-    conflicting: list[int] = []
+    related = Related((), (), None)
     if equivalents != "exclude":
-        asked = ask_for(base, selected, questioner, most)
-        found, conflicting = find_equivalents(base, selected, asked, near)
-    chosen = sorted({*selected, *found}) if equivalents == "include" else selected
+        related = find_related(kb, base, selected, questioner, near, most, reading)
+    chosen = sorted({*selected, *related.equivalents}) if equivalents == "include" else selected
     asked = ask_for(base, chosen, questioner, most)
     with kb.sessions() as session:
         touched = collateral(session, base, chosen, asked, questioner, most)
-        target = CheckTarget.read(session, base.keyset, chosen, found, most)
+        target = CheckTarget.read(session, base.keyset, chosen, related.equivalents, most)
+        survivors = related.survivors(session, chosen)
     now = build(target, base.keyset, questioner)
     before, _ = ask(kb, base.keyset.checkpoint_id, now, target.fact_ids)
+    if related.read is not None:
+        before[READ], _ = related.read.rates(target.fact_ids)
     return ForgetPlan(
         run_id=0,
         policy=policy,
         fact_ids=tuple(chosen),
         selected=len(selected),
-        equivalents=tuple(found),
+        equivalents=related.equivalents,
         included=equivalents == "include",
-        conflicting=tuple(conflicting),
+        conflicting=related.conflicting,
         successors=successors(base, chosen, asked, policy),
         affected=asked.affected,
         previewed=len(asked.fact_ids),
@@ -232,6 +271,8 @@ def draw_up(
         planned_seq=planned_seq,
         before=before,
         selector_digest="",
+        read=0 if related.read is None else len(related.read.read),
+        survivors=survivors,
     )
 
 

@@ -19,6 +19,7 @@ LEVELS = (
     "not retrievable, and out of the index of the process that checked",
 )
 SAMPLE = 500
+READ = "read"  # the class of checks that are asked of the whole base with words and reader
 
 
 class Planning(OnRecord, total=False):
@@ -91,6 +92,30 @@ OUTCOMES = ("leaks", "value_leaks", "wrong_neighbours", "abstained", "no_match")
 
 
 @dataclass(frozen=True, slots=True)
+class Survivor:
+    """A place outside the set that would still answer the question of a forgotten fact, by live facts that it touches.
+
+    `document_id`, `start` and `end` say where; None of a fact without a document. `says` is "same" where it says the
+    value in some wording, "longer" where it holds it, and "other" where by the reader's judgement alone it answers:
+    with a wording that no rule knows, or with another value. `score` is the probability that it would be said with all
+    of the set gone; None of a fact that overlaps a forgotten one, which no answer says any more but a lookup by key
+    gives.
+    """
+
+    asked_fact_id: int
+    fact_ids: tuple[int, ...]
+    document_id: int | None
+    start: int | None
+    end: int | None
+    says: str
+    score: float | None
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> Self:
+        return cls(**{**stored, "fact_ids": tuple(stored["fact_ids"])})
+
+
+@dataclass(frozen=True, slots=True)
 class ForgetPlan:
     """What forgetting a set of facts would do. `fact_ids` are the facts to forget, with `equivalents` if `included`.
 
@@ -120,6 +145,8 @@ class ForgetPlan:
     planned_seq: int
     before: Mapping[str, Rates]
     selector_digest: str
+    read: int = 0
+    survivors: tuple[Survivor, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Gives the plan for JSON, without what the run's own row holds."""
@@ -134,6 +161,7 @@ class ForgetPlan:
             "successors": tuple(Successor(**successor) for successor in stored["successors"]),
             "collateral": Collateral(**stored["collateral"]),
             "before": {name: Rates(**rates) for name, rates in stored["before"].items()},
+            "survivors": tuple(map(Survivor.from_json, stored.get("survivors", ()))),
         }
         return cls(**parts, **of_the_row)
 
@@ -147,7 +175,8 @@ class Verification:
 
     `still_live` and `keys_in_index` count facts and keys of the run that should not be there; with the policy
     "abstain" keys stay in the index on purpose (`tombstones`). `level` is 0 where it does not hold, 1 where no
-    check got a forgotten fact, 2 where its keys are also out of the index of the process that checked.
+    check got a forgotten fact, 2 where its keys are also out of the index of the process that checked. `read` questions
+    were read in the whole base (0: without a reader), and `survivors` still answer them.
     """
 
     at: str
@@ -161,6 +190,8 @@ class Verification:
     keys_in_index: int
     leaked: tuple[int, ...]
     level: int
+    read: int = 0
+    survivors: tuple[Survivor, ...] = ()
 
     @property
     def holds(self) -> bool:
@@ -169,7 +200,8 @@ class Verification:
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Self:
         probes = {name: Rates(**rates) for name, rates in stored["probes"].items()}
-        return cls(**{**stored, "probes": probes, "leaked": tuple(stored["leaked"])})
+        survivors = tuple(map(Survivor.from_json, stored.get("survivors", ())))
+        return cls(**{**stored, "probes": probes, "leaked": tuple(stored["leaked"]), "survivors": survivors})
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.errors import ForgetRunNotFound, ForgetRunState, InvalidSelector, KeysetMismatch, PlanStale
 from colmlm.kb.facts import edits as facts
 from colmlm.kb.facts import quotations, reading, suppression
@@ -26,6 +27,7 @@ from colmlm.kb.facts.records import Edit, FactRecord
 from colmlm.kb.forgetting import plan as forget_plan
 from colmlm.kb.forgetting.checks import Questioner
 from colmlm.kb.forgetting.records import SAMPLE, Drift, ForgetPlan, RunRecord, Verification
+from colmlm.kb.forgetting.survivors import SurvivorSearch
 from colmlm.kb.forgetting.verification import verify
 from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.log import audit
@@ -50,19 +52,23 @@ class Forgetting:
         self,
         kb: SearchableStore,
         encoder: Encoder | None = None,
+        reader: JudgedReader | None = None,
         *,
         sample: int = SAMPLE,
         largest: int | None = None,
         on_questions: Callable[[int, int | None], None] | None = None,
+        on_read: Callable[[int, int | None], None] | None = None,
     ) -> None:
         """Takes limits: `sample` is how many facts and questions are previewed and checked at most; all are forgotten.
 
-        `largest` is how many live facts a base may have for a plan to be made in this process (None: any number).
-        `on_questions` is called with the number of questions that are encoded.
+        With a reader, questions are also asked of the whole base as if the facts were gone. `largest` is how many live
+        facts a base may have for a plan to be made in this process (None: any number). `on_questions` is called with
+        the number of questions that are encoded, `on_read` with the number that are read, and of how many.
         """
         self.kb = kb
         self.sample, self.largest = sample, largest
         self._questioner = Questioner(encoder, on_questions)
+        self._reading = None if reader is None else SurvivorSearch(kb, self._questioner, reader, on_read)
 
     def plan(
         self,
@@ -95,6 +101,7 @@ class Forgetting:
                 policy=policy,
                 most=self.sample,
                 largest=self.largest,
+                reading=self._reading,
             )
         )
         return self._store(drawn, selector, who, reason)
@@ -155,7 +162,9 @@ class Forgetting:
         """Asks for the forgotten facts with every check there is and with these `questions`, and stores the outcome."""
         with self.kb.sessions() as session:
             plan = plan_of(get_run(session, run_id, "applied", "erased"))
-        found = self._on_one_keyset(lambda: verify(self.kb, plan, self._questioner, questions, self.sample))
+        found = self._on_one_keyset(
+            lambda: verify(self.kb, plan, self._questioner, questions, self.sample, self._reading)
+        )
         self._keep(run_id, found)
         return found
 

@@ -11,7 +11,8 @@ from sqlalchemy import func, select
 
 from colmlm.kb.facts.edits import IS_LIVE
 from colmlm.kb.forgetting.checks import CheckTarget, Questioner, ask, build
-from colmlm.kb.forgetting.records import ForgetPlan, Verification
+from colmlm.kb.forgetting.records import READ, ForgetPlan, Survivor, Verification
+from colmlm.kb.forgetting.survivors import SurvivorSearch
 from colmlm.kb.keys import keysets
 from colmlm.kb.tables import FactKeyRow, FactVersionRow, TombstoneRow
 
@@ -20,9 +21,17 @@ if TYPE_CHECKING:
 
 
 def verify(
-    kb: SearchableStore, plan: ForgetPlan, questioner: Questioner, given: Sequence[str], most: int
+    kb: SearchableStore,
+    plan: ForgetPlan,
+    questioner: Questioner,
+    given: Sequence[str],
+    most: int,
+    reading: SurvivorSearch | None = None,
 ) -> Verification:
-    """Asks for the facts of an applied plan, with checks made from them and with the `given` questions."""
+    """Asks for the facts of an applied plan, with checks made from them and with the `given` questions.
+
+    With `reading` their questions are read in the whole base, too.
+    """
     seq = kb.lookups.catch_up()
     indexed = kb.searcher.current().index.ids
     ids = list(plan.fact_ids)
@@ -44,6 +53,13 @@ def verify(
             select(func.count()).select_from(TombstoneRow).where(TombstoneRow.fact_id == func.any(ids))
         )
     rates, leaked = ask(kb, keyset.checkpoint_id, build(target, keyset, questioner, given), target.fact_ids)
+    read, survivors = 0, tuple[Survivor, ...]()
+    if reading is not None:
+        through = reading.read(keyset, target)
+        read, rates[READ], found = len(through.read), *through.rates(target.fact_ids)
+        leaked = tuple(sorted({*leaked, *found}))
+        with kb.sessions() as session:
+            survivors = through.survivors(session, target.fact_ids)
     in_index = int(np.isin(np.array(key_ids, dtype=np.int64), indexed).sum())
     return Verification(
         at=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -57,6 +73,8 @@ def verify(
         keys_in_index=in_index,
         leaked=leaked,
         level=level(bool(leaked or still_live), in_index),
+        read=read,
+        survivors=survivors,
     )
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from colmlm.kb.answers.answering import Answering, ReadPlace
+from colmlm.kb.answers.answering import Answering
 from colmlm.kb.answers.candidates import BY_KEY, WEIGHT_OF_WORDS, candidates, sentences_of
+from colmlm.kb.answers.places import ReadPlace
 from colmlm.kb.facts.records import FactRecord
 
 BY_THE_KEY, BY_KEY_AND_WORDS, READ = "key", "key and words", "reader"

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from colmlm.kb.answers.answering import ReadPlace, best_first, weigh
 from colmlm.kb.answers.confidence import NAMES, Confidence
+from colmlm.kb.answers.places import ReadPlace, best_first, weigh
 from colmlm.lab.methods.raw_documents import outcome
 
 SEARCH_WEIGHTS = (0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)

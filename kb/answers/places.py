@@ -1,0 +1,98 @@
+"""Places: the spans of windows that a reader would answer with, ordered and weighed."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from colmlm.kb.answers.candidates import CandidateSentence
+from colmlm.kb.answers.confidence import PlaceEvidence
+from colmlm.kb.answers.reading import JudgedReader, Passage, PassageReading
+from colmlm.kb.answers.windows import FactInWindow, SaidWindow
+
+_WORD = re.compile(r"\w+")
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPlace:
+    """A span of a window, the facts it overlaps, and what the reader and the search make of it."""
+
+    window: SaidWindow
+    candidate: CandidateSentence
+    rank: int
+    start: int
+    end: int
+    margin: float
+    facts: tuple[FactInWindow, ...]
+
+    @property
+    def text(self) -> str:
+        return self.window.text[self.start : self.end]
+
+    @property
+    def is_dead(self) -> bool:
+        return any(fact.version is None for fact in self.facts)
+
+
+def read_places(
+    reader: JudgedReader, question: str, found: Sequence[CandidateSentence], read: Mapping[int, SaidWindow]
+) -> list[ReadPlace]:
+    """Has the windows of these sentences read, and gives every place in them that touches a fact, best first."""
+    if not found:
+        return []
+    ordered = [read[one.sentence_id] for one in found]
+    readings = reader.read(question, [Passage(one.title, one.text) for one in ordered])
+    places = [
+        place
+        for rank, (candidate, window, reading) in enumerate(zip(found, ordered, readings, strict=True))
+        for place in _places(window, candidate, rank, reading)
+    ]
+    return best_first(places, reader.confidence.search)
+
+
+def _places(
+    window: SaidWindow, candidate: CandidateSentence, rank: int, reading: PassageReading
+) -> list[ReadPlace]:
+    return [
+        ReadPlace(window, candidate, rank, start, end, logit - reading.none, facts)
+        for start, end, logit in reading.spans
+        if (facts := window.overlapping(start, end))
+    ]
+
+
+def best_first(places: Sequence[ReadPlace], search: float) -> list[ReadPlace]:
+    """Orders places by the reader's margin, and by the search's score with this weight."""
+    return sorted(places, key=lambda one: -(one.margin + search * one.candidate.score))
+
+
+def weigh(question: str, places: Sequence[ReadPlace]) -> PlaceEvidence:
+    """Weighs the first of the places, which are best first, against all that were read, live and dead alike."""
+    place = places[0]
+    text = _plain(place.text)
+    others = [one.margin for one in places if not _same(text, _plain(one.text))]
+    top = max(one.margin for one in places)
+    total = sum(math.exp(one.margin - top) for one in places)
+    same = sum(math.exp(one.margin - top) for one in places if _plain(one.text) == text)
+    asked = set(_WORD.findall(question.casefold()))
+    heard = set(_WORD.findall(f"{place.window.title} {place.window.text}".casefold()))
+    return PlaceEvidence(
+        margin=place.margin,
+        lead=place.margin - max(others, default=place.margin - 10.0),
+        share=same / total,
+        nearness=place.candidate.nearness,
+        words=place.candidate.words,
+        rank=float(place.rank),
+        heard=len(asked & heard) / max(1, len(asked)),
+        length=min(60.0, float(len(place.text))),
+    )
+
+
+def _plain(text: str) -> str:
+    return " ".join(_WORD.findall(text.casefold()))
+
+
+def _same(text: str, other: str) -> bool:
+    """Tells whether one text is part of the other, as nested spans of one place are."""
+    return f" {text} " in f" {other} " or f" {other} " in f" {text} "
