@@ -39,6 +39,13 @@ LEFT JOIN fact_version v ON v.fact_id = f.id AND v.to_seq IS NULL
 WHERE f.erased_seq IS NULL
 ORDER BY w.id, f.span_start, f.id
 """)
+_STRETCHES = text("""
+SELECT p.n AS id, d.id AS document_id, d.corpus, d.external_id, d.title, d.uri, d.licence, d.revision,
+       p.span_start, p.span_end, substr(d.text, p.span_start + 1, p.span_end - p.span_start) AS said
+FROM unnest(CAST(:numbers AS bigint[]), CAST(:documents AS bigint[]), CAST(:starts AS int[]), CAST(:ends AS int[]))
+     AS p(n, document_id, span_start, span_end)
+JOIN document d ON d.id = p.document_id
+""")
 _ALONE = text("""
 SELECT f.id AS fact_id, v.version, v.value
 FROM fact f JOIN fact_version v ON v.fact_id = f.id AND v.to_seq IS NULL
@@ -113,26 +120,37 @@ class SaidWindow:
 def windows(session: Session, sentence_ids: Sequence[int]) -> dict[int, SaidWindow]:
     """Reads the windows of these sentences, by sentence; those that are there no more are left out."""
     rows = session.execute(_SENTENCES, {"ids": list(sentence_ids)}).all()
-    of_documents = [row for row in rows if row.document_id is not None]
-    facts = defaultdict[int, list[Row[Any]]](list)
-    for fact in session.execute(
-        _FACTS,
-        {
-            "ids": [row.id for row in of_documents],
-            "documents": [row.document_id for row in of_documents],
-            "starts": [row.span_start for row in of_documents],
-            "ends": [row.span_end for row in of_documents],
-        },
-    ):
-        facts[fact.sentence_id].append(fact)
     alone_ids = [row.fact_id for row in rows if row.document_id is None]
     alone = {row.fact_id: row for row in session.execute(_ALONE, {"ids": alone_ids})} if alone_ids else {}
-    found = {row.id: _of_document(row, facts[row.id]) for row in of_documents}
-    return found | {
+    return _of_documents(session, [row for row in rows if row.document_id is not None]) | {
         row.id: _of_fact(row, alone[row.fact_id])
         for row in rows
         if row.document_id is None and row.fact_id in alone
     }
+
+
+def stretches(session: Session, places: Sequence[tuple[int, int, int]]) -> list[SaidWindow | None]:
+    """Reads stretches of documents, each a document with two offsets in it; None where the document is not there."""
+    numbers = range(len(places))
+    documents, starts, ends = ([place[part] for place in places] for part in range(3))
+    values = {"numbers": list(numbers), "documents": documents, "starts": starts, "ends": ends}
+    read = _of_documents(session, session.execute(_STRETCHES, values).all())
+    return [read.get(number) for number in numbers]
+
+
+def _of_documents(session: Session, rows: Sequence[Row[Any]]) -> dict[int, SaidWindow]:
+    facts = defaultdict[int, list[Row[Any]]](list)
+    for fact in session.execute(
+        _FACTS,
+        {
+            "ids": [row.id for row in rows],
+            "documents": [row.document_id for row in rows],
+            "starts": [row.span_start for row in rows],
+            "ends": [row.span_end for row in rows],
+        },
+    ):
+        facts[fact.sentence_id].append(fact)
+    return {row.id: _of_document(row, facts[row.id]) for row in rows}
 
 
 def _of_document(row: Row[Any], facts: Sequence[Row[Any]]) -> SaidWindow:

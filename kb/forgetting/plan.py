@@ -163,8 +163,8 @@ class Related:
     conflicting: tuple[int, ...]
     read: ReadThrough | None
 
-    def survivors(self, session: Session, gone: Sequence[int]) -> tuple[Survivor, ...]:
-        return () if self.read is None else self.read.survivors(session, gone)
+    def survivors(self, gone: Sequence[int]) -> tuple[Survivor, ...]:
+        return () if self.read is None else self.read.survivors(gone)
 
 
 def find_related(
@@ -184,9 +184,7 @@ def find_related(
     with kb.sessions() as session:
         target = CheckTarget.read(session, base.keyset, selected, [], most)
     read = reading.read(base.keyset, target)
-    with kb.sessions() as session:
-        survivors = read.survivors(session, selected)
-    saying = {fact_id for one in survivors if one.says != "other" for fact_id in one.fact_ids}
+    saying = {fact_id for one in read.survivors(selected) if one.says != "other" for fact_id in one.fact_ids}
     equivalents = {*found, *saying} - set(selected)
     return Related(tuple(sorted(equivalents)), tuple(sorted(set(conflicting) - equivalents)), read)
 
@@ -245,7 +243,6 @@ def draw_up(
     with kb.sessions() as session:
         touched = collateral(session, base, chosen, asked, questioner, most)
         target = CheckTarget.read(session, base.keyset, chosen, related.equivalents, most)
-        survivors = related.survivors(session, chosen)
     now = build(target, base.keyset, questioner)
     before, _ = ask(kb, base.keyset.checkpoint_id, now, target.fact_ids)
     if related.read is not None:
@@ -272,7 +269,7 @@ def draw_up(
         before=before,
         selector_digest="",
         read=0 if related.read is None else len(related.read.read),
-        survivors=survivors,
+        survivors=related.survivors(chosen),
     )
 
 

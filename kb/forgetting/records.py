@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Self
 
+from colmlm.kb.answers.records import SaidFact
+from colmlm.kb.facts.records import Source
 from colmlm.kb.log.records import OnRecord
 
 LEVELS = (
@@ -97,9 +99,8 @@ class Survivor:
 
     `document_id`, `start` and `end` say where; None of a fact without a document. `says` is "same" where it says the
     value in some wording, "longer" where it holds it, and "other" where by the reader's judgement alone it answers:
-    with a wording that no rule knows, or with another value. `score` is the probability that it would be said with all
-    of the set gone; None of a fact that overlaps a forgotten one, which no answer says any more but a lookup by key
-    gives.
+    with a wording that no rule knows, or with another value. `score` is the probability that an answer says it with all
+    of the set gone.
     """
 
     asked_fact_id: int
@@ -108,11 +109,26 @@ class Survivor:
     start: int | None
     end: int | None
     says: str
-    score: float | None
+    score: float
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Self:
         return cls(**{**stored, "fact_ids": tuple(stored["fact_ids"])})
+
+
+@dataclass(frozen=True, slots=True)
+class SaidSurvivor:
+    """A survivor with what it says now, where its document says it (None: it has none), and the live facts there.
+
+    What was deleted or erased since shows as U+2588.
+    """
+
+    asked_fact_id: int
+    says: str
+    score: float
+    text: str
+    source: Source | None
+    facts: tuple[SaidFact, ...]
 
 
 @dataclass(frozen=True, slots=True)

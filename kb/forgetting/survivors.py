@@ -12,14 +12,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from colmlm.kb.answers.candidates import BY_KEY, CandidateSentence, candidates
 from colmlm.kb.answers.confidence import Confidence
 from colmlm.kb.answers.places import ReadPlace, read_places, weigh
 from colmlm.kb.answers.reading import JudgedReader
-from colmlm.kb.answers.windows import windows
+from colmlm.kb.answers.windows import SaidWindow, windows
 from colmlm.kb.forgetting.checks import ASKED_AT_ONCE, CheckTarget, Questioner
 from colmlm.kb.forgetting.read_questions import ReadQuestion, read_questions
 from colmlm.kb.forgetting.records import OUTCOMES, Rates, Survivor
@@ -31,18 +30,8 @@ if TYPE_CHECKING:
     from colmlm.kb.lookup.searchable import SearchableStore
 
 WINDOWS, ALIKE = 6, 4  # read for a question: found by the question, and by the question and its value
-LEAST_MARGIN = 0.0  # from which the reader takes a place that says the value for an answer
+LEAST_MARGIN = -3.0  # below which the reader rules out that a place which says the value answers
 MOST = 10  # places listed for a question
-
-# A fact that overlaps a forgotten one is no answer any more, but a lookup by key still finds it.
-_OVERLAPPING = text("""
-SELECT g.id AS gone_id, f.id AS fact_id, f.document_id, f.span_start, f.span_end, v.value
-FROM fact g
-JOIN fact f ON f.document_id = g.document_id AND f.span_start < g.span_end AND f.span_end > g.span_start
-JOIN fact_version v ON v.fact_id = f.id AND v.to_seq IS NULL
-WHERE g.id = ANY(:ids) AND f.id <> ALL(:gone)
-ORDER BY g.id, f.id
-""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,21 +45,19 @@ class ListedPlace:
 
 @dataclass(frozen=True, slots=True)
 class ReadThrough:
-    """The sampled facts of a set, and the places that were read in the whole base for each of their questions."""
+    """The places that were read in the whole base for each question of the sampled facts of a set."""
 
-    target: CheckTarget
     confidence: Confidence
     read: Sequence[tuple[ReadQuestion, Sequence[ReadPlace]]]
 
-    def survivors(self, session: Session, gone: Collection[int]) -> tuple[Survivor, ...]:
+    def survivors(self, gone: Collection[int]) -> tuple[Survivor, ...]:
         """Gives what would still answer without the facts that are `gone`, likeliest first for each question."""
         without = frozenset(gone)
-        answering = [
+        return tuple(
             _survivor(one, listed)
             for one, places in self.read
             for listed in list_places(one, places, self.confidence, without)
-        ]
-        return (*answering, *_overlapping(session, self.target, without))
+        )
 
     def rates(self, forgotten: Collection[int]) -> tuple[Rates, frozenset[int]]:
         """Counts how the questions are answered as things are, and gives the forgotten facts that answer one."""
@@ -100,10 +87,11 @@ class SurvivorSearch:
         hits = _hits(self.kb, keyset, asked)
         read = []
         for number, one in enumerate(asked, 1):
-            read.append((one, _places(self.kb, self.reader, one, hits.get(one.fact_id, ()))))
+            places = _places(self.kb, self.reader, one, hits.get(one.fact_id, ()), target.fact_ids)
+            read.append((one, places))
             if self.on_read is not None:
                 self.on_read(number, len(asked))
-        return ReadThrough(target, self.reader.confidence, read)
+        return ReadThrough(self.reader.confidence, read)
 
 
 def _hits(
@@ -124,27 +112,41 @@ def _hits(
 
 
 def _places(
-    kb: SearchableStore, reader: JudgedReader, one: ReadQuestion, hits: Sequence[Hit]
+    kb: SearchableStore,
+    reader: JudgedReader,
+    one: ReadQuestion,
+    hits: Sequence[Hit],
+    forgotten: frozenset[int],
 ) -> list[ReadPlace]:
     with kb.sessions() as session:
-        found = _candidates(session, kb, one, hits)
-        read = windows(session, [candidate.sentence_id for candidate in found])
-    return read_places(reader, one.text, [c for c in found if c.sentence_id in read], read)
+        asked, alike = _candidates(session, kb, one, hits)
+        read = windows(session, [candidate.sentence_id for candidate in (*asked, *alike)])
+    useful = {number for number, window in read.items() if _is_useful(window, one, forgotten)}
+    first = [candidate for candidate in asked if candidate.sentence_id in useful][:WINDOWS]
+    taken = {candidate.sentence_id for candidate in first}
+    more = [c for c in alike if c.sentence_id in useful and c.sentence_id not in taken][:ALIKE]
+    return read_places(reader, one.text, [*first, *more], read)
+
+
+def _is_useful(window: SaidWindow, one: ReadQuestion, forgotten: frozenset[int]) -> bool:
+    """Tells whether a window may say something that is not forgotten, or says what is asked for."""
+    return any(
+        fact.fact_id == one.fact_id or (fact.version is not None and fact.fact_id not in forgotten)
+        for fact in window.facts
+    )
 
 
 def _candidates(
     session: Session, kb: SearchableStore, one: ReadQuestion, hits: Sequence[Hit]
-) -> list[CandidateSentence]:
-    """Gives the sentences to read; those that only the value finds come last, as found by no word of the question."""
+) -> tuple[list[CandidateSentence], list[CandidateSentence]]:
+    """Gives sentences that the question finds, and some that it finds with its value, as if by no word of its own.
+
+    There are more than are read, as some may tell nothing but what is forgotten.
+    """
     asked = candidates(session, kb.words, one.searched, hits)
-    with_value = f"{one.searched} {' '.join(one.values)}"
-    first, known = asked[:WINDOWS], {candidate.sentence_id: candidate for candidate in asked}
-    taken = {candidate.sentence_id for candidate in first}
-    alike = candidates(session, kb.words, with_value, hits)[:ALIKE]
-    return [
-        *first,
-        *(known.get(c.sentence_id, replace(c, words=0.0)) for c in alike if c.sentence_id not in taken),
-    ]
+    known = {candidate.sentence_id: candidate for candidate in asked}
+    alike = candidates(session, kb.words, f"{one.searched} {' '.join(one.values)}", hits)[: 3 * ALIKE]
+    return asked[: 3 * WINDOWS], [known.get(one.sentence_id, replace(one, words=0.0)) for one in alike]
 
 
 def list_places(
@@ -155,32 +157,62 @@ def list_places(
 ) -> list[ListedPlace]:
     """Lists the places that would answer, without those that touch a deleted fact or one that is `gone`.
 
-    One that says the value in some wording answers where the reader takes it for an answer, any other where it is as
+    One that says the value in some wording answers where the reader does not rule it out, any other where it is as
     probable as an answer that is given. Each is weighed as if those listed before it were gone, too.
     """
-    left = [place for place in places if not place.is_dead and not _touches(place, gone)]
+    left = [place for place in places if not _is_gone(place, gone)]
     found: list[ListedPlace] = []
-    saying = [place for place in left if place.margin >= LEAST_MARGIN and _wording(one, place)]
-    for place in saying:
-        if len(found) < MOST and not any(_overlap(place, listed.place) for listed in found):
-            rivals = [other for other in left if other is not place and _wording(one, other) is None]
-            score = confidence.of(weigh(one.text, [place, *rivals]))
-            found.append(ListedPlace(place, score, _wording(one, place)))
-    left = [place for place in left if not any(_overlap(place, listed.place) for listed in found)]
-    while left and len(found) < MOST:
-        if (score := confidence.of(weigh(one.text, left))) < confidence.threshold:
-            break
-        found.append(ListedPlace(left[0], score, None))
-        left = [place for place in left if not _overlap(place, found[-1].place)]
-    return sorted(found, key=lambda listed: -listed.score)
+    saying = [(place, told) for place in left if place.margin >= LEAST_MARGIN and (told := _told(one, place))]
+    rivals = [place for place in left if _told(one, place) is None]
+    for place, (said, whole) in saying:
+        if len(found) < MOST and not any(_overlap(whole, listed.place) for listed in found):
+            found.append(ListedPlace(whole, confidence.of(weigh(one.text, [place, *rivals])), said))
+    return sorted([*found, *_others(one, places, found, confidence, gone)], key=lambda listed: -listed.score)
 
 
-def _touches(place: ReadPlace, gone: frozenset[int]) -> bool:
-    return any(fact.fact_id in gone for fact in place.facts)
+def _others(
+    one: ReadQuestion,
+    places: Sequence[ReadPlace],
+    found: Sequence[ListedPlace],
+    confidence: Confidence,
+    gone: frozenset[int],
+) -> Iterator[ListedPlace]:
+    """Yields places that are as probable as an answer that is given, though no rule says that they say the value.
+
+    A window whose best place is gone is set aside as a whole: what is next best there answers something else.
+    """
+    best: dict[int, ReadPlace] = {}
+    for place in places:
+        known = best.setdefault(place.window.sentence_id, place)
+        if place.margin > known.margin:
+            best[place.window.sentence_id] = place
+    left = [place for place in places if not _is_gone(best[place.window.sentence_id], gone)]
+    taken = [listed.place for listed in found]
+    left = [
+        place
+        for place in left
+        if not _is_gone(place, gone) and not any(_overlap(place, other) for other in taken)
+    ]
+    for _ in range(MOST - len(found)):
+        if not left or (score := confidence.of(weigh(one.text, left))) < confidence.threshold:
+            return
+        yield ListedPlace(left[0], score, None)
+        left = [place for place in left[1:] if not _overlap(place, left[0])]
 
 
-def _wording(one: ReadQuestion, place: ReadPlace) -> Wording | None:
-    return next((said for value in one.values if (said := wording(value, place.text))), None)
+def _is_gone(place: ReadPlace, gone: frozenset[int]) -> bool:
+    return place.is_dead or any(fact.fact_id in gone for fact in place.facts)
+
+
+def _told(one: ReadQuestion, place: ReadPlace) -> tuple[Wording, ReadPlace] | None:
+    """Gives how a place says a value that is asked for, and the place as far as it says it: itself, or a fact in it."""
+    for value in one.values:
+        if (said := wording(value, place.text)) is not None:
+            return said, place
+        for fact in place.facts:
+            if (said := wording(value, fact.value)) is not None:
+                return said, replace(place, start=fact.start, end=fact.end)
+    return None
 
 
 def _overlap(place: ReadPlace, other: ReadPlace) -> bool:
@@ -214,12 +246,3 @@ def _survivor(one: ReadQuestion, listed: ListedPlace) -> Survivor:
         says=listed.wording or "other",
         score=round(listed.score, 4),
     )
-
-
-def _overlapping(session: Session, target: CheckTarget, gone: frozenset[int]) -> Iterator[Survivor]:
-    values = {fact.fact_id: fact.value for fact in target.sample if fact.erased_seq is None}
-    for row in session.execute(_OVERLAPPING, {"ids": list(values), "gone": list(gone)}):
-        if (says := wording(values[row.gone_id], row.value)) is not None:
-            yield Survivor(
-                row.gone_id, (row.fact_id,), row.document_id, row.span_start, row.span_end, says, None
-            )

@@ -25,8 +25,9 @@ from colmlm.kb.facts import quotations, reading, suppression
 from colmlm.kb.facts.erased_texts import TextOrigin
 from colmlm.kb.facts.records import Edit, FactRecord
 from colmlm.kb.forgetting import plan as forget_plan
+from colmlm.kb.forgetting import survivor_texts
 from colmlm.kb.forgetting.checks import Questioner
-from colmlm.kb.forgetting.records import SAMPLE, Drift, ForgetPlan, RunRecord, Verification
+from colmlm.kb.forgetting.records import SAMPLE, Drift, ForgetPlan, RunRecord, SaidSurvivor, Verification
 from colmlm.kb.forgetting.survivors import SurvivorSearch
 from colmlm.kb.forgetting.verification import verify
 from colmlm.kb.keys.rekey import Encoder
@@ -206,6 +207,17 @@ class Forgetting:
                 plan_of(found),
                 None if checked is None else Verification.from_json(checked),
             )
+
+    def survivors(self, run_id: int, after: int = 0, limit: int = 50) -> list[SaidSurvivor]:
+        """Gives the places that would still answer, past the first `after`: by the last verification, else the plan.
+
+        A verification without a reader found none, so the plan's are given then, too.
+        """
+        with self.kb.sessions() as session:
+            run = get_run(session, run_id)
+            found = run.verification and Verification.from_json(run.verification)
+            listed = found.survivors if found and found.read else plan_of(run).survivors
+            return survivor_texts.said(session, listed[after : after + limit])
 
     def facts(self, fact_ids: Sequence[int]) -> dict[int, FactRecord]:
         """Gives those of these facts that the base still has, by id."""

@@ -58,8 +58,7 @@ def verify(
         through = reading.read(keyset, target)
         read, rates[READ], found = len(through.read), *through.rates(target.fact_ids)
         leaked = tuple(sorted({*leaked, *found}))
-        with kb.sessions() as session:
-            survivors = through.survivors(session, target.fact_ids)
+        survivors = through.survivors(target.fact_ids)
     in_index = int(np.isin(np.array(key_ids, dtype=np.int64), indexed).sum())
     return Verification(
         at=datetime.now(UTC).isoformat(timespec="seconds"),

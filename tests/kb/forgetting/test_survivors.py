@@ -1,0 +1,142 @@
+"""Places that would still answer: what a plan finds by reading, and what verification finds afterwards."""
+
+from __future__ import annotations
+
+import pytest
+
+from colmlm.kb.forgetting.certificate_check import check_here
+from colmlm.kb.forgetting.certificates import issue
+from colmlm.kb.forgetting.records import ForgetPlan, SaidSurvivor
+from colmlm.kb.forgetting.verbs import Forgetting
+from colmlm.kb.selectors import Selector
+from colmlm.kb.service import KnowledgeBase
+from tests.fakes import NearReader, WordEncoder
+from tests.kb.corpora import document, ingest
+
+WHO = {"actor": "tester", "reason": "test"}
+OPENED = "When was the tower opened?"
+TOWER = document("tower", "The tower was opened on ", ("March 31, 1889", OPENED), ".")
+REWORDED = document("diary", "What day was the tower opened? ", ("31 March 1889", "Which day?"), " it was.")
+LONGER = document("guide", "The tower opened in ", ("1889", "Which year?"), ".")
+OTHER = document(
+    "bridge", "Cars cross the bridge since ", ("March 31, 1889", "When did cars first cross?"), "."
+)
+RIVAL = document("doubts", "Some say the tower was opened in ", ("1890", "What do some say?"), ".")
+SILENT = document("mayor", "The mayor of the town is ", ("Ana Ruiz", ""), ".")
+SURNAME = document("gazette", "In the town the mayor is ", ("Ruiz", ""), ".")
+
+
+@pytest.fixture
+def encoder() -> WordEncoder:
+    return WordEncoder()
+
+
+@pytest.fixture
+def tower(kb: KnowledgeBase, encoder: WordEncoder) -> KnowledgeBase:
+    ingest(kb, TOWER, REWORDED, OTHER, RIVAL, SILENT, SURNAME)
+    kb.keysets.rekey(encoder)
+    return kb
+
+
+@pytest.fixture
+def forgetting(tower: KnowledgeBase, encoder: WordEncoder) -> Forgetting:
+    return Forgetting(tower, encoder, NearReader())
+
+
+def of(kb: KnowledgeBase, external_id: str) -> int:
+    (found,) = [
+        fact.fact_id
+        for fact in kb.facts.find(limit=100, deleted=None)
+        if fact.source and fact.source.external_id == external_id
+    ]
+    return found
+
+
+def planned(forgetting: Forgetting, fact: int, **how: str) -> tuple[ForgetPlan, list[SaidSurvivor]]:
+    plan = forgetting.plan(Selector(fact_ids=(fact,)), **how, **WHO)
+    return plan, forgetting.survivors(plan.run_id)
+
+
+def test_a_plan_lists_what_would_still_answer_with_its_words_and_place(
+    forgetting: Forgetting, tower: KnowledgeBase
+) -> None:
+    plan, found = planned(forgetting, of(tower, "tower"))
+    assert plan.read == 1 and plan.before["read"].leaks == 1
+    said = {one.source.external_id if one.source else None: one for one in found}
+    assert set(said) == {"diary", "doubts"}
+    diary = said["diary"]
+    assert (diary.text, diary.says) == ("31 March 1889", "same")
+    assert diary.source is not None and REWORDED.text[diary.source.start : diary.source.end] == diary.text
+    assert [fact.fact_id for fact in diary.facts] == [of(tower, "diary")]
+    assert 0.5 <= diary.score <= 1
+    assert (said["doubts"].text, said["doubts"].says) == ("1890", "other")
+    assert plan.equivalents == (of(tower, "diary"),) and plan.fact_ids == (of(tower, "tower"),)
+
+
+def test_what_is_included_is_forgotten_too_and_what_says_something_else_stays(
+    forgetting: Forgetting, tower: KnowledgeBase
+) -> None:
+    plan, found = planned(forgetting, of(tower, "tower"), equivalents="include")
+    assert plan.fact_ids == tuple(sorted((of(tower, "tower"), of(tower, "diary"))))
+    assert [one.text for one in found] == ["1890"], "the others are to be gone"
+    left, none = planned(forgetting, of(tower, "tower"), equivalents="exclude")
+    assert left.read == 0 and left.equivalents == () and none == []
+
+
+def test_verification_reads_the_whole_base_again(
+    forgetting: Forgetting, tower: KnowledgeBase, encoder: WordEncoder
+) -> None:
+    plan, _ = planned(forgetting, of(tower, "tower"))
+    forgetting.apply(plan.run_id, **WHO)
+    found = forgetting.verify(plan.run_id)
+    assert found.holds and found.read == 1 and found.probes["read"].value_leaks == 1
+    assert [one.says for one in found.survivors] == ["same", "other"]
+    tower.facts.delete([of(tower, "diary")], **WHO)
+    assert [one.text for one in forgetting.survivors(plan.run_id)] == ["█" * 13, "1890"]
+    again = forgetting.verify(plan.run_id)
+    assert again.probes["read"].wrong_neighbours == 1
+    assert [one.text for one in forgetting.survivors(plan.run_id)] == ["1890"]
+    tower.facts.delete([of(tower, "doubts")], **WHO)
+    last = forgetting.verify(plan.run_id)
+    assert last.survivors == () and last.probes["read"].abstained == 1
+    assert Forgetting(tower, encoder).verify(plan.run_id).read == 0
+
+
+def test_a_fact_that_is_back_is_a_leak_by_reading(forgetting: Forgetting, tower: KnowledgeBase) -> None:
+    plan, _ = planned(forgetting, of(tower, "tower"))
+    forgetting.apply(plan.run_id, **WHO)
+    tower.facts.restore(plan.fact_ids, **WHO)
+    found = forgetting.verify(plan.run_id)
+    assert (found.level, found.leaked, found.probes["read"].leaks) == (0, plan.fact_ids, 1)
+
+
+def test_a_fact_without_a_question_is_asked_for_by_its_sentence(
+    forgetting: Forgetting, tower: KnowledgeBase
+) -> None:
+    plan, found = planned(forgetting, of(tower, "mayor"))
+    assert plan.read == 1
+    assert [(one.text, one.says) for one in found] == [("Ruiz", "same")]
+
+
+def test_a_fact_without_a_document_is_a_place_too(
+    forgetting: Forgetting, tower: KnowledgeBase, encoder: WordEncoder
+) -> None:
+    added = tower.facts.add("What day was the tower opened?", "March 31, 1889", **WHO)
+    tower.keysets.rekey(encoder)
+    plan, found = planned(forgetting, of(tower, "tower"))
+    (alone,) = [one for one in found if one.source is None]
+    assert (alone.text, alone.says) == ("March 31, 1889", "same")
+    assert tuple(fact.fact_id for fact in alone.facts) == added.fact_ids
+    tower.facts.delete(added.fact_ids, **WHO)
+    assert "█" * 14 in [one.text for one in forgetting.survivors(plan.run_id)]
+
+
+def test_a_certificate_counts_what_was_read_and_says_no_text(
+    forgetting: Forgetting, tower: KnowledgeBase
+) -> None:
+    plan, _ = planned(forgetting, of(tower, "tower"), policy="abstain")
+    forgetting.apply(plan.run_id, **WHO)
+    forgetting.verify(plan.run_id)
+    text = issue(tower, plan.run_id)
+    assert check_here(tower, text.encode()).ok
+    assert "1889" not in text and '"read"' not in text, "it is in the envelope, encoded"
