@@ -22,6 +22,7 @@ from colmlm.api.nouns.generation import Generator
 from colmlm.api.settings import ServerSettings
 from colmlm.api.watch.readiness import Readiness
 from colmlm.kb.answers.answering import Answering
+from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.keys.records import CheckpointInfo
 from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.service import KnowledgeBase
@@ -56,6 +57,11 @@ class Ports:
     metrics_text: Callable[[], bytes]
     tuning: Tuning
     settings: ServerSettings
+
+    @property
+    def reader(self) -> JudgedReader | None:
+        """The reader that answers questions."""
+        return self.answers.reader if self.answers else None
 
     def need_encoder(self) -> QuestionEncoder:
         if self.encoder is None:

@@ -12,12 +12,20 @@ from colmlm.api.client.only_there import options
 from colmlm.api.wire.answers import EditResult, PlanView, RunView
 from colmlm.kb.facts.records import Edit, FactRecord
 from colmlm.kb.forgetting.certificate_check import CertificateCheck
-from colmlm.kb.forgetting.records import Drift, ForgetPlan, Planning, Rates, RunRecord, Verification
+from colmlm.kb.forgetting.records import (
+    Drift,
+    ForgetPlan,
+    Planning,
+    Rates,
+    RunRecord,
+    SaidSurvivor,
+    Verification,
+)
 
 if TYPE_CHECKING:
     from colmlm.kb.selectors import Selector
 
-_LISTS = ("equivalents", "conflicting", "successors")
+_LISTS = ("equivalents", "conflicting", "successors", "survivors")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +68,10 @@ class RemoteForgetting:
         body = {"questions": questions, "sample": sample, "model": model}
         return self.api.ask(f"/forget-runs/{run_id}/verify", Verification, body)
 
+    def survivors(self, run_id: int, after: int, limit: int) -> list[SaidSurvivor]:
+        path = f"/forget-runs/{run_id}/survivors"
+        return self.api.listed(path, SaidSurvivor, "survivors", after=after, limit=limit)
+
     def facts(self, fact_ids: Sequence[int]) -> dict[int, FactRecord]:
         wanted = sorted({fact_id for fact_id in fact_ids if fact_id})
         return {fact.fact_id: fact for fact in RemoteFacts(self.api).show_many(wanted)}
@@ -94,7 +106,7 @@ class RemoteForgetting:
         )
 
     def _say_cut(self, plan: PlanView) -> None:
-        numbers = (plan.num_equivalents, plan.num_conflicting, plan.previewed)
+        numbers = (plan.num_equivalents, plan.num_conflicting, plan.previewed, plan.num_survivors)
         for name, number in zip(_LISTS, numbers, strict=True):
             if number > (told := len(getattr(plan, name))):
                 self.api.telling.note(f"The server tells the first {told} of {number} {name}.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from litestar import Response, get, post
@@ -18,7 +18,7 @@ from colmlm.api.schema.schemas import PathId
 from colmlm.kb.errors import KBError
 from colmlm.kb.facts.records import FactRecord
 from colmlm.kb.forgetting import certificates
-from colmlm.kb.forgetting.records import LEVELS, OUTCOMES, ForgetPlan
+from colmlm.kb.forgetting.records import LEVELS, OUTCOMES, ForgetPlan, SaidSurvivor
 from colmlm.kb.forgetting.verbs import Forgetting
 from colmlm.kb.selectors import Selector
 
@@ -80,14 +80,14 @@ def _parts(form: Form) -> dict[str, Any]:
 
 
 def _forgetting(ports: Ports, sample: int = PREVIEW) -> Forgetting:
-    """Gives the verbs of forgetting, with the model if the active keyset is of its checkpoint.
+    """Gives the verbs of forgetting, with the model if the active keyset is of its checkpoint, and with the reader.
 
     Without the model, stored keys are used in place of encoded questions.
     """
     active = ports.kb.keysets.active()
     fits = ports.encoder is not None and ports.encoder.checkpoint.checkpoint_id == active.checkpoint_id
     largest = ports.kb.settings.plan_max_facts
-    return Forgetting(ports.kb, ports.encoder if fits else None, sample=sample, largest=largest)
+    return Forgetting(ports.kb, ports.encoder if fits else None, ports.reader, sample=sample, largest=largest)
 
 
 @get("/forget/{run_id:int}", opt=needs(Right.audit), sync_to_thread=True)
@@ -164,6 +164,7 @@ def _runs(ports: Ports, request: PageRequest, form: Form) -> Page:
 def _show(ports: Ports, request: PageRequest, run_id: int, form: Form) -> Page:
     forgetting = Forgetting(ports.kb)
     record, made, found = forgetting.run(run_id)
+    survivors = forgetting.survivors(run_id, limit=SHOWN)
     return form_page(
         request,
         "forget_run.html",
@@ -171,7 +172,9 @@ def _show(ports: Ports, request: PageRequest, run_id: int, form: Form) -> Page:
         run=record,
         plan=made,
         found=found,
-        texts=_texts(forgetting, made),
+        last=found if found and found.read else made,
+        survivors=survivors,
+        texts=_texts(forgetting, made, survivors),
         drift=forgetting.drift(run_id) if record.state == "planned" else None,
         levels=LEVELS,
         outcomes=OUTCOMES,
@@ -183,12 +186,14 @@ def _show(ports: Ports, request: PageRequest, run_id: int, form: Form) -> Page:
     )
 
 
-def _texts(forgetting: Forgetting, made: ForgetPlan) -> dict[int, FactRecord]:
+def _texts(
+    forgetting: Forgetting, made: ForgetPlan, survivors: Sequence[SaidSurvivor] = ()
+) -> dict[int, FactRecord]:
     """Gives the facts whose texts the page shows."""
     shown = [*made.fact_ids[:SHOWN], *made.equivalents[:SHOWN], *made.conflicting[:SHOWN]]
     for successor in made.successors[:SHOWN]:
         shown += [successor.asked_fact_id, successor.successor_id or 0]
-    return forgetting.facts(shown)
+    return forgetting.facts([*shown, *(one.asked_fact_id for one in survivors)])
 
 
 def _ask(ports: Ports, request: PageRequest, run_id: int, verb: str, form: Form) -> Page:

@@ -14,14 +14,22 @@ if TYPE_CHECKING:
     from colmlm.kb.erasure.residue import ResidueReport
     from colmlm.kb.facts.records import Edit, FactRecord, Mentioned
     from colmlm.kb.forgetting.certificate_check import CertificateCheck
-    from colmlm.kb.forgetting.records import Drift, ForgetPlan, Planning, Rates, RunRecord, Verification
+    from colmlm.kb.forgetting.records import (
+        Drift,
+        ForgetPlan,
+        Planning,
+        Rates,
+        RunRecord,
+        SaidSurvivor,
+        Verification,
+    )
     from colmlm.kb.selectors import Selector
 
 
 class ForgetVerbs(Protocol):
     """What forgetting can be asked for, as `kb.forgetting.verbs.Forgetting` describes it.
 
-    With `model` questions are encoded by the checkpoint, else stored keys are used instead.
+    With `model` questions are encoded by the checkpoint and read in the whole base; else stored keys are used instead.
     """
 
     def plan(
@@ -45,6 +53,10 @@ class ForgetVerbs(Protocol):
     def restore(self, run_id: int, *, actor: str, reason: str) -> Edit: ...
 
     def verify(self, run_id: int, questions: Sequence[str], *, model: bool, sample: int) -> Verification: ...
+
+    def survivors(self, run_id: int, after: int, limit: int) -> list[SaidSurvivor]:
+        """Gives the places that would still answer, past the first `after`."""
+        ...
 
     def facts(self, fact_ids: Sequence[int]) -> dict[int, FactRecord]:
         """Gives those of these facts that the base still has, by id."""

@@ -24,6 +24,7 @@ from colmlm.kb.forgetting.records import (
     Drift,
     ForgetPlan,
     RunRecord,
+    SaidSurvivor,
 )
 from colmlm.kb.forgetting.verbs import Forgetting
 
@@ -38,7 +39,7 @@ class NewRun(Why, frozen=True, kw_only=True):
 
     `policy` is what a question for a forgotten fact gets: the next fact, or no match. `radius` is how near an
     equivalent's key must be (null: the keyset's threshold). Without `model`, stored keys are used in place of encoded
-    questions.
+    questions, and nothing is read.
     """
 
     selector: SelectorParts
@@ -70,6 +71,7 @@ def plan_forgetting(ports: FromPorts, request: WithToken, data: JSONBody[NewRun]
     forgetting = Forgetting(
         ports.kb,
         ports.encoder if data.model else None,
+        ports.reader if data.model else None,
         sample=data.sample,
         largest=ports.kb.settings.plan_max_facts,
     )
@@ -109,6 +111,21 @@ def list_forget_run_facts(
     end = start + len(shown)
     more = cursor_of("facts of a run", (end,)) if end < len(plan.fact_ids) else None
     return Page(items=[records[fact_id] for fact_id in shown if fact_id in records], next=more)
+
+
+@get("/forget-runs/{run_id:int}/survivors", opt=needs(Right.audit), responses=PROBLEMS, sync_to_thread=True)
+def list_survivors(
+    ports: FromPorts, run_id: PathId, cursor: Cursor = None, limit: Limit = 50
+) -> Page[SaidSurvivor]:
+    """List the places that would still answer.
+
+    By the last verification that read the base, or else by the plan. They are outside the forgotten facts, question by
+    question, with what each says now.
+    """
+    start = after_of(cursor, "survivors")
+    found = Forgetting(ports.kb).survivors(run_id, start, limit + 1)
+    more = cursor_of("survivors", (start + limit,)) if len(found) > limit else None
+    return Page(items=found[:limit], next=more)
 
 
 @get(
@@ -183,4 +200,7 @@ def _plan(made: ForgetPlan) -> PlanView:
         threshold=made.threshold,
         radius=made.radius,
         before=dict(made.before),
+        read=made.read,
+        num_survivors=len(made.survivors),
+        survivors=list(made.survivors[:MOST_SHOWN]),
     )

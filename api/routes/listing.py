@@ -74,6 +74,7 @@ def v1() -> Router:
             forgetting.plan_forgetting,
             forgetting.read_forget_run,
             forgetting.list_forget_run_facts,
+            forgetting.list_survivors,
             forgetting.read_drift,
             forgetting.apply_forgetting,
             forgetting.restore_forgotten,

@@ -25,7 +25,7 @@ from colmlm.kb.log.signing import as_pem, names_of, signing_key
 class Verifying(Request, frozen=True, kw_only=True):
     """How to verify: at most `sample` facts, and these `questions` too.
 
-    Without `model`, stored keys are used in place of encoded questions.
+    Without `model`, stored keys are used in place of encoded questions, and nothing is read.
     """
 
     questions: Annotated[list[Question], Meta(max_length=100)] = field(default_factory=list)
@@ -62,7 +62,8 @@ def verify_forgetting(ports: FromPorts, run_id: PathId, data: JSONBody[Verifying
     encoder = ports.encoder if data.model else None
     if data.questions and data.model:
         ports.need_encoder()
-    return Forgetting(ports.kb, encoder, sample=data.sample).verify(run_id, data.questions)
+    reader = ports.reader if data.model else None
+    return Forgetting(ports.kb, encoder, reader, sample=data.sample).verify(run_id, data.questions)
 
 
 @get("/forget-runs/{run_id:int}/certificate", opt=needs(Right.audit), responses=PROBLEMS, sync_to_thread=True)

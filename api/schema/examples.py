@@ -49,7 +49,16 @@ from colmlm.kb.evidence.records import (
 )
 from colmlm.kb.facts.records import CorpusStats, DocumentRecord, FactRecord, Source
 from colmlm.kb.forgetting import certificate_check
-from colmlm.kb.forgetting.records import Collateral, Drift, Rates, RunRecord, Successor, Verification
+from colmlm.kb.forgetting.records import (
+    Collateral,
+    Drift,
+    Rates,
+    RunRecord,
+    SaidSurvivor,
+    Successor,
+    Survivor,
+    Verification,
+)
 from colmlm.kb.jobs import kinds
 from colmlm.kb.jobs.records import JobRecord
 from colmlm.kb.jobs.uploads import Upload
@@ -102,6 +111,9 @@ _PLAN = answers.PlanView(
     threshold=0.71,
     radius=0.71,
     before={"questions": Rates(1, 1, 0, 0, 0, 0)},
+    read=1,
+    num_survivors=1,
+    survivors=[Survivor(12, (31,), 4, 8, 12, "same", 0.83)],
 )
 _VERIFIED = Verification(_AT.isoformat(), 41, 2, "c0ffee", 0.71, _RATES, 0, 0, 0, (), 2)
 _BREAK = chain.Break(13, ("hash",), 13, _HASH, _HASH, "made up", _HASH, sealed_by=41)
@@ -262,6 +274,7 @@ _EXAMPLES: tuple[Any, ...] = (
     attributions.SelectionImpact(num_facts=1, num_outputs=1, items=[_USE], next=None),
     _RUN,
     answers.RunView(run=_RUN, plan=_PLAN, verification=_VERIFIED),
+    SaidSurvivor(12, "same", 0.83, "Lima", _SOURCE, (_SAID,)),
     Drift((), (), ()),
     _VERIFIED,
     answers.SigningKey(keyid=_HASH, fingerprint="0123456789abcdef", pem="-----BEGIN PUBLIC KEY-----\n..."),

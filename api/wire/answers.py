@@ -9,7 +9,7 @@ import msgspec
 from colmlm.kb.erasure.records import ErasureReport, ErasureRequest
 from colmlm.kb.evidence.records import FactDifference, ImpactedOutput
 from colmlm.kb.facts.records import DocumentRecord
-from colmlm.kb.forgetting.records import Collateral, Rates, RunRecord, Successor, Verification
+from colmlm.kb.forgetting.records import Collateral, Rates, RunRecord, Successor, Survivor, Verification
 from colmlm.kb.keys.records import GateStanding, KeysetRecord
 from colmlm.kb.lookup.records import Hit
 
@@ -137,7 +137,8 @@ class PlanView(msgspec.Struct, frozen=True, kw_only=True):
 
     `equivalents` are facts that say the same elsewhere (`included`, or only listed); `conflicting` facts answer one of
     the questions with another value and stay. `previewed` of the `affected` questions would get a successor; `before`
-    tells how checks are answered now. Lists hold up to 100 entries. See docs/forgetting.md.
+    tells how checks are answered now. `read` questions were read in the whole base (0: without a reader), and survivors
+    would still answer them. Lists hold up to 100 entries. See docs/forgetting.md.
     """
 
     num_facts: int
@@ -158,6 +159,9 @@ class PlanView(msgspec.Struct, frozen=True, kw_only=True):
     threshold: float
     radius: float
     before: dict[str, Rates]
+    read: int
+    num_survivors: int
+    survivors: list[Survivor]
 
 
 class RunView(msgspec.Struct, frozen=True, kw_only=True):

@@ -28,7 +28,7 @@ from colmlm.cli.output import note, print_json, print_table, say, shorten, these
 from colmlm.kb.errors import FactDeleted
 
 if TYPE_CHECKING:
-    from colmlm.kb.facts.records import Edit, FactRecord
+    from colmlm.kb.facts.records import Edit, FactRecord, Source
 
 WITHHELD = "Marks stand for what was deleted or corrected: the server shows that to tokens with the right 'audit' only."
 
@@ -74,7 +74,11 @@ def _row(fact: FactRecord) -> tuple[object, ...]:
 
 def where(fact: FactRecord) -> str:
     """Gives the fact's source as corpus/document[start:end]."""
-    source = fact.source
+    return place(fact.source)
+
+
+def place(source: Source | None) -> str:
+    """Gives a source as corpus/document[start:end]."""
     return f"{source.corpus}/{source.external_id}[{source.start}:{source.end}]" if source else "(no document)"
 
 

@@ -52,7 +52,13 @@ from colmlm.cli.removal.forget_options import (
     WithQuestion,
     WithText,
 )
-from colmlm.cli.removal.forget_show import plan_json, show_plan, show_verification, texts_of
+from colmlm.cli.removal.forget_show import (
+    plan_json,
+    show_plan,
+    show_survivors,
+    show_verification,
+    texts_of,
+)
 from colmlm.kb.forgetting.records import SAMPLE, Drift, RunRecord
 
 if TYPE_CHECKING:
@@ -118,10 +124,12 @@ def plan(
         equivalents=equivalents, radius=radius, policy=policy, allow_empty=allow_empty,
     )  # fmt: skip
     texts = texts_of(base.forgetting, made, limit)
+    survivors = base.forgetting.survivors(made.run_id, 0, limit) if made.survivors else []
     if as_json:
-        print_json(plan_json(made, texts, limit))
+        print_json(plan_json(made, texts, survivors, limit))
         return
     show_plan(made, texts, limit)
+    show_survivors(made.read, len(made.survivors), survivors, texts)
     note(f"Planned as run {made.run_id}; nothing has changed. To forget: colmlm forget apply {made.run_id}")
 
 
@@ -224,6 +232,7 @@ def verify(
         ),
     ] = None,
     sample: Sample = SAMPLE,
+    limit: Limit = 50,
     no_model: NoModel = False,
     checkpoint: CheckpointPath = None,
     as_json: AsJson = False,
@@ -236,10 +245,14 @@ def verify(
     base.use_checkpoint(checkpoint)
     before = base.forgetting.before(run_id)  # raises for an unknown run before a model is loaded
     found = base.forgetting.verify(run_id, questions, model=not no_model, sample=sample)
+    survivors = base.forgetting.survivors(run_id, 0, limit) if found.survivors else []
     if as_json:
-        print_json({"run_id": run_id, "holds": found.holds, "before": before, **asdict(found)})
+        said = {**asdict(found), "texts": {"survivors": survivors}}
+        print_json({"run_id": run_id, "holds": found.holds, "before": before, **said})
     else:
         show_verification(before, found)
+        asked = base.forgetting.facts([one.asked_fact_id for one in survivors])
+        show_survivors(found.read, len(found.survivors), survivors, asked)
     if not found.holds:
         raise typer.Exit(CHECK_FAILED)
 
@@ -276,8 +289,10 @@ def show(base: Base, run_id: RunId, limit: Limit = 50, as_json: AsJson = False) 
     """Show a run: its plan, its state now, and its last verification."""
     record, made, found = base.forgetting.run(run_id)
     texts = texts_of(base.forgetting, made, limit)
+    survivors = base.forgetting.survivors(run_id, 0, limit)
     if as_json:
-        print_json({"run": record, "plan": plan_json(made, texts, limit), "verification": found})
+        told = plan_json(made, texts, survivors, limit)
+        print_json({"run": record, "plan": told, "verification": found})
         return
     parts = ", ".join(f"{name} {value}" for name, value in record.selector.items())
     say(
@@ -288,6 +303,8 @@ def show(base: Base, run_id: RunId, limit: Limit = 50, as_json: AsJson = False) 
     if found is not None:
         say()
         show_verification(made.before, found)
+    last = found if found is not None and found.read else made
+    show_survivors(last.read, len(last.survivors), survivors, texts)
 
 
 app.command(epilog=examples("colmlm forget certificate 1 --out run-1.json"))(certificate)

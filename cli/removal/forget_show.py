@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from colmlm.api.nouns.removal import ForgetVerbs
-from colmlm.cli.contents.facts import where
+from colmlm.cli.contents.facts import place, where
 from colmlm.cli.output import counted, print_table, say, shorten
-from colmlm.kb.forgetting.records import LEVELS, OUTCOMES, ForgetPlan, Rates, Verification
+from colmlm.kb.forgetting.records import LEVELS, OUTCOMES, ForgetPlan, Rates, SaidSurvivor, Verification
 
 if TYPE_CHECKING:
     from colmlm.kb.facts.records import FactRecord
@@ -20,11 +20,13 @@ def texts_of(forgetting: ForgetVerbs, made: ForgetPlan, limit: int) -> dict[int,
     shown = [*made.fact_ids[:limit], *made.equivalents[:limit], *made.conflicting[:limit]]
     for successor in made.successors[:limit]:
         shown += [successor.asked_fact_id, successor.successor_id or 0]
-    return forgetting.facts(shown)
+    return forgetting.facts([*shown, *(one.asked_fact_id for one in made.survivors[:limit])])
 
 
-def plan_json(made: ForgetPlan, texts: Mapping[int, FactRecord], limit: int) -> dict[str, Any]:
-    """Gives the plan for JSON, with all ids, and with the texts of the first `limit` facts of each kind."""
+def plan_json(
+    made: ForgetPlan, texts: Mapping[int, FactRecord], survivors: Sequence[SaidSurvivor], limit: int
+) -> dict[str, Any]:
+    """Gives the plan for JSON, with all ids, and with the texts of the first `limit` facts and places of each kind."""
 
     def records(fact_ids: Iterable[int]) -> list[FactRecord]:
         return [texts[fact_id] for fact_id in fact_ids if fact_id in texts]
@@ -42,6 +44,7 @@ def plan_json(made: ForgetPlan, texts: Mapping[int, FactRecord], limit: int) -> 
             "facts": records(made.fact_ids[:limit]),
             "equivalents": records(made.equivalents[:limit]),
             "conflicting": records(made.conflicting[:limit]),
+            "survivors": survivors,
         },
     }
 
@@ -107,6 +110,28 @@ def _show_successors(made: ForgetPlan, texts: Mapping[int, FactRecord], limit: i
     print_table(("question", "outcome", "score", "next fact", "value"), rows)
     if len(made.successors) > limit:
         say(f"and {len(made.successors) - limit} more")
+
+
+def show_survivors(
+    read: int, count: int, survivors: Sequence[SaidSurvivor], texts: Mapping[int, FactRecord]
+) -> None:
+    """Prints the first places that would still answer, of `count`; nothing where no question was read."""
+    if not read:
+        return
+    say()
+    say(
+        f"{counted(read, 'question')} asked of the whole base as if these facts were gone: "
+        f"{counted(count, 'place')} would still answer"
+    )
+    rows = []
+    for one in survivors:
+        asked = texts.get(one.asked_fact_id)
+        question = shorten(asked.question) if asked and asked.question else f"(fact {one.asked_fact_id})"
+        facts = ", ".join(str(fact.fact_id) for fact in one.facts)
+        rows.append((question, shorten(one.text), one.says, f"{one.score:.3f}", facts, place(one.source)))
+    print_table(("question", "would say", "value", "probability", "facts", "source"), rows)
+    if count > len(survivors):
+        say(f"and {count - len(survivors)} more")
 
 
 def show_verification(asked_before: Mapping[str, Rates], found: Verification) -> None:

@@ -129,13 +129,13 @@ def windows(session: Session, sentence_ids: Sequence[int]) -> dict[int, SaidWind
     }
 
 
-def stretches(session: Session, places: Sequence[tuple[int, int, int]]) -> list[SaidWindow | None]:
-    """Reads stretches of documents, each a document with two offsets in it; None where the document is not there."""
+def stretches(session: Session, places: Sequence[tuple[int, int, int]]) -> list[SaidWindow]:
+    """Reads stretches of stored documents, each given by its document and two offsets in it, in their order."""
     numbers = range(len(places))
     documents, starts, ends = ([place[part] for place in places] for part in range(3))
     values = {"numbers": list(numbers), "documents": documents, "starts": starts, "ends": ends}
     read = _of_documents(session, session.execute(_STRETCHES, values).all())
-    return [read.get(number) for number in numbers]
+    return [read[number] for number in numbers]
 
 
 def _of_documents(session: Session, rows: Sequence[Row[Any]]) -> dict[int, SaidWindow]:

@@ -15,36 +15,29 @@ from colmlm.kb.forgetting.records import SaidSurvivor, Survivor
 
 
 def said(session: Session, survivors: Sequence[Survivor]) -> list[SaidSurvivor]:
-    """Gives these survivors with their texts. One whose document or fact is not there any more is left out."""
+    """Gives these survivors with their texts, in their order."""
     placed = [
-        (one, (one.document_id, one.start, one.end))
-        for one in survivors
+        (number, (one.document_id, one.start, one.end))
+        for number, one in enumerate(survivors)
         if one.document_id is not None and one.start is not None and one.end is not None
     ]
     read = stretches(session, [place for _, place in placed])
-    windows = dict(zip([id(one) for one, _ in placed], read, strict=True))
-    alone = [fact_id for one in survivors if one.document_id is None for fact_id in one.fact_ids]
+    windows = dict(zip([number for number, _ in placed], read, strict=True))
+    alone = [one.fact_ids[0] for number, one in enumerate(survivors) if number not in windows]
     facts = fact_records(session, alone)
-    shown = (
-        _of_document(one, windows[id(one)])
-        if one.document_id is not None
-        else _of_fact(one, facts.get(one.fact_ids[0]))
-        for one in survivors
-    )
-    return [one for one in shown if one is not None]
+    return [
+        _of_document(one, windows[number]) if number in windows else _of_fact(one, facts[one.fact_ids[0]])
+        for number, one in enumerate(survivors)
+    ]
 
 
-def _of_document(one: Survivor, window: SaidWindow | None) -> SaidSurvivor | None:
-    if window is None:
-        return None
+def _of_document(one: Survivor, window: SaidWindow) -> SaidSurvivor:
     live = tuple(fact.said for fact in window.facts if fact.version is not None)
     return SaidSurvivor(one.asked_fact_id, one.says, one.score, window.shown(), window.source, live)
 
 
-def _of_fact(one: Survivor, fact: FactRecord | None) -> SaidSurvivor | None:
-    if fact is None:
-        return None
+def _of_fact(one: Survivor, fact: FactRecord) -> SaidSurvivor:
     is_live = fact.deleted_seq is None
     live = (SaidFact(fact.fact_id, fact.version, fact.value),) if is_live else ()
     text = fact.value if is_live else MARK * len(fact.value)
-    return SaidSurvivor(one.asked_fact_id, one.says, one.score, text, fact.source, live)
+    return SaidSurvivor(one.asked_fact_id, one.says, one.score, text, None, live)

@@ -14,7 +14,15 @@ from colmlm.kb.forgetting.verbs import Forgetting
 
 if TYPE_CHECKING:
     from colmlm.kb.facts.records import Edit, FactRecord
-    from colmlm.kb.forgetting.records import Drift, ForgetPlan, Planning, Rates, RunRecord, Verification
+    from colmlm.kb.forgetting.records import (
+        Drift,
+        ForgetPlan,
+        Planning,
+        Rates,
+        RunRecord,
+        SaidSurvivor,
+        Verification,
+    )
     from colmlm.kb.selectors import Selector
 
 
@@ -30,11 +38,13 @@ class LocalForgetting:
 
     @contextmanager
     def _asking(self, model: bool, sample: int) -> Iterator[Forgetting]:
-        """Gives the verbs that ask questions, with the model's encoder if `model`."""
+        """Gives the verbs that ask questions, with the model's encoder and the reader if `model`."""
         self.runtime.kb.keysets.active()
-        encoder = self.runtime.encoder if model else None
-        with self.runtime.telling.progress("Encoding questions") as advance:
-            yield Forgetting(self.runtime.kb, encoder, sample=sample, on_questions=advance)
+        encoder, reader = (self.runtime.encoder, self.runtime.reader) if model else (None, None)
+        with self.runtime.telling.progress("Asking questions") as advance:
+            yield Forgetting(
+                self.runtime.kb, encoder, reader, sample=sample, on_questions=advance, on_read=advance
+            )
 
     def plan(self, selector: Selector, *, model: bool, sample: int, **how: Unpack[Planning]) -> ForgetPlan:
         with self._asking(model, sample) as forgetting:
@@ -64,6 +74,9 @@ class LocalForgetting:
     def verify(self, run_id: int, questions: Sequence[str], *, model: bool, sample: int) -> Verification:
         with self._asking(model, sample) as forgetting:
             return forgetting.verify(run_id, questions)
+
+    def survivors(self, run_id: int, after: int, limit: int) -> list[SaidSurvivor]:
+        return self._verbs.survivors(run_id, after, limit)
 
     def facts(self, fact_ids: Sequence[int]) -> dict[int, FactRecord]:
         return self._verbs.facts(fact_ids)

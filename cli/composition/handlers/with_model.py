@@ -138,11 +138,14 @@ class _Models:
         }
 
     def verify(self, run: JobRun, work: VerifyForgetting) -> object:
+        encoder, reader = (self.runtime.encoder, self.runtime.reader) if work.model else (None, None)
         forgetting = Forgetting(
             run.kb,
-            self.runtime.encoder if work.model else None,
+            encoder,
+            reader,
             sample=work.sample or SAMPLE,
             on_questions=_advance(run, "questions asked"),
+            on_read=_advance(run, "questions read"),
         )
         found = forgetting.verify(work.run_id)
         return {**asdict(found), "holds": found.holds}

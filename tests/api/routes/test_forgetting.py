@@ -53,6 +53,21 @@ def test_from_a_selector_to_a_certificate_and_back(operator: Client, fact_id: in
     assert operator.get(run).json()["run"]["state"] == "restored"
 
 
+def test_places_that_would_still_answer_are_listed_with_their_words(operator: Client, fact_id: int) -> None:
+    added = operator.post("/v1/facts", json={"question": f"{CAPITAL} It is:", "value": "Lima", **WHY}).json()
+    made = operator.post("/v1/forget-runs", json={"selector": {"fact_ids": [fact_id]}, **WHY}).json()
+    plan, run = made["plan"], f"/v1/forget-runs/{made['run']['run_id']}"
+    assert (plan["read"], plan["num_survivors"], plan["equivalents"]) == (1, 1, added["fact_ids"])
+    (place,) = operator.get(f"{run}/survivors").json()["items"]
+    assert (place["asked_fact_id"], place["text"], place["says"]) == (fact_id, "Lima", "same")
+    operator.post(f"{run}/apply", json=WHY)
+    assert operator.post(f"{run}/verify", json={}).json()["probes"]["read"]["value_leaks"] == 1
+    without = operator.post(f"{run}/verify", json={"model": False}).json()
+    assert without["read"] == 0 and without["survivors"] == []
+    page = operator.get(f"{run}/survivors", params={"limit": 1}).json()
+    assert page == {"items": [place], "next": None}, "the plan's, where no verification has read"
+
+
 def test_an_edited_plan_is_refused(operator: Client, fact_id: int) -> None:
     run = operator.post("/v1/forget-runs", json={"selector": {"fact_ids": [fact_id]}, **WHY}).json()["run"]
     operator.patch(f"/v1/facts/{fact_id}", json={"value": "Cusco", **WHY})

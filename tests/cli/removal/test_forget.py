@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from colmlm.cli.composition.runtime import Runtime
+from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, to_record
 from tests.cli.conftest import QUESTIONS, Ran, Run, at_terminal
 
 
@@ -83,6 +85,28 @@ def test_from_a_plan_to_a_certificate_and_back(run: Run, keyed: list[int], tmp_p
     assert (listed["state"], listed["num_facts"], listed["level"]) == ("restored", 2, 1)
     assert run("forget", "show", number, "--json").json["plan"]["equivalents"] == [same]
     assert "is restored" in run("forget", "show", number).out
+
+
+def test_places_that_would_still_answer_are_shown_with_what_they_say(
+    run: Run, keyed: list[int], tmp_path: Path
+) -> None:
+    where = "Visitors ask what the capital of Peru is. The capital of Peru is Lima."
+    told = AnnotatedDocument("guide", where, (FactSpan(65, 69, "Lima", "Which city is it?", "Lima"),))
+    (tmp_path / "guide.jsonl").write_text(json.dumps(to_record(told)) + "\n")
+    added = run("corpus", "ingest", tmp_path / "guide.jsonl", "--format", "annotated", "--corpus", "guides")
+    assert added.code == 0
+    plan = planned(run, "--fact", keyed[0]).json
+    (told_there,) = plan["texts"]["survivors"]
+    assert plan["read"] == 1 and (told_there["text"], told_there["says"]) == ("Lima", "same")
+    assert told_there["source"]["external_id"] == "guide" and told_there["source"]["start"] == 65
+    fact = told_there["facts"][0]["fact_id"]
+    assert plan["equivalents"] == [fact] and plan["survivors"][0]["fact_ids"] == [fact]
+    run("forget", "apply", plan["run_id"], "--yes")
+    verified = run("forget", "verify", plan["run_id"], "--json").json
+    assert verified["read"] == 1 and verified["probes"]["read"]["value_leaks"] == 1
+    assert verified["texts"]["survivors"] == [told_there]
+    for shown in (run("forget", "verify", plan["run_id"]).out, run("forget", "show", plan["run_id"]).out):
+        assert "1 place would still answer" in shown and "guides/guide[65:69]" in shown
 
 
 def test_a_plan_is_shown_to_people(run: Run, keyed: list[int]) -> None:
