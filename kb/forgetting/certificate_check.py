@@ -206,6 +206,8 @@ def _holds(said: Mapping[str, Any]) -> dict[str, bool]:
         "the leaks": (leaks > 0) == (checks["leaked"] > 0),
         "the level": said["level"] == level(bool(leaks or checks["still_live"]), checks["keys_in_index"]),
     }
+    if "survivors" in said:
+        held["the counts of survivors"] = _fit(said["survivors"])
     for when in ("before", "after"):
         for name, rates in said[when].items():
             held[f"the counts of {name} {when}"] = _adds_up(rates)
@@ -216,6 +218,13 @@ def _adds_up(rates: Mapping[str, Any]) -> bool:
     counts = [int(rates[outcome]) for outcome in OUTCOMES]
     whole = min(counts) >= 0 and sum(counts) == rates["probes"]
     return whole and str(rates["leak_rate"]) == rate(rates["leaks"], rates["probes"])
+
+
+def _fit(survivors: Mapping[str, Any]) -> bool:
+    counts = [int(survivors[name]) for name in ("questions", "answered", "places", "say_the_value")]
+    questions, answered, places, say_the_value = counts
+    within = min(counts) >= 0 and answered <= min(questions, places) and say_the_value <= places
+    return within and str(survivors["rate"]) == rate(answered, questions)
 
 
 def _borne_out(session: Session, said: Mapping[str, Any]) -> Iterator[CertificateFinding]:

@@ -91,10 +91,25 @@ def _predicate(session: Session, run: ForgetRunRow) -> dict[str, Any]:
             "tombstones": found.tombstones,
             "keys_in_index": found.keys_in_index,
         },
+        **_survivors(found),
         "level": found.level,
         "planned": {"seq": run.planned_seq, "hash": hash_at(session, run.planned_seq)},
         "applied": {"hash": applied.hash, "entry": audit.entry(applied)},
     }
+
+
+def _survivors(found: Verification) -> dict[str, Any]:
+    """Counts the questions that were read in the whole base, and how many some place would still answer."""
+    if not found.read:
+        return {}
+    answered = len({one.asked_fact_id for one in found.survivors})
+    counts = {
+        "questions": found.read,
+        "answered": answered,
+        "places": len(found.survivors),
+        "say_the_value": sum(one.says != "other" for one in found.survivors),
+    }
+    return {"survivors": {**counts, "rate": rate(answered, found.read)}}
 
 
 def _checks(classes: Mapping[str, Rates]) -> dict[str, dict[str, Any]]:

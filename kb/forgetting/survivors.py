@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from colmlm.kb.lookup.searchable import SearchableStore
 
 WINDOWS, ALIKE = 6, 4  # read for a question: found by the question, and by the question and its value
-LEAST_MARGIN = -3.0  # below which the reader rules out that a place which says the value answers
+LEAST = 0.003  # probability from which a place that says the value is listed
 MOST = 10  # places listed for a question
 
 
@@ -64,10 +64,10 @@ class ReadThrough:
         counts: Counter[str] = Counter()
         leaked: set[int] = set()
         for one, places in self.read:
-            found = list_places(one, places, self.confidence)
-            here = {fact.fact_id for listed in found for fact in listed.place.facts} & set(forgotten)
-            counts[_outcome(found, places, bool(here))] += 1
-            leaked |= here
+            outcome = _outcome(one, places, self.confidence, forgotten)
+            counts[outcome] += 1
+            if outcome == "leaks":
+                leaked |= {fact.fact_id for fact in places[0].facts} & set(forgotten)
         return Rates(len(self.read), **{name: counts[name] for name in OUTCOMES}), frozenset(leaked)
 
 
@@ -157,16 +157,19 @@ def list_places(
 ) -> list[ListedPlace]:
     """Lists the places that would answer, without those that touch a deleted fact or one that is `gone`.
 
-    One that says the value in some wording answers where the reader does not rule it out, any other where it is as
-    probable as an answer that is given. Each is weighed as if those listed before it were gone, too.
+    One that says the value in some wording is listed unless it is all but impossible, any other where it is as probable
+    as an answer that is given. Each is weighed as if the others that say the value were gone, too.
     """
     left = [place for place in places if not _is_gone(place, gone)]
-    found: list[ListedPlace] = []
-    saying = [(place, told) for place in left if place.margin >= LEAST_MARGIN and (told := _told(one, place))]
+    telling = [(place, told) for place in left if (told := _told(one, place))]
     rivals = [place for place in left if _told(one, place) is None]
-    for place, (said, whole) in saying:
-        if len(found) < MOST and not any(_overlap(whole, listed.place) for listed in found):
-            found.append(ListedPlace(whole, confidence.of(weigh(one.text, [place, *rivals])), said))
+    tried: list[ReadPlace] = []
+    found: list[ListedPlace] = []
+    for place, (said, whole) in telling:
+        if len(found) < MOST and not any(_overlap(whole, other) for other in tried):
+            tried.append(whole)  # what overlaps it is less likely
+            if (score := confidence.of(weigh(one.text, [place, *rivals]))) >= LEAST:
+                found.append(ListedPlace(whole, score, said))
     return sorted([*found, *_others(one, places, found, confidence, gone)], key=lambda listed: -listed.score)
 
 
@@ -226,12 +229,20 @@ def _overlap(place: ReadPlace, other: ReadPlace) -> bool:
     return ours.document_id == theirs.document_id and ours.start < theirs.end and theirs.start < ours.end
 
 
-def _outcome(found: Sequence[ListedPlace], places: Sequence[ReadPlace], leaks: bool) -> str:
-    if leaks:
+def _outcome(
+    one: ReadQuestion, places: Sequence[ReadPlace], confidence: Confidence, forgotten: Collection[int]
+) -> str:
+    """Gives the outcome of a question by the rule that decides on answers."""
+    if not places:
+        return "no_match"
+    best = places[0]
+    if best.is_dead:
+        return "abstained"
+    if confidence.of(weigh(one.text, places)) < confidence.threshold:
+        return "no_match"
+    if any(fact.fact_id in forgotten for fact in best.facts):
         return "leaks"
-    if found:
-        return "value_leaks" if any(listed.wording for listed in found) else "wrong_neighbours"
-    return "abstained" if places and places[0].is_dead else "no_match"
+    return "value_leaks" if _told(one, best) else "wrong_neighbours"
 
 
 def _survivor(one: ReadQuestion, listed: ListedPlace) -> Survivor:

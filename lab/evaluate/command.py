@@ -16,6 +16,7 @@ from colmlm.lab.evaluate import paper as evaluate_paper
 from colmlm.lab.evaluate import perplexity as evaluate_perplexity
 from colmlm.lab.evaluate import qa as evaluate_qa
 from colmlm.lab.evaluate import recall as evaluate_recall
+from colmlm.lab.evaluate import survivors as evaluate_survivors
 from colmlm.lab.evaluate import timing as evaluate_timing
 from colmlm.lab.evaluate import tofu as evaluate_tofu_run
 from colmlm.lab.evaluate import tofu_log as evaluate_tofu
@@ -37,6 +38,7 @@ app.command("judge-biographies", epilog=evaluate_biographies.JUDGE_EXAMPLES)(
 app.command("timing", epilog=evaluate_timing.EXAMPLES)(evaluate_timing.timing)
 app.command("choices", epilog=evaluate_choices.EXAMPLES)(evaluate_choices.choices)
 app.command("deletion", epilog=evaluate_deletion.EXAMPLES)(evaluate_deletion.deletion)
+app.command("survivors", epilog=evaluate_survivors.EXAMPLES)(evaluate_survivors.survivors)
 app.command("paper", epilog=evaluate_paper.EXAMPLES)(evaluate_paper.paper)
 app.command("documents", epilog=evaluate_documents.EXAMPLES)(evaluate_documents.documents)
 app.command("confidence", epilog=evaluate_confidence.EXAMPLES)(evaluate_confidence.confidence)

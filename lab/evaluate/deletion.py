@@ -90,7 +90,7 @@ def deletion(
             ]
         planted: list[Survival] = []
         if survivors:
-            with counting("Planting", len(KINDS) * len(POLICIES) * len(radii)) as done:
+            with counting("Planting", len(KINDS) * len(POLICIES) * (len(radii) + 1)) as done:
                 planted = survive(audit, POLICIES, radii, done)
             report["survivors"] = [asdict(one) for one in planted]
         is_restored = audit.found().is_as(before)
@@ -104,7 +104,7 @@ def _preview(
     sample: Sequence[FactRecord], corpus: str, radii: int, survivors: bool, json_wanted: bool
 ) -> None:
     planted = len(sample) * len(KINDS) if survivors else 0
-    runs = len(POLICIES) * radii * (1 + len(KINDS) * survivors)
+    runs = len(POLICIES) * (radii + (radii + 1) * len(KINDS) * survivors)
     if json_wanted:
         fact_ids = [fact.fact_id for fact in sample]
         print_json(
@@ -149,9 +149,19 @@ def _show(report: dict[str, Any], runs: list[DeletionRun], planted: Sequence[Sur
         rows,
     )
     if planted:
-        columns = ("planted", "", "radius", "found by the plan", "told by the question", "by the wording")
+        columns = (
+            "planted",
+            "",
+            "radius",
+            "read",
+            "found by the plan",
+            "or listed",
+            "told by the question",
+            "by the wording",
+        )
         print_table(columns, [
-            (one.kind, one.policy, f"{one.radius:.3f}", *map(_share, (one.found, one.by_question, one.by_wording)))
+            (one.kind, one.policy, f"{one.radius:.3f}", "yes" if one.reading else "",
+             *map(_share, (one.found, one.listed, one.by_question, one.by_wording)))
             for one in planted
         ])  # fmt: skip
     counted = f"{report['others']} others, {report['neighbours']} neighbours"

@@ -123,7 +123,9 @@ class DeletionAudit:
         self.kb: KnowledgeBase = runtime.kb
         self.encoder, self.checkpoint, self.actor = runtime.encoder, runtime.checkpoint, runtime.actor(None)
         self.sample, self.others = sample, others
-        self.forgetting = Forgetting(self.kb, self.encoder, sample=max(1, len(self.sample)))
+        most = max(1, len(self.sample))
+        self.forgetting = Forgetting(self.kb, self.encoder, sample=most)
+        self.reading = Forgetting(self.kb, self.encoder, runtime.reader, sample=most)
         self.keyset = self.kb.keysets.active()
         if self.keyset.checkpoint_id != self.checkpoint.checkpoint_id:
             raise KeysetMismatch(self.checkpoint.checkpoint_id, self.keyset.checkpoint_id)
@@ -173,13 +175,14 @@ class DeletionAudit:
     def run(
         self, policy: str, radius: float | None, before: FoundShares, on_said: OnDone | None
     ) -> DeletionRun:
-        """Forgets the sample, measures, and undoes it. With `on_said` None the model is not asked."""
+        """Forgets the sample, measures, and undoes it. With `on_said` None the model is not asked, and nothing read."""
         begun = perf_counter()
         plan = self.plan(policy, radius)
         planned = perf_counter()
         with self.applied(plan.run_id):
             applied = perf_counter()
-            verified = self.forgetting.verify(plan.run_id)
+            forgetting = self.forgetting if on_said is None else self.reading
+            verified = forgetting.verify(plan.run_id)
             gone = set(plan.fact_ids)
             stays = np.array([fact.fact_id not in gone for fact in self.others], dtype=bool)
             now = self.found()
@@ -221,9 +224,10 @@ class DeletionAudit:
         found = self.kb.lookups.find(queries_BD, checkpoint_id=self.checkpoint.checkpoint_id)
         return [one.hits[0] if one.hits else None for one in found]
 
-    def plan(self, policy: str, radius: float | None) -> ForgetPlan:
-        """Plans to forget the sample with its equivalents."""
-        return self.forgetting.plan(
+    def plan(self, policy: str, radius: float | None, *, reading: bool = False) -> ForgetPlan:
+        """Plans to forget the sample with its equivalents, those too that are found by reading if `reading`."""
+        forgetting = self.reading if reading else self.forgetting
+        return forgetting.plan(
             Selector(fact_ids=tuple(fact.fact_id for fact in self.sample)),
             actor=self.actor, reason=REASON, equivalents="include", radius=radius, policy=policy,
         )  # fmt: skip

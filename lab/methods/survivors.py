@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from colmlm.cli.composition.model_encoder import ModelEncoder
 from colmlm.kb.facts.records import FactDraft, FactRecord
 from colmlm.kb.forgetting.paraphrase import paraphrases
+from colmlm.kb.forgetting.records import ForgetPlan
 from colmlm.kb.keys.calibration import normalise
 from colmlm.kb.keys.records import KeysetRecord
 from colmlm.kb.lookup.records import Hit
@@ -58,17 +59,21 @@ class Wording:
 class Survival:
     """The figures of one planted fact for each of the sample, and one policy and radius of forgetting.
 
-    `found` is the share of planted facts that the plan's closure includes; `by_question` and `by_wording` are the
-    shares of the sample whose value a planted fact still tells when the sampled question or the planted wording is
-    looked up. `similarity` is the least, median and greatest cosine of the planted keys with the questions' keys.
+    `reading` says whether the plan had the whole base read for the sample's questions, too. `found` is the share of
+    planted facts that the plan's closure includes, `listed` that of those it includes or lists; `by_question` and
+    `by_wording` are the shares of the sample whose value a planted fact still tells when the sampled question or the
+    planted wording is looked up. `similarity` is the least, median and greatest cosine of the planted keys with the
+    questions' keys.
     """
 
     kind: str
     policy: str
     radius: float
+    reading: bool
     planted: int
     similarity: tuple[float, float, float]
     found: Share
+    listed: Share
     by_question: Share
     by_wording: Share
 
@@ -134,14 +139,19 @@ def survive(
     radii: Sequence[float | None],
     on_run: Callable[[int], None],
 ) -> list[Survival]:
-    """Plants a fact of each kind in turn for each of the sample, and forgets the sample by each policy and radius."""
+    """Plants a fact of each kind in turn for each of the sample, and forgets the sample by each policy and radius.
+
+    At the first radius it is also forgotten with what reading finds.
+    """
     chosen = choose(audit.kb, audit.keyset, audit.encoder, audit.sample, audit.queries)
     measured = []
     for kind in KINDS:
         with planted(audit.kb, audit.keyset.keyset_id, chosen, kind, audit.actor) as ids:
+            ways = [(radius, False) for radius in radii] + [(radii[0], True)]
             for policy in policies:
-                for radius in radii:
-                    measured.append(_survival(audit, kind, policy, radius, chosen, ids))
+                for radius, reading in ways:
+                    plan = audit.plan(policy, radius, reading=reading)
+                    measured.append(_survival(audit, kind, plan, reading, chosen, ids))
                     on_run(1)
     return measured
 
@@ -149,13 +159,13 @@ def survive(
 def _survival(
     audit: DeletionAudit,
     kind: str,
-    policy: str,
-    radius: float | None,
+    plan: ForgetPlan,
+    reading: bool,
     chosen: Sequence[Wording],
     ids: Sequence[int],
 ) -> Survival:
-    plan = audit.plan(policy, radius)
     gone, ours = set(plan.fact_ids), set(ids)
+    listed = gone | {fact_id for one in plan.survivors for fact_id in one.fact_ids}
     with audit.applied(plan.run_id):
         by_question = audit.first(audit.queries)
         by_wording = audit.first(np.stack([one.key for one in chosen]))
@@ -167,11 +177,13 @@ def _survival(
     least, median, most = np.quantile([one.similarity for one in chosen], [0, 0.5, 1]).round(4).tolist()
     return Survival(
         kind=kind,
-        policy=policy,
+        policy=plan.policy,
         radius=plan.radius,
+        reading=reading,
         planted=len(ids),
         similarity=(least, median, most),
         found=share([i in gone for i in ids]),
+        listed=share([i in listed for i in ids]),
         by_question=told(by_question),
         by_wording=told(by_wording),
     )

@@ -28,7 +28,8 @@ def deletion(records: Sequence[Record]) -> list[str]:
                          *_said(run["said"]), *looked_up))  # fmt: skip
         for each in result.get("survivors", ()):
             shares = (percent(each[name]) for name in ("found", "by_question", "by_wording"))
-            planted.append((each["kind"], each["policy"], f"{each['radius']:.2f}", each["planted"], *shares))
+            policy = f"{each['policy']}, read" if each.get("reading") else each["policy"]
+            planted.append((each["kind"], policy, f"{each['radius']:.2f}", each["planted"], *shares))
     lines = markdown(columns, rows)
     if planted:
         named = ("planted in other words", "policy", "radius", "facts", "found by the plan, %",

@@ -68,7 +68,9 @@ def served_base(kb: KnowledgeBase, checkpoint: Path, folder: Path) -> Iterator[T
     with Session(kb.engine) as session, session.begin():
         for role, file in tokens.items():
             file.write_text(create_token(session, f"the {role}", role) + "\n")
-    with served(create_app(kb, encoder, LookupGenerator(kb, encoder))) as address:
+    with Runtime.from_environment() as runtime:
+        reader = runtime.reader
+    with served(create_app(kb, encoder, LookupGenerator(kb, encoder), reader=reader)) as address:
         bearer = {"Authorization": f"Bearer {tokens['reader'].read_text().strip()}"}
         httpx2.post(f"{address}/v1/generations", json={"prompt": CAPITAL}, headers=bearer).raise_for_status()
         yield There(address, tokens, kb)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import base64
+import json
+from typing import Any
+
 import pytest
 
 from colmlm.kb.forgetting.certificate_check import check_here
-from colmlm.kb.forgetting.certificates import issue
+from colmlm.kb.forgetting.certificates import PREDICATE_TYPE, as_text, issue, subject_of
 from colmlm.kb.forgetting.records import ForgetPlan, SaidSurvivor
 from colmlm.kb.forgetting.verbs import Forgetting
+from colmlm.kb.log import signing
+from colmlm.kb.log.envelope import close_envelope
 from colmlm.kb.selectors import Selector
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import NearReader, WordEncoder
@@ -16,12 +22,19 @@ from tests.kb.corpora import document, ingest
 WHO = {"actor": "tester", "reason": "test"}
 OPENED = "When was the tower opened?"
 TOWER = document("tower", "The tower was opened on ", ("March 31, 1889", OPENED), ".")
-REWORDED = document("diary", "What day was the tower opened? ", ("31 March 1889", "Which day?"), " it was.")
+REWORDED = document(
+    "diary", "What day was the tower opened for visitors? ", ("31 March 1889", "Which day?"), " it was."
+)
 LONGER = document("guide", "The tower opened in ", ("1889", "Which year?"), ".")
 OTHER = document(
     "bridge", "Cars cross the bridge since ", ("March 31, 1889", "When did cars first cross?"), "."
 )
-RIVAL = document("doubts", "Some say the tower was opened in ", ("1890", "What do some say?"), ".")
+RIVAL = document(
+    "doubts",
+    "Some say the tower was opened, after delays of more than a year, in ",
+    ("1890", "What do some say?"),
+    ".",
+)
 SILENT = document("mayor", "The mayor of the town is ", ("Ana Ruiz", ""), ".")
 SURNAME = document("gazette", "In the town the mayor is ", ("Ruiz", ""), ".")
 
@@ -89,12 +102,11 @@ def test_verification_reads_the_whole_base_again(
     plan, _ = planned(forgetting, of(tower, "tower"))
     forgetting.apply(plan.run_id, **WHO)
     found = forgetting.verify(plan.run_id)
-    assert found.holds and found.read == 1 and found.probes["read"].value_leaks == 1
+    assert found.holds and found.read == 1 and found.probes["read"].abstained == 1
     assert [one.says for one in found.survivors] == ["same", "other"]
     tower.facts.delete([of(tower, "diary")], **WHO)
     assert [one.text for one in forgetting.survivors(plan.run_id)] == ["█" * 13, "1890"]
-    again = forgetting.verify(plan.run_id)
-    assert again.probes["read"].wrong_neighbours == 1
+    forgetting.verify(plan.run_id)
     assert [one.text for one in forgetting.survivors(plan.run_id)] == ["1890"]
     tower.facts.delete([of(tower, "doubts")], **WHO)
     last = forgetting.verify(plan.run_id)
@@ -131,12 +143,46 @@ def test_a_fact_without_a_document_is_a_place_too(
     assert "█" * 14 in [one.text for one in forgetting.survivors(plan.run_id)]
 
 
-def test_a_certificate_counts_what_was_read_and_says_no_text(
-    forgetting: Forgetting, tower: KnowledgeBase
+def test_a_question_with_a_likelier_place_elsewhere_is_told_the_value(
+    forgetting: Forgetting, tower: KnowledgeBase, encoder: WordEncoder
 ) -> None:
+    tower.facts.add(OPENED, "March 31, 1889", **WHO)
+    tower.keysets.rekey(encoder)
+    plan, _ = planned(forgetting, of(tower, "tower"))
+    forgetting.apply(plan.run_id, **WHO)
+    found = forgetting.verify(plan.run_id)
+    assert found.probes["read"].value_leaks == 1
+
+
+def counted(tower: KnowledgeBase, forgetting: Forgetting) -> tuple[bytes, dict[str, Any]]:
     plan, _ = planned(forgetting, of(tower, "tower"), policy="abstain")
     forgetting.apply(plan.run_id, **WHO)
     forgetting.verify(plan.run_id)
-    text = issue(tower, plan.run_id)
-    assert check_here(tower, text.encode()).ok
-    assert "1889" not in text and '"read"' not in text, "it is in the envelope, encoded"
+    issued = issue(tower, plan.run_id).encode()
+    said: dict[str, Any] = json.loads(base64.b64decode(json.loads(issued)["payload"]))["predicate"]
+    return issued, said
+
+
+def test_a_certificate_counts_the_places_and_says_none_of_their_words(
+    forgetting: Forgetting, tower: KnowledgeBase
+) -> None:
+    issued, said = counted(tower, forgetting)
+    assert check_here(tower, issued).ok
+    assert said["survivors"] == {
+        "questions": 1, "answered": 1, "places": 2, "say_the_value": 1, "rate": "1.0000"
+    }  # fmt: skip
+    assert said["after"]["read"]["probes"] == 1
+    assert "1889" not in json.dumps(said)
+
+
+def test_a_certificate_with_other_counts_of_places_contradicts_itself(
+    forgetting: Forgetting, tower: KnowledgeBase
+) -> None:
+    _, said = counted(tower, forgetting)
+    key, applied = signing.signing_key(tower.settings.home), said["applied"]
+    subject = subject_of(said["database"], applied["entry"]["seq"])
+    for wrong in ({"answered": 2}, {"rate": "0.0000"}, {"say_the_value": 3}):
+        other = {**said, "survivors": {**said["survivors"], **wrong}}
+        envelope = close_envelope(key, PREDICATE_TYPE, subject, applied["hash"], other)
+        found = check_here(tower, as_text(envelope).encode())
+        assert not found.ok and "the counts of survivors does not hold" in found.problems

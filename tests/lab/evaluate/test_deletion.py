@@ -34,7 +34,7 @@ def test_forgotten_facts_are_not_found_the_others_are_and_all_is_undone(run: Run
     before = live(run, halls)
     words = ("evaluate", "deletion", "--corpus", halls, "--facts", 3, "--others", 6, "--radius", -1)
     preview = run(*words, "--dry-run", "--json").json
-    assert len(preview["fact_ids"]) == 3 and (preview["runs"], preview["planted"]) == (6, 6)
+    assert len(preview["fact_ids"]) == 3 and (preview["runs"], preview["planted"]) == (10, 6)
     assert live(run, halls) == before
     report = run(*words, "--radius", 1.0, "--json").json
     assert (report["facts"], report["others"]) == (3, 6)
@@ -71,7 +71,7 @@ def test_what_is_planted_beside_facts_outlives_them_where_the_closure_does_not_r
     found = {
         (one["kind"], one["radius"]): (one["found"]["share"], one["by_wording"]["share"])
         for one in report["survivors"]
-        if one["policy"] == "successor"
+        if one["policy"] == "successor" and not one["reading"]
     }
     assert found == {
         ("question", -1.0): (1.0, 0.0),
@@ -79,6 +79,7 @@ def test_what_is_planted_beside_facts_outlives_them_where_the_closure_does_not_r
         ("value", -1.0): (0.0, 1.0),
         ("value", 1.0): (0.0, 1.0),
     }
+    assert sum(one["reading"] for one in report["survivors"]) == 4
     assert all(one["planted"] == 3 and one["similarity"][2] < 1 for one in report["survivors"])
     assert len(run("facts", "list", "--json").json["facts"]) == 12
     assert "survivors" not in run(*words, "--no-survivors", "--json").json
