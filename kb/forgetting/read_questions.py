@@ -34,7 +34,7 @@ WHERE f.id = ANY(:ids)
 
 
 @dataclass(frozen=True, slots=True)
-class ReadQuestion:
+class QuestionToRead:
     """A question of a fact as it is read, the text whose words are searched for, the values that it asks for, and its
     query [d] (None: it has no key).
     """
@@ -48,7 +48,7 @@ class ReadQuestion:
 
 def read_questions(
     session: Session, target: CheckTarget, questioner: Questioner, dim: int
-) -> list[ReadQuestion]:
+) -> list[QuestionToRead]:
     """Makes the questions of the sampled facts, each once. One that no sentence of a current text says is left out."""
     facts = [fact for fact in target.sample if fact.erased_seq is None]
     keys = _first_keys(target, facts)
@@ -70,22 +70,22 @@ def _first_keys(target: CheckTarget, facts: Sequence[FactRecord]) -> dict[int, V
     return dict(zip(ids[has_key].tolist(), keys, strict=True))
 
 
-def _asked(same: Sequence[FactRecord], keys: Mapping[int, Vectors]) -> ReadQuestion:
+def _asked(same: Sequence[FactRecord], keys: Mapping[int, Vectors]) -> QuestionToRead:
     fact_id, question = same[0].fact_id, (same[0].question or "")[:MAX_QUESTION]
     values = tuple(dict.fromkeys(fact.value for fact in same))
-    return ReadQuestion(fact_id, question, question, values, keys.get(fact_id))
+    return QuestionToRead(fact_id, question, question, values, keys.get(fact_id))
 
 
 def _cut_out(
     session: Session, facts: Sequence[FactRecord], keys: Mapping[int, Vectors]
-) -> Iterator[ReadQuestion]:
+) -> Iterator[QuestionToRead]:
     values = {fact.fact_id: fact.value for fact in facts}
     for row in session.execute(_SENTENCES, {"ids": list(values)}):
         asked = _stopped(row.before, row.after)
         if asked:
             about = "" if _names(row.title, asked) else f"{row.title} "
             searched = f"{row.title} {row.before} {row.after}"
-            yield ReadQuestion(
+            yield QuestionToRead(
                 row.fact_id, about + asked, searched, (values[row.fact_id],), keys.get(row.fact_id)
             )
 

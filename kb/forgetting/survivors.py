@@ -20,7 +20,7 @@ from colmlm.kb.answers.places import ReadPlace, read_places, weigh
 from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.answers.windows import SaidWindow, windows
 from colmlm.kb.forgetting.checks import ASKED_AT_ONCE, CheckTarget, Questioner
-from colmlm.kb.forgetting.read_questions import ReadQuestion, read_questions
+from colmlm.kb.forgetting.read_questions import QuestionToRead, read_questions
 from colmlm.kb.forgetting.records import OUTCOMES, Rates, Survivor
 from colmlm.kb.keys.records import KeysetRecord
 from colmlm.kb.lookup.records import Hit
@@ -48,7 +48,7 @@ class ReadThrough:
     """The places that were read in the whole base for each question of the sampled facts of a set."""
 
     confidence: Confidence
-    read: Sequence[tuple[ReadQuestion, Sequence[ReadPlace]]]
+    read: Sequence[tuple[QuestionToRead, Sequence[ReadPlace]]]
 
     def survivors(self, gone: Collection[int]) -> tuple[Survivor, ...]:
         """Gives what would still answer without the facts that are `gone`, likeliest first for each question."""
@@ -95,7 +95,7 @@ class SurvivorSearch:
 
 
 def _hits(
-    kb: SearchableStore, keyset: KeysetRecord, asked: Sequence[ReadQuestion]
+    kb: SearchableStore, keyset: KeysetRecord, asked: Sequence[QuestionToRead]
 ) -> Mapping[int, Sequence[Hit]]:
     found: dict[int, Sequence[Hit]] = {}
     queries = [(one.fact_id, one.query_D) for one in asked if one.query_D is not None]
@@ -114,7 +114,7 @@ def _hits(
 def _places(
     kb: SearchableStore,
     reader: JudgedReader,
-    one: ReadQuestion,
+    one: QuestionToRead,
     hits: Sequence[Hit],
     forgotten: frozenset[int],
 ) -> list[ReadPlace]:
@@ -128,7 +128,7 @@ def _places(
     return read_places(reader, one.text, [*first, *more], read)
 
 
-def _is_useful(window: SaidWindow, one: ReadQuestion, forgotten: frozenset[int]) -> bool:
+def _is_useful(window: SaidWindow, one: QuestionToRead, forgotten: frozenset[int]) -> bool:
     """Tells whether a window may say something that is not forgotten, or says what is asked for."""
     return any(
         fact.fact_id == one.fact_id or (fact.version is not None and fact.fact_id not in forgotten)
@@ -137,7 +137,7 @@ def _is_useful(window: SaidWindow, one: ReadQuestion, forgotten: frozenset[int])
 
 
 def _candidates(
-    session: Session, kb: SearchableStore, one: ReadQuestion, hits: Sequence[Hit]
+    session: Session, kb: SearchableStore, one: QuestionToRead, hits: Sequence[Hit]
 ) -> tuple[list[CandidateSentence], list[CandidateSentence]]:
     """Gives sentences that the question finds, and some that it finds with its value, as if by no word of its own.
 
@@ -150,7 +150,7 @@ def _candidates(
 
 
 def list_places(
-    one: ReadQuestion,
+    one: QuestionToRead,
     places: Sequence[ReadPlace],
     confidence: Confidence,
     gone: frozenset[int] = frozenset(),
@@ -174,7 +174,7 @@ def list_places(
 
 
 def _others(
-    one: ReadQuestion,
+    one: QuestionToRead,
     places: Sequence[ReadPlace],
     found: Sequence[ListedPlace],
     confidence: Confidence,
@@ -207,7 +207,7 @@ def _is_gone(place: ReadPlace, gone: frozenset[int]) -> bool:
     return place.is_dead or any(fact.fact_id in gone for fact in place.facts)
 
 
-def _told(one: ReadQuestion, place: ReadPlace) -> tuple[Wording, ReadPlace] | None:
+def _told(one: QuestionToRead, place: ReadPlace) -> tuple[Wording, ReadPlace] | None:
     """Gives how a place says a value that is asked for, and the place as far as it says it: itself, or a fact in it."""
     for value in one.values:
         if (said := wording(value, place.text)) is not None:
@@ -230,7 +230,7 @@ def _overlap(place: ReadPlace, other: ReadPlace) -> bool:
 
 
 def _outcome(
-    one: ReadQuestion, places: Sequence[ReadPlace], confidence: Confidence, forgotten: Collection[int]
+    one: QuestionToRead, places: Sequence[ReadPlace], confidence: Confidence, forgotten: Collection[int]
 ) -> str:
     """Gives the outcome of a question by the rule that decides on answers."""
     if not places:
@@ -245,7 +245,7 @@ def _outcome(
     return "value_leaks" if _told(one, best) else "wrong_neighbours"
 
 
-def _survivor(one: ReadQuestion, listed: ListedPlace) -> Survivor:
+def _survivor(one: QuestionToRead, listed: ListedPlace) -> Survivor:
     place = listed.place
     source = place.window.source_of(place.start, place.end)
     return Survivor(
