@@ -17,7 +17,7 @@ from colmlm.kb.log.envelope import close_envelope
 from colmlm.kb.selectors import Selector
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import NearReader, WordEncoder
-from tests.kb.corpora import document, ingest
+from tests.kb.corpora import document, fact_id, ingest
 
 WHO = {"actor": "tester", "reason": "test"}
 OPENED = "When was the tower opened?"
@@ -84,6 +84,15 @@ def test_a_plan_lists_what_would_still_answer_with_its_words_and_place(
     assert 0.5 <= diary.score <= 1
     assert (said["doubts"].text, said["doubts"].says) == ("1890", "other")
     assert plan.equivalents == (of(tower, "diary"),) and plan.fact_ids == (of(tower, "tower"),)
+
+
+def test_what_is_next_best_in_a_forgotten_sentence_answers_something_else(
+    forgetting: Forgetting, tower: KnowledgeBase
+) -> None:
+    sold = (("May 3, 1950", "When was the hall sold?"), " by ", ("Kent", "Who sold the hall?"))
+    ingest(tower, document("hall", "The hall was sold on ", *sold, "."))
+    _, found = planned(forgetting, fact_id(tower, "May 3, 1950"))
+    assert found == []
 
 
 def test_what_is_included_is_forgotten_too_and_what_says_something_else_stays(
