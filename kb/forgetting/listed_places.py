@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from colmlm.kb.answers.confidence import Confidence
 from colmlm.kb.answers.places import ReadPlace, weigh
 from colmlm.kb.forgetting.read_questions import QuestionToRead
-from colmlm.kb.texts.alike import Wording, wording
+from colmlm.kb.texts.alike import Wording, terms, wording
 
 LEAST = 0.003  # probability from which a place that says the value is listed
 MOST = 10  # places listed for a question
+LEAST_WORDS, REPEATED = 6, 0.7  # of a fact's own sentence, and what share of them makes a repetition
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +35,9 @@ def list_places(
 ) -> list[ListedPlace]:
     """Lists the places that would answer, without those that touch a deleted fact or one that is `gone`.
 
-    One that says the value in some wording is listed unless it is all but impossible, any other where it is as probable
-    as an answer that is given. Each is weighed as if the others that say the value were gone, too.
+    One that says the value in some wording is listed unless it is all but impossible, or where its text repeats the
+    fact's own sentence; any other where it is as probable as an answer that is given. Each is weighed as if the others
+    that say the value were gone, too.
     """
     left = [place for place in places if not _is_gone(place, gone)]
     telling = [(place, told) for place in left if (told := _told(one, place))]
@@ -45,7 +47,8 @@ def list_places(
     for place, (said, whole) in telling:
         if len(found) < MOST and not any(_overlap(whole, other) for other in tried):
             tried.append(whole)  # what overlaps it is less likely
-            if (score := confidence.of(weigh(one.text, [place, *rivals]))) >= LEAST:
+            score = confidence.of(weigh(one.text, [place, *rivals]))
+            if score >= LEAST or _repeats(one, place):
                 found.append(ListedPlace(whole, score, said))
     return sorted([*found, *_others(one, places, found, confidence, gone)], key=lambda listed: -listed.score)
 
@@ -93,6 +96,13 @@ def _told(one: QuestionToRead, place: ReadPlace) -> tuple[Wording, ReadPlace] | 
             if (said := wording(value, fact.value)) is not None:
                 return said, replace(place, start=fact.start, end=fact.end)
     return None
+
+
+def _repeats(one: QuestionToRead, place: ReadPlace) -> bool:
+    """Tells whether a place stands in a text with most words of the fact's own sentence, whatever the question asks."""
+    own = set(terms(one.around))
+    heard = own & set(terms(place.window.text))
+    return len(own) >= LEAST_WORDS and len(heard) >= REPEATED * len(own)
 
 
 def _overlap(place: ReadPlace, other: ReadPlace) -> bool:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from sqlalchemy import text
+from sqlalchemy import Row, text
 from sqlalchemy.orm import Session
 
 from colmlm.kb.answers.answering import MAX_QUESTION
@@ -35,8 +36,8 @@ WHERE f.id = ANY(:ids)
 
 @dataclass(frozen=True, slots=True)
 class QuestionToRead:
-    """A question of a fact as it is read, the text whose words are searched for, the values that it asks for, and its
-    query [d] (None: it has no key).
+    """A question of a fact as it is read, the text whose words are searched for, the values that it asks for, its query
+    [d] (None: it has no key), and what the fact's own sentence says around the value, where it has one.
     """
 
     fact_id: int
@@ -44,6 +45,7 @@ class QuestionToRead:
     searched: str
     values: tuple[str, ...]
     query_D: Vectors | None
+    around: str = ""
 
 
 def read_questions(
@@ -60,8 +62,11 @@ def read_questions(
         firsts = [same[0] for same in asking.values()]
         queries = questioner.encode([fact.question or "" for fact in firsts], dim)
         keys |= {fact.fact_id: query for fact, query in zip(firsts, queries, strict=True)}
+    sentences = {
+        row.fact_id: row for row in session.execute(_SENTENCES, {"ids": [one.fact_id for one in facts]})
+    }
     silent = [fact for fact in facts if not fact.question]
-    return [*(_asked(same, keys) for same in asking.values()), *_cut_out(session, silent, keys)]
+    return [*(_asked(same, keys, sentences) for same in asking.values()), *_cut_out(silent, keys, sentences)]
 
 
 def _first_keys(target: CheckTarget, facts: Sequence[FactRecord]) -> dict[int, Vectors]:
@@ -70,23 +75,27 @@ def _first_keys(target: CheckTarget, facts: Sequence[FactRecord]) -> dict[int, V
     return dict(zip(ids[has_key].tolist(), keys, strict=True))
 
 
-def _asked(same: Sequence[FactRecord], keys: Mapping[int, Vectors]) -> QuestionToRead:
+def _asked(
+    same: Sequence[FactRecord], keys: Mapping[int, Vectors], sentences: Mapping[int, Row[Any]]
+) -> QuestionToRead:
     fact_id, question = same[0].fact_id, (same[0].question or "")[:MAX_QUESTION]
     values = tuple(dict.fromkeys(fact.value for fact in same))
-    return QuestionToRead(fact_id, question, question, values, keys.get(fact_id))
+    own = sentences.get(fact_id)
+    around = "" if own is None else f"{own.before} {own.after}"
+    return QuestionToRead(fact_id, question, question, values, keys.get(fact_id), around)
 
 
 def _cut_out(
-    session: Session, facts: Sequence[FactRecord], keys: Mapping[int, Vectors]
+    facts: Sequence[FactRecord], keys: Mapping[int, Vectors], sentences: Mapping[int, Row[Any]]
 ) -> Iterator[QuestionToRead]:
-    values = {fact.fact_id: fact.value for fact in facts}
-    for row in session.execute(_SENTENCES, {"ids": list(values)}):
-        asked = _stopped(row.before, row.after)
-        if asked:
-            about = "" if _names(row.title, asked) else f"{row.title} "
-            searched = f"{row.title} {row.before} {row.after}"
+    for fact in facts:
+        own = sentences.get(fact.fact_id)
+        if own is not None and (asked := _stopped(own.before, own.after)):
+            around = f"{own.before} {own.after}"
+            about = "" if _names(own.title, asked) else f"{own.title} "
+            key = keys.get(fact.fact_id)
             yield QuestionToRead(
-                row.fact_id, about + asked, searched, (values[row.fact_id],), keys.get(row.fact_id)
+                fact.fact_id, about + asked, f"{own.title} {around}", (fact.value,), key, around
             )
 
 

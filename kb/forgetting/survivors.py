@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,7 +30,7 @@ from colmlm.kb.lookup.records import Hit
 if TYPE_CHECKING:
     from colmlm.kb.lookup.searchable import SearchableStore
 
-WINDOWS, ALIKE = 6, 4  # read for a question: found by the question, and by the question and its value
+WINDOWS, ALIKE = 6, 4  # read for a question: found by itself, and by its value
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,14 +129,20 @@ def _is_useful(window: SaidWindow, one: QuestionToRead, forgotten: frozenset[int
 def _candidates(
     session: Session, kb: SearchableStore, one: QuestionToRead, hits: Sequence[Hit]
 ) -> tuple[list[CandidateSentence], list[CandidateSentence]]:
-    """Gives sentences that the question finds, and some that it finds with its value, as if by no word of its own.
+    """Gives sentences that the question finds, and some that its value finds, together with the question and with the
+    fact's own sentence in turn; these count as found by no word of the question.
 
     There are more than are read, as some may tell nothing but what is forgotten.
     """
     asked = candidates(session, kb.words, one.searched, hits)
-    known = {candidate.sentence_id: candidate for candidate in asked}
-    alike = candidates(session, kb.words, f"{one.searched} {' '.join(one.values)}", hits)[: 3 * ALIKE]
-    return asked[: 3 * WINDOWS], [known.get(one.sentence_id, replace(one, words=0.0)) for one in alike]
+    found = {candidate.sentence_id: candidate for candidate in asked}
+    values = " ".join(one.values)
+    by_value = [
+        candidates(session, kb.words, f"{words} {values}", hits)[: 2 * ALIKE]
+        for words in dict.fromkeys((one.searched, one.around))
+    ]
+    alike = {c.sentence_id: replace(c, words=0.0) for in_turn in zip_longest(*by_value) for c in in_turn if c}
+    return asked[: 3 * WINDOWS], [found.get(number, candidate) for number, candidate in alike.items()]
 
 
 def _survivor(one: QuestionToRead, listed: ListedPlace) -> Survivor:
