@@ -143,11 +143,12 @@ def _subject(fact: FactRecord) -> str:
 def controls(
     sample: Sequence[FactRecord], others: Sequence[FactRecord], rng: random.Random
 ) -> list[FactRecord]:
-    """Chooses a fact of another value for each: of its sort, title and question word as far as there is one."""
+    """Chooses a fact of another value for each that has one, of its sort, title and question word as far as it can."""
     chosen = []
     for fact in sample:
         unlike = [one for one in others if wording(fact.value, one.value) is None]
-        chosen.append(max(unlike, key=lambda one: (_likeness(fact, one), rng.random())))
+        if unlike:
+            chosen.append(max(unlike, key=lambda one: (_likeness(fact, one), rng.random())))
     return chosen
 
 

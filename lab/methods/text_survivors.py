@@ -57,9 +57,8 @@ class SurvivorAudit:
         self.random.shuffle(asked)
         self.sample = asked[:facts]
         self.others = controls(self.sample, asked[facts:], self.random)
-        self.forgetting = Forgetting(
-            self.kb, runtime.encoder, runtime.reader, sample=max(1, len(self.sample))
-        )
+        most = 2 * max(1, len(self.sample))  # also where others are taken along
+        self.forgetting = Forgetting(self.kb, runtime.encoder, runtime.reader, sample=most)
         with self.kb.sessions() as session:
             sources = [fact.source for fact in (*self.sample, *self.others) if fact.source]
             documents = {source.document_id for source in sources}
