@@ -16,6 +16,7 @@ from colmlm.kb.log import signing
 from colmlm.kb.log.envelope import close_envelope
 from colmlm.kb.selectors import Selector
 from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.tables import ForgetRunRow
 from tests.fakes import NearReader, WordEncoder
 from tests.kb.corpora import document, fact_id, ingest
 
@@ -195,3 +196,26 @@ def test_a_certificate_with_other_counts_of_places_contradicts_itself(
         envelope = close_envelope(key, PREDICATE_TYPE, subject, applied["hash"], other)
         found = check_here(tower, as_text(envelope).encode())
         assert not found.ok and "the counts of survivors does not hold" in found.problems
+
+
+def test_a_plan_and_a_verification_of_the_release_before_name_no_places(
+    forgetting: Forgetting, tower: KnowledgeBase
+) -> None:
+    plan, _ = planned(forgetting, of(tower, "tower"))
+    forgetting.apply(plan.run_id, **WHO)
+    forgetting.verify(plan.run_id)
+    with tower.sessions.begin() as session:
+        run = session.get_one(ForgetRunRow, plan.run_id)
+        assert run.verification is not None
+        for stored in ("plan", "verification"):
+            former = {
+                name: value
+                for name, value in getattr(run, stored).items()
+                if name not in ("read", "survivors")
+            }
+            setattr(run, stored, former)
+    _, made, found = forgetting.run(plan.run_id)
+    assert made.read == 0 and made.survivors == ()
+    assert found is not None and found.read == 0 and found.survivors == ()
+    assert forgetting.survivors(plan.run_id) == []
+    assert check_here(tower, issue(tower, plan.run_id).encode()).ok
