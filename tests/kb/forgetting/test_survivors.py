@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -198,6 +199,10 @@ def test_a_certificate_with_other_counts_of_places_contradicts_itself(
         assert not found.ok and "the counts of survivors does not hold" in found.problems
 
 
+def before_places(stored: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in stored.items() if name not in ("read", "survivors")}
+
+
 def test_a_plan_and_a_verification_of_the_release_before_name_no_places(
     forgetting: Forgetting, tower: KnowledgeBase
 ) -> None:
@@ -207,13 +212,7 @@ def test_a_plan_and_a_verification_of_the_release_before_name_no_places(
     with tower.sessions.begin() as session:
         run = session.get_one(ForgetRunRow, plan.run_id)
         assert run.verification is not None
-        for stored in ("plan", "verification"):
-            former = {
-                name: value
-                for name, value in getattr(run, stored).items()
-                if name not in ("read", "survivors")
-            }
-            setattr(run, stored, former)
+        run.plan, run.verification = before_places(run.plan), before_places(run.verification)
     _, made, found = forgetting.run(plan.run_id)
     assert made.read == 0 and made.survivors == ()
     assert found is not None and found.read == 0 and found.survivors == ()
