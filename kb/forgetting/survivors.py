@@ -25,7 +25,7 @@ from colmlm.kb.forgetting.listed_places import ListedPlace, list_places, outcome
 from colmlm.kb.forgetting.read_questions import QuestionToRead, read_questions
 from colmlm.kb.forgetting.records import OUTCOMES, Rates, Survivor
 from colmlm.kb.keys.records import KeysetRecord
-from colmlm.kb.lookup.records import Hit
+from colmlm.kb.lookup.records import Ranking
 
 if TYPE_CHECKING:
     from colmlm.kb.lookup.searchable import SearchableStore
@@ -74,30 +74,26 @@ class SurvivorSearch:
         """Reads the questions of the sampled facts, one pass of the reader for each."""
         with self.kb.sessions() as session:
             asked = read_questions(session, target, self.questioner, keyset.dim)
-        hits = _hits(self.kb, keyset, asked)
+        near = _near(self.kb, keyset, asked)
         read = []
         for number, one in enumerate(asked, 1):
-            places = _places(self.kb, self.reader, one, hits.get(one.fact_id, ()), target.fact_ids)
+            places = _places(self.kb, self.reader, one, near.get(one.fact_id, Ranking()), target.fact_ids)
             read.append((one, places))
             if self.on_read is not None:
                 self.on_read(number, len(asked))
         return ReadThrough(self.reader.confidence, read)
 
 
-def _hits(
+def _near(
     kb: SearchableStore, keyset: KeysetRecord, asked: Sequence[QuestionToRead]
-) -> Mapping[int, Sequence[Hit]]:
-    found: dict[int, Sequence[Hit]] = {}
+) -> Mapping[int, Ranking]:
+    found: dict[int, Ranking] = {}
     queries = [(one.fact_id, one.query_D) for one in asked if one.query_D is not None]
     for start in range(0, len(queries), ASKED_AT_ONCE):
         some = queries[start : start + ASKED_AT_ONCE]
-        lookups = kb.lookups.find(
-            np.stack([query for _, query in some]),
-            checkpoint_id=keyset.checkpoint_id,
-            k=BY_KEY,
-            threshold=-1.0,
-        )
-        found |= {fact_id: lookup.hits for (fact_id, _), lookup in zip(some, lookups, strict=True)}
+        queries_BD = np.stack([query for _, query in some])
+        rankings = kb.lookups.nearest(queries_BD, checkpoint_id=keyset.checkpoint_id, k=BY_KEY)
+        found |= {fact_id: ranking for (fact_id, _), ranking in zip(some, rankings, strict=True)}
     return found
 
 
@@ -105,11 +101,11 @@ def _places(
     kb: SearchableStore,
     reader: JudgedReader,
     one: QuestionToRead,
-    hits: Sequence[Hit],
+    near: Ranking,
     forgotten: frozenset[int],
 ) -> list[ReadPlace]:
     with kb.sessions() as session:
-        asked, alike = _candidates(session, kb, one, hits)
+        asked, alike = _candidates(session, kb, one, near)
         read = windows(session, [candidate.sentence_id for candidate in (*asked, *alike)])
     useful = {number for number, window in read.items() if _is_useful(window, one, forgotten)}
     first = [candidate for candidate in asked if candidate.sentence_id in useful][:WINDOWS]
@@ -127,18 +123,18 @@ def _is_useful(window: SaidWindow, one: QuestionToRead, forgotten: frozenset[int
 
 
 def _candidates(
-    session: Session, kb: SearchableStore, one: QuestionToRead, hits: Sequence[Hit]
+    session: Session, kb: SearchableStore, one: QuestionToRead, near: Ranking
 ) -> tuple[list[CandidateSentence], list[CandidateSentence]]:
     """Gives sentences that the question finds, and some that its value finds, together with the question and with the
     fact's own sentence in turn; these count as found by no word of the question.
 
     There are more than are read, as some may tell nothing but what is forgotten.
     """
-    asked = candidates(session, kb.words, one.searched, hits)
+    asked = candidates(session, kb.words, one.searched, near.hits, near.tombstone)
     found = {candidate.sentence_id: candidate for candidate in asked}
     values = " ".join(one.values)
     by_value = [
-        candidates(session, kb.words, f"{words} {values}", hits)[: 2 * ALIKE]
+        candidates(session, kb.words, f"{words} {values}", near.hits)[: 2 * ALIKE]
         for words in dict.fromkeys((one.searched, one.around))
     ]
     alike = {c.sentence_id: replace(c, words=0.0) for in_turn in zip_longest(*by_value) for c in in_turn if c}
