@@ -72,7 +72,10 @@ HERE_ONLY = {
     "facts": {"add_many", "edit_many", "every"},  # not over HTTP
     "documents": {"text", "facts"},  # `read` gives both in one
     "corpora": {"standings"},  # compared where the documents are annotated
-    "lookups": {"catch_up", "rebuild", "snapshot", "standing", "in_keyset"},  # of the index of one process
+    "lookups": {
+        "catch_up", "rebuild", "snapshot", "standing", "in_keyset",  # of the index of one process
+        "nearest",  # what answers are read from
+    },
     "outputs": {"record", "attributions", "impact_of_selection", "neighbours"},
     "log": {"head_seq", "changes_before", "counts", "hash_at", "holds", "deny"},  # the server's own and its console's
     "jobs": {"counts", "counts_by_kind", "num_waiting", "is_wanting"},  # what watches a server
