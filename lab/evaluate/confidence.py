@@ -14,8 +14,8 @@ from colmlm.cli.options import AsJson, CheckpointPath, examples
 from colmlm.cli.output import note, print_json, progress
 from colmlm.kb.answers.answering import Answering
 from colmlm.kb.answers.confidence import UNFITTED
-from colmlm.lab.evaluate.documents import marked, own_base, take
 from colmlm.lab.methods.fitting import ReadQuestion, fit
+from colmlm.lab.methods.own_base import marked, own_base, take
 from colmlm.lab.methods.raw_documents import RawQuestion, draw
 
 EXAMPLES = examples(
@@ -70,11 +70,11 @@ def confidence(
         answers = runtime.answering(
             reader(reader_at(runtime.user, None), runtime.settings.home / "models", UNFITTED)
         )
-        take(runtime, list(marked(runtime, [*first, *others[:number]])), keys=True)
+        take(runtime, list(marked(runtime, [*first, *others[:number]])))
         read = _read(
             answers, [(one, one.answers if one.document in there else ()) for one in texts.questions]
         )
-        take(runtime, list(marked(runtime, second)), keys=True)
+        take(runtime, list(marked(runtime, second)))
         read += _read(answers, [(one, one.answers) for one in texts.questions if one.document not in there])
     fitted = fit(read, wrong, alarms)
     fitted.save(out)

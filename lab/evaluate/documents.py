@@ -2,36 +2,33 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+import json
+import math
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 
-from colmlm.cli.composition import annotators
-from colmlm.cli.composition.keying import key_everything
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import AsJson, CheckpointPath, examples
-from colmlm.cli.output import note, print_json, print_table, progress
+from colmlm.cli.output import note, print_json, print_table
 from colmlm.kb.answers.answering import Answering
-from colmlm.kb.corpus.format import AnnotatedDocument, Parsed
-from colmlm.kb.store import database
-from colmlm.lab.methods.raw_documents import OUTCOMES, RawAnswer, RawTexts, ask_all, coverage, draw, shares
-from colmlm.lab.methods.reading_baseline import BM25Reading, Generating
-from colmlm.model.evaluate.intervals import Draw, bootstrap, of_share
+from colmlm.lab.methods.ablations import KEY, RANKINGS, READER, WHOLE, Ablations, named
+from colmlm.lab.methods.answer_shares import NAMES, report
+from colmlm.lab.methods.curves import draw_curves
+from colmlm.lab.methods.document_ways import Ask, Asking
+from colmlm.lab.methods.own_base import NO_KEYS, filled, own_base
+from colmlm.lab.methods.raw_documents import RawAnswer, coverage, draw
+from colmlm.lab.methods.remembering import remembering_answers
 
 EXAMPLES = examples(
-    "colmlm evaluate documents --squad dev.jsonl --documents 100",
-    "colmlm evaluate documents --squad dev.jsonl --questions 1000 --no-threshold --json",
-    "colmlm evaluate documents --squad dev.jsonl --documents 100 --no-keys --no-baselines",
+    "colmlm evaluate documents --squad dev.jsonl --documents 100 --plot curve.png",
+    "colmlm evaluate documents --squad dev.jsonl --questions 1000 --base all-of-dev --ablations --json",
+    "colmlm evaluate documents --squad dev.jsonl --documents 100 --no-threshold --no-baselines --keys none",
 )
-CORPUS, ACTOR, REASON = "documents", "evaluate documents", "colmlm evaluate documents"
-STEPS = 41
+ANY_SPAN = "none"
 
 
 def documents(
@@ -54,7 +51,24 @@ def documents(
     no_threshold: Annotated[
         bool, typer.Option("--no-threshold", help="Count the best answer to every question, however unsure.")
     ] = False,
-    no_keys: Annotated[bool, typer.Option("--no-keys", help="Find sentences by their words alone.")] = False,
+    spans: Annotated[
+        str | None,
+        typer.Option(
+            "--spans", help="Another threshold of the annotator, or none: an answer need touch no fact."
+        ),
+    ] = None,
+    keys: Annotated[
+        str, typer.Option("--keys", help="context, question, both with a comma between them, or none.")
+    ] = "context",
+    ranking: Annotated[
+        str, typer.Option("--ranking", help="What finds the answer: of key, words and reader, with commas.")
+    ] = named(WHOLE),
+    mode: Annotated[
+        str, typer.Option("--mode", help="read, or paper: the nearest fact by its key alone.")
+    ] = "read",
+    ablations: Annotated[
+        bool, typer.Option("--ablations", help="Also measure the other rankings, and answers of any span.")
+    ] = False,
     no_baselines: Annotated[
         bool, typer.Option("--no-baselines", help="Only the product, without baselines.")
     ] = False,
@@ -64,8 +78,24 @@ def documents(
             "--generated", min=0, help="How many questions retrieval-augmented generation is asked."
         ),
     ] = 200,
+    generators: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--generator", exists=True, file_okay=False, help="A checkpoint that generates, too. Repeatable."
+        ),
+    ] = None,
     checkpoint: CheckpointPath = None,
+    base: Annotated[
+        Path | None,
+        typer.Option(
+            "--base", file_okay=False, help="Keep the knowledge base here, and take it again from here."
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Draws paragraphs and questions.")] = 0,
+    plot: Annotated[
+        Path | None,
+        typer.Option("--plot", dir_okay=False, help="Draw right against wrong answers here, as PNG."),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", dir_okay=False, help="Write every answer here, as JSON Lines.")
     ] = None,
@@ -76,163 +106,87 @@ def documents(
     Facts are marked as `colmlm corpus add` does, and keyed, in a knowledge base of its own. Right is an answer that
     equals or holds a gold one; near, one that a gold one holds. Intervals are of 95 %.
     """
+    parts, threshold = _ranking(ranking, keys, mode), _spans(spans)
     texts = draw(squad, number, questions, unanswerable, seed)
     if not texts.questions:
         raise typer.BadParameter("it has no question with an answer.", param_hint="--squad")
-    with own_base(checkpoint) as runtime:
-        documents = list(marked(runtime, texts.documents))
-        take(runtime, documents, keys=not no_keys)
-        answers = runtime.answering(runtime.reader, keys=not no_keys)
-        asked, absent = _ask(answers, texts)
-        threshold = 0.0 if no_threshold else answers.reader.confidence.threshold
-        report = _report(asked, absent, threshold, seed) | coverage(texts, documents)
-        report["baselines"] = (
-            {} if no_baselines else _baselines(runtime, answers, texts, asked, generated, no_threshold, seed)
+    with own_base(checkpoint, base) as runtime:
+        documents = filled(runtime, texts.documents, threshold, keys)
+        answers = remembering_answers(runtime, keys=keys != NO_KEYS)
+        asking = Asking(runtime, answers, texts, seed)
+        asked, absent = asking.all("colmlm", _way(answers, parts, mode, any_span=spans == ANY_SPAN))
+        least = -math.inf if no_threshold else _threshold(runtime, answers, parts)
+        found = report(asked, absent, least, seed) | coverage(texts, documents)
+        if ablations:
+            found["ablations"] = asking.ablations()
+        found["baselines"] = (
+            {} if no_baselines else asking.baselines(asked, least, generated, generators or ())
         )
     if out is not None:
         _write(out, asked, absent)
+    if plot is not None:
+        draw_curves({"colmlm": found, **found["baselines"]}, plot)
     if as_json:
-        print_json({name: _rounded(value) for name, value in report.items()})
+        print_json(_rounded(found))
         return
-    _show(report)
+    _show(found)
 
 
-@contextmanager
-def own_base(checkpoint: Path | None) -> Iterator[Runtime]:
-    """Gives a runtime with an empty base in a temporary home, which shares the models of the user's home."""
-    with tempfile.TemporaryDirectory(prefix="colmlm-documents-") as directory:
-        home = Path(directory)
-        home.chmod(0o755)  # the embedded server may run as another user
-        with Runtime.from_environment(checkpoint=checkpoint) as users:
-            models = users.settings.home / "models"
-        models.mkdir(parents=True, exist_ok=True)
-        (home / "models").symlink_to(models)
-        settings = replace(users.settings, home=home, database_url=None, actor=ACTOR)
-        engine = database.connect(settings)
-        database.migrate(engine)
-        engine.dispose()
-        with Runtime(settings, users.user) as runtime:
-            yield runtime
+def _ranking(said: str, keys: str, mode: str) -> frozenset[str]:
+    """Reads what finds an answer. Without keys it is words and the reader, in the paper's mode the key alone."""
+    if mode not in ("read", "paper"):
+        raise typer.BadParameter(f"{mode!r} is neither read nor paper.", param_hint="--mode")
+    parts = frozenset(said.split(",")) if mode == "read" else frozenset((KEY,))
+    if keys == NO_KEYS and mode == "read":
+        parts -= {KEY}
+    if parts not in RANKINGS or (keys == NO_KEYS and KEY in parts):
+        ways = "; ".join(map(named, RANKINGS))
+        raise typer.BadParameter(f"it is none of {ways}, or there are no keys.", param_hint="--ranking")
+    return parts
 
 
-def marked(runtime: Runtime, texts: Sequence[AnnotatedDocument]) -> Iterator[AnnotatedDocument]:
-    """Marks facts as `colmlm corpus add` does."""
-    annotator = annotators.light(runtime, None, None, asks=False)
-    with progress("Marking facts") as advance:
-        for done, reviewed in enumerate(annotator.annotate(texts), start=1):
-            yield reviewed.document
-            advance(done, len(texts))
+def _spans(said: str | None) -> float | None:
+    """Reads a threshold of the annotator (None: its own)."""
+    if said is None or said == ANY_SPAN:
+        return None
+    try:
+        threshold = float(said)
+    except ValueError:
+        threshold = math.nan
+    if not 0 < threshold < 1:
+        raise typer.BadParameter(f"{said!r} is neither none nor between 0 and 1.", param_hint="--spans")
+    return threshold
 
 
-def take(runtime: Runtime, texts: Sequence[AnnotatedDocument], *, keys: bool) -> None:
-    """Takes annotated texts into the base, and with `keys` gives their facts keys."""
-    runtime.kb.corpora.ingest(map(Parsed, texts), CORPUS, actor=ACTOR, reason=REASON)
-    if keys:
-        key_everything(runtime)
+def _way(answers: Answering, parts: frozenset[str], mode: str, *, any_span: bool) -> Ask:
+    """Gives what is asked, at the lowest threshold. The product itself is asked wherever it can answer so."""
+    if mode == "paper" or parts == {KEY}:
+        return partial(answers.nearest_fact, threshold=-1.0)
+    whole = WHOLE if answers.questions else WHOLE - {KEY}
+    if parts == whole and not any_span:
+        return partial(answers.ask, threshold=0.0, nearest=0)
+    return partial(Ablations(answers).ask, ranking=parts, any_span=any_span)
 
 
-def _ask(answers: Answering, texts: RawTexts) -> tuple[list[RawAnswer], list[RawAnswer]]:
-    answer = partial(answers.ask, threshold=0.0, nearest=0)
-    with progress("Asking") as advance:
-        asked = ask_all(texts.questions, answer, texts.documents, advance)
-    with progress("Asking what is not there") as advance:
-        absent = ask_all(texts.unanswerable, answer, texts.documents, advance)
-    return asked, absent
-
-
-def _report(
-    asked: Sequence[RawAnswer], absent: Sequence[RawAnswer], threshold: float, seed: int
-) -> dict[str, Any]:
-    found = shares(asked, threshold)
-    right_N = np.array([one.at(threshold) in ("exact", "holds") for one in asked], dtype=float)
-
-    def measure(draw: Draw) -> dict[str, float]:
-        return {"right": float(right_N[draw(len(right_N))].mean())}
-
-    interval = of_share(found["right"], bootstrap(measure, seed=seed)["right"], len(asked))
-    return {
-        "questions": len(asked),
-        "unanswerable": len(absent),
-        "threshold": threshold,
-        **{name: found[name] for name in ("exact", "right", *OUTCOMES[2:])},
-        "right_ci": list(interval),
-        "false_alarm": _answered(absent, threshold),
-        "curve": _curve(asked, absent),
-        "milliseconds": 1000 * float(np.median([one.seconds for one in asked])),
-    }
-
-
-def _answered(absent: Sequence[RawAnswer], threshold: float) -> float:
-    return sum(one.at(threshold) != "abstained" for one in absent) / max(1, len(absent))
-
-
-def _curve(asked: Sequence[RawAnswer], absent: Sequence[RawAnswer]) -> list[dict[str, float]]:
-    """Gives right, wrong and false alarms at each threshold."""
-    points = []
-    for threshold in np.linspace(0, 1, STEPS).tolist():
-        found = shares(asked, threshold)
-        wrong = found["wrong"] + found["near"] + found["made_up"]
-        points.append(
-            {
-                "threshold": threshold,
-                "right": found["right"],
-                "wrong": found["wrong"],
-                "near": found["near"],
-                "not_right": wrong,
-                "false_alarm": _answered(absent, threshold),
-            }
-        )
-    return points
-
-
-def _baselines(
-    runtime: Runtime,
-    answers: Answering,
-    texts: RawTexts,
-    asked: Sequence[RawAnswer],
-    generated: int,
-    no_threshold: bool,
-    seed: int,
-) -> dict[str, Any]:
-    """Measures others on the same questions. Those with scores get the threshold at which they say as much as we do."""
-    said = sum(
-        one.at(0.0 if no_threshold else answers.reader.confidence.threshold) != "abstained" for one in asked
-    )
-    found: dict[str, Any] = {}
-    others: dict[str, Callable[[str], Any]] = {
-        "reader": BM25Reading(answers.reader, texts.documents).ask,
-        "paper": partial(answers.nearest_fact, threshold=-1.0),
-    }
-    for name, ask in others.items():
-        if name == "paper" and answers.questions is None:
-            continue
-        with progress(f"Asking the baseline: {name}") as advance:
-            there = ask_all(texts.questions, ask, texts.documents, advance)
-            absent = ask_all(texts.unanswerable, ask, texts.documents, advance)
-        scores = sorted((one.score for one in there), reverse=True)
-        least = scores[min(said, len(scores)) - 1] if said else float("inf")
-        found[name] = _report(there, absent, -1.0 if no_threshold else least, seed)
-        del found[name]["curve"]
-    if generated:
-        rag = Generating(runtime, texts.documents)
-        with progress("Asking the baseline: rag") as advance:
-            there = ask_all(texts.questions[:generated], rag.ask, (), advance)
-        found["rag"] = _report(there, [], 0.0, seed)
-        del found["rag"]["curve"]
-    return found
+def _threshold(runtime: Runtime, answers: Answering, parts: frozenset[str]) -> float:
+    """Gives the shipped threshold: that of the confidence where a reader reads, else that of the keys."""
+    if READER in parts:
+        return answers.reader.confidence.threshold
+    return runtime.kb.keysets.active().threshold
 
 
 def _write(path: Path, asked: Sequence[RawAnswer], absent: Sequence[RawAnswer]) -> None:
-    import json
-
     with path.open("w", encoding="utf-8") as target:
-        for one in (*asked, *absent):
+        for number, one in enumerate((*asked, *absent)):
             row = {
+                "answerable": number < len(asked),
                 "question": one.question.text,
-                "answers": one.question.answers if one in asked else [],
+                "answers": one.question.answers,
+                "document": one.question.document,
                 "said": one.said,
                 "score": round(one.score, 4),
                 "outcome": one.outcome,
+                "cited": one.cited,
             }
             target.write(json.dumps(row, ensure_ascii=False) + "\n")
 
@@ -245,14 +199,20 @@ def _rounded(value: Any) -> Any:
     return {name: _rounded(one) for name, one in value.items()} if isinstance(value, dict) else value
 
 
-def _show(report: dict[str, Any]) -> None:
-    names = ("exact", "right", "near", "wrong", "abstained", "made_up", "false_alarm")
-    rows = [("colmlm", *(f"{report[name]:.3f}" for name in names))]
-    rows += [(who, *(f"{of[name]:.3f}" for name in names)) for who, of in report["baselines"].items()]
+def _show(found: Mapping[str, Any]) -> None:
+    names = (*NAMES, "false_alarm")
+    ways = {"colmlm": found, **found["baselines"]}
+    ways |= {f"ablation: {name}": of for name, of in found.get("ablations", {}).items()}
+    rows = [(who, *(f"{of[name]:.3f}" for name in names)) for who, of in ways.items()]
+    rows += [
+        (f"{who}, {about}", *(f"{of[key][name]:.3f}" for name in names))
+        for key, about in (("no_threshold", "no threshold"), ("at_5_wrong", "where 5 % are wrong"))
+        for who, of in ways.items()
+    ]
     print_table(("", *(name.replace("_", " ") for name in names)), rows)
-    low, high = report["right_ci"]
+    low, high = found["right_ci"]
     note(
-        f"{report['questions']} questions, {report['unanswerable']} without an answer; right {low:.3f} to {high:.3f}; "
-        f"{report['facts_per_100_words']:.1f} facts in 100 words, which overlap {report['coverage']:.1%} of what is "
-        f"asked for; {report['milliseconds']:.0f} ms an answer."
+        f"{found['questions']} questions, {found['unanswerable']} without an answer; right {low:.3f} to {high:.3f}; "
+        f"{found['facts_per_100_words']:.1f} facts in 100 words, which overlap {found['coverage']:.1%} of what is "
+        f"asked for; {found['milliseconds']:.0f} ms an answer."
     )

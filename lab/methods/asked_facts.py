@@ -12,6 +12,7 @@ from colmlm.kb.answers.answering import Answering
 from colmlm.kb.answers.candidates import BY_KEY, WEIGHT_OF_WORDS, candidates, sentences_of
 from colmlm.kb.answers.places import ReadPlace
 from colmlm.kb.facts.records import FactRecord
+from colmlm.kb.lookup.records import Hit
 
 BY_THE_KEY, BY_KEY_AND_WORDS, READ = "key", "key and words", "reader"
 
@@ -47,19 +48,20 @@ def _orders(answers: Answering, question: str, values: dict[int, str]) -> Mappin
     assert answers.questions is not None
     _, (lookup,) = answers.questions.ask([question], k=BY_KEY, threshold=-1.0)
     values |= {hit.fact_id: hit.value for hit in lookup.hits}
-    with answers.kb.sessions() as session:
-        of = sentences_of(session, [hit.fact_id for hit in lookup.hits])
-        share = {
-            one.sentence_id: one.words for one in candidates(session, answers.kb.words, question, lookup.hits)
-        }
-    fused = sorted(
-        lookup.hits, key=lambda hit: -(hit.score + WEIGHT_OF_WORDS * share.get(of.get(hit.fact_id, 0), 0.0))
-    )
     return {
         BY_THE_KEY: [hit.fact_id for hit in lookup.hits],
-        BY_KEY_AND_WORDS: [hit.fact_id for hit in fused],
+        BY_KEY_AND_WORDS: [hit.fact_id for hit, _ in with_words(answers, question, lookup.hits)],
         READ: list(dict.fromkeys(_touched(answers.places(question), values))),
     }
+
+
+def with_words(answers: Answering, question: str, hits: Sequence[Hit]) -> list[tuple[Hit, float]]:
+    """Orders hits by their score and that of the words of their sentences, and gives the sum of both with each."""
+    with answers.kb.sessions() as session:
+        of = sentences_of(session, [hit.fact_id for hit in hits])
+        share = {one.sentence_id: one.words for one in candidates(session, answers.kb.words, question, hits)}
+    scored = [(hit, hit.score + WEIGHT_OF_WORDS * share.get(of.get(hit.fact_id, 0), 0.0)) for hit in hits]
+    return sorted(scored, key=lambda one: -one[1])
 
 
 def _touched(places: Sequence[ReadPlace], values: dict[int, str]) -> Iterator[int]:

@@ -24,6 +24,7 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _DROPPED = str.maketrans("", "", string.punctuation)
 
 OUTCOMES = ("exact", "holds", "near", "wrong", "abstained", "made_up")
+RIGHT = ("exact", "holds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class RawTexts:
 def draw(squad: Path, documents: int | None, questions: int | None, absent: int, seed: int) -> RawTexts:
     """Draws paragraphs of a SQuAD file, with their questions, and questions of other paragraphs.
 
-    Without a number all are taken; a paragraph in five is then left out if questions without an answer are wanted.
+    Without a number all are taken; a paragraph in twenty is then left out if questions without an answer are wanted.
     """
     texts = [
         AnnotatedDocument(one.external_id, one.text, (), title=one.title)
@@ -91,13 +92,16 @@ def outcome(said: str | None, golds: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RawAnswer:
-    """A question with the answer at threshold 0, its score, its outcome there, and the seconds it took."""
+    """A question with the answer at the lowest threshold, its score, its outcome there, the seconds it took, and the
+    document that it cites with the place there.
+    """
 
     question: RawQuestion
     said: str | None
     score: float
     outcome: str
     seconds: float
+    cited: tuple[str, int, int] | None = None
 
     def at(self, threshold: float) -> str:
         """Gives the outcome at a threshold."""
@@ -110,17 +114,17 @@ def ask_all(
     texts: Iterable[AnnotatedDocument],
     advance: Callable[[int, int | None], None],
 ) -> list[RawAnswer]:
-    """Asks every question, and checks each answer against the text that it cites, unless there are no `texts`."""
+    """Asks every question, and checks each answer against the text that it cites."""
     by_id = {one.external_id: one.text for one in texts}
     done: list[RawAnswer] = []
     for question in questions:
         begun = time.perf_counter()
         got = answer(question.text)
         seconds = time.perf_counter() - begun
-        found = outcome(got.answer, question.answers)
-        if got.answer is not None and by_id and not _stands(got, by_id):
-            found = "made_up"
-        done.append(RawAnswer(question, got.answer, got.score, found, seconds))
+        stands = got.answer is None or _stands(got, by_id)
+        found = outcome(got.answer, question.answers) if stands else "made_up"
+        cited = (got.source.external_id, got.source.start, got.source.end) if got.source else None
+        done.append(RawAnswer(question, got.answer, got.score, found, seconds, cited))
         advance(len(done), len(questions))
     return done
 
@@ -130,13 +134,6 @@ def _stands(answer: Answer, by_id: dict[str, str]) -> bool:
     return (
         source is not None and by_id.get(source.external_id, "")[source.start : source.end] == answer.answer
     )
-
-
-def shares(asked: Sequence[RawAnswer], threshold: float) -> dict[str, float]:
-    """Gives the share of each outcome at a threshold; `right` is exact or holding."""
-    found = [one.at(threshold) for one in asked]
-    by_name = {name: found.count(name) / max(1, len(found)) for name in OUTCOMES}
-    return by_name | {"right": by_name["exact"] + by_name["holds"]}
 
 
 def coverage(texts: RawTexts, marked: Iterable[AnnotatedDocument]) -> dict[str, float]:

@@ -1,12 +1,10 @@
-"""Baselines for answers from raw texts: an extractive reader over BM25, and retrieval-augmented generation."""
+"""A baseline for answers from raw texts: an extractive reader over BM25."""
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 
-from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.answers.reading import Reader
 from colmlm.kb.answers.records import Answer
 from colmlm.kb.corpus.format import AnnotatedDocument
@@ -14,7 +12,6 @@ from colmlm.kb.facts.records import Source
 from colmlm.kb.texts.sentences import sentence_ends
 
 WINDOWS = 4
-MAX_TOKENS = 16
 
 
 class BM25Reading:
@@ -56,30 +53,3 @@ class BM25Reading:
                 )
         score = 1 / (1 + math.exp(-max(-60.0, min(60.0, best[0]))))
         return Answer(question, best[1], score, 0.0, (), best[2], False, (), 0)
-
-
-class Generating:
-    """The base model with the four best passages of 100 words before the prompt; a text without a place."""
-
-    def __init__(self, runtime: Runtime, documents: Sequence[AnnotatedDocument]) -> None:
-        from colmlm.model.baselines.passages import PassageIndex, passages_of
-        from colmlm.model.decoding.config import DecodeConfig
-        from colmlm.model.decoding.decoder import Decoder
-        from colmlm.model.lm.base_models import WHEEL_BASE
-        from colmlm.model.lm.checkpoint import base_checkpoint
-        from colmlm.model.text.markup import STANDARD
-
-        loaded = base_checkpoint(WHEEL_BASE, runtime.settings.home / "models", markup=STANDARD)
-        self.decoder = Decoder(loaded, None)
-        self.passages = PassageIndex(passages_of(documents))
-        self.config = DecodeConfig(mode="off", max_tokens=MAX_TOKENS, repetition_penalty=1.0)
-
-    def ask(self, question: str) -> Answer:
-        """Gives the first line that the model goes on with."""
-        from colmlm.model.baselines.passages import augmented
-
-        prompt = f"Question: {question}\nAnswer:"
-        (found,) = self.passages.search([question])
-        (made,) = self.decoder.generate([augmented(prompt, found)], self.config)
-        said = re.split(r"[\n.]\s", made.output.strip(), maxsplit=1)[0].strip()
-        return Answer(question, said or None, 1.0, 0.0, (), None, False, (), 0)

@@ -1,0 +1,150 @@
+"""The baseline of retrieval-augmented generation: a language model writes an answer below passages that BM25 finds.
+
+The base model is asked in the form of its chats, once plainly and once told to refuse where the passages do not say;
+another checkpoint in the form of the paper, which has no way to say that nothing answers. What is written cites
+nothing, so it is compared with the gold answer alone, and as a *score*, by which it may abstain too, it has the mean
+probability of its tokens. A wrong answer that none of the passages says is *made up*.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+
+import torch
+
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.lab.methods.raw_documents import RawAnswer, RawQuestion, normalised, outcome
+from colmlm.model.baselines.passages import PassageIndex, augmented, passages_of
+from colmlm.model.decoding.run import end_tokens
+from colmlm.model.lm.base_models import WHEEL_BASE
+from colmlm.model.lm.checkpoint import Checkpoint, base_checkpoint, load
+from colmlm.model.text.markup import STANDARD
+from colmlm.model.text.tokens import FactTokenizer
+
+MAX_TOKENS = 24
+_LINE = re.compile(r"\n|\.\s")
+TURN, END_OF_TURN = "<|im_start|>", "<|im_end|>"
+_REFUSES = re.compile(
+    r"\b(not|no answer|unanswerable|unknown|none|cannot|can't|don't|doesn't|isn't|aren't)\b", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A form of asking: the text, or the ids, that begin with the passages, and what comes behind them."""
+
+    instruction: str
+    is_chat: bool = True
+    may_refuse: bool = False
+
+    def prompt(
+        self, tokenizer: FactTokenizer, question: str, passages: Sequence[str]
+    ) -> tuple[list[int], list[int]]:
+        """Gives the ids up to the end of the passages, and the others."""
+        if not self.is_chat:
+            return tokenizer.prompt(augmented(f"Question: {question}\nAnswer:", passages)), []
+        turn, end = tokenizer.id_of(TURN), tokenizer.id_of(END_OF_TURN)
+        head = [turn, *tokenizer.encode("user\n" + "\n\n".join(passages))]
+        asked = tokenizer.encode(f"\n\nQuestion: {question}\n{self.instruction}")
+        return tokenizer.prompt(head), [
+            *asked,
+            end,
+            *tokenizer.encode("\n"),
+            turn,
+            *tokenizer.encode("assistant\n"),
+        ]
+
+
+_PLAIN = "Answer in a few words, taken from the text above."
+CHATS = {
+    "rag": Form(_PLAIN),
+    "rag_refusing": Form(f'{_PLAIN} If the text does not say, write "Not in the text".', may_refuse=True),
+}
+AS_THE_PAPER = Form("", is_chat=False)
+
+
+def generator(runtime: Runtime, path: Path | None) -> Checkpoint:
+    """Loads the checkpoint at `path`, or the base model without any adapter."""
+    cache = runtime.settings.home / "models"
+    return load(path, cache) if path else base_checkpoint(WHEEL_BASE, cache, markup=STANDARD)
+
+
+class Generating:
+    """A language model with the four best passages of 100 words before the question, decoded greedily."""
+
+    def __init__(
+        self, checkpoint: Checkpoint, documents: Sequence[AnnotatedDocument], forms: Mapping[str, Form]
+    ) -> None:
+        self.checkpoint, self.forms = checkpoint, forms
+        self.passages = PassageIndex(passages_of(documents))
+
+    def ask_all(
+        self, questions: Sequence[RawQuestion], advance: Callable[[int, int | None], None]
+    ) -> dict[str, list[RawAnswer]]:
+        """Asks every question in each form; those that begin alike share the reading of the passages."""
+        done: dict[str, list[RawAnswer]] = {name: [] for name in self.forms}
+        for number, question in enumerate(questions, start=1):
+            (passages,) = self.passages.search([question.text])
+            reading = _Reading(self.checkpoint)
+            for name, form in self.forms.items():
+                begun = perf_counter()
+                said, score = reading.answer(*form.prompt(self.checkpoint.tokenizer, question.text, passages))
+                said, found = judged(said, question.answers, passages, may_refuse=form.may_refuse)
+                done[name].append(RawAnswer(question, said, score, found, perf_counter() - begun))
+            advance(number, len(questions))
+        return done
+
+
+class _Reading:
+    """What a model has read for one question."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.checkpoint, self.llama = checkpoint, checkpoint.lm.inference
+        self.cache, self.head = self.llama.cache(1), list[int]()
+
+    def answer(self, head: list[int], tail: list[int]) -> tuple[str | None, float]:
+        """Gives the first line or sentence that the model goes on with, and the mean probability of its tokens."""
+        tokenizer = self.checkpoint.tokenizer
+        head = head[-(self.llama.context - MAX_TOKENS - len(tail)) :]
+        tokens, logprobs = self._greedy(head, tail)
+        said = _LINE.split(tokenizer.decode(tokens).lstrip(": \n"), maxsplit=1)[0].strip().rstrip(".")
+        return said or None, math.exp(sum(logprobs) / max(1, len(logprobs)))
+
+    @torch.inference_mode()
+    def _greedy(self, head: list[int], tail: list[int]) -> tuple[list[int], list[float]]:
+        """Gives the likeliest tokens up to the end of a text, and the logarithms of their probabilities."""
+        known = len(head) if head == self.head and tail else 0
+        fed, at, self.head = [*head, *tail][known:], known, head
+        tokens, logprobs = list[int](), list[float]()
+        ends = end_tokens(self.checkpoint)
+        while len(tokens) < MAX_TOKENS:
+            logits_V = self.llama.logits(self.llama.advance(torch.tensor([fed]), [at], self.cache)[:, -1])[0]
+            at += len(fed)
+            logits_V[[*self.checkpoint.tokenizer.added, *self.checkpoint.tokenizer.unsayable]] = -math.inf
+            best = torch.log_softmax(logits_V, dim=-1).max(dim=-1)
+            fed = [int(best.indices)]
+            if fed[0] in ends:
+                break
+            tokens += fed
+            logprobs.append(float(best.values))
+        return tokens, logprobs
+
+
+def judged(
+    said: str | None, golds: Sequence[str], passages: Sequence[str], *, may_refuse: bool
+) -> tuple[str | None, str]:
+    """Gives what counts as said, and its outcome. Only what is not right anyway is read as a refusal."""
+    found = outcome(said, golds)
+    if said is None or found != "wrong":
+        return said, found
+    if may_refuse and _REFUSES.search(said):
+        return None, "abstained"
+    wanted = f" {normalised(said)} "
+    stands = any(wanted in f" {normalised(passage)} " for passage in passages)
+    return said, "wrong" if stands else "made_up"

@@ -1,0 +1,102 @@
+"""A knowledge base of a measurement's own, which gets raw texts as `colmlm corpus add` would take them."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import typer
+
+from colmlm.cli.composition import annotators
+from colmlm.cli.composition.keying import key_everything
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.output import progress
+from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, read_annotated, to_record
+from colmlm.kb.store import database
+
+CORPUS, ACTOR, REASON = "documents", "evaluate documents", "colmlm evaluate documents"
+NO_KEYS = "none"
+MARKS, MADE_OF = "marks.jsonl", "made_of.json"
+
+
+@contextmanager
+def own_base(checkpoint: Path | None, directory: Path | None = None) -> Iterator[Runtime]:
+    """Gives a runtime with a base of its own, which shares the models of the user's home.
+
+    The base is in `directory` and stays there; without one it is in a temporary directory, and empty.
+    """
+    kept = nullcontext(directory) if directory else tempfile.TemporaryDirectory(prefix="colmlm-documents-")
+    with kept as path:
+        home = Path(path).absolute()
+        home.mkdir(parents=True, exist_ok=True)
+        home.chmod(0o755)  # the embedded server may run as another user
+        with Runtime.from_environment(checkpoint=checkpoint) as users:
+            models = users.settings.home / "models"
+        models.mkdir(parents=True, exist_ok=True)
+        if not (home / "models").exists():
+            (home / "models").symlink_to(models.absolute())
+        settings = replace(users.settings, home=home, database_url=None, actor=ACTOR)
+        engine = database.connect(settings)
+        database.migrate(engine)
+        engine.dispose()
+        with Runtime(settings, users.user) as runtime:
+            yield runtime
+
+
+def filled(
+    runtime: Runtime, texts: Sequence[AnnotatedDocument], threshold: float | None, keys: str
+) -> list[AnnotatedDocument]:
+    """Fills the base with these texts, marked at this threshold of the annotator (None: its own), with keys of these
+    kinds; gives the marked texts. What a directory holds already is taken as it is.
+
+    Raises `typer.BadParameter` for a base of other texts or settings.
+    """
+    home = runtime.settings.home
+    wanted = {"threshold": threshold, "keys": keys, "checkpoint": str(runtime.user.checkpoint)}
+    if (home / MADE_OF).is_file():
+        return _kept(home, texts, wanted)
+    documents = list(marked(runtime, texts, threshold, asks="question" in keys))
+    take(runtime, documents, keys)
+    with (home / MARKS).open("w", encoding="utf-8") as target:
+        target.writelines(json.dumps(to_record(one), ensure_ascii=False) + "\n" for one in documents)
+    (home / MADE_OF).write_text(json.dumps(wanted), encoding="utf-8")
+    return documents
+
+
+def _kept(
+    home: Path, texts: Sequence[AnnotatedDocument], wanted: Mapping[str, str | float | None]
+) -> list[AnnotatedDocument]:
+    documents = [one.document for one in read_annotated(home / MARKS) if one.document is not None]
+    same = [one.external_id for one in documents] == [one.external_id for one in texts]
+    if not same or json.loads((home / MADE_OF).read_text(encoding="utf-8")) != wanted:
+        raise typer.BadParameter(
+            f"{home} was filled with other texts, or with other settings; name another directory.",
+            param_hint="--base",
+        )
+    return documents
+
+
+def marked(
+    runtime: Runtime,
+    texts: Sequence[AnnotatedDocument],
+    threshold: float | None = None,
+    *,
+    asks: bool = False,
+) -> Iterator[AnnotatedDocument]:
+    """Marks facts as `colmlm corpus add` does, and with `asks` writes questions for them."""
+    annotator = annotators.light(runtime, None, None, asks=asks, threshold=threshold)
+    with progress("Marking facts") as advance:
+        for done, reviewed in enumerate(annotator.annotate(texts), start=1):
+            yield reviewed.document
+            advance(done, len(texts))
+
+
+def take(runtime: Runtime, texts: Sequence[AnnotatedDocument], keys: str = "context") -> None:
+    """Takes annotated texts into the base, and gives their facts keys of these kinds ("none": no keys)."""
+    runtime.kb.corpora.ingest(map(Parsed, texts), CORPUS, actor=ACTOR, reason=REASON)
+    if keys != NO_KEYS:
+        key_everything(runtime, kinds=keys)

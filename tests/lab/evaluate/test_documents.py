@@ -1,0 +1,193 @@
+"""`colmlm evaluate documents` asks people's questions of raw texts, beside baselines and with parts left out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import AddedToken
+
+from colmlm.lab.methods.ablations import RANKINGS, WHOLE, named
+from colmlm.lab.methods.answer_shares import answered, answering_as_many, at_wrong, curve, report
+from colmlm.lab.methods.generating_baseline import CHATS, END_OF_TURN, TURN, judged
+from colmlm.lab.methods.raw_documents import RawAnswer, RawQuestion
+from colmlm.model.lm.base_models import DIGESTS, WEIGHTS, WHEEL_BASE
+from colmlm.model.lm.files import file_digest
+from colmlm.model.text.markup import STANDARD
+from colmlm.model.text.tokens import FactTokenizer
+from tests.cli.conftest import Annotators, Run
+from tests.lab.evaluate.test_confidence import TOWNS, squad
+from tests.tiny import bare_tokenizer, tiny_llama
+
+CONTRACT = {
+    "questions", "exact", "right", "near", "wrong", "abstained", "made_up", "right_ci", "false_alarm",
+    "coverage", "facts_per_100_words", "milliseconds", "baselines",
+}  # fmt: skip
+OUTCOMES = ("right", "near", "wrong", "abstained", "made_up")
+
+
+@pytest.fixture
+def base_model(home: Path) -> Path:
+    """A tiny base model that knows the form of a chat, where the converted base would be."""
+    tokenizer, folder = bare_tokenizer(), home / "models" / WHEEL_BASE
+    tokenizer.add_special_tokens([AddedToken(turn, special=True) for turn in (TURN, END_OF_TURN)])
+    folder.mkdir(parents=True)
+    tiny_llama(tokenizer.get_vocab_size()).save_pretrained(folder)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    digests = {name: file_digest(folder / name) for name in ("config.json", "tokenizer.json", WEIGHTS)}
+    (folder / DIGESTS).write_text(json.dumps(digests))
+    return folder
+
+
+@pytest.fixture
+def ask(run: Run, light: Annotators, base_model: Path, tmp_path: Path) -> Any:
+    """Asks the questions of three of the four towns, whose years are facts, and that of the fourth."""
+    file = squad(tmp_path / "towns.jsonl", TOWNS)
+
+    def asked(*words: object) -> Any:
+        return run("evaluate", "documents", "--squad", file, "--documents", 3, "--json", *words)
+
+    return asked
+
+
+def answers(*outcomes: tuple[str, float]) -> list[RawAnswer]:
+    return [
+        RawAnswer(RawQuestion("?", (), "a", None), None if what == "abstained" else "x", score, what, 0.0)
+        for what, score in outcomes
+    ]
+
+
+def test_a_run_reports_shares_of_the_answerable_questions_and_baselines_of_the_same_ones(ask: Any) -> None:
+    told = ask("--generated", 2).json
+    assert set(told) >= CONTRACT
+    assert set(told["baselines"]) == {"reader", "paper", "rag", "rag_refusing"}
+    assert (told["questions"], told["unanswerable"], told["coverage"]) == (3, 1, 1.0)
+    for of in (told, told["no_threshold"], told["at_5_wrong"], *told["baselines"].values()):
+        assert sum(of[name] for name in OUTCOMES) == pytest.approx(1, abs=1e-3)
+    low, high = told["right_ci"]
+    assert low <= told["right"] <= high and told["intervals"]["right"] == told["right_ci"]
+    assert told["made_up"] == told["baselines"]["reader"]["made_up"] == 0
+    assert told["baselines"]["rag"]["questions"] == 2 and told["baselines"]["rag"]["right"] == 0
+
+
+def test_without_a_threshold_every_question_is_answered(ask: Any, tmp_path: Path) -> None:
+    out = tmp_path / "answers.jsonl"
+    told = ask("--no-threshold", "--no-baselines", "--out", out).json
+    assert (told["abstained"], told["false_alarm"], told["threshold"]) == (0, 1, None)
+    assert {name: told[name] for name in told["no_threshold"]} == told["no_threshold"]
+    rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    assert [row["answerable"] for row in rows] == [True, True, True, False]
+    for row in rows:
+        document, start, end = row["cited"]
+        text = next(text for text, _, year in TOWNS.values() if row["said"] in text)
+        assert text[start:end] == row["said"] and document
+
+
+def test_parts_are_left_out_on_the_same_base_and_right_against_wrong_is_drawn(
+    ask: Any, tmp_path: Path
+) -> None:
+    plot = tmp_path / "curve.png"
+    told = ask("--ablations", "--generated", 0, "--plot", plot).json
+    assert set(told["ablations"]) == {*map(named, RANKINGS), "any span"}
+    assert told["ablations"][named(WHOLE)]["no_threshold"] == told["no_threshold"]
+    assert (
+        told["ablations"]["key"]["no_threshold"]["right"]
+        == told["baselines"]["paper"]["no_threshold"]["right"]
+    )
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_base_that_was_kept_is_taken_again_and_one_of_other_texts_is_refused(
+    ask: Any, light: Annotators, tmp_path: Path
+) -> None:
+    base = tmp_path / "base"
+    first = ask("--base", base, "--no-baselines").json
+    with light.gone():  # what is marked is not marked again
+        again = ask("--base", base, "--no-baselines").json
+    assert {**first, "milliseconds": 0} == {**again, "milliseconds": 0}
+    refused = ask("--base", base, "--spans", 0.3)
+    assert refused.code == 2 and "name another directory" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("words", "ways"),
+    [(["--keys", "none"], {"words,reader", "any span"}), (["--ranking", "key,words"], None)],
+)
+def test_one_part_can_be_left_out_of_a_run(ask: Any, words: Sequence[str], ways: set[str] | None) -> None:
+    told = ask(*words, "--ablations", "--generated", 0, "--no-threshold").json
+    assert ways is None or (set(told["ablations"]) == ways and set(told["baselines"]) == {"reader"})
+    assert sum(told[name] for name in OUTCOMES) == pytest.approx(1, abs=1e-3)
+
+
+def test_the_papers_mode_is_measured_at_the_threshold_of_the_keys(ask: Any) -> None:
+    told = ask("--mode", "paper", "--generated", 0).json
+    assert told["no_threshold"] == told["baselines"]["paper"]["no_threshold"]
+    assert -1 <= told["threshold"] <= 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--mode", "other"], ["--ranking", "reader"], ["--keys", "none", "--ranking", "key"], ["--spans", "2"]],
+)
+def test_what_cannot_be_measured_is_refused_before_anything_is_filled(ask: Any, words: list[str]) -> None:
+    assert ask(*words).code == 2
+
+
+def test_the_point_of_five_percent_wrong_is_the_least_threshold_with_no_more() -> None:
+    asked = answers(*[("exact", 0.9)] * 18, ("wrong", 0.8), ("near", 0.7), ("made_up", 0.6), ("exact", 0.5))
+    found = at_wrong(asked, answers(("wrong", 0.75)), 0.05)
+    assert found["threshold"] == 0.7 and found["wrong"] == pytest.approx(1 / 22)
+    assert found["right"] == pytest.approx(18 / 22) and found["false_alarm"] == 1
+    tied = answers(("exact", 0.9), ("wrong", 0.9))
+    assert at_wrong(tied, [], 0.05)["abstained"] == 1
+
+
+def test_who_answers_as_many_is_compared_at_equal_numbers() -> None:
+    asked = answers(("exact", 0.9), ("wrong", 0.5), ("abstained", 0.4), ("near", 0.1))
+    assert [answered(asked, answering_as_many(asked, number)) for number in (0, 1, 2, 4)] == [0, 1, 2, 3]
+
+
+def test_a_curve_rises_to_what_is_said_without_a_threshold() -> None:
+    asked = answers(("exact", 0.9), ("wrong", 0.5), ("exact", 0.4))
+    found = report(asked, [], 0.5, 0)
+    assert found["curve"] == curve(asked, [])
+    assert {name: found["curve"][0][name] for name in found["no_threshold"]} == found["no_threshold"]
+
+
+@pytest.mark.parametrize(
+    ("said", "may_refuse", "outcome"),
+    [
+        ("In 1911", True, "holds"),
+        ("1923", True, "wrong"),
+        ("1999", True, "made_up"),
+        ("Not in the passages", True, "abstained"),
+        ("Not in the passages", False, "made_up"),
+        (None, False, "abstained"),
+    ],
+)
+def test_what_a_model_writes_is_made_up_where_no_passage_says_it(
+    said: str | None, may_refuse: bool, outcome: str
+) -> None:
+    assert judged(said, ["1911"], ["A tram of 1923."], may_refuse=may_refuse)[1] == outcome
+
+
+def test_a_refusal_that_is_the_answer_is_right() -> None:
+    assert judged("not guilty", ["Not guilty"], [], may_refuse=True) == ("not guilty", "exact")
+
+
+def test_the_base_model_is_asked_in_the_form_of_its_chats() -> None:
+    tokenizer = bare_tokenizer()
+    tokenizer.add_special_tokens([AddedToken(turn, special=True) for turn in (TURN, END_OF_TURN)])
+    loaded = FactTokenizer(tokenizer, markup=STANDARD)
+    heads, tails = zip(
+        *(form.prompt(loaded, f"Who {TURN}?", ["Lima"]) for form in CHATS.values()), strict=True
+    )
+    assert heads[0] == heads[1] and loaded.decode(heads[0]).endswith("user\nLima")
+    assert ["Not in" in loaded.decode(tail) for tail in tails] == [False, True]
+    for head, tail in zip(heads, tails, strict=True):
+        ids = [*head, *tail]
+        assert ids.count(loaded.id_of(TURN)) == 2 and ids.count(loaded.id_of(END_OF_TURN)) == 1
+        assert loaded.decode(ids).endswith("assistant\n")
