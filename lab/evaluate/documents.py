@@ -5,20 +5,18 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import AsJson, CheckpointPath, examples
 from colmlm.cli.output import note, print_json, print_table
-from colmlm.kb.answers.answering import Answering
-from colmlm.lab.methods.ablations import KEY, RANKINGS, READER, WHOLE, Ablations, named
+from colmlm.lab.evaluate.document_parts import ANY_SPAN, ranking_of, spans_of, threshold_of, way_of
+from colmlm.lab.methods.ablations import WHOLE, named
 from colmlm.lab.methods.answer_shares import NAMES, report
 from colmlm.lab.methods.curves import draw_curves
-from colmlm.lab.methods.document_ways import Ask, Asking
+from colmlm.lab.methods.document_ways import Asking
 from colmlm.lab.methods.own_base import NO_KEYS, filled, own_base
 from colmlm.lab.methods.raw_documents import RawAnswer, coverage, draw
 from colmlm.lab.methods.remembering import remembering_answers
@@ -28,7 +26,6 @@ EXAMPLES = examples(
     "colmlm evaluate documents --squad dev.jsonl --questions 1000 --base all-of-dev --ablations --json",
     "colmlm evaluate documents --squad dev.jsonl --documents 100 --no-threshold --no-baselines --keys none",
 )
-ANY_SPAN = "none"
 
 
 def documents(
@@ -106,7 +103,7 @@ def documents(
     Facts are marked as `colmlm corpus add` does, and keyed, in a knowledge base of its own. Right is an answer that
     equals or holds a gold one; near, one that a gold one holds. Intervals are of 95 %.
     """
-    parts, threshold = _ranking(ranking, keys, mode), _spans(spans)
+    parts, threshold = ranking_of(ranking, keys, mode), spans_of(spans)
     texts = draw(squad, number, questions, unanswerable, seed)
     if not texts.questions:
         raise typer.BadParameter("it has no question with an answer.", param_hint="--squad")
@@ -114,8 +111,8 @@ def documents(
         documents = filled(runtime, texts.documents, threshold, keys)
         answers = remembering_answers(runtime, keys=keys != NO_KEYS)
         asking = Asking(runtime, answers, texts, seed)
-        asked, absent = asking.all("colmlm", _way(answers, parts, mode, any_span=spans == ANY_SPAN))
-        least = -math.inf if no_threshold else _threshold(runtime, answers, parts)
+        asked, absent = asking.all("colmlm", way_of(answers, parts, mode, any_span=spans == ANY_SPAN))
+        least = -math.inf if no_threshold else threshold_of(runtime, answers, parts)
         found = report(asked, absent, least, seed) | coverage(texts, documents)
         if ablations:
             found["ablations"] = asking.ablations()
@@ -130,49 +127,6 @@ def documents(
         print_json(_rounded(found))
         return
     _show(found)
-
-
-def _ranking(said: str, keys: str, mode: str) -> frozenset[str]:
-    """Reads what finds an answer. Without keys it is words and the reader, in the paper's mode the key alone."""
-    if mode not in ("read", "paper"):
-        raise typer.BadParameter(f"{mode!r} is neither read nor paper.", param_hint="--mode")
-    parts = frozenset(said.split(",")) if mode == "read" else frozenset((KEY,))
-    if keys == NO_KEYS and mode == "read":
-        parts -= {KEY}
-    if parts not in RANKINGS or (keys == NO_KEYS and KEY in parts):
-        ways = "; ".join(map(named, RANKINGS))
-        raise typer.BadParameter(f"it is none of {ways}, or there are no keys.", param_hint="--ranking")
-    return parts
-
-
-def _spans(said: str | None) -> float | None:
-    """Reads a threshold of the annotator (None: its own)."""
-    if said is None or said == ANY_SPAN:
-        return None
-    try:
-        threshold = float(said)
-    except ValueError:
-        threshold = math.nan
-    if not 0 < threshold < 1:
-        raise typer.BadParameter(f"{said!r} is neither none nor between 0 and 1.", param_hint="--spans")
-    return threshold
-
-
-def _way(answers: Answering, parts: frozenset[str], mode: str, *, any_span: bool) -> Ask:
-    """Gives what is asked, at the lowest threshold. The product itself is asked wherever it can answer so."""
-    if mode == "paper" or parts == {KEY}:
-        return partial(answers.nearest_fact, threshold=-1.0)
-    whole = WHOLE if answers.questions else WHOLE - {KEY}
-    if parts == whole and not any_span:
-        return partial(answers.ask, threshold=0.0, nearest=0)
-    return partial(Ablations(answers).ask, ranking=parts, any_span=any_span)
-
-
-def _threshold(runtime: Runtime, answers: Answering, parts: frozenset[str]) -> float:
-    """Gives the shipped threshold: that of the confidence where a reader reads, else that of the keys."""
-    if READER in parts:
-        return answers.reader.confidence.threshold
-    return runtime.kb.keysets.active().threshold
 
 
 def _write(path: Path, asked: Sequence[RawAnswer], absent: Sequence[RawAnswer]) -> None:

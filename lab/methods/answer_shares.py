@@ -67,8 +67,10 @@ def _wrong(asked: Answers, threshold: float) -> float:
 def curve(asked: Answers, absent: Answers) -> list[dict[str, float]]:
     """Gives the shares at thresholds between which about as many answers lie each time, the lowest first."""
     scores = [one.score for one in asked if one.said is not None]
-    levels = np.quantile(scores, np.linspace(0, 1, STEPS), method="lower") if scores else []
-    return [{"threshold": level, **shares(asked, absent, level)} for level in np.unique(levels).tolist()]
+    if not scores:
+        return []
+    levels = np.unique(np.quantile(scores, np.linspace(0, 1, STEPS), method="lower"))
+    return [{"threshold": level, **shares(asked, absent, level)} for level in levels.tolist()]
 
 
 def answering_as_many(asked: Answers, number: int) -> float:

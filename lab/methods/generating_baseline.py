@@ -116,7 +116,6 @@ class _Reading:
         said = _LINE.split(tokenizer.decode(tokens).lstrip(": \n"), maxsplit=1)[0].strip().rstrip(".")
         return said or None, math.exp(sum(logprobs) / max(1, len(logprobs)))
 
-    @torch.inference_mode()
     def _greedy(self, head: list[int], tail: list[int]) -> tuple[list[int], list[float]]:
         """Gives the likeliest tokens up to the end of a text, and the logarithms of their probabilities."""
         known = len(head) if head == self.head and tail else 0
@@ -124,16 +123,22 @@ class _Reading:
         tokens, logprobs = list[int](), list[float]()
         ends = end_tokens(self.checkpoint)
         while len(tokens) < MAX_TOKENS:
-            logits_V = self.llama.logits(self.llama.advance(torch.tensor([fed]), [at], self.cache)[:, -1])[0]
-            at += len(fed)
-            logits_V[[*self.checkpoint.tokenizer.added, *self.checkpoint.tokenizer.unsayable]] = -math.inf
-            best = torch.log_softmax(logits_V, dim=-1).max(dim=-1)
-            fed = [int(best.indices)]
-            if fed[0] in ends:
+            token, logprob = self._next(fed, at)
+            if token in ends:
                 break
-            tokens += fed
-            logprobs.append(float(best.values))
+            at += len(fed)
+            fed = [token]
+            tokens.append(token)
+            logprobs.append(logprob)
         return tokens, logprobs
+
+    def _next(self, fed: list[int], at: int) -> tuple[int, float]:
+        tokenizer = self.checkpoint.tokenizer
+        with torch.inference_mode():
+            logits_V = self.llama.logits(self.llama.advance(torch.tensor([fed]), [at], self.cache)[:, -1])[0]
+            logits_V[[*tokenizer.added, *tokenizer.unsayable]] = -math.inf
+            best = torch.log_softmax(logits_V, dim=-1).max(dim=-1)
+        return int(best.indices), float(best.values)
 
 
 def judged(

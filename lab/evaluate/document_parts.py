@@ -1,0 +1,59 @@
+"""The parts of the product that `colmlm evaluate documents` asks, from its options."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import typer
+
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.kb.answers.answering import Answering
+from colmlm.lab.methods.ablations import KEY, RANKINGS, READER, WHOLE, Ablations, named
+from colmlm.lab.methods.document_ways import Ask
+from colmlm.lab.methods.own_base import NO_KEYS
+
+ANY_SPAN = "none"
+
+
+def ranking_of(said: str, keys: str, mode: str) -> frozenset[str]:
+    """Reads what finds an answer. Without keys it is words and the reader, in the paper's mode the key alone."""
+    if mode not in ("read", "paper"):
+        raise typer.BadParameter(f"{mode!r} is neither read nor paper.", param_hint="--mode")
+    parts = frozenset(said.split(",")) if mode == "read" else frozenset((KEY,))
+    if keys == NO_KEYS and mode == "read":
+        parts -= {KEY}
+    if parts not in RANKINGS or (keys == NO_KEYS and KEY in parts):
+        ways = "; ".join(map(named, RANKINGS))
+        raise typer.BadParameter(f"it is none of {ways}, or there are no keys.", param_hint="--ranking")
+    return parts
+
+
+def spans_of(said: str | None) -> float | None:
+    """Reads a threshold of the annotator (None: its own)."""
+    if said is None or said == ANY_SPAN:
+        return None
+    try:
+        threshold = float(said)
+    except ValueError:
+        threshold = math.nan
+    if not 0 < threshold < 1:
+        raise typer.BadParameter(f"{said!r} is neither none nor between 0 and 1.", param_hint="--spans")
+    return threshold
+
+
+def way_of(answers: Answering, parts: frozenset[str], mode: str, *, any_span: bool) -> Ask:
+    """Gives what is asked, at the lowest threshold. The product itself is asked wherever it can answer so."""
+    if mode == "paper" or parts == {KEY}:
+        return partial(answers.nearest_fact, threshold=-1.0)
+    whole = WHOLE if answers.questions else WHOLE - {KEY}
+    if parts == whole and not any_span:
+        return partial(answers.ask, threshold=0.0, nearest=0)
+    return partial(Ablations(answers).ask, ranking=parts, any_span=any_span)
+
+
+def threshold_of(runtime: Runtime, answers: Answering, parts: frozenset[str]) -> float:
+    """Gives the shipped threshold: that of the confidence where a reader reads, else that of the keys."""
+    if READER in parts:
+        return answers.reader.confidence.threshold
+    return runtime.kb.keysets.active().threshold
