@@ -14,7 +14,7 @@ from colmlm.cli.options import AsJson, CheckpointPath, examples
 from colmlm.cli.output import counting, note, print_json, print_table
 from colmlm.kb.corpus.squad import read_squad
 from colmlm.kb.forgetting.records import OUTCOMES
-from colmlm.lab.evaluate.documents import own_base
+from colmlm.lab.methods.own_base import own_base
 from colmlm.lab.methods.planted_texts import KINDS
 from colmlm.lab.methods.text_survivors import ACTOR, REASON, AfterForgetting, SurvivorAudit, TextSurvival
 from colmlm.model.evaluate.answers import Share

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from colmlm.kb.answers.answering import WINDOWS, Answering, ReadPlace, best_first, weigh
+from colmlm.kb.answers.answering import WINDOWS, Answering
 from colmlm.kb.answers.candidates import BY_KEY, candidates
+from colmlm.kb.answers.places import ReadPlace, best_first, weigh
 from colmlm.kb.answers.reading import Passage
 from colmlm.kb.answers.records import Answer
 from colmlm.kb.answers.windows import windows
