@@ -18,7 +18,7 @@ def draw_curves(ways: Mapping[str, Mapping[str, Any]], path: Path) -> None:
     axes = figure.subplots()
     for number, (name, found) in enumerate(ways.items()):
         color = f"C{number}"
-        curve = sorted(found["curve"], key=lambda one: one["threshold"], reverse=True)
+        curve = found["curve"][::-1]  # the highest threshold first
         wrong = [0.0, *(one["wrong"] + one["made_up"] for one in curve)]
         axes.plot(
             wrong,
@@ -32,5 +32,5 @@ def draw_curves(ways: Mapping[str, Mapping[str, Any]], path: Path) -> None:
     axes.set_ylabel("right, share of the questions")
     axes.set_xlim(left=0)
     axes.set_ylim(bottom=0)
-    axes.legend(title="a point: at its threshold", loc="lower right")
+    axes.legend(title="a point: at its threshold", loc="upper right")
     figure.savefig(path, format="png", dpi=120)

@@ -36,7 +36,7 @@ _REFUSES = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class PromptForm:
     """A form of asking: the text, or the ids, that begin with the passages, and what comes behind them."""
 
     instruction: str
@@ -63,10 +63,12 @@ class Form:
 
 _PLAIN = "Answer in a few words, taken from the text above."
 CHATS = {
-    "rag": Form(_PLAIN),
-    "rag_refusing": Form(f'{_PLAIN} If the text does not say, write "Not in the text".', may_refuse=True),
+    "rag": PromptForm(_PLAIN),
+    "rag_refusing": PromptForm(
+        f'{_PLAIN} If the text does not say, write "Not in the text".', may_refuse=True
+    ),
 }
-AS_THE_PAPER = Form("", is_chat=False)
+AS_THE_PAPER = PromptForm("", is_chat=False)
 
 
 def generator(runtime: Runtime, path: Path | None) -> Checkpoint:
@@ -79,7 +81,7 @@ class Generating:
     """A language model with the four best passages of 100 words before the question, decoded greedily."""
 
     def __init__(
-        self, checkpoint: Checkpoint, documents: Sequence[AnnotatedDocument], forms: Mapping[str, Form]
+        self, checkpoint: Checkpoint, documents: Sequence[AnnotatedDocument], forms: Mapping[str, PromptForm]
     ) -> None:
         self.checkpoint, self.forms = checkpoint, forms
         self.passages = PassageIndex(passages_of(documents))
