@@ -137,6 +137,7 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "timing": "Measure lookups at the places a text marks, lookups at others, and answers.",
             "choices": "Count the items whose right choice is the likeliest after the context.",
             "deletion": "Forget a sample of facts by each policy and radius, ask for them, look others up.",
+            "survivors": "Plant texts that tell facts in other words, or only seem to, and plan to forget the facts.",
             "paper": "Run the paper's measurements one after another.",
             "documents": "Ask people's questions of raw texts, and compare the answers with the gold ones.",
             "confidence": "Fit how probable it is that an answer is right, and the threshold.",

@@ -66,6 +66,9 @@ def test_a_follower_leaves_no_thread_and_no_connection(kb: KnowledgeBase, anothe
 def test_a_follower_survives_a_lost_connection_and_says_so_once(
     kb: KnowledgeBase, another_process: KnowledgeBase, encoder: FakeEncoder, caplog: pytest.LogCaptureFixture
 ):
+    def said() -> list[str]:
+        return [record.levelname for record in caplog.records if record.name == "colmlm.kb.lookup.follower"]
+
     ingest(kb, PERU)
     kb.keysets.rekey(encoder)
     with caplog.at_level(logging.INFO), Follower(another_process, poll_seconds=NEVER):
@@ -76,8 +79,8 @@ def test_a_follower_survives_a_lost_connection_and_says_so_once(
         until(lambda: bool(listeners(kb)) and listeners(kb) != [lost])
         kb.facts.delete([fact_id(kb, "Lima")], **WHO)
         followed(another_process, kb)
-    said = [record.levelname for record in caplog.records if record.name == "colmlm.kb.lookup.follower"]
-    assert said == ["WARNING", "INFO"]
+        until(lambda: "INFO" in said())  # on a busy machine the first attempt to follow again may fail, too
+    assert said() == ["WARNING", "INFO"]
 
 
 def test_a_switch_to_a_keyset_that_passed_its_gate_and_back_opens_no_index_in_a_lookup(
