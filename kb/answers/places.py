@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from colmlm.kb.answers.candidates import CandidateSentence
 from colmlm.kb.answers.confidence import PlaceEvidence
-from colmlm.kb.answers.reading import JudgedReader, Passage, PassageReading
+from colmlm.kb.answers.reading import JudgedReader, Passage
 from colmlm.kb.answers.windows import FactInWindow, SaidWindow
 
 _WORD = re.compile(r"\w+")
@@ -36,30 +36,26 @@ class ReadPlace:
         return any(fact.version is None for fact in self.facts)
 
 
+def every_place(
+    reader: JudgedReader, question: str, found: Sequence[CandidateSentence], read: Mapping[int, SaidWindow]
+) -> Iterator[ReadPlace]:
+    """Has the windows of these sentences read, and yields every span that the reader likes, also one without a fact."""
+    if not found:
+        return
+    ordered = [read[one.sentence_id] for one in found]
+    readings = reader.read(question, [Passage(one.title, one.text) for one in ordered])
+    for rank, (candidate, window, reading) in enumerate(zip(found, ordered, readings, strict=True)):
+        for start, end, logit in reading.spans:
+            facts = window.overlapping(start, end)
+            yield ReadPlace(window, candidate, rank, start, end, logit - reading.none, facts)
+
+
 def read_places(
     reader: JudgedReader, question: str, found: Sequence[CandidateSentence], read: Mapping[int, SaidWindow]
 ) -> list[ReadPlace]:
     """Has the windows of these sentences read, and gives every place in them that touches a fact, best first."""
-    if not found:
-        return []
-    ordered = [read[one.sentence_id] for one in found]
-    readings = reader.read(question, [Passage(one.title, one.text) for one in ordered])
-    places = [
-        place
-        for rank, (candidate, window, reading) in enumerate(zip(found, ordered, readings, strict=True))
-        for place in _places(window, candidate, rank, reading)
-    ]
+    places = [place for place in every_place(reader, question, found, read) if place.facts]
     return best_first(places, reader.confidence.search)
-
-
-def _places(
-    window: SaidWindow, candidate: CandidateSentence, rank: int, reading: PassageReading
-) -> list[ReadPlace]:
-    return [
-        ReadPlace(window, candidate, rank, start, end, logit - reading.none, facts)
-        for start, end, logit in reading.spans
-        if (facts := window.overlapping(start, end))
-    ]
 
 
 def best_first(places: Sequence[ReadPlace], search: float) -> list[ReadPlace]:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from colmlm.kb.answers.answering import WINDOWS, Answering
 from colmlm.kb.answers.candidates import BY_KEY, candidates
-from colmlm.kb.answers.places import ReadPlace, best_first, weigh
-from colmlm.kb.answers.reading import Passage
+from colmlm.kb.answers.places import ReadPlace, best_first, every_place, weigh
 from colmlm.kb.answers.records import Answer
 from colmlm.kb.answers.windows import windows
 from colmlm.kb.facts.reading import get_fact
@@ -78,12 +77,7 @@ class Ablations:
         with self.answers.kb.sessions() as session:
             found = candidates(session, words, question, hits)[:WINDOWS]
             read = windows(session, [one.sentence_id for one in found])
-        ordered = [read[one.sentence_id] for one in found]
-        readings = self.answers.reader.read(question, [Passage(one.title, one.text) for one in ordered])
-        for rank, (one, window, reading) in enumerate(zip(found, ordered, readings, strict=True)):
-            for start, end, logit in reading.spans:
-                facts = window.overlapping(start, end)
-                yield ReadPlace(window, one, rank, start, end, logit - reading.none, facts)
+        return every_place(self.answers.reader, question, found, read)
 
 
 def _answer(question: str, said: str | None, score: float, source: Source | None) -> Answer:
