@@ -100,6 +100,7 @@ def test_a_question_is_answered_with_the_document_that_says_it(
     expect(answer.get_by_role("link", name="Peru").first).to_have_attribute(
         "href", re.compile(rf"/console/documents/\d+\?fact={fact_id}#")
     )
+    page.wait_for_load_state("load")  # places are those of the styled page, whose style sheet may still be coming
     for passage in answer.get_by_role("listitem").all():
         said, where = (passage.locator("p").nth(n).bounding_box() for n in (0, 1))
         assert said and where and where["x"] == said["x"] and where["y"] >= said["y"] + said["height"]
