@@ -109,8 +109,8 @@ def tofu(
 ) -> None:
     """Measure forgetting as TOFU does, with lookups in the knowledge base where the checkpoint makes them.
 
-    Writes a log for each reading of answer masking (masked.json and spoken.json; none.json of a model without
-    lookups), and the same in the layout of open-unlearning. Forget quality is beside --retain, or by
+    Writes a log for each reading of answer masking (spoken.json, and masked.json, which cannot fail; none.json of a
+    model without lookups), and the same in the layout of open-unlearning. Forget quality is beside --retain, or by
     `colmlm evaluate tofu-log`, which compares any two logs.
     """
     with Runtime.from_environment(checkpoint=checkpoint) as runtime:
@@ -154,7 +154,7 @@ class _Answers:
     def __init__(self, runtime: Runtime, threshold: float | None, max_tokens: int) -> None:
         self.checkpoint: Checkpoint = runtime.checkpoint
         looks_up = self.checkpoint.tokenizer.markup.opens is not None
-        self.maskings = [Masking.masked, Masking.spoken] if looks_up else [Masking.none]
+        self.maskings = [Masking.spoken, Masking.masked] if looks_up else [Masking.none]
         self.find: Find | None = self._find(runtime, threshold) if looks_up else None
         self.decoder = Decoder(self.checkpoint, runtime.kb.lookups if looks_up else None)
         self.config = DecodeConfig(

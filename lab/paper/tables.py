@@ -108,7 +108,7 @@ def tofu_reports(records: Sequence[Record]) -> list[tuple[str, Record]]:
     found = []
     for one in records:
         result = one["result"]
-        readings = [name for name in ("masked", "spoken", "none") if name in result]
+        readings = [name for name in ("spoken", "masked", "none") if name in result]
         found += [(f"{one['label']}, {name}", result[name]) for name in readings] or [(one["label"], result)]
     return found
 
