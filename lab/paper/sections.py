@@ -71,7 +71,8 @@ _SECTIONS = {
         "utility (360M models, forget05). *spoken* and *masked* are two readings of answer masking, *none* is of a "
         "model without lookups. Go by *spoken*: *masked* cannot fail, since what is masked costs nothing whether it is "
         "found or not, so *full, masked* is above 0.05 as well as *deleted, masked*. The knowledge base is TOFU alone, "
-        "where the paper adds it to Wikipedia's: nothing else can be found once it is deleted. The paper's NPO has 8 epochs at 6e-5 of all "
+        "where the paper adds it to Wikipedia's: nothing else can be found once it is deleted. The paper's NPO has 8 "
+        "epochs at 6e-5 of all "
         "weights with batches of 32, ours 5 at 3e-4 of an adapter with batches of 8, a rate that was not searched for. "
         "Published models are not ours: they say that the formulas are right.",
         tables.tofu,
