@@ -41,10 +41,13 @@ class KnowledgeBase(SearchableStore):
     def open(cls, settings: Settings, application: str = "colmlm") -> KnowledgeBase:
         """Opens the database of `settings`, starting it where it does not run. `application` names the connections.
 
+        An embedded database that is new gets its tables. A server's does not, since whose it is cannot be known.
         Raises `DatabaseUnavailable` or `MigrationNeeded`.
         """
         engine = database.connect(settings, application)
         try:
+            if settings.database_url is None and database.is_empty(engine):
+                database.migrate(engine)
             database.require_head(engine)
         except BaseException:
             engine.dispose()

@@ -159,6 +159,12 @@ def require_head(engine: Engine) -> None:
         raise MigrationNeeded(found, head_revision())
 
 
+def is_empty(engine: Engine) -> bool:
+    """Says whether the database has no table yet."""
+    with engine.connect() as connection:
+        return not inspect(connection).get_table_names()
+
+
 def revision_of(engine: Engine) -> str | None:
     """Gives the migration that the schema is at; None before the first."""
     with engine.connect() as connection:

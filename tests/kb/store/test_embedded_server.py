@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from colmlm.kb.errors import DatabaseUnavailable
+from colmlm.kb.errors import DatabaseUnavailable, MigrationNeeded
+from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.embedded_server import EmbeddedServer, require_wanted
 from colmlm.kb.store.keeper import Keeper
@@ -62,6 +63,16 @@ def answers(settings: Settings) -> bool:
             return bool(connection.scalar(text("SELECT true")))
     finally:
         engine.dispose()
+
+
+def test_a_new_base_needs_no_migration_and_one_that_lost_its_revision_does(
+    embedded: EmbeddedServer, settings: Settings
+):
+    with KnowledgeBase.open(settings) as kb, kb.engine.begin() as connection:
+        assert database.is_at_head(kb.engine)
+        connection.execute(text("DELETE FROM alembic_version"))
+    with pytest.raises(MigrationNeeded, match="colmlm db migrate"):
+        KnowledgeBase.open(settings)
 
 
 def test_a_number_that_is_another_programs_by_now_is_no_server(embedded: EmbeddedServer, settings: Settings):
