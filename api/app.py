@@ -28,6 +28,7 @@ from colmlm.api.watch.readiness import Readiness
 from colmlm.api.wire.requests import MAX_BODY_BYTES
 from colmlm.kb.answers.answering import Answering
 from colmlm.kb.answers.reading import JudgedReader
+from colmlm.kb.evidence.answers import StoredAnswers
 from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.lookup.questions import Questions
 from colmlm.kb.service import KnowledgeBase
@@ -77,7 +78,7 @@ def create_app(
         generator=operations.observed(generator),
         answers=None
         if reader is None
-        else Answering(asked, Questions(asked, [encoder]) if encoder else None, reader),
+        else StoredAnswers(asked, Answering(asked, Questions(asked, [encoder]) if encoder else None, reader)),
         door=door,
         lanes=lanes,
         readiness=readiness,

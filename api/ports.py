@@ -21,8 +21,8 @@ from colmlm.api.errors import ModelMissing
 from colmlm.api.nouns.generation import Generator
 from colmlm.api.settings import ServerSettings
 from colmlm.api.watch.readiness import Readiness
-from colmlm.kb.answers.answering import Answering
 from colmlm.kb.answers.reading import JudgedReader
+from colmlm.kb.evidence.answers import StoredAnswers
 from colmlm.kb.keys.records import CheckpointInfo
 from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.service import KnowledgeBase
@@ -50,7 +50,7 @@ class Ports:
     kb: KnowledgeBase
     encoder: Encoder | None
     generator: Generator | None
-    answers: Answering | None
+    answers: StoredAnswers | None
     door: KnowledgeBase
     lanes: Lanes
     readiness: Readiness
@@ -68,7 +68,7 @@ class Ports:
             raise ModelMissing("an encoder")
         return self.encoder
 
-    def need_answers(self) -> Answering:
+    def need_answers(self) -> StoredAnswers:
         if self.answers is None:
             raise ModelMissing("a reader")
         return self.answers

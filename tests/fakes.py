@@ -130,5 +130,19 @@ class NearReader:
         return PassageReading(tuple(sorted(spans, key=lambda span: -span[2])), 5.0)
 
 
+@dataclass(slots=True)
+class SayingReader:
+    """Answers with `said` wherever a window has it, and with nothing elsewhere."""
+
+    said: str
+    confidence: Confidence = UNFITTED
+
+    def read(self, question: str, windows: Sequence[Passage]) -> list[PassageReading]:
+        return [self._one(window.text.find(self.said)) for window in windows]
+
+    def _one(self, at: int) -> PassageReading:
+        return PassageReading(((at, at + len(self.said), 10.0),) if at >= 0 else (), 5.0)
+
+
 _WORD = re.compile(r"\w+")
 _VALUE = re.compile(r"(?:[A-Z]\w*|[\d,]+(?: m)?)(?: (?:[A-Z]\w*|[\d,]+))*")

@@ -75,7 +75,7 @@ class RemoteLookups:
         nearest: int = NEAREST,
     ) -> Answer:
         asked = {"question": question, "mode": mode, "threshold": threshold, "nearest": nearest}
-        return self.api.ask("/answers", Answer, asked)
+        return self.api.once("/answers", Answer, asked)
 
     def find(
         self, queries_BD: npt.NDArray[Any], *, checkpoint_id: str, **options: Unpack[LookupOptions]

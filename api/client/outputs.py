@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+import msgspec
 
 from colmlm.api.client.api import Api
 from colmlm.api.wire.answers import FactImpact
@@ -14,6 +17,8 @@ from colmlm.kb.evidence.records import (
     NewOutput,
     OutputTrace,
 )
+
+_OF_QUOTATIONS = ("part_start", "part_end", "quoted_start", "quoted_end")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +45,17 @@ class RemoteOutputs:
     def record_from_elsewhere(self, generation: NewOutput) -> OutputTrace:
         """Stores an output on the server and gives its trace, without the present state of its facts.
 
-        The record itself is the body: `api.routes.records` reads its fields. It is sent again only where the server was
-        not reached, since a second request would store a second output.
+        The record itself is the body: `api.routes.records` reads its fields, without those of quotations, which no
+        decoder makes. It is sent again only where the server was not reached, since a second request would store a
+        second output.
         """
-        return self.api.once("/generations/records", OutputTrace, generation)
+        return self.api.once("/generations/records", OutputTrace, _decoded(generation))
+
+
+def _decoded(generation: NewOutput) -> dict[str, Any]:
+    made: dict[str, Any] = msgspec.to_builtins(generation)
+    del made["quotes"]
+    for splice in made["splices"]:
+        for name in _OF_QUOTATIONS:
+            del splice[name]
+    return made

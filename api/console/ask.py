@@ -21,11 +21,13 @@ from colmlm.api.nouns.generation import GenerationRequest
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.schema.shown import shown_to
 from colmlm.kb.answers.answering import MAX_QUESTION
+from colmlm.kb.answers.records import Answer
 from colmlm.kb.errors import KBError, KeysetMismatch, NoActiveKeyset
 from colmlm.kb.evidence.records import OutputTrace, TracedSplice
 from colmlm.kb.evidence.shown import Shown
 from colmlm.kb.facts.records import FactRecord
 from colmlm.kb.lookup.records import Hit
+from colmlm.kb.tables import answer_modes
 
 MODES = ("auto", "forced", "off")
 ON_MISS = ("", "abstain", "continue")
@@ -47,8 +49,20 @@ class LookupEvidence:
 
 @get("/ask", opt=needs(Right.read), sync_to_thread=True)
 def ask(ports: FromPorts, request: PageRequest) -> Page:
-    """Show the forms, with the answer to the question, or the output and the lookup, that the query string names."""
+    """Show the forms, with the output and the lookup that the query string names."""
     return _show(ports, request, Form.asked(request))
+
+
+@post("/ask/answer", opt=needs(Right.read, Lane.decoding), status_code=200, sync_to_thread=True)
+def read(ports: FromPorts, request: PageRequest, data: Sent) -> Page:
+    """Answer the question, store the answer, and show it with the passages near it, which are not stored."""
+    form = Form(data)
+    try:
+        question = form.text("question", limit=MAX_QUESTION)
+        form.check()
+        return _show(ports, request, form, ports.need_answers().answer(question))
+    except KBError as error:
+        return _show(ports, request, form.refuse(error))
 
 
 @post("/ask", opt=needs(Right.read, Lane.decoding), sync_to_thread=True)
@@ -114,14 +128,13 @@ def _href(trace: OutputTrace) -> str:
     return f"/console/ask?output={trace.generation_id}"
 
 
-def _show(ports: Ports, request: PageRequest, form: Form) -> Page:
+def _show(ports: Ports, request: PageRequest, form: Form, answered: Answer | None = None) -> Page:
     shown = shown_to(request, ports)
-    found: dict[str, Any] = {"trace": None, "pieces": [], "evidence": None}
+    found: dict[str, Any] = {"trace": None, "is_answer": False, "pieces": [], "evidence": None}
     output, ordinal = form.integer("output"), form.integer("splice", low=0)
     if output is not None:
         found = output_and_evidence(ports, shown, output, ordinal)
     keyset = active_keyset(ports)
-    question = form.optional("question", limit=MAX_QUESTION)
     return form_page(
         request,
         "ask.html",
@@ -134,7 +147,7 @@ def _show(ports: Ports, request: PageRequest, form: Form) -> Page:
         earlier=shown.generations(limit=EARLIER),
         examples=_examples(ports),
         reader_loaded=ports.answers is not None,
-        answered=ports.answers.ask(question) if question and ports.answers is not None else None,
+        answered=answered,
         **found,
     )
 
@@ -148,7 +161,13 @@ def output_and_evidence(ports: Ports, shown: Shown, output: int, ordinal: int | 
     found = [piece for piece in looked_up if piece.number is not None]
     chosen = next(iter(named or found or looked_up), None)
     evidence = _evidence(ports, shown, trace, chosen) if chosen else None
-    return {"trace": trace, "pieces": cut, "evidence": evidence, "became_of": became_of}
+    return {
+        "trace": trace,
+        "is_answer": trace.mode in answer_modes,
+        "pieces": cut,
+        "evidence": evidence,
+        "became_of": became_of,
+    }
 
 
 def _evidence(ports: Ports, shown: Shown, trace: OutputTrace, piece: OutputPiece) -> LookupEvidence:
@@ -187,4 +206,4 @@ def _examples(ports: Ports) -> list[str]:
     return list(dict.fromkeys(fact.question for fact in known if fact.question))[:3]
 
 
-HANDLERS = (ask, answer, stream)
+HANDLERS = (ask, read, answer, stream)

@@ -66,7 +66,7 @@ def became_of(splice: TracedSplice) -> str:
         return "erased"
     if not splice.live:
         return "deleted"
-    return "current" if splice.current_value == splice.value else "corrected"
+    return "current" if splice.is_current else "corrected"
 
 
 def passage(text: str, start: int, end: int) -> SpanPassage:

@@ -18,10 +18,13 @@ async def answer_question(ports: FromPorts, data: JSONBody[QuestionRequest]) -> 
     """Answer a question.
 
     The answer is a span of a document, with the facts it touches; `answer` is null where nothing stored answers the
-    question. The mode `paper` takes the fact with the nearest key instead, and reads nothing.
+    question. The mode `paper` takes the fact with the nearest key instead, and reads nothing. Each answer is stored as
+    the output `generation_id`, also where nothing is said; it is null where the server keeps no answers.
     """
     return await sync_to_thread(_answered, ports, data)
 
 
 def _answered(ports: Ports, data: QuestionRequest) -> Answer:
-    return ports.need_answers().answer(data.question, data.mode, data.threshold, data.nearest)
+    return ports.need_answers().answer(
+        data.question, data.mode, threshold=data.threshold, nearest=data.nearest
+    )

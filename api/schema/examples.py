@@ -254,6 +254,7 @@ _EXAMPLES: tuple[Any, ...] = (
         withheld=False,
         nearest=(NearbyPassage(_TEXT, replace(_SOURCE, start=0, end=len(_TEXT)), 1.1, (_SAID,)),),
         seq=41,
+        generation_id=8,
     ),
     LookupAnswers(
         checkpoint_id="c0ffee",

@@ -48,11 +48,11 @@ def outputs(base: Base, after: After = 0, limit: Limit = 50, as_json: AsJson = F
         print_json({"outputs": found, "next_after": more})
         return
     rows = [
-        (g.generation_id, f"{g.at:%Y-%m-%d %H:%M}", f"{g.num_hits} of {g.num_splices}", shorten(g.prompt, 40),
-         _said(g))
+        (g.generation_id, f"{g.at:%Y-%m-%d %H:%M}", g.mode, f"{g.num_hits} of {g.num_splices}",
+         shorten(g.prompt, 40), _said(g))
         for g in found
     ]  # fmt: skip
-    print_table(("output", "at", "lookups with a hit", "prompt", "output"), rows)
+    print_table(("output", "at", "mode", "lookups with a hit", "prompt", "output"), rows)
     if more is not None:
         note(f"More outputs: --after {more}")
 
@@ -65,19 +65,29 @@ def _said(stored: GenerationRecord) -> str:
 
 
 def show_output(trace: OutputTrace) -> None:
-    """Prints an output with its splices marked and its other words called uncited, and the source of each splice."""
-    say(
-        f"output {trace.generation_id}, mode {trace.mode}, checkpoint {trace.checkpoint_id}, {trace.at:%Y-%m-%d %H:%M}"
-    )
+    """Prints an output with its splices marked, the place that it quotes, or that its other words are uncited, and the
+    source of each splice.
+    """
+    made = f"checkpoint {trace.checkpoint_id}" if trace.checkpoint_id else "no checkpoint"
+    say(f"output {trace.generation_id}, mode {trace.mode}, {made}, {trace.at:%Y-%m-%d %H:%M}")
     say(f"prompt: {trace.prompt}")
     say(f"output: {marked(trace)}")
-    if trace.uncited:
+    if trace.quotes is not None:
+        say(f"quotes: {place(trace.quotes)}")
+    elif trace.uncited:
         say("uncited: all of it; no fact stands behind these words")
-    elif not trace.abstained:
+    elif sum(splice.output_end - splice.output_start for splice in trace.splices) < len(trace.output):
         say("uncited: what stands outside the brackets")
     columns = ("n", "value", "fact", "version", "score", "source", "now")
     if trace.splices:
         print_table(columns, map(_splice_row, trace.splices))
+
+
+def stored_as(generation_id: int, server: str | None) -> str:
+    """Says which output was stored, and how it is traced, or at which server it is."""
+    if server is not None:
+        return f"Stored as output {generation_id} at {server}."
+    return f"Stored as output {generation_id}: colmlm trace output {generation_id}"
 
 
 def marked(trace: OutputTrace) -> str:
@@ -100,6 +110,8 @@ _MISSED = {"no_match": "(no match)", "abstained": "(abstained)"}
 def _splice_row(splice: TracedSplice) -> tuple[object, ...]:
     score = None if splice.score is None else f"{splice.score:.3f}"
     found = shorten(splice.value) if splice.outcome == "hit" else _MISSED[splice.outcome]
+    if splice.part_start is not None:
+        found += f" (characters {splice.part_start} to {splice.part_end} of it)"
     return splice.ordinal, found, splice.fact_id, splice.version, score, place(splice.source), _now(splice)
 
 
@@ -114,7 +126,7 @@ def _now(splice: TracedSplice) -> str:
     if splice.fact_id is None:
         return ""
     if splice.live:
-        return "live" if splice.current_value == splice.value else f"now {shorten(splice.current_value)}"
+        return "live" if splice.is_current else f"now {shorten(splice.current_value)}"
     kinds = ("erase",) if splice.erased else ("delete", "forget", "ingest")
     last = next((change for change in reversed(splice.history) if change.kind in kinds), None)
     return (

@@ -82,5 +82,7 @@ def near_base(runtime: Runtime, checkpoint: Path | None) -> NearBase | None:
 def _answers_by(runtime: Runtime, checkpoint: Path | None) -> str:
     found = checkpoint or runtime.user.checkpoint or released_checkpoint()
     settings, most = runtime.settings, runtime.serving.prompt_max_tokens
-    depends_on = (settings.database_url, str(found.resolve()), settings.index_wait_seconds, most)
+    depends_on = (
+        settings.database_url, str(found.resolve()), settings.index_wait_seconds, most, settings.keep_answers,
+    )  # fmt: skip
     return hashlib.sha256(repr(depends_on).encode()).hexdigest()

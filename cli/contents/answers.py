@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from colmlm.cli.auditing.trace import stored_as
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.protocol import Base
 from colmlm.cli.errors import REFUSED
@@ -53,7 +54,8 @@ def ask(
 ) -> None:
     """Answer a question from the documents, with the place that says it.
 
-    Where nothing stored answers it, the nearest passages are shown, and the exit code is 3.
+    Where nothing stored answers it, the nearest passages are shown, and the exit code is 3. Each answer is stored as an
+    output, also where nothing is said, unless COLMLM_KEEP_ANSWERS is `no`.
     """
 
     def answered(asked: Base) -> Answer:
@@ -61,7 +63,12 @@ def ask(
         return asked.lookups.answer(question, mode=mode.value, threshold=threshold, nearest=nearest)
 
     found = base.answered(answered, checkpoint=checkpoint, as_of=None, verbose=verbose)
-    print_json(_as_dict(found)) if as_json else _show(found)
+    if as_json:
+        print_json(_as_dict(found))
+    else:
+        _show(found)
+        if found.generation_id is not None:
+            note(stored_as(found.generation_id, base.server))
     if found.abstained:
         raise typer.Exit(REFUSED)
 
@@ -84,6 +91,7 @@ def _as_dict(found: Answer) -> dict[str, object]:
         "withheld": found.withheld,
         "nearest": found.nearest,
         "seq": found.seq,
+        "generation_id": found.generation_id,
     }
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from colmlm.api.nouns.generation import DecoderVerbs
-from colmlm.cli.auditing.trace import marked, show_output
+from colmlm.cli.auditing.trace import marked, show_output, stored_as
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.protocol import Base
 from colmlm.cli.contents.facts import where
@@ -172,10 +172,7 @@ def _stream(generator: DecoderVerbs, request: GenerationRequest) -> OutputTrace:
 def _show_evidence(trace: OutputTrace, server: str | None) -> None:
     say()
     show_output(trace)
-    if server is not None:
-        note(f"Stored as output {trace.generation_id} at {server}.")
-        return
-    note(f"Stored as output {trace.generation_id}: colmlm trace output {trace.generation_id}")
+    note(stored_as(trace.generation_id, server))
 
 
 @anywhere

@@ -14,15 +14,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from colmlm.kb.answers.candidates import BY_KEY, CandidateSentence, candidates
+from colmlm.kb.answers.parts import parts_of
 from colmlm.kb.answers.places import ReadPlace, read_places, weigh
 from colmlm.kb.answers.reading import JudgedReader
-from colmlm.kb.answers.records import NEAREST, Answer, NearbyPassage, SaidFact
+from colmlm.kb.answers.records import NEAREST, Answer, Asked, NearbyPassage, SaidFact, SaidPart
 from colmlm.kb.answers.windows import SaidWindow, unchanged, windows
 from colmlm.kb.errors import InvalidQuery, NoActiveKeyset
 from colmlm.kb.facts.reading import get_fact
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.questions import Questions
-from colmlm.kb.lookup.records import Ranking
+from colmlm.kb.lookup.records import AskedQuery, Ranking
 from colmlm.kb.lookup.searchable import SearchableStore
 
 WINDOWS = 4  # read for a question
@@ -48,9 +49,18 @@ class Answering:
         `threshold` is the least probability of being right (None: the fitted one). Raises `InvalidQuery` for a question
         that is blank or too long, or a threshold that is no probability.
         """
+        return self._read(question, threshold, nearest).answer
+
+    def asked(self, question: str, mode: str, threshold: float | None, nearest: int) -> Asked:
+        """Answers in the mode "read" as `ask` does, in the mode "paper" as `nearest_fact`, and gives what is stored."""
+        if mode == "paper":
+            return self._looked_up(question, threshold)
+        return self._read(question, threshold, nearest)
+
+    def _read(self, question: str, threshold: float | None, nearest: int) -> Asked:
         least = self.reader.confidence.threshold if threshold is None else threshold
         _check(question, least)
-        near = self._near(question)
+        query, near = self._near(question)
         for _ in range(ATTEMPTS):
             found, read = self._windows(question, near)
             places = read_places(self.reader, question, found, read)
@@ -62,46 +72,48 @@ class Answering:
         else:
             raise InvalidQuery("the texts near it are changed all the time; ask again")
         passages = tuple(_passage(one, read[one.sentence_id]) for one in found[:nearest])
-        return self._decided(question, places, least, passages, seq)
-
-    def answer(self, question: str, mode: str, threshold: float | None, nearest: int) -> Answer:
-        """Answers in the mode "read" as `ask` does, in the mode "paper" as `nearest_fact`."""
-        if mode == "paper":
-            return self.nearest_fact(question, threshold=threshold)
-        return self.ask(question, threshold=threshold, nearest=nearest)
+        answer = self._decided(question, places, least, passages, seq)
+        if answer.abstained:
+            return Asked(answer, query)
+        return Asked(answer, query, parts_of(places[0].window, places[0].start, places[0].end))
 
     def places(self, question: str) -> list[ReadPlace]:
         """Gives every place that an answer could come from, best first, without deciding on any."""
-        return read_places(self.reader, question, *self._windows(question, self._near(question)))
+        _, near = self._near(question)
+        return read_places(self.reader, question, *self._windows(question, near))
 
     def nearest_fact(self, question: str, *, threshold: float | None = None) -> Answer:
         """Answers as the paper does: with the value of the fact nearest to the question's query, by its key alone.
 
         `threshold` is a cosine (None: the keyset's). `score` is one too, and nothing is read. Raises `NoActiveKeyset`.
         """
+        return self._looked_up(question, threshold).answer
+
+    def _looked_up(self, question: str, threshold: float | None) -> Asked:
         if self.questions is None:
             raise NoActiveKeyset
-        _, (lookup,) = self.questions.ask([question], k=1, threshold=threshold)
+        query, lookup = self.questions.ask_one(question, k=1, threshold=threshold)
         hit = next(iter(lookup.hits), None)
         if hit is None:
-            withheld = lookup.abstained is not None
-            return Answer(
-                question, None, lookup.runner_up or 0.0, lookup.threshold, (), None, withheld, (), lookup.seq
-            )
+            best, withheld = lookup.runner_up or 0.0, lookup.abstained is not None
+            nothing = Answer(question, None, best, lookup.threshold, (), None, withheld, (), lookup.seq)
+            return Asked(nothing, query)
         said = SaidFact(hit.fact_id, hit.version, hit.value)
         with self.kb.sessions() as session:
             source = get_fact(session, hit.fact_id).source
-        return Answer(
+        answer = Answer(
             question, hit.value, hit.score, lookup.threshold, (said,), source, False, (), lookup.seq
         )
+        whole = (0, len(hit.value))
+        return Asked(answer, query, (SaidPart(hit.fact_id, hit.version, *whole, *whole),))
 
-    def _near(self, question: str) -> Ranking:
+    def _near(self, question: str) -> tuple[AskedQuery | None, Ranking]:
         if self.questions is None:
-            return Ranking()
+            return None, Ranking()
         try:
             return self.questions.nearest(question, BY_KEY)
         except NoActiveKeyset:
-            return Ranking()
+            return None, Ranking()
 
     def _windows(self, question: str, near: Ranking) -> tuple[list[CandidateSentence], dict[int, SaidWindow]]:
         with self.kb.sessions() as session:

@@ -46,6 +46,8 @@ def every_place(
     readings = reader.read(question, [Passage(one.title, one.text) for one in ordered])
     for rank, (candidate, window, reading) in enumerate(zip(found, ordered, readings, strict=True)):
         for start, end, logit in reading.spans:
+            if window.source is None and start < window.facts[0].start:
+                continue  # it begins in the question of a fact without a document, which is no answer
             facts = window.overlapping(start, end)
             yield ReadPlace(window, candidate, rank, start, end, logit - reading.none, facts)
 

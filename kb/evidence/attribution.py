@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from sqlalchemy import case, func, insert, or_, select
 from sqlalchemy.orm import Session
 
-from colmlm.kb.errors import GenerationNotFound, InvalidSplice
+from colmlm.kb.errors import GenerationNotFound, InvalidSplice, InvalidValue
 from colmlm.kb.evidence.quoting import without_erased
 from colmlm.kb.evidence.records import (
     FactTrace,
@@ -24,8 +24,8 @@ from colmlm.kb.evidence.records import (
     Version,
 )
 from colmlm.kb.facts import edits as facts
-from colmlm.kb.facts import reading, suppression
-from colmlm.kb.facts.records import FactRecord
+from colmlm.kb.facts import quoted, reading, suppression
+from colmlm.kb.facts.records import FactRecord, Source
 from colmlm.kb.log import audit
 from colmlm.kb.log.records import ChangeRecord
 from colmlm.kb.tables import (
@@ -46,6 +46,7 @@ SENTENCE_ENDS = (". ", "! ", "? ", "\n")
 def record(session: Session, generation: NewOutput) -> int:
     """Stores an output with its splices and gives its id. Raises `InvalidSplice` where a span is not its fact's value.
 
+    Raises `InvalidValue` where the words between the splices are not those of the document that the output quotes.
     Splices of facts that were erased meanwhile are stored redacted: the output stays as evidence without what it said.
     For these the span is not compared with the value, since the answer would confirm a guess.
     """
@@ -53,6 +54,7 @@ def record(session: Session, generation: NewOutput) -> int:
         audit.check_text(name, getattr(generation, name), limit=10_000_000)
     suppression.hold_off_erasure(session)
     _check_splices(session, generation)
+    _check_quotation(session, generation)
     generation, redacted_seq = without_erased(session, generation)
     keyset = select(KeysetRow.id).where(
         KeysetRow.checkpoint_id == generation.checkpoint_id, KeysetRow.state != "retired"
@@ -65,6 +67,9 @@ def record(session: Session, generation: NewOutput) -> int:
         seq=generation.seq,
         mode=generation.mode,
         redacted_seq=redacted_seq,
+        document_id=generation.quotes.document_id if generation.quotes else None,
+        quoted_start=generation.quotes.start if generation.quotes else None,
+        quoted_end=generation.quotes.end if generation.quotes else None,
     )
     session.add(stored)
     session.flush()
@@ -85,6 +90,10 @@ def _attribution(generation_id: int, ordinal: int, splice: Splice) -> dict[str, 
         "fact_version": splice.version,
         "score": splice.score,
         "query": splice.query,
+        "part_start": splice.part_start,
+        "part_end": splice.part_end,
+        "quoted_start": splice.quoted_start,
+        "quoted_end": splice.quoted_end,
     }
 
 
@@ -105,9 +114,32 @@ def _check_splices(session: Session, generation: NewOutput) -> None:
             raise InvalidSplice(ordinal, "a hit without a fact or a version")
         elif (splice.fact_id, splice.version) not in values:
             raise InvalidSplice(ordinal, f"version {splice.version} of fact {splice.fact_id} does not exist")
-        elif values[splice.fact_id, splice.version] not in (None, generation.output[start:end]):
+        elif (value := values[splice.fact_id, splice.version]) is None:
+            continue
+        elif not _is_part(splice, value) or splice.of(value) != generation.output[start:end]:
             said = "has another value than the output's span"
             raise InvalidSplice(ordinal, f"version {splice.version} of fact {splice.fact_id} {said}")
+
+
+def _is_part(splice: Splice, value: str) -> bool:
+    """Says whether a splice is of the whole value, or names a part that the value has."""
+    first, last = splice.part_start, splice.part_end
+    if first is None or last is None:
+        return first is last
+    return 0 <= first < last <= len(value)
+
+
+def _check_quotation(session: Session, generation: NewOutput) -> None:
+    if (quotes := generation.quotes) is None:
+        return
+    place = (quotes.start, quotes.end)
+    if not 0 <= quotes.start < quotes.end:
+        raise InvalidValue("quotes", f"{place} is no stretch of a document")
+    text = quoted.stretch(session, quotes.document_id, *place)
+    if text is None or len(text) != quotes.end - quotes.start:
+        raise InvalidValue("quotes", f"document {quotes.document_id} has no stretch {place}")
+    if not quoted.is_quoted(generation.output, place, generation.splices, text):
+        raise InvalidValue("quotes", f"document {quotes.document_id} does not say the output at {place}")
 
 
 def _values(session: Session, fact_ids: Sequence[int]) -> dict[tuple[int, int], str | None]:
@@ -134,6 +166,7 @@ def trace_output(session: Session, generation_id: int) -> OutputTrace:
     attributions = list(session.scalars(statement))
     used = reading.fact_records(session, [a.fact_id for a in attributions if a.fact_id is not None])
     splices = [_traced(session, stored, a, used.get(a.fact_id) if a.fact_id else None) for a in attributions]
+    source = _quoted(session, stored)
     return OutputTrace(
         generation_id=stored.id,
         prompt=stored.prompt,
@@ -145,7 +178,26 @@ def trace_output(session: Session, generation_id: int) -> OutputTrace:
         splices=tuple(splices),
         redacted_seq=stored.redacted_seq,
         abstained=not stored.output,
-        uncited=bool(stored.output) and all(splice.outcome != "hit" for splice in splices),
+        uncited=bool(stored.output) and source is None and all(splice.outcome != "hit" for splice in splices),
+        quotes=source,
+    )
+
+
+def _quoted(session: Session, stored: GenerationRow) -> Source | None:
+    """Gives the stretch that an output quotes, with what its document says of itself."""
+    if stored.document_id is None or stored.quoted_start is None or stored.quoted_end is None:
+        return None
+    about = session.get_one(DocumentRow, stored.document_id)
+    return Source(
+        document_id=about.id,
+        corpus=about.corpus,
+        external_id=about.external_id,
+        title=about.title,
+        uri=about.uri,
+        licence=about.licence,
+        revision=about.revision,
+        start=stored.quoted_start,
+        end=stored.quoted_end,
     )
 
 
@@ -167,6 +219,8 @@ def _traced(
         current_value=fact.value if fact and live else None,
         history=_edits(session, spliced.fact_id, stored.seq) if spliced.fact_id is not None else (),
         erased=fact is not None and fact.erased_seq is not None,
+        part_start=spliced.part_start,
+        part_end=spliced.part_end,
     )
 
 
@@ -251,7 +305,7 @@ def generations(session: Session, after: int, limit: int) -> list[GenerationReco
             num_splices=splices,
             num_hits=hits,
             abstained=not stored.output,
-            uncited=bool(stored.output) and not hits,
+            uncited=bool(stored.output) and stored.document_id is None and not hits,
         )
         for stored, splices, hits in session.execute(statement)
     ]

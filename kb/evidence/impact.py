@@ -72,7 +72,8 @@ def _output(
     elif fact.deleted_seq is not None:
         since = "deleted"
     else:
-        since = "current" if said == live_value else "corrected"
+        now = None if live_value is None else live_value[used.part_start : used.part_end]
+        since = "current" if said == now else "corrected"
     return ImpactedOutput(
         fact_id=fact.id,
         generation_id=stored.id,

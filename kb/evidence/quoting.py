@@ -8,16 +8,19 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from colmlm.kb.evidence.records import NewOutput
+from colmlm.kb.facts import quoted
 from colmlm.kb.facts.erased_texts import ErasedTexts, TextOrigin
 from colmlm.kb.facts.quotations import without
-from colmlm.kb.tables import FactRow
+from colmlm.kb.tables import FactRow, answer_modes
+from colmlm.kb.texts.wording import Span
 
 
 def without_erased(session: Session, made: NewOutput) -> tuple[NewOutput, int | None]:
     """Redacts an output before it is stored; gives it with the last erasure that redacted it (None: none did).
 
     Erasures must be held off. Splices of facts that are erased by now are redacted, and in the rest of the output
-    every text that was erased since the change that the decoder's lookups had seen.
+    every text that was erased since the change that the decoder's lookups had seen, and what is redacted in the
+    document that it quotes.
     """
     hits = [splice.fact_id for splice in made.splices if splice.fact_id is not None]
     statement = select(FactRow.id, FactRow.erased_seq).where(
@@ -25,10 +28,25 @@ def without_erased(session: Session, made: NewOutput) -> tuple[NewOutput, int | 
     )
     erased = {row.id: row.erased_seq for row in session.execute(statement)}
     texts = ErasedTexts.counting(session, said := TextOrigin(frozenset(erased), seq=made.seq))
-    if not (erased or texts):
+    marks = _marks(session, made)
+    if not (erased or texts or marks):
         return made, None
-    prompt, output = without(made.prompt, made.output, made.splices, erased.keys(), texts.within(said))
+    prompt, output = without(made.prompt, made.output, made.splices, erased.keys(), texts.within(said), marks)
     if not erased and (prompt, output) == (made.prompt, made.output):
         return made, None
-    splices = tuple(replace(s, query=None) if s.fact_id in erased else s for s in made.splices)
-    return replace(made, prompt=prompt, output=output, splices=splices), max(texts.last, *erased.values(), 0)
+    of_question = made.mode in answer_modes and bool(erased)  # all its splices have one query
+    splices = tuple(replace(s, query=None) if of_question or s.fact_id in erased else s for s in made.splices)
+    last = max(texts.last, *erased.values(), 0) or _last_erasure(session)
+    return replace(made, prompt=prompt, output=output, splices=splices), last
+
+
+def _marks(session: Session, made: NewOutput) -> list[Span]:
+    """Gives the spans of the output that are redacted by now in the document that it quotes."""
+    if (quotes := made.quotes) is None:
+        return []
+    text = quoted.stretch(session, quotes.document_id, quotes.start, quotes.end)
+    return quoted.marked(len(made.output), (quotes.start, quotes.end), made.splices, text or "")
+
+
+def _last_erasure(session: Session) -> int | None:
+    return session.scalar(select(func.max(FactRow.erased_seq)))

@@ -17,6 +17,9 @@ class Splice:
     `outcome` is "hit", "no_match" or "abstained"; for the latter two fact_id and version are None and the span is
     empty. `query` is the query vector as little-endian fp16 bytes. This is all that is stored of a splice; its value
     is in the output.
+
+    A quotation may say only ``value[part_start:part_end]``; both are None where it says all of it. `quoted_start` to
+    `quoted_end` is where the document that it quotes says that.
     """
 
     output_start: int
@@ -26,11 +29,31 @@ class Splice:
     version: int | None = None
     score: float | None = None
     query: bytes | None = None
+    part_start: int | None = None
+    part_end: int | None = None
+    quoted_start: int | None = None
+    quoted_end: int | None = None
+
+    def of(self, value: str) -> str:
+        """Gives the part of a value that it says."""
+        return value[self.part_start : self.part_end]
+
+
+@dataclass(frozen=True, slots=True)
+class QuotedStretch:
+    """The stretch of a document that an output quotes, in code points."""
+
+    document_id: int
+    start: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True)
 class NewOutput:
-    """An output to store for auditors."""
+    """An output to store for auditors.
+
+    Where it `quotes`, it says between its splices what the document does.
+    """
 
     prompt: str
     output: str
@@ -38,6 +61,7 @@ class NewOutput:
     mode: str
     seq: int
     splices: tuple[Splice, ...]
+    quotes: QuotedStretch | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +71,7 @@ class TracedSplice:
     It has no query, which nobody reads, and says what became of the fact, which changes after the splice was stored.
 
     `withheld` says that the value is shown as marks (U+2588), since it is past and the caller may not read the past.
+    `part_start` and `part_end` are given where `value` is only that part of the fact's.
     """
 
     ordinal: int
@@ -63,13 +88,24 @@ class TracedSplice:
     history: tuple[ChangeRecord, ...] = ()
     erased: bool = False
     withheld: bool = False
+    part_start: int | None = None
+    part_end: int | None = None
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the fact still says, at the same place of its value, what was spliced."""
+        return (
+            self.current_value is not None
+            and self.current_value[self.part_start : self.part_end] == self.value
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationRecord:
     """A stored output in a list: `num_hits` of its `num_splices` lookups found a fact.
 
-    It `abstained` where it says nothing, and is `uncited` where it says something and no fact stands behind any of it.
+    It `abstained` where it says nothing, and is `uncited` where it says something and neither a fact nor a document
+    stands behind any of it. `checkpoint_id` is empty where nothing was encoded.
     """
 
     generation_id: int
@@ -90,7 +126,8 @@ class OutputTrace:
     """A stored output with a trace of each of its splices. `redacted_seq` is the last erasure that redacted it.
 
     What stands outside its splices are the model's own words: it is `uncited` where that is all that it says, and
-    `abstained` where it says nothing.
+    `abstained` where it says nothing. Of an output that `quotes` they are the words of that stretch of a document.
+    `checkpoint_id` is empty where nothing was encoded.
     """
 
     generation_id: int
@@ -104,6 +141,7 @@ class OutputTrace:
     redacted_seq: int | None = None
     abstained: bool = False
     uncited: bool = False
+    quotes: Source | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,9 +214,9 @@ class Diff:
 
 @dataclass(frozen=True, slots=True)
 class ImpactedOutput:
-    """One splice of a fact: ``output[output_start:output_end]`` is version `version` of the fact.
+    """One splice of a fact: ``output[output_start:output_end]`` is version `version` of the fact, or a part of it.
 
-    `since` is the state of that value now: current, corrected (another version is live), deleted or erased.
+    `since` is the state of what it says now: current, corrected (the fact says something else), deleted or erased.
     """
 
     fact_id: int

@@ -19,10 +19,11 @@ from sqlalchemy.orm import Session
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.evidence import attribution
 from colmlm.kb.evidence.records import FactTrace, GenerationRecord, ImpactedOutput, OutputTrace, TracedSplice
+from colmlm.kb.facts.quoted import marked
 from colmlm.kb.facts.reading import document_text
 from colmlm.kb.facts.records import DocumentRecord, FactRecord
 from colmlm.kb.facts.redaction import MARK, apart, blank, touches
-from colmlm.kb.tables import AttributionRow, DocumentRow, FactRow, FactVersionRow
+from colmlm.kb.tables import AttributionRow, DocumentRow, FactRow, FactVersionRow, GenerationRow
 from colmlm.kb.texts.wording import Phrases, Span
 
 Texts = tuple[str, str]  # a prompt and its output
@@ -40,6 +41,10 @@ class _Standing:
     @property
     def is_as_it_came(self) -> bool:
         return self.now == self.first
+
+    def says(self, said: str, first: int | None, last: int | None) -> bool:
+        """Says whether this is what it says now, between two offsets of the value, or (None) in all of it."""
+        return self.now is not None and said == self.now[first:last]
 
     def shown(self, value: str) -> str:
         return value if value == self.now else MARK * len(value)
@@ -146,15 +151,36 @@ def _showing(stored: Stored, prompt: str, output: str) -> Stored:
 
 
 def _outputs(session: Session, said: Mapping[int, Texts]) -> dict[int, Texts]:
-    """Withholds, in prompts and outputs by generation, splices whose value is past, and every other mention of it."""
+    """Withholds, in prompts and outputs by generation, splices whose value is past, and every other mention of it.
+
+    Of what outputs quote it withholds what is withheld in the document.
+    """
     hits = select(AttributionRow).where(
         AttributionRow.generation_id == func.any(list(said)), AttributionRow.outcome == "hit"
     )
     spliced = session.scalars(hits.order_by(AttributionRow.generation_id)).all()
     standings = _standings(session, [one.fact_id for one in spliced if one.fact_id is not None])
-    shown = dict(said)
-    for generation_id, splices in groupby(spliced, lambda one: one.generation_id):
-        shown[generation_id] = _told(*said[generation_id], list(splices), standings)
+    by_output = {one: list(group) for one, group in groupby(spliced, lambda one: one.generation_id)}
+    shown = {one: _told(*said[one], splices, standings) for one, splices in by_output.items()}
+    return dict(said) | shown | _quotations(session, dict(said) | shown, by_output)
+
+
+def _quotations(
+    session: Session, said: Mapping[int, Texts], by_output: Mapping[int, Sequence[AttributionRow]]
+) -> dict[int, Texts]:
+    """Withholds in those outputs that quote a document what is withheld there, between their splices."""
+    shown: dict[int, Texts] = {}
+    quoting = select(
+        GenerationRow.id, GenerationRow.document_id, GenerationRow.quoted_start, GenerationRow.quoted_end
+    ).where(GenerationRow.id == func.any(list(said)), GenerationRow.document_id.is_not(None))
+    texts: dict[int, str] = {}
+    for row in session.execute(quoting):
+        if row.document_id not in texts:
+            texts[row.document_id] = text(session, row.document_id)
+        stretch = texts[row.document_id][row.quoted_start : row.quoted_end]
+        prompt, output = said[row.id]
+        place = (row.quoted_start, row.quoted_end)
+        shown[row.id] = prompt, blank(output, marked(len(output), place, by_output.get(row.id, ()), stretch))
     return shown
 
 
@@ -167,11 +193,11 @@ def _told(
     for splice in splices:
         span = (splice.output_start, splice.output_end)
         fact = standings.get(splice.fact_id or 0)
-        if fact is None or output[slice(*span)] == fact.now:
+        if fact is None or fact.says(output[slice(*span)], splice.part_start, splice.part_end):
             standing.append(span)
         else:
             gone.append(span)
-            past += fact.past
+            past += (*fact.past, output[slice(*span)])
     said = Phrases(past)
     return blank(prompt, said.spans(prompt)), blank(output, (*gone, *apart(said.spans(output), standing)))
 

@@ -4,8 +4,9 @@ The functions take the session first and never commit. This table lists each col
 a model made, and how an erasure treats it:
 
 ====================================  ================================================================================
-generation: prompt, output            redacted where the fact was spliced, and wherever else they say it
-attribution: query                    removed with the splice it was asked for
+generation: prompt, output            redacted where the fact was spliced, wherever else they say it, and where the
+                                      document that an output quotes is redacted (`kb.facts.quoted`)
+attribution: query                    removed with the splice it was asked for, of an answer with any of its splices
 forget_run: selector, plan, reason,   redacted; in a run that names the fact also a selector's text or question that is
     verification                      part of what the fact said
 job: result, error, message,          redacted; of a job that is not over only the reason, as the other arguments are
@@ -37,10 +38,19 @@ from typing import Any, Protocol
 from sqlalchemy import ColumnElement, func, or_, select, update
 from sqlalchemy.orm import Session
 
+from colmlm.kb.facts import quoted
 from colmlm.kb.facts.erased_texts import ErasedTexts, TextOrigin
 from colmlm.kb.facts.redaction import MARK, ErasureTarget, apart, blank, redact_json
-from colmlm.kb.tables import AttributionRow, ErasureRequestRow, FactRow, ForgetRunRow, GenerationRow, JobRow
-from colmlm.kb.texts.wording import Finder, Phrases, Together, may_say, normalised
+from colmlm.kb.tables import (
+    AttributionRow,
+    ErasureRequestRow,
+    FactRow,
+    ForgetRunRow,
+    GenerationRow,
+    JobRow,
+    answer_modes,
+)
+from colmlm.kb.texts.wording import Finder, Phrases, Span, Together, may_say, normalised
 
 AT_ONCE = 500
 QUOTED_PARTS = ("text", "question")  # parts of a selector that hold text of facts, and not a name
@@ -198,17 +208,23 @@ def redact(session: Session, sought: Sought, seq: int) -> Quoting:
 
 
 def without(
-    prompt: str, output: str, splices: Sequence[SplicedLookup], erased: Collection[int], finder: Finder
+    prompt: str,
+    output: str,
+    splices: Sequence[SplicedLookup],
+    erased: Collection[int],
+    finder: Finder,
+    marks: Sequence[Span] = (),
 ) -> tuple[str, str]:
     """Gives prompt and output with the splices of erased facts, repetitions of these and the finder's spans redacted.
 
-    A splice of another fact stays, even where it says the same.
+    A splice of another fact stays, even where it says the same. `marks` are spans of the output that its document,
+    which it quotes, says no more.
     """
     own = [(s.output_start, s.output_end) for s in splices if s.fact_id in erased]
     others = [(s.output_start, s.output_end) for s in splices if s.fact_id not in erased]
     spliced = Phrases(output[start:end].replace(MARK, " ") for start, end in own)
     in_prompt, in_output = ((*finder.spans(text), *spliced.spans(text)) for text in (prompt, output))
-    return blank(prompt, in_prompt), blank(output, (*own, *apart(in_output, others)))
+    return blank(prompt, in_prompt), blank(output, (*own, *apart((*in_output, *marks), others)))
 
 
 def redacted_since(session: Session, value: Any, said: TextOrigin) -> Any:
@@ -247,12 +263,22 @@ def _redact(session: Session, rows: _Rows) -> Iterator[int]:
 
 
 def _redact_outputs(session: Session, sought: Sought, seq: int) -> Iterator[int]:
-    used = AttributionRow.fact_id == func.any(list(sought.fact_ids))
     for row, values in _outputs(session, sought):
         row.prompt, row.output, row.redacted_seq = values["prompt"], values["output"], seq
         yield row.id
     session.flush()
-    session.execute(update(AttributionRow).where(used, AttributionRow.query.is_not(None)).values(query=None))
+    _drop_queries(session, sought.fact_ids)
+
+
+def _drop_queries(session: Session, fact_ids: Collection[int]) -> None:
+    """Removes the queries by which these facts were spliced. All lookups of an answer have the one of its question."""
+    used = AttributionRow.fact_id == func.any(list(fact_ids))
+    answers = select(GenerationRow.id).join(
+        AttributionRow, (AttributionRow.generation_id == GenerationRow.id) & used
+    )
+    answers = answers.where(GenerationRow.mode.in_(answer_modes))
+    asked = or_(used, AttributionRow.generation_id.in_(answers))
+    session.execute(update(AttributionRow).where(asked, AttributionRow.query.is_not(None)).values(query=None))
 
 
 def _outputs(session: Session, sought: Sought) -> _Rows:
@@ -261,7 +287,7 @@ def _outputs(session: Session, sought: Sought) -> _Rows:
     )
     statement = (
         select(GenerationRow)
-        .where(or_(GenerationRow.id.in_(spliced), sought.outputs()))
+        .where(or_(GenerationRow.id.in_(spliced), sought.outputs(), quoted.with_marks()))
         .order_by(GenerationRow.id)
     )
     last, found = 0, True
@@ -274,14 +300,25 @@ def _outputs(session: Session, sought: Sought) -> _Rows:
             )
         )
         splices = _splices(session, [row.id for row in page])
+        stretches = quoted.stretches(session, [row.id for row in page])
         for row in page:
             hits = splices.get(row.id, [])
             said = TextOrigin(frozenset(s.fact_id for s in hits), seq=row.seq)
-            prompt, output = without(row.prompt, row.output, hits, sought.fact_ids, sought.finder(said))
+            marks = _marks(row, hits, stretches.get(row.id))
+            prompt, output = without(
+                row.prompt, row.output, hits, sought.fact_ids, sought.finder(said), marks
+            )
             if (prompt, output) != (row.prompt, row.output):
                 sought.met.update(said.fact_ids.intersection(sought.fact_ids))
                 yield row, {"prompt": prompt, "output": output}
         last, found = (page[-1].id, True) if page else (last, False)
+
+
+def _marks(row: GenerationRow, hits: Sequence[Any], stretch: str | None) -> list[Span]:
+    """Gives the spans of an output that are redacted in the document that it quotes (None: it quotes none)."""
+    if stretch is None or row.quoted_start is None or row.quoted_end is None:
+        return []
+    return quoted.marked(len(row.output), (row.quoted_start, row.quoted_end), hits, stretch)
 
 
 def _splices(session: Session, generation_ids: list[int]) -> dict[int, list[Any]]:
@@ -290,6 +327,8 @@ def _splices(session: Session, generation_ids: list[int]) -> dict[int, list[Any]
         AttributionRow.fact_id,
         AttributionRow.output_start,
         AttributionRow.output_end,
+        AttributionRow.quoted_start,
+        AttributionRow.quoted_end,
     ).where(AttributionRow.generation_id == func.any(generation_ids), AttributionRow.outcome == "hit")
     found: dict[int, list[Any]] = {}
     for row in session.execute(statement):

@@ -113,7 +113,10 @@ class CheckTarget:
 def _stored_queries(
     session: Session, keyset: KeysetRecord, fact_ids: Sequence[int], most: int
 ) -> list[tuple[int, bytes]]:
-    """Reads the queries by which decoders of this checkpoint got these facts, newest first."""
+    """Reads the queries by which decoders of this checkpoint got these facts, newest first.
+
+    What was read may have been found by its words, so its query need not find it by its key.
+    """
     statement = (
         select(AttributionRow.fact_id, AttributionRow.query)
         .join(GenerationRow, GenerationRow.id == AttributionRow.generation_id)
@@ -121,6 +124,7 @@ def _stored_queries(
             AttributionRow.fact_id == func.any(list(fact_ids)),
             AttributionRow.query.is_not(None),
             GenerationRow.checkpoint_id == keyset.checkpoint_id,
+            GenerationRow.mode != "read",
         )
         .order_by(AttributionRow.generation_id.desc(), AttributionRow.ordinal)
         .limit(most)

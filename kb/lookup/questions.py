@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar, Unpack
 
 from colmlm.kb.errors import KeysetMismatch
-from colmlm.kb.keys.keysets import Vectors
+from colmlm.kb.keys.keysets import STORED, Vectors
 from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.lookup.options import LookupOptions
-from colmlm.kb.lookup.records import Lookup, Ranking
+from colmlm.kb.lookup.records import AskedQuery, Lookup, Ranking
 from colmlm.kb.lookup.searchable import SearchableStore
 
 T = TypeVar("T")
@@ -35,33 +35,47 @@ class Questions:
 
         Raises `KeysetMismatch` where no encoder is of the active checkpoint.
         """
-        return self._asked(
-            questions,
-            lambda queries_BD, checkpoint_id: self.kb.lookups.find(
-                queries_BD, checkpoint_id=checkpoint_id, **options
-            ),
+        checkpoint_id, _, found = self._asked(questions, self._finding(options))
+        return checkpoint_id, found
+
+    def ask_one(self, question: str, **options: Unpack[LookupOptions]) -> tuple[AskedQuery, Lookup]:
+        """Gives the query that one question was asked as, and its lookup. Raises what `ask` does."""
+        return _one(*self._asked([question], self._finding(options)))
+
+    def nearest(self, question: str, k: int) -> tuple[AskedQuery, Ranking]:
+        """Gives the query of a question, the k live facts nearest to it, and the nearest tombstone.
+
+        Raises what `ask` does.
+        """
+        return _one(
+            *self._asked(
+                [question],
+                lambda queries_BD, checkpoint_id: self.kb.lookups.nearest(
+                    queries_BD, checkpoint_id=checkpoint_id, k=k
+                ),
+            )
         )
 
-    def nearest(self, question: str, k: int) -> Ranking:
-        """Gives the k live facts nearest to a question, and the nearest tombstone. Raises what `ask` does."""
-        _, (ranking,) = self._asked(
-            [question],
-            lambda queries_BD, checkpoint_id: self.kb.lookups.nearest(
-                queries_BD, checkpoint_id=checkpoint_id, k=k
-            ),
+    def _finding(self, options: LookupOptions) -> Callable[[Vectors, str], list[Lookup]]:
+        return lambda queries_BD, checkpoint_id: self.kb.lookups.find(
+            queries_BD, checkpoint_id=checkpoint_id, **options
         )
-        return ranking
 
     def _asked(
         self, questions: Sequence[str], find: Callable[[Vectors, str], list[T]]
-    ) -> tuple[str, list[T]]:
+    ) -> tuple[str, Vectors, list[T]]:
         checkpoint_id = self._last
         for attempt in range(1, ATTEMPTS + 1):
             queries_BD = self._encoders[checkpoint_id].encode_questions(questions)
             try:
-                return checkpoint_id, find(queries_BD, checkpoint_id)
+                return checkpoint_id, queries_BD, find(queries_BD, checkpoint_id)
             except KeysetMismatch as refused:
                 if refused.active not in self._encoders or attempt == ATTEMPTS:
                     raise
                 self._last = checkpoint_id = refused.active
         raise AssertionError("the last attempt answers or raises")
+
+
+def _one(checkpoint_id: str, queries_BD: Vectors, found: list[T]) -> tuple[AskedQuery, T]:
+    (query_D,), (only,) = queries_BD, found
+    return AskedQuery(checkpoint_id, query_D.astype(STORED).tobytes()), only

@@ -17,6 +17,14 @@ class Hit:
 
 
 @dataclass(frozen=True, slots=True)
+class AskedQuery:
+    """The query of a question as it is stored: fp16 bytes in the space of a checkpoint."""
+
+    checkpoint_id: str
+    query: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Ranking:
     """The nearest facts of one query: live ones, best first, and the nearest tombstone with its score."""
 

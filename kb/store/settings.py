@@ -33,6 +33,7 @@ class Settings:
     lock_timeout_seconds: Seconds = 10.0
     statement_timeout_seconds: Seconds = 60.0
     erase_needs_two: bool = False
+    keep_answers: bool = True
     upload_max_mb: Megabytes = 256
     document: Limits = field(default_factory=Limits)
     job_retention_days: Days = 90

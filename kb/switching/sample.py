@@ -30,6 +30,7 @@ from colmlm.kb.tables import (
     GenerationRow,
     KeysetRow,
     TombstoneRow,
+    answer_modes,
 )
 
 BATCH = 20_000
@@ -162,13 +163,17 @@ def _questions(
 
 
 def _contexts(session: Session, classes: dict[int, int], size: int) -> ClassedTexts:
-    """Draws the texts before the newest splices of live facts, where the decoder looked these facts up."""
+    """Draws the texts before the newest splices of live facts, where the decoder looked these facts up.
+
+    An answer has no such text: its question was asked as a question.
+    """
     prefix = GenerationRow.prompt + func.substr(GenerationRow.output, 1, AttributionRow.output_start)
     statement = (
         select(prefix.label("prefix"), AttributionRow.fact_id)
         .join(GenerationRow, GenerationRow.id == AttributionRow.generation_id)
         .join(FactVersionRow, and_(FactVersionRow.fact_id == AttributionRow.fact_id, IS_LIVE))
         .where(AttributionRow.outcome == "hit", GenerationRow.redacted_seq.is_(None))
+        .where(GenerationRow.mode.not_in(answer_modes))
         .order_by(GenerationRow.id.desc(), AttributionRow.ordinal)
         .limit(size)
     )

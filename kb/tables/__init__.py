@@ -28,6 +28,7 @@ from colmlm.kb.tables.keys import (
     FactKeyRow,
     GenerationRow,
     KeysetRow,
+    answer_modes,
     key_kinds,
     keyset_states,
 )
@@ -67,6 +68,7 @@ __all__ = [
     "SuppressionRow",
     "TableRow",
     "TombstoneRow",
+    "answer_modes",
     "erasure_states",
     "forget_policies",
     "forget_states",

@@ -24,6 +24,8 @@ from colmlm.kb.tables.declarative import TableRow
 KEY_IDS = "fact_key_id_seq"
 key_kinds = ("context", "question", "alias")
 keyset_states = ("building", "ready", "active", "retired")
+answer_modes = ("read", "paper")  # of outputs that answer a question, and were not decoded
+_BOTH = "num_nonnulls({0}_start, {0}_end) IN (0, 2) AND {0}_start >= 0 AND {0}_start < {0}_end"
 
 
 class CheckpointRow(TableRow):
@@ -93,7 +95,19 @@ class FactKeyRow(TableRow):
 
 
 class GenerationRow(TableRow):
+    """An output. What quotes names the stretch of a document that it says; that row stays, whatever becomes of it.
+
+    `checkpoint_id` is empty where nothing was encoded, as for an answer that was found by words alone.
+    """
+
     __tablename__ = "generation"
+    __table_args__ = (
+        CheckConstraint(
+            "num_nonnulls(document_id, quoted_start, quoted_end) IN (0, 3)"
+            " AND quoted_start >= 0 AND quoted_start < quoted_end",
+            name="quoted",
+        ),
+    )
 
     id: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
     prompt: Mapped[str]
@@ -104,12 +118,16 @@ class GenerationRow(TableRow):
     mode: Mapped[str]
     at: Mapped[datetime] = mapped_column(server_default=func.now())
     redacted_seq: Mapped[int | None]
+    document_id: Mapped[int | None]
+    quoted_start: Mapped[int | None] = mapped_column(Integer)
+    quoted_end: Mapped[int | None] = mapped_column(Integer)
 
 
 class AttributionRow(TableRow):
     """One lookup of an output. It has no foreign key to the fact, since the record must outlive that.
 
-    `query` is the query, as fp16 bytes in the space of the generation's checkpoint.
+    `query` is the query, as fp16 bytes in the space of the generation's checkpoint. The part is that of the value which
+    the output says (null: all of it), and `quoted_start` to `quoted_end` is where the quoted document says it.
     """
 
     __tablename__ = "attribution"
@@ -118,6 +136,8 @@ class AttributionRow(TableRow):
         CheckConstraint(
             "(outcome = 'hit') = (fact_id IS NOT NULL AND fact_version IS NOT NULL)", name="evidence"
         ),
+        CheckConstraint(_BOTH.format("part"), name="part"),
+        CheckConstraint(_BOTH.format("quoted"), name="quoted"),
         Index("attribution_fact_id_idx", "fact_id"),
     )
 
@@ -132,3 +152,7 @@ class AttributionRow(TableRow):
     score: Mapped[float | None] = mapped_column(Float)
     outcome: Mapped[str]
     query: Mapped[bytes | None]
+    part_start: Mapped[int | None] = mapped_column(Integer)
+    part_end: Mapped[int | None] = mapped_column(Integer)
+    quoted_start: Mapped[int | None] = mapped_column(Integer)
+    quoted_end: Mapped[int | None] = mapped_column(Integer)

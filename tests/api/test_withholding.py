@@ -15,7 +15,9 @@ from litestar.openapi.spec import Parameter
 from colmlm.api.door.rights import right_of
 from colmlm.api.nouns.generation import GenerationRequest
 from colmlm.kb.access.records import ROLES, Right
+from colmlm.kb.answers.answering import Answering
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
+from colmlm.kb.evidence.answers import StoredAnswers
 from colmlm.kb.facts.redaction import MARK
 from colmlm.kb.service import KnowledgeBase
 from tests.api.access_page import hold_to
@@ -23,7 +25,7 @@ from tests.api.conftest import Client, Connect
 from tests.api.generator import LookupGenerator
 from tests.api.role_matrix import Ask, past_matrix, routes
 from tests.api.serving import served
-from tests.fakes import FakeEncoder
+from tests.fakes import FakeEncoder, SayingReader
 
 WITH, WITHOUT = ("operator", "auditor", "admin"), ("decoder", "reader", "trainer")
 
@@ -69,6 +71,8 @@ class Planted:
     metals: int
     rare: int
     output: int
+    quoted: int
+    rewritten: int
     seq: int
 
 
@@ -95,6 +99,14 @@ def planted(atlas: KnowledgeBase, encoder: FakeEncoder) -> Planted:
     )
     outputs = [generator.generate(GenerationRequest(prompt=q, threshold=0.9)) for q in questions]
     assert all(one.splices[0].outcome == "hit" for one in outputs)
+    quoted, rewritten = (
+        StoredAnswers(atlas, Answering(atlas, None, SayingReader(said))).answer(question)
+        for said, question in (
+            (f"metals, {DELETED[:6]}", "Of metals, which is the oldest?"),
+            (f"rarest metal is {REPLACED}", "Which metal is the rarest?"),
+        )
+    )
+    assert quoted.generation_id and rewritten.generation_id
     seq = atlas.log.head_seq()
     deleted, corrected, rare = (fact_of(word) for word in (DELETED, CORRECTED, REPLACED))
     (old,) = (one for one in atlas.documents.find(corpus="metals") if one.external_id == "rare")
@@ -112,6 +124,8 @@ def planted(atlas: KnowledgeBase, encoder: FakeEncoder) -> Planted:
         source.document_id,
         old.document_id,
         outputs[0].generation_id,
+        quoted.generation_id,
+        rewritten.generation_id,
         seq,
     )
 
@@ -137,6 +151,13 @@ def asks(planted: Planted) -> list[Ask]:
         Ask("a document that a newer text replaced", "GET", f"/v1/documents/{planted.rare}", REPLACED),
         Ask("a document's deleted facts", "GET", f"{document}/facts?state=deleted", DELETED),
         Ask("an output that spliced a deleted fact", "GET", output, DELETED),
+        Ask("an answer that says a part of one", "GET", f"/v1/generations/{planted.quoted}", DELETED[:6]),
+        Ask(
+            "an answer that quotes a replaced document: its words between facts",
+            "GET",
+            f"/v1/generations/{planted.rewritten}",
+            "rarest metal is",
+        ),
         Ask("the list of outputs", "GET", "/v1/generations", DELETED),
         Ask("a corpus, exported whole", "GET", "/v1/corpora/metals/export", DELETED),
         Ask(

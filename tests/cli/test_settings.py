@@ -34,6 +34,7 @@ def test_settings_name_the_variable_at_fault_and_hide_secrets() -> None:
         "COLMLM_DOCUMENT_SECONDS": "0.5",
         "COLMLM_DOCUMENT_CHARACTERS": "all",
         "COLMLM_ERASE_NEEDS_TWO": "maybe",
+        "COLMLM_KEEP_ANSWERS": "sometimes",
         "COLMLM_DRAIN_SECONDS": "for ever",
         "COLMLM_LOCK_TIMEOUT_SECONDS": "-1",
         "COLMLM_STATEMENT_TIMEOUT_SECONDS": "soon",

@@ -8,6 +8,7 @@ from typing import Unpack
 from colmlm.api.nouns.lookups import AnswerMode
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.answers.records import NEAREST, Answer
+from colmlm.kb.evidence.answers import StoredAnswers
 from colmlm.kb.lookup.lookups import Lookups
 from colmlm.kb.lookup.options import LookupOptions
 from colmlm.kb.lookup.records import Lookup
@@ -46,4 +47,5 @@ class LocalLookups(Lookups):
         nearest: int = NEAREST,
     ) -> Answer:
         self.runtime.open()  # fails before a model is loaded for seconds
-        return self.runtime.answers.answer(question, mode, threshold, nearest)
+        answers = StoredAnswers(self.runtime.kb, self.runtime.answers)
+        return answers.answer(question, mode, threshold=threshold, nearest=nearest)

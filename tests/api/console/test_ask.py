@@ -7,10 +7,13 @@ import re
 import pytest
 from playwright.sync_api import expect
 
+from colmlm.kb.answers.answering import Answering
+from colmlm.kb.evidence.answers import StoredAnswers
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import CAPITAL, LAKE
 from tests.api.console.conftest import OpenPage, ask
 from tests.api.generator import BEFORE
+from tests.fakes import SayingReader
 
 pytestmark = pytest.mark.browser
 
@@ -100,15 +103,40 @@ def test_a_question_is_answered_with_the_document_that_says_it(
     expect(answer.get_by_role("link", name="Peru").first).to_have_attribute(
         "href", re.compile(rf"/console/documents/\d+\?fact={fact_id}#")
     )
-    page.wait_for_load_state("load")  # places are those of the styled page, whose style sheet may still be coming
+    page.wait_for_load_state(
+        "load"
+    )  # places are those of the styled page, whose style sheet may still be coming
     for passage in answer.get_by_role("listitem").all():
         said, where = (passage.locator("p").nth(n).bounding_box() for n in (0, 1))
         assert said and where and where["x"] == said["x"] and where["y"] >= said["y"] + said["height"]
+    answer.get_by_role("link", name="output 1").click()
+    output = page.get_by_role("region", name="Output 1")
+    expect(output).to_contain_text("mode read")
+    expect(output).to_contain_text("the words of Peru")
+    expect(page.locator("a.splice")).to_contain_text("Lima")
+    expect(page.locator("#spans .uncited")).to_have_count(0)
+    page.goto("/console/ask?output=1")
+    expect(page.get_by_label("Question")).to_have_value(CAPITAL)
+    expect(page.get_by_label("Prompt")).to_have_value("")
     atlas.facts.delete([fact_id], actor="tester", reason="disputed")
-    page.reload()
+    page.get_by_role("button", name="Answer", exact=True).click()
     nothing = page.get_by_role("region", name="Nothing in the knowledge base answers this")
     expect(nothing).to_contain_text("was deleted")
     expect(nothing).not_to_contain_text("Lima")
+    nothing.get_by_role("link", name="output 2").click()
+    expect(page.get_by_role("complementary", name="Abstained")).to_contain_text("was deleted")
+
+
+def test_quoted_words_are_marked_as_the_documents(open_page: OpenPage, atlas: KnowledgeBase) -> None:
+    saying = Answering(atlas, None, SayingReader("capital of Peru is Lima. Its great lake is Titi"))
+    stored = StoredAnswers(atlas, saying).answer(CAPITAL).generation_id
+    page = open_page("reader", f"/console/audit/outputs/{stored}?splice=1")
+    expect(page.locator("#spans .quoted")).to_have_text(["capital of Peru is", ". Its great lake is"])
+    expect(page.locator("#spans .uncited")).to_have_count(0)
+    expect(page.locator("#evidence")).to_contain_text("characters 0 to 4 of its value")
+    page.goto("/console/audit/outputs")
+    expect(page.locator("td .badge")).to_have_count(0)
+    expect(page.get_by_role("row", name=CAPITAL)).to_contain_text("read")
 
 
 def test_asking_needs_no_script(open_page: OpenPage, almanac: KnowledgeBase) -> None:

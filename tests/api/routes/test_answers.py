@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 from colmlm.api.app import create_app
 from colmlm.kb.answers.records import Answer
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import CAPITAL, TEXT, Client, Connect
-from tests.fakes import FakeEncoder
+from tests.fakes import FakeEncoder, NearReader
 
 
 def test_a_question_is_answered_with_its_place(reader: Client, fact_id: int) -> None:
@@ -21,6 +24,43 @@ def test_what_nothing_answers_is_null_and_not_an_error(reader: Client) -> None:
     response = reader.post("/v1/answers", json={"question": "Unheard of?", "nearest": 0})
     assert response.status_code == 200
     assert response.json()["answer"] is None and response.json()["nearest"] == []
+
+
+def test_each_answer_is_stored_as_an_output(reader: Client, fact_id: int) -> None:
+    asked = [reader.post("/v1/answers", json={"question": one}).json() for one in (CAPITAL, "Unheard of?")]
+    listed = reader.get("/v1/generations").json()["items"]
+    assert [one["generation_id"] for one in asked] == [one["generation_id"] for one in listed[::-1]]
+    assert [(one["mode"], one["abstained"], one["uncited"], one["num_hits"]) for one in listed] == [
+        ("read", True, False, 0),
+        ("read", False, False, 1),
+    ]
+    trace = reader.get(f"/v1/generations/{asked[0]['generation_id']}").json()
+    assert trace["quotes"] == asked[0]["source"] and trace["output"] == "Lima"
+    (splice,) = trace["splices"]
+    assert (splice["fact_id"], splice["part_start"], splice["score"]) == (fact_id, None, asked[0]["score"])
+    used = reader.get(f"/v1/facts/{fact_id}/trace").json()["uses"]
+    assert [one["generation_id"] for one in used] == [asked[0]["generation_id"]]
+
+
+def test_who_may_not_read_may_neither_ask_nor_read_what_was_answered(
+    reader: Client, new_token: Callable[[str], str]
+) -> None:
+    stored = reader.post("/v1/answers", json={"question": CAPITAL}).json()["generation_id"]
+    assert reader.get("/v1/attributions").status_code == 403, "asking gives no right to audit"
+    decoder = {"Authorization": f"Bearer {new_token('decoder')}"}
+    assert reader.post("/v1/answers", json={"question": CAPITAL}, headers=decoder).status_code == 403
+    for path in (f"/v1/generations/{stored}", "/v1/generations", "/v1/attributions"):
+        assert reader.get(path, headers=decoder).status_code == 403
+
+
+def test_a_server_that_keeps_no_answers_says_so(
+    atlas: KnowledgeBase, encoder: FakeEncoder, connect: Connect
+) -> None:
+    atlas.settings = replace(atlas.settings, keep_answers=False)
+    client = connect(create_app(atlas, encoder, reader=NearReader()), "reader")
+    said = client.post("/v1/answers", json={"question": CAPITAL}).json()
+    assert (said["answer"], said["generation_id"]) == ("Lima", None)
+    assert client.get("/v1/generations").json()["items"] == []
 
 
 def test_a_deleted_fact_is_not_said_nor_shown(reader: Client, atlas: KnowledgeBase, fact_id: int) -> None:

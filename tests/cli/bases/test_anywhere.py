@@ -50,6 +50,8 @@ def test_what_is_read_is_the_same(there: There, facts: list[int]) -> None:
     ):
         said = there.same(*(word.replace("_", " ") for word in words.split()))
         assert any(said.values()), words
+    there.same("ask", CAPITAL, volatile=("generation_id",))
+    assert f"at {there.address}" in there.run("ask", CAPITAL).err
     there.same("lookup", CAPITAL, "-k", 2)
     there.same("lookup", CAPITAL, "-k", 2, "--as-of", there.kb.log.head_seq() - 2)  # before both edits
 

@@ -19,6 +19,7 @@ from colmlm.cli.bases.nearby import SERVER_FILE, near_base, told_of
 from colmlm.cli.composition.runtime import Runtime
 from tests.api.serving import served
 from tests.cli.conftest import QUESTIONS, Ran, Run, invoke
+from tests.fakes import NearReader
 
 QUESTION = QUESTIONS["Lima"]
 PROMPT = f"Question: {QUESTION} Answer:"
@@ -89,6 +90,18 @@ def test_no_model_is_loaded_where_a_server_has_it(no_model: None, run: Run, chec
 
 def test_the_server_is_not_named_where_its_outputs_are_at_home(near: str, run: Run) -> None:
     assert "colmlm trace output" in run("generate", PROMPT, *FORCED).err
+
+
+def test_an_answer_is_stored_once_by_the_server_that_keeps_answers_alike(
+    keyed: list[int], run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(reader=NearReader()):
+        said = run("ask", QUESTION, "--json", "-v")
+        assert said.json["generation_id"] == 1 and "Answered by the server" in said.err
+        monkeypatch.setenv("COLMLM_KEEP_ANSWERS", "no")
+        said = run("ask", QUESTION, "--json", "-v")
+        assert said.json["generation_id"] is None and "Answered by this process" in said.err
+    assert len(run("trace", "outputs", "--json").json["outputs"]) == 1
 
 
 def test_what_the_base_refuses_is_refused_once_and_alike(no_model: None, run: Run) -> None:

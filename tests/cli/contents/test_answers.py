@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.cli.conftest import TEXT, Run
 
 CAPITAL = "What is the capital of Peru?"
@@ -15,6 +17,25 @@ def test_a_question_is_answered_in_the_words_of_its_document(run: Run, keyed: li
     assert said["score"] >= said["threshold"] and said["nearest"][0]["source"]["external_id"] == "peru"
     shown = run("ask", CAPITAL)
     assert shown.out.startswith("Lima\n") and "atlas/peru" in shown.out + shown.err
+
+
+def test_an_answer_is_stored_and_traced_like_an_output(
+    run: Run, keyed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run("ask", CAPITAL, "--json").json["generation_id"] == 1
+    assert "Stored as output 2: colmlm trace output 2" in run("ask", CAPITAL).err
+    assert "Stored as output 3" in run("ask", "Who painted the ceiling?").err
+    shown = run("trace", "output", 2).out
+    assert "mode read" in shown and "output: [Lima](0)" in shown and "uncited" not in shown
+    start = TEXT.index("Lima")
+    assert f"quotes: Peru (atlas/peru)[{start}:{start + 4}]" in shown
+    assert [one["mode"] for one in run("trace", "outputs", "--json").json["outputs"]] == ["read"] * 3
+    assert "read" in run("trace", "outputs").out
+    (fact, *_) = keyed
+    assert len(run("impact", fact, "--json").json["outputs"]) == 2
+    monkeypatch.setenv("COLMLM_KEEP_ANSWERS", "no")
+    assert run("ask", CAPITAL, "--json").json["generation_id"] is None
+    assert "Stored" not in run("ask", CAPITAL).err
 
 
 def test_what_nothing_answers_is_said_so_with_exit_code_3(run: Run, keyed: list[int]) -> None:

@@ -17,7 +17,7 @@ from colmlm.kb.backup.restore import restore_backup
 from colmlm.kb.backup.write import tables, verify_backup, write_backup
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import BackupRefused, DatabaseNotEmpty, LogRefused, NewerLogNeeded, SignatureRefused
-from colmlm.kb.evidence.records import NewOutput, Splice
+from colmlm.kb.evidence.records import NewOutput, QuotedStretch, Splice
 from colmlm.kb.log.signing import fingerprint, signing_key
 from colmlm.kb.log.witness import export_log, signed_head
 from colmlm.kb.service import KnowledgeBase
@@ -42,6 +42,11 @@ def original(kb: KnowledgeBase, encoder: FakeEncoder) -> KnowledgeBase:
     lima = fact_id(kb, "Cusco")
     splice = Splice(6, 11, "hit", lima, 2, 0.9, b"\x00\x3c" * 32)
     kb.outputs.record(NewOutput(CAPITAL, "It is Cusco.", "fake", "auto", kb.log.head_seq(), (splice,)))
+    (peru,) = kb.documents.find()
+    start = PERU.text.index("has 6,768")
+    part = Splice(4, 9, "hit", fact_id(kb, "6,768 m"), 1, 0.9, None, 0, 5, start + 4, start + 9)
+    quotes = QuotedStretch(peru.document_id, start, start + 9)
+    kb.outputs.record(NewOutput(HEIGHT, "has 6,768", "", "read", kb.log.head_seq(), (part,), quotes))
     with kb.engine.begin() as connection:
         connection.execute(
             text("INSERT INTO api_key (name, key_hash, role) VALUES ('ann', '\\x00', 'reader')")

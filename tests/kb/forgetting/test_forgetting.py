@@ -169,6 +169,15 @@ def test_stored_queries_of_outputs_are_asked_again(peru: KnowledgeBase, encoder:
     assert Forgetting(peru).verify(plan.run_id).probes["stored_query"].no_match == 2
 
 
+def test_questions_that_were_read_are_not_asked_again_by_key(peru: KnowledgeBase, encoder: FakeEncoder):
+    query = encoder.encode_questions(["Unheard of?"]).astype("<f2").tobytes()
+    splice = Splice(0, 4, "hit", fact_id(peru, "Lima"), 1, 0.9, query)
+    for mode in ("read", "read", "paper"):
+        peru.outputs.record(NewOutput("Q", "Lima", "fake", mode, peru.log.head_seq(), (splice,)))
+    plan = Forgetting(peru).plan(Selector(text="Lima"), **WHO)
+    assert plan.collateral.generations == 3 and plan.before["stored_query"].probes == 1
+
+
 def test_equivalents_left_alone_are_reported_as_leaks_of_the_value(demo: tuple[KnowledgeBase, WordEncoder]):
     kb, encoder = demo
     forgetting = Forgetting(kb, encoder)

@@ -96,6 +96,16 @@ def test_a_sound_keyset_passes_and_its_figures_are_stored(kb: KnowledgeBase, enc
         assert plot["genuine"][-1] == 42 and plot["low"] < plot["threshold"] < plot["high"]
 
 
+def test_answers_to_questions_are_no_prefixes(kb: KnowledgeBase, encoder: FakeEncoder, two):
+    splice = Splice(0, 6, "hit", fact_id(kb, "Amazon"), 1, 1.0)
+    for mode in ("read", "paper"):
+        kb.outputs.record(
+            NewOutput(RIVER, "Amazon", encoder.checkpoint.checkpoint_id, mode, kb.log.head_seq(), (splice,))
+        )
+    report = kb.keysets.check(two[1].keyset_id, FakeEncoder(salt="2"), active_encoder=encoder)
+    assert "not measured" in criterion(report, "agreement@1").note
+
+
 def test_each_fault_fails_its_own_criterion(kb: KnowledgeBase, encoder: FakeEncoder, two):
     record(kb, encoder, RIVER, "Amazon")
     mistakes = {f"Question {n}?": f"Question {n + 1}?" for n in range(0, 40, 2)}

@@ -1,0 +1,104 @@
+"""Stores what is said to questions like what decoders say, so that it is traced, redacted and withheld like that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from sqlalchemy import text
+
+from colmlm.kb.answers.answering import Answering
+from colmlm.kb.answers.reading import JudgedReader
+from colmlm.kb.answers.records import NEAREST, Answer, Asked
+from colmlm.kb.evidence import attribution
+from colmlm.kb.evidence.records import NewOutput, QuotedStretch, Splice
+from colmlm.kb.store.contention import tried_again
+from colmlm.kb.store.store import Store
+from colmlm.kb.tables import GenerationRow
+
+
+@dataclass(frozen=True, slots=True)
+class StoredAnswers:
+    """Answers questions and stores each answer, also where nothing is said, unless the settings keep none.
+
+    A database that cannot be written, as a standby server's, answers too, and stores nothing. Threads may share it.
+    """
+
+    store: Store
+    answering: Answering
+
+    @property
+    def reader(self) -> JudgedReader:
+        return self.answering.reader
+
+    def answer(
+        self,
+        question: str,
+        mode: str = "read",
+        *,
+        threshold: float | None = None,
+        nearest: int = NEAREST,
+    ) -> Answer:
+        """Answers as `Answering.ask` does, or in the mode "paper" as `Answering.nearest_fact`.
+
+        What was erased while it was read is neither stored nor said: the answer is withheld then.
+        """
+        asked = self.answering.asked(question, mode, threshold, nearest)
+        if not self.store.settings.keep_answers:
+            return asked.answer
+        return self._stored(asked, output_of(asked, mode))
+
+    @tried_again
+    def _stored(self, asked: Asked, output: NewOutput) -> Answer:
+        with self.store.sessions.begin() as session:
+            if session.scalar(text("SHOW transaction_read_only")) == "on":
+                return asked.answer
+            generation_id = attribution.record(session, output)
+            stored = session.get_one(GenerationRow, generation_id).output
+        said = asked.answer if stored == output.output else _withheld(asked.answer)
+        return replace(said, generation_id=generation_id)
+
+
+def _withheld(answer: Answer) -> Answer:
+    return replace(answer, answer=None, facts=(), source=None, withheld=True, nearest=())
+
+
+def output_of(asked: Asked, mode: str) -> NewOutput:
+    """Gives an answer as an output that quotes its document; one that says nothing as a lookup that found nothing."""
+    answer, query = asked.answer, asked.query
+    source = (
+        answer.source if mode == "read" else None
+    )  # the value of a fact may be said where no text says it
+    return NewOutput(
+        prompt=answer.question,
+        output=answer.answer or "",
+        checkpoint_id=query.checkpoint_id if query else "",
+        mode=mode,
+        seq=answer.seq,
+        splices=_splices(asked),
+        quotes=QuotedStretch(source.document_id, source.start, source.end) if source else None,
+    )
+
+
+def _splices(asked: Asked) -> tuple[Splice, ...]:
+    answer, query = asked.answer, asked.query.query if asked.query else None
+    if answer.abstained:
+        outcome = "abstained" if answer.withheld else "no_match"
+        return (Splice(0, 0, outcome, score=answer.score, query=query),)
+    values = {fact.fact_id: fact.value for fact in answer.facts}
+    return tuple(
+        Splice(
+            output_start=part.start,
+            output_end=part.end,
+            outcome="hit",
+            fact_id=part.fact_id,
+            version=part.version,
+            score=answer.score,
+            query=query,
+            part_start=None if is_whole else part.part_start,
+            part_end=None if is_whole else part.part_end,
+            quoted_start=part.quoted_start,
+            quoted_end=part.quoted_end,
+        )
+        for part in asked.parts
+        for is_whole in ((part.part_start, part.part_end) == (0, len(values[part.fact_id])),)
+    )
