@@ -17,7 +17,7 @@ from colmlm.kb.answers.candidates import BY_KEY, CandidateSentence, candidates
 from colmlm.kb.answers.parts import parts_of
 from colmlm.kb.answers.places import ReadPlace, read_places, weigh
 from colmlm.kb.answers.reading import JudgedReader
-from colmlm.kb.answers.records import NEAREST, Answer, Asked, NearbyPassage, SaidFact, SaidPart
+from colmlm.kb.answers.records import NEAREST, Answer, AnsweredQuestion, NearbyPassage, SaidFact, SaidPart
 from colmlm.kb.answers.windows import SaidWindow, unchanged, windows
 from colmlm.kb.errors import InvalidQuery, NoActiveKeyset
 from colmlm.kb.facts.reading import get_fact
@@ -51,13 +51,13 @@ class Answering:
         """
         return self._read(question, threshold, nearest).answer
 
-    def asked(self, question: str, mode: str, threshold: float | None, nearest: int) -> Asked:
+    def asked(self, question: str, mode: str, threshold: float | None, nearest: int) -> AnsweredQuestion:
         """Answers in the mode "read" as `ask` does, in the mode "paper" as `nearest_fact`, and gives what is stored."""
         if mode == "paper":
             return self._looked_up(question, threshold)
         return self._read(question, threshold, nearest)
 
-    def _read(self, question: str, threshold: float | None, nearest: int) -> Asked:
+    def _read(self, question: str, threshold: float | None, nearest: int) -> AnsweredQuestion:
         least = self.reader.confidence.threshold if threshold is None else threshold
         _check(question, least)
         query, near = self._near(question)
@@ -74,8 +74,8 @@ class Answering:
         passages = tuple(_passage(one, read[one.sentence_id]) for one in found[:nearest])
         answer = self._decided(question, places, least, passages, seq)
         if answer.abstained:
-            return Asked(answer, query)
-        return Asked(answer, query, parts_of(places[0].window, places[0].start, places[0].end))
+            return AnsweredQuestion(answer, query)
+        return AnsweredQuestion(answer, query, parts_of(places[0].window, places[0].start, places[0].end))
 
     def places(self, question: str) -> list[ReadPlace]:
         """Gives every place that an answer could come from, best first, without deciding on any."""
@@ -89,7 +89,7 @@ class Answering:
         """
         return self._looked_up(question, threshold).answer
 
-    def _looked_up(self, question: str, threshold: float | None) -> Asked:
+    def _looked_up(self, question: str, threshold: float | None) -> AnsweredQuestion:
         if self.questions is None:
             raise NoActiveKeyset
         query, lookup = self.questions.ask_one(question, k=1, threshold=threshold)
@@ -97,7 +97,7 @@ class Answering:
         if hit is None:
             best, withheld = lookup.runner_up or 0.0, lookup.abstained is not None
             nothing = Answer(question, None, best, lookup.threshold, (), None, withheld, (), lookup.seq)
-            return Asked(nothing, query)
+            return AnsweredQuestion(nothing, query)
         said = SaidFact(hit.fact_id, hit.version, hit.value)
         with self.kb.sessions() as session:
             source = get_fact(session, hit.fact_id).source
@@ -105,7 +105,7 @@ class Answering:
             question, hit.value, hit.score, lookup.threshold, (said,), source, False, (), lookup.seq
         )
         whole = (0, len(hit.value))
-        return Asked(answer, query, (SaidPart(hit.fact_id, hit.version, *whole, *whole),))
+        return AnsweredQuestion(answer, query, (SaidPart(hit.fact_id, hit.version, *whole, *whole),))
 
     def _near(self, question: str) -> tuple[AskedQuery | None, Ranking]:
         if self.questions is None:

@@ -79,7 +79,7 @@ class SaidPart:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AnsweredQuestion:
     """An answer with what is stored of it beside: the query it was asked as, and the facts in it, in order.
 
     `query` is None where nothing was encoded.

@@ -8,9 +8,10 @@ from sqlalchemy import text
 
 from colmlm.kb.answers.answering import Answering
 from colmlm.kb.answers.reading import JudgedReader
-from colmlm.kb.answers.records import NEAREST, Answer, Asked
+from colmlm.kb.answers.records import NEAREST, Answer, AnsweredQuestion
 from colmlm.kb.evidence import attribution
 from colmlm.kb.evidence.records import NewOutput, QuotedStretch, Splice
+from colmlm.kb.log import audit
 from colmlm.kb.store.contention import tried_again
 from colmlm.kb.store.store import Store
 from colmlm.kb.tables import GenerationRow
@@ -40,15 +41,17 @@ class StoredAnswers:
     ) -> Answer:
         """Answers as `Answering.ask` does, or in the mode "paper" as `Answering.nearest_fact`.
 
-        What was erased while it was read is neither stored nor said: the answer is withheld then.
+        What was erased while it was read is neither stored nor said: the answer is withheld then. Raises `InvalidValue`
+        for a question that cannot be stored.
         """
+        audit.check_text("question", question)
         asked = self.answering.asked(question, mode, threshold, nearest)
         if not self.store.settings.keep_answers:
             return asked.answer
         return self._stored(asked, output_of(asked, mode))
 
     @tried_again
-    def _stored(self, asked: Asked, output: NewOutput) -> Answer:
+    def _stored(self, asked: AnsweredQuestion, output: NewOutput) -> Answer:
         with self.store.sessions.begin() as session:
             if session.scalar(text("SHOW transaction_read_only")) == "on":
                 return asked.answer
@@ -62,12 +65,11 @@ def _withheld(answer: Answer) -> Answer:
     return replace(answer, answer=None, facts=(), source=None, withheld=True, nearest=())
 
 
-def output_of(asked: Asked, mode: str) -> NewOutput:
+def output_of(asked: AnsweredQuestion, mode: str) -> NewOutput:
     """Gives an answer as an output that quotes its document; one that says nothing as a lookup that found nothing."""
     answer, query = asked.answer, asked.query
-    source = (
-        answer.source if mode == "read" else None
-    )  # the value of a fact may be said where no text says it
+    # In the mode "paper" it is the value of a fact, whatever its document says.
+    source = answer.source if mode == "read" else None
     return NewOutput(
         prompt=answer.question,
         output=answer.answer or "",
@@ -79,7 +81,7 @@ def output_of(asked: Asked, mode: str) -> NewOutput:
     )
 
 
-def _splices(asked: Asked) -> tuple[Splice, ...]:
+def _splices(asked: AnsweredQuestion) -> tuple[Splice, ...]:
     answer, query = asked.answer, asked.query.query if asked.query else None
     if answer.abstained:
         outcome = "abstained" if answer.withheld else "no_match"

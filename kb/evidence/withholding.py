@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.evidence import attribution
 from colmlm.kb.evidence.records import FactTrace, GenerationRecord, ImpactedOutput, OutputTrace, TracedSplice
-from colmlm.kb.facts.quoted import marked
+from colmlm.kb.facts.quoted import STRETCH, marked
 from colmlm.kb.facts.reading import document_text
 from colmlm.kb.facts.records import DocumentRecord, FactRecord
 from colmlm.kb.facts.redaction import MARK, apart, blank, touches
@@ -169,19 +169,48 @@ def _quotations(
     session: Session, said: Mapping[int, Texts], by_output: Mapping[int, Sequence[AttributionRow]]
 ) -> dict[int, Texts]:
     """Withholds in those outputs that quote a document what is withheld there, between their splices."""
+    quoting = (
+        select(GenerationRow, DocumentRow.replaced_seq, STRETCH.label("stretch"))
+        .join(DocumentRow, DocumentRow.id == GenerationRow.document_id)
+        .where(GenerationRow.id == func.any(list(said)))
+    )
+    rows = session.execute(quoting).all()
+    spans = _spans_in(session, [row.GenerationRow.id for row in rows])
     shown: dict[int, Texts] = {}
-    quoting = select(
-        GenerationRow.id, GenerationRow.document_id, GenerationRow.quoted_start, GenerationRow.quoted_end
-    ).where(GenerationRow.id == func.any(list(said)), GenerationRow.document_id.is_not(None))
-    texts: dict[int, str] = {}
-    for row in session.execute(quoting):
-        if row.document_id not in texts:
-            texts[row.document_id] = text(session, row.document_id)
-        stretch = texts[row.document_id][row.quoted_start : row.quoted_end]
-        prompt, output = said[row.id]
-        place = (row.quoted_start, row.quoted_end)
-        shown[row.id] = prompt, blank(output, marked(len(output), place, by_output.get(row.id, ()), stretch))
+    for stored, replaced_seq, stretch in rows:
+        stands = stretch if replaced_seq is None else MARK * len(stretch)
+        stands = _blotted(stands, spans.get(stored.id, []))
+        prompt, output = said[stored.id]
+        marks = marked(
+            len(output), (stored.quoted_start, stored.quoted_end), by_output.get(stored.id, ()), stands
+        )
+        shown[stored.id] = prompt, blank(output, marks)
     return shown
+
+
+def _spans_in(session: Session, generation_ids: Sequence[int]) -> dict[int, list[tuple[bool, Span]]]:
+    """Gives, for each output that quotes, the facts that its document has in the stretch: whether each is as it came,
+    and where it is in the stretch.
+    """
+    start, end = GenerationRow.quoted_start, GenerationRow.quoted_end
+    overlapping = (
+        select(
+            GenerationRow.id,
+            FactRow.id.label("fact_id"),
+            (func.greatest(FactRow.span_start, start) - start).label("first"),
+            (func.least(FactRow.span_end, end) - start).label("last"),
+        )
+        .join(FactRow, FactRow.document_id == GenerationRow.document_id)
+        .where(GenerationRow.id == func.any(list(generation_ids)))
+        .where(FactRow.span_start < end, FactRow.span_end > start)
+    )
+    rows = session.execute(overlapping).all()
+    standings = _standings(session, [row.fact_id for row in rows])
+    found: dict[int, list[tuple[bool, Span]]] = {}
+    for row in rows:
+        stands = standings[row.fact_id].is_as_it_came
+        found.setdefault(row.id, []).append((stands, (row.first, row.last)))
+    return found
 
 
 def _told(

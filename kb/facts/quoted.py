@@ -78,7 +78,8 @@ def is_quoted(output: str, quoted: Span, splices: Sequence[QuotedSplice], text: 
     return True
 
 
-_STRETCH = func.substr(
+# What an output quotes, as its document says it now, in a statement (SQL) that joins both.
+STRETCH = func.substr(
     DocumentRow.text, GenerationRow.quoted_start + 1, GenerationRow.quoted_end - GenerationRow.quoted_start
 )
 
@@ -87,14 +88,14 @@ def with_marks() -> ColumnElement[bool]:
     """Gives a condition (SQL) for the outputs that quote a stretch in which something is redacted."""
     return (
         select(DocumentRow.id)
-        .where(DocumentRow.id == GenerationRow.document_id, func.strpos(_STRETCH, MARK) > 0)
+        .where(DocumentRow.id == GenerationRow.document_id, func.strpos(STRETCH, MARK) > 0)
         .exists()
     )
 
 
 def stretches(session: Session, generation_ids: Collection[int]) -> dict[int, str]:
     """Gives the stretch that each of these outputs quotes, as its document says it now; others are left out."""
-    statement: Any = select(GenerationRow.id, _STRETCH.label("stretch")).join(
+    statement: Any = select(GenerationRow.id, STRETCH.label("stretch")).join(
         DocumentRow, DocumentRow.id == GenerationRow.document_id
     )
     rows = session.execute(statement.where(GenerationRow.id == func.any(list(generation_ids))))

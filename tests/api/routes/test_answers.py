@@ -80,6 +80,7 @@ def test_questions_that_are_none_are_refused_by_name(reader: Client) -> None:
         ({"question": ""}, 400),
         ({"question": " "}, 422),
         ({"question": "x" * 2001}, 400),
+        ({"question": "What\0?"}, 422),
         ({"question": CAPITAL, "threshold": -0.5}, 422),
         ({"question": CAPITAL, "mode": "guess"}, 400),
         ({}, 400),

@@ -10,7 +10,7 @@ from sqlalchemy import text
 
 from colmlm.kb.answers.answering import Answering
 from colmlm.kb.answers.parts import parts_of
-from colmlm.kb.answers.records import Answer, Asked
+from colmlm.kb.answers.records import Answer, AnsweredQuestion
 from colmlm.kb.answers.windows import stretches
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
 from colmlm.kb.erasure.verbs import Erasure
@@ -303,6 +303,6 @@ def test_words_around_facts_in_every_position_are_the_documents(kb: KnowledgeBas
             "Which?", window.text[first:last], 0.5, 0.5, tuple(fact.said for fact in overlapped),
             window.source_of(first, last), False, (), kb.log.head_seq(),
         )  # fmt: skip
-        asked = Asked(answer, None, parts_of(window, first, last))
+        asked = AnsweredQuestion(answer, None, parts_of(window, first, last))
         assert kb.outputs.record(output_of(asked, "read"))
     assert len(kb.outputs.find(limit=60)) > 10
