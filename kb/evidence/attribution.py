@@ -5,13 +5,13 @@ Attributions name fact, version and change, so they stay valid after the fact wa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from sqlalchemy import case, func, insert, or_, select
+from sqlalchemy import func, insert, or_, select
 from sqlalchemy.orm import Session
 
-from colmlm.kb.errors import GenerationNotFound, InvalidSplice, InvalidValue
+from colmlm.kb.errors import GenerationNotFound
+from colmlm.kb.evidence import verbatim
 from colmlm.kb.evidence.quoting import without_erased
 from colmlm.kb.evidence.records import (
     FactTrace,
@@ -24,7 +24,7 @@ from colmlm.kb.evidence.records import (
     Version,
 )
 from colmlm.kb.facts import edits as facts
-from colmlm.kb.facts import quoted, reading, suppression
+from colmlm.kb.facts import reading, suppression
 from colmlm.kb.facts.records import FactRecord, Source
 from colmlm.kb.log import audit
 from colmlm.kb.log.records import ChangeRecord
@@ -32,13 +32,11 @@ from colmlm.kb.tables import (
     AttributionRow,
     ChangeRow,
     DocumentRow,
-    FactRow,
     FactVersionRow,
     GenerationRow,
     KeysetRow,
 )
 
-OUTCOMES = ("hit", "no_match", "abstained")
 CONTEXT_CHARACTERS = 300
 SENTENCE_ENDS = (". ", "! ", "? ", "\n")
 
@@ -53,8 +51,8 @@ def record(session: Session, generation: NewOutput) -> int:
     for name in ("prompt", "output"):
         audit.check_text(name, getattr(generation, name), limit=10_000_000)
     suppression.hold_off_erasure(session)
-    _check_splices(session, generation)
-    _check_quotation(session, generation)
+    verbatim.check_splices(session, generation)
+    verbatim.check_quotation(session, generation)
     generation, redacted_seq = without_erased(session, generation)
     keyset = select(KeysetRow.id).where(
         KeysetRow.checkpoint_id == generation.checkpoint_id, KeysetRow.state != "retired"
@@ -95,62 +93,6 @@ def _attribution(generation_id: int, ordinal: int, splice: Splice) -> dict[str, 
         "quoted_start": splice.quoted_start,
         "quoted_end": splice.quoted_end,
     }
-
-
-def _check_splices(session: Session, generation: NewOutput) -> None:
-    values = _values(session, [s.fact_id for s in generation.splices if s.fact_id is not None])
-    for ordinal, splice in enumerate(generation.splices):
-        start, end = splice.output_start, splice.output_end
-        if splice.outcome not in OUTCOMES:
-            raise InvalidSplice(
-                ordinal, f"its outcome is {splice.outcome!r}, not one of {', '.join(OUTCOMES)}"
-            )
-        if not 0 <= start <= end <= len(generation.output):
-            raise InvalidSplice(ordinal, f"[{start}, {end}) is outside the output")
-        if splice.outcome != "hit":
-            if splice.fact_id is not None or splice.version is not None or start != end:
-                raise InvalidSplice(ordinal, "no hit, and yet a fact, a version or a span")
-        elif splice.fact_id is None or splice.version is None:
-            raise InvalidSplice(ordinal, "a hit without a fact or a version")
-        elif (splice.fact_id, splice.version) not in values:
-            raise InvalidSplice(ordinal, f"version {splice.version} of fact {splice.fact_id} does not exist")
-        elif (value := values[splice.fact_id, splice.version]) is None:
-            continue
-        elif not _is_part(splice, value) or splice.of(value) != generation.output[start:end]:
-            said = "has another value than the output's span"
-            raise InvalidSplice(ordinal, f"version {splice.version} of fact {splice.fact_id} {said}")
-
-
-def _is_part(splice: Splice, value: str) -> bool:
-    """Says whether a splice is of the whole value, or names a part that the value has."""
-    first, last = splice.part_start, splice.part_end
-    if first is None or last is None:
-        return first is last
-    return 0 <= first < last <= len(value)
-
-
-def _check_quotation(session: Session, generation: NewOutput) -> None:
-    if (quotes := generation.quotes) is None:
-        return
-    place = (quotes.start, quotes.end)
-    if not 0 <= quotes.start < quotes.end:
-        raise InvalidValue("quotes", f"{place} is no stretch of a document")
-    text = quoted.stretch(session, quotes.document_id, *place)
-    if text is None or len(text) != quotes.end - quotes.start:
-        raise InvalidValue("quotes", f"document {quotes.document_id} has no stretch {place}")
-    if not quoted.is_quoted(generation.output, place, generation.splices, text):
-        raise InvalidValue("quotes", f"document {quotes.document_id} does not say the output at {place}")
-
-
-def _values(session: Session, fact_ids: Sequence[int]) -> dict[tuple[int, int], str | None]:
-    """Gives the values of these facts by fact and version; None where the fact is erased."""
-    storable = [fact_id for fact_id in fact_ids if 0 < fact_id <= facts.MAX_ID]
-    value = case((FactRow.erased_seq.is_(None), FactVersionRow.value)).label("value")
-    statement = select(FactVersionRow.fact_id, FactVersionRow.version, value).join(
-        FactRow, FactRow.id == FactVersionRow.fact_id
-    )
-    versions = session.execute(statement.where(FactVersionRow.fact_id == func.any(storable)))
-    return {(row.fact_id, row.version): row.value for row in versions}
 
 
 def trace_output(session: Session, generation_id: int) -> OutputTrace:
