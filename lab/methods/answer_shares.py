@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from colmlm.lab.methods.raw_documents import OUTCOMES, RIGHT, RawAnswer
+from colmlm.kb.answers.outcomes import RIGHT
+from colmlm.lab.methods.raw_documents import OUTCOMES, RawAnswer
 from colmlm.model.evaluate.intervals import Draw, bootstrap, of_share
 
 NAMES = ("exact", "right", *OUTCOMES[2:])

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from colmlm.kb.answers.confidence import NAMES, Confidence
+from colmlm.kb.answers.outcomes import RIGHT, outcome
 from colmlm.kb.answers.places import ReadPlace, best_first, weigh
-from colmlm.lab.methods.raw_documents import outcome
 
 SEARCH_WEIGHTS = (0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
 RIDGE = 1.0
@@ -60,7 +60,7 @@ def fit(read: Sequence[ReadQuestion], most_wrong: float, most_alarms: float) -> 
 
 
 def _right(one: ReadQuestion, search: float) -> bool:
-    return bool(one.answers) and _outcome(one, search) in ("exact", "holds")
+    return bool(one.answers) and _outcome(one, search) in RIGHT
 
 
 def _outcome(one: ReadQuestion, search: float) -> str:

@@ -8,23 +8,18 @@ place is *made up*.
 from __future__ import annotations
 
 import random
-import re
-import string
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from colmlm.kb.answers.outcomes import outcome
 from colmlm.kb.answers.records import Answer
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.corpus.squad import SquadQuestion, read_questions, read_squad
 from colmlm.kb.texts.wording import Span
 
-_ARTICLES = re.compile(r"\b(a|an|the)\b")
-_DROPPED = str.maketrans("", "", string.punctuation)
-
 OUTCOMES = ("exact", "holds", "near", "wrong", "abstained", "made_up")
-RIGHT = ("exact", "holds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,24 +65,6 @@ def draw(squad: Path, documents: int | None, questions: int | None, absent: int,
 
 def _question(one: SquadQuestion) -> RawQuestion:
     return RawQuestion(one.question, one.answers, one.document, one.place)
-
-
-def normalised(text: str) -> str:
-    """Normalises as SQuAD's script does: without case, punctuation, articles and runs of blanks."""
-    return " ".join(_ARTICLES.sub(" ", text.casefold().translate(_DROPPED)).split())
-
-
-def outcome(said: str | None, golds: Sequence[str]) -> str:
-    """Gives the outcome of an answer (None: it abstained) to a question that has these answers."""
-    if said is None:
-        return "abstained"
-    value = normalised(said)
-    wanted = [normalised(gold) for gold in golds]
-    if value in wanted:
-        return "exact"
-    if any(gold and f" {gold} " in f" {value} " for gold in wanted):
-        return "holds"
-    return "near" if value and any(f" {value} " in f" {gold} " for gold in wanted) else "wrong"
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,10 @@ class RememberingReader:
     def confidence(self) -> Confidence:
         return self.reader.confidence
 
+    @property
+    def digest(self) -> str:
+        return self.reader.digest
+
     def read(self, question: str, windows: Sequence[Passage]) -> list[PassageReading]:
         new = [one for one in dict.fromkeys(windows) if (question, one) not in self._known]
         if new:
