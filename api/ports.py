@@ -21,6 +21,7 @@ from colmlm.api.errors import ModelMissing
 from colmlm.api.nouns.generation import Generator
 from colmlm.api.settings import ServerSettings
 from colmlm.api.watch.readiness import Readiness
+from colmlm.kb.answers.calibrations import AnswerCalibrations
 from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.evidence.answers import StoredAnswers
 from colmlm.kb.keys.records import CheckpointInfo
@@ -62,6 +63,10 @@ class Ports:
     def reader(self) -> JudgedReader | None:
         """The reader that answers questions."""
         return self.answers.reader if self.answers else None
+
+    def need_calibrations(self) -> AnswerCalibrations:
+        reader = self.need_answers().reader
+        return AnswerCalibrations(self.kb, reader.digest, reader.confidence.threshold)
 
     def need_encoder(self) -> QuestionEncoder:
         if self.encoder is None:

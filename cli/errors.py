@@ -42,6 +42,7 @@ BROKEN_PIPE = 141
 # By name and not by class, so that a command without a model need not import it to report an error.
 _CODES = {
     "colmlm.kb.errors.failures.BackupRefused": CHECK_FAILED,
+    "colmlm.kb.errors.failures.CalibrationRefused": CHECK_FAILED,
     "colmlm.kb.errors.root.KBError": CHECK_FAILED,
     "colmlm.kb.errors.failures.LogRefused": CHECK_FAILED,
     "colmlm.kb.errors.failures.SignatureRefused": CHECK_FAILED,

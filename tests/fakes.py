@@ -108,6 +108,7 @@ class NearReader:
 
     meanwhile: Callable[[], object] = lambda: None
     confidence: Confidence = UNFITTED
+    digest: str = "near"
 
     def read(self, question: str, windows: Sequence[Passage]) -> list[PassageReading]:
         self.meanwhile()

@@ -120,6 +120,7 @@ def _told(found: FoundFiles, corpus: str, result: dict[str, Any]) -> dict[str, A
         "rejected": result.get("rejected", {}), "refused": len(found.refusals) + result.get("refused", 0),
         "refusals": refusals, "passed_over": dict(found.passed_over), "keyset": result.get("keyset"),
         "citable": result.get("citable", False), "suggested": result.get("suggested"),
+        "threshold": result.get("threshold"),
     }  # fmt: skip
 
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import msgspec
 
 from colmlm.api.client import only_there
 from colmlm.api.client.api import Api
-from colmlm.api.nouns.lookups import AnswerMode
+from colmlm.api.client.jobs import RemoteJobs
+from colmlm.api.client.uploads import upload
+from colmlm.api.nouns.lookups import AnswerMode, Calibrating
 from colmlm.api.wire.answers import LookupAnswer, LookupAnswers
 from colmlm.api.wire.vectors import LOOKUPS, MAX_VECTORS, MSGPACK, OCTETS
-from colmlm.kb.answers.records import NEAREST, Answer
+from colmlm.kb.answers.records import NEAREST, Answer, AnswerThreshold
 from colmlm.kb.errors import InvalidQuery, KeysetMismatch
+from colmlm.kb.jobs.kinds import CalibrateAnswers, work_of
+from colmlm.kb.log.records import OnRecord
 from colmlm.kb.lookup.options import LookupOptions
 from colmlm.kb.lookup.records import AsOfLookup, Lookup, LookupSpace
 
@@ -76,6 +81,21 @@ class RemoteLookups:
     ) -> Answer:
         asked = {"question": question, "mode": mode, "threshold": threshold, "nearest": nearest}
         return self.api.once("/answers", Answer, asked)
+
+    def answer_threshold(self) -> AnswerThreshold:
+        return self.api.get("/answers/threshold", AnswerThreshold)
+
+    def calibrate_answers(
+        self, questions: Path | None, how: Calibrating, **who: Unpack[OnRecord]
+    ) -> dict[str, Any]:
+        only_there.refuse(actor=who["actor"])
+        sent = upload(self.api, questions).upload_id if questions else None
+        work = {**asdict(how), "corpora": list(how.corpora), "upload_id": sent, "reason": who["reason"]}
+        return RemoteJobs(self.api).done(work_of(CalibrateAnswers.kind, work))
+
+    def use_shipped_threshold(self, **who: Unpack[OnRecord]) -> AnswerThreshold:
+        body = {"reason": who["reason"], "on_behalf_of": who["actor"] or None}
+        return self.api.edit("/answers/threshold", AnswerThreshold, body, method="DELETE")
 
     def find(
         self, queries_BD: npt.NDArray[Any], *, checkpoint_id: str, **options: Unpack[LookupOptions]

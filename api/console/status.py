@@ -39,6 +39,9 @@ def overview(ports: FromPorts, request: PageRequest) -> Page:
         jobs=jobs.counts(),
         workers=health.workers,
         worker=ports.readiness.worker(),
+        answering=ports.need_calibrations().standing()
+        if ports.answers and health.migrations_at_head
+        else None,
     )
 
 

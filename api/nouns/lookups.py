@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Unpack
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from colmlm.kb.answers.records import Answer
+    from colmlm.kb.answers.records import Answer, AnswerThreshold
+    from colmlm.kb.log.records import OnRecord
     from colmlm.kb.lookup.options import LookupOptions
     from colmlm.kb.lookup.records import Lookup, LookupSpace
 
 AnswerMode = Literal["read", "paper"]
+
+
+@dataclass(frozen=True, slots=True)
+class Calibrating:
+    """How answers are calibrated: to which share of `wrong` ones, on how many questions at most, drawn by the seed;
+    `corpora` are those whose facts have questions that people wrote. A `dry_run` stores nothing.
+    """
+
+    wrong: float = 0.05
+    sample: int = 300
+    seed: int = 0
+    corpora: tuple[str, ...] = ()
+    dry_run: bool = False
 
 
 class FactFinder(Protocol):
@@ -51,6 +67,22 @@ class LookupVerbs(FactFinder, Protocol):
         The mode "read" has what is near read (`kb.answers.answering`), "paper" takes the fact with the nearest key.
         `nearest` passages come with the answer.
         """
+        ...
+
+    def answer_threshold(self) -> AnswerThreshold:
+        """Gives the score from which answers are given, and the calibration that chose it."""
+        ...
+
+    def calibrate_answers(
+        self, questions: Path | None, how: Calibrating, **who: Unpack[OnRecord]
+    ) -> dict[str, Any]:
+        """Chooses that score for this base, by questions of a file and of corpora; without either by those of the last
+        calibration's corpora. Gives what was measured. Raises `CalibrationRefused`.
+        """
+        ...
+
+    def use_shipped_threshold(self, **who: Unpack[OnRecord]) -> AnswerThreshold:
+        """Goes back to the score that comes with the reader."""
         ...
 
     def as_of(self, seq: int) -> FactFinder:

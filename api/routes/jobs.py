@@ -25,6 +25,7 @@ from colmlm.api.wire.pages import Page
 from colmlm.kb.access.records import TokenRecord
 from colmlm.kb.jobs.kinds import (
     KINDS,
+    CalibrateAnswers,
     Check,
     Documents,
     Gate,
@@ -78,6 +79,21 @@ def start_documents(ports: FromPorts, request: WithToken, data: JSONBody[Documen
     """Start to add raw documents.
 
     Reads uploaded documents, marks their facts, ingests them and makes their keys.
+    """
+    return _start(ports, request, data)
+
+
+@post(
+    "/jobs/calibrate-answers",
+    status_code=202,
+    opt=needs(Right.edit),
+    responses=PROBLEMS,
+    sync_to_thread=True,
+)
+def start_calibration(ports: FromPorts, request: WithToken, data: JSONBody[CalibrateAnswers]) -> JobRecord:
+    """Start to calibrate answers.
+
+    Asks questions of an uploaded file, or of corpora, and chooses the score from which answers are given.
     """
     return _start(ports, request, data)
 
@@ -187,6 +203,7 @@ STARTING: Sequence[Any] = (
     start_gate,
     start_ingest,
     start_documents,
+    start_calibration,
     start_verify,
     start_backup,
     start_backup_check,

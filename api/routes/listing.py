@@ -61,6 +61,8 @@ def v1() -> Router:
             batches.update_facts,
             lookups.look_up,
             answers.answer_question,
+            answers.read_answer_threshold,
+            answers.use_shipped_threshold,
             vectors.look_up_vectors,
             vectors.read_space,
             generations.generate,

@@ -34,7 +34,15 @@ from colmlm.api.wire import answers
 from colmlm.api.wire.answers import EditResult, LookupAnswer, LookupAnswers, Problem
 from colmlm.api.wire.pages import cursor
 from colmlm.api.wire.requests import LookupRequest, NewGeneration, QuestionRequest, Why
-from colmlm.kb.answers.records import Answer, NearbyPassage, SaidFact
+from colmlm.kb.answers.records import (
+    Answer,
+    AnswerCalibration,
+    AnswerShares,
+    AnswerThreshold,
+    MeasuredAnswers,
+    NearbyPassage,
+    SaidFact,
+)
 from colmlm.kb.erasure.records import Erased, ErasureReport, ErasureRequest, Level
 from colmlm.kb.evidence.listing import AttributionRecord
 from colmlm.kb.evidence.records import (
@@ -121,6 +129,7 @@ _HEAD = witness.Head("9b1d", 41, _HASH, _AT.isoformat(), "0123456789abcdef")
 _JOB = JobRecord(
     8, "fsck", {}, "ana", "4f1c", "running", 40, 100, "facts", None, None, 1, None, _AT, _AT, None, _AT
 )
+_SHARES = AnswerShares(0.68, 0.47, 0.04, 0.03, 0.01)
 _UPLOAD = Upload("0f" * 16, "atlas.jsonl", 1048, _HASH)
 _ERASED = Erased(
     seq=42, fact_ids=(12,), documents=(3,), generations=(7,), forget_runs=(5,), num_keys=1, num_digests=3
@@ -194,6 +203,7 @@ _EXAMPLES: tuple[Any, ...] = (
     kinds.Rekey(corpus="atlas"),
     kinds.Gate(keyset_id=2),
     kinds.Ingest(upload_id=_UPLOAD.upload_id, corpus="atlas"),
+    kinds.CalibrateAnswers(upload_id=_UPLOAD.upload_id),
     kinds.Documents(upload_ids=[_UPLOAD.upload_id], corpus="atlas"),
     kinds.VerifyForgetting(run_id=5),
     kinds.MakeBackup(name="before-the-move"),
@@ -255,6 +265,23 @@ _EXAMPLES: tuple[Any, ...] = (
         nearest=(NearbyPassage(_TEXT, replace(_SOURCE, start=0, end=len(_TEXT)), 1.1, (_SAID,)),),
         seq=41,
         generation_id=8,
+    ),
+    AnswerThreshold(
+        0.61,
+        True,
+        0.68,
+        AnswerCalibration(
+            MeasuredAnswers(
+                AnswerShares(0.61, 0.52, 0.05, 0.033, 0.02), _SHARES, 0.05, 0.0448, 0.0303, 300, 281
+            ),
+            given=300,
+            corpora=(),
+            reader=_HASH,
+            keyset_id=2,
+            question_keys=False,
+            seconds=88.5,
+            seq=40,
+        ),
     ),
     LookupAnswers(
         checkpoint_id="c0ffee",

@@ -11,6 +11,7 @@ _STATUSES: dict[type[KBError], int] = {
     errors.Conflict: 409,
     errors.UploadTooLarge: 413,
     errors.BackupRefused: 422,
+    errors.CalibrationRefused: 422,
     errors.Invalid: 422,
     errors.LogRefused: 422,
     errors.SignatureRefused: 422,

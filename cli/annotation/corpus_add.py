@@ -140,6 +140,8 @@ def _show_citable(done: dict[str, Any]) -> None:
         holding = sum(1 for one in added if one["facts"])
         of = f" of {counted(holding, 'document')}" if holding else ""
         say(f"{counted(facts, 'fact')}{of} of {corpus!r} can be cited now.")
+        if done["threshold"]:
+            say(done["threshold"])
         if done["try"]:
             say(f"Try: {done['try']}")
     else:

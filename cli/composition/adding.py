@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from colmlm.api.nouns.telling import Telling
+from colmlm.cli.composition.calibrating import AnswerCalibrating
 from colmlm.cli.composition.duration import WORTH_TELLING, expected, lasting
 from colmlm.cli.composition.keying import key_everything
 from colmlm.cli.composition.runtime import Runtime
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from colmlm.kb.corpus.raw.files import FoundFiles
     from colmlm.kb.facts.records import IngestReport
     from colmlm.kb.keys.records import KeysetRecord
+    from colmlm.kb.log.records import OnRecord
+    from colmlm.kb.service import KnowledgeBase
 
 # Documents of a transaction: an interruption loses at most their annotation, and until then none of them is found.
 COMMIT_EVERY, COMMIT_EVERY_ASKED = 20, 4
@@ -163,7 +166,7 @@ class Adding:
             parsed = self.annotated(annotator, chain([first], wanted))
             piece = COMMIT_EVERY_ASKED if self.asks else COMMIT_EVERY
             return self.runtime.kb.corpora.ingest(
-                parsed, self.corpus, commit_every=piece, on_piece=committed.append, **how
+                parsed, self.corpus, commit_every=piece, on_piece=committed.append, generated=True, **how
             )
         except BaseException:
             if committed:
@@ -183,6 +186,12 @@ class Adding:
             return active
         kinds = "context,question" if self.asks and self.verifies else "context"
         return key_everything(self.runtime, corpus=self.corpus, kinds=kinds, telling=self.telling, **how)
+
+    def recalibrated(self, kb: KnowledgeBase, *, changed: bool, **who: Unpack[OnRecord]) -> str | None:
+        """Calibrates the answers again where documents were added, and says what their threshold is now."""
+        if not changed:
+            return None
+        return AnswerCalibrating(self.runtime, kb, self.telling).again(**who)
 
     def to_suggest(self, keyset: KeysetRecord | None) -> int | None:
         """Gives a new fact that is found by the question that `question_of` makes for it; None where none can be."""

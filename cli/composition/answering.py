@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +24,7 @@ class FittedReader:
 
     model: ExtractiveReader
     confidence: Confidence
+    digest: str
 
     def read(self, question: str, windows: Sequence[Passage]) -> list[PassageReading]:
         found: list[PassageReading] = self.model.read(question, windows)
@@ -33,13 +36,28 @@ def reader(path: Path, bases: Path, confidence: Confidence | None = None) -> Jud
 
     `bases` is the directory of base models. Raises `CheckpointError` where one of the two cannot be read.
     """
-    from colmlm.model.lm.config import CheckpointError
     from colmlm.model.reader.reader import ExtractiveReader
 
+    fitted = confidence or fitted_to(path)
+    return FittedReader(ExtractiveReader.load(path, bases), fitted, digest_of(path, fitted))
+
+
+def fitted_to(path: Path) -> Confidence:
+    """Reads the confidence beside a reader. Raises `CheckpointError` where it cannot be read."""
+    from colmlm.model.lm.config import CheckpointError
+
     try:
-        fitted = confidence or Confidence.load(path / CONFIDENCE)
+        return Confidence.load(path / CONFIDENCE)
     except (OSError, ValueError) as error:
         raise CheckpointError(
             f"{path / CONFIDENCE} cannot be read ({error}); fit it by `colmlm evaluate confidence`"
         ) from error
-    return FittedReader(ExtractiveReader.load(path, bases), fitted)
+
+
+def digest_of(path: Path, confidence: Confidence) -> str:
+    """Digests a reader's description, which has the digests of its weights, and the confidence."""
+    from colmlm.model.annotate.checkpoint import ANNOTATOR_FILE
+
+    described = (path / ANNOTATOR_FILE).read_bytes() if (path / ANNOTATOR_FILE).is_file() else b""
+    said = json.dumps(asdict(confidence), sort_keys=True).encode()
+    return hashlib.sha256(described + said).hexdigest()

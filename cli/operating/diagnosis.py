@@ -50,7 +50,7 @@ def examine() -> list[CheckResult]:
         findings += _safely(check, settings)
     findings += _safely(_model, (settings.home, user.checkpoint))
     findings += _safely(_address, serving)
-    return [*findings, *_safely(examine_database, settings), *_safely(examine_worker, settings)]
+    return [*findings, *_safely(examine_database, (settings, user)), *_safely(examine_worker, settings)]
 
 
 def _safely(check: Callable[[T], Findings], of: T) -> list[CheckResult]:

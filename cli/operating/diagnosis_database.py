@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Engine, text
 
+from colmlm.cli.contents.calibration import described
 from colmlm.cli.errors import one_line
 from colmlm.cli.operating.findings import CheckResult
 from colmlm.kb.errors import DatabaseUnavailable, NoActiveKeyset
@@ -15,6 +16,7 @@ from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 
 if TYPE_CHECKING:
+    from colmlm.cli.settings import UserSettings
     from colmlm.kb.store.settings import Settings
 
 OLDEST, NEWEST_TRIED = 15, 18  # releases of PostgreSQL
@@ -30,8 +32,9 @@ _SETTINGS = (
 )
 
 
-def examine_database(settings: Settings) -> Iterator[CheckResult]:
+def examine_database(given: tuple[Settings, UserSettings]) -> Iterator[CheckResult]:
     """Checks everything from the server up to the index, and stops where something is missing on the way."""
+    settings, user = given
     try:
         engine = database.connect(settings)
     except DatabaseUnavailable as error:
@@ -42,7 +45,7 @@ def examine_database(settings: Settings) -> Iterator[CheckResult]:
         yield from _server(engine)
         if database.is_at_head(engine):
             yield CheckResult("migrations", "ok", f"at {database.head_revision()}")
-            yield from _contents(settings, engine)
+            yield from _contents(settings, user, engine)
         else:
             yield CheckResult(
                 "migrations", "failed", "the schema is not this program's", "Run: colmlm db migrate"
@@ -81,7 +84,7 @@ def _server(engine: Engine) -> Iterator[CheckResult]:
         yield CheckResult("clock", "ok", "agrees with the database's")
 
 
-def _contents(settings: Settings, engine: Engine) -> Iterator[CheckResult]:
+def _contents(settings: Settings, user: UserSettings, engine: Engine) -> Iterator[CheckResult]:
     kb = KnowledgeBase(settings, engine)
     try:
         try:
@@ -100,8 +103,19 @@ def _contents(settings: Settings, engine: Engine) -> Iterator[CheckResult]:
         else:
             yield CheckResult("keyset", "ok", found)
         yield _index(kb)
+        yield _answers(kb, user)
     finally:
         kb.searcher.reader.dispose()
+
+
+def _answers(kb: KnowledgeBase, user: UserSettings) -> CheckResult:
+    from colmlm.cli.composition.calibrating import calibrations
+
+    standing = calibrations(user, kb).standing()
+    found = " ".join((described(standing), *standing.doubts))
+    if standing.doubts:
+        return CheckResult("answers", "warning", found, "Run: colmlm answers calibrate")
+    return CheckResult("answers", "ok", found)
 
 
 def _index(kb: KnowledgeBase) -> CheckResult:

@@ -59,6 +59,9 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
             "Answer a question from the documents, with the place that says it.",
             examples="ASK_EXAMPLES",
         ),
+        "answers": Lazy(
+            "colmlm.cli.contents.calibration:app", "Calibrate the score from which answers are given."
+        ),
         "facts": Lazy("colmlm.cli.contents.facts:app", "List, show, add, edit, delete and restore facts."),
         "erase": Lazy(
             "colmlm.cli.removal.erase:erase",

@@ -18,6 +18,10 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "delete": "Delete facts: all of them in one change, or none.",
             "restore": "Bring deleted facts back with the value they had last: all of them in one change, or none.",
         },
+        "answers": {
+            "calibrate": "Choose the score from which answers are given, for this base and a share of wrong ones.",
+            "threshold": "Show the score from which answers are given, and what speaks against it by now.",
+        },
         "erasures": {
             "list": "List the requests to erase facts, and who decided them.",
             "approve": "Erase for good what another admin asked for.",

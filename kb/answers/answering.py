@@ -10,9 +10,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from colmlm.kb.answers.calibrations import confidence_here
 from colmlm.kb.answers.candidates import BY_KEY, CandidateSentence, candidates
 from colmlm.kb.answers.parts import parts_of
 from colmlm.kb.answers.places import ReadPlace, read_places, weigh
@@ -27,6 +28,9 @@ from colmlm.kb.lookup.records import AskedQuery, Ranking
 from colmlm.kb.lookup.searchable import SearchableStore
 
 WINDOWS = 4  # read for a question
+KEYS_OF_A_SENTENCE = (
+    5  # about; so many nearest facts are asked for in addition where a sentence is to be left out
+)
 ATTEMPTS = 5
 MAX_QUESTION = 2_000  # characters
 
@@ -46,8 +50,9 @@ class Answering:
     def ask(self, question: str, *, threshold: float | None = None, nearest: int = NEAREST) -> Answer:
         """Answers a question with a span of a document, or says that nothing stored answers it.
 
-        `threshold` is the least probability of being right (None: the fitted one). Raises `InvalidQuery` for a question
-        that is blank or too long, or a threshold that is no probability.
+        `threshold` is the least probability of being right (None: the one that this base was calibrated to, else the
+        fitted one). Raises `InvalidQuery` for a question that is blank or too long, or a threshold that is no
+        probability.
         """
         return self._read(question, threshold, nearest).answer
 
@@ -58,14 +63,14 @@ class Answering:
         return self._read(question, threshold, nearest)
 
     def _read(self, question: str, threshold: float | None, nearest: int) -> AnsweredQuestion:
-        least = self.reader.confidence.threshold if threshold is None else threshold
-        _check(question, least)
+        _check(question, threshold)
         query, near = self._near(question)
         for _ in range(ATTEMPTS):
             found, read = self._windows(question, near)
             places = read_places(self.reader, question, found, read)
             with self.kb.sessions() as session:
                 seq = audit.head_seq(session)
+                least = confidence_here(session, self.reader).threshold if threshold is None else threshold
                 now = windows(session, [one.sentence_id for one in found])
             if all(unchanged(read[one.sentence_id], now) for one in found):
                 break
@@ -77,10 +82,13 @@ class Answering:
             return AnsweredQuestion(answer, query)
         return AnsweredQuestion(answer, query, parts_of(places[0].window, places[0].start, places[0].end))
 
-    def places(self, question: str) -> list[ReadPlace]:
-        """Gives every place that an answer could come from, best first, without deciding on any."""
-        _, near = self._near(question)
-        return read_places(self.reader, question, *self._windows(question, near))
+    def places(self, question: str, gone: Collection[int] = ()) -> list[ReadPlace]:
+        """Gives every place that an answer could come from, best first, without deciding on any.
+
+        All is as if the sentences `gone` were not there.
+        """
+        _, near = self._near(question, BY_KEY + KEYS_OF_A_SENTENCE * len(gone))
+        return read_places(self.reader, question, *self._windows(question, near, gone))
 
     def nearest_fact(self, question: str, *, threshold: float | None = None) -> Answer:
         """Answers as the paper does: with the value of the fact nearest to the question's query, by its key alone.
@@ -107,17 +115,19 @@ class Answering:
         whole = (0, len(hit.value))
         return AnsweredQuestion(answer, query, (SaidPart(hit.fact_id, hit.version, *whole, *whole),))
 
-    def _near(self, question: str) -> tuple[AskedQuery | None, Ranking]:
+    def _near(self, question: str, facts: int = BY_KEY) -> tuple[AskedQuery | None, Ranking]:
         if self.questions is None:
             return None, Ranking()
         try:
-            return self.questions.nearest(question, BY_KEY)
+            return self.questions.nearest(question, facts)
         except NoActiveKeyset:
             return None, Ranking()
 
-    def _windows(self, question: str, near: Ranking) -> tuple[list[CandidateSentence], dict[int, SaidWindow]]:
+    def _windows(
+        self, question: str, near: Ranking, gone: Collection[int] = ()
+    ) -> tuple[list[CandidateSentence], dict[int, SaidWindow]]:
         with self.kb.sessions() as session:
-            found = candidates(session, self.kb.words, question, near.hits, near.tombstone)[:WINDOWS]
+            found = candidates(session, self.kb.words, question, near.hits, near.tombstone, gone)[:WINDOWS]
             read = windows(session, [one.sentence_id for one in found])
         return [one for one in found if one.sentence_id in read], read
 
@@ -149,12 +159,12 @@ class Answering:
         )
 
 
-def _check(question: str, threshold: float) -> None:
+def _check(question: str, threshold: float | None) -> None:
     if not question.strip():
         raise InvalidQuery("the question is blank")
     if len(question) > MAX_QUESTION:
         raise InvalidQuery(f"the question has {len(question):,} characters, more than {MAX_QUESTION:,}")
-    if not 0 <= threshold <= 1:
+    if threshold is not None and not 0 <= threshold <= 1:
         raise InvalidQuery(f"the threshold {threshold} is not a probability, from 0 to 1")
 
 

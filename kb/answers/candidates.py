@@ -53,14 +53,19 @@ def candidates(
     question: str,
     hits: Sequence[Hit],
     tombstone: tuple[int, float] | None = None,
+    gone: Collection[int] = (),
 ) -> list[CandidateSentence]:
     """Gives the sentences that hold these hits of a lookup, or share words with the question, best first.
 
     The sentence of a `tombstone`, a fact with its cosine, is one of them. A sentence that was found by words alone has
-    the least cosine of the hits, and one found by key alone no words.
+    the least cosine of the hits, and one found by key alone no words. All is as if the sentences `gone` were not there.
     """
     by_key = _by_key(session, hits, tombstone)
-    found = words.find(session, question, BY_WORDS, also=by_key)
+    if gone:
+        hits = _staying(session, hits, gone)
+        by_key = {one: cosine for one, cosine in by_key.items() if one not in gone}
+    found = words.find(session, question, BY_WORDS + len(gone), also=by_key)
+    found = [one for one in found if one.sentence_id not in gone]
     best = max((one.score for one in found), default=0.0) or 1.0
     by_words = {one.sentence_id: one.score / best for one in found}
     cosines = [hit.score for hit in hits] or [0.0]
@@ -78,6 +83,11 @@ def sentences_of(session: Session, fact_ids: Collection[int]) -> dict[int, int]:
     if not fact_ids:
         return {}
     return {row.fact_id: row.sentence_id for row in session.execute(_OF_FACTS, {"ids": list(fact_ids)})}
+
+
+def _staying(session: Session, hits: Sequence[Hit], gone: Collection[int]) -> list[Hit]:
+    placed = sentences_of(session, [hit.fact_id for hit in hits])
+    return [hit for hit in hits if placed.get(hit.fact_id) not in gone][:BY_KEY]
 
 
 def _by_key(

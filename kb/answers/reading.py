@@ -43,7 +43,10 @@ class Reader(Protocol):
 
 
 class JudgedReader(Reader, Protocol):
-    """A reader with the `confidence` that was fitted to its scores."""
+    """A reader with the `confidence` that was fitted to its scores, and a `digest` of both."""
 
     @property
     def confidence(self) -> Confidence: ...
+
+    @property
+    def digest(self) -> str: ...

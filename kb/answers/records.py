@@ -88,3 +88,63 @@ class AnsweredQuestion:
     answer: Answer
     query: AskedQuery | None = None
     parts: tuple[SaidPart, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerShares:
+    """What the questions of a sample get at a threshold, as shares of those that something answers: the `right`
+    answers, those that are `near`, and the `wrong` ones. `alarms` is the share of the others that get an answer.
+    """
+
+    threshold: float
+    right: float
+    near: float
+    wrong: float
+    alarms: float
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredAnswers:
+    """The threshold that was chosen for a `rate` of wrong answers, and what the sample gets at it and at the shipped
+    one.
+
+    `most_wrong` and `most_alarms` are what the rates of wrong answers do not exceed, as far as so many questions tell.
+    """
+
+    here: AnswerShares
+    shipped: AnswerShares
+    rate: float
+    most_wrong: float
+    most_alarms: float
+    answerable: int
+    unanswerable: int
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerCalibration:
+    """A stored calibration: made as change `seq` with this reader, in this keyset, with questions of a file (`given`)
+    and of `corpora`. It took so many seconds.
+    """
+
+    measured: MeasuredAnswers
+    given: int
+    corpora: tuple[str, ...]
+    reader: str
+    keyset_id: int | None
+    question_keys: bool
+    seconds: float
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerThreshold:
+    """The score from which answers are given: that of the `calibration` where it is `calibrated`, else the shipped one.
+
+    `doubts` says, in sentences, why a calibration does not count, or may not fit any more.
+    """
+
+    threshold: float
+    calibrated: bool
+    shipped: float
+    calibration: AnswerCalibration | None
+    doubts: tuple[str, ...] = ()

@@ -54,6 +54,7 @@ KBError
 │   ├── InvalidValue
 │   ├── InvalidSelector
 │   ├── InvalidQuery
+│   ├── InvalidQuestions
 │   ├── PastTooLarge
 │   ├── InvalidSplice
 │   ├── InvalidKeys
@@ -70,6 +71,7 @@ KBError
 ├── SignatureRefused
 ├── LogRefused
 ├── BackupRefused
+├── CalibrationRefused
 ├── IndexBehind
 ├── IndexInvariant
 └── SnapshotRefused
@@ -108,6 +110,7 @@ from colmlm.kb.errors.conflicts import (
 )
 from colmlm.kb.errors.failures import (
     BackupRefused,
+    CalibrationRefused,
     Collided,
     DatabaseUnavailable,
     IndexBehind,
@@ -130,6 +133,7 @@ from colmlm.kb.errors.invalid import (
     ContextLengthExceeded,
     InvalidKeys,
     InvalidQuery,
+    InvalidQuestions,
     InvalidSelector,
     InvalidSplice,
     InvalidValue,
@@ -165,6 +169,7 @@ __all__ = [
     "ApiKeyEnded",
     "ApiKeyNotFound",
     "BackupRefused",
+    "CalibrationRefused",
     "Collided",
     "Conflict",
     "ContextLengthExceeded",
@@ -189,6 +194,7 @@ __all__ = [
     "Invalid",
     "InvalidKeys",
     "InvalidQuery",
+    "InvalidQuestions",
     "InvalidSelector",
     "InvalidSplice",
     "InvalidValue",

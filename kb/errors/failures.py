@@ -142,6 +142,16 @@ class BackupRefused(KBError):
         super().__init__(f"{file}: {cause}. Nothing was restored; take another copy of it.")
 
 
+class CalibrationRefused(KBError):
+    title = "Calibration refused"
+
+    def __init__(self, cause: str) -> None:
+        super().__init__(
+            f"The answers were not calibrated: {cause}. Nothing was changed; give other or more questions that people "
+            "ask, or allow a higher rate."
+        )
+
+
 class IndexBehind(KBError):
     title = "Index is behind"
 

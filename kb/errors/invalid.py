@@ -27,6 +27,13 @@ class InvalidQuery(Invalid):
         super().__init__(f"The query cannot be searched: {cause}.")
 
 
+class InvalidQuestions(Invalid):
+    title = "Invalid questions"
+
+    def __init__(self, cause: str) -> None:
+        super().__init__(f"These questions cannot be asked: {cause}.")
+
+
 class PastTooLarge(Invalid):
     title = "Too much of the past at once"
 

@@ -45,15 +45,16 @@ class Corpora:
         commit_every: int | None = None,
         dry_run: bool = False,
         allow_erased: bool = False,
+        generated: bool = False,
     ) -> IngestReport:
         """Ingests the sound documents into a corpus, `commit_every` of them in one transaction and one change.
 
         A process that is killed leaves only whole pieces of that size behind; ingesting the same documents again goes
         on from there. `on_piece` is called with a report of what is committed so far. Erased facts stay out, unless
-        `allow_erased`.
+        `allow_erased`. `generated` says that a model wrote the questions, which then calibrate no answers.
         """
         every = commit_every or COMMIT_EVERY
-        run = IngestRun(self.store.sessions, corpus, actor, reason, every, dry_run, allow_erased)
+        run = IngestRun(self.store.sessions, corpus, actor, reason, every, dry_run, allow_erased, generated)
         return run.run(parsed, on_document, on_piece)
 
     def export(self, corpus: str, *, live_only: bool = True) -> Iterator[AnnotatedDocument]:

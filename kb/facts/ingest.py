@@ -99,6 +99,7 @@ class IngestRun:
     commit_every: int = COMMIT_EVERY
     dry_run: bool = False
     allow_erased: bool = False
+    generated: bool = False
 
     def run(
         self,
@@ -155,6 +156,7 @@ class IngestRun:
                 actor=self.actor,
                 reason=self.reason,
                 allow_erased=self.allow_erased,
+                generated=self.generated,
             )
             if self.dry_run:
                 session.rollback()
@@ -185,10 +187,12 @@ def ingest(
     actor: str,
     reason: str,
     allow_erased: bool = False,
+    generated: bool = False,
 ) -> IngestReport:
     """Ingests documents that were checked, in one change. Does not commit.
 
-    Erased facts are left out and their text is redacted, unless `allow_erased` takes the erasure back.
+    Erased facts are left out and their text is redacted, unless `allow_erased` takes the erasure back. Where the
+    questions are `generated` the change says so.
     """
     suppressor = Suppressor(session, allow_erased=allow_erased)
     documents = [suppressor.apply(document)[0] for document in documents]
@@ -216,6 +220,8 @@ def ingest(
             "inserted": inserted,
             "dropped_keys": list(replaced.dropped_keys),
         }
+        if generated:
+            payload["generated"] = True
         if came_back := suppressor.lift(session):
             payload["allowed_erased"] = came_back
         # The change does not list the facts it inserted, perhaps a million: they have its seq in `created_seq`.

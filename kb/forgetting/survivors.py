@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from sqlalchemy.orm import Session
 
+from colmlm.kb.answers.calibrations import confidence_here
 from colmlm.kb.answers.candidates import BY_KEY, CandidateSentence, candidates
 from colmlm.kb.answers.confidence import Confidence
 from colmlm.kb.answers.places import ReadPlace, read_places
@@ -74,6 +75,7 @@ class SurvivorSearch:
         """Reads the questions of the sampled facts, one pass of the reader for each."""
         with self.kb.sessions() as session:
             asked = read_questions(session, target, self.questioner, keyset.dim)
+            confidence = confidence_here(session, self.reader)
         near = _near(self.kb, keyset, asked)
         read = []
         for number, one in enumerate(asked, 1):
@@ -81,7 +83,7 @@ class SurvivorSearch:
             read.append((one, places))
             if self.on_read is not None:
                 self.on_read(number, len(asked))
-        return ReadThrough(self.reader.confidence, read)
+        return ReadThrough(confidence, read)
 
 
 def _near(

@@ -31,6 +31,7 @@ FileName = Annotated[
 UploadId = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}$")]
 Kinds = Literal["context", "context,question"]
 Share = Annotated[float, Meta(ge=0, le=1)]
+Rate = Annotated[float, Meta(ge=0.001, le=0.5)]
 
 
 class Work(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -151,6 +152,27 @@ class Documents(Work, frozen=True, kw_only=True):
         return tuple(self.upload_ids)
 
 
+class CalibrateAnswers(Work, frozen=True, kw_only=True):
+    """Choose the score from which answers are given, by the questions of an uploaded file and of these corpora.
+
+    `wrong` is the rate of wrong answers that it aims at; `sample` is how many questions are asked at most.
+    """
+
+    kind: ClassVar[str] = "calibrate-answers"
+    right: ClassVar[Right] = Right.edit
+    upload_id: UploadId | None = None
+    corpora: Annotated[list[Name], Meta(max_length=100)] = []
+    wrong: Rate = 0.05
+    sample: Annotated[int, Meta(ge=1, le=100_000)] = 300
+    seed: Annotated[int, Meta(ge=0, le=MAX_ID)] = 0
+    dry_run: bool = False
+    reason: Reason = "calibrated"
+
+    @property
+    def uploads(self) -> tuple[str, ...]:
+        return () if self.upload_id is None else (self.upload_id,)
+
+
 class VerifyForgetting(Work, frozen=True, kw_only=True):
     """Ask for the facts of an applied forget run with every check there is, and store the answers with the run."""
 
@@ -207,6 +229,7 @@ KINDS: dict[str, type[Work]] = {
         Gate,
         Ingest,
         Documents,
+        CalibrateAnswers,
         VerifyForgetting,
         MakeBackup,
         VerifyBackup,

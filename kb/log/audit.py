@@ -37,6 +37,7 @@ GENESIS = "0" * 64
 # change of kind "key" tells them which keys to fetch.
 NO_KEYS = (
     "activate", "threshold", "retire", "create-api-key", "rotate-api-key", "revoke-api-key", "restore-backup", "seal",
+    "answer-threshold",
 )  # fmt: skip
 MAINTENANCE = ("key", *NO_KEYS)
 

@@ -33,6 +33,7 @@ from colmlm.kb.tables.keys import (
     keyset_states,
 )
 from colmlm.kb.tables.service import (
+    AnswerCalibrationRow,
     ApiKeyRow,
     BrowserSessionRow,
     DenialRow,
@@ -46,6 +47,7 @@ from colmlm.kb.tables.service import (
 
 __all__ = [
     "KEY_IDS",
+    "AnswerCalibrationRow",
     "ApiKeyRow",
     "AttributionRow",
     "BrowserSessionRow",

@@ -5,7 +5,17 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import CheckConstraint, ForeignKey, Identity, Index, Integer, UniqueConstraint, func, text
+from sqlalchemy import (
+    CheckConstraint,
+    Float,
+    ForeignKey,
+    Identity,
+    Index,
+    Integer,
+    UniqueConstraint,
+    func,
+    text,
+)
 from sqlalchemy.orm import Mapped, mapped_column
 
 from colmlm.kb.tables.declarative import TableRow
@@ -81,6 +91,21 @@ class BrowserSessionRow(TableRow):
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
     expires_at: Mapped[datetime]
     last_used_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class AnswerCalibrationRow(TableRow):
+    """A calibration of the score from which answers are given, made as change `seq`. The newest counts.
+
+    `reader` is a digest of the reader whose scores were measured.
+    """
+
+    __tablename__ = "answer_calibration"
+
+    id: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
+    seq: Mapped[int]
+    reader: Mapped[str]
+    threshold: Mapped[float] = mapped_column(Float)
+    report: Mapped[dict[str, Any]]
 
 
 class IdempotencyRow(TableRow):

@@ -87,7 +87,7 @@ class LocalCorpora:
         )
         if how.dry_run:
             adding.look()
-            return _told(adding, None, None, True)
+            return _told(adding, None, None, True) | {"threshold": None}
 
         def load() -> Any:
             self.runtime.encoder  # noqa: B018  a checkpoint that is missing should be known before an hour's annotation
@@ -101,7 +101,9 @@ class LocalCorpora:
             )
 
         report = adding.ingest(load, **who, allow_erased=how.allow_erased)
-        return _told(adding, report, adding.key(changed=report is not None), False)
+        keyset = adding.key(changed=report is not None)
+        calibrated = adding.recalibrated(self.kb, changed=report is not None, **who)
+        return _told(adding, report, keyset, False) | {"threshold": calibrated}
 
 
 def _told(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Unpack
+from pathlib import Path
+from typing import Any, Unpack
 
-from colmlm.api.nouns.lookups import AnswerMode
+from colmlm.api.nouns.lookups import AnswerMode, Calibrating
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.kb.answers.records import NEAREST, Answer
+from colmlm.kb.answers.records import NEAREST, Answer, AnswerThreshold
 from colmlm.kb.evidence.answers import StoredAnswers
+from colmlm.kb.log.records import OnRecord
 from colmlm.kb.lookup.lookups import Lookups
 from colmlm.kb.lookup.options import LookupOptions
 from colmlm.kb.lookup.records import Lookup
@@ -49,3 +51,25 @@ class LocalLookups(Lookups):
         self.runtime.open()  # fails before a model is loaded for seconds
         answers = StoredAnswers(self.runtime.kb, self.runtime.answers)
         return answers.answer(question, mode, threshold=threshold, nearest=nearest)
+
+    def answer_threshold(self) -> AnswerThreshold:
+        from colmlm.cli.composition.calibrating import calibrations
+
+        self.runtime.open()
+        return calibrations(self.runtime.user, self.runtime.kb).standing()
+
+    def calibrate_answers(
+        self, questions: Path | None, how: Calibrating, **who: Unpack[OnRecord]
+    ) -> dict[str, Any]:
+        from colmlm.cli.composition.calibrating import AnswerCalibrating
+
+        self.runtime.open()
+        return AnswerCalibrating(self.runtime, self.runtime.kb, self.runtime.telling).run(
+            questions, how, **who
+        )
+
+    def use_shipped_threshold(self, **who: Unpack[OnRecord]) -> AnswerThreshold:
+        from colmlm.cli.composition.calibrating import calibrations
+
+        self.runtime.open()
+        return calibrations(self.runtime.user, self.runtime.kb).drop(**who)

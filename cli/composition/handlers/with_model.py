@@ -7,9 +7,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from colmlm.api.nouns.lookups import Calibrating
 from colmlm.api.nouns.telling import Advance, Telling
 from colmlm.cli.composition import annotators
 from colmlm.cli.composition.adding import Adding
+from colmlm.cli.composition.calibrating import AnswerCalibrating
 from colmlm.cli.composition.handlers.without_model import HANDLERS, in_brief, ingest, named
 from colmlm.cli.composition.keying import active_encoder_of, encoder_of, key_everything
 from colmlm.cli.composition.runtime import Runtime
@@ -18,7 +20,7 @@ from colmlm.kb.corpus.raw.files import find_files
 from colmlm.kb.errors import InvalidWork, KBError
 from colmlm.kb.forgetting.records import SAMPLE
 from colmlm.kb.forgetting.verbs import Forgetting
-from colmlm.kb.jobs.kinds import Documents, Gate, Ingest, Rekey, VerifyForgetting
+from colmlm.kb.jobs.kinds import CalibrateAnswers, Documents, Gate, Ingest, Rekey, VerifyForgetting
 from colmlm.kb.jobs.problems import Problem, problem_of
 from colmlm.kb.store.causes import refusal_of
 from colmlm.kb.switching.limits import GateLimits
@@ -37,6 +39,7 @@ def handlers(runtime: Runtime) -> dict[str, Handler]:
         Gate.kind: models.gate,
         Ingest.kind: models.ingest,
         Documents.kind: models.documents,
+        CalibrateAnswers.kind: models.calibrate_answers,
         VerifyForgetting.kind: models.verify,
     }
 
@@ -125,6 +128,7 @@ class _Models:
         report = adding.ingest(load, actor=run.job.actor, reason=why)
         run.check()
         keyset = adding.key(changed=report is not None, kb=run.kb)
+        calibrated = adding.recalibrated(run.kb, changed=report is not None, actor=run.job.actor, reason=why)
         tally = adding.tally
         return {
             **(in_brief(report) if report else {"corpus": work.corpus, "documents": 0, "facts": 0}),
@@ -135,7 +139,14 @@ class _Models:
             "keyset": None if keyset is None else asdict(keyset),
             "citable": keyset is not None and keyset.state == "active",
             "suggested": adding.to_suggest(keyset),
+            "threshold": calibrated,
         }
+
+    def calibrate_answers(self, run: JobRun, work: CalibrateAnswers) -> object:
+        file = run.uploads.file(work.upload_id) if work.upload_id else None
+        how = Calibrating(work.wrong, work.sample, work.seed, tuple(work.corpora), work.dry_run)
+        calibrating = AnswerCalibrating(self.runtime, run.kb, self._telling(run))
+        return calibrating.run(file, how, actor=run.job.actor, reason=work.reason)
 
     def verify(self, run: JobRun, work: VerifyForgetting) -> object:
         encoder, reader = (self.runtime.encoder, self.runtime.reader) if work.model else (None, None)

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from colmlm.api.app import create_app
-from colmlm.kb.answers.records import Answer
+from colmlm.kb.answers.calibrations import AnswerCalibrations
+from colmlm.kb.answers.records import Answer, AnswerShares, MeasuredAnswers
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import CAPITAL, TEXT, Client, Connect
 from tests.fakes import FakeEncoder, NearReader
@@ -93,3 +94,19 @@ def test_a_server_without_a_reader_says_so(
 ) -> None:
     response = connect(create_app(atlas, encoder), "reader").post("/v1/answers", json={"question": CAPITAL})
     assert response.status_code == 503 and "reader" in response.json()["detail"]
+
+
+def test_the_threshold_is_read_and_taken_back(operator: Client, atlas: KnowledgeBase) -> None:
+    shipped = operator.get("/v1/answers/threshold").json()
+    assert (shipped["calibrated"], shipped["threshold"], shipped["calibration"]) == (False, 0.5, None)
+    here = AnswerShares(0.9999, 0.5, 0.1, 0.02, 0.01)
+    AnswerCalibrations(atlas, NearReader().digest, 0.5).store_measured(
+        MeasuredAnswers(here, here, 0.05, 0.04, 0.03, 100, 90),
+        given=100, corpora=(), seconds=1.0, actor="tester", reason="test",
+    )  # fmt: skip
+    assert operator.post("/v1/answers", json={"question": CAPITAL}).json()["answer"] is None
+    standing = operator.get("/v1/answers/threshold").json()
+    assert standing["calibrated"] and standing["calibration"]["measured"]["here"]["threshold"] == 0.9999
+    taken = operator.request("DELETE", "/v1/answers/threshold", json={"reason": "test"})
+    assert taken.status_code == 200 and taken.json() == shipped
+    assert operator.post("/v1/answers", json={"question": CAPITAL}).json()["answer"] == "Lima"

@@ -30,6 +30,23 @@ def test_a_corpus_is_counted_given_back_and_deleted_there(
     assert "'train'" in there.run("corpus", "export", "atlas", role="operator").err
 
 
+def test_answers_are_calibrated_there_as_here(there: There, facts: list[int], tmp_path: Path) -> None:
+    file = tmp_path / "asked.csv"
+    lines = (f'"Number {number}, what is the capital of Peru?",Lima\n' for number in range(40))
+    file.write_text("question,value\n" + "".join(lines))
+    calibrate = ("answers", "calibrate", "--questions", file, "--wrong", 0.2, "--json")
+    with working(there.kb):
+        done = there.run(*calibrate, role="operator")
+        few = there.run(*calibrate, "--sample", 3)
+        assert few.code == 1 and "3 questions that the base has an answer to" in few.err
+    here = invoke(*calibrate, "--dry-run").json
+    assert pruned(here, ("seconds", "seq", "dry_run")) == pruned(done.json, ("seconds", "seq", "dry_run"))
+    assert there.same("answers", "threshold")["calibration"]["seq"] == done.json["seq"]
+    there.run("answers", "threshold", "--shipped")
+    assert there.same("answers", "threshold")["calibrated"] is False
+    assert "--actor" in there.run(*calibrate, "--actor", "ann").err
+
+
 def test_files_are_uploaded_and_taken_in_there(
     there: There, facts: list[int], annotated: Path, light: Annotators, tmp_path: Path
 ) -> None:

@@ -1,0 +1,123 @@
+"""`colmlm answers`: the score from which answers are given, calibrated for the base that gives them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from colmlm.api.nouns.lookups import Calibrating
+from colmlm.cli.bases.anywhere import anywhere
+from colmlm.cli.bases.protocol import Base
+from colmlm.cli.options import Actor, AsJson, examples, finite, some_text, some_texts
+from colmlm.cli.output import note, print_json, say
+from colmlm.kb.answers.records import AnswerThreshold
+
+app = typer.Typer(
+    help="Calibrate the score from which answers are given.", epilog=examples("colmlm answers threshold")
+)
+Why = Annotated[str, typer.Option("--reason", callback=some_text, help="Why; it stays in the change log.")]
+
+
+@app.command(
+    epilog=examples(
+        "colmlm answers calibrate --questions asked.csv",
+        "colmlm answers calibrate --corpus squad --wrong 0.03 --dry-run --json",
+    )
+)
+@anywhere
+def calibrate(
+    base: Base,
+    questions: Annotated[
+        Path | None,
+        typer.Option(
+            "--questions",
+            exists=True,
+            dir_okay=False,
+            help="CSV or JSON Lines with question and value (empty: nothing answers it).",
+        ),
+    ] = None,
+    corpora: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--corpus", callback=some_texts, help="A corpus whose facts have questions that people wrote."
+        ),
+    ] = None,
+    wrong: Annotated[
+        float,
+        typer.Option(
+            "--wrong", min=0.001, max=0.5, callback=finite, help="The share that may be answered wrongly."
+        ),
+    ] = 0.05,
+    sample: Annotated[
+        int, typer.Option("--sample", min=1, max=100_000, help="How many questions to ask at most.")
+    ] = 300,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Draws the questions.")] = 0,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Measure, and leave the threshold as it is.")
+    ] = False,
+    actor: Actor = None,
+    reason: Why = "calibrated",
+    as_json: AsJson = False,
+) -> None:
+    """Choose the score from which answers are given, for this base and a share of wrong ones.
+
+    Each question is asked as the base is, and as if what answers it were not there. Without questions of a file or a
+    corpus those of the last calibration's corpora are asked. It is refused, with exit code 1, where too few are there,
+    or too many are answered wrongly.
+    """
+    how = Calibrating(wrong, sample, seed, tuple(corpora or ()), dry_run)
+    done = base.lookups.calibrate_answers(questions, how, actor=base.actor(actor), reason=reason)
+    print_json(done) if as_json else _show(done)
+
+
+@app.command(epilog=examples("colmlm answers threshold --json", "colmlm answers threshold --shipped"))
+@anywhere
+def threshold(
+    base: Base,
+    shipped: Annotated[
+        bool, typer.Option("--shipped", help="Go back to the one that comes with the reader.")
+    ] = False,
+    actor: Actor = None,
+    reason: Why = "back to the shipped threshold",
+    as_json: AsJson = False,
+) -> None:
+    """Show the score from which answers are given, and what speaks against it by now."""
+    if shipped:
+        base.lookups.use_shipped_threshold(actor=base.actor(actor), reason=reason)
+    found = base.lookups.answer_threshold()
+    if as_json:
+        print_json(found)
+        return
+    say(described(found))
+    for doubt in found.doubts:
+        note(doubt)
+
+
+def described(found: AnswerThreshold) -> str:
+    """Says the threshold in a sentence."""
+    if not found.calibrated or found.calibration is None:
+        return f"Threshold {found.threshold:.3f}, as shipped: not calibrated for this base."
+    measured = found.calibration.measured
+    return (
+        f"Threshold {found.threshold:.3f}, calibrated for {measured.rate:.1%} wrong on {measured.answerable} questions "
+        f"(change {found.calibration.seq}; shipped: {found.shipped:.3f})."
+    )
+
+
+def _show(done: dict[str, Any]) -> None:
+    measured = done["measured"]
+    here, shipped = measured["here"], measured["shipped"]
+    say(
+        f"Threshold {here['threshold']:.3f}: of {measured['answerable']} questions {here['right']:.1%} are answered "
+        f"rightly, {here['wrong']:.1%} wrongly (hardly more than {measured['most_wrong']:.1%}); of "
+        f"{measured['unanswerable']} that nothing answers {here['alarms']:.1%} get an answer (hardly more than "
+        f"{measured['most_alarms']:.1%})."
+    )
+    say(
+        f"The shipped {shipped['threshold']:.3f}: {shipped['right']:.1%} rightly, {shipped['wrong']:.1%} wrongly, "
+        f"{shipped['alarms']:.1%}."
+    )
+    if done["dry_run"]:
+        say("Nothing was changed.")

@@ -1,0 +1,197 @@
+"""Calibration of answers: chooses the score from which this base answers, to a stated rate of wrong answers.
+
+Each question of a sample is asked as the base is, and again as if no document that answers it were there. A threshold
+is safe where either kind is answered so seldom wrongly that a rate above the stated one would have shown more with a
+probability of `CERTAINTY` (an exact bound, after Clopper and Pearson). The least safe one is chosen, but none above the
+shipped one as long as the sample shows no more than the stated rate there: that one was fitted on many other questions,
+and a small sample would raise it for want of certainty alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from sqlalchemy import text
+
+from colmlm.kb.answers.answering import MAX_QUESTION, Answering
+from colmlm.kb.answers.outcomes import RIGHT, outcome
+from colmlm.kb.answers.places import ReadPlace, weigh
+from colmlm.kb.answers.records import AnswerShares, MeasuredAnswers
+from colmlm.kb.errors import CalibrationRefused
+
+CERTAINTY = 0.8
+RATE = 0.05  # of wrong answers, and what the shipped threshold was fitted to
+_STEPS = 1000  # of a threshold between 0 and 1
+
+_OF_CORPORA = text("""
+SELECT min(f.id) AS fact_id, f.question, array_agg(DISTINCT v.value) AS said
+FROM fact f JOIN fact_version v ON v.fact_id = f.id AND v.to_seq IS NULL
+JOIN document d ON d.id = f.document_id AND d.replaced_seq IS NULL
+WHERE d.corpus = ANY(:corpora) AND length(f.question) <= :longest AND f.question <> ''
+    AND NOT EXISTS (SELECT FROM change c WHERE c.seq = f.created_seq AND c.payload ? 'generated')
+GROUP BY f.question ORDER BY md5(f.question || :seed) LIMIT :most
+""")
+_SENTENCES = text("""
+SELECT s.id FROM sentence s WHERE s.document_id = ANY(:documents)
+    OR s.document_id = (SELECT document_id FROM fact WHERE id = :fact_id)
+""")
+
+
+@dataclass(frozen=True, slots=True)
+class KnownQuestion:
+    """A question with the values that answer it (none: nothing does), and the fact that it is stored with, if any."""
+
+    text: str
+    values: tuple[str, ...]
+    fact_id: int | None = None
+
+
+class Judged(NamedTuple):
+    """The likeliest answer to a question, its score, and its outcome: "right", "near", "wrong" or "none"."""
+
+    score: float
+    outcome: str
+
+
+@dataclass(slots=True)
+class SampleAnswers:
+    """The likeliest answers to questions that something in the base answers, and to those that nothing does."""
+
+    answerable: list[Judged]
+    others: list[Judged]
+
+
+def questions_of(answering: Answering, corpora: Sequence[str], most: int, seed: int) -> list[KnownQuestion]:
+    """Draws questions that are stored with facts of documents of these corpora, without those that a model wrote."""
+    drawn = {"corpora": list(corpora), "longest": MAX_QUESTION, "seed": str(seed), "most": most}
+    with answering.kb.sessions() as session:
+        rows = session.execute(_OF_CORPORA, drawn).all()
+    return [KnownQuestion(row.question, tuple(row.said), row.fact_id) for row in rows]
+
+
+def ask_each(
+    answering: Answering, questions: Sequence[KnownQuestion], on_asked: Callable[[int, int | None], None]
+) -> SampleAnswers:
+    """Asks each question, and each that something answers once more as if that were not there."""
+    asked = SampleAnswers([], [])
+    for number, one in enumerate(questions, 1):
+        places = answering.places(one.text)
+        (asked.answerable if one.values else asked.others).append(_judged(answering, one, places))
+        if gone := _gone(answering, one, places):
+            asked.others.append(_judged(answering, one, answering.places(one.text, gone)))
+        on_asked(number, len(questions))
+    return asked
+
+
+def calibrate(asked: SampleAnswers, shipped: float, rate: float = RATE) -> MeasuredAnswers:
+    """Chooses the threshold, and says what the sample gets at it and at the shipped one.
+
+    Raises `CalibrationRefused` for too few questions, and where no threshold that lets a right answer pass holds the
+    rate.
+    """
+    wrong = [one.score for one in asked.answerable if one.outcome == "wrong"]
+    alarms = [one.score for one in asked.others if one.outcome == "wrong"]
+    least = least_questions(rate)
+    for number, what in ((len(asked.answerable), "has an answer to"), (len(asked.others), "does not answer")):
+        if number < least:
+            raise CalibrationRefused(
+                f"there are {number} questions that the base {what}, and {rate:.1%} can be told from chance with "
+                f"{least} at least"
+            )
+    by_wrong = _above(wrong, allowed(len(asked.answerable), rate))
+    by_alarms = _above(alarms, allowed(len(asked.others), rate))
+    safe, before = max(by_wrong, by_alarms), _shares(asked, shipped)
+    stays = rate >= RATE and max(before.wrong, before.alarms) <= rate
+    here = _shares(asked, min(safe, shipped) if stays else safe)
+    if not here.right:
+        of_wrong, of_alarms = "questions are answered wrongly", "questions without an answer get one"
+        what = of_wrong if by_wrong >= by_alarms else of_alarms
+        raise CalibrationRefused(f"too many {what}: no score holds {rate:.1%} and lets a right answer pass")
+    return MeasuredAnswers(
+        here=here,
+        shipped=before,
+        rate=rate,
+        most_wrong=bound(round(here.wrong * len(asked.answerable)), len(asked.answerable)),
+        most_alarms=bound(round(here.alarms * len(asked.others)), len(asked.others)),
+        answerable=len(asked.answerable),
+        unanswerable=len(asked.others),
+    )
+
+
+def least_questions(rate: float) -> int:
+    """Gives how many questions are needed to tell this rate, were none of them answered wrongly."""
+    return math.ceil(math.log(1 - CERTAINTY) / math.log(1 - rate))
+
+
+def allowed(questions: int, rate: float) -> int:
+    """Gives how many of so many questions may be answered wrongly, with the rate below this all the same."""
+    wrong = -1
+    while _at_most(wrong + 1, questions, rate) <= 1 - CERTAINTY:
+        wrong += 1
+    return wrong
+
+
+def bound(wrong: int, questions: int) -> float:
+    """Gives the rate that, with a probability of `CERTAINTY`, is not exceeded where so many were wrong."""
+    low, high = wrong / questions, 1.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (low, middle) if _at_most(wrong, questions, middle) < 1 - CERTAINTY else (middle, high)
+    return high
+
+
+def _at_most(wrong: int, questions: int, rate: float) -> float:
+    """Gives the probability of so many wrong answers or fewer."""
+    if wrong >= questions or not rate:
+        return 1.0
+    if rate >= 1:
+        return 0.0
+    each, other, all_ = math.log(rate), math.log1p(-rate), math.lgamma(questions + 1)
+    return sum(
+        math.exp(
+            all_ - math.lgamma(k + 1) - math.lgamma(questions - k + 1) + k * each + (questions - k) * other
+        )
+        for k in range(wrong + 1)
+    )
+
+
+def _above(scores: Sequence[float], passing: int) -> float:
+    """Gives the least threshold, in steps, that no more than so many of the scores reach."""
+    if len(scores) <= passing:
+        return 0.0
+    refused = sorted(scores, reverse=True)[passing]
+    return (math.floor(refused * _STEPS) + 1) / _STEPS
+
+
+def _shares(asked: SampleAnswers, threshold: float) -> AnswerShares:
+    def share(of: Sequence[Judged], outcome_: str) -> float:
+        said = sum(one.outcome == outcome_ and one.score >= threshold for one in of)
+        return said / len(of)
+
+    right, near, wrong = (share(asked.answerable, name) for name in ("right", "near", "wrong"))
+    return AnswerShares(threshold, right, near, wrong, share(asked.others, "wrong"))
+
+
+def _judged(answering: Answering, one: KnownQuestion, places: Sequence[ReadPlace]) -> Judged:
+    if not places or places[0].is_dead:
+        return Judged(0.0, "none")
+    score = answering.reader.confidence.of(weigh(one.text, places))
+    return Judged(score, _outcome(one, places[0]))
+
+
+def _outcome(one: KnownQuestion, place: ReadPlace) -> str:
+    found = outcome(place.text, one.values)
+    touches = any(fact.fact_id == one.fact_id for fact in place.facts)
+    return "right" if touches or found in RIGHT else found
+
+
+def _gone(answering: Answering, one: KnownQuestion, places: Sequence[ReadPlace]) -> frozenset[int]:
+    """Gives the sentences of the fact's document, and those of all that were found to say a right answer."""
+    right = [place.window for place in places if one.values and _outcome(one, place) == "right"]
+    documents = [window.source.document_id for window in right if window.source is not None]
+    with answering.kb.sessions() as session:
+        rows = session.scalars(_SENTENCES, {"documents": documents, "fact_id": one.fact_id})
+        return frozenset(rows) | {window.sentence_id for window in right}

@@ -1,0 +1,108 @@
+"""Stored calibrations: the score from which a base answers, what was measured, and what speaks against it by now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Unpack
+
+import msgspec
+from sqlalchemy import delete, func, select
+from sqlalchemy.orm import Session
+
+from colmlm.kb.answers.confidence import Confidence
+from colmlm.kb.answers.reading import JudgedReader
+from colmlm.kb.answers.records import AnswerCalibration, AnswerThreshold, MeasuredAnswers
+from colmlm.kb.keys.keysets import active_keyset_id, has_question_keys
+from colmlm.kb.log import audit
+from colmlm.kb.log.records import OnRecord
+from colmlm.kb.store.contention import tried_again
+from colmlm.kb.store.store import Store
+from colmlm.kb.tables import AnswerCalibrationRow, ChangeRow
+
+KIND = "answer-threshold"
+_NEWEST = select(AnswerCalibrationRow).order_by(AnswerCalibrationRow.id.desc()).limit(1)
+
+
+def confidence_here(session: Session, reader: JudgedReader) -> Confidence:
+    """Gives the reader's confidence with the threshold of this base, if it was calibrated with this reader."""
+    row = session.scalar(_NEWEST)
+    if row is None or row.reader != reader.digest:
+        return reader.confidence
+    return replace(reader.confidence, threshold=row.threshold)
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerCalibrations:
+    """The calibrations of a store. `reader` is the digest of the reader that answers, `shipped` its own threshold."""
+
+    store: Store
+    reader: str
+    shipped: float
+
+    def standing(self) -> AnswerThreshold:
+        """Gives the threshold that answers have now."""
+        with self.store.sessions() as session:
+            row = session.scalar(_NEWEST)
+            if row is None:
+                return AnswerThreshold(self.shipped, False, self.shipped, None)
+            kept = msgspec.convert({**row.report, "reader": row.reader, "seq": row.seq}, AnswerCalibration)
+            is_ours = row.reader == self.reader
+            threshold = row.threshold if is_ours else self.shipped
+            return AnswerThreshold(
+                threshold, is_ours, self.shipped, kept, tuple(_doubts(session, kept, is_ours))
+            )
+
+    @tried_again
+    def store_measured(
+        self,
+        measured: MeasuredAnswers,
+        *,
+        given: int,
+        corpora: tuple[str, ...],
+        seconds: float,
+        **who: Unpack[OnRecord],
+    ) -> int:
+        """Gives answers the threshold that was measured, from this commit on and in every process; gives the change."""
+        with self.store.sessions.begin() as session:
+            pending = audit.begin(session, **who)
+            keyset_id = active_keyset_id(session)
+            report = {
+                "measured": asdict(measured), "given": given, "corpora": corpora, "seconds": seconds,
+                "keyset_id": keyset_id,
+                "question_keys": keyset_id is not None and has_question_keys(session, keyset_id),
+            }  # fmt: skip
+            threshold = measured.here.threshold
+            session.add(
+                AnswerCalibrationRow(seq=pending.seq, reader=self.reader, threshold=threshold, report=report)
+            )
+            # Numbers are stored as text, since JSON may give a float back in another spelling, which breaks the hash.
+            return audit.append(session, pending, KIND, payload=_spelt({"threshold": threshold, **report}))
+
+    @tried_again
+    def drop(self, **who: Unpack[OnRecord]) -> AnswerThreshold:
+        """Goes back to the shipped threshold. Where that counts already nothing is done."""
+        with self.store.sessions.begin() as session:
+            if session.scalar(_NEWEST) is not None:
+                pending = audit.begin(session, **who)
+                session.execute(delete(AnswerCalibrationRow))
+                audit.append(session, pending, KIND, payload={"threshold": None})
+        return self.standing()
+
+
+def _spelt(said: Any) -> Any:
+    if isinstance(said, dict):
+        return {name: _spelt(value) for name, value in said.items()}
+    return repr(said) if isinstance(said, float) else said
+
+
+def _doubts(session: Session, kept: AnswerCalibration, is_ours: bool) -> Iterator[str]:
+    if not is_ours:
+        yield "It was made with another reader and does not count."
+    keyset_id = active_keyset_id(session)
+    has_questions = keyset_id is not None and has_question_keys(session, keyset_id)
+    if (keyset_id, has_questions) != (kept.keyset_id, kept.question_keys):
+        yield "It was made with other keys."
+    ingests = select(func.count()).where(ChangeRow.seq > kept.seq, ChangeRow.kind == "ingest")
+    if number := session.scalar(ingests):
+        yield f"Documents were added since, in {number} changes."
