@@ -22,6 +22,7 @@ from colmlm.api.nouns.generation import Generator
 from colmlm.api.settings import ServerSettings
 from colmlm.api.watch.readiness import Readiness
 from colmlm.kb.answers.calibrations import AnswerCalibrations
+from colmlm.kb.answers.ranked import RankedLookups
 from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.evidence.answers import StoredAnswers
 from colmlm.kb.keys.records import CheckpointInfo
@@ -67,6 +68,11 @@ class Ports:
     def need_calibrations(self) -> AnswerCalibrations:
         reader = self.need_answers().reader
         return AnswerCalibrations(self.kb, reader.digest, reader.confidence.threshold)
+
+    @property
+    def lookups(self) -> RankedLookups:
+        """Lookups of now by any ranking; the reader is needed where one reads."""
+        return RankedLookups(self.kb, lambda: self.need_answers().reader)
 
     def need_encoder(self) -> QuestionEncoder:
         if self.encoder is None:

@@ -31,6 +31,7 @@ class ServerSettings:
     cors_origins: tuple[Origin, ...] = ()
     rate_limit: Rate | None = None
     prompt_max_tokens: Tokens = 4096
+    ranking: Literal["key", "words", "reader"] = "key"
     ready_lag: Changes = 1000
     drain_seconds: Seconds = 30.0
     log_format: Literal["auto", "json", "text"] = "auto"

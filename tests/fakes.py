@@ -119,6 +119,9 @@ class NearReader:
         }
         return [self._one(asked, window.text) for window in windows]
 
+    def read_all(self, asked: Sequence[tuple[str, Sequence[Passage]]]) -> list[list[PassageReading]]:
+        return [self.read(question, windows) for question, windows in asked]
+
     def _one(self, asked: set[str], text: str) -> PassageReading:
         heard = [found.end() for found in _WORD.finditer(text) if found[0].lower() in asked]
         spans = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -14,12 +15,13 @@ from colmlm.api.client.jobs import RemoteJobs
 from colmlm.api.client.uploads import upload
 from colmlm.api.nouns.lookups import AnswerMode, Calibrating
 from colmlm.api.wire.answers import LookupAnswer, LookupAnswers
+from colmlm.api.wire.requests import MAX_QUERIES
 from colmlm.api.wire.vectors import LOOKUPS, MAX_VECTORS, MSGPACK, OCTETS
 from colmlm.kb.answers.records import NEAREST, Answer, AnswerThreshold
 from colmlm.kb.errors import InvalidQuery, KeysetMismatch
 from colmlm.kb.jobs.kinds import CalibrateAnswers, work_of
 from colmlm.kb.log.records import OnRecord
-from colmlm.kb.lookup.options import LookupOptions
+from colmlm.kb.lookup.options import KEY, LookupOptions
 from colmlm.kb.lookup.records import AsOfLookup, Lookup, LookupSpace
 
 if TYPE_CHECKING:
@@ -100,18 +102,31 @@ class RemoteLookups:
     def find(
         self, queries_BD: npt.NDArray[Any], *, checkpoint_id: str, **options: Unpack[LookupOptions]
     ) -> list[Lookup]:
-        """Looks up queries as `kb.lookup.searchable.Lookups.find` does, in batches of `MAX_VECTORS`."""
+        """Looks up queries as `kb.answers.ranked.RankedLookups.find` does, in batches of `MAX_VECTORS`, or as JSON in
+        such of `MAX_QUERIES` where texts go with them.
+        """
         import numpy as np  # a lookup by questions needs no arrays
 
         queries = np.ascontiguousarray(queries_BD, dtype="<f4")
         if queries.ndim != 2:
             raise InvalidQuery(f"its shape is {queries.shape}, not (batch, width)")
         said = {"as_of": self.seq, **only_there.options(LookupOptions, options)}
+        if said.get("ranking", KEY) != KEY:
+            return self._by_texts(queries, said | {"checkpoint_id": checkpoint_id})
         given = {"checkpoint_id": checkpoint_id, "dim": queries.shape[1]}
         given |= {name: value for name, value in said.items() if value is not None}
         found: list[Lookup] = []
         for start in range(0, len(queries), MAX_VECTORS):
             found += self._ask(queries[start : start + MAX_VECTORS], given, checkpoint_id)
+        return found
+
+    def _by_texts(self, queries_BD: npt.NDArray[np.float32], given: Mapping[str, Any]) -> list[Lookup]:
+        texts: Sequence[str] = given.get("texts", ())
+        found: list[Lookup] = []
+        for start in range(0, len(queries_BD), MAX_QUERIES):
+            rows = slice(start, start + MAX_QUERIES)
+            asked = {**given, "queries": queries_BD[rows].tolist(), "texts": texts[rows]}
+            found += map(_lookup, self.api.ask(_LOOKUPS, LookupAnswers, asked).answers)
         return found
 
     def _ask(

@@ -26,11 +26,13 @@ from colmlm.kb.errors import KBError, KeysetMismatch, NoActiveKeyset
 from colmlm.kb.evidence.records import OutputTrace, TracedSplice
 from colmlm.kb.evidence.shown import Shown
 from colmlm.kb.facts.records import FactRecord
+from colmlm.kb.lookup.options import KEY, RANKINGS
 from colmlm.kb.lookup.records import Hit
 from colmlm.kb.tables import answer_modes
 
 MODES = ("auto", "forced", "off")
 ON_MISS = ("", "abstain", "continue")
+ANY_RANKING = ("", *RANKINGS)
 MAX_TOKENS = 512
 NEAREST = 6
 EARLIER = 8
@@ -95,6 +97,7 @@ def _wanted(form: Form) -> GenerationRequest:
     max_tokens = form.integer("max_tokens", 1, MAX_TOKENS)
     threshold = form.number("threshold", -1, 1)
     on_miss = form.choice("on_miss", ON_MISS)
+    ranking = form.choice("ranking", ANY_RANKING)
     form.check()
     return GenerationRequest(
         prompt=prompt,
@@ -102,6 +105,7 @@ def _wanted(form: Form) -> GenerationRequest:
         max_tokens=max_tokens or 64,
         threshold=threshold,
         on_miss=on_miss or None,
+        ranking=ranking or None,
     )
 
 
@@ -187,6 +191,10 @@ def _nearest(
         hits = ports.kb.outputs.neighbours(trace.generation_id, splice.ordinal, NEAREST)
     except (KeysetMismatch, NoActiveKeyset):
         return "The keyset that this output looked facts up in is not active, so its neighbours cannot be asked for."
+    if trace.ranking != KEY:
+        return (
+            f"Facts were found by more than their keys ({trace.ranking}), so nearness by key did not decide."
+        )
     if hits is None:
         return "This output was stored without its query, so its neighbours cannot be asked for."
     others = [hit for hit in hits if hit.fact_id != splice.fact_id][: NEAREST - 1]

@@ -22,6 +22,8 @@ class GenerationRequest:
 
     `on_miss` says what follows a lookup that finds nothing: "abstain" ends the output behind its last fact, and says
     nothing where it has none; "continue" goes on in the model's own words. None: a question abstains, a text continues.
+
+    `ranking` is what lookups find facts by: "key", "words" or "reader" (None: what the generator does by default).
     """
 
     prompt: str | tuple[int, ...]
@@ -36,6 +38,7 @@ class GenerationRequest:
     min_seq: int | None = None
     fact_bias: float | None = None
     on_miss: str | None = None
+    ranking: str | None = None
 
     @property
     def abstains(self) -> bool:

@@ -19,6 +19,7 @@ from colmlm.api.schema.shown import require_past
 from colmlm.api.wire.answers import LookupAnswer, LookupAnswers
 from colmlm.api.wire.requests import MAX_QUERIES, LookupRequest
 from colmlm.kb.errors import InvalidQuery, KeysetMismatch
+from colmlm.kb.lookup.options import READER
 from colmlm.kb.lookup.records import AsOfLookup, Lookup
 
 
@@ -27,11 +28,11 @@ async def look_up(ports: FromPorts, request: WithToken, data: JSONBody[LookupReq
     """Look up.
 
     Gives the hits of each question and query, best first, at or above the threshold. No match is a normal result.
-    `as_of` needs the right `audit`.
+    `as_of` needs the right `audit`. With a `ranking` by more than the key one fact is given.
     """
     if data.as_of is not None:
         require_past(request)
-    with past_apart(ports, data.as_of):
+    with past_apart(ports, data.as_of) if data.ranking != READER else ports.lanes.instead(Lane.decoding):
         return await sync_to_thread(_looked_up, ports, data)
 
 
@@ -43,10 +44,11 @@ def past_apart(ports: Ports, as_of: int | None) -> AbstractContextManager[None]:
 def _looked_up(ports: Ports, data: LookupRequest) -> LookupAnswers:
     checkpoint_id = _checkpoint_id(ports, data)
     queries_BD = _queries(ports, data)
-    asked = ports.kb.lookups if data.as_of is None else ports.kb.lookups.as_of(data.as_of)
+    asked = ports.lookups if data.as_of is None else ports.kb.lookups.as_of(data.as_of)
     lookups = asked.find(
-        queries_BD, checkpoint_id=checkpoint_id, k=data.k, threshold=data.threshold, min_seq=data.min_seq
-    )
+        queries_BD, checkpoint_id=checkpoint_id, k=data.k, threshold=data.threshold, min_seq=data.min_seq,
+        ranking=data.ranking, texts=[*data.questions, *data.texts],
+    )  # fmt: skip
     questions = chain(data.questions, repeat(None, len(data.queries)))
     answers = [answer(question, lookup) for question, lookup in zip(questions, lookups, strict=True)]
     return LookupAnswers(checkpoint_id=checkpoint_id, answers=answers)

@@ -13,7 +13,7 @@ from msgspec import Meta
 from colmlm.api.door.rights import Right, needs
 from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts
-from colmlm.api.wire.requests import Id, Request, Seq
+from colmlm.api.wire.requests import Id, RankingName, Request, Seq
 from colmlm.kb.errors import InvalidValue
 from colmlm.kb.evidence.records import NewOutput, OutputTrace, Splice
 
@@ -49,6 +49,7 @@ class OutputMade(Request, frozen=True, kw_only=True):
     mode: Literal["auto", "forced", "off"]
     seq: Seq
     splices: Annotated[list[SpliceMade], Meta(max_length=MAX_SPLICES)] = msgspec.field(default_factory=list)
+    ranking: RankingName = "key"
 
     def generation(self) -> NewOutput:
         return NewOutput(
@@ -61,6 +62,7 @@ class OutputMade(Request, frozen=True, kw_only=True):
                 Splice(**{**msgspec.structs.asdict(made), "query": _bytes(made.query)})
                 for made in self.splices
             ),
+            ranking=self.ranking,
         )
 
 

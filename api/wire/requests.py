@@ -44,6 +44,15 @@ OnMiss = Annotated[
 ]
 
 
+RankingName = Annotated[
+    Literal["key", "words", "reader"],
+    Meta(
+        description="What lookups find facts by: the key alone, the key and words, or these and a reader, whose score "
+        "and threshold are probabilities"
+    ),
+]
+
+
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The base of all request bodies. It refuses unknown fields: a misspelt `threshold` would give a wrong result."""
 
@@ -57,7 +66,10 @@ class Why(Request, frozen=True, kw_only=True):
 
 
 class LookupRequest(Request, frozen=True, kw_only=True):
-    """At least one question, which the server encodes, or query, which the checkpoint `checkpoint_id` made."""
+    """At least one question, which the server encodes, or query, which the checkpoint `checkpoint_id` made.
+
+    With a `ranking` by more than the key each query has one of the `texts`; a question is its own.
+    """
 
     questions: Annotated[list[Question], Meta(max_length=MAX_QUERIES)] = []
     queries: Annotated[list[Vector], Meta(max_length=MAX_QUERIES)] = []
@@ -66,6 +78,8 @@ class LookupRequest(Request, frozen=True, kw_only=True):
     threshold: Threshold | None = None
     min_seq: MinSeq | None = None
     as_of: Annotated[Seq | None, Meta(description="Answer as the base stood at this change")] = None
+    ranking: RankingName = "key"
+    texts: Annotated[list[Annotated[str, Meta(max_length=2000)]], Meta(max_length=MAX_QUERIES)] = []
 
 
 class QuestionRequest(Request, frozen=True, kw_only=True):
@@ -92,6 +106,7 @@ class NewGeneration(Request, frozen=True, kw_only=True):
     min_seq: MinSeq | None = None
     fact_bias: Annotated[float, Meta(ge=-100, le=100)] | None = None
     on_miss: OnMiss | None = None
+    ranking: RankingName | None = None
     stream: bool = False
 
     def request(self) -> GenerationRequest:

@@ -49,10 +49,10 @@ def outputs(base: Base, after: After = 0, limit: Limit = 50, as_json: AsJson = F
         return
     rows = [
         (g.generation_id, f"{g.at:%Y-%m-%d %H:%M}", g.mode, f"{g.num_hits} of {g.num_splices}",
-         shorten(g.prompt, 40), _said(g))
+         g.ranking, shorten(g.prompt, 40), _said(g))
         for g in found
     ]  # fmt: skip
-    print_table(("output", "at", "mode", "lookups with a hit", "prompt", "output"), rows)
+    print_table(("output", "at", "mode", "lookups with a hit", "ranking", "prompt", "output"), rows)
     if more is not None:
         note(f"More outputs: --after {more}")
 
@@ -69,7 +69,7 @@ def show_output(trace: OutputTrace) -> None:
     source of each splice.
     """
     made = f"checkpoint {trace.checkpoint_id}" if trace.checkpoint_id else "no checkpoint"
-    say(f"output {trace.generation_id}, mode {trace.mode}, {made}, {trace.at:%Y-%m-%d %H:%M}")
+    say(f"output {trace.generation_id}, mode {trace.mode}, ranking {trace.ranking}, {made}, {trace.at:%Y-%m-%d %H:%M}")
     say(f"prompt: {trace.prompt}")
     say(f"output: {marked(trace)}")
     if trace.quotes is not None:

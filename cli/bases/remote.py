@@ -59,10 +59,13 @@ class RemoteBase(Client):
             return
         from colmlm.cli.composition.generator import StoringGenerator
 
-        loaded = Runtime.from_environment(checkpoint=checkpoint).checkpoint
+        runtime = Runtime.from_environment(checkpoint=checkpoint)
+        loaded, outputs = runtime.checkpoint, OutputsElsewhere(self)
         self.lookups.require(loaded.checkpoint_id)
-        lookup = self.lookups if as_of is None else self.lookups.as_of(as_of)
-        yield StoringGenerator(loaded, OutputsElsewhere(self), lookup, as_of)
+        if as_of is None:
+            yield StoringGenerator(loaded, outputs, self.lookups, ranking=runtime.serving.ranking)
+        else:
+            yield StoringGenerator(loaded, outputs, self.lookups.as_of(as_of), as_of)
 
 
 class NearBase(RemoteBase):

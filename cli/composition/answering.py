@@ -30,6 +30,10 @@ class FittedReader:
         found: list[PassageReading] = self.model.read(question, windows)
         return found
 
+    def read_all(self, asked: Sequence[tuple[str, Sequence[Passage]]]) -> list[list[PassageReading]]:
+        found: list[list[PassageReading]] = self.model.read_all(asked)
+        return found
+
 
 def reader(path: Path, bases: Path, confidence: Confidence | None = None) -> JudgedReader:
     """Loads a reader, which takes a second or two, with the confidence beside it unless another is given.

@@ -13,6 +13,7 @@ from colmlm.kb.errors import ContextLengthExceeded, PromptRefused
 from colmlm.kb.evidence.records import NewOutput, OutputTrace, Splice
 from colmlm.kb.facts.records import Source
 from colmlm.kb.keys.records import CheckpointInfo
+from colmlm.kb.lookup.options import KEY
 
 if TYPE_CHECKING:
     from colmlm.kb.service import KnowledgeBase
@@ -58,8 +59,9 @@ class StoringGenerator:
     """Decodes, and stores every output with its attributions; a `api.nouns.generation.Generator`.
 
     `lookup` is the knowledge base, or a wrapper of it. `seq` is stored as the change of an output without lookups
-    (None: the last change). A prompt may have `prompt_max_tokens` (None: as many as the model reads). `check` is
-    called at every step, and what it raises ends the decoding.
+    (None: the last change). A prompt may have `prompt_max_tokens` (None: as many as the model reads). `ranking` is what
+    facts are found by where a request does not say. `check` is called at every step, and what it raises ends the
+    decoding.
     """
 
     checkpoint: Checkpoint
@@ -67,6 +69,7 @@ class StoringGenerator:
     lookup: LookupPort
     seq: int | None = None
     prompt_max_tokens: int | None = None
+    ranking: str = KEY
     check: Callable[[], None] = lambda: None
 
     @property
@@ -75,7 +78,7 @@ class StoringGenerator:
 
     def generate(self, request: GenerationRequest) -> OutputTrace:
         self._check_prompts([request])
-        (generation,) = self._decoder().generate([request.prompt], decode_config(request), self.check)
+        (generation,) = self._decoder().generate([request.prompt], self._config(request), self.check)
         return self._store(generation)
 
     def stream(self, request: GenerationRequest) -> Iterator[Item]:
@@ -84,7 +87,7 @@ class StoringGenerator:
 
         self._check_prompts([request])
         said = ""
-        for item in self._decoder().stream(request.prompt, decode_config(request), self.check):
+        for item in self._decoder().stream(request.prompt, self._config(request), self.check):
             if isinstance(item, str):
                 said += item
                 yield item
@@ -121,7 +124,7 @@ class StoringGenerator:
     def _generations(self, requests: Sequence[GenerationRequest]) -> Sequence[DecodedOutput | None]:
         if requests[0].max_tokens == 0:
             return [None] * len(requests)
-        decoder, config = self._decoder(), decode_config(requests[0])
+        decoder, config = self._decoder(), self._config(requests[0])
         generations: list[DecodedOutput] = []
         for start in range(0, len(requests), ROWS_TOGETHER):
             prompts = [request.prompt for request in requests[start : start + ROWS_TOGETHER]]
@@ -144,6 +147,9 @@ class StoringGenerator:
             prompt_logprobs=scores.prompt,
             output_logprobs=scores.output,
         )
+
+    def _config(self, request: GenerationRequest) -> DecodeConfig:
+        return decode_config(request, self.ranking)
 
     def _decoder(self) -> Decoder:
         from colmlm.model.decoding.decoder import Decoder
@@ -176,6 +182,7 @@ class StoringGenerator:
                     Splice(s.output_start, s.output_end, s.outcome, s.fact_id, s.version, s.score, s.query)
                     for s in generation.splices
                 ),
+                ranking=generation.ranking,
             )
         )
 
@@ -192,7 +199,8 @@ def _finished(generation: DecodedOutput) -> Finished:
     )
 
 
-def decode_config(request: GenerationRequest) -> DecodeConfig:
+def decode_config(request: GenerationRequest, ranking: str = KEY) -> DecodeConfig:
+    """Gives the settings of decoding a request, with this ranking where the request has none."""
     from colmlm.model.decoding.config import DecodeConfig
 
     return DecodeConfig(
@@ -207,4 +215,5 @@ def decode_config(request: GenerationRequest) -> DecodeConfig:
         min_seq=request.min_seq,
         fact_bias=request.fact_bias,
         on_miss="abstain" if request.abstains else "continue",
+        ranking=request.ranking or ranking,
     )

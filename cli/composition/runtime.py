@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from colmlm.cli.composition.generator import StoringGenerator
     from colmlm.cli.composition.model_encoder import ModelEncoder
     from colmlm.kb.answers.answering import Answering
+    from colmlm.kb.answers.ranked import RankedLookups
     from colmlm.kb.answers.reading import JudgedReader
     from colmlm.kb.service import KnowledgeBase
     from colmlm.model.lm.checkpoint import Checkpoint
@@ -118,13 +119,20 @@ class Runtime:
 
         return Answering(self.kb, Questions(self.kb, [self.encoder]) if keys else None, reader)
 
+    @property
+    def lookups(self) -> RankedLookups:
+        """Lookups of now by any ranking; the reader is loaded where one reads."""
+        from colmlm.kb.answers.ranked import RankedLookups
+
+        return RankedLookups(self.kb, lambda: self.reader)
+
     @cached_property
     def generator(self) -> StoringGenerator:
         from colmlm.cli.composition.generator import LocalOutputs, StoringGenerator
 
-        most = self.serving.prompt_max_tokens
+        most, ranking = self.serving.prompt_max_tokens, self.serving.ranking
         return StoringGenerator(
-            self.checkpoint, LocalOutputs(self.kb), self.kb.lookups, prompt_max_tokens=most
+            self.checkpoint, LocalOutputs(self.kb), self.lookups, prompt_max_tokens=most, ranking=ranking
         )
 
     def generator_as_of(self, seq: int) -> StoringGenerator:

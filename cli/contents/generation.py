@@ -41,6 +41,7 @@ GENERATE_EXAMPLES = examples(
     'colmlm generate "Question: What is the capital of Peru? Answer:" --mode forced',
     'colmlm generate "Hydrogen was discovered by" --max-tokens 20 --json',
     'colmlm generate "Question: What is the capital of Peru? Answer:" --on-miss continue',
+    'colmlm generate "Question: What is the capital of Peru? Answer:" --mode forced --ranking reader',
     'colmlm generate "Question: What is the capital of Peru? Answer:" --mode forced --as-of 12',
     'colmlm generate "Hydrogen was discovered by" --server https://kb.example.org --token-file decoder.token',
     'colmlm generate "Hydrogen was discovered by" --server https://kb.example.org --token-file reader.token --there',
@@ -55,6 +56,12 @@ class LookupMode(StrEnum):
     auto = "auto"
     forced = "forced"
     off = "off"
+
+
+class RankedBy(StrEnum):
+    key = "key"
+    words = "words"
+    reader = "reader"
 
 
 class OnMiss(StrEnum):
@@ -103,6 +110,14 @@ def generate(
             "Default: a prompt that ends in `Answer:` abstains, any other goes on.",
         ),
     ] = None,
+    ranking: Annotated[
+        RankedBy | None,
+        typer.Option(
+            "--ranking",
+            help="What lookups find facts by: the key alone, the key and words, or these and the reader, whose "
+            "threshold is a probability. Default: COLMLM_RANKING, or key.",
+        ),
+    ] = None,
     min_seq: MinSeq = None,
     as_of: AsOf = None,
     stream: Annotated[bool, typer.Option("--stream", help="Print the text as it is decoded.")] = False,
@@ -132,6 +147,7 @@ def generate(
         prompt=prompt, mode=mode, max_tokens=max_tokens, temperature=temperature, top_p=top_p,
         repetition_penalty=repetition_penalty, stop=tuple(stop or ()), seed=seed, threshold=threshold, min_seq=min_seq,
         fact_bias=fact_bias, on_miss=on_miss.value if on_miss else None,
+        ranking=ranking.value if ranking else None,
     )  # fmt: skip
 
     def decoded(asked: Base) -> OutputTrace:

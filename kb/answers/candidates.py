@@ -5,6 +5,7 @@ A key knows what stands before a fact, and the words of a sentence all of it; to
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -26,6 +27,16 @@ FROM fact f JOIN sentence s
 WHERE f.id = ANY(:ids)
 UNION ALL
 SELECT s.fact_id, s.id FROM sentence s WHERE s.fact_id = ANY(:ids)
+""")
+
+_KEYS = text("""
+SELECT s.id AS sentence_id, k.id AS key_id
+FROM sentence s
+JOIN fact f ON f.id = s.fact_id
+    OR (f.document_id = s.document_id AND s.span_start <= f.span_start AND f.span_start < s.span_end)
+JOIN fact_key k ON k.fact_id = f.id
+JOIN keyset active ON active.id = k.keyset_id AND active.state = 'active'
+WHERE s.id = ANY(:ids)
 """)
 
 
@@ -88,6 +99,14 @@ def sentences_of(session: Session, fact_ids: Collection[int]) -> dict[int, int]:
 def _staying(session: Session, hits: Sequence[Hit], gone: Collection[int]) -> list[Hit]:
     placed = sentences_of(session, [hit.fact_id for hit in hits])
     return [hit for hit in hits if placed.get(hit.fact_id) not in gone][:BY_KEY]
+
+
+def keys_of(session: Session, sentence_ids: Collection[int]) -> dict[int, list[int]]:
+    """Gives the keys of the facts that begin in each of these sentences, in the active keyset."""
+    found = defaultdict[int, list[int]](list)
+    for row in session.execute(_KEYS, {"ids": list(sentence_ids)}):
+        found[row.sentence_id].append(row.key_id)
+    return found
 
 
 def _by_key(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from colmlm.kb.answers.candidates import CandidateSentence
 from colmlm.kb.answers.confidence import PlaceEvidence
-from colmlm.kb.answers.reading import JudgedReader, Passage
+from colmlm.kb.answers.reading import JudgedReader, Passage, PassageReading
 from colmlm.kb.answers.windows import FactInWindow, SaidWindow
 
 _WORD = re.compile(r"\w+")
@@ -40,11 +40,21 @@ def every_place(
     reader: JudgedReader, question: str, found: Sequence[CandidateSentence], read: Mapping[int, SaidWindow]
 ) -> Iterator[ReadPlace]:
     """Has the windows of these sentences read, and yields every span that the reader likes, also one without a fact."""
-    if not found:
-        return
-    ordered = [read[one.sentence_id] for one in found]
-    readings = reader.read(question, [Passage(one.title, one.text) for one in ordered])
-    for rank, (candidate, window, reading) in enumerate(zip(found, ordered, readings, strict=True)):
+    if found:
+        yield from places_in(found, read, reader.read(question, passages(found, read)))
+
+
+def passages(found: Sequence[CandidateSentence], read: Mapping[int, SaidWindow]) -> list[Passage]:
+    """Gives the windows of these sentences as a reader reads them."""
+    return [Passage(read[one.sentence_id].title, read[one.sentence_id].text) for one in found]
+
+
+def places_in(
+    found: Sequence[CandidateSentence], read: Mapping[int, SaidWindow], readings: Sequence[PassageReading]
+) -> Iterator[ReadPlace]:
+    """Yields every span that the reader likes in the windows of these sentences."""
+    for rank, (candidate, reading) in enumerate(zip(found, readings, strict=True)):
+        window = read[candidate.sentence_id]
         for start, end, logit in reading.spans:
             if window.source is None and start < window.facts[0].start:
                 continue  # it begins in the question of a fact without a document, which is no answer

@@ -50,3 +50,7 @@ class JudgedReader(Reader, Protocol):
 
     @property
     def digest(self) -> str: ...
+
+    def read_all(self, asked: Sequence[tuple[str, Sequence[Passage]]]) -> list[list[PassageReading]]:
+        """Reads several questions at once, each in passages of its own."""
+        ...

@@ -68,6 +68,7 @@ def record(session: Session, generation: NewOutput) -> int:
         document_id=generation.quotes.document_id if generation.quotes else None,
         quoted_start=generation.quotes.start if generation.quotes else None,
         quoted_end=generation.quotes.end if generation.quotes else None,
+        ranking=generation.ranking,
     )
     session.add(stored)
     session.flush()
@@ -122,6 +123,7 @@ def trace_output(session: Session, generation_id: int) -> OutputTrace:
         abstained=not stored.output,
         uncited=bool(stored.output) and source is None and all(splice.outcome != "hit" for splice in splices),
         quotes=source,
+        ranking=stored.ranking,
     )
 
 
@@ -248,6 +250,7 @@ def generations(session: Session, after: int, limit: int) -> list[GenerationReco
             num_hits=hits,
             abstained=not stored.output,
             uncited=bool(stored.output) and stored.document_id is None and not hits,
+            ranking=stored.ranking,
         )
         for stored, splices, hits in session.execute(statement)
     ]

@@ -8,6 +8,7 @@ from typing import TypedDict
 
 from colmlm.kb.facts.records import FactRecord, Source
 from colmlm.kb.log.records import ChangeRecord
+from colmlm.kb.lookup.options import KEY
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class QuotedStretch:
 class NewOutput:
     """An output to store for auditors.
 
-    Where it `quotes`, it says between its splices what the document does.
+    Where it `quotes`, it says between its splices what the document does. `ranking` is what its lookups found facts by.
     """
 
     prompt: str
@@ -62,6 +63,7 @@ class NewOutput:
     seq: int
     splices: tuple[Splice, ...]
     quotes: QuotedStretch | None = None
+    ranking: str = KEY
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,7 @@ class GenerationRecord:
 
     It `abstained` where it says nothing, and is `uncited` where it says something and neither a fact nor a document
     stands behind any of it. `checkpoint_id` is empty where nothing was encoded.
+    `ranking` is what its lookups found facts by: "key", "words" or "reader".
     """
 
     generation_id: int
@@ -119,6 +122,7 @@ class GenerationRecord:
     num_hits: int
     abstained: bool = False
     uncited: bool = False
+    ranking: str = KEY
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +132,7 @@ class OutputTrace:
     What stands outside its splices are the model's own words: it is `uncited` where that is all that it says, and
     `abstained` where it says nothing. Of an output that `quotes` they are the words of that stretch of a document.
     `checkpoint_id` is empty where nothing was encoded.
+    `ranking` is what its lookups found facts by: "key", "words" or "reader".
     """
 
     generation_id: int
@@ -142,6 +147,7 @@ class OutputTrace:
     abstained: bool = False
     uncited: bool = False
     quotes: Source | None = None
+    ranking: str = KEY
 
 
 @dataclass(frozen=True, slots=True)

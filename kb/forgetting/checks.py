@@ -24,6 +24,7 @@ from colmlm.kb.keys.keysets import STORED, Vectors, decode
 from colmlm.kb.keys.keyspace import KeySpace
 from colmlm.kb.keys.records import KeysetRecord
 from colmlm.kb.keys.rekey import Encoder
+from colmlm.kb.lookup.options import KEY
 from colmlm.kb.lookup.records import Lookup
 from colmlm.kb.tables import AttributionRow, GenerationRow
 
@@ -113,7 +114,7 @@ class CheckTarget:
 def _stored_queries(
     session: Session, keyset: KeysetRecord, fact_ids: Sequence[int], most: int
 ) -> list[tuple[int, bytes]]:
-    """Reads the queries by which decoders of this checkpoint got these facts, newest first.
+    """Reads the queries by which decoders of this checkpoint got these facts by key, newest first.
 
     What was read may have been found by its words, so its query need not find it by its key.
     """
@@ -125,6 +126,7 @@ def _stored_queries(
             AttributionRow.query.is_not(None),
             GenerationRow.checkpoint_id == keyset.checkpoint_id,
             GenerationRow.mode != "read",
+            GenerationRow.ranking == KEY,
         )
         .order_by(AttributionRow.generation_id.desc(), AttributionRow.ordinal)
         .limit(most)

@@ -7,13 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A live fact that a lookup found, with its exact inner product with the query."""
+    """A live fact that a lookup found, with its exact inner product with the query.
+
+    Found by more than its key, its `score` is as `kb.answers.ranked` says, and `key_id` None where the reader found it.
+    """
 
     fact_id: int
     version: int
     value: str
     score: float
-    key_id: int
+    key_id: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ In the steady state a lookup costs one search and one round trip.
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Unpack
@@ -125,6 +125,32 @@ class Searcher:
         with self.observer.timed("lookup"):
             rankings, _, _ = self._ranked(as_queries(queries_BD), checkpoint_id, Wanted(k).k)
         return rankings
+
+    def among(
+        self,
+        queries_BD: npt.NDArray[Any],
+        added: Sequence[Mapping[int, float]],
+        *,
+        checkpoint_id: str,
+        threshold: float | None,
+        seq: int,
+    ) -> list[Lookup]:
+        """Finds the best live fact of each query among some keys, given by id with what their scores get in addition.
+
+        The SELECT that decides is that of `find`. `seq` is the change that the keys were chosen as of. Raises
+        `KeysetMismatch`, also where another keyset was activated since.
+        """
+        replica = self._replica or self.current()
+        decision = self._decide(replica.keyset_id, sorted(set().union(*added)))
+        if decision.checkpoint_id != checkpoint_id:
+            raise KeysetMismatch(checkpoint_id, str(decision.checkpoint_id))
+        least = decision.threshold if threshold is None else threshold
+        found = []
+        for query_D, scores in zip(as_queries(queries_BD), added, strict=True):
+            rows = [decision.keys[i] for i in scores if i in decision.keys]
+            found.append(decide(rank(query_D, rows, 1, scores), 1, least, seq))
+        self.observer.looked_up(found)
+        return found
 
     def _ranked(self, queries: Vectors, checkpoint_id: str, k: int) -> tuple[list[Ranking], _Decision, int]:
         """Ranks the nearest facts of each query, and gives the decision behind that and the change of the index."""
@@ -308,12 +334,19 @@ def as_queries(queries_BD: npt.NDArray[Any]) -> Vectors:
     return queries
 
 
-def rank(query_D: Vectors, rows: Sequence[Candidate | Row[Any]], k: int) -> Ranking:
-    """Ranks the k best facts, each once, by its best key, best first; ties go to the older fact."""
+def rank(
+    query_D: Vectors, rows: Sequence[Candidate | Row[Any]], k: int, added: Mapping[int, float] | None = None
+) -> Ranking:
+    """Ranks the k best facts, each once, by its best key, best first; ties go to the older fact.
+
+    `added` is what the scores of keys get in addition, by the key's id.
+    """
     if not rows:
         return Ranking()
     keys = np.frombuffer(b"".join(row.key for row in rows), dtype=STORED).reshape(len(rows), -1)
     scores = (keys.astype(np.float32) @ query_D).tolist()
+    if added is not None:
+        scores = [score + added[row.key_id] for score, row in zip(scores, rows, strict=True)]
     order = sorted(range(len(rows)), key=lambda i: (-scores[i], rows[i].fact_id, rows[i].key_id))
     hits: dict[int, Hit] = {}
     tombstone: tuple[int, float] | None = None

@@ -21,6 +21,7 @@ from colmlm.kb.keys.calibration import normalise
 from colmlm.kb.keys.keysets import Ids, Vectors, active_keyset_id
 from colmlm.kb.keys.records import KeysetRecord
 from colmlm.kb.lookup.index import KeyIndex
+from colmlm.kb.lookup.options import KEY
 from colmlm.kb.lookup.replica import open_replica
 from colmlm.kb.tables import (
     AttributionRow,
@@ -163,7 +164,7 @@ def _questions(
 
 
 def _contexts(session: Session, classes: dict[int, int], size: int) -> ClassedTexts:
-    """Draws the texts before the newest splices of live facts, where the decoder looked these facts up.
+    """Draws the texts before the newest splices of live facts, where the decoder looked these facts up by key.
 
     An answer has no such text: its question was asked as a question.
     """
@@ -173,7 +174,7 @@ def _contexts(session: Session, classes: dict[int, int], size: int) -> ClassedTe
         .join(GenerationRow, GenerationRow.id == AttributionRow.generation_id)
         .join(FactVersionRow, and_(FactVersionRow.fact_id == AttributionRow.fact_id, IS_LIVE))
         .where(AttributionRow.outcome == "hit", GenerationRow.redacted_seq.is_(None))
-        .where(GenerationRow.mode.not_in(answer_modes))
+        .where(GenerationRow.mode.not_in(answer_modes), GenerationRow.ranking == KEY)
         .order_by(GenerationRow.id.desc(), AttributionRow.ordinal)
         .limit(size)
     )

@@ -107,6 +107,7 @@ class GenerationRow(TableRow):
             " AND quoted_start >= 0 AND quoted_start < quoted_end",
             name="quoted",
         ),
+        CheckConstraint("ranking IN ('key', 'words', 'reader')", name="ranking"),
     )
 
     id: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
@@ -121,6 +122,7 @@ class GenerationRow(TableRow):
     document_id: Mapped[int | None]
     quoted_start: Mapped[int | None] = mapped_column(Integer)
     quoted_end: Mapped[int | None] = mapped_column(Integer)
+    ranking: Mapped[str] = mapped_column(server_default="key")
 
 
 class AttributionRow(TableRow):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
@@ -15,11 +15,13 @@ import torch
 from numpy.typing import NDArray
 
 from colmlm.cli.composition.model_encoder import ModelEncoder
-from colmlm.kb.corpus.format import read_annotated
+from colmlm.kb.answers.reading import JudgedReader
+from colmlm.kb.corpus.format import AnnotatedDocument, read_annotated
 from colmlm.kb.demo import DEMO_CORPUS
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
+from colmlm.lab.bench.rankings import RankingCost, bench_rankings
 from colmlm.lab.bench.rounds import Seconds, in_turns
 from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.decoding.decoder import Decoder
@@ -30,6 +32,7 @@ from colmlm.model.lm.checkpoint import Checkpoint
 BATCH = 8
 _WORDS = 12  # words of a document that make a prompt
 _KNOWN = 40  # documents in the knowledge base
+_RANKED = 40  # questions that are looked up by every ranking
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +76,10 @@ class LookupCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeFigures:
-    """All figures of decoding. `shares` splits the time in mode auto: forward passes, logits, lookups and the rest."""
+    """All figures of decoding. `shares` splits the time in mode auto: forward passes, logits, lookups and the rest.
+
+    `rankings` are the costs of finding facts by each ranking that was asked for, on a base of the whole demo corpus.
+    """
 
     precision: str
     batch1: Against
@@ -83,22 +89,32 @@ class DecodeFigures:
     lookups: LookupCost
     lookup_cost: float
     shares: dict[str, float]
+    rankings: dict[str, RankingCost]
 
 
-def bench_decode(checkpoint: Checkpoint, home: Path, *, tokens: int, rounds: int) -> DecodeFigures:
-    """Measures all figures, on a knowledge base of its own under `home`."""
+def bench_decode(
+    checkpoint: Checkpoint,
+    home: Path,
+    *,
+    tokens: int,
+    rounds: int,
+    rankings: Sequence[str] = (),
+    reader: Callable[[], JudgedReader] | None = None,
+) -> DecodeFigures:
+    """Measures all figures, on knowledge bases of their own under `home`. Rankings that read need the `reader`."""
     documents = [parsed.document for parsed in read_annotated(DEMO_CORPUS) if parsed.document is not None]
     prompts = [" ".join(document.text.split()[:_WORDS]) for document in documents[:BATCH]]
-    questions = [
-        f"Question: {span.question} Answer:"
-        for d in documents[:BATCH]
-        for span in d.facts[:1]
-        if span.question
-    ]
+    questions = _asked(documents[:BATCH])
     alone, together = (against(checkpoint, some, tokens, rounds) for some in (prompts[:1], prompts))
     with _knowledge_base(checkpoint, home) as kb:
         cost = lookup_cost(checkpoint, kb.lookups, questions, rounds)
         shares = time_shares(checkpoint, kb.lookups, questions)
+    ranked = {}
+    if rankings:
+        assert reader is not None
+        with _knowledge_base(checkpoint, home / "rankings", len(documents)) as kb:
+            some = _asked(documents)[:_RANKED]
+            ranked = bench_rankings(checkpoint, kb, reader, some, rankings, rounds)
     return DecodeFigures(
         precision=str(checkpoint.lm.inference.embedding.dtype).removeprefix("torch."),
         batch1=alone,
@@ -108,7 +124,13 @@ def bench_decode(checkpoint: Checkpoint, home: Path, *, tokens: int, rounds: int
         lookups=cost,
         lookup_cost=cost.lookup_cost,
         shares=shares,
+        rankings=ranked,
     )
+
+
+def _asked(documents: Sequence[AnnotatedDocument]) -> list[str]:
+    """Gives the question of the first fact of each document, as a prompt."""
+    return [f"Question: {span.question} Answer:" for d in documents for span in d.facts[:1] if span.question]
 
 
 def against(checkpoint: Checkpoint, prompts: Sequence[str], tokens: int, rounds: int) -> Against:
@@ -275,14 +297,14 @@ def time_shares(checkpoint: Checkpoint, kb: LookupPort, questions: Sequence[str]
 
 
 @contextmanager
-def _knowledge_base(checkpoint: Checkpoint, home: Path) -> Iterator[KnowledgeBase]:
+def _knowledge_base(checkpoint: Checkpoint, home: Path, documents: int = _KNOWN) -> Iterator[KnowledgeBase]:
     """Yields a knowledge base of the first demo documents, with keys of this checkpoint, in a database of its own."""
     settings = Settings(home=home, actor="bench")
     engine = database.connect(settings)
     database.migrate(engine)
     engine.dispose()
     with KnowledgeBase.open(settings) as kb:
-        known = islice(read_annotated(DEMO_CORPUS), _KNOWN)
+        known = islice(read_annotated(DEMO_CORPUS), documents)
         kb.corpora.ingest(known, "demo", actor="bench", reason="benchmark")
         kb.keysets.rekey(ModelEncoder(checkpoint))
         yield kb

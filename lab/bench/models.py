@@ -13,6 +13,7 @@ import typer
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import AsJson, CheckpointPath, examples
 from colmlm.cli.output import note, print_json, print_table, say
+from colmlm.kb.lookup.options import RANKINGS
 from colmlm.lab.bench.machine import machine
 
 if TYPE_CHECKING:
@@ -21,7 +22,11 @@ if TYPE_CHECKING:
 ENCODE_EXAMPLES = examples(
     "colmlm bench encode --json", "colmlm bench encode --squad dev.jsonl --documents 60"
 )
-DECODE_EXAMPLES = examples("colmlm bench decode --json", "colmlm bench decode --tokens 128 --rounds 5")
+DECODE_EXAMPLES = examples(
+    "colmlm bench decode --json",
+    "colmlm bench decode --tokens 128 --rounds 5",
+    "colmlm bench decode --ranking key,words,reader --json",
+)
 TRAIN_EXAMPLES = examples(
     "colmlm bench train --json", "colmlm bench train --squad train.jsonl --batch 8 --rounds 3"
 )
@@ -74,14 +79,22 @@ def encode(
 
 def decode(
     tokens: Annotated[int, typer.Option("--tokens", min=1, max=2000, help="Tokens a row.")] = 64,
+    ranking: Annotated[
+        str,
+        typer.Option("--ranking", help="Also time lookups by these, with commas: of key, words and reader."),
+    ] = "",
     rounds: Rounds = 3,
     checkpoint: CheckpointPath = None,
     as_json: AsJson = False,
 ) -> None:
     """Time greedy decoding beside `transformers.generate`, one prompt and eight at once, and what lookups cost.
 
-    Lookups use a temporary knowledge base that holds a part of the demo corpus.
+    Lookups use a temporary knowledge base that holds a part of the demo corpus, and with --ranking one that holds all
+    of it.
     """
+    rankings = [name for name in ranking.split(",") if name]
+    if set(rankings) - set(RANKINGS):
+        raise typer.BadParameter(f"it is none of {', '.join(RANKINGS)}.", param_hint="--ranking")
     with (
         tempfile.TemporaryDirectory(prefix="colmlm-bench-") as home,
         Runtime.from_environment(checkpoint=checkpoint) as runtime,
@@ -89,7 +102,14 @@ def decode(
         from colmlm.lab.bench.decode import bench_decode
 
         note(f"{tokens} tokens a row, {rounds} rounds")
-        figures = bench_decode(runtime.checkpoint, Path(home), tokens=tokens, rounds=rounds)
+        figures = bench_decode(
+            runtime.checkpoint,
+            Path(home),
+            tokens=tokens,
+            rounds=rounds,
+            rankings=rankings,
+            reader=lambda: runtime.reader,
+        )
         report = _report(runtime, figures)
     if as_json:
         print_json(report)
@@ -105,6 +125,15 @@ def decode(
     cost = figures.lookups
     say(f"{cost.lookups} lookups of {cost.lookup_ms:.1f} ms make answers {cost.lookup_cost:+.1%} slower")
     say(", ".join(f"{name} {share:.0%}" for name, share in figures.shares.items()))
+    if figures.rankings:
+        print_table(
+            ("ranking", "tokens/s", "of eight rows", "lookups", "hits", "ms a lookup"),
+            [
+                (name, f"{f.tokens_per_s:.1f}", f"{f.tokens_per_s_together:.1f}", f.lookups, f.hits,
+                 f"{f.lookup_ms:.1f}")
+                for name, f in figures.rankings.items()
+            ],
+        )  # fmt: skip
 
 
 def train(

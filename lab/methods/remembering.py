@@ -48,6 +48,9 @@ class RememberingReader:
                 self._known[question, one] = reading
         return [self._known[question, one] for one in windows]
 
+    def read_all(self, asked: Sequence[tuple[str, Sequence[Passage]]]) -> list[list[PassageReading]]:
+        return [self.read(question, windows) for question, windows in asked]
+
 
 class RememberingEncoder(ModelEncoder):
     def __init__(self, checkpoint: Checkpoint) -> None:

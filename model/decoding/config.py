@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 MODES = ("auto", "forced", "off")
 ON_MISS = ("abstain", "continue")
+RANKINGS = ("key", "words", "reader")
 Prompt = str | Sequence[int]  # text, or token ids without any token of the markup
 
 
@@ -22,6 +23,9 @@ class DecodeConfig:
 
     `on_miss` says what follows a lookup without a match: "continue" goes on in the model's own words, "abstain" ends
     the output. One that abstains goes as far as its last hit, however it ends, and says nothing where it has none.
+
+    `ranking` says what finds the facts: "key" is the query's vector alone (the paper's), "words" also looks at the
+    words of the text, "reader" has what both find read. The latter two send a text with each query.
     """
 
     mode: str = "auto"
@@ -37,6 +41,7 @@ class DecodeConfig:
     fact_bias: float | None = None
     until_hit: bool = False
     on_miss: str = "continue"
+    ranking: str = "key"
 
     @property
     def abstains(self) -> bool:
@@ -47,6 +52,8 @@ class DecodeConfig:
             raise ValueError(f"mode {self.mode!r} is none of {', '.join(MODES)}")
         if self.on_miss not in ON_MISS:
             raise ValueError(f"on_miss {self.on_miss!r} is none of {', '.join(ON_MISS)}")
+        if self.ranking not in RANKINGS:
+            raise ValueError(f"ranking {self.ranking!r} is none of {', '.join(RANKINGS)}")
         if (
             self.max_tokens < 1
             or not 0 <= self.temperature < math.inf

@@ -22,6 +22,7 @@ class DecodedOutput:
     `finish` is "end" (the model ended), "length" (the budget is used up), "stop" (a stop string), "hit" (with
     `until_hit`, the first lookup had a hit), "miss" (where it abstains, a lookup had none) or "context" (the context is
     full). `tokens` are all that the model chose, including the one that ended the text and those that were cut off.
+    `ranking` is what its lookups were found by.
     """
 
     prompt: str
@@ -33,6 +34,7 @@ class DecodedOutput:
     finish: str
     prompt_tokens: int = 0
     tokens: tuple[int, ...] = ()
+    ranking: str = "key"
 
 
 class Decoder:
@@ -104,5 +106,5 @@ class Decoder:
     def _generation(self, row: Row, config: DecodeConfig) -> DecodedOutput:
         return DecodedOutput(
             row.prompt, row.output(self.tokenizer), tuple(row.splices), row.seq, config.mode, row.content,
-            row.finish or "length", row.prompt_tokens, tuple(row.sampled),
+            row.finish or "length", row.prompt_tokens, tuple(row.sampled), config.ranking,
         )  # fmt: skip

@@ -34,12 +34,15 @@ class LookupResult(Protocol):
 class LookupAsked(TypedDict, total=False):
     """What a decoder may ask of a lookup: the `k` best facts (1) from a `threshold` on (None: the base's own).
 
-    `min_seq` is a change that the answer must include.
+    `min_seq` is a change that the answer must include. With a `ranking` by more than the key there are `texts`, one for
+    each query.
     """
 
     k: int
     threshold: float | None
     min_seq: int | None
+    ranking: str
+    texts: Sequence[str]
 
 
 class LookupPort(Protocol):

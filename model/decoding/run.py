@@ -19,8 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from colmlm.model.decoding.asked_text import asked_text
 from colmlm.model.decoding.config import DecodeConfig, Prompt
-from colmlm.model.decoding.lookup import LookupPort
+from colmlm.model.decoding.lookup import LookupAsked, LookupPort
 from colmlm.model.decoding.queries import Queries
 from colmlm.model.decoding.rows import Row, SpliceRecord
 from colmlm.model.decoding.sampling import add, penalise, sample
@@ -204,13 +205,7 @@ class DecodingRun:
     def _answer(self, rows: Sequence[Row], queries_ND: np.ndarray) -> list[tuple[Row, Tensor]]:
         """Splices each hit; gives the rows without a match, each with the logits to continue from."""
         assert self.lookup is not None
-        results = self.lookup.find(
-            queries_ND,
-            checkpoint_id=self.queries.checkpoint_id,
-            k=1,
-            threshold=self.config.threshold,
-            min_seq=self.config.min_seq,
-        )
+        results = self.lookup.find(queries_ND, checkpoint_id=self.queries.checkpoint_id, **self._asked(rows))
         missed = []
         for row, query_D, found in zip(rows, queries_ND, results, strict=True):
             kept, words = query_D.astype(STORED).tobytes(), row.words or None
@@ -226,6 +221,14 @@ class DecodingRun:
                 record = SpliceRecord(0, 0, outcome, score=found.runner_up, query=kept, words=words)
                 missed.append((row, self._miss(row, record)))
         return missed
+
+    def _asked(self, rows: Sequence[Row]) -> LookupAsked:
+        """Gives what is asked of the lookups, with a text for each where the ranking looks at more than the key."""
+        asked: LookupAsked = {"k": 1, "threshold": self.config.threshold, "min_seq": self.config.min_seq}
+        if self.config.ranking != "key":
+            texts = [row.words or asked_text(row.prompt, row.output(self.tokenizer)) for row in rows]
+            asked |= {"ranking": self.config.ranking, "texts": texts}
+        return asked
 
     def _miss(self, row: Row, record: SpliceRecord) -> Tensor:
         return row.miss(self.tokenizer, record, NO_FACT_AFTER_MISS)

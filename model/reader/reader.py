@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Self
 
@@ -19,6 +19,7 @@ from colmlm.model.annotate.windows import Words, WordTokenizer
 from colmlm.model.reader.inputs import batched, cuts, joined, last_tokens, logits
 
 MOST_WORDS = 24  # of one answer, counting each punctuation mark as the tokenizer does
+TOGETHER = 64  # windows of several questions, in one forward
 _SPARE = 3  # pairs of words looked at for each span that is given, since trimming makes some of them the same
 
 
@@ -35,16 +36,33 @@ class ExtractiveReader:
         """Loads a reader's directory. `cache` holds base models. Raises `CheckpointError` and `BaseNotFound`."""
         return cls(load(path, ANSWERS, cache or Path(), precision="fp32"))
 
-    @torch.inference_mode()
     def read(self, question: str, windows: Sequence[Passage]) -> list[PassageReading]:
         """Reads the question in each of the windows, in one forward, and gives a reading of each."""
-        if not windows:
+        return self._readings([(question, window) for window in windows])
+
+    def read_all(self, asked: Sequence[tuple[str, Sequence[Passage]]]) -> list[list[PassageReading]]:
+        """Reads several questions, each in windows of its own, in as few forwards as memory allows."""
+        pairs = [(question, window) for question, windows in asked for window in windows]
+        parts = (pairs[at : at + TOGETHER] for at in range(0, len(pairs), TOGETHER))
+        readings = chain.from_iterable(map(self._readings, parts))
+        return [list(islice(readings, len(windows))) for _, windows in asked]
+
+    @torch.inference_mode()
+    def _readings(self, pairs: Sequence[tuple[str, Passage]]) -> list[PassageReading]:
+        """Reads questions in a window each, in one forward."""
+        if not pairs:
             return []
-        asked = self.tokenizer.encode(question)
+        asked = {question: self.tokenizer.encode(question) for question, _ in pairs}
+        windows = [window for _, window in pairs]
         texts = [self.tokenizer.encode(window.text) for window in windows]
         sequences = [
-            joined(self.tokenizer, asked, self.tokenizer.encode(window.title), text.ids[: self.window])
-            for window, text in zip(windows, texts, strict=True)
+            joined(
+                self.tokenizer,
+                asked[question],
+                self.tokenizer.encode(window.title),
+                text.ids[: self.window],
+            )
+            for (question, window), text in zip(pairs, texts, strict=True)
         ]
         scores_BT2 = logits(self.model, batched(sequences, self.tokenizer.pad), self.device).cpu().numpy()
         return [

@@ -97,6 +97,7 @@ class LookupGenerator:
             mode=request.mode,
             seq=seq,
             splices=splices,
+            ranking=request.ranking or "key",
         )
         yield self.kb.outputs.trace(self.kb.outputs.record(stored))
 

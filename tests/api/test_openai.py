@@ -18,7 +18,7 @@ from colmlm.kb.answers.records import NOTHING
 from colmlm.kb.service import KnowledgeBase
 from colmlm.model.decoding.scoring import score
 from colmlm.model.lm.checkpoint import Checkpoint
-from tests.api.conftest import TEXT, Connect
+from tests.api.conftest import CAPITAL, TEXT, Connect
 from tests.api.tiny_server import TinyServer, eager_checkpoint, tiny_server
 
 PROMPT = "The capital of Peru is"
@@ -159,6 +159,24 @@ def test_a_chat_goes_on_where_it_is_told_to_and_a_completion_unless_it_is_not(cl
     with pytest.raises(openai.BadRequestError) as scored:
         client.completions.create(model=MODEL, prompt="x", logprobs=1, extra_body={"on_miss": "abstain"})
     assert scored.value.param == "logprobs"
+
+
+def test_the_ranking_of_lookups_is_an_extra_field_and_else_the_servers(
+    tiny: TinyServer, client: openai.OpenAI
+) -> None:
+    def ranked(**extra: str) -> tuple[str, str]:
+        asked = [{"role": "user", "content": CAPITAL}]
+        body = {"mode": "forced", **extra}
+        (choice,) = client.chat.completions.create(messages=asked, extra_body=body, **GREEDY).choices
+        stored = tiny.kb.outputs.trace(choice.generation_id)  # type: ignore[attr-defined]
+        return stored.ranking, stored.splices[0].value
+
+    assert ranked()[0] == "key" and ranked(ranking="reader") == ("reader", "Lima")
+    tiny.generator.ranking = "words"
+    try:
+        assert ranked()[0] == "words" and ranked(ranking="key")[0] == "key"
+    finally:
+        tiny.generator.ranking = "key"
 
 
 def test_a_deleted_fact_is_cited_no_more(tiny: TinyServer, client: openai.OpenAI) -> None:

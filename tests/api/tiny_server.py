@@ -15,11 +15,13 @@ from colmlm.api.routes.streams import check_client
 from colmlm.cli.composition.generator import LocalOutputs, StoringGenerator
 from colmlm.cli.composition.model_encoder import ModelEncoder
 from colmlm.kb.access.tokens import create_token
+from colmlm.kb.answers.ranked import RankedLookups
 from colmlm.kb.corpus.format import Parsed
 from colmlm.kb.service import KnowledgeBase
 from colmlm.model.lm.checkpoint import Checkpoint, load
 from tests.api.conftest import PERU
 from tests.api.serving import served
+from tests.fakes import NearReader
 from tests.tiny import tiny_checkpoint
 
 
@@ -50,8 +52,9 @@ def tiny_server(kb: KnowledgeBase, checkpoint: Checkpoint) -> Iterator[TinyServe
     kb.keysets.set_threshold(
         kb.keysets.rekey(encoder).keyset_id, -1.0
     )  # a random model's queries are near no key
-    generator = StoringGenerator(checkpoint, LocalOutputs(kb), kb.lookups, check=check_client)
+    lookups = RankedLookups(kb, NearReader)
+    generator = StoringGenerator(checkpoint, LocalOutputs(kb), lookups, check=check_client)
     with Session(kb.engine) as session, session.begin():
         keys = {role: create_token(session, role, role) for role in ("reader", "decoder", "operator")}
-    with served(create_app(kb, encoder, generator)) as address:
+    with served(create_app(kb, encoder, generator, reader=NearReader())) as address:
         yield TinyServer(address, keys, kb, checkpoint, generator)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
+import numpy.typing as npt
+
 from colmlm.api.nouns.lookups import AnswerMode, Calibrating
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.answers.records import NEAREST, Answer, AnswerThreshold
@@ -22,6 +24,11 @@ class LocalLookups(Lookups):
 
     runtime: Runtime
 
+    def find(
+        self, queries_BD: npt.NDArray[Any], *, checkpoint_id: str, **options: Unpack[LookupOptions]
+    ) -> list[Lookup]:
+        return self.runtime.lookups.find(queries_BD, checkpoint_id=checkpoint_id, **options)
+
     def ask(
         self,
         question: str,
@@ -31,8 +38,9 @@ class LocalLookups(Lookups):
     ) -> Lookup:
         kb = self.runtime.kb
         kb.keysets.active()  # fails for a base without keys, before a model is loaded for seconds
-        asked = kb.lookups if as_of is None else kb.lookups.as_of(as_of)
+        asked = self.runtime.lookups if as_of is None else kb.lookups.as_of(as_of)
         encoder = self.runtime.encoder
+        options["texts"] = [question]
         (found,) = asked.find(
             encoder.encode_questions([question]),
             checkpoint_id=encoder.checkpoint.checkpoint_id,

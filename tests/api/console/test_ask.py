@@ -93,6 +93,16 @@ def test_words_that_no_fact_stands_behind_are_marked_in_every_list(
     expect(page.locator("td .badge.uncited")).to_have_count(1)
 
 
+def test_what_facts_are_found_by_is_chosen_and_shown(open_page: OpenPage, almanac: KnowledgeBase) -> None:
+    page = open_page("operator")
+    page.get_by_label("Find facts by").select_option("reader")
+    ask(page, CAPITAL)
+    expect(page.get_by_role("region", name="Output 1")).to_contain_text("ranked by reader")
+    expect(page.locator("#evidence")).to_contain_text("nearness by key did not decide")
+    page.goto("/console/audit/outputs")
+    expect(page.get_by_role("cell", name="reader", exact=True)).to_be_visible()
+
+
 def test_a_question_is_answered_with_the_document_that_says_it(
     open_page: OpenPage, atlas: KnowledgeBase, fact_id: int
 ) -> None:

@@ -100,6 +100,14 @@ def test_a_question_that_nothing_answers_is_a_result_of_its_own(reader: Client) 
     assert reader.post("/v1/generations", json={**asked, "on_miss": "guess"}).status_code == 400
 
 
+def test_an_output_names_what_its_facts_were_found_by(reader: Client) -> None:
+    for ranking in ("key", "words", "reader"):
+        trace = reader.post("/v1/generations", json={"prompt": CAPITAL, "ranking": ranking}).json()
+        (listed, *_) = reader.get("/v1/generations").json()["items"]
+        assert trace["ranking"] == listed["ranking"] == ranking
+    assert reader.post("/v1/generations", json={"prompt": CAPITAL, "ranking": "guess"}).status_code == 400
+
+
 def test_what_refuses_a_generation_has_its_status_also_as_a_stream(reader: Client) -> None:
     for stream in (False, True):
         answer = reader.post("/v1/generations", json={"prompt": CAPITAL, "min_seq": 10_000, "stream": stream})
@@ -129,6 +137,7 @@ def test_every_field_reaches_the_generator(
         "threshold": 0.3,
         "min_seq": 1,
         "on_miss": "abstain",
+        "ranking": "reader",
     }
     assert reader.post("/v1/generations", json=body).status_code == 201
     assert reader.post("/v1/generations", json={"prompt": "x"}).status_code == 201

@@ -22,6 +22,36 @@ def test_threshold_of_the_request_counts(reader: Client) -> None:
     assert len(answer["answers"][0]["hits"]) == 2
 
 
+def test_questions_and_texts_beside_queries_are_ranked_by_more_than_their_keys(
+    reader: Client, encoder: FakeEncoder
+) -> None:
+    (query,) = encoder.encode_questions(["Unheard of?"]).tolist()
+    body = {
+        "questions": [CAPITAL],
+        "queries": [query],
+        "texts": [LAKE + " The great lake is"],
+        "checkpoint_id": "fake",
+    }
+    by_key = reader.post("/v1/lookups", json=body).json()["answers"]
+    assert [len(a["hits"]) for a in by_key] == [1, 0]
+    read = reader.post("/v1/lookups", json={**body, "ranking": "reader"}).json()["answers"]
+    assert [a["hits"][0]["value"] for a in read] == ["Lima", "Titicaca"]
+    assert [a["hits"][0]["key_id"] for a in read] == [None, None] and read[0]["threshold"] == 0.5
+    by_words = reader.post("/v1/lookups", json={**body, "ranking": "words", "threshold": -1}).json()[
+        "answers"
+    ]
+    assert [a["hits"][0]["value"] for a in by_words] == ["Lima", "Titicaca"]
+
+
+def test_a_ranking_that_reads_needs_a_reader(
+    atlas: KnowledgeBase, encoder: FakeEncoder, connect: Connect
+) -> None:
+    client = connect(create_app(atlas, encoder), "reader")
+    asked = {"questions": [CAPITAL], "ranking": "reader"}
+    assert client.post("/v1/lookups", json=asked).status_code == 503
+    assert client.post("/v1/lookups", json={**asked, "ranking": "words"}).status_code == 200
+
+
 REFUSED: list[tuple[dict[str, Any], int]] = [
     ({}, 422),
     ({"questions": []}, 422),
@@ -43,6 +73,10 @@ REFUSED: list[tuple[dict[str, Any], int]] = [
     ({"questions": "x"}, 400),
     ({"queries": [["a"]], "checkpoint_id": "fake"}, 400),
     ({"questions": ["x"], "min_seq": -1}, 400),
+    ({"questions": ["x"], "ranking": "guess"}, 400),
+    ({"questions": ["x"], "ranking": "words", "k": 2}, 422),
+    ({"questions": ["x"], "ranking": "words", "texts": ["y"]}, 422),
+    ({"queries": [[1.0] * 32], "checkpoint_id": "fake", "ranking": "reader"}, 422),
     ({"questions": ["x"], "min_seq": 2**63}, 400),
 ]
 

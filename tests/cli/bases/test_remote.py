@@ -17,9 +17,11 @@ from colmlm.api.client.client import Client
 from colmlm.api.client.connection import Connection, Patience
 from colmlm.api.client.errors import ServerUnreachable, TokenRefused
 from colmlm.api.nouns.generation import GenerationRequest
+from colmlm.api.wire.requests import MAX_QUERIES
 from colmlm.api.wire.vectors import MAX_VECTORS
 from colmlm.cli.bases.remote import OutputsElsewhere
 from colmlm.cli.composition.generator import StoringGenerator
+from colmlm.kb.answers.ranked import RankedLookups
 from colmlm.kb.errors import InvalidQuery, InvalidSplice, KBError, KeysetMismatch, NoSuchChange
 from colmlm.kb.evidence.records import NewOutput, Splice
 from colmlm.kb.service import KnowledgeBase
@@ -28,6 +30,7 @@ from colmlm.model.lm.checkpoint import Checkpoint
 from tests.api.conftest import CAPITAL
 from tests.api.tiny_server import TinyServer, eager_checkpoint, tiny_server
 from tests.cli.conftest import invoke
+from tests.fakes import NearReader
 
 HASTY = Patience(attempts=3, first_wait=0.0, connect_seconds=1.0, answer_seconds=5.0)
 WHO = {"actor": "tester", "reason": "wrong"}
@@ -84,6 +87,35 @@ def test_what_is_decoded_here_is_stored_there_as_if_decoded_there(tiny: TinyServ
     *items, streamed = here.stream(request)
     assert "".join(item for item in items if isinstance(item, str)) == told.output
     assert streamed == replace(told, generation_id=streamed.generation_id, at=streamed.at)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("ranking", ["words", "reader"])
+def test_texts_beside_queries_are_ranked_there(tiny: TinyServer, remote: Client, ranking: str) -> None:
+    of, asked = tiny.checkpoint.checkpoint_id, queries(tiny, MAX_QUERIES + 1)
+    texts = [CAPITAL, "Which lake lies highest? Its great lake is", *["Unheard of?"] * (MAX_QUERIES - 1)]
+    there = remote.lookups.find(asked, checkpoint_id=of, ranking=ranking, texts=texts, threshold=-1.0)
+    here = RankedLookups(tiny.kb, NearReader)
+    assert there == here.find(asked, checkpoint_id=of, ranking=ranking, texts=texts, threshold=-1.0)
+    assert there[0].hits[0].value == "Lima" and there[1].hits[0].value == "Titicaca"
+    with pytest.raises(InvalidQuery, match="a text for each query"):
+        remote.lookups.find(asked[:2], checkpoint_id=of, ranking=ranking, texts=texts[:1])
+    with Client.open(tiny.address, tiny.keys["operator"]) as of_an_operator:
+        past = of_an_operator.lookups.as_of(tiny.kb.log.head_seq())
+        with pytest.raises(InvalidQuery, match="by key alone"):
+            past.find(asked[:1], checkpoint_id=of, ranking=ranking, texts=texts[:1])
+        assert of_an_operator.lookups.ask(CAPITAL, ranking="reader").hits[0].value == "Lima"
+
+
+def test_a_decoder_here_can_have_the_reader_there(tiny: TinyServer, remote: Client) -> None:
+    request = GenerationRequest(
+        prompt=f"Question: {CAPITAL} Answer:", mode="forced", max_tokens=4, ranking="reader"
+    )
+    here = StoringGenerator(tiny.checkpoint, OutputsElsewhere(remote), remote.lookups)
+    there, told = tiny.generator.generate(request), here.generate(request)
+    stored = tiny.kb.outputs.trace(told.generation_id)
+    assert stored.ranking == told.ranking == there.ranking == "reader"
+    assert stored.output == there.output and stored.output.startswith(" Lima")
+    assert stored.splices == there.splices and stored.splices[0].score <= 1  # type: ignore[operator]
 
 
 def test_its_refusals_are_those_of_the_base(tiny: TinyServer, remote: Client) -> None:

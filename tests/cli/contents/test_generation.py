@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from colmlm.kb.answers.records import NOTHING
 from tests.cli.conftest import QUESTIONS, Run
 
@@ -77,6 +79,25 @@ def test_what_the_model_says_uncited_is_called_so(run: Run, keyed: list[int]) ->
 def test_a_text_can_be_told_to_abstain(run: Run, keyed: list[int]) -> None:
     words = ("generate", "Peru is", "--mode", "forced", "--threshold", 1, "--on-miss", "abstain")
     assert run(*words).code == 3
+
+
+def test_facts_are_found_by_what_is_asked_for_or_by_the_setting(
+    run: Run, keyed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("generate", PROMPT, "--mode", "forced", "--max-tokens", 2, "--json")
+    read = run(*words, "--ranking", "reader").json
+    assert read["ranking"] == "reader" and read["splices"][0]["value"] == "Lima"
+    assert 0.5 < read["splices"][0]["score"] <= 1
+    assert run(*words, "--threshold", -1).json["ranking"] == "key"
+    monkeypatch.setenv("COLMLM_RANKING", "words")
+    assert run(*words, "--threshold", -1).json["ranking"] == "words"
+    assert run(*words, "--as-of", read["seq"], "--threshold", -1).json["ranking"] == "key"
+    assert [one["ranking"] for one in run("trace", "outputs", "--json").json["outputs"]][-1] == "reader"
+    assert "ranking reader" in run("trace", "output", read["generation_id"]).out
+    past = run(*words, "--as-of", read["seq"], "--ranking", "reader")
+    assert past.code == 2 and "by key alone" in past.err
+    monkeypatch.setenv("COLMLM_RANKING", "guess")
+    assert "COLMLM_RANKING" in run(*words).err
 
 
 def test_without_lookups_nothing_is_cited(run: Run, keyed: list[int]) -> None:

@@ -12,11 +12,9 @@ from tests.fakes import FakeEncoder, activated
 QUESTIONS = ("Who wrote Emma?", "Who wrote Persuasion?")
 
 
-def stored(kb: KnowledgeBase, encoder: FakeEncoder, query: bytes | None) -> int:
-    splice = Splice(0, 0, "no_match", score=0.1, query=query)
-    return kb.outputs.record(
-        NewOutput("Who?", "", encoder.checkpoint.checkpoint_id, "auto", kb.log.head_seq(), (splice,))
-    )
+def stored(kb: KnowledgeBase, encoder: FakeEncoder, query: bytes | None, ranking: str = "key") -> int:
+    splice, of = Splice(0, 0, "no_match", score=0.1, query=query), encoder.checkpoint.checkpoint_id
+    return kb.outputs.record(NewOutput("Who?", "", of, "auto", kb.log.head_seq(), (splice,), ranking=ranking))
 
 
 def test_neighbours_are_those_of_the_query_that_was_kept(kb: KnowledgeBase, encoder: FakeEncoder) -> None:
@@ -42,6 +40,18 @@ def test_lookup_without_a_query_has_none(kb: KnowledgeBase, encoder: FakeEncoder
     assert kb.outputs.neighbours(output, 0) is None
     assert kb.outputs.neighbours(output, 1) is None
     assert kb.outputs.neighbours(output + 1, 0) is None
+
+
+@pytest.mark.parametrize("ranking", ["words", "reader"])
+def test_lookup_that_was_not_ranked_by_key_has_none(
+    kb: KnowledgeBase, encoder: FakeEncoder, ranking: str
+) -> None:
+    kb.facts.add(QUESTIONS[0], "Jane Austen", actor="tester", reason="a fact")
+    kb.keysets.rekey(encoder)
+    query = encoder.encode_questions([QUESTIONS[0]]).astype("<f2").tobytes()
+    output = stored(kb, encoder, query, ranking)
+    assert kb.outputs.neighbours(output, 0) is None
+    assert kb.outputs.trace(output).ranking == kb.outputs.find()[0].ranking == ranking
 
 
 def test_query_of_another_checkpoint_is_refused(kb: KnowledgeBase, encoder: FakeEncoder) -> None:

@@ -178,6 +178,17 @@ def test_questions_that_were_read_are_not_asked_again_by_key(peru: KnowledgeBase
     assert plan.collateral.generations == 3 and plan.before["stored_query"].probes == 1
 
 
+def test_stored_queries_whose_facts_were_not_found_by_key_are_not_asked_again(
+    peru: KnowledgeBase, encoder: FakeEncoder
+):
+    asked = encoder.encode_questions([CAPITAL]).astype("<f2").tobytes()
+    hit = Splice(0, 4, "hit", fact_id(peru, "Lima"), 1, 0.9, asked)
+    for ranking in ("words", "reader"):
+        peru.outputs.record(NewOutput("P", "Lima", "fake", "auto", peru.log.head_seq(), (hit,), ranking=ranking))
+    plan = Forgetting(peru).plan(Selector(text="Lima"), **WHO)
+    assert plan.collateral.generations == 2 and set(plan.before) == {"key"}
+
+
 def test_equivalents_left_alone_are_reported_as_leaks_of_the_value(demo: tuple[KnowledgeBase, WordEncoder]):
     kb, encoder = demo
     forgetting = Forgetting(kb, encoder)

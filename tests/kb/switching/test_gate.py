@@ -43,14 +43,10 @@ def criterion(report: GateReport, name: str) -> Criterion:
     return found
 
 
-def record(kb: KnowledgeBase, encoder: FakeEncoder, question: str, value: str) -> None:
-    prompt = f"Question: {question} Answer:"
+def record(kb: KnowledgeBase, encoder: FakeEncoder, question: str, value: str, ranking: str = "key") -> None:
+    prompt, of = f"Question: {question} Answer:", encoder.checkpoint.checkpoint_id
     splice = Splice(1, 1 + len(value), "hit", fact_id(kb, value), 1, 1.0)
-    kb.outputs.record(
-        NewOutput(
-            prompt, f" {value}.", encoder.checkpoint.checkpoint_id, "auto", kb.log.head_seq(), (splice,)
-        )
-    )
+    kb.outputs.record(NewOutput(prompt, f" {value}.", of, "auto", kb.log.head_seq(), (splice,), ranking=ranking))
 
 
 @pytest.fixture
@@ -64,6 +60,8 @@ def two(kb: KnowledgeBase, encoder: FakeEncoder) -> tuple[KeysetRecord, KeysetRe
 
 def test_a_sound_keyset_passes_and_its_figures_are_stored(kb: KnowledgeBase, encoder: FakeEncoder, two):
     record(kb, encoder, RIVER, "Amazon")
+    for ranking in ("words", "reader"):  # no keyset has to find by key what was found otherwise
+        record(kb, encoder, RIVER, "Amazon", ranking)
     heard: list[tuple[int, int]] = []
     report = kb.keysets.check(
         two[1].keyset_id,

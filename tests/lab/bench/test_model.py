@@ -96,6 +96,21 @@ def test_both_ways_of_decoding_say_the_same(eager: Checkpoint):
     assert [len(row) for row in ours] == [20, 20, 20] and ours == theirs
 
 
+def test_decoding_is_timed_by_each_ranking(eager_path: Path):
+    words = ("bench", "decode", "--tokens", 2, "--rounds", 1, "--checkpoint", eager_path)
+    ran = invoke(*words, "--ranking", "key,words,reader", "--json")
+    assert ran.code == 0, ran.err
+    costs = ran.json["rankings"]
+    assert list(costs) == ["key", "words", "reader"]
+    assert all(cost["tokens_per_s"] > 0 and cost["lookups"] > 0 for cost in costs.values())
+    assert all(
+        cost["tokens_per_s"] == pytest.approx(cost["tokens"] / cost["alone"]["median"])
+        for cost in costs.values()
+    )
+    refused = invoke(*words, "--ranking", "guess")
+    assert refused.code == 2 and "none of key, words, reader" in refused.err
+
+
 def test_a_replay_decodes_the_same_and_asks_nobody(eager: Checkpoint):
     from colmlm.lab.bench.decode import _Recorded
     from colmlm.model.decoding.config import DecodeConfig

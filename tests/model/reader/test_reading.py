@@ -58,6 +58,21 @@ def test_a_passage_is_read_alone_as_beside_others(reader: ExtractiveReader) -> N
     assert reader.read("when was it?", []) == []
 
 
+def test_questions_are_read_together_as_alone(reader: ExtractiveReader) -> None:
+    asked = [
+        ("when was it?", [Passage("Peru", TEXT), Passage("", "Lima.")]),
+        ("who?", []),
+        ("", [Passage("", TEXT)]),
+    ]
+    together = reader.read_all(asked * 30)  # more than are read in one forward
+    assert [len(one) for one in together] == [2, 0, 1] * 30
+    for (question, windows), readings in zip(asked * 30, together, strict=True):
+        for alone, beside in zip(reader.read(question, windows), readings, strict=True):
+            assert [span[:2] for span in alone.spans[:3]] == [span[:2] for span in beside.spans[:3]]
+            assert alone.none == pytest.approx(beside.none, abs=1e-4)
+    assert reader.read_all([]) == []
+
+
 def test_what_has_no_words_has_no_spans_and_no_margin(reader: ExtractiveReader) -> None:
     (reading,) = reader.read("", [Passage("Peru", " \n")])
     assert reading.spans == () and reading.margin == float("-inf")

@@ -1,0 +1,154 @@
+"""Ranked lookups: a decoder's queries with texts beside them, by key alone, by key and words, or read by the reader.
+
+- "key" is `Lookups.find`, as in the paper.
+- "words" finds sentences by both, as answers are found, and takes the best fact in them: by its cosine, and by how near
+  its sentence comes to the best one by its words. The keyset's threshold holds for the sum.
+- "reader" has these sentences read. The fact under the best place is found, if most of the place is that fact; over a
+  deleted one nothing is. The score is a probability, and the reader's threshold holds for it.
+
+Of "words" the SELECT of `find` is the last that is done; of "reader" the texts are read again once they were read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Unpack
+
+import numpy.typing as npt
+
+from colmlm.kb.answers.answering import ATTEMPTS, WINDOWS
+from colmlm.kb.answers.candidates import BY_KEY, WEIGHT_OF_WORDS, CandidateSentence, candidates, keys_of
+from colmlm.kb.answers.places import ReadPlace, best_first, passages, places_in, weigh
+from colmlm.kb.answers.reading import JudgedReader
+from colmlm.kb.answers.windows import FactInWindow, SaidWindow, windows
+from colmlm.kb.errors import InvalidQuery
+from colmlm.kb.log import audit
+from colmlm.kb.lookup.options import KEY, RANKINGS, READER, LookupOptions, Wanted
+from colmlm.kb.lookup.records import Hit, Lookup
+from colmlm.kb.lookup.searchable import SearchableStore
+
+NEITHER = (
+    0.75  # of the best sentence's BM25: as many words make a fact neither nearer than its cosine nor farther
+)
+MOSTLY = 0.5  # of the characters of a place, which its fact says at least
+
+Found = Sequence[CandidateSentence]
+
+
+@dataclass(frozen=True, slots=True)
+class RankedLookups:
+    """Lookups of now by any ranking; a decoder's port. `reader` is called where one has to read, and may raise."""
+
+    kb: SearchableStore
+    reader: Callable[[], JudgedReader]
+
+    def find(
+        self, queries_BD: npt.NDArray[Any], *, checkpoint_id: str, **options: Unpack[LookupOptions]
+    ) -> list[Lookup]:
+        """Finds the best live facts of each query [B, d], by key as many as wanted, else one.
+
+        It raises what `Lookups.find` does, and `InvalidQuery` for another ranking, or too few texts.
+        """
+        ranking, texts = options.get("ranking", KEY), options.get("texts", ())
+        if ranking == KEY:
+            return self.kb.lookups.find(queries_BD, checkpoint_id=checkpoint_id, **options)
+        wanted = Wanted(options.get("k", 1), options.get("threshold"), options.get("min_seq"))
+        _check(ranking, texts, wanted, len(queries_BD))
+        if wanted.min_seq is not None:
+            self.kb.searcher.await_change(wanted.min_seq)
+        seq = self.kb.lookups.catch_up()
+        near = self.kb.lookups.nearest(queries_BD, checkpoint_id=checkpoint_id, k=BY_KEY)
+        with self.kb.sessions() as session:
+            found = [
+                candidates(session, self.kb.words, text, one.hits, one.tombstone)[:WINDOWS]
+                for text, one in zip(texts, near, strict=True)
+            ]
+            ids = sorted({one.sentence_id for row in found for one in row})
+            keys = {} if ranking == READER else keys_of(session, ids)
+        if ranking == READER:
+            return self._read(texts, found, wanted.threshold)
+        return self.kb.searcher.among(
+            queries_BD,
+            [_added(row, keys) for row in found],
+            checkpoint_id=checkpoint_id,
+            threshold=wanted.threshold,
+            seq=seq,
+        )
+
+    def _read(self, texts: Sequence[str], found: Sequence[Found], threshold: float | None) -> list[Lookup]:
+        reader, ids = self.reader(), sorted({one.sentence_id for row in found for one in row})
+        least = reader.confidence.threshold if threshold is None else threshold
+        with self.kb.sessions() as session:
+            now = windows(session, ids)
+        for _ in range(ATTEMPTS):
+            read = now
+            there = [[one for one in row if one.sentence_id in read] for row in found]
+            places = _places(reader, texts, there, read)
+            with self.kb.sessions() as session:
+                seq = audit.head_seq(session)
+                now = windows(session, ids)
+            if now == read:
+                break
+        else:
+            raise InvalidQuery("the texts near it are changed all the time; ask again")
+        scores = [
+            reader.confidence.of(weigh(*both)) if both[1] else 0.0 for both in zip(texts, places, strict=True)
+        ]
+        decided = [_decided(*one, least, seq) for one in zip(places, scores, strict=True)]
+        self.kb.searcher.observer.looked_up(decided)
+        return decided
+
+
+def _check(ranking: str, texts: Sequence[str], wanted: Wanted, number: int) -> None:
+    if ranking not in RANKINGS:
+        raise InvalidQuery(f"the ranking {ranking!r} is none of {', '.join(RANKINGS)}")
+    if len(texts) != number:
+        raise InvalidQuery(f"the ranking {ranking!r} needs a text for each query: {len(texts)} for {number}")
+    if wanted.k != 1:
+        raise InvalidQuery(f"the ranking {ranking!r} gives one fact, and k is {wanted.k}; leave k out")
+
+
+def _added(found: Found, keys: Mapping[int, Sequence[int]]) -> dict[int, float]:
+    """Gives what the keys in these sentences get for the sentence's words; nothing where none has one of the text's."""
+    is_heard = any(one.words for one in found)
+    return {
+        key_id: WEIGHT_OF_WORDS * (one.words - NEITHER) if is_heard else 0.0
+        for one in found
+        for key_id in keys.get(one.sentence_id, ())
+    }
+
+
+def _places(
+    reader: JudgedReader, texts: Sequence[str], found: Sequence[Found], read: Mapping[int, SaidWindow]
+) -> list[list[ReadPlace]]:
+    asked = [(text, passages(row, read)) for text, row in zip(texts, found, strict=True)]
+    return [
+        best_first([one for one in places_in(row, read, readings) if one.facts], reader.confidence.search)
+        for row, readings in zip(found, reader.read_all(asked), strict=True)
+    ]
+
+
+def _decided(places: Sequence[ReadPlace], score: float, threshold: float, seq: int) -> Lookup:
+    """Decides on the best of the places: on its fact, on a deleted one, or on none."""
+    if not places:
+        return Lookup((), None, threshold, seq)
+    dead = next((fact.fact_id for fact in places[0].facts if fact.version is None), None)
+    if dead is not None:
+        return Lookup((), None, threshold, seq, dead if score >= threshold else None)
+    fact = _said(places[0])
+    if fact is None:
+        return Lookup((), None, threshold, seq)
+    said = fact.said
+    hit = Hit(said.fact_id, said.version, said.value, score, None)
+    return Lookup((hit,) if score >= threshold else (), score, threshold, seq)
+
+
+def _said(place: ReadPlace) -> FactInWindow | None:
+    """Gives the fact that says most of a place; None where none says enough of it."""
+
+    def shared(fact: FactInWindow) -> int:
+        return min(place.end, fact.end) - max(place.start, fact.start)
+
+    best = max(place.facts, key=lambda fact: (shared(fact), fact.start - fact.end, -fact.fact_id))
+    return best if shared(best) >= MOSTLY * (place.end - place.start) else None

@@ -1,0 +1,36 @@
+"""The text of a lookup: what the words of sentences are compared with, and what a reader is asked.
+
+The query itself stays the hidden state, which knows all that was written; a text is short, so that its words count.
+"""
+
+from __future__ import annotations
+
+from colmlm.kb.texts.sentences import sentence_ends
+
+QUESTION, ANSWER = "Question:", "Answer:"
+FEWEST_WORDS = 5  # of a sentence that is asked without the one before it
+MOST_CHARACTERS = 2_000
+
+
+def asked_text(prompt: str, said: str) -> str:
+    """Gives the text of a lookup behind `prompt` and what was `said` since.
+
+    That is the question, where the prompt ends in "Answer:", with what the answer's first sentence says so far; else
+    the sentence that is being written, with the one before it where it has few words yet.
+    """
+    asked = prompt.rstrip()
+    if not asked.endswith(ANSWER):
+        return _being_written(f"{prompt}{said}")
+    if len(sentence_ends(said)) > 1:
+        return _being_written(said)
+    question = asked.removesuffix(ANSWER).rpartition(QUESTION)[2].strip()
+    return f"{question} {said.lstrip()}".strip()[-MOST_CHARACTERS:]
+
+
+def _being_written(text: str) -> str:
+    text = text[-2 * MOST_CHARACTERS :]
+    begins = [0, *sentence_ends(text)[:-1]]
+    last = text[begins[-1] :]
+    if len(last.split()) < FEWEST_WORDS and len(begins) > 1:
+        last = text[begins[-2] :]
+    return last.strip()[-MOST_CHARACTERS:]
