@@ -66,6 +66,10 @@ def documents(
     ablations: Annotated[
         bool, typer.Option("--ablations", help="Also measure the other rankings, and answers of any span.")
     ] = False,
+    decoded: Annotated[
+        bool,
+        typer.Option("--decoded", help="Also ask the decoder, by each ranking of its lookups."),
+    ] = False,
     no_baselines: Annotated[
         bool, typer.Option("--no-baselines", help="Only the product, without baselines.")
     ] = False,
@@ -103,6 +107,8 @@ def documents(
     Facts are marked as `colmlm corpus add` does, and keyed, in a knowledge base of its own. Right is an answer that
     equals or holds a gold one; near, one that a gold one holds. Intervals are of 95 %.
     """
+    if decoded and keys == NO_KEYS:
+        raise typer.BadParameter("the decoder's lookups need keys; leave --keys out.", param_hint="--decoded")
     parts, threshold = ranking_of(ranking, keys, mode), spans_of(spans)
     texts = draw(squad, number, questions, unanswerable, seed)
     if not texts.questions:
@@ -116,6 +122,8 @@ def documents(
         found = report(asked, absent, least, seed) | coverage(texts, documents)
         if ablations:
             found["ablations"] = asking.ablations()
+        if decoded:
+            found["decoded"] = asking.decoded()
         found["baselines"] = (
             {} if no_baselines else asking.baselines(asked, least, generated, generators or ())
         )
@@ -157,6 +165,7 @@ def _show(found: Mapping[str, Any]) -> None:
     names = (*NAMES, "false_alarm")
     ways = {"colmlm": found, **found["baselines"]}
     ways |= {f"ablation: {name}": of for name, of in found.get("ablations", {}).items()}
+    ways |= {f"decoder by {name}": of for name, of in found.get("decoded", {}).items()}
     rows = [(who, *(f"{of[name]:.3f}" for name in names)) for who, of in ways.items()]
     rows += [
         (f"{who}, {about}", *(f"{of[key][name]:.3f}" for name in names))

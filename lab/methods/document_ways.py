@@ -12,8 +12,10 @@ from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.output import progress
 from colmlm.kb.answers.answering import Answering
 from colmlm.kb.answers.records import Answer
+from colmlm.kb.lookup.options import RANKINGS as DECODED_BY
 from colmlm.lab.methods.ablations import KEY, RANKINGS, READER, WHOLE, Ablations, named
 from colmlm.lab.methods.answer_shares import answered, answering_as_many, report
+from colmlm.lab.methods.decoded_answers import Decoding
 from colmlm.lab.methods.raw_documents import RawAnswer, RawTexts, ask_all
 from colmlm.lab.methods.reading_baseline import BM25Reading
 
@@ -47,6 +49,18 @@ class Asking:
         threshold = self.answers.reader.confidence.threshold if READER in name or name == "any span" else None
         asked, absent = self.all(name, ask)
         return untimed(report(asked, absent, -float("inf") if threshold is None else threshold, self.seed))
+
+    def decoded(self) -> dict[str, Any]:
+        """Measures what the decoder splices first, by each ranking of its lookups at that one's own threshold."""
+        decoding = Decoding(self.runtime)
+        return {
+            name: report(
+                *self.all(f"decoder by {name}", partial(decoding.ask, ranking=name)),
+                decoding.threshold(name),
+                self.seed,
+            )
+            for name in DECODED_BY
+        }
 
     def baselines(
         self, ours: Sequence[RawAnswer], threshold: float, generated: int, generators: Sequence[Path]

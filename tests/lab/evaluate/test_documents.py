@@ -90,7 +90,9 @@ def test_parts_are_left_out_on_the_same_base_and_right_against_wrong_is_drawn(
     ask: Any, tmp_path: Path
 ) -> None:
     plot = tmp_path / "curve.png"
-    told = ask("--ablations", "--generated", 0, "--plot", plot).json
+    told = ask("--ablations", "--decoded", "--generated", 0, "--plot", plot).json
+    assert list(told["decoded"]) == ["key", "words", "reader"]
+    assert all(of["questions"] == told["questions"] for of in told["decoded"].values())
     assert set(told["ablations"]) == {*map(named, RANKINGS), "any span"}
     assert told["ablations"][named(WHOLE)]["no_threshold"] == told["no_threshold"]
     assert (
