@@ -30,13 +30,17 @@ SELECT s.fact_id, s.id FROM sentence s WHERE s.fact_id = ANY(:ids)
 """)
 
 _KEYS = text("""
-SELECT s.id AS sentence_id, k.id AS key_id
-FROM sentence s
-JOIN fact f ON f.id = s.fact_id
-    OR (f.document_id = s.document_id AND s.span_start <= f.span_start AND f.span_start < s.span_end)
-JOIN fact_key k ON k.fact_id = f.id
+SELECT held.sentence_id, k.id AS key_id
+FROM (
+    SELECT s.id AS sentence_id, f.id AS fact_id
+    FROM sentence s JOIN fact f
+      ON f.document_id = s.document_id AND s.span_start <= f.span_start AND f.span_start < s.span_end
+    WHERE s.id = ANY(:ids)
+    UNION ALL
+    SELECT s.id, s.fact_id FROM sentence s WHERE s.id = ANY(:ids) AND s.fact_id IS NOT NULL
+) AS held
+JOIN fact_key k ON k.fact_id = held.fact_id
 JOIN keyset active ON active.id = k.keyset_id AND active.state = 'active'
-WHERE s.id = ANY(:ids)
 """)
 
 
