@@ -69,7 +69,9 @@ def show_output(trace: OutputTrace) -> None:
     source of each splice.
     """
     made = f"checkpoint {trace.checkpoint_id}" if trace.checkpoint_id else "no checkpoint"
-    say(f"output {trace.generation_id}, mode {trace.mode}, ranking {trace.ranking}, {made}, {trace.at:%Y-%m-%d %H:%M}")
+    say(
+        f"output {trace.generation_id}, mode {trace.mode}, ranking {trace.ranking}, {made}, {trace.at:%Y-%m-%d %H:%M}"
+    )
     say(f"prompt: {trace.prompt}")
     say(f"output: {marked(trace)}")
     if trace.quotes is not None:

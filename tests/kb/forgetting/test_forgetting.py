@@ -184,7 +184,9 @@ def test_stored_queries_whose_facts_were_not_found_by_key_are_not_asked_again(
     asked = encoder.encode_questions([CAPITAL]).astype("<f2").tobytes()
     hit = Splice(0, 4, "hit", fact_id(peru, "Lima"), 1, 0.9, asked)
     for ranking in ("words", "reader"):
-        peru.outputs.record(NewOutput("P", "Lima", "fake", "auto", peru.log.head_seq(), (hit,), ranking=ranking))
+        peru.outputs.record(
+            NewOutput("P", "Lima", "fake", "auto", peru.log.head_seq(), (hit,), ranking=ranking)
+        )
     plan = Forgetting(peru).plan(Selector(text="Lima"), **WHO)
     assert plan.collateral.generations == 2 and set(plan.before) == {"key"}
 

@@ -46,7 +46,9 @@ def criterion(report: GateReport, name: str) -> Criterion:
 def record(kb: KnowledgeBase, encoder: FakeEncoder, question: str, value: str, ranking: str = "key") -> None:
     prompt, of = f"Question: {question} Answer:", encoder.checkpoint.checkpoint_id
     splice = Splice(1, 1 + len(value), "hit", fact_id(kb, value), 1, 1.0)
-    kb.outputs.record(NewOutput(prompt, f" {value}.", of, "auto", kb.log.head_seq(), (splice,), ranking=ranking))
+    kb.outputs.record(
+        NewOutput(prompt, f" {value}.", of, "auto", kb.log.head_seq(), (splice,), ranking=ranking)
+    )
 
 
 @pytest.fixture
