@@ -4,7 +4,7 @@
 - "words" finds sentences by both, as answers are found, and takes the best fact in them: by its cosine, and by how near
   its sentence comes to the best one by its words. The keyset's threshold holds for the sum.
 - "reader" has these sentences read. The fact under the best place is found, if most of the place is that fact; over a
-  deleted one nothing is. The score is a probability, and the reader's threshold holds for it.
+  deleted one nothing is. The score is a probability, and the threshold of answers holds for it.
 
 Of "words" the SELECT of `find` is the last that is done; of "reader" the texts are read again once they were read.
 """
@@ -18,6 +18,7 @@ from typing import Any, Unpack
 import numpy.typing as npt
 
 from colmlm.kb.answers.answering import ATTEMPTS, WINDOWS
+from colmlm.kb.answers.calibrations import confidence_here
 from colmlm.kb.answers.candidates import BY_KEY, WEIGHT_OF_WORDS, CandidateSentence, candidates, keys_of
 from colmlm.kb.answers.places import ReadPlace, best_first, passages, places_in, weigh
 from colmlm.kb.answers.reading import JudgedReader
@@ -78,7 +79,6 @@ class RankedLookups:
 
     def _read(self, texts: Sequence[str], found: Sequence[Found], threshold: float | None) -> list[Lookup]:
         reader, ids = self.reader(), sorted({one.sentence_id for row in found for one in row})
-        least = reader.confidence.threshold if threshold is None else threshold
         with self.kb.sessions() as session:
             now = windows(session, ids)
         for _ in range(ATTEMPTS):
@@ -87,6 +87,7 @@ class RankedLookups:
             places = _places(reader, texts, there, read)
             with self.kb.sessions() as session:
                 seq = audit.head_seq(session)
+                least = confidence_here(session, reader).threshold if threshold is None else threshold
                 now = windows(session, ids)
             if now == read:
                 break
