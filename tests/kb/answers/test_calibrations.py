@@ -8,6 +8,7 @@ import pytest
 
 from colmlm.kb.answers.answering import Answering
 from colmlm.kb.answers.calibrations import KIND, AnswerCalibrations
+from colmlm.kb.answers.ranked import RankedLookups
 from colmlm.kb.answers.records import AnswerShares, AnswerThreshold, MeasuredAnswers
 from colmlm.kb.lookup.questions import Questions
 from colmlm.kb.service import KnowledgeBase
@@ -49,6 +50,18 @@ def test_answers_need_the_calibrated_score_from_its_commit_on(
     assert answers.ask(CAPITAL).abstained and answers.ask(CAPITAL).threshold == 0.9999
     assert answers.ask(CAPITAL, threshold=0.5).answer == "Lima", "unless another is asked for"
     assert store(calibrations, 0.25).threshold == answers.ask(CAPITAL).threshold == 0.25, "the newest counts"
+
+
+def test_what_a_decoder_has_read_for_it_needs_the_calibrated_score_too(
+    calibrations: AnswerCalibrations, kb: KnowledgeBase
+) -> None:
+    store(calibrations, 0.9999)
+    encoder, ranked = WordEncoder(), RankedLookups(kb, NearReader)
+    asked = {"checkpoint_id": encoder.checkpoint.checkpoint_id, "ranking": "reader", "texts": [CAPITAL]}
+    (found,) = ranked.find(encoder.encode_questions([CAPITAL]), **asked)
+    assert not found.hits and found.threshold == 0.9999
+    (found,) = ranked.find(encoder.encode_questions([CAPITAL]), threshold=0.5, **asked)
+    assert [hit.value for hit in found.hits] == ["Lima"]
 
 
 def test_a_calibration_is_kept_whole_and_logged(calibrations: AnswerCalibrations, kb: KnowledgeBase) -> None:
