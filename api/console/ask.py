@@ -26,7 +26,7 @@ from colmlm.kb.errors import KBError, KeysetMismatch, NoActiveKeyset
 from colmlm.kb.evidence.records import OutputTrace, TracedSplice
 from colmlm.kb.evidence.shown import Shown
 from colmlm.kb.facts.records import FactRecord
-from colmlm.kb.lookup.options import KEY, RANKINGS
+from colmlm.kb.lookup.options import RANKINGS
 from colmlm.kb.lookup.records import Hit
 from colmlm.kb.tables import answer_modes
 
@@ -191,10 +191,6 @@ def _nearest(
         hits = ports.kb.outputs.neighbours(trace.generation_id, splice.ordinal, NEAREST)
     except (KeysetMismatch, NoActiveKeyset):
         return "The keyset that this output looked facts up in is not active, so its neighbours cannot be asked for."
-    if trace.ranking != KEY:
-        return (
-            f"Facts were found by more than their keys ({trace.ranking}), so nearness by key did not decide."
-        )
     if hits is None:
         return "This output was stored without its query, so its neighbours cannot be asked for."
     others = [hit for hit in hits if hit.fact_id != splice.fact_id][: NEAREST - 1]

@@ -12,6 +12,7 @@ from colmlm.kb.answers.records import NEAREST, Answer, AnsweredQuestion
 from colmlm.kb.evidence import attribution
 from colmlm.kb.evidence.records import NewOutput, QuotedStretch, Splice
 from colmlm.kb.log import audit
+from colmlm.kb.lookup.options import KEY, READER
 from colmlm.kb.store.contention import tried_again
 from colmlm.kb.store.store import Store
 from colmlm.kb.tables import GenerationRow
@@ -77,6 +78,7 @@ def output_of(asked: AnsweredQuestion, mode: str) -> NewOutput:
         mode=mode,
         seq=answer.seq,
         splices=_splices(asked),
+        ranking=READER if mode == "read" else KEY,
         quotes=QuotedStretch(source.document_id, source.start, source.end) if source else None,
     )
 

@@ -5,20 +5,18 @@ from __future__ import annotations
 from sqlalchemy import select
 
 from colmlm.kb.keys import keysets
-from colmlm.kb.lookup.options import KEY
 from colmlm.kb.lookup.records import Hit
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.tables import AttributionRow, GenerationRow
 
 
 def neighbours_of(store: SearchableStore, generation_id: int, ordinal: int, k: int) -> list[Hit] | None:
-    """Looks up the stored query of an output again, if it was ranked by key; see `Outputs.neighbours`."""
+    """Looks up the stored query of an output again by key, whatever it was ranked by; see `Outputs.neighbours`."""
     with store.sessions() as session:
         asked = session.execute(
             select(AttributionRow.query, GenerationRow.checkpoint_id)
             .join(GenerationRow, GenerationRow.id == AttributionRow.generation_id)
             .where(AttributionRow.generation_id == generation_id, AttributionRow.ordinal == ordinal)
-            .where(GenerationRow.ranking == KEY)
         ).one_or_none()
     if asked is None or asked.query is None:
         return None

@@ -94,7 +94,7 @@ class Outputs:
     def neighbours(self, generation_id: int, ordinal: int, k: int = 5) -> list[Hit] | None:
         """Finds the k live facts that are nearest now to the query of lookup `ordinal` of an output, at any score.
 
-        Gives None where no query was stored, or where facts were found by more than their keys. Raises
-        `KeysetMismatch` where the keyset of the output's checkpoint is not active.
+        Gives None where no query was stored. Raises `KeysetMismatch` where the keyset of the output's checkpoint is
+        not active.
         """
         return neighbours_of(self.store, generation_id, ordinal, k)

@@ -125,7 +125,6 @@ def _stored_queries(
             AttributionRow.fact_id == func.any(list(fact_ids)),
             AttributionRow.query.is_not(None),
             GenerationRow.checkpoint_id == keyset.checkpoint_id,
-            GenerationRow.mode != "read",
             GenerationRow.ranking == KEY,
         )
         .order_by(AttributionRow.generation_id.desc(), AttributionRow.ordinal)

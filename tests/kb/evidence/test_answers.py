@@ -108,6 +108,7 @@ def test_what_is_not_said_is_stored_with_its_question(canteen: KnowledgeBase):
     assert (trace.prompt, trace.output, trace.abstained, trace.quotes) == (OPENED, "", True, None)
     assert [(one.outcome, one.score) for one in trace.splices] == [("no_match", found.score)]
     assert canteen.outputs.neighbours(trace.generation_id, 0), "by the question's query"
+    assert trace.ranking == "reader"
     canteen.facts.delete([fact_id(canteen, "May 1987")], **WHO)
     withheld = answered(canteen, "May 1987")
     assert withheld.withheld

@@ -172,8 +172,10 @@ def test_stored_queries_of_outputs_are_asked_again(peru: KnowledgeBase, encoder:
 def test_questions_that_were_read_are_not_asked_again_by_key(peru: KnowledgeBase, encoder: FakeEncoder):
     query = encoder.encode_questions(["Unheard of?"]).astype("<f2").tobytes()
     splice = Splice(0, 4, "hit", fact_id(peru, "Lima"), 1, 0.9, query)
-    for mode in ("read", "read", "paper"):
-        peru.outputs.record(NewOutput("Q", "Lima", "fake", mode, peru.log.head_seq(), (splice,)))
+    for mode, ranking in (("read", "reader"), ("read", "reader"), ("paper", "key")):
+        peru.outputs.record(
+            NewOutput("Q", "Lima", "fake", mode, peru.log.head_seq(), (splice,), ranking=ranking)
+        )
     plan = Forgetting(peru).plan(Selector(text="Lima"), **WHO)
     assert plan.collateral.generations == 3 and plan.before["stored_query"].probes == 1
 
