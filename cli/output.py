@@ -144,6 +144,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+def counted_facts(total: int, is_exact: bool) -> str:
+    """Says how many facts there are: "12 facts", "More than 5,000 facts"."""
+    return f"{total:,} fact{'' if total == 1 else 's'}" if is_exact else f"More than {total:,} facts"
+
+
 def these_facts(number: int) -> str:
     """Names so many facts in a question: "this fact", "these 12 facts"."""
     return "this fact" if number == 1 else f"these {number} facts"

@@ -9,8 +9,18 @@ from typing import Unpack
 from colmlm.api.client.api import Api
 from colmlm.api.client.only_there import options, refuse
 from colmlm.api.wire.answers import EditResult
-from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT
-from colmlm.kb.facts.records import FACTS_LISTED, Addition, Edit, FactRecord, FactsSought
+from colmlm.api.wire.pages import CountedPage, cursor, place_in
+from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT, MAX_PAGE
+from colmlm.kb.facts.records import (
+    FACTS_LISTED,
+    Addition,
+    Edit,
+    FactFound,
+    FactPage,
+    FactRecord,
+    FactSearch,
+    FactsSought,
+)
 
 _STATES = {False: "live", True: "deleted", None: "all"}
 
@@ -24,7 +34,27 @@ class RemoteFacts:
     def find(self, **sought: Unpack[FactsSought]) -> list[FactRecord]:
         said = {"limit": FACTS_LISTED, **options(FactsSought, sought)}
         state = _STATES[said.pop("deleted", False)]
-        return self.api.listed("/facts", FactRecord, "facts", state=state, **said)
+        return self.api.listed("/facts", FactRecord, "facts", state=state, literally=True, sort="id", **said)
+
+    def search(self, *, near: str | None = None, **sought: Unpack[FactSearch]) -> FactPage:
+        said = options(FactSearch, sought)
+        limit, after = said.pop("limit", FACTS_LISTED), said.pop("after", 0)
+        said = {**said, "near": near, "sort": said.pop("order", "best")}
+        for name in ("since", "until"):
+            said[name] = said[name].isoformat() if said.get(name) else None
+        facts: list[FactFound] = []
+        while True:
+            page = self.api.get(
+                "/facts",
+                CountedPage[FactFound],
+                **said,
+                cursor=cursor("facts", (after,)) if after else None,
+                limit=min(MAX_PAGE, limit - len(facts)),
+            )
+            facts += page.items
+            after = place_in(page.next)[1] if page.next else None
+            if after is None or len(facts) >= limit:
+                return FactPage(tuple(facts), page.total, page.is_exact, after)
 
     def show(self, fact_id: int) -> FactRecord:
         return self.api.get(f"/facts/{fact_id}", FactRecord)

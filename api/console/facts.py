@@ -3,61 +3,63 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from itertools import islice
 
 from litestar import get, post
-from litestar.response import Redirect
+from litestar.response import Redirect, Stream
 
+from colmlm.api.console.finding import Finding, filters
 from colmlm.api.console.forms import Form, Sent, form_page
-from colmlm.api.console.passages import passage, stretches
+from colmlm.api.console.passages import blocks, excerpts, passage, stretches
 from colmlm.api.console.views import Page, PageRequest, page
-from colmlm.api.door.rights import Right, needs
+from colmlm.api.door.rights import Lane, Right, needs
+from colmlm.api.nouns.fact_table import lines
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.edits import key_at_once
 from colmlm.api.schema.schemas import PathId
-from colmlm.api.schema.shown import require_past, shown_to
+from colmlm.api.schema.shown import shown_to
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT
 from colmlm.kb.errors import KBError
 from colmlm.kb.evidence.records import FactTrace
-from colmlm.kb.facts.records import Edit
+from colmlm.kb.facts.records import Edit, FactRecord
 from colmlm.kb.log.records import ChangeRecord
 
 ON_A_PAGE = 50
-MOST_OF_A_DOCUMENT = 1000
-STATES = {"live": False, "deleted": True, "all": None}
 POLICIES = ("successor", "abstain")
 
 
 @get("/facts", opt=needs(Right.read), sync_to_thread=True)
 def find(ports: FromPorts, request: PageRequest) -> Page:
-    """Show a page of facts that fit every filter."""
+    """Show a page of the facts that are searched for."""
     form = Form.asked(request)
-    state = form.choice("state", list(STATES))
-    found: list[Any] = []
+    found = None
     try:
-        wanted: dict[str, Any] = {
-            "corpus": form.optional("corpus"),
-            "document_id": form.integer("document"),
-            "text": form.optional("text", limit=1000),
-            "after": form.integer("after", low=0) or 0,
-        }
-        form.check()
-        if state != "live":
-            require_past(request)
-        found = ports.kb.facts.find(**wanted, deleted=STATES[state], limit=ON_A_PAGE + 1)
-        found = shown_to(request, ports).facts(found)
+        after = form.integer("after", low=0) or 0
+        found = Finding(ports, request, form).page(after=after, limit=ON_A_PAGE)
     except KBError as error:
         form.refuse(error)
     return form_page(
         request,
         "facts.html",
         form,
-        facts=found[:ON_A_PAGE],
-        more=found[ON_A_PAGE - 1].fact_id if len(found) > ON_A_PAGE else None,
-        state=state,
-        states=list(STATES),
+        found=found,
+        state=form.raw("state", "live"),
+        filters=filters(form),
+        excerpts=excerpts,
+        most=MAX_FACTS_PER_EDIT,
+        has_encoder=ports.encoder is not None,
         corpora=corpus_options(ports),
         done=done(ports, form),
+    )
+
+
+@get("/facts/download", opt=needs(Right.read, Lane.long_reads), sync_to_thread=True)
+def download(ports: FromPorts, request: PageRequest) -> Stream:
+    """Download all facts that are searched for, as CSV."""
+    return Stream(
+        lines(Finding(ports, request, Form.asked(request)).every()),
+        media_type="text/csv; charset=utf-8",
+        headers={"Content-Disposition": 'attachment; filename="facts.csv"'},
     )
 
 
@@ -140,20 +142,22 @@ def document(ports: FromPorts, request: PageRequest, document_id: PathId) -> Pag
     """Show a document as it was ingested, with its facts marked."""
     shown = shown_to(request, ports)
     record, text = shown.document(document_id)
-    facts = shown.facts(ports.kb.facts.find(document_id=document_id, deleted=None, limit=MOST_OF_A_DOCUMENT))
+    facts = shown.facts(ports.kb.facts.every_of(document_id))
+    parts = stretches(text, facts)
+    marked = {part.fact.fact_id for part in parts if part.fact}
     return page(
         request,
         "document.html",
         document=record,
         facts=facts,
-        stretches=stretches(text, facts),
-        most=MOST_OF_A_DOCUMENT,
+        blocks=blocks(parts),
+        overlapping=[fact for fact in facts if fact.fact_id not in marked],
         chosen=Form.asked(request).integer("fact"),
     )
 
 
 HANDLERS = (
-    find, new, insert, read, update, ask_to_delete, ask_to_restore, delete, restore, document,
+    find, download, new, insert, read, update, ask_to_delete, ask_to_restore, delete, restore, document,
 )  # fmt: skip
 
 
@@ -194,9 +198,11 @@ def _former(trace: FactTrace, change: ChangeRecord | None) -> str | None:
 
 
 def _ask(ports: Ports, request: PageRequest, form: Form, verb: str) -> Page:
-    ids = form.ids("fact")[:MAX_FACTS_PER_EDIT]
     shown = shown_to(request, ports)
-    facts = [shown.fact(fact_id) for fact_id in ids]
+    if form.flag("every"):
+        facts: list[FactRecord] = list(islice(Finding(ports, request, form).every(), MAX_FACTS_PER_EDIT))
+    else:
+        facts = [shown.fact(fact_id) for fact_id in form.ids("fact")[:MAX_FACTS_PER_EDIT]]
     return form_page(
         request,
         "fact_edit.html",

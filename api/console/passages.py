@@ -6,9 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from colmlm.kb.evidence.records import OutputTrace, TracedSplice
-from colmlm.kb.facts.records import FactRecord
+from colmlm.kb.facts.records import FactFound, FactRecord, FoundIn
 
 AROUND = 280  # characters of a document before and after a span
+BLOCK = 10_000  # characters of a document that are drawn together
+BEFORE, SHOWN = 80, 240  # characters before the first word that was found, and in all
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,39 @@ def stretches(text: str, facts: Iterable[FactRecord]) -> list[DocumentPart]:
         ]
         at = fact.source.end
     return [*found, DocumentPart(text[at:])]
+
+
+def blocks(parts: Iterable[DocumentPart]) -> list[list[DocumentPart]]:
+    """Groups the parts of a document into blocks that end with a line, so that a browser draws what is in sight."""
+    found: list[list[DocumentPart]] = [[]]
+    length = 0
+    for part in parts:
+        end = part.text.rfind("\n") + 1
+        length += len(part.text)
+        if part.fact is not None or length < BLOCK or not end:
+            found[-1].append(part)
+            continue
+        found[-1].append(DocumentPart(part.text[:end]))
+        found.append([DocumentPart(part.text[end:])])
+        length = len(part.text) - end
+    return found
+
+
+def excerpts(fact: FactFound) -> dict[str, list[tuple[str, bool]]]:
+    """Gives an excerpt of each text that the fact was found in."""
+    return {found.place: _excerpt(found) for found in fact.found}
+
+
+def _excerpt(found: FoundIn) -> list[tuple[str, bool]]:
+    """Cuts a text in which words were found, around the first of them, into pieces with whether they were sought."""
+    marks = found.marks
+    first = max(0, marks[0].start - BEFORE)
+    pieces, at, last = [("…", False)] if first else [], first, min(len(found.said), first + SHOWN)
+    for mark in marks:
+        if mark.end <= last:
+            pieces += [(found.said[at : mark.start], False), (found.said[mark.start : mark.end], True)]
+            at = mark.end
+    return [*pieces, (found.said[at:last], False), *([("…", False)] if last < len(found.said) else [])]
 
 
 def _by_place(facts: Iterable[FactRecord]) -> Sequence[FactRecord]:

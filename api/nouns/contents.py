@@ -16,7 +16,9 @@ if TYPE_CHECKING:
         CorpusStats,
         DocumentRecord,
         Edit,
+        FactPage,
         FactRecord,
+        FactSearch,
         FactsSought,
         Ingesting,
         IngestReport,
@@ -48,6 +50,10 @@ class FactVerbs(Protocol):
     """What facts can be asked for, as `kb.facts.facts.Facts` describes it."""
 
     def find(self, **sought: Unpack[FactsSought]) -> list[FactRecord]: ...
+
+    def search(self, *, near: str | None = None, **sought: Unpack[FactSearch]) -> FactPage:
+        """Searches facts as `kb.facts.facts.Facts` does; with `near`, those whose keys are nearest to a question."""
+        ...
 
     def show(self, fact_id: int) -> FactRecord: ...
 

@@ -12,7 +12,7 @@ from litestar.params import JSONBody, QueryParameter
 from colmlm.api.door.rights import Lane, Right, needs
 from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts
-from colmlm.api.routes.facts import OfDocument
+from colmlm.api.routes.searching import OfDocument
 from colmlm.api.schema.paging import Cursor, Limit, page, place_of
 from colmlm.api.schema.schemas import PathId
 from colmlm.api.schema.selectors import SelectorParts

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import msgspec
@@ -16,7 +15,7 @@ from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts
 from colmlm.api.routes.corpora import JSON_LINES
 from colmlm.api.routes.edits import WithToken, actor_of
-from colmlm.api.routes.facts import Corpus
+from colmlm.api.routes.searching import Corpus, time_of
 from colmlm.api.schema.paging import Cursor, Limit, after_of, page
 from colmlm.api.wire.answers import Differences
 from colmlm.api.wire.requests import MAX_ID, Request, Why
@@ -104,8 +103,8 @@ def list_changes(
         principal=principal,
         kind=kind,
         fact_id=fact_id,
-        since=_time("since", since),
-        until=_time("until", until),
+        since=time_of("since", since),
+        until=time_of("until", until),
     )
     shown = page(found, limit, "changes", lambda change: (change.seq,))
     return Changes(head_seq=ports.kb.log.head_seq(), items=shown.items, next=shown.next)
@@ -180,13 +179,3 @@ def export_changes(ports: FromPorts) -> Stream:
     JSON Lines: the signed head, then every change, without any fact's text. It can be verified without the database.
     """
     return Stream(ports.kb.log.export(), media_type=JSON_LINES)
-
-
-def _time(name: str, said: str | None) -> datetime | None:
-    if said is None:
-        return None
-    try:
-        time = datetime.fromisoformat(said)
-    except ValueError as error:
-        raise InvalidQuery(f"{name} is no time, such as 2026-01-31T12:00:00Z") from error
-    return time if time.tzinfo else time.replace(tzinfo=UTC)

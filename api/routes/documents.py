@@ -14,7 +14,8 @@ from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts
 from colmlm.api.routes.corpora import Deletion, delete_of
 from colmlm.api.routes.edits import WithToken, actor_of, key_at_once
-from colmlm.api.routes.facts import DELETED, Corpus, State
+from colmlm.api.routes.facts import DELETED, State
+from colmlm.api.routes.searching import Corpus
 from colmlm.api.schema.paging import Cursor, Limit, after_of, page
 from colmlm.api.schema.schemas import PathId
 from colmlm.api.schema.shown import require_past, shown_to

@@ -12,23 +12,13 @@ from colmlm.api.door.rights import Right, needs
 from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts
 from colmlm.api.routes.edits import WithToken, actor_of, keyed, result
-from colmlm.api.schema.paging import Cursor, Limit, after_of, page
 from colmlm.api.schema.schemas import PathId
-from colmlm.api.schema.shown import require_past, shown_to
+from colmlm.api.schema.shown import shown_to
 from colmlm.api.wire.answers import EditResult
-from colmlm.api.wire.pages import Page
-from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT, MAX_ID, Id, Question, Request, Value, Why
-from colmlm.kb.errors import InvalidQuery
+from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT, Id, Question, Request, Value, Why
 from colmlm.kb.evidence.records import FactTrace
 from colmlm.kb.facts.records import FactRecord
 
-Text = Annotated[
-    str | None, QueryParameter(max_length=1000, description="Found in the value or the question")
-]
-Corpus = Annotated[str | None, QueryParameter(max_length=1000, description="Only of this corpus")]
-OfDocument = Annotated[
-    int | None, QueryParameter(ge=1, le=MAX_ID, description="Only facts that were read from this document")
-]
 State = Annotated[
     Literal["live", "deleted", "all"],
     QueryParameter(
@@ -75,37 +65,6 @@ class DeletedSet(FactSet, frozen=True, kw_only=True):
     """Facts to delete, all or none. With `abstain`, queries nearest to one get no match instead of the runner-up."""
 
     abstain: bool = False
-
-
-@get("/facts", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
-def list_facts(
-    ports: FromPorts,
-    request: WithToken,
-    corpus: Corpus = None,
-    document_id: OfDocument = None,
-    which: State = "live",
-    text: Text = None,
-    cursor: Cursor = None,
-    limit: Limit = 50,
-) -> Page[FactRecord]:
-    """List facts.
-
-    In order of id. `text` is matched literally, ignoring case. Deleted facts need the right `audit`.
-    """
-    if which != "live":
-        require_past(request)
-    if text is not None and "\x00" in text:
-        raise InvalidQuery("a text holds no NUL character")
-    found = ports.kb.facts.find(
-        corpus=corpus,
-        document_id=document_id,
-        text=text,
-        deleted=DELETED[which],
-        after=after_of(cursor, "facts"),
-        limit=limit + 1,
-    )
-    found = shown_to(request, ports).facts(found)
-    return page(found, limit, "facts", lambda fact: (fact.fact_id,))
 
 
 @get("/facts/{fact_id:int}", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)

@@ -55,7 +55,8 @@ from colmlm.kb.evidence.records import (
     Use,
     Version,
 )
-from colmlm.kb.facts.records import CorpusStats, DocumentRecord, FactRecord, Source
+from colmlm.kb.facts import search
+from colmlm.kb.facts.records import CorpusStats, DocumentRecord, FactRecord, FoundIn, Mark, Source
 from colmlm.kb.forgetting import certificate_check
 from colmlm.kb.forgetting.records import (
     Collateral,
@@ -252,6 +253,7 @@ _EXAMPLES: tuple[Any, ...] = (
         keyed=True,
     ),
     _FACT,
+    search.as_found(_FACT, (FoundIn("value", "Lima", (Mark(0, 4),)),)),
     FactTrace(_FACT, _TEXT, (Version(1, "Lima", 1, None),), (_CHANGE,), (Use(7, 1, 0, 5, _AT),)),
     EditResult(seq=41, min_seq=41, kind="delete", fact_ids=[12], keyed=True),
     Answer(
@@ -422,6 +424,8 @@ EVENTS: Mapping[str, str] = {
 
 def example_of(component: str) -> Any:
     """Gives the example of a component of the OpenAPI document, or None where it has none, which a test refuses."""
+    if (item := component.removeprefix("CountedPageOf")) != component:
+        return {**example_of(f"PageOf{item}"), "total": 214, "is_exact": True}
     if (item := component.removeprefix("PageOf")) != component and item in _BY_NAME:
         return {"items": [_BY_NAME[item]], "next": cursor("facts", (12,))}
     return _BY_NAME.get(component)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
-import json
 from collections.abc import Callable, Sequence
 from typing import Annotated
 
 from litestar.params import QueryParameter
 
 from colmlm.api.errors import InvalidCursor
-from colmlm.api.wire.pages import Page, Place, T, cursor
+from colmlm.api.wire.pages import Page, Place, T, cursor, place_in
 from colmlm.api.wire.requests import MAX_ID, MAX_PAGE
 
 Cursor = Annotated[
@@ -34,8 +31,8 @@ def place_of(given: str | None, of: str, length: int = 1) -> Place:
     if given is None:
         return (0,) * length
     try:
-        said = json.loads(base64.b64decode(given + "=" * (-len(given) % 4), altchars=b"-_", validate=True))
-    except (binascii.Error, ValueError, RecursionError) as error:
+        said = place_in(given)
+    except (ValueError, RecursionError) as error:
         raise InvalidCursor(of) from error
     match said:
         case [name, *place] if name == of and len(place) == length and all(map(_is_place, place)):

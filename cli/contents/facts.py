@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,6 +12,7 @@ from colmlm.cli.asking import require_reason, require_somebody
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.protocol import Base
 from colmlm.cli.options import (
+    MAX_BIGINT,
     Actor,
     After,
     AllowErased,
@@ -23,14 +26,24 @@ from colmlm.cli.options import (
     each_once,
     examples,
     some_text,
+    time,
 )
-from colmlm.cli.output import note, print_json, print_table, say, shorten, these_facts
+from colmlm.cli.output import counted_facts, note, print_json, print_table, say, shorten, these_facts
 from colmlm.kb.errors import FactDeleted
 
 if TYPE_CHECKING:
-    from colmlm.kb.facts.records import Edit, FactRecord, Source
+    from colmlm.kb.facts.records import Edit, FactPage, FactRecord, FactSearch, Source, State
 
 WITHHELD = "Marks stand for what was deleted or corrected: the server shows that to tokens with the right 'audit' only."
+
+
+class Sort(StrEnum):
+    """The orders of a list of facts."""
+
+    best = "best"
+    id = "id"
+    newest = "newest"
+
 
 app = typer.Typer(
     help="List, show, add, edit, delete and restore facts.", epilog=examples("colmlm facts list")
@@ -38,34 +51,104 @@ app = typer.Typer(
 
 
 @app.command(
-    "list", epilog=examples("colmlm facts list --corpus demo", "colmlm facts list --text Lima --json")
+    "list",
+    epilog=examples(
+        "colmlm facts list --corpus demo",
+        "colmlm facts list --text 'rivers of Peru' --json",
+        "colmlm facts list --near 'Who weighed the Earth?'",
+        "colmlm facts list --by ann --since 2026-01-31 --csv > facts.csv",
+    ),
 )
 @anywhere
 def list_facts(
     base: Base,
-    corpus: Annotated[str | None, typer.Option("--corpus", help="Only facts of this corpus.")] = None,
     text: Annotated[
-        str | None, typer.Option("--text", help="Only where value or question holds this text.")
+        str | None,
+        typer.Option("--text", help="Its words are in the value, the question, or the sentence or title."),
     ] = None,
-    deleted: Annotated[bool, typer.Option("--deleted", help="Only deleted facts.")] = False,
+    literally: Annotated[
+        bool, typer.Option("--literally", help="Find the text as it stands, in value or question alone.")
+    ] = False,
+    near: Annotated[
+        str | None,
+        typer.Option("--near", callback=some_text, help="A question: the facts nearest to it by their keys."),
+    ] = None,
+    corpus: Annotated[str | None, typer.Option("--corpus", help="Only facts of this corpus.")] = None,
+    document: Annotated[
+        int | None, typer.Option("--document", min=1, max=MAX_BIGINT, help="Only facts of this document.")
+    ] = None,
+    deleted: Annotated[bool, typer.Option("--deleted", help="Only deleted facts, also erased ones.")] = False,
+    erased: Annotated[bool, typer.Option("--erased", help="Only erased facts.")] = False,
     every: Annotated[bool, typer.Option("--all", help="Live and deleted facts.")] = False,
+    by: Annotated[str | None, typer.Option("--by", help="Only what this actor added or edited.")] = None,
+    kind: Annotated[
+        str | None, typer.Option("--kind", help="Only what such a change added or edited: update, insert ...")
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option("--since", help="Only what was added or edited from this time on.")
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", help="Only what was added or edited up to this time.")
+    ] = None,
+    sort: Annotated[
+        Sort, typer.Option("--sort", help="Best first (without a text or question by id), by id, or newest.")
+    ] = Sort.best,
     after: After = 0,
     limit: Limit = 50,
+    as_csv: Annotated[
+        bool, typer.Option("--csv", help="Print all that were found, as CSV, whatever --limit says.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List live facts in the order of their ids."""
-    if deleted and every:
-        raise typer.BadParameter("--deleted and --all exclude each other.")
-    found = base.facts.find(
-        corpus=corpus, text=text, deleted=None if every else deleted, after=after, limit=limit
-    )
-    more = found[-1].fact_id if len(found) == limit else None
-    if as_json:
-        print_json({"facts": found, "next_after": more})
+    """Search and list live facts, with how many there are."""
+    sought: FactSearch = {
+        "text": text,
+        "literally": literally,
+        "corpus": corpus,
+        "document_id": document,
+        "state": _state(deleted=deleted, erased=erased, every=every),
+        "actor": by,
+        "kind": kind,
+        "since": time(since) if since else None,
+        "until": time(until) if until else None,
+        "order": sort.value,
+        "after": after,
+        "limit": limit,
+    }
+    if near is not None and text is not None:
+        raise typer.BadParameter("--text and --near exclude each other.")
+    if as_csv:
+        _print_csv(base, near, sought, as_json=as_json)
         return
-    print_table(("id", "value", "question", "source", "deleted"), map(_row, found))
-    if more is not None:
-        note(f"More facts: --after {more}")
+    page = base.facts.search(near=near, **sought)
+    if as_json:
+        print_json(page)
+        return
+    print_table(("id", "value", "question", "source", "deleted"), map(_row, page.facts))
+    if page.total > len(page.facts):
+        note(f"{counted_facts(page.total, page.is_exact)} in all.")
+    if page.next_after is not None:
+        note(f"More facts: --after {page.next_after}")
+
+
+def _state(*, deleted: bool, erased: bool, every: bool) -> State:
+    if deleted + erased + every > 1:
+        raise typer.BadParameter("--deleted, --erased and --all exclude each other.")
+    return "deleted" if deleted else "erased" if erased else "all" if every else "live"
+
+
+def _print_csv(base: Base, near: str | None, sought: FactSearch, *, as_json: bool) -> None:
+    from colmlm.api.nouns.fact_table import lines, pages
+
+    if as_json:
+        raise typer.BadParameter("--csv and --json exclude each other.")
+
+    def part(*, after: int, limit: int) -> FactPage:
+        sought["after"], sought["limit"] = after, limit
+        return base.facts.search(near=near, **sought)
+
+    for line in lines(pages(part)):
+        sys.stdout.write(line)
 
 
 def _row(fact: FactRecord) -> tuple[object, ...]:

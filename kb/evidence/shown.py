@@ -6,17 +6,19 @@ marks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Unpack
 
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.evidence import withholding
 from colmlm.kb.evidence.outputs import Outputs
 from colmlm.kb.evidence.records import FactTrace, GenerationRecord, ImpactedOutput, OutputTrace
+from colmlm.kb.evidence.withholding import Listed
 from colmlm.kb.facts.corpora import Corpora
 from colmlm.kb.facts.documents import StoredDocuments
 from colmlm.kb.facts.facts import Facts
-from colmlm.kb.facts.records import DocumentRecord, FactRecord
+from colmlm.kb.facts.records import DocumentRecord, FactPage, FactRecord, FactSearch
 from colmlm.kb.lookup.searchable import SearchableStore
 
 
@@ -31,11 +33,16 @@ class Shown:
         (fact,) = self.facts([Facts(self.store).show(fact_id)])
         return fact
 
-    def facts(self, found: list[FactRecord]) -> list[FactRecord]:
+    def facts(self, found: Sequence[Listed]) -> list[Listed]:
         if self.past:
-            return found
+            return list(found)
         with self.store.sessions() as session:
             return withholding.facts(session, found)
+
+    def search(self, *, nearest: Sequence[int] | None = None, **sought: Unpack[FactSearch]) -> FactPage:
+        """Searches facts; without `past` nothing is found by what is withheld."""
+        found = Facts(self.store).search(nearest=nearest, past=self.past, **sought)
+        return found if self.past else replace(found, facts=tuple(self.facts(found.facts)))
 
     def trace_fact(self, fact_id: int) -> FactTrace:
         traced = Outputs(self.store).trace_fact(fact_id)

@@ -27,6 +27,7 @@ from colmlm.kb.tables import AttributionRow, DocumentRow, FactRow, FactVersionRo
 from colmlm.kb.texts.wording import Phrases, Span
 
 Texts = tuple[str, str]  # a prompt and its output
+Listed = TypeVar("Listed", bound=FactRecord)
 Stored = TypeVar("Stored", GenerationRecord, ImpactedOutput)
 
 
@@ -50,13 +51,13 @@ class _Standing:
         return value if value == self.now else MARK * len(value)
 
 
-def facts(session: Session, records: Sequence[FactRecord]) -> list[FactRecord]:
+def facts(session: Session, records: Sequence[Listed]) -> list[Listed]:
     """Gives the records with past texts withheld."""
     standings = _standings(session, [record.fact_id for record in records])
     return [_fact(record, standings[record.fact_id]) for record in records]
 
 
-def _fact(record: FactRecord, standing: _Standing) -> FactRecord:
+def _fact(record: Listed, standing: _Standing) -> Listed:
     shown = replace(
         record,
         value=standing.shown(record.value),

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Unpack
 
 from colmlm.kb.errors import FactNotFound, InvalidValue
-from colmlm.kb.facts import edits, reading
-from colmlm.kb.facts.records import Admitting, Edit, FactDraft, FactRecord, FactsSought
+from colmlm.kb.facts import edits, reading, search
+from colmlm.kb.facts.records import Admitting, Edit, FactDraft, FactPage, FactRecord, FactSearch, FactsSought
 from colmlm.kb.store.contention import tried_again
 from colmlm.kb.store.store import Store
 
@@ -80,9 +80,29 @@ class Facts:
         return [found[fact_id] for fact_id in fact_ids]
 
     def find(self, **sought: Unpack[FactsSought]) -> list[FactRecord]:
-        """Finds facts, by id."""
+        """Finds facts, by id, by what value or question say literally."""
         with self.store.sessions() as session:
             return reading.list_facts(session, **sought)
+
+    def search(
+        self, *, nearest: Sequence[int] | None = None, past: bool = True, **sought: Unpack[FactSearch]
+    ) -> FactPage:
+        """Searches facts by a text in their values, questions, titles and sentences, and counts them.
+
+        With `nearest`, ids in the order to give, those of them are given that fit; a lookup finds them by meaning.
+        Without `past` nothing is found by words of a text whose fact says them no more.
+        """
+        with self.store.sessions() as session:
+            return search.search(session, nearest=nearest, past=past, **sought)
+
+    def every_of(self, document_id: int) -> list[FactRecord]:
+        """Finds all facts of a document, also deleted ones, by id."""
+        found: list[FactRecord] = []
+        while page := self.find(
+            document_id=document_id, deleted=None, after=found[-1].fact_id if found else 0, limit=PAGE
+        ):
+            found += page
+        return found
 
     def every(self, corpus: str | None = None) -> Iterator[FactRecord]:
         """Finds all live facts by id, a page in each transaction. Raises `CorpusNotFound`."""

@@ -21,6 +21,10 @@ _LAST_VERSION = (
     .scalar_subquery()
 )
 
+IS_LAST_VERSION = and_(FactVersionRow.fact_id == FactRow.id, FactVersionRow.version == _LAST_VERSION)
+
+IS_LIVE_VERSION = and_(FactVersionRow.fact_id == FactRow.id, FactVersionRow.to_seq.is_(None))
+
 # These columns are named one by one, since a list of facts must not load the texts.
 DOCUMENT_COLUMNS = (
     DocumentRow.corpus,
@@ -35,10 +39,7 @@ DOCUMENT_COLUMNS = (
 def _statement() -> Select[*tuple[Any, ...]]:
     return (
         select(FactRow, FactVersionRow, *DOCUMENT_COLUMNS)
-        .join(
-            FactVersionRow,
-            and_(FactVersionRow.fact_id == FactRow.id, FactVersionRow.version == _LAST_VERSION),
-        )
+        .join(FactVersionRow, IS_LAST_VERSION)
         .outerjoin(DocumentRow, DocumentRow.id == FactRow.document_id)
     )
 

@@ -12,6 +12,12 @@ from colmlm.kb.log.records import OnRecord
 Mentioned = Literal["same-document", "all", "none"]  # where a fact's value is redacted besides its span
 MENTIONED: tuple[Mentioned, ...] = get_args(Mentioned)
 FACTS_LISTED = 50  # unless another `limit` is given
+COUNTED = 5_000  # facts that a search counts, and gives page by page
+State = Literal["live", "deleted", "erased", "all"]
+STATES: tuple[State, ...] = get_args(State)
+Order = Literal["best", "id", "newest"]
+ORDERS: tuple[Order, ...] = get_args(Order)
+Place = Literal["value", "question", "title", "text"]
 
 
 class FactsSought(TypedDict, total=False):
@@ -25,6 +31,40 @@ class FactsSought(TypedDict, total=False):
     document_id: int | None
     text: str | None
     deleted: bool | None
+    after: int
+    limit: int
+
+
+class FactFilters(TypedDict, total=False):
+    """Which facts fit: those that fit everything given.
+
+    `state` is "live" where it is left out; "deleted" facts may be erased. `actor`, `kind`, `since` and `until` (not
+    before, not after) describe one change of the log that added or edited the fact.
+    """
+
+    corpus: str | None
+    document_id: int | None
+    state: State
+    actor: str | None
+    kind: str | None
+    since: datetime | None
+    until: datetime | None
+
+
+class FactSearch(FactFilters, total=False):
+    """What to search facts for, in which order, and which part of what is found.
+
+    Each word of `text` is in the value or in the question, where short words are sought at the beginnings of words, or
+    each is in the sentence or title that the fact comes from, in any form. With `literally` the text as it stands is in
+    value or question. Best first are facts whose value is the text, whose value holds it, whose question holds it, and
+    then those with its words. Without a text, "best" is "id".
+
+    `after` is the `next_after` of the page before.
+    """
+
+    text: str | None
+    literally: bool
+    order: Order
     after: int
     limit: int
 
@@ -142,6 +182,44 @@ class FactRecord:
     deleted_seq: int | None
     erased_seq: int | None = None
     withheld: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A stretch of a text, by its offsets."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class FoundIn:
+    """Where a fact was found: a text of it, all of it or one sentence, with the offsets of the words there."""
+
+    place: Place
+    said: str
+    marks: tuple[Mark, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FactFound(FactRecord):
+    """A fact that a search gave, and where what was sought is found; nowhere, where no text was sought."""
+
+    found: tuple[FoundIn, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FactPage:
+    """A part of the facts that a search found, and how many there are in `total`.
+
+    They are not counted beyond 5,000 (`is_exact` is false then), and by a text no more are given. `next_after` is None
+    at the end.
+    """
+
+    facts: tuple[FactFound, ...]
+    total: int
+    is_exact: bool
+    next_after: int | None
 
 
 @dataclass(frozen=True, slots=True)

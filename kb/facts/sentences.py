@@ -104,9 +104,9 @@ def write_all(session: Session) -> None:
 
 
 def settle(session: Session) -> None:
-    """Merges new words into their index, so that no search has to read them one by one until a vacuum does.
+    """Merges new words into their indexes, so that no search has to read them one by one until a vacuum does.
 
-    It leaves them to the vacuum where the index belongs to another role.
+    It leaves them to the vacuum where an index belongs to another role.
     """
     session.execute(_SETTLE)
 
@@ -135,7 +135,8 @@ def mend(session: Session, astray: Astray) -> None:
 
 _SETTLE = text("""
 SELECT gin_clean_pending_list(oid) FROM pg_class
-WHERE oid = 'sentence_words_idx'::regclass AND pg_has_role(relowner, 'USAGE')
+WHERE oid = ANY('{sentence_words_idx,fact_question_words_idx,fact_version_value_words_idx}'::regclass[])
+    AND pg_has_role(relowner, 'USAGE')
 """)
 _DOCUMENTS = select(DocumentRow.id, null(), DocumentRow.title, DocumentRow.text).where(
     DocumentRow.replaced_seq.is_(None)

@@ -11,6 +11,7 @@ from colmlm.kb.errors import InvalidQuery
 MAX_K = 1000
 KEY, WORDS, READER = "key", "words", "reader"
 RANKINGS = (KEY, WORDS, READER)
+NEAREST = 200  # facts that a search by meaning gives
 
 
 class LookupOptions(TypedDict, total=False):

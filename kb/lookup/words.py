@@ -20,7 +20,7 @@ import psycopg
 from sqlalchemy.orm import Session
 
 from colmlm.kb.store.database import connection_of
-from colmlm.kb.texts.searched import searched_words
+from colmlm.kb.texts.searched import quoted, searched_words
 
 K1, B = 1.2, 0.75
 MOST_ASKED = 100  # words of a question that are searched for
@@ -119,7 +119,7 @@ class WordSearch:
         values = {
             "most": 2 * MOST_CANDIDATES,
             "weights": [(K1 + 1) * collection.weight(frequencies[lexeme]) for lexeme in rarest_first],
-            "queries": [_query(lexeme) for lexeme in rarest_first],
+            "queries": [quoted(lexeme) for lexeme in rarest_first],
             "mean": collection.mean,
             "k1": K1,
             "b": B,
@@ -144,7 +144,7 @@ class WordSearch:
         collection, counted = self._collection, self._counted
         unknown = [lexeme for lexeme in lexemes if lexeme not in counted and lexeme not in collection.common]
         if unknown:
-            queries = [_query(lexeme) for lexeme in unknown]
+            queries = [quoted(lexeme) for lexeme in unknown]
             counted |= dict(connection.execute(_COUNT, (COUNTED, unknown, queries)).fetchall())
         return collection, {
             lexeme: collection.common[lexeme] if lexeme in collection.common else counted[lexeme]
@@ -174,8 +174,8 @@ def _choices(rarest_first: Sequence[str], frequencies: Mapping[str, float], numb
             together.append(lexeme)
             many *= frequencies[lexeme] / max(number, 1.0)
     if len(together) > 1:
-        yield " & ".join(map(_query, together))
-    yield _query(rarest_first[0])
+        yield " & ".join(map(quoted, together))
+    yield quoted(rarest_first[0])
 
 
 def _rare(rarest_first: Sequence[str], frequencies: Mapping[str, float], number: float) -> Iterator[str]:
@@ -185,15 +185,10 @@ def _rare(rarest_first: Sequence[str], frequencies: Mapping[str, float], number:
         if frequencies[lexeme] > room:
             break
         rare, room = rare + 1, room - frequencies[lexeme]
-        yield _query(lexeme)
+        yield quoted(lexeme)
     common = rarest_first[rare : rare + PAIRED]
     for one, other in combinations(common, 2):
         both = frequencies[one] * frequencies[other] / max(number, 1.0)
         if one in common[:LEADING] and both <= room:
             room -= both
-            yield f"({_query(one)} & {_query(other)})"
-
-
-def _query(lexeme: str) -> str:
-    """Quotes a lexeme for a query of text search."""
-    return "'" + lexeme.replace("\\", "\\\\").replace("'", "''") + "'"
+            yield f"({quoted(one)} & {quoted(other)})"

@@ -128,15 +128,30 @@ def reader(engine: Engine, waits: Waits) -> Engine:
 def migrate(engine: Engine, revision: str = "head") -> None:
     """Brings the schema to head, in one transaction. Where two processes start at once, the second waits for the first.
 
-    An older `revision` gives the schema of an earlier release, for tests of later migrations.
+    What a migration does `beforehand`, such as building indexes while edits go on, is outside of it. An older
+    `revision` gives the schema of an earlier release, for tests of later migrations.
     """
     from alembic import command
 
+    config = _alembic()
+    _beforehand(engine, config, revision)
     with engine.begin() as connection:
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
-        config = _alembic()
         config.attributes["connection"] = connection
         command.upgrade(config, revision)
+
+
+def _beforehand(engine: Engine, config: Config, revision: str) -> None:
+    """Lets the migrations that are due do what they do in statements of their own; a new database has nothing due."""
+    from alembic.script import ScriptDirectory
+
+    if (found := revision_of(engine)) not in revisions():
+        return
+    due = list(ScriptDirectory.from_config(config).iterate_revisions(revision, found))
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        for script in reversed(due):
+            if (beforehand := getattr(script.module, "beforehand", None)) is not None:
+                beforehand(connection)
 
 
 def is_at_head(engine: Engine) -> bool:

@@ -27,6 +27,7 @@ class DocumentRow(TableRow):
             unique=True,
             postgresql_where=text("replaced_seq IS NULL"),
         ),
+        Index("document_corpus_idx", "corpus", "id"),
     )
 
     id: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
@@ -51,6 +52,7 @@ class FactRow(TableRow):
         CheckConstraint("document_id IS NOT NULL OR question IS NOT NULL", name="keyable"),
         Index("fact_document_id_idx", "document_id", "ordinal"),
         Index("fact_created_seq_idx", "created_seq"),
+        Index("fact_question_words_idx", text("words_of(question)"), postgresql_using="gin"),
     )
 
     id: Mapped[int] = mapped_column(Identity(), primary_key=True)
@@ -75,6 +77,8 @@ class FactVersionRow(TableRow):
     __table_args__ = (
         CheckConstraint("to_seq >= from_seq", name="range"),
         Index("fact_version_live_key", "fact_id", unique=True, postgresql_where=text("to_seq IS NULL")),
+        Index("fact_version_ended_idx", "fact_id", postgresql_where=text("to_seq IS NOT NULL")),
+        Index("fact_version_value_words_idx", text("words_of(value)"), postgresql_using="gin"),
     )
 
     fact_id: Mapped[int] = mapped_column(ForeignKey("fact.id"), primary_key=True)

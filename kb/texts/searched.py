@@ -75,3 +75,8 @@ def _split(start: int, end: int) -> Iterator[Span]:
     """Splits a word that is too long by itself."""
     for at in range(start, end, MOST_CHARACTERS):
         yield at, min(at + MOST_CHARACTERS, end)
+
+
+def quoted(lexeme: str) -> str:
+    """Quotes a lexeme for a query of text search."""
+    return "'" + lexeme.replace("\\", "\\\\").replace("'", "''") + "'"

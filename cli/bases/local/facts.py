@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Unpack
 
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.facts.facts import Facts
-from colmlm.kb.facts.records import Addition, Edit
+from colmlm.kb.facts.records import Addition, Edit, FactPage, FactSearch
+from colmlm.kb.lookup.options import NEAREST
 
 MOST_TO_KEY_AT_ONCE = 256
 
@@ -17,6 +19,25 @@ class LocalFacts(Facts):
     """Implements `api.nouns.contents.FactVerbs` on this machine's knowledge base."""
 
     runtime: Runtime
+
+    def search(
+        self,
+        *,
+        near: str | None = None,
+        nearest: Sequence[int] | None = None,
+        past: bool = True,
+        **sought: Unpack[FactSearch],
+    ) -> FactPage:
+        if near is not None:
+            kb = self.runtime.kb
+            kb.keysets.active()  # fails for a base without keys, before a model is loaded for seconds
+            encoder = self.runtime.encoder
+            queries_BD = encoder.encode_questions([near])
+            (ranking,) = kb.lookups.nearest(
+                queries_BD, checkpoint_id=encoder.checkpoint.checkpoint_id, k=NEAREST
+            )
+            nearest = [hit.fact_id for hit in ranking.hits]
+        return self.runtime.kb.facts.search(nearest=nearest, past=past, **sought)
 
     def add(self, question: str, value: str, *, keyed: bool = True, **how: Unpack[Addition]) -> Edit:
         edit = self.runtime.kb.facts.add(question, value, **how)

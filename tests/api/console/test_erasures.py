@@ -22,7 +22,7 @@ def test_erasing_shows_what_goes_and_what_is_left(
     page = open_page("admin")
     ask(page, CAPITAL)
     page.goto("/console/facts")
-    page.get_by_label("Value or question holds").fill("Lima")
+    page.get_by_label("Search for").fill("Lima")
     expect(page.locator("#found tbody tr")).to_have_count(2)
     page.get_by_label(f"Choose fact {fact_id}").check()
     page.get_by_role("button", name="Erase those chosen…").click()

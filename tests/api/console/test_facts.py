@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import Page, expect
 
+from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
 from colmlm.kb.service import KnowledgeBase
 from tests.api.console.conftest import OpenPage
 
@@ -19,7 +20,7 @@ def test_correction_is_undone_from_its_note(
     open_page: OpenPage, almanac: KnowledgeBase, fact_id: int
 ) -> None:
     page = open_page("operator", "/console/facts")
-    page.get_by_label("Value or question holds").fill("Lima")
+    page.get_by_label("Search for").fill("Lima")
     expect(page.locator("#found tbody tr")).to_have_count(2)
     page.get_by_role("link", name=str(fact_id), exact=True).click()
     page.get_by_label("New value").fill("Cusco")
@@ -86,5 +87,68 @@ def test_pages_of_facts_end_where_the_facts_do(open_page: OpenPage, almanac: Kno
     expect(page.locator("#found tbody tr")).to_have_count(50)
     page.get_by_label("Corpus").select_option("almanac")
     expect(page.locator("#found tbody tr")).to_have_count(1)
-    page.get_by_label("Value or question holds").fill("nothing like it")
+    page.get_by_label("Search for").fill("nothing like it")
     expect(page.get_by_text("No fact fits")).to_be_visible()
+
+
+def test_a_title_finds_facts_whose_words_are_marked_and_all_found_are_deleted_by_their_count(
+    open_page: OpenPage, almanac: KnowledgeBase
+) -> None:
+    for n in range(60):
+        almanac.facts.add(f"What is lagoon {n}?", f"value {n}", actor="tester", reason="many")
+    page = open_page("operator", "/console/facts")
+    page.get_by_label("Search for").fill("Peru")
+    expect(page.locator("#found tbody tr")).to_have_count(3)
+    expect(page.locator("#found mark").first).to_have_text("Peru")
+    page.get_by_label("Search for").fill("lagoons")
+    expect(page.locator(".counted")).to_contain_text("60 facts found")
+    page.get_by_role("link", name="Delete all 60 facts found…").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Delete 60 facts?")
+    page.get_by_label("Reason").fill("not ours")
+    page.get_by_role("button", name="Delete 60 facts").click()
+    expect(page.locator(".note.good")).to_contain_text("deleted 60 facts")
+    assert almanac.facts.search(text="lagoon").total == 0
+
+
+def test_what_is_found_is_downloaded_with_the_filters_and_no_formula(
+    open_page: OpenPage, almanac: KnowledgeBase
+) -> None:
+    almanac.facts.add("What is =1+1?", "=1+1", actor="tester", reason="test")
+    page = open_page("reader", "/console/facts?text=Lima&way=exactly")
+    with page.expect_download() as loading:
+        page.get_by_role("link", name="Download as CSV").click()
+    rows = loading.value.path().read_text().splitlines()
+    assert len(rows) == 3 and rows[0].startswith("fact_id,state,value") and ",Lima," in rows[1]
+    page.goto("/console/facts?text=1")
+    with page.expect_download() as loading:
+        page.get_by_role("link", name="Download as CSV").click()
+    assert ",'=1+1,What is =1+1?," in loading.value.path().read_text()
+
+
+def test_facts_are_found_by_meaning_and_by_who_edited_them(
+    open_page: OpenPage, almanac: KnowledgeBase, fact_id: int
+) -> None:
+    almanac.facts.edit(fact_id, "Cusco", actor="ann", reason="test")
+    page = open_page("auditor", "/console/facts")
+    page.get_by_label("By", exact=True).select_option("meaning")
+    page.get_by_label("Search for").fill("What is the capital of Peru?")
+    expect(page.locator("#found tbody tr").first).to_contain_text("What is the capital of Peru?")
+    page.goto("/console/facts?actor=ann")
+    expect(page.locator("#found tbody tr")).to_have_count(1)
+    expect(page.locator(".counted")).to_contain_text("one fact found")
+
+
+def test_a_document_shows_all_its_facts_in_the_text(open_page: OpenPage, almanac: KnowledgeBase) -> None:
+    lines = [f"Line {n} says value{n} and no more.\n" for n in range(1200)]
+    text, spans, at = "".join(lines), [], 0
+    for n, line in enumerate(lines):
+        start = at + line.index(f"value{n}")
+        spans.append(FactSpan(start, start + len(f"value{n}"), f"value{n}"))
+        at += len(line)
+    document = AnnotatedDocument("long", text, tuple(spans))
+    almanac.corpora.ingest([Parsed(document)], "long", actor="tester", reason="test")
+    (fact,) = almanac.facts.find(text="value1199")
+    assert fact.source is not None
+    page = open_page("reader", f"/console/documents/{fact.source.document_id}?fact={fact.fact_id}")
+    expect(page.locator("a.span")).to_have_count(1200)
+    assert "".join(page.locator("p.text").all_text_contents()).strip() == text.strip()

@@ -29,7 +29,7 @@ def test_key_opens_the_page_that_was_asked_for(
     page.get_by_label("Secret of your token").fill(new_token("reader"))
     page.get_by_role("button", name="Sign in").click()
     expect(page.get_by_role("cell", name="Lima", exact=True)).to_have_count(2)
-    expect(page.get_by_label("Value or question holds")).to_have_value("Lima")
+    expect(page.get_by_label("Search for")).to_have_value("Lima")
     page.get_by_role("button", name="Sign out").click()
     expect(page.get_by_label("Secret of your token")).to_be_visible()
     with almanac.sessions() as session:
@@ -107,7 +107,7 @@ def test_page_is_used_with_the_keyboard_alone(open_page: OpenPage, almanac: Know
     expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
     page.keyboard.press("Enter")
     page.keyboard.press("/")
-    expect(page.get_by_label("Value or question holds")).to_be_focused()
+    expect(page.get_by_label("Search for")).to_be_focused()
     page.keyboard.type("Titicaca")
     expect(page.locator("#found tbody tr")).to_have_count(1)
     page.keyboard.press("Control+Enter")

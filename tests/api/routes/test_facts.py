@@ -36,6 +36,7 @@ def test_facts_are_listed_by_page_by_text_and_by_state(operator: Client, fact_id
     assert values(text="LIMA", corpus="atlas") == ["Lima"]
     assert values(text="%") == values(state="deleted") == []
     assert values(document_id=first["source"]["document_id"]) == ["Lima", "Titicaca"]
+    assert first.pop("found") == []
     assert operator.get(f"/v1/facts/{first['fact_id']}").json() == first
     delete(operator, fact_ids=[fact_id], reason="test")
     assert (values(), values(state="deleted"), values(state="all")) == (
@@ -43,6 +44,27 @@ def test_facts_are_listed_by_page_by_text_and_by_state(operator: Client, fact_id
         ["Lima"],
         ["Lima", "Titicaca"],
     )
+
+
+def test_facts_are_searched_counted_and_sorted(operator: Client, reader: Client, fact_id: int) -> None:
+    def search(client: Client = operator, **params: Any) -> Any:
+        return client.get("/v1/facts", params=params).json()
+
+    of_title = search(text="Peru", limit=1)
+    assert (of_title["total"], of_title["is_exact"], len(of_title["items"])) == (2, True, 1)
+    assert "title" in [found["place"] for found in of_title["items"][0]["found"]]
+    rest = search(text="Peru", cursor=of_title["next"])
+    assert len(rest["items"]) == 1 and rest["next"] is None
+    assert [fact["value"] for fact in search(sort="newest")["items"]] == ["Titicaca", "Lima"]
+    assert search(text="im", literally=True)["total"] == 1 and search(text="im")["total"] == 0
+    assert search(near=CAPITAL)["items"][0]["fact_id"] == fact_id
+    assert search(near=CAPITAL, text="Lima")["status"] == 422
+    operator.patch(f"/v1/facts/{fact_id}", json={"value": "Cusco", "reason": "test"})
+    assert [fact["value"] for fact in search(kind="update")["items"]] == ["Cusco"]
+    assert search(since="2000-01-01")["total"] == 2 and search(until="2000-01-01")["total"] == 0
+    assert search(since="yesterday")["status"] == 422
+    for params in ({"state": "erased"}, {"actor": "ann"}, {"kind": "update"}, {"since": "2000-01-01"}):
+        assert search(reader, **params)["status"] == 403
 
 
 def test_a_batch_is_one_change_or_none(operator: Client, fact_id: int) -> None:

@@ -19,6 +19,33 @@ def test_a_fact_is_found_by_its_text_and_shown_with_its_source(run: Run, atlas: 
     assert "atlas/peru[" in run("facts", "show", fact["fact_id"]).out
 
 
+def test_facts_are_searched_and_counted(run: Run, atlas: list[int]) -> None:
+    page = run("facts", "list", "--text", "Peru", "--limit", 1, "--json").json
+    assert page["total"] == 2 and page["is_exact"] and len(page["facts"]) == 1
+    rest = run("facts", "list", "--text", "Peru", "--after", page["next_after"], "--json").json
+    assert len(rest["facts"]) == 1 and rest["next_after"] is None
+    run("facts", "edit", atlas[0], "--value", "Cusco", "--reason", "a test", "--actor", "ann")
+    for words in (("--by", "ann"), ("--kind", "update"), ("--text", "sco", "--literally")):
+        (fact,) = run("facts", "list", *words, "--json").json["facts"]
+        assert fact["fact_id"] == atlas[0]
+    assert run("facts", "list", "--sort", "newest", "--json").json["facts"][0]["fact_id"] == atlas[1]
+    assert run("facts", "list", "--until", "2000-01-01", "--json").json["total"] == 0
+    assert "2 facts in all." in run("facts", "list", "--limit", 1).err
+    for words in (
+        ("--deleted", "--all"),
+        ("--text", "a", "--near", "b"),
+        ("--csv", "--json"),
+        ("--since", "x"),
+    ):
+        assert run("facts", "list", *words).code == 2
+
+
+def test_facts_come_as_csv_without_formulas(run: Run, atlas: list[int]) -> None:
+    run("facts", "edit", atlas[0], "--value", "@SUM(1)", "--reason", "a test")
+    header, first, *_ = run("facts", "list", "--csv", "--limit", 1).out.splitlines()
+    assert header.startswith("fact_id,state,value,") and first.startswith(f"{atlas[0]},live,'@SUM(1),")
+
+
 def test_a_table_has_one_line_a_fact_however_long(run: Run) -> None:
     run(
         "facts", "add", "--question", "q " * 200, "--value", "[red]v[/red] " * 50, "--reason", "r", "--no-key"

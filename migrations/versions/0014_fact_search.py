@@ -1,0 +1,57 @@
+"""Indexes values and questions by their words, documents by their corpus, and the versions that ended.
+
+Where there are facts already, the indexes are built before the migration, while edits go on.
+"""
+
+from __future__ import annotations
+
+from alembic import op
+from sqlalchemy import Connection, text
+
+revision = "0014"
+down_revision = "0013"
+branch_labels = None
+depends_on = None
+
+# What joins words for the parser of text search, as in hosts, paths and decimals, is taken for a blank.
+FUNCTION = """
+CREATE OR REPLACE FUNCTION words_of(said text) RETURNS tsvector LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT to_tsvector('pg_catalog.simple', translate(left(said, 10000), '._-/@:+&<>~%''', '             '))
+$$
+"""
+INDEXES = {
+    "document_corpus_idx": "document (corpus, id)",
+    "fact_question_words_idx": "fact USING gin (words_of(question))",
+    "fact_version_value_words_idx": "fact_version USING gin (words_of(value))",
+    "fact_version_ended_idx": "fact_version (fact_id) WHERE to_seq IS NOT NULL",
+}
+DOWNGRADE = f"DROP INDEX {', '.join(INDEXES)}; DROP FUNCTION words_of"
+
+_BROKEN = text("""
+SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+WHERE NOT i.indisvalid AND c.relname = ANY(:names) AND c.relnamespace = current_schema()::regnamespace
+""")
+
+
+def beforehand(connection: Connection) -> None:
+    """Builds the indexes of a base that has facts, each in a transaction of its own; what is there already stays."""
+    connection.exec_driver_sql(FUNCTION, execution_options={"no_parameters": True})
+    for name in connection.scalars(_BROKEN, {"names": list(INDEXES)}).all():
+        connection.execute(text(f"DROP INDEX CONCURRENTLY {name}"))
+    for name, on in INDEXES.items():
+        connection.execute(text(f"CREATE INDEX CONCURRENTLY IF NOT EXISTS {name} ON {on}"))
+
+
+def upgrade() -> None:
+    _run(FUNCTION)
+    for name, on in INDEXES.items():
+        _run(f"CREATE INDEX IF NOT EXISTS {name} ON {on}")
+    _run("ANALYZE document; ANALYZE fact; ANALYZE fact_version")
+
+
+def downgrade() -> None:
+    _run(DOWNGRADE)
+
+
+def _run(statements: str) -> None:
+    op.get_bind().exec_driver_sql(statements, execution_options={"no_parameters": True})
