@@ -33,7 +33,7 @@ from tests.places import PYTHONPATH
 MEMORY, ROOM = Path("/dev/shm"), 4 << 30  # bytes
 ON_THE_OLDEST_TOO = {
     f"test_{name}"
-    for name in ("database", "erasure", "ingest", "keysets", "attribution", "sentences", "words")
+    for name in ("database", "erasure", "ingest", "keysets", "attribution", "sentences", "words", "search")
 }
 
 

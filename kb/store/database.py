@@ -148,10 +148,17 @@ def _beforehand(engine: Engine, config: Config, revision: str) -> None:
     if (found := revision_of(engine)) not in revisions():
         return
     due = list(ScriptDirectory.from_config(config).iterate_revisions(revision, found))
+    steps = [getattr(script.module, "beforehand", None) for script in reversed(due)]
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        for script in reversed(due):
-            if (beforehand := getattr(script.module, "beforehand", None)) is not None:
-                beforehand(connection)
+        lock = {"key": MIGRATION_LOCK}
+        # A statement that waits for the lock would keep whoever builds an index concurrently waiting for it.
+        while not connection.scalar(text("SELECT pg_try_advisory_lock(:key)"), lock):
+            time.sleep(0.2)
+        try:
+            for step in filter(None, steps):
+                step(connection)
+        finally:
+            connection.execute(text("SELECT pg_advisory_unlock(:key)"), lock)
 
 
 def is_at_head(engine: Engine) -> bool:

@@ -14,6 +14,8 @@ from colmlm.cli.options import AsJson, examples
 from colmlm.cli.output import note, print_json, print_table, say
 from colmlm.lab.bench import models
 from colmlm.lab.bench.api import API_EXAMPLES, api
+from colmlm.lab.bench.fact_search import FACTS_EXAMPLES
+from colmlm.lab.bench.fact_search import facts as search_facts
 from colmlm.lab.bench.machine import machine
 from colmlm.lab.bench.query import QUERY_EXAMPLES, query
 from colmlm.lab.bench.words import WORDS_EXAMPLES, words
@@ -29,6 +31,7 @@ app = typer.Typer(
 app.command("api", epilog=API_EXAMPLES)(api)
 app.command("encode", epilog=models.ENCODE_EXAMPLES)(models.encode)
 app.command("decode", epilog=models.DECODE_EXAMPLES)(models.decode)
+app.command("facts", epilog=FACTS_EXAMPLES)(search_facts)
 app.command("query", epilog=QUERY_EXAMPLES)(query)
 app.command("words", epilog=WORDS_EXAMPLES)(words)
 app.command("train", epilog=models.TRAIN_EXAMPLES)(models.train)

@@ -75,7 +75,7 @@ def synthetic(sentences: int, dim: int | None, seed: int) -> dict[str, Any]:
     from colmlm.lab.bench.word_corpus import WordCorpus
 
     corpus = WordCorpus.made(sentences, seed)
-    with _own_base() as kb:
+    with own_base() as kb:
         figures = _ingest(kb, corpus.documents) | _search(kb, corpus.questions) | _common(kb, corpus)
         if dim is not None:
             note("looking up")
@@ -92,12 +92,12 @@ def of_squad(path: Path, paragraphs: int | None) -> dict[str, Any]:
     documents = {d.external_id: AnnotatedDocument(d.external_id, d.text, title=d.title) for d in found}
     placed = ((q, q.place) for q in read_questions(path) if q.document in documents)
     questions = [Question(q.question, q.document, place[0]) for q, place in placed if place is not None]
-    with _own_base() as kb:
+    with own_base() as kb:
         return _ingest(kb, list(documents.values())) | _search(kb, questions) | _bm25s(kb, questions)
 
 
 @contextmanager
-def _own_base() -> Iterator[KnowledgeBase]:
+def own_base() -> Iterator[KnowledgeBase]:
     from colmlm.kb.service import KnowledgeBase
     from colmlm.kb.store import database
     from colmlm.kb.store.settings import Settings

@@ -25,6 +25,11 @@ INDEXES = {
     "fact_version_value_words_idx": "fact_version USING gin (words_of(value))",
     "fact_version_ended_idx": "fact_version (fact_id) WHERE to_seq IS NOT NULL",
 }
+UPGRADE = ";\n".join(
+    [FUNCTION]
+    + [f"CREATE INDEX IF NOT EXISTS {name} ON {on}" for name, on in INDEXES.items()]
+    + ["ANALYZE document", "ANALYZE fact", "ANALYZE fact_version"]
+)
 DOWNGRADE = f"DROP INDEX {', '.join(INDEXES)}; DROP FUNCTION words_of"
 
 _BROKEN = text("""
@@ -43,10 +48,7 @@ def beforehand(connection: Connection) -> None:
 
 
 def upgrade() -> None:
-    _run(FUNCTION)
-    for name, on in INDEXES.items():
-        _run(f"CREATE INDEX IF NOT EXISTS {name} ON {on}")
-    _run("ANALYZE document; ANALYZE fact; ANALYZE fact_version")
+    _run(UPGRADE)
 
 
 def downgrade() -> None:

@@ -34,7 +34,6 @@ def test_what_is_read_is_the_same(there: There, facts: list[int]) -> None:
         "facts list --text im --literally",
         "facts list --all --sort newest --limit 1",
         "facts list --by ann --all",
-        "facts list --all --csv",
         f"facts show {lake}",
         f"trace fact {lake}",
         "trace output 1",

@@ -92,6 +92,41 @@ def test_two_starts_at_once_migrate_once(server: URL):
             engine.dispose()
 
 
+def test_indexes_on_facts_are_built_while_edits_go_on_and_after_a_failed_start(
+    server: URL, settings: Settings
+):
+    with clone(server, "template1") as url:
+        engine = create_engine(url)
+        database.migrate(engine, "0010")
+        broken = "fact_question_words_idx"
+        with engine.begin() as connection:
+            connection.execute(
+                text("INSERT INTO fact (ordinal, question, created_seq) VALUES (0, 'Who?', 1)")
+            )
+            connection.execute(text(f"CREATE INDEX {broken} ON fact (question)"))
+            connection.execute(
+                text(f"UPDATE pg_index SET indisvalid = false WHERE indexrelid = '{broken}'::regclass")
+            )
+        engines = [engine, create_engine(url)]
+        starts = [threading.Thread(target=database.migrate, args=[one]) for one in engines]
+        with engine.begin() as connection:  # CONCURRENTLY waits for it, and keeps no other edit waiting
+            connection.execute(text("UPDATE fact SET answer = 'One'"))
+            for start in starts:
+                start.start()
+            with engine.begin() as other:
+                other.execute(text("SET LOCAL lock_timeout = '20s'"))
+                other.execute(text("INSERT INTO fact (ordinal, question, created_seq) VALUES (0, 'Why?', 1)"))
+        for start in starts:
+            start.join()
+        with engine.connect() as connection:
+            invalid = "SELECT count(*) FROM pg_index WHERE NOT indisvalid"
+            assert database.is_at_head(engine) and connection.scalar(text(invalid)) == 0
+            defined = connection.scalar(text(f"SELECT pg_get_indexdef('{broken}'::regclass)"))
+            assert "words_of(question)" in defined
+        for one in engines:
+            one.dispose()
+
+
 def test_an_empty_database_needs_migrating(server: URL, settings: Settings):
     with clone(server, "template1") as url, pytest.raises(MigrationNeeded, match="none"):
         KnowledgeBase.open(replace(settings, database_url=url))

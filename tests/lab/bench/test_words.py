@@ -66,3 +66,10 @@ def test_lookups_are_timed_by_key_alone_with_words_and_with_the_reader() -> None
     for name in ("by_key", "by_key_and_words", "with_the_reader"):
         assert 0 < figures[f"{name}_p50_ms"] <= figures[f"{name}_p99_ms"]
     assert figures["by_key_and_words_vs_key"] > 0 and figures["with_the_reader_vs_key"] > 0
+
+
+def test_pages_of_facts_are_timed_by_kind_of_search() -> None:
+    done = invoke("bench", "facts", "--facts", "500", "--searches", "3", "--json")
+    figures = json.loads(done.out)["figures"]
+    assert figures["every fact"]["mean_found"] == 500 and figures["a corpus"]["mean_found"] == 50
+    assert figures["deleted"]["mean_found"] == 0 and figures["a word of a text"]["mean_found"] > 0

@@ -1,0 +1,125 @@
+"""`colmlm bench facts`: measures how fast pages of facts are found by words and filters."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from itertools import count, islice
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from colmlm.cli.options import AsJson, examples
+from colmlm.cli.output import note, print_json, print_table
+from colmlm.lab.bench.machine import machine
+
+if TYPE_CHECKING:
+    from colmlm.kb.corpus.format import AnnotatedDocument
+    from colmlm.kb.facts.records import FactSearch
+    from colmlm.kb.service import KnowledgeBase
+    from colmlm.lab.bench.word_corpus import WordCorpus
+
+FACTS_EXAMPLES = examples("colmlm bench facts --facts 1000000 --json")
+CORPORA = 10
+COMMON = 30  # of the commonest words, those asked for
+
+
+def facts(
+    number: Annotated[int, typer.Option("--facts", min=500, help="How many synthetic facts.")] = 100_000,
+    searches: Annotated[int, typer.Option("--searches", min=1, help="How many of each kind.")] = 100,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of texts and searches.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Measure pages of facts: found by rare, common and several words, by no word, and by each filter."""
+    from colmlm.lab.bench.word_corpus import WordCorpus
+    from colmlm.lab.bench.words import own_base
+
+    corpus = WordCorpus.made(number, seed)
+    with own_base() as kb:
+        fill(kb, corpus, seed)
+        figures = measure(kb, corpus, searches, seed)
+    if as_json:
+        print_json({"facts": number, "figures": figures, "machine": machine()})
+    else:
+        rows = ((name, *(f"{value:,.1f}" for value in of.values())) for name, of in figures.items())
+        print_table(("search", "p50 ms", "p99 ms", "found"), rows)
+
+
+def fill(kb: KnowledgeBase, corpus: WordCorpus, seed: int) -> None:
+    """Ingests the documents, with titles and questions, as ten corpora by three actors."""
+    from colmlm.kb.corpus.format import Parsed
+
+    documents = _documents(corpus, seed)
+    for n in range(CORPORA):
+        note(f"ingesting corpus {n}")
+        part = islice(documents, -(-len(corpus.documents) // CORPORA))
+        kb.corpora.ingest(map(Parsed, part), f"corpus{n}", actor=f"actor{n % 3}", reason="benchmark")
+
+
+def _documents(corpus: WordCorpus, seed: int) -> Iterator[AnnotatedDocument]:
+    from colmlm.lab.bench.word_corpus import spelt
+
+    drawn, said = random.Random(seed), iter(corpus.words)
+
+    def some(many: int) -> str:
+        return " ".join(spelt(int(word)) for word in drawn.choice(corpus.words)[:many])
+
+    for document in corpus.documents:
+        asked = (" ".join(spelt(int(word)) for word in next(said)[:4]) for _ in count())
+        spans = tuple(
+            replace(fact, question=f"What is the {words} {some(1)}?")
+            for fact, words in zip(document.facts, asked, strict=False)
+        )
+        yield replace(document, title=some(3).capitalize(), facts=spans)
+
+
+def measure(kb: KnowledgeBase, corpus: WordCorpus, searches: int, seed: int) -> dict[str, dict[str, float]]:
+    """Times `searches` of every kind, each for a page of fifty facts."""
+    from colmlm.lab.bench.durations import milliseconds
+
+    figures = {}
+    for name, asked in _kinds(corpus, random.Random(seed)).items():
+        note(f"searching: {name}")
+        seconds, found = [], []
+        for _ in range(searches):
+            sought = next(asked)
+            started = time.perf_counter()
+            found.append(kb.facts.search(**sought).total)
+            seconds.append(time.perf_counter() - started)
+        figures[name] = {
+            "p50_ms": milliseconds(seconds, 50),
+            "p99_ms": milliseconds(seconds, 99),
+            "mean_found": sum(found) / len(found),
+        }
+    return figures
+
+
+def _kinds(corpus: WordCorpus, drawn: random.Random) -> dict[str, Iterator[FactSearch]]:
+    from colmlm.lab.bench.word_corpus import VOCABULARY, spelt
+
+    def words(many: int) -> str:
+        said = drawn.choice(corpus.words)
+        return " ".join(spelt(int(drawn.choice(said))) for _ in range(many))
+
+    def forever(made: Any) -> Iterator[FactSearch]:
+        return (made() for _ in count())
+
+    last = datetime(2100, 1, 1, tzinfo=UTC)
+    return {
+        "every fact": forever(dict),
+        "newest first": forever(lambda: {"order": "newest"}),
+        "a corpus": forever(lambda: {"corpus": f"corpus{drawn.randrange(CORPORA)}"}),
+        "deleted": forever(lambda: {"state": "deleted"}),
+        "by an actor": forever(lambda: {"actor": f"actor{drawn.randrange(3)}"}),
+        "by a kind of change": forever(lambda: {"kind": drawn.choice(["delete", "ingest", "update"])}),
+        "since a time": forever(lambda: {"since": last.replace(year=drawn.choice([2000, 2100]))}),
+        "a word of a text": forever(lambda: {"text": words(1)}),
+        "two words of a text": forever(lambda: {"text": words(2)}),
+        "a word of the commonest": forever(lambda: {"text": spelt(drawn.randrange(COMMON))}),
+        "a rare word": forever(lambda: {"text": spelt(drawn.randrange(VOCABULARY // 2, VOCABULARY))}),
+        "a word that nobody says": forever(lambda: {"text": f"y{words(1)}"}),
+        "a word in a corpus": forever(lambda: {"text": words(1), "corpus": "corpus7"}),
+    }
