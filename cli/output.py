@@ -145,7 +145,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def counted_facts(total: int, is_exact: bool) -> str:
-    """Says how many facts there are: "12 facts", "More than 5,000 facts"."""
+    """Says how many facts there are: "12 facts", "More than 2,000 facts"."""
     return f"{total:,} fact{'' if total == 1 else 's'}" if is_exact else f"More than {total:,} facts"
 
 

@@ -94,9 +94,9 @@ def list_facts(
 ) -> CountedPage[FactFound]:
     """List facts.
 
-    Those that fit every filter. `found` says where the words of `text` are. Facts are counted up to 5,000; beyond that
-    `is_exact` is false, and by a text no more are listed. Deleted facts, and filters by changes (`actor`, `kind`,
-    `since`, `until`), need the right `audit`.
+    Those that fit every filter. `found` says where the words of `text` are. Facts are counted up to 10,000, by a text
+    counted and listed up to 2,000; where there are more, `is_exact` is false. Deleted facts, and filters by changes
+    (`actor`, `kind`, `since`, `until`), need the right `audit`.
     """
     sought: FactSearch = {
         "text": text,

@@ -45,6 +45,13 @@ def chosen(ranked: Ranked, **filters: Unpack[FactFilters]) -> list[Ranked]:
     return []
 
 
+def left_by(**filters: Unpack[FactFilters]) -> FactFilters:
+    """Gives the filters that what `chosen` gives leaves to be heeded."""
+    if _edits(**filters) is None:
+        return {**filters, "corpus": None}
+    return {**filters, "actor": None, "kind": None, "since": None, "until": None}
+
+
 def _apart(condition: _CONDITION) -> _CONDITION:
     """Makes the server read what is compared with once, and not join it to each fact."""
     return case((condition, true()), else_=false())

@@ -12,7 +12,8 @@ from colmlm.kb.log.records import OnRecord
 Mentioned = Literal["same-document", "all", "none"]  # where a fact's value is redacted besides its span
 MENTIONED: tuple[Mentioned, ...] = get_args(Mentioned)
 FACTS_LISTED = 50  # unless another `limit` is given
-COUNTED = 5_000  # facts that a search counts, and gives page by page
+COUNTED = 10_000  # facts that a search counts
+RANKED = 2_000  # facts that a search by a text counts, ranks and gives
 State = Literal["live", "deleted", "erased", "all"]
 STATES: tuple[State, ...] = get_args(State)
 Order = Literal["best", "id", "newest"]
@@ -212,8 +213,8 @@ class FactFound(FactRecord):
 class FactPage:
     """A part of the facts that a search found, and how many there are in `total`.
 
-    They are not counted beyond 5,000 (`is_exact` is false then), and by a text no more are given. `next_after` is None
-    at the end.
+    They are not counted beyond 10,000, and by a text neither counted nor given beyond 2,000; `is_exact` is false then.
+    `next_after` is None at the end.
     """
 
     facts: tuple[FactFound, ...]

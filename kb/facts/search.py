@@ -1,7 +1,7 @@
 """Searches facts: by the words of a text, by how near they are to a question, or by nothing but filters.
 
 A text is sought by the words of values, of questions, and of sentences, of documents and of facts without one, each by
-its index. Each gives up to 5,001 facts, so that a word that many have costs no more than that.
+its index. Each gives up to 2,001 facts, so that a word that many have costs no more than that.
 The session comes first.
 """
 
@@ -26,14 +26,16 @@ from sqlalchemy import (
     tuple_,
     union_all,
 )
+from sqlalchemy import text as text_of
 from sqlalchemy.orm import Session
 
 from colmlm.kb.facts import reading
-from colmlm.kb.facts.filters import STANDS_IN, Ranked, chosen, conditions, says_the_past
+from colmlm.kb.facts.filters import STANDS_IN, Ranked, chosen, conditions, left_by, says_the_past
 from colmlm.kb.facts.places import places
 from colmlm.kb.facts.records import (
     COUNTED,
     FACTS_LISTED,
+    RANKED,
     FactFilters,
     FactFound,
     FactPage,
@@ -45,6 +47,11 @@ from colmlm.kb.facts.sought import SoughtText
 from colmlm.kb.tables import FactRow, FactVersionRow, SentenceRow
 
 _RANK = 1 << 56  # a place in a list is rank * _RANK + id, so that it is one number as every `after` is
+# Limits make the server read tables where it should read indexes, and workers cost more than so little work.
+_BY_INDEX = text_of("""
+SELECT set_config('enable_seqscan', 'off', true), set_config('max_parallel_workers_per_gather', '0', true)
+""")
+FAR = 20_000  # ids between the place where a page begins and the facts that it may find
 _IS, _VALUE, _QUESTION, _WORDS, _SENTENCE = range(5)
 
 
@@ -73,19 +80,21 @@ def search(
     elif sought is not None:
         is_live = filters.get("state", "live") == "live"
         last = reading.IS_LIVE_VERSION if is_live else reading.IS_LAST_VERSION
-        ranked = _saying(sought, which, last, past=past)
+        ranked = _saying(session, sought, which, last, past=past)
     else:
-        ranked = _fitting(session, which, filters)
+        ranked = _fitting(session, after, filters)
     by_rank = (sought is not None or nearest is not None) and order == "best"
-    ids, total, more = _page(session, ranked, order if by_rank or order != "best" else "id", after, limit)
+    most = COUNTED if sought is None else RANKED
+    by = order if by_rank or order != "best" else "id"
+    ids, total, more = _page(session, ranked, by, after, limit, most)
     records = reading.fact_records(session, [fact_id for fact_id, _ in ids])
     found = [records[fact_id] for fact_id, _ in ids]
     said = places(session, found, sought, past=past) if sought else {}
     end = ids[-1] if more else None
     return FactPage(
         facts=tuple(as_found(record, said.get(record.fact_id, ())) for record in found),
-        total=min(total, COUNTED),
-        is_exact=total <= COUNTED,
+        total=min(total, most),
+        is_exact=total <= most,
         next_after=None if end is None else end[1] * _RANK * by_rank + end[0],
     )
 
@@ -94,18 +103,23 @@ def as_found(record: FactRecord, found: tuple[FoundIn, ...] = ()) -> FactFound:
     return FactFound(**{field.name: getattr(record, field.name) for field in fields(FactRecord)}, found=found)
 
 
-def _fitting(session: Session, which: list[ColumnElement[bool]], filters: FactFilters) -> FromClause:
-    """Gives the facts that fit the filters: chosen by an index where they are few, else read one after the other."""
+def _fitting(session: Session, after: int, filters: FactFilters) -> FromClause:
+    """Gives the facts that fit the filters: chosen by an index where they are few or far, else read by their ids."""
     ranked = select(FactRow.id, literal(0).label("rank"))
     if sources := chosen(ranked, **filters):
-        few = _union(sources, which)
-        if (session.scalar(select(func.count()).select_from(few.subquery())) or 0) <= COUNTED:
+        which = list(conditions(**left_by(**filters)))
+        few = _union(sources, which, COUNTED)
+        some = few.subquery()
+        count, first = session.execute(select(func.count(), func.min(some.c.id))).one()
+        if count <= COUNTED:
             return few.cte("found")
+        if len(sources) == 1 and first - after > FAR:
+            return sources[0].where(*which).subquery()
     return ranked.where(*conditions(reading=True, **filters)).subquery()
 
 
-def _union(sources: Sequence[Ranked], which: list[ColumnElement[bool]]) -> Ranked:
-    found = union_all(*(source.where(*which).limit(COUNTED + 1) for source in sources)).subquery()
+def _union(sources: Sequence[Ranked], which: list[ColumnElement[bool]], most: int) -> Ranked:
+    found = union_all(*(source.where(*which).limit(most + 1) for source in sources)).subquery()
     return select(found.c.id, func.min(found.c.rank).label("rank")).group_by(found.c.id)
 
 
@@ -116,7 +130,12 @@ def _near(nearest: Sequence[int], which: list[ColumnElement[bool]]) -> CTE:
 
 
 def _saying(
-    sought: SoughtText, which: list[ColumnElement[bool]], last: ColumnElement[bool], *, past: bool
+    session: Session,
+    sought: SoughtText,
+    which: list[ColumnElement[bool]],
+    last: ColumnElement[bool],
+    *,
+    past: bool,
 ) -> CTE:
     """Gives the facts that say this text, each with the least rank that it was found by."""
     value, question = FactVersionRow.value, FactRow.question
@@ -124,12 +143,13 @@ def _saying(
         (func.lower(value) == sought.text, _IS), (sought.as_it_stands(value), _VALUE), else_=_WORDS
     )
     question_rank = case((sought.as_it_stands(question), _QUESTION), else_=_WORDS)
+    session.execute(_BY_INDEX)
     sources = [
         select(FactRow.id, value_rank.label("rank")).join(FactVersionRow, last).where(sought.within(value)),
         select(FactRow.id, question_rank.label("rank")).where(sought.within(question)),
         *_of_sentences(sought, past=past),
     ]
-    return _union(sources, which).cte("found")
+    return _union(sources, which, RANKED).cte("found")
 
 
 def _of_sentences(sought: SoughtText, *, past: bool) -> list[Ranked]:
@@ -144,7 +164,7 @@ def _of_sentences(sought: SoughtText, *, past: bool) -> list[Ranked]:
 
 
 def _page(
-    session: Session, found: FromClause, order: Order, after: int, limit: int
+    session: Session, found: FromClause, order: Order, after: int, limit: int, most: int
 ) -> tuple[list[tuple[int, int]], int, bool]:
     """Gives ids and ranks of a part of what was found, how many there are in all, and whether more follow."""
     fact_id, rank = found.c.id, found.c.rank
@@ -155,7 +175,7 @@ def _page(
         by, follows = (fact_id.desc(),), fact_id < after if after else true()
     else:
         by, follows = (fact_id,), fact_id > after
-    bounded = select(fact_id).limit(COUNTED + 1).subquery("bounded")
+    bounded = select(fact_id).limit(most + 1).subquery("bounded")
     counted = select(func.count().label("total")).select_from(bounded).subquery("counted")
     numbered = func.row_number().over(order_by=by).label("at")
     page = select(fact_id, rank, numbered).where(follows).order_by(*by).limit(limit + 1).subquery("page")
