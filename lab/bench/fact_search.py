@@ -10,7 +10,9 @@ from datetime import UTC, datetime
 from itertools import count, islice
 from typing import TYPE_CHECKING, Annotated, Any
 
+import psutil
 import typer
+from sqlalchemy import text
 
 from colmlm.cli.options import AsJson, examples
 from colmlm.cli.output import note, print_json, print_table
@@ -45,7 +47,7 @@ def facts(
         print_json({"facts": number, "figures": figures, "machine": machine()})
     else:
         rows = ((name, *(f"{value:,.1f}" for value in of.values())) for name, of in figures.items())
-        print_table(("search", "p50 ms", "p99 ms", "found"), rows)
+        print_table(("search", "p50 ms", "p99 ms", "CPU ms", "found"), rows)
 
 
 def fill(kb: KnowledgeBase, corpus: WordCorpus, seed: int) -> None:
@@ -81,20 +83,36 @@ def measure(kb: KnowledgeBase, corpus: WordCorpus, searches: int, seed: int) -> 
     from colmlm.lab.bench.durations import milliseconds
 
     figures = {}
+    server = _server(kb)
     for name, asked in _kinds(corpus, random.Random(seed)).items():
         note(f"searching: {name}")
         seconds, found = [], []
+        worked = _worked(server)
         for _ in range(searches):
             sought = next(asked)
             started = time.perf_counter()
             found.append(kb.facts.search(**sought).total)
             seconds.append(time.perf_counter() - started)
+        worked = _worked(server) - worked
         figures[name] = {
             "p50_ms": milliseconds(seconds, 50),
             "p99_ms": milliseconds(seconds, 99),
+            "mean_cpu_ms": 1000 * worked / searches,
             "mean_found": sum(found) / len(found),
         }
     return figures
+
+
+def _server(kb: KnowledgeBase) -> psutil.Process:
+    """Gives the process of the server that serves the connection which one search after the other uses."""
+    with kb.sessions() as session:
+        return psutil.Process(session.scalar(text("SELECT pg_backend_pid()")))
+
+
+def _worked(server: psutil.Process) -> float:
+    """Gives the seconds of a processor that the server and this process have used, whatever else runs here."""
+    times = server.cpu_times()
+    return float(times.user + times.system) + time.process_time()
 
 
 def _kinds(corpus: WordCorpus, drawn: random.Random) -> dict[str, Iterator[FactSearch]]:
