@@ -122,8 +122,15 @@ def may_say(column: Any, texts: Iterable[str]) -> ColumnElement[bool]:
         return true()
     composed = func.translate(func.normalize(column, literal_column("NFKC")), _invisibles(), "")
     is_ascii = func.octet_length(column) == func.char_length(column)
-    folded = func.lower(case((is_ascii, column), else_=func.replace(composed, "ß", "ss")))
+    folded = func.lower(case((is_ascii, column), else_=_as_ascii(composed)))
     return folded.op("~")("|".join(sorted(chosen)))
+
+
+def _as_ascii(composed: ColumnElement[str]) -> ColumnElement[str]:
+    """Folds the only composed characters whose fold has letters of ASCII, which not every server's `lower` gives."""
+    for sharp in "ßẞ":
+        composed = func.replace(composed, sharp, "ss")
+    return func.translate(composed, "İ", "i")
 
 
 @cache
