@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, TextIO, Unpack
 
 from colmlm.api.nouns.lookups import Calibrating
 from colmlm.api.nouns.telling import Telling
@@ -20,7 +20,8 @@ from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.settings import UserSettings
 from colmlm.kb.answers.answering import MAX_QUESTION
 from colmlm.kb.answers.calibrations import AnswerCalibrations
-from colmlm.kb.errors import CalibrationRefused, InvalidQuestions
+from colmlm.kb.errors import CalibrationRefused, InvalidQuestions, InvalidValue
+from colmlm.kb.log import audit
 from colmlm.kb.texts.characters import is_blank
 
 if TYPE_CHECKING:
@@ -127,29 +128,50 @@ def read_questions(file: Path) -> Iterator[KnownQuestion]:
 
     values: dict[str, list[str]] = {}
     for number, record in _records(file):
-        question, value = record.get("question"), record.get("value")
-        said = value if isinstance(value, list) else [value] if value is not None else []
-        if not isinstance(question, str) or is_blank(question) or not all(isinstance(v, str) for v in said):
-            raise InvalidQuestions(
-                f"line {number} has no question with a value that is text, a list of texts or empty"
-            )
-        if len(question) > MAX_QUESTION:
-            raise InvalidQuestions(f"line {number} has more than {MAX_QUESTION:,} characters")
+        question, said = _question(number, record)
         values.setdefault(question, []).extend(v for v in said if not is_blank(v))
     for question, said in values.items():
         yield KnownQuestion(question, tuple(dict.fromkeys(said)))
 
 
+def _question(number: int, record: Mapping[str, Any]) -> tuple[str, list[str]]:
+    question, value = record.get("question"), record.get("value")
+    said = value if isinstance(value, list) else [value] if value is not None else []
+    is_named = "value" in record and all(isinstance(one, str) for one in said)
+    if not isinstance(question, str) or is_blank(question) or not is_named:
+        raise InvalidQuestions(
+            f"line {number} has no question with a value that is text, a list of texts or empty"
+        )
+    if len(question) > MAX_QUESTION:
+        raise InvalidQuestions(f"line {number} has more than {MAX_QUESTION:,} characters")
+    try:
+        audit.check_text("question", question)
+    except InvalidValue as error:
+        raise InvalidQuestions(f"line {number}: {error}".removesuffix(".")) from error
+    return question, said
+
+
 def _records(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     with file.open(encoding="utf-8-sig", newline="") as lines:
-        if file.suffix.lower() == ".csv":
-            rows = csv.DictReader(lines)
-            yield from ((rows.line_num, row) for row in rows)
-            return
-        for number, line in enumerate(lines, 1):
-            if line.strip():
-                try:
-                    record = json.loads(line)
-                except ValueError as error:
-                    raise InvalidQuestions(f"line {number} is no JSON") from error
-                yield number, record if isinstance(record, dict) else {}
+        try:
+            yield from _rows(lines) if file.suffix.lower() == ".csv" else _objects(lines)
+        except UnicodeDecodeError as error:
+            raise InvalidQuestions("the file is not UTF-8; save it as that") from error
+
+
+def _rows(lines: TextIO) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    rows = csv.DictReader(lines, strict=True)
+    try:
+        yield from ((rows.line_num, row) for row in rows)
+    except csv.Error as error:
+        raise InvalidQuestions(f"behind line {rows.line_num} it is no CSV ({error})") from error
+
+
+def _objects(lines: TextIO) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            try:
+                record = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise InvalidQuestions(f"line {number} is no JSON") from error
+            yield number, record if isinstance(record, dict) else {}

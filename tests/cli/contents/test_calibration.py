@@ -113,19 +113,27 @@ def test_questions_of_a_corpus_are_asked_again_when_documents_are_added(
 @pytest.mark.parametrize(
     ("name", "text", "cause"),
     [
-        ("a.csv", "question,answer\nWho?,\n", None),
+        ("a.csv", "question,value\nWho?,\n", None),
+        ("a.csv", "question,answer\nWho?,Ann\n", "line 2 has no question with a value"),
+        ("a.jsonl", '{"question": "Who?", "answer": "Ann"}\n', "line 1 has no question with a value"),
+        ("a.csv", "question,value\nWho\0is?,Ann\n", "line 2: .* NUL"),
+        ("a.jsonl", '{"question": "Who\\ud800?", "value": ""}\n', "line 1: .* surrogate"),
+        ("a.csv", f"question,value\nWho?,{'x' * 200_000}\n", "behind line 1 it is no CSV"),
+        ("a.csv", 'question,value\n"Who?,Ann\n', "is no CSV"),
+        ("a.jsonl", "[" * 100_000, "line 1 is no JSON"),
+        ("a.csv", b"question,value\nWho?,Andr\xe9\n", "not UTF-8"),
         ("a.csv", "asked,value\nWho?,Ann\n", "line 2 has no question"),
         ("a.jsonl", '{"question": "Who?", "value": 1}\n', "line 1 has no question with a value"),
         ("a.jsonl", '{"question": "Who?", "value": "Ann"}\nWho?\n', "line 2 is no JSON"),
         ("a.jsonl", "[1]\n", "line 1 has no question"),
-        ("a.jsonl", json.dumps({"question": "x" * 2001}), "more than 2,000 characters"),
+        ("a.jsonl", json.dumps({"question": "x" * 2001, "value": ""}), "more than 2,000 characters"),
     ],
 )
 def test_a_file_that_is_no_list_of_questions_is_refused_by_its_line(
-    tmp_path: Path, name: str, text: str, cause: str | None
+    tmp_path: Path, name: str, text: str | bytes, cause: str | None
 ) -> None:
     file = tmp_path / name
-    file.write_text(text)
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
     if cause is None:
         assert [one.values for one in read_questions(file)] == [()]
         return
