@@ -94,8 +94,16 @@ class AnswerCalibrating:
 
     def again(self, **who: Unpack[OnRecord]) -> str:
         """Calibrates once more after documents were added, where the questions are stored and it does not take long;
-        gives a line that says what the threshold is now, and why.
+        gives a line that says what the threshold is now, and why. The documents are there, also where no reader is.
         """
+        from colmlm.model.lm.config import CheckpointError
+
+        try:
+            return self._again(**who)
+        except CheckpointError as error:
+            return f"What score answers need is not known: {error}"
+
+    def _again(self, **who: Unpack[OnRecord]) -> str:
         standing = calibrations(self.runtime.user, self.kb).standing()
         before = standing.calibration
         if before is None:

@@ -71,6 +71,17 @@ def test_what_is_added_later_is_said(run: Run, keyed: list[int], light: Annotato
     assert "Documents were added since" in run("doctor").out
 
 
+def test_documents_are_added_also_where_the_reader_cannot_be_read(
+    run: Run, keyed: list[int], light: Annotators, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLMLM_READER", str(tmp_path / "nowhere"))
+    text = tmp_path / "harbour.md"
+    text.write_text("# Harbour\n\nThe harbour opened in 1834.\n")
+    added = run("corpus", "add", text, "--corpus", "raw", "--json")
+    assert (added.code, added.json["documents"], added.json["facts"]) == (0, 1, 1)
+    assert "confidence.json cannot be read" in added.json["threshold"]
+
+
 def test_questions_of_a_corpus_are_asked_again_when_documents_are_added(
     run: Run, keyed: list[int], light: Annotators, tmp_path: Path
 ) -> None:
