@@ -139,6 +139,10 @@ def generate(
         raise typer.BadParameter("it prints text as it comes, --json one object at the end; take one of them.",
                                  param_hint="--stream")  # fmt: skip
     _one_time(min_seq, as_of)
+    if as_of is not None and ranking not in (None, RankedBy.key):
+        raise typer.BadParameter(
+            "the past is looked up by key alone; leave --ranking out.", param_hint="--as-of"
+        )
     if there and base.server is None:
         raise typer.BadParameter("name the server that decodes.", param_hint="--server")
     if stop and "" in stop:

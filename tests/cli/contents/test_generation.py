@@ -96,6 +96,8 @@ def test_facts_are_found_by_what_is_asked_for_or_by_the_setting(
     assert "ranking reader" in run("trace", "output", read["generation_id"]).out
     past = run(*words, "--as-of", read["seq"], "--ranking", "reader")
     assert past.code == 2 and "by key alone" in past.err
+    unasked = run("generate", "Peru", "--mode", "off", "--as-of", read["seq"], "--ranking", "reader")
+    assert unasked.code == 2 and "leave --ranking out" in unasked.err, "also where nothing is looked up"
     monkeypatch.setenv("COLMLM_RANKING", "guess")
     assert "COLMLM_RANKING" in run(*words).err
 
