@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Unpack
+from dataclasses import asdict, dataclass
+from typing import Any, Unpack
 
 from colmlm.api.client.api import Api
 from colmlm.api.client.only_there import options, refuse
 from colmlm.api.wire.answers import EditResult
 from colmlm.api.wire.pages import CountedPage, cursor, place_in
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT, MAX_PAGE
+from colmlm.kb.errors import InvalidValue
 from colmlm.kb.facts.records import (
     FACTS_LISTED,
     Addition,
+    Admitting,
+    Correction,
     Edit,
     FactFound,
     FactPage,
     FactRecord,
     FactSearch,
     FactsSought,
+    MarkedAddition,
+    Marking,
 )
 
 _STATES = {False: "live", True: "deleted", None: "all"}
@@ -75,9 +80,49 @@ class RemoteFacts:
         body["on_behalf_of"] = body.pop("actor") or None
         return edit_of(self.api.edit("/facts", EditResult, body))
 
-    def edit(self, fact_id: int, value: str, *, actor: str, reason: str) -> Edit:
-        body = {"value": value, "on_behalf_of": actor or None, "reason": reason}
+    def add_to(
+        self, document_id: int, span: Marking, *, keyed: bool = True, **how: Unpack[MarkedAddition]
+    ) -> Edit:
+        refuse(no_key=not keyed)
+        return self._placed(f"/documents/{document_id}/facts", span, options(MarkedAddition, how))
+
+    def edit(
+        self,
+        fact_id: int,
+        value: str | None = None,
+        *,
+        question: str | None = None,
+        keyed: bool = True,
+        actor: str,
+        reason: str,
+    ) -> Edit:
+        refuse(no_key=not keyed)
+        body = {"value": value, "question": question, "on_behalf_of": actor or None, "reason": reason}
         return edit_of(self.api.edit(f"/facts/{fact_id}", EditResult, body, method="PATCH"))
+
+    def edit_many(
+        self, corrections: Sequence[Correction], *, keyed: bool = True, actor: str, reason: str
+    ) -> Edit:
+        refuse(no_key=not keyed)
+        if len(corrections) > MAX_FACTS_PER_EDIT:
+            many = f"it holds {len(corrections)} facts, and a server edits {MAX_FACTS_PER_EDIT} in one change"
+            raise InvalidValue("batch", many)
+        body = {"facts": list(map(asdict, corrections)), "on_behalf_of": actor or None, "reason": reason}
+        return edit_of(self.api.edit("/facts/batch", EditResult, body, method="PATCH"))
+
+    def move(self, fact_id: int, span: Marking, *, keyed: bool = True, **how: Unpack[Admitting]) -> Edit:
+        refuse(no_key=not keyed)
+        return self._placed(f"/facts/{fact_id}/move", span, options(Admitting, how))
+
+    def undo(self, seq: int, *, keyed: bool = True, actor: str, reason: str) -> Edit:
+        refuse(no_key=not keyed)
+        body = {"on_behalf_of": actor or None, "reason": reason}
+        return edit_of(self.api.edit(f"/changes/{seq}/undo", EditResult, body))
+
+    def _placed(self, path: str, span: Marking, said: dict[str, Any]) -> Edit:
+        body = {**span, **said, "on_behalf_of": said["actor"] or None}
+        del body["actor"]
+        return edit_of(self.api.edit(path, EditResult, body))
 
     def delete(self, fact_ids: Sequence[int], *, actor: str, reason: str, abstain: bool = False) -> Edit:
         body = {"fact_ids": fact_ids, "on_behalf_of": actor or None, "reason": reason, "abstain": abstain}

@@ -1,4 +1,4 @@
-"""Facts: find, read, correct, delete and restore them. After an edit, the page offers to undo it."""
+"""Facts: find, read, add, delete and restore them. After an edit, of which `mending` has others, an undo is offered."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from litestar.response import Redirect, Stream
 from colmlm.api.console.finding import Finding, filters
 from colmlm.api.console.forms import Form, Sent, form_page
 from colmlm.api.console.passages import blocks, excerpts, passage, stretches
-from colmlm.api.console.views import Page, PageRequest, page
+from colmlm.api.console.views import Page, PageRequest
 from colmlm.api.door.rights import Lane, Right, needs
 from colmlm.api.nouns.fact_table import lines
 from colmlm.api.ports import FromPorts, Ports
@@ -20,7 +20,6 @@ from colmlm.api.schema.schemas import PathId
 from colmlm.api.schema.shown import shown_to
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT
 from colmlm.kb.errors import KBError
-from colmlm.kb.evidence.records import FactTrace
 from colmlm.kb.facts.records import Edit, FactRecord
 from colmlm.kb.log.records import ChangeRecord
 
@@ -87,25 +86,12 @@ def insert(ports: FromPorts, request: PageRequest, data: Sent) -> Page:
     except KBError as error:
         return form_page(request, "fact_new.html", form.refuse(error))
     key_at_once(ports)
-    return _to_fact(edit)
+    return to_fact(edit)
 
 
 @get("/facts/{fact_id:int}", opt=needs(Right.read), sync_to_thread=True)
 def read(ports: FromPorts, request: PageRequest, fact_id: PathId) -> Page:
-    return _show(ports, request, fact_id, Form.asked(request))
-
-
-@post("/facts/{fact_id:int}", opt=needs(Right.edit), sync_to_thread=True)
-def update(ports: FromPorts, request: PageRequest, fact_id: PathId, data: Sent) -> Page:
-    """Give a fact another value."""
-    form = Form(data)
-    try:
-        value, reason = form.text("value"), form.text("reason", limit=1000)
-        form.check()
-        edit = ports.kb.facts.edit(fact_id, value, actor=request.user.name, reason=reason)
-    except KBError as error:
-        return _show(ports, request, fact_id, form.refuse(error))
-    return _to_fact(edit)
+    return show_fact(ports, request, fact_id, Form.asked(request))
 
 
 @get("/facts/delete", opt=needs(Right.edit), sync_to_thread=True)
@@ -139,25 +125,11 @@ def restore(ports: FromPorts, request: PageRequest, data: Sent) -> Page:
 
 @get("/documents/{document_id:int}", opt=needs(Right.read), sync_to_thread=True)
 def document(ports: FromPorts, request: PageRequest, document_id: PathId) -> Page:
-    """Show a document as it was ingested, with its facts marked."""
-    shown = shown_to(request, ports)
-    record, text = shown.document(document_id)
-    facts = shown.facts(ports.kb.facts.every_of(document_id))
-    parts = stretches(text, facts)
-    marked = {part.fact.fact_id for part in parts if part.fact}
-    return page(
-        request,
-        "document.html",
-        document=record,
-        facts=facts,
-        blocks=blocks(parts),
-        overlapping=[fact for fact in facts if fact.fact_id not in marked],
-        chosen=Form.asked(request).integer("fact"),
-    )
+    return show_document(ports, request, document_id, Form.asked(request))
 
 
 HANDLERS = (
-    find, download, new, insert, read, update, ask_to_delete, ask_to_restore, delete, restore, document,
+    find, download, new, insert, read, ask_to_delete, ask_to_restore, delete, restore, document,
 )  # fmt: skip
 
 
@@ -172,11 +144,30 @@ def corpus_options(ports: Ports) -> list[tuple[str, str]]:
     return [("", "every corpus"), *((stats.corpus, stats.corpus) for stats in ports.kb.corpora.all())]
 
 
-def _show(ports: Ports, request: PageRequest, fact_id: int, form: Form) -> Page:
+def show_document(ports: Ports, request: PageRequest, document_id: int, form: Form) -> Page:
+    """Shows a document as it was ingested, with its facts marked, and a form for another or for one that moves."""
+    shown = shown_to(request, ports)
+    record, text = shown.document(document_id)
+    facts = shown.facts(ports.kb.facts.every_of(document_id))
+    parts = stretches(text, facts)
+    marked = {part.fact.fact_id for part in parts if part.fact}
+    return form_page(
+        request,
+        "document.html",
+        form,
+        document=record,
+        facts=facts,
+        blocks=blocks(parts),
+        overlapping=[fact for fact in facts if fact.fact_id not in marked],
+        chosen=form.integer("fact"),
+        moving=next((fact for fact in facts if str(fact.fact_id) == form.raw("move")), None),
+    )
+
+
+def show_fact(ports: Ports, request: PageRequest, fact_id: int, form: Form) -> Page:
     shown = shown_to(request, ports)
     trace = shown.trace_fact(fact_id)
     source = trace.fact.source
-    change = done(ports, form)
     return form_page(
         request,
         "fact.html",
@@ -185,16 +176,8 @@ def _show(ports: Ports, request: PageRequest, fact_id: int, form: Form) -> Page:
         fact=trace.fact,
         around=passage(shown.document_text(source.document_id), source.start, source.end) if source else None,
         uses=shown.uses(fact_id),
-        done=change,
-        former=_former(trace, change),
+        done=done(ports, form),
     )
-
-
-def _former(trace: FactTrace, change: ChangeRecord | None) -> str | None:
-    """Gives the value before the correction that was just made, which an undo would bring back."""
-    if change is None or change.kind != "update" or change.fact_ids != (trace.fact.fact_id,):
-        return None
-    return next((v.value for v in trace.versions if v.to_seq == change.seq), None)
 
 
 def _ask(ports: Ports, request: PageRequest, form: Form, verb: str) -> Page:
@@ -227,10 +210,10 @@ def _edit(
         return _ask(ports, request, form.refuse(error), verb)
     if verb == "restore":
         key_at_once(ports)  # a keyset made while they were deleted lacks their keys
-    return _to_fact(edit)
+    return to_fact(edit)
 
 
-def _to_fact(edit: Edit) -> Redirect:
+def to_fact(edit: Edit) -> Redirect:
     """Redirects to the fact, or for several facts to the list, with a note of what was done."""
     place = f"/{edit.fact_ids[0]}" if len(edit.fact_ids) == 1 else ""
     state = "&state=all" if not place else ""

@@ -16,6 +16,7 @@ from colmlm.api.console import (
     forget,
     jobs,
     keysets,
+    mending,
     session,
     status,
     tokens,
@@ -44,6 +45,7 @@ HANDLERS = (
         route_handlers=[
             *ask.HANDLERS,
             *facts.HANDLERS,
+            *mending.HANDLERS,
             *forget.HANDLERS,
             *erasures.HANDLERS,
             *audit.HANDLERS,

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from colmlm.kb.evidence.records import FactTrace, GenerationRecord, Impact, NewOutput, OutputTrace
     from colmlm.kb.facts.records import (
         Addition,
+        Admitting,
         CorpusStats,
+        Correction,
         DocumentRecord,
         Edit,
         FactPage,
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
         FactsSought,
         Ingesting,
         IngestReport,
+        MarkedAddition,
+        Marking,
     )
     from colmlm.kb.log.records import OnRecord
 
@@ -63,7 +67,30 @@ class FactVerbs(Protocol):
         """Adds a fact that no document says. Where `keyed`, makes its key from the question too."""
         ...
 
-    def edit(self, fact_id: int, value: str, *, actor: str, reason: str) -> Edit: ...
+    def add_to(
+        self, document_id: int, span: Marking, *, keyed: bool = True, **how: Unpack[MarkedAddition]
+    ) -> Edit: ...
+
+    # Where `keyed`, the next four make the keys that they dropped.
+
+    def edit(
+        self,
+        fact_id: int,
+        value: str | None = None,
+        *,
+        question: str | None = None,
+        keyed: bool = True,
+        actor: str,
+        reason: str,
+    ) -> Edit: ...
+
+    def edit_many(
+        self, corrections: Sequence[Correction], *, keyed: bool = True, actor: str, reason: str
+    ) -> Edit: ...
+
+    def move(self, fact_id: int, span: Marking, *, keyed: bool = True, **how: Unpack[Admitting]) -> Edit: ...
+
+    def undo(self, seq: int, *, keyed: bool = True, actor: str, reason: str) -> Edit: ...
 
     def delete(self, fact_ids: Sequence[int], *, actor: str, reason: str, abstain: bool = False) -> Edit: ...
 

@@ -1,4 +1,4 @@
-"""Batches: add or correct many facts in one change, all or none."""
+"""Batches: add or edit many facts in one change, all or none."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from msgspec import Meta
 from colmlm.api.door.rights import Right, needs
 from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts
-from colmlm.api.routes.edits import WithToken, actor_of, keyed, result
+from colmlm.api.routes.edits import WithToken, actor_of, keyed, settled
 from colmlm.api.wire.answers import EditResult
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT, Id, Question, Request, Value, Why
-from colmlm.kb.errors import InvalidValue
-from colmlm.kb.facts.records import FactDraft
+from colmlm.kb.facts.records import Correction, FactDraft
 
 
 class Draft(Request, frozen=True, kw_only=True):
@@ -33,17 +32,18 @@ class NewFacts(Why, frozen=True, kw_only=True):
     allow_erased: bool = False
 
 
-class Correction(Request, frozen=True, kw_only=True):
-    """The new value of a fact."""
+class Corrected(Request, frozen=True, kw_only=True):
+    """The new value of a fact, its new question, or both. Null leaves either as it is."""
 
     fact_id: Id
-    value: Value
+    value: Value | None = None
+    question: Question | None = None
 
 
 class NewValues(Why, frozen=True, kw_only=True):
-    """Facts to correct. A fact may be named only once."""
+    """Facts to edit. A fact may be named only once."""
 
-    facts: Annotated[list[Correction], Meta(min_length=1, max_length=MAX_FACTS_PER_EDIT)]
+    facts: Annotated[list[Corrected], Meta(min_length=1, max_length=MAX_FACTS_PER_EDIT)]
 
 
 @post("/facts/batch", opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
@@ -61,11 +61,10 @@ def insert_facts(ports: FromPorts, request: WithToken, data: JSONBody[NewFacts])
 
 @patch("/facts/batch", opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
 def update_facts(ports: FromPorts, request: WithToken, data: JSONBody[NewValues]) -> EditResult:
-    """Correct many facts.
+    """Edit many facts.
 
-    All facts are corrected in one change, or none.
+    All facts get their new values and questions in one change, or none.
     """
-    values = {correction.fact_id: correction.value for correction in data.facts}
-    if len(values) < len(data.facts):
-        raise InvalidValue("batch", "it names a fact twice")
-    return result(ports.kb.facts.edit_many(values, actor=actor_of(request, data), reason=data.reason))
+    corrections = [Correction(one.fact_id, one.value, one.question) for one in data.facts]
+    edit = ports.kb.facts.edit_many(corrections, actor=actor_of(request, data), reason=data.reason)
+    return settled(ports, edit)

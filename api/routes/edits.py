@@ -32,6 +32,11 @@ def result(edit: Edit, *, min_seq: int | None = None, keyed: bool = True) -> Edi
     )
 
 
+def settled(ports: Ports, edit: Edit) -> EditResult:
+    """Builds the response to an edit, after keying its facts where they lack keys."""
+    return result(edit) if edit.keyed else keyed(ports, edit)
+
+
 def keyed(ports: Ports, edit: Edit) -> EditResult:
     """Keys the facts of an edit that lack keys, and builds the response."""
     if not key_at_once(ports):

@@ -11,7 +11,7 @@ from msgspec import Meta
 from colmlm.api.door.rights import Right, needs
 from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts
-from colmlm.api.routes.edits import WithToken, actor_of, keyed, result
+from colmlm.api.routes.edits import WithToken, actor_of, keyed, result, settled
 from colmlm.api.schema.schemas import PathId
 from colmlm.api.schema.shown import shown_to
 from colmlm.api.wire.answers import EditResult
@@ -38,9 +38,10 @@ class NewFact(Why, frozen=True, kw_only=True):
 
 
 class NewValue(Why, frozen=True, kw_only=True):
-    """The new value of a fact."""
+    """The new value of a fact, its new question, or both. Null leaves either as it is."""
 
-    value: Value
+    value: Value | None = None
+    question: Question | None = None
 
 
 class OneFact(Why, frozen=True, kw_only=True):
@@ -117,11 +118,14 @@ def insert_fact(ports: FromPorts, request: WithToken, data: JSONBody[NewFact]) -
 def update_fact(
     ports: FromPorts, request: WithToken, fact_id: PathId, data: JSONBody[NewValue]
 ) -> EditResult:
-    """Correct a fact's value.
+    """Edit a fact's value or question.
 
-    Every process uses the new value from this commit on. The text of the fact's document does not change.
+    Every process uses the new value from this commit on, and no longer finds the fact by its former question. The text
+    of the fact's document does not change.
     """
-    return result(ports.kb.facts.edit(fact_id, data.value, actor=actor_of(request, data), reason=data.reason))
+    actor = actor_of(request, data)
+    edit = ports.kb.facts.edit(fact_id, data.value, question=data.question, actor=actor, reason=data.reason)
+    return settled(ports, edit)
 
 
 @delete("/facts", status_code=200, opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)

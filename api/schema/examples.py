@@ -24,6 +24,7 @@ from colmlm.api.routes import (
     facts,
     forgetting,
     keysets,
+    mending,
     tokens,
     verification,
 )
@@ -172,12 +173,16 @@ _EXAMPLES: tuple[Any, ...] = (
     Why(reason=_WHY),
     facts.NewFact(question=_QUESTION, value="Lima", reason="asked for"),
     facts.NewValue(value="Cusco", reason="typing error in the source", actor="ana"),
+    mending.Span(start=23, end=27, text="Lima", reason="cut too short"),
+    mending.NewMark(text="Lima", question=_QUESTION, reason="was not marked"),
     facts.OneFact(reason=_WHY),
     facts.FactSet(fact_ids=[12, 15], reason="deleted by mistake"),
     facts.FactsToRead(fact_ids=[12, 15]),
     facts.DeletedSet(fact_ids=[12, 15], reason=_WHY),
     batches.NewFacts(facts=[batches.Draft(question=_QUESTION, value="Lima")], reason="asked for"),
-    batches.NewValues(facts=[batches.Correction(fact_id=12, value="Lima")], reason="corrected"),
+    batches.NewValues(
+        facts=[batches.Corrected(fact_id=12, value="Lima", question=_QUESTION)], reason="corrected"
+    ),
     corpora.Deletion(reason="licence withdrawn", dry_run=True),
     documents.NewDocuments(
         corpus="atlas",
@@ -254,7 +259,13 @@ _EXAMPLES: tuple[Any, ...] = (
     ),
     _FACT,
     search.as_found(_FACT, (FoundIn("value", "Lima", (Mark(0, 4),)),)),
-    FactTrace(_FACT, _TEXT, (Version(1, "Lima", 1, None),), (_CHANGE,), (Use(7, 1, 0, 5, _AT),)),
+    FactTrace(
+        _FACT,
+        _TEXT,
+        (Version(1, "Lima", 1, None, _QUESTION, 3, 23, 27),),
+        (_CHANGE,),
+        (Use(7, 1, 0, 5, _AT),),
+    ),
     EditResult(seq=41, min_seq=41, kind="delete", fact_ids=[12], keyed=True),
     Answer(
         question=_QUESTION,

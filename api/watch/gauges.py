@@ -22,7 +22,7 @@ from colmlm.kb.store.pool import WatchedPool
 
 # These counters exist at 0 from the start, so that a rate can be taken of their first change. Other kinds are added
 # when they first occur.
-KINDS = ("insert", "update", "delete", "restore", "forget", "erase", "ingest", *MAINTENANCE)
+KINDS = ("insert", "update", "move", "delete", "restore", "forget", "erase", "ingest", *MAINTENANCE)
 
 
 class StandingGauges(Collector):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,12 +12,14 @@ import typer
 from colmlm.cli.asking import require_reason, require_somebody
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.protocol import Base
+from colmlm.cli.contents.bulk import edit_from
 from colmlm.cli.options import (
     MAX_BIGINT,
     Actor,
     After,
     AllowErased,
     AsJson,
+    DryRun,
     FactId,
     FactIds,
     Limit,
@@ -32,8 +35,18 @@ from colmlm.cli.output import counted_facts, note, print_json, print_table, say,
 from colmlm.kb.errors import FactDeleted
 
 if TYPE_CHECKING:
-    from colmlm.kb.facts.records import Edit, FactPage, FactRecord, FactSearch, Source, State
+    from colmlm.kb.facts.records import (
+        Addition,
+        Edit,
+        FactPage,
+        FactRecord,
+        FactSearch,
+        Marking,
+        Source,
+        State,
+    )
 
+MAX_OFFSET = 2**31 - 1
 WITHHELD = "Marks stand for what was deleted or corrected: the server shows that to tokens with the right 'audit' only."
 
 
@@ -45,8 +58,24 @@ class Sort(StrEnum):
     newest = "newest"
 
 
+Start = Annotated[
+    int | None,
+    typer.Option("--start", min=0, max=MAX_OFFSET, help="Where the span begins, in code points of the text."),
+]
+End = Annotated[int | None, typer.Option("--end", min=1, max=MAX_OFFSET, help="Where it ends.")]
+ExactText = Annotated[
+    str | None,
+    typer.Option(
+        "--text",
+        callback=some_text,
+        help="The document's exact words; in place of offsets where they are there once.",
+    ),
+]
+NoKey = Annotated[bool, typer.Option("--no-key", help="Leave the key to the next `colmlm rekey`.")]
+
 app = typer.Typer(
-    help="List, show, add, edit, delete and restore facts.", epilog=examples("colmlm facts list")
+    help="List, show, add, edit, move, delete and restore facts, and undo that.",
+    epilog=examples("colmlm facts list"),
 )
 
 
@@ -192,53 +221,163 @@ def _show(fact: FactRecord) -> None:
 
 @app.command(
     epilog=examples(
-        'colmlm facts add --question "Who wrote Emma?" --value "Jane Austen" --reason "asked for"'
+        'colmlm facts add --question "Who wrote Emma?" --value "Jane Austen" --reason "asked for"',
+        'colmlm facts add --document 3 --text "Lima" --question "What is Peru\'s capital?" --reason "was missing"',
+        'colmlm facts add --document 3 --start 23 --end 27 --reason "was missing"',
     )
 )
 @anywhere
 def add(
     base: Base,
-    question: Annotated[str, typer.Option("--question", callback=some_text, help="The question it answers.")],
-    value: Annotated[str, typer.Option("--value", callback=some_text, help="The text to splice.")],
     reason: Reason,
+    question: Annotated[
+        str | None, typer.Option("--question", callback=some_text, help="The question it answers.")
+    ] = None,
+    value: Annotated[
+        str | None, typer.Option("--value", callback=some_text, help="The text to splice.")
+    ] = None,
+    document: Annotated[
+        int | None,
+        typer.Option(
+            "--document", min=1, max=MAX_BIGINT, help="Mark it in this document, whose words are its value."
+        ),
+    ] = None,
+    start: Start = None,
+    end: End = None,
+    text: ExactText = None,
     answer: Annotated[
         str | None, typer.Option("--answer", help="A longer answer, kept beside the value.")
     ] = None,
     actor: Actor = None,
-    no_key: Annotated[
-        bool, typer.Option("--no-key", help="Leave the key to the next `colmlm rekey`.")
-    ] = False,
+    no_key: NoKey = False,
     allow_erased: AllowErased = False,
     as_json: AsJson = False,
 ) -> None:
-    """Add a fact that has no document. It is keyed from its question at once, so lookups find it."""
-    edit = base.facts.add(
-        question,
-        value,
-        answer=answer,
-        actor=base.actor(actor),
-        reason=reason,
-        allow_erased=allow_erased,
-        keyed=not no_key,
-    )
+    """Add a fact: by question and value, or one that a document says. It is keyed at once, so lookups find it."""
+    span: Marking = {"start": start, "end": end, "text": text}
+    how: Addition = {
+        "actor": base.actor(actor), "reason": reason, "answer": answer, "allow_erased": allow_erased
+    }  # fmt: skip
+    if document is not None:
+        if value is not None:
+            raise typer.BadParameter(
+                "a document's own words are the value: name them with --text or offsets."
+            )
+        edit = base.facts.add_to(document, span, keyed=not no_key, question=question, **how)
+    elif question is None or value is None or any(one is not None for one in span.values()):
+        raise typer.BadParameter(
+            "give --question and --value, or --document with --text, or --start and --end."
+        )
+    else:
+        edit = base.facts.add(question, value, keyed=not no_key, **how)
     _done(edit, as_json, keyed=edit.keyed)
+    _tell_unkeyed(edit, as_json)
+
+
+def _tell_unkeyed(edit: Edit, as_json: bool) -> None:
     if not edit.keyed and not as_json:
-        note("It has no key yet, so no lookup finds it. Run: colmlm rekey")
+        note("What was edited has no key yet, so lookups do not find it. Run: colmlm rekey")
 
 
-@app.command(epilog=examples('colmlm facts edit 12 --value "Lima" --reason "typing error in the source"'))
+@app.command(
+    epilog=examples(
+        'colmlm facts edit 12 --value "Lima" --reason "typing error in the source"',
+        'colmlm facts edit 12 --question "What is Peru\'s capital?" --reason "said nothing of Peru"',
+        "colmlm facts edit --from corrections.csv --dry-run",
+    )
+)
 @anywhere
 def edit(
     base: Base,
-    fact_id: FactId,
-    value: Annotated[str, typer.Option("--value", callback=some_text, help="The new text to splice.")],
-    reason: Reason,
+    fact_id: Annotated[
+        int | None, typer.Argument(metavar="[FACT_ID]", min=1, help="The fact's id; none with --from.")
+    ] = None,
+    value: Annotated[
+        str | None, typer.Option("--value", callback=some_text, help="The new text to splice.")
+    ] = None,
+    question: Annotated[
+        str | None, typer.Option("--question", callback=some_text, help="The new question it answers.")
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            exists=True,
+            dir_okay=False,
+            help="Edit many in one change: CSV or JSON lines of fact_id, value and question; empty: as it is.",
+        ),
+    ] = None,
+    reason: WhyUnlessDry = None,
     actor: Actor = None,
+    no_key: NoKey = False,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Give a fact another value, from this commit on and in every process. It needs no new key."""
-    done = base.facts.edit(fact_id, value, actor=base.actor(actor), reason=reason)
-    _done(done, as_json)
+    """Give a fact another value, another question, or both, from this commit on and in every process.
+
+    A value needs no new key. A question does: it is keyed at once, and the old one finds it no more.
+    """
+    require_reason(reason, unless=dry_run)
+    if file is not None:
+        if (fact_id, value, question) != (None, None, None):
+            raise typer.BadParameter("--from takes the ids, values and questions from the file alone.")
+        edit_from(base, file, actor, reason, keyed=not no_key, dry_run=dry_run, as_json=as_json)
+        return
+    if fact_id is None or dry_run or (value is None and question is None):
+        raise typer.BadParameter(
+            "give a fact's id with --value or --question; or --from, also with --dry-run."
+        )
+    assert reason is not None
+    done = base.facts.edit(
+        fact_id, value, question=question, keyed=not no_key, actor=base.actor(actor), reason=reason
+    )
+    _done(done, as_json, keyed=done.keyed)
+    _tell_unkeyed(done, as_json)
+
+
+@app.command(
+    epilog=examples(
+        'colmlm facts move 12 --text "Lima Metropolitan Area" --reason "cut too short"',
+        'colmlm facts move 12 --start 23 --end 27 --reason "cut too long"',
+    )
+)
+@anywhere
+def move(
+    base: Base,
+    fact_id: FactId,
+    reason: Reason,
+    start: Start = None,
+    end: End = None,
+    text: ExactText = None,
+    actor: Actor = None,
+    no_key: NoKey = False,
+    allow_erased: AllowErased = False,
+    as_json: AsJson = False,
+) -> None:
+    """Move a fact's span within its document, whose words there become its value. Its history keeps where it was."""
+    span: Marking = {"start": start, "end": end, "text": text}
+    who = base.actor(actor)
+    done = base.facts.move(
+        fact_id, span, keyed=not no_key, actor=who, reason=reason, allow_erased=allow_erased
+    )
+    _done(done, as_json, keyed=done.keyed)
+    _tell_unkeyed(done, as_json)
+
+
+@app.command(epilog=examples('colmlm facts undo 41 --reason "the first spelling was right"'))
+@anywhere
+def undo(
+    base: Base,
+    seq: Annotated[int, typer.Argument(metavar="SEQ", min=1, max=MAX_BIGINT, help="The change's number.")],
+    reason: Reason,
+    actor: Actor = None,
+    no_key: NoKey = False,
+    as_json: AsJson = False,
+) -> None:
+    """Undo an add, edit, move, delete or restore, all of that change, where its facts were not edited since."""
+    done = base.facts.undo(seq, keyed=not no_key, actor=base.actor(actor), reason=reason)
+    _done(done, as_json, keyed=done.keyed)
+    _tell_unkeyed(done, as_json)
 
 
 @app.command(
@@ -257,7 +396,7 @@ def delete(
         bool,
         typer.Option("--abstain", help="Let queries that point at one get no match, not the runner-up."),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted and stop.")] = False,
+    dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:

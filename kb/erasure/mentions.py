@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.erasure.records import Mention, Mentions, Stretch
 from colmlm.kb.facts.redaction import ErasureTarget
-from colmlm.kb.tables import ChangeRow, DocumentRow, FactRow, FactVersionRow, GenerationRow
+from colmlm.kb.tables import ChangeRow, DocumentRow, FactPastRow, FactRow, FactVersionRow, GenerationRow
 from colmlm.kb.texts.wording import Phrases, may_say
 
 MOST = 500  # mentions of each kind that are listed
@@ -32,15 +32,22 @@ def look(session: Session, targets: Sequence[ErasureTarget]) -> Mentions:
         .join(FactVersionRow, FactVersionRow.fact_id == FactRow.id)
         .where(FactRow.erased_seq.is_(None), FactRow.id != func.all(ids))
     )
+    past = select(FactPastRow.fact_id, *_ASKED).where(FactPastRow.fact_id != func.all(ids))
+    past = select(FactPastRow.fact_id, *_ASKED).where(FactPastRow.fact_id != func.all(ids))
     return Mentions(
         documents=tuple(_documents(session, targets, values, said)),
         titles=_ids(session, select(DocumentRow.id, *_ABOUT), _ABOUT, values, said),
-        facts=_ids(session, facts, of_facts, values, said),
+        facts=tuple(
+            sorted(
+                {*_ids(session, facts, of_facts, values, said), *_ids(session, past, _ASKED, values, said)}
+            )
+        ),
         generations=_ids(session, select(GenerationRow.id, *_SAID), _SAID, values, said),
         reasons=_ids(session, select(ChangeRow.seq, *_WHY), _WHY, strings, Phrases(strings)),
     )
 
 
+_ASKED = (FactPastRow.question, FactPastRow.answer)
 _ABOUT = (DocumentRow.title, DocumentRow.uri, DocumentRow.external_id)
 _SAID = (GenerationRow.prompt, GenerationRow.output)
 _WHY = (ChangeRow.reason, ChangeRow.actor, ChangeRow.payload["on_behalf_of"].astext)

@@ -34,6 +34,7 @@ TABLES = (
     "sentence",
     "fact",
     "fact_version",
+    "fact_past",
     "fact_key",
     "generation",
     "attribution",

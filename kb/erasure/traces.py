@@ -21,7 +21,15 @@ from colmlm.kb.erasure.residue import LEAST, Matcher
 from colmlm.kb.errors import InvalidValue
 from colmlm.kb.facts.redaction import ErasureTarget, apart, blank
 from colmlm.kb.keys.keysets import STORED
-from colmlm.kb.tables import AttributionRow, DocumentRow, FactKeyRow, FactRow, FactVersionRow, GenerationRow
+from colmlm.kb.tables import (
+    AttributionRow,
+    DocumentRow,
+    FactKeyRow,
+    FactPastRow,
+    FactRow,
+    FactVersionRow,
+    GenerationRow,
+)
 from colmlm.kb.texts.searched import searched_words
 from colmlm.kb.texts.wording import Phrases
 
@@ -58,9 +66,10 @@ def make_traces(session: Session, targets: Sequence[ErasureTarget]) -> tuple[Tra
 
 def _of_facts(targets: Sequence[ErasureTarget]) -> Iterator[Trace]:
     for target in targets:
-        if target.document_id is not None:
-            around = target.text[max(0, target.start - AROUND) : target.end + AROUND]
-            yield Trace(target.fact_id, "context", around.encode())
+        for state in target.states:
+            if state.document_id is not None:
+                around = state.text[max(0, state.start - AROUND) : state.end + AROUND]
+                yield Trace(target.fact_id, "context", around.encode())
         for string in target.strings:
             if len(string.encode()) >= DISTINCTIVE:
                 yield Trace(target.fact_id, "text", string.encode())
@@ -146,8 +155,8 @@ def _staying(session: Session, targets: Sequence[ErasureTarget]) -> Iterator[str
     """Gives all texts as they will be after the erasure, without the older texts of the documents it redacts."""
     erased = [target.fact_id for target in targets]
     spans: dict[int | None, list[tuple[int, int]]] = {}
-    for target in targets:
-        spans.setdefault(target.document_id, []).append((target.start, target.end))
+    for state in (state for target in targets for state in target.states):
+        spans.setdefault(state.document_id, []).append((state.start, state.end))
     sources = {(target.corpus, target.external_id) for target in targets}
     documents = select(
         DocumentRow.id, DocumentRow.corpus, DocumentRow.external_id, DocumentRow.title, DocumentRow.text
@@ -162,8 +171,10 @@ def _staying(session: Session, targets: Sequence[ErasureTarget]) -> Iterator[str
         .join(FactVersionRow, FactVersionRow.fact_id == FactRow.id)
         .where(FactRow.id != func.all(erased))
     )
-    for texts in session.execute(others.execution_options(yield_per=2000)):
-        yield from filter(None, texts)
+    past = select(FactPastRow.question, FactPastRow.answer).where(FactPastRow.fact_id != func.all(erased))
+    for statement in (others, past):
+        for texts in session.execute(statement.execution_options(yield_per=2000)):
+            yield from filter(None, texts)
 
 
 def save_traces(traces: Sequence[Trace], path: Path) -> None:

@@ -33,7 +33,7 @@ from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.principal import Principal
 from colmlm.kb.store.contention import tried_again
 from colmlm.kb.store.waits import unhurried
-from colmlm.kb.tables import DocumentRow, FactKeyRow, FactRow, FactVersionRow, TombstoneRow
+from colmlm.kb.tables import DocumentRow, FactKeyRow, FactPastRow, FactRow, FactVersionRow, TombstoneRow
 from colmlm.kb.texts.wording import Phrases, normalised
 
 Heard = Callable[[str], None]
@@ -231,6 +231,7 @@ def _end(session: Session, targets: Sequence[ErasureTarget], seq: int) -> None:
             deleted_seq=func.coalesce(FactRow.deleted_seq, seq),
         )
     )
+    session.execute(delete(FactPastRow).where(FactPastRow.fact_id == func.any(ids)))
     session.execute(_END_FORGET_RUNS, {"ids": ids})
     session.execute(delete(TombstoneRow).where(TombstoneRow.fact_id == func.any(ids)))
 
@@ -253,10 +254,28 @@ def load_targets(session: Session, fact_ids: Sequence[int]) -> tuple[list[Erasur
         raise FactNotFound(missing)
     erased = [row.FactRow.id for row in found if row.FactRow.erased_seq is not None]
     rows = [row for row in found if row.FactRow.erased_seq is None]
-    values = _values(session, storable)
-    documents = sorted({row.FactRow.document_id for row in rows if row.FactRow.document_id is not None})
+    values, past = _values(session, storable), _past(session, storable)
+    states = [state for row in rows for state in (row.FactRow, *past.get(row.FactRow.id, ()))]
+    documents = sorted({state.document_id for state in states if state.document_id is not None})
     texts, spans = _texts(session, documents)
-    return [_target(row, values[row.FactRow.id], texts, spans) for row in rows], erased
+    return [
+        replace(
+            _target(row, row.FactRow, values[row.FactRow.id], texts, spans),
+            former=tuple(
+                _target(row, state, values[row.FactRow.id], texts, spans)
+                for state in past.get(row.FactRow.id, ())
+            ),
+        )
+        for row in rows
+    ], erased
+
+
+def _past(session: Session, fact_ids: list[int]) -> dict[int, list[FactPastRow]]:
+    found: dict[int, list[FactPastRow]] = {}
+    statement = select(FactPastRow).where(FactPastRow.fact_id == func.any(fact_ids))
+    for state in session.scalars(statement.order_by(FactPastRow.fact_id, FactPastRow.version)):
+        found.setdefault(state.fact_id, []).append(state)
+    return found
 
 
 def _values(session: Session, fact_ids: list[int]) -> dict[int, list[str]]:
@@ -282,24 +301,22 @@ def _texts(session: Session, documents: list[int]) -> tuple[dict[int, str], dict
 
 def _target(
     row: Any,
+    state: FactRow | FactPastRow,
     values: list[str],
     texts: dict[int, str],
     spans: dict[int, list[tuple[int, int]]],
 ) -> ErasureTarget:
-    fact: FactRow = row.FactRow
-    if fact.document_id is None:
-        return ErasureTarget(fact.id, fact.question, fact.answer, tuple(values))
-    assert fact.span_start is not None and fact.span_end is not None, "a fact of a document has a span"
+    said = (row.FactRow.id, state.question, state.answer, tuple(values))
+    if state.document_id is None:
+        return ErasureTarget(*said)
+    assert state.span_start is not None and state.span_end is not None, "a fact of a document has a span"
     return ErasureTarget(
-        fact.id,
-        fact.question,
-        fact.answer,
-        tuple(values),
-        document_id=fact.document_id,
+        *said,
+        document_id=state.document_id,
         corpus=row.corpus,
         external_id=row.external_id,
-        start=fact.span_start,
-        end=fact.span_end,
-        text=texts[fact.document_id],
-        spans=tuple(spans[fact.document_id]),
+        start=state.span_start,
+        end=state.span_end,
+        text=texts[state.document_id],
+        spans=tuple(spans.get(state.document_id, ())),
     )

@@ -30,6 +30,9 @@ KBError
 │   ├── FactNotDeleted
 │   ├── FactErased
 │   ├── FactSuppressed
+│   ├── SpanTaken
+│   ├── DocumentReplaced
+│   ├── NotUndoable
 │   ├── NoActiveKeyset
 │   ├── KeysetNotReady
 │   ├── GateRefused
@@ -52,6 +55,7 @@ KBError
 │   └── ErasureRequestState
 ├── Invalid
 │   ├── InvalidValue
+│   ├── InvalidSpan
 │   ├── InvalidSelector
 │   ├── InvalidQuery
 │   ├── InvalidQuestions
@@ -86,6 +90,7 @@ from colmlm.kb.errors.conflicts import (
     AnswerGone,
     ApiKeyEnded,
     DatabaseNotEmpty,
+    DocumentReplaced,
     ErasureRequestState,
     FactDeleted,
     FactErased,
@@ -101,12 +106,14 @@ from colmlm.kb.errors.conflicts import (
     NoActiveKeyset,
     NoFormerKeyset,
     NotAnsweredThen,
+    NotUndoable,
     PlanStale,
     PlanTooLarge,
     PlanUnderWay,
     RequestUnderWay,
     SamePerson,
     SecondPersonNeeded,
+    SpanTaken,
 )
 from colmlm.kb.errors.failures import (
     BackupRefused,
@@ -135,6 +142,7 @@ from colmlm.kb.errors.invalid import (
     InvalidQuery,
     InvalidQuestions,
     InvalidSelector,
+    InvalidSpan,
     InvalidSplice,
     InvalidValue,
     InvalidWork,
@@ -177,6 +185,7 @@ __all__ = [
     "DatabaseNotEmpty",
     "DatabaseUnavailable",
     "DocumentNotFound",
+    "DocumentReplaced",
     "ErasureRequestNotFound",
     "ErasureRequestState",
     "ExternalIdNotFound",
@@ -196,6 +205,7 @@ __all__ = [
     "InvalidQuery",
     "InvalidQuestions",
     "InvalidSelector",
+    "InvalidSpan",
     "InvalidSplice",
     "InvalidValue",
     "InvalidWork",
@@ -219,6 +229,7 @@ __all__ = [
     "NotAnsweredThen",
     "NotFound",
     "NotHeeded",
+    "NotUndoable",
     "NothingSelected",
     "PastTooLarge",
     "PlanStale",
@@ -234,6 +245,7 @@ __all__ = [
     "SignatureRefused",
     "SignerNeeded",
     "SnapshotRefused",
+    "SpanTaken",
     "StatementTooLong",
     "StorageFull",
     "StorageReadOnly",

@@ -40,9 +40,39 @@ class FactSuppressed(Conflict):
 
     def __init__(self) -> None:
         super().__init__(
-            "A fact with this question and value was erased. Nothing was added; "
+            "A fact that says this was erased. Nothing was done; "
             "pass --allow-erased (allow_erased) to bring it back on purpose."
         )
+
+
+class SpanTaken(Conflict):
+    title = "Span is taken"
+
+    def __init__(self, document_id: int, fact_ids: Sequence[int]) -> None:
+        self.document_id, self.fact_ids = document_id, tuple(fact_ids)
+        super().__init__(
+            f"In document {document_id} it would overlap {listed(fact_ids)}. Nothing was done; a deleted fact keeps "
+            "its place too, so restore and move that one, or leave its words out."
+        )
+
+
+class DocumentReplaced(Conflict):
+    title = "Document was replaced"
+
+    def __init__(self, document_id: int) -> None:
+        self.document_id = document_id
+        super().__init__(
+            f"A newer text has replaced document {document_id}. Nothing was done; its facts are in the newer one."
+        )
+
+
+class NotUndoable(Conflict):
+    title = "Change cannot be undone"
+
+    def __init__(self, seq: int, cause: str, fact_ids: Sequence[int] = ()) -> None:
+        self.seq, self.fact_ids = seq, tuple(fact_ids)
+        of = f" {listed(fact_ids)}" if fact_ids else ""
+        super().__init__(f"Change {seq} cannot be undone: {cause}{of}. Nothing was done.")
 
 
 class NoActiveKeyset(Conflict):

@@ -13,6 +13,14 @@ class InvalidValue(Invalid):
         super().__init__(f"The {field} cannot be stored: {cause}.")
 
 
+class InvalidSpan(Invalid):
+    title = "Invalid span"
+
+    def __init__(self, document_id: int, cause: str) -> None:
+        self.document_id = document_id
+        super().__init__(f"No span of document {document_id}: {cause}. Nothing was done.")
+
+
 class InvalidSelector(Invalid):
     title = "Invalid selector"
 

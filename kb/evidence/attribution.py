@@ -32,6 +32,8 @@ from colmlm.kb.tables import (
     AttributionRow,
     ChangeRow,
     DocumentRow,
+    FactPastRow,
+    FactRow,
     FactVersionRow,
     GenerationRow,
     KeysetRow,
@@ -182,9 +184,6 @@ def _edits(
 def trace_fact(session: Session, fact_id: int) -> FactTrace:
     """Gives a fact with its source sentence, its values over time, its edits, and every stored output that used it."""
     fact = reading.get_fact(session, fact_id)
-    versions = session.scalars(
-        select(FactVersionRow).where(FactVersionRow.fact_id == fact_id).order_by(FactVersionRow.version)
-    )
     uses = session.execute(
         select(AttributionRow, GenerationRow.at)
         .join(GenerationRow, GenerationRow.id == AttributionRow.generation_id)
@@ -194,10 +193,23 @@ def trace_fact(session: Session, fact_id: int) -> FactTrace:
     return FactTrace(
         fact=fact,
         context=_context(session, fact),
-        versions=tuple(Version(v.version, v.value, v.from_seq, v.to_seq) for v in versions),
+        versions=_versions(session, fact_id),
         history=_edits(session, fact_id, 0, fact.created_seq),
         uses=tuple(_use(used, at) for used, at in uses),
     )
+
+
+def _versions(session: Session, fact_id: int) -> tuple[Version, ...]:
+    """Gives the versions of a fact, each with the question and the place it had."""
+    of_fact = select(FactVersionRow).where(FactVersionRow.fact_id == fact_id)
+    past = select(FactPastRow).where(FactPastRow.fact_id == fact_id).order_by(FactPastRow.version)
+    states: list[FactPastRow | FactRow] = [*session.scalars(past), session.get_one(FactRow, fact_id)]
+    versions = []
+    for v in session.scalars(of_fact.order_by(FactVersionRow.version)):
+        was = next(s for s in states if isinstance(s, FactRow) or s.version >= v.version)
+        place = (was.document_id, was.span_start, was.span_end)
+        versions.append(Version(v.version, v.value, v.from_seq, v.to_seq, was.question, *place))
+    return tuple(versions)
 
 
 def _use(used: AttributionRow, at: datetime) -> Use:

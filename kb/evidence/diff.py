@@ -16,6 +16,8 @@ KINDS = ("inserted", "updated", "deleted", "restored", "erased")
 _DIFFERENCE = (
     text("""
     SELECT f.id AS fact_id, d.corpus, a.value AS old, b.value AS new, f.erased_seq IS NOT NULL AS is_redacted,
+        CASE WHEN p.fact_id IS NOT NULL THEN p.question WHEN a.fact_id IS NOT NULL THEN f.question END AS old_question,
+        CASE WHEN q.fact_id IS NOT NULL THEN q.question WHEN b.fact_id IS NOT NULL THEN f.question END AS new_question,
         CASE WHEN f.erased_seq > :first AND f.erased_seq <= :last THEN 'erased'
              WHEN a.fact_id IS NULL AND f.created_seq > :first THEN 'inserted'
              WHEN a.fact_id IS NULL THEN 'restored'
@@ -27,9 +29,13 @@ _DIFFERENCE = (
         ON a.fact_id = f.id AND a.from_seq <= :first AND (a.to_seq IS NULL OR a.to_seq > :first)
     LEFT JOIN fact_version b
         ON b.fact_id = f.id AND b.from_seq <= :last AND (b.to_seq IS NULL OR b.to_seq > :last)
+    LEFT JOIN fact_past p ON p.fact_id = f.id AND p.version = (
+        SELECT min(version) FROM fact_past WHERE fact_id = f.id AND version >= a.version)
+    LEFT JOIN fact_past q ON q.fact_id = f.id AND q.version = (
+        SELECT min(version) FROM fact_past WHERE fact_id = f.id AND version >= b.version)
     WHERE (CAST(:corpus AS text) IS NULL OR d.corpus = :corpus) AND (
         (a.fact_id IS NULL) <> (b.fact_id IS NULL)
-        OR (a.version <> b.version AND (f.erased_seq IS NOT NULL OR a.value <> b.value))
+        OR (a.version <> b.version AND (f.erased_seq IS NOT NULL OR a.value <> b.value OR p.version < b.version))
         OR (f.erased_seq > :first AND f.erased_seq <= :last))
     """)
     .columns(
@@ -39,6 +45,8 @@ _DIFFERENCE = (
         column("old"),
         column("new"),
         column("is_redacted"),
+        column("old_question"),
+        column("new_question"),
     )
     .cte("difference")
 )
@@ -69,6 +77,8 @@ def diff(
             old=None if row.is_redacted else row.old,
             new=None if row.is_redacted else row.new,
             is_redacted=row.is_redacted,
+            old_question=None if row.is_redacted else row.old_question,
+            new_question=None if row.is_redacted else row.new_question,
         )
         for row in session.execute(page, between)
     )

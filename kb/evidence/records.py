@@ -152,12 +152,19 @@ class OutputTrace:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A value a fact has had, live from change `from_seq` until `to_seq` (None: still)."""
+    """A value a fact has had, live from change `from_seq` until `to_seq` (None: still), with what it asked then.
+
+    The value was spliced from `document_id`, from `start` to `end`; where it had been corrected, the text says another.
+    """
 
     version: int
     value: str
     from_seq: int
     to_seq: int | None
+    question: str | None = None
+    document_id: int | None = None
+    start: int | None = None
+    end: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +193,8 @@ class FactTrace:
 class FactDifference:
     """A fact that differs between the two changes. `old` or `new` is None where the fact was not live.
 
-    Both are None where `is_redacted`: the fact was erased since, so its values are gone.
+    All texts are None where `is_redacted`: the fact was erased since. A fact that was mended in between, and back,
+    differs in nothing that is shown.
     """
 
     fact_id: int
@@ -195,6 +203,8 @@ class FactDifference:
     old: str | None
     new: str | None
     is_redacted: bool
+    old_question: str | None = None
+    new_question: str | None = None
 
 
 DIFFERENCES_LISTED = 100  # unless another `limit` is given

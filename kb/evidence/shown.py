@@ -77,7 +77,7 @@ class Shown:
             return withholding.text(session, document_id)
 
     def export(self, corpus: str) -> Iterator[AnnotatedDocument]:
-        """Exports a corpus with its live facts; without `past`, with those that still have their first value."""
+        """Exports a corpus with its live facts; without `past`, with those that say what the text says."""
         if self.past:
             return Corpora(self.store).export(corpus, live_only=True)
         return withholding.corpus(Corpora(self.store).export(corpus, live_only=False))

@@ -1,7 +1,8 @@
 """Withholding: hides past texts from callers who may read what the base says now, and not what it said before.
 
-Past are the values of facts that were deleted or corrected since; the question and answer of a deleted fact, and the
-answer of one that was corrected; and the whole text of a document that a newer one replaced.
+Past are the values of facts that were deleted or corrected since, and the questions and answers they had before; the
+question and answer of a deleted fact, and the answer of one that was corrected; and the whole text of a document that
+a newer one replaced.
 Each of its characters is shown as U+2588, like erased text, so that every offset stays right. Session first.
 """
 
@@ -23,7 +24,14 @@ from colmlm.kb.facts.quoted import STRETCH, marked
 from colmlm.kb.facts.reading import document_text
 from colmlm.kb.facts.records import DocumentRecord, FactRecord
 from colmlm.kb.facts.redaction import MARK, apart, blank, touches
-from colmlm.kb.tables import AttributionRow, DocumentRow, FactRow, FactVersionRow, GenerationRow
+from colmlm.kb.tables import (
+    AttributionRow,
+    DocumentRow,
+    FactPastRow,
+    FactRow,
+    FactVersionRow,
+    GenerationRow,
+)
 from colmlm.kb.texts.wording import Phrases, Span
 
 Texts = tuple[str, str]  # a prompt and its output
@@ -33,15 +41,15 @@ Stored = TypeVar("Stored", GenerationRecord, ImpactedOutput)
 
 @dataclass(frozen=True, slots=True)
 class _Standing:
-    """The first value of a fact, the value it has `now` (None: it is deleted), and all its texts that are past."""
+    """The value its document says, the one a fact has `now` (None: it is deleted), and all its texts that are past."""
 
-    first: str
+    said: str
     now: str | None
     past: tuple[str, ...]
 
     @property
-    def is_as_it_came(self) -> bool:
-        return self.now == self.first
+    def is_as_said(self) -> bool:
+        return self.now == self.said
 
     def says(self, said: str, first: int | None, last: int | None) -> bool:
         """Says whether this is what it says now, between two offsets of the value, or (None) in all of it."""
@@ -62,7 +70,7 @@ def _fact(record: Listed, standing: _Standing) -> Listed:
         record,
         value=standing.shown(record.value),
         question=record.question if standing.now is not None else None,
-        answer=record.answer if standing.is_as_it_came else None,
+        answer=record.answer if standing.is_as_said else None,
     )
     return record if shown == record else replace(shown, withheld=True)
 
@@ -74,7 +82,14 @@ def trace(session: Session, traced: FactTrace) -> FactTrace:
     context = traced.context
     if context is not None and (source := fact.source) is not None:
         context = attribution.sentence(text(session, source.document_id), source.start, source.end)
-    versions = tuple(replace(one, value=standing.shown(one.value)) for one in traced.versions)
+    versions = tuple(
+        replace(
+            one,
+            value=standing.shown(one.value),
+            question=one.question if one.question in (None, fact.question) else MARK * len(one.question),
+        )
+        for one in traced.versions
+    )
     return replace(traced, fact=fact, context=context, versions=versions)
 
 
@@ -88,7 +103,7 @@ def text(session: Session, document_id: int) -> str:
     )
     rows = session.execute(of_document).all()
     standings = _standings(session, [row.id for row in rows])
-    spans = [(standings[row.id].is_as_it_came, (row.span_start, row.span_end)) for row in rows]
+    spans = [(standings[row.id].is_as_said, (row.span_start, row.span_end)) for row in rows]
     return _blotted(found, spans)
 
 
@@ -121,7 +136,7 @@ def _digest(shown: str) -> str:
 
 
 def corpus(exported: Iterable[AnnotatedDocument]) -> Iterator[AnnotatedDocument]:
-    """Withholds, in documents exported with every fact, all facts that are deleted or do not have their first value."""
+    """Withholds, in documents exported with every fact, all facts that are deleted or do not say what the text says."""
     for document in exported:
         spans = [(not fact.deleted and fact.current is None, fact) for fact in document.facts]
         shown = _blotted(document.text, [(stands, (fact.start, fact.end)) for stands, fact in spans])
@@ -209,7 +224,7 @@ def _spans_in(session: Session, generation_ids: Sequence[int]) -> dict[int, list
     standings = _standings(session, [row.fact_id for row in rows])
     found: dict[int, list[tuple[bool, Span]]] = {}
     for row in rows:
-        stands = standings[row.fact_id].is_as_it_came
+        stands = standings[row.fact_id].is_as_said
         found.setdefault(row.id, []).append((stands, (row.first, row.last)))
     return found
 
@@ -242,15 +257,24 @@ def _standings(session: Session, fact_ids: Sequence[int]) -> dict[int, _Standing
     )
     rows = session.execute(statement.execution_options(populate_existing=True))
     by_fact = groupby(rows, lambda row: row.FactRow)
-    return {fact.id: _standing(fact, [row.FactVersionRow for row in group]) for fact, group in by_fact}
+    past: dict[int, list[str]] = {}
+    asked = select(FactPastRow).where(FactPastRow.fact_id == func.any(list(set(fact_ids))))
+    for row in session.scalars(asked):
+        past.setdefault(row.fact_id, []).extend(filter(None, (row.question, row.answer)))
+    return {
+        fact.id: _standing(fact, [row.FactVersionRow for row in group], past.get(fact.id, ()))
+        for fact, group in by_fact
+    }
 
 
-def _standing(fact: FactRow, versions: Sequence[FactVersionRow]) -> _Standing:
-    first, last = versions[0].value, versions[-1]
+def _standing(fact: FactRow, versions: Sequence[FactVersionRow], asked: Sequence[str]) -> _Standing:
+    """Sorts what a fact said and says; `asked` are the questions and answers it had before it was mended."""
+    said, last = next(one.value for one in versions if one.version == fact.said_version), versions[-1]
     if fact.erased_seq is not None:
-        return _Standing(first, last.value, ())
+        return _Standing(said, last.value, ())
     now = last.value if last.to_seq is None else None
     past = [one.value for one in versions if one.value != now]
-    past += [said for said in (fact.answer,) if said and now != first]
-    past += [said for said in (fact.question,) if said and now is None]
-    return _Standing(first, now, tuple(dict.fromkeys(past)))
+    past += [text for text in asked if now is None or text not in (fact.question, fact.answer)]
+    past += [text for text in (fact.answer,) if text and now != said]
+    past += [text for text in (fact.question,) if text and now is None]
+    return _Standing(said, now, tuple(dict.fromkeys(past)))

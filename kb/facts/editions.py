@@ -1,8 +1,9 @@
 """Editions: decides which facts a document keeps when it is ingested again with another record.
 
 The document gets a new row; the old row stays as evidence of what was once spliced. A fact moves to the new row, with
-its id, corrections and tombstone, where its value, its question and the 40 characters before it are the same. Where any
-of the text before it changed, its keys are dropped and the next rekey makes new ones. The other facts are deleted.
+its id, corrections and tombstone, where its value, its question (the one it has, or came with) and the 40 characters
+before it are the same. Where any of the text before it changed, its keys are dropped and the next rekey makes new ones.
+The other facts are deleted, also those that were marked or moved by hand to where the record has none.
 """
 
 from __future__ import annotations
@@ -30,18 +31,24 @@ _UNSTAGE = "DROP TABLE staged_document, staged_fact"
 
 _REPLACE_OLD = "UPDATE document d SET replaced_seq = :seq FROM staged_document s WHERE d.id = s.old_id"
 
-# Where several facts look alike, the nth old one is taken for the nth new one. Version 1 is compared, since it is the
-# value that the old text said, without later corrections.
+# Where several facts look alike, the nth old one is taken for the nth new one. The value compared is the one that the
+# old text said, without later corrections. A fact that asks something else by now is known by its first question, too.
 _KEEP_STANDING = """
-WITH was AS (
+WITH old AS (
+    SELECT s.position, f.id, f.span_start, v.value, right(substr(d.text, 1, f.span_start), 40) AS before,
+           coalesce(f.question, '') AS question, coalesce(p.question, '') AS first, p.fact_id IS NOT NULL AS is_mended
+    FROM staged_document s
+    JOIN document d ON d.id = s.old_id
+    JOIN fact f ON f.document_id = d.id
+    JOIN fact_version v ON v.fact_id = f.id AND v.version = f.said_version
+    LEFT JOIN fact_past p ON p.fact_id = f.id
+        AND p.version = (SELECT min(q.version) FROM fact_past q WHERE q.fact_id = f.id)
+), was AS (
     SELECT *, row_number() OVER (PARTITION BY position, value, question, before ORDER BY span_start) AS nth FROM (
-        SELECT s.position, f.id, f.span_start, v.value, coalesce(f.question, '') AS question,
-               right(substr(d.text, 1, f.span_start), 40) AS before
-        FROM staged_document s
-        JOIN document d ON d.id = s.old_id
-        JOIN fact f ON f.document_id = d.id
-        JOIN fact_version v ON v.fact_id = f.id AND v.version = 1
-    ) AS old
+        SELECT position, id, span_start, value, before, question, true AS is_current FROM old
+        UNION ALL
+        SELECT position, id, span_start, value, before, first, false FROM old WHERE is_mended AND first <> question
+    ) AS known
 ), now AS (
     SELECT *, row_number() OVER (PARTITION BY position, value, question, before ORDER BY span_start) AS nth FROM (
         SELECT s.position, f.ordinal, f.span_start, f.value, coalesce(f.question, '') AS question,
@@ -49,9 +56,12 @@ WITH was AS (
         FROM staged_document s
         JOIN staged_fact f ON f.position = s.position
     ) AS new
+), kept AS (
+    SELECT DISTINCT ON (was.id) was.id, position, now.ordinal
+    FROM was JOIN now USING (position, value, question, before, nth) ORDER BY was.id, was.is_current DESC
 )
-UPDATE staged_fact f SET kept_id = was.id FROM was JOIN now USING (position, value, question, before, nth)
-WHERE f.position = now.position AND f.ordinal = now.ordinal
+UPDATE staged_fact f SET kept_id = kept.id FROM kept
+WHERE f.position = kept.position AND f.ordinal = kept.ordinal
 RETURNING f.position, f.ordinal, f.kept_id
 """
 _GONE = """

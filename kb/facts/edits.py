@@ -1,4 +1,4 @@
-"""Edits of facts: insert, update, delete and restore. The functions take the session first and never commit.
+"""Edits of facts: insert, delete and restore; `kb.facts.mending` has the others. Session first; nothing commits.
 
 Every edit takes the log's lock before it reads, so what it checks still holds when it writes.
 """
@@ -62,36 +62,12 @@ def insert_facts(
     session.add_all(added)
     session.flush()
     values = {fact.id: draft.value for fact, draft in zip(added, drafts, strict=True)}
-    _open_versions(session, [(fact_id, 1, value) for fact_id, value in values.items()], pending.seq)
+    open_versions(session, [(fact_id, 1, value) for fact_id, value in values.items()], pending.seq)
     sentences.write_facts(session, list(values))
     payload: dict[str, Any] = {"values": {str(f): pending.digest(value) for f, value in values.items()}}
     if came_back:
         payload["allowed_erased"] = came_back
-    return _done(session, pending, "insert", list(values), payload)
-
-
-def update_facts(session: Session, values: Mapping[int, str], actor: str, reason: str) -> Edit:
-    """Gives live facts other values, all or none.
-
-    Their keys stay, since a key depends only on the text before the span.
-    """
-    for value in values.values():
-        audit.check_text("value", value, blank=False)
-    pending = audit.begin(session, actor, reason)
-    versions = _last_versions(session, values)
-    touched = [v.fact_id for v in versions]
-    _refuse_erased(session, touched)
-    if dead := [v.fact_id for v in versions if v.to_seq is not None]:
-        raise FactDeleted(dead)
-    _close_versions(session, touched, pending.seq)
-    opened = [(v.fact_id, v.version + 1, values[v.fact_id]) for v in versions]
-    _open_versions(session, opened, pending.seq)
-    sentences.write_facts(session, touched)
-    payload = {
-        "was": {str(v.fact_id): pending.digest(v.value) for v in versions},
-        "values": {str(fact_id): pending.digest(values[fact_id]) for fact_id in touched},
-    }
-    return _done(session, pending, "update", touched, payload)
+    return done(session, pending, "insert", list(values), payload)
 
 
 def delete_facts(
@@ -104,8 +80,8 @@ def delete_facts(
     pending = audit.begin(session, actor, reason)
     ended = end_facts(session, storable_ids(fact_ids), pending.seq)
     if len(ended) < len(set(fact_ids)):
-        left = [v.fact_id for v in _last_versions(session, set(fact_ids) - {f for f, _ in ended})]
-        _refuse_erased(session, left)
+        left = [v.fact_id for v in last_versions(session, set(fact_ids) - {f for f, _ in ended})]
+        refuse_erased(session, left)
         raise FactDeleted(left)
     return log_end(session, pending, "delete", ended, abstain=abstain)
 
@@ -126,7 +102,7 @@ def log_end(
     if abstain:
         session.execute(_ABSTAIN, {"fact_ids": touched, "seq": pending.seq})
         said["abstain"] = True
-    return _done(session, pending, kind, touched, said)
+    return done(session, pending, kind, touched, said)
 
 
 # One statement serves any number of facts, since a deletion is the edit that people wait for.
@@ -168,26 +144,38 @@ def end_facts(session: Session, fact_ids: Sequence[int], seq: int) -> list[tuple
 def restore_facts(session: Session, fact_ids: Sequence[int], actor: str, reason: str) -> Edit:
     """Restores deleted facts with the value they had last: all of them or none."""
     pending = audit.begin(session, actor, reason)
-    versions = _last_versions(session, fact_ids)
-    _refuse_erased(session, fact_ids)
+    versions = last_versions(session, fact_ids)
+    refuse_erased(session, fact_ids)
     if live := [v.fact_id for v in versions if v.to_seq is None]:
         raise FactNotDeleted(live)
+    return reopen(session, pending, versions)
+
+
+def reopen(
+    session: Session,
+    pending: audit.Pending,
+    versions: Sequence[Row[Any]],
+    payload: Mapping[str, Any] | None = None,
+) -> Edit:
+    """Makes deleted facts live again, each with its last version, and appends the change."""
     touched = [v.fact_id for v in versions]
     session.execute(_REOPEN, {"fact_ids": touched, "seq": pending.seq})
     sentences.write_facts(session, touched)
-    payload = {"values": {str(v.fact_id): pending.digest(v.value) for v in versions}}
-    return _done(session, pending, "restore", touched, payload)
+    values = {str(v.fact_id): pending.digest(v.value) for v in versions}
+    return done(session, pending, "restore", touched, {**(payload or {}), "values": values})
 
 
-def _refuse_erased(session: Session, fact_ids: Sequence[int]) -> None:
+def refuse_erased(session: Session, fact_ids: Sequence[int]) -> None:
+    """Raises `FactErased` where one of these facts is erased."""
     erased = select(FactRow.id).where(FactRow.id == func.any(list(fact_ids)), FactRow.erased_seq.is_not(None))
     if found := session.scalars(erased.order_by(FactRow.id)).all():
         raise FactErased(found)
 
 
-def _done(
+def done(
     session: Session, pending: audit.Pending, kind: str, fact_ids: Sequence[int], payload: Mapping[str, Any]
 ) -> Edit:
+    """Appends the change of this kind to the log."""
     seq = audit.append(session, pending, kind, fact_ids, payload=payload)
     return Edit(seq=seq, kind=kind, fact_ids=tuple(fact_ids))
 
@@ -197,11 +185,17 @@ def storable_ids(fact_ids: Iterable[int]) -> list[int]:
     return sorted(fact_id for fact_id in set(fact_ids) if 0 < fact_id <= MAX_ID)
 
 
-def _last_versions(session: Session, fact_ids: Iterable[int]) -> list[Row[Any]]:
+def last_versions(session: Session, fact_ids: Iterable[int]) -> list[Row[Any]]:
     """Gives the last version of each fact, by id, each id once. Raises `FactNotFound` with every id that has none."""
     wanted = set(fact_ids)
     statement = (
-        select(FactVersionRow.fact_id, FactVersionRow.version, FactVersionRow.value, FactVersionRow.to_seq)
+        select(
+            FactVersionRow.fact_id,
+            FactVersionRow.version,
+            FactVersionRow.value,
+            FactVersionRow.from_seq,
+            FactVersionRow.to_seq,
+        )
         .ext(distinct_on(FactVersionRow.fact_id))
         .where(FactVersionRow.fact_id == func.any(storable_ids(wanted)))
         .order_by(FactVersionRow.fact_id, FactVersionRow.version.desc())
@@ -212,12 +206,14 @@ def _last_versions(session: Session, fact_ids: Iterable[int]) -> list[Row[Any]]:
     return versions
 
 
-def _close_versions(session: Session, fact_ids: Sequence[int], seq: int) -> None:
+def close_versions(session: Session, fact_ids: Sequence[int], seq: int) -> None:
+    """Ends the live versions of these facts at change `seq`."""
     closing = update(FactVersionRow).where(FactVersionRow.fact_id == func.any(list(fact_ids)), IS_LIVE)
     session.execute(closing.values(to_seq=seq), execution_options={"synchronize_session": False})
 
 
-def _open_versions(session: Session, versions: Sequence[tuple[int, int, str]], seq: int) -> None:
+def open_versions(session: Session, versions: Sequence[tuple[int, int, str]], seq: int) -> None:
+    """Opens versions at change `seq`, each given by fact, number and value."""
     rows = [{"fact_id": f, "version": n, "value": value, "from_seq": seq} for f, n, value in versions]
     if rows:
         session.execute(insert(FactVersionRow), rows)

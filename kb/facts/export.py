@@ -25,7 +25,7 @@ def export(session: Session, corpus: str, *, live_only: bool) -> Iterator[Annota
     facts = (
         select(_spans())
         .select_from(FactRow)
-        .join(_SAID, (_SAID.fact_id == FactRow.id) & (_SAID.version == 1))
+        .join(_SAID, (_SAID.fact_id == FactRow.id) & (_SAID.version == FactRow.said_version))
     )
     facts = facts.join(_LAST, (_LAST.fact_id == FactRow.id) & (_LAST.version == _last_version()))
     facts = facts.where(FactRow.document_id == DocumentRow.id, FactRow.erased_seq.is_(None))
@@ -41,7 +41,7 @@ def export(session: Session, corpus: str, *, live_only: bool) -> Iterator[Annota
         yield from map(_document, rows)
 
 
-_SAID = aliased(FactVersionRow)  # the value that the text had at ingest
+_SAID = aliased(FactVersionRow)  # the value that the text says
 _LAST = aliased(FactVersionRow)
 
 

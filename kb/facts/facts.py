@@ -1,14 +1,25 @@
-"""Facts: added, corrected, deleted, restored and found. Each edit is one transaction and one change of the log."""
+"""Facts: added, mended, deleted, restored and found. Each edit is one transaction and one change of the log."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Unpack
 
 from colmlm.kb.errors import FactNotFound, InvalidValue
-from colmlm.kb.facts import edits, reading, search
-from colmlm.kb.facts.records import Admitting, Edit, FactDraft, FactPage, FactRecord, FactSearch, FactsSought
+from colmlm.kb.facts import edits, mending, reading, search, undoing
+from colmlm.kb.facts.records import (
+    Admitting,
+    Correction,
+    Edit,
+    FactDraft,
+    FactPage,
+    FactRecord,
+    FactSearch,
+    FactsSought,
+    MarkedAddition,
+    Marking,
+)
 from colmlm.kb.store.contention import tried_again
 from colmlm.kb.store.store import Store
 
@@ -37,19 +48,52 @@ class Facts:
         with self.store.sessions.begin() as session:
             return edits.insert_facts(session, drafts, actor, reason, allow_erased=allow_erased)
 
-    def edit(self, fact_id: int, value: str, *, actor: str, reason: str) -> Edit:
-        """Corrects the value of a fact; from the commit on every process answers with it."""
-        return self.edit_many({fact_id: value}, actor=actor, reason=reason)
+    @tried_again
+    def add_to(self, document_id: int, span: Marking, **how: Unpack[MarkedAddition]) -> Edit:
+        """Adds a fact to a document, whose words at this span are its value. Lookups find it once a rekey has keyed it.
+
+        Raises `DocumentNotFound`, `DocumentReplaced`, `InvalidSpan`, `SpanTaken`, or `FactSuppressed` as `add` does.
+        """
+        with self.store.sessions.begin() as session:
+            return mending.mark(session, document_id, span, **how)
+
+    def edit(
+        self, fact_id: int, value: str | None = None, *, question: str | None = None, actor: str, reason: str
+    ) -> Edit:
+        """Gives a fact another value, another question, or both.
+
+        From the commit on every process answers with the value, and no longer by the question before. Where the
+        question changed, the next rekey makes its keys.
+        """
+        return self.edit_many([Correction(fact_id, value, question)], actor=actor, reason=reason)
 
     @tried_again
-    def edit_many(self, values: Mapping[int, str], *, actor: str, reason: str) -> Edit:
-        """Gives each of these facts its new value, in one change.
+    def edit_many(self, corrections: Sequence[Correction], *, actor: str, reason: str) -> Edit:
+        """Edits each of these facts, in one change.
 
         Raises `FactNotFound`, `FactDeleted` or `FactErased`.
         """
-        _require_some(len(values))
+        _require_some(len(corrections))
         with self.store.sessions.begin() as session:
-            return edits.update_facts(session, values, actor, reason)
+            return mending.correct(session, corrections, actor, reason)
+
+    @tried_again
+    def move(self, fact_id: int, span: Marking, **how: Unpack[Admitting]) -> Edit:
+        """Moves the span of a fact within its document, whose words there become its value.
+
+        Raises what `add_to` and `edit` raise.
+        """
+        with self.store.sessions.begin() as session:
+            return mending.move(session, fact_id, span, **how)
+
+    @tried_again
+    def undo(self, seq: int, *, actor: str, reason: str) -> Edit:
+        """Undoes the edit of facts that is change `seq`, all of it or nothing.
+
+        Raises `NoSuchChange`, or `NotUndoable` where one of its facts was edited since, or it is no such edit.
+        """
+        with self.store.sessions.begin() as session:
+            return undoing.undo(session, seq, actor, reason)
 
     @tried_again
     def delete(self, fact_ids: Sequence[int], *, actor: str, reason: str, abstain: bool = False) -> Edit:

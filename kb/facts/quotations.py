@@ -14,6 +14,7 @@ job: result, error, message,          redacted; of a job that is not over only t
 erasure_request: reason               redacted
 idempotency: body                     dropped, whatever it says, and not stored where an erasure committed meanwhile
 document, fact, fact_version          redacted by `kb.facts.redaction` and `kb.erasure.verbs`
+fact_past: question, answer            deleted by `kb.erasure.verbs`
 sentence: words                       deleted with the statement that redacts a text, and written anew from what is left
 change: reason, actor, payload        cannot be altered. The payload holds digests, and on whose behalf it was made; in
                                       the change of an erasure that and the reason are redacted before they are stored;

@@ -82,6 +82,20 @@ class Addition(Admitting, total=False):
     answer: str | None
 
 
+class MarkedAddition(Addition, total=False):
+    """How a fact is added to a document, also with the `question` that it answers."""
+
+    question: str | None
+
+
+class Marking(TypedDict, total=False):
+    """A stretch of a document: its offsets; or its exact words, which must be there once; or both, which must agree."""
+
+    start: int | None
+    end: int | None
+    text: str | None
+
+
 class Ingesting(Admitting, total=False):
     """How a corpus is ingested: `commit_every` documents in one change (None: as many as is usual).
 
@@ -105,6 +119,15 @@ class FactDraft:
     question: str
     value: str
     answer: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """What one of many edits gives a fact. None leaves the value, or the question, as it is."""
+
+    fact_id: int
+    value: str | None = None
+    question: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

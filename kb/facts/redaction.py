@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, digests
 from colmlm.kb.facts import sentences
 from colmlm.kb.facts.records import MENTIONED, Mentioned
-from colmlm.kb.tables import DocumentRow, FactRow, FactVersionRow
+from colmlm.kb.tables import IS_SAID, DocumentRow, FactRow, FactVersionRow
 from colmlm.kb.texts.wording import Finder, Phrases, Span, may_say
 
 MARK = "\u2588"
@@ -32,7 +32,10 @@ def as_mentioned(kept: object) -> Mentioned | None:
 
 @dataclass(frozen=True, slots=True)
 class ErasureTarget:
-    """A fact to erase, with every text it has. `text` and `spans` are its document's: the text and all fact spans."""
+    """A fact to erase, with every text it has. `text` and `spans` are its document's: the text and all fact spans.
+
+    `former` is the fact as it asked and stood before it was mended, with the same values.
+    """
 
     fact_id: int
     question: str | None
@@ -45,6 +48,12 @@ class ErasureTarget:
     end: int = 0
     text: str = ""
     spans: tuple[Span, ...] = ()
+    former: tuple[ErasureTarget, ...] = ()
+
+    @property
+    def states(self) -> tuple[ErasureTarget, ...]:
+        """The fact as it is, then as it was."""
+        return self, *self.former
 
     @property
     def marker(self) -> str:
@@ -54,7 +63,8 @@ class ErasureTarget:
     @property
     def strings(self) -> tuple[str, ...]:
         """Every text of this fact, each once."""
-        return tuple(dict.fromkeys(filter(None, (*self.values, self.question, self.answer))))
+        asked = (said for state in self.states for said in (state.question, state.answer))
+        return tuple(dict.fromkeys(filter(None, (*self.values, *asked))))
 
 
 def blank(text: str, spans: Iterable[Span]) -> str:
@@ -153,6 +163,8 @@ def _spans_in(
 ) -> list[Span]:
     """Finds the spans where an edition of the facts' document says them. Mentions in replaced editions always count."""
     found = [span for target in targets for span in _stated(row, target, apart_from)]
+    former = [state for target in targets for state in target.former if state.document_id is not None]
+    found += apart((span for state in former for span in _stated(row, state, apart_from)), apart_from)
     if in_all or row.replaced_seq is not None:
         said = Phrases(value for target in targets for value in target.values)
         found += apart(said.spans(row.text), apart_from)
@@ -178,7 +190,7 @@ def _facts_of(session: Session, document_id: int, erased: list[int]) -> list[Fac
     """Gives the facts that the document still has, in its order and as they were ingested."""
     statement = (
         select(FactRow, FactVersionRow.value)
-        .join(FactVersionRow, (FactVersionRow.fact_id == FactRow.id) & (FactVersionRow.version == 1))
+        .join(FactVersionRow, IS_SAID)
         .where(
             FactRow.document_id == document_id, FactRow.erased_seq.is_(None), FactRow.id != func.all(erased)
         )

@@ -187,13 +187,13 @@ def remember(session: Session, targets: Sequence[ErasureTarget], seq: int) -> tu
     """
     digests = Digests.of(session)
     made: set[bytes] = set()
-    for target in targets:
+    for state in (state for target in targets for state in target.states):
         place = None
-        if target.document_id is not None:
-            before = text_before(target.text, target.spans, target.start)
-            place = SpanPlace(target.external_id, target.start, before)
-        for value in dict.fromkeys(target.values):
-            made.update(digests.of_fact(value, target.question, place))
+        if state.document_id is not None:
+            before = text_before(state.text, state.spans, state.start)
+            place = SpanPlace(state.external_id, state.start, before)
+        for value in dict.fromkeys(state.values):
+            made.update(digests.of_fact(value, state.question, place))
     others = {fact_id: made & theirs for fact_id, theirs in _of_others(session, targets, digests).items()}
     made = made.difference(*others.values())
     statement = upsert(SuppressionRow).on_conflict_do_nothing().returning(SuppressionRow.digest)

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import Select, and_, exists, func, or_, select, text
+from sqlalchemy import Select, exists, func, or_, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
@@ -28,12 +28,14 @@ from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keycopy import copy_keys, require_unit
 from colmlm.kb.keys.records import CheckpointInfo
 from colmlm.kb.log import audit
-from colmlm.kb.tables import DocumentRow, FactKeyRow, FactRow, FactVersionRow, TombstoneRow
+from colmlm.kb.tables import IS_SAID, DocumentRow, FactKeyRow, FactRow, FactVersionRow, TombstoneRow
 
 Vectors = npt.NDArray[np.float32]
 
 # A claim chooses from this many batches of candidates; where other workers hold them all, it reads the next ones.
 WINDOW = 8
+
+_MADE_OF = (FactRow.id, FactRow.document_id, FactRow.span_start, FactRow.question)
 
 # The candidates come as a list: if one statement both searched and locked, it might lock rows that it does not return.
 _CLAIM = text("""
@@ -103,13 +105,13 @@ class RekeyRun:
     def _work(self, queue: _Queue) -> Iterator[int]:
         """Passes through the queue until a pass finds nothing to do; yields how many keys each batch stored."""
         while True:
-            after, stored, others = 0, 0, None
+            after, encoded, others = 0, False, None
             while (step := self._step(queue, after)) is not None:
                 after, others = step.last, others or step.others
                 if step.stored is not None:
-                    stored += step.stored
+                    encoded = True
                     yield step.stored
-            if stored == 0:
+            if not encoded:
                 if others is None:
                     return
                 self._wait(queue, others)
@@ -190,10 +192,12 @@ class RekeyRun:
         made = self.encoder.encode_documents([document for _, _, document in documents])
         if [len(keys) for keys in made] != [len(fact_ids) for _, fact_ids, _ in documents]:
             raise InvalidKeys(self.encoder.checkpoint.checkpoint_id, "not one key for each fact")
-        homes: dict[int, int | None] = {
-            fact_id: document_id for document_id, fact_ids, _ in documents for fact_id in fact_ids
+        made_of = {
+            fact_id: (document_id, span.start, span.question)
+            for document_id, fact_ids, document in documents
+            for fact_id, span in zip(fact_ids, document.facts, strict=True)
         }
-        return _Keys("context", homes, self._checked(np.concatenate(made)), _unkeyed(self.keyset_id))
+        return _Keys("context", made_of, self._checked(np.concatenate(made)), _unkeyed(self.keyset_id))
 
     def _encode_questions(self, session: Session, ids: Sequence[int]) -> _Keys | None:
         return self._of_questions(session, ids, _unkeyed(self.keyset_id))
@@ -202,14 +206,11 @@ class RekeyRun:
         return self._of_questions(session, ids, _unasked(self.keyset_id))
 
     def _of_questions(self, session: Session, ids: Sequence[int], wanted: tuple[Any, ...]) -> _Keys | None:
-        statement = select(FactRow.id, FactRow.question, FactRow.document_id).where(
-            FactRow.id == func.any(list(ids))
-        )
-        rows = session.execute(statement).all()
+        rows = session.execute(select(*_MADE_OF).where(FactRow.id == func.any(list(ids)))).all()
         if not rows:
             return None
         made = self.encoder.encode_questions([row.question for row in rows])
-        return _Keys("question", {row.id: row.document_id for row in rows}, self._checked(made), wanted)
+        return _Keys("question", {row[0]: tuple(row[1:]) for row in rows}, self._checked(made), wanted)
 
     def _checked(self, keys: Vectors) -> Vectors:
         checkpoint = self.encoder.checkpoint
@@ -219,18 +220,16 @@ class RekeyRun:
     def _store(self, session: Session, keys: _Keys) -> int:
         """Inserts the keys that are still wanted and gives their number.
 
-        Under the log's lock it reads again what was read before encoding: meanwhile a fact may have been deleted, or
-        moved to another text, for which this key would be wrong.
+        Under the log's lock it reads again what was read before encoding: meanwhile a fact may have been deleted, asked
+        otherwise or moved, for which this key would be wrong.
         """
         pending = audit.begin(session, self.actor, "rekey")
-        statement = select(FactRow.id, FactRow.document_id).where(
-            FactRow.id == func.any(list(keys.homes)), *keys.wanted
-        )
-        wanted = {row.id for row in session.execute(statement) if row.document_id == keys.homes[row.id]}
+        statement = select(*_MADE_OF).where(FactRow.id == func.any(list(keys.made_of)), *keys.wanted)
+        wanted = {row[0] for row in session.execute(statement) if tuple(row[1:]) == keys.made_of[row[0]]}
         fact_ids = sorted(wanted)
         if not fact_ids:
             return 0
-        rows = {fact_id: n for n, fact_id in enumerate(keys.homes)}
+        rows = {fact_id: n for n, fact_id in enumerate(keys.made_of)}
         vectors = keys.vectors[[rows[fact_id] for fact_id in fact_ids]]
         first = copy_keys(session, self.keyset_id, keys.kind, fact_ids, vectors)
         payload = {"keyset": self.keyset_id, "keys": [first, first + len(fact_ids) - 1]}
@@ -264,10 +263,10 @@ class _Step:
 
 @dataclass(frozen=True, slots=True)
 class _Keys:
-    """Keys [n, d] of facts, each fact's document when it was encoded, and conditions (SQL) they must still meet."""
+    """Keys [n, d] of facts, what each was made of (`_MADE_OF`), and conditions (SQL) they must still meet."""
 
     kind: str
-    homes: dict[int, int | None]
+    made_of: dict[int, tuple[Any, ...]]
     vectors: Vectors
     wanted: tuple[Any, ...]
 
@@ -330,7 +329,7 @@ def _annotated(
     """
     statement = (
         select(FactRow, FactVersionRow.value)
-        .join(FactVersionRow, and_(FactVersionRow.fact_id == FactRow.id, FactVersionRow.version == 1))
+        .join(FactVersionRow, IS_SAID)
         .where(FactRow.document_id == func.any(list(document_ids)))
         .order_by(FactRow.span_start, FactRow.id)
     )

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from colmlm.kb.tables.declarative import TableRow
 from colmlm.kb.tables.facts import (
+    IS_SAID,
     ChangeRow,
     DocumentRow,
     ErasedTextRow,
+    FactPastRow,
     FactRow,
     FactVersionRow,
     ForgetRunRow,
@@ -46,6 +48,7 @@ from colmlm.kb.tables.service import (
 )
 
 __all__ = [
+    "IS_SAID",
     "KEY_IDS",
     "AnswerCalibrationRow",
     "ApiKeyRow",
@@ -58,6 +61,7 @@ __all__ = [
     "ErasedTextRow",
     "ErasureRequestRow",
     "FactKeyRow",
+    "FactPastRow",
     "FactRow",
     "FactVersionRow",
     "ForgetRunRow",

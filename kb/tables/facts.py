@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import CheckConstraint, ForeignKey, Identity, Index, Integer, func, text
+from sqlalchemy import CheckConstraint, ForeignKey, Identity, Index, Integer, and_, func, text
 from sqlalchemy.dialects.postgresql import TSVECTOR
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -45,6 +45,8 @@ class DocumentRow(TableRow):
 
 
 class FactRow(TableRow):
+    """A fact, with its question and place as they are now. Its document says the value of version `said_version`."""
+
     __tablename__ = "fact"
     __table_args__ = (
         CheckConstraint("(document_id IS NULL) = (span_start IS NULL)", name="span"),
@@ -65,6 +67,7 @@ class FactRow(TableRow):
     created_seq: Mapped[int]
     deleted_seq: Mapped[int | None]
     erased_seq: Mapped[int | None]
+    said_version: Mapped[int] = mapped_column(Integer, server_default=text("1"))
 
 
 class FactVersionRow(TableRow):
@@ -86,6 +89,27 @@ class FactVersionRow(TableRow):
     value: Mapped[str]
     from_seq: Mapped[int]
     to_seq: Mapped[int | None]
+
+
+IS_SAID = and_(FactVersionRow.fact_id == FactRow.id, FactVersionRow.version == FactRow.said_version)
+
+
+class FactPastRow(TableRow):
+    """What a fact asked, and where it stood, up to `version`. Later versions ask or stand otherwise.
+
+    The state of a version is in the first row of at least that version, and in the fact itself where there is none.
+    """
+
+    __tablename__ = "fact_past"
+
+    fact_id: Mapped[int] = mapped_column(ForeignKey("fact.id"), primary_key=True)
+    version: Mapped[int] = mapped_column(Integer, primary_key=True)
+    question: Mapped[str | None]
+    answer: Mapped[str | None]
+    document_id: Mapped[int | None] = mapped_column(ForeignKey("document.id"))
+    span_start: Mapped[int | None] = mapped_column(Integer)
+    span_end: Mapped[int | None] = mapped_column(Integer)
+    said_version: Mapped[int] = mapped_column(Integer)
 
 
 class SentenceRow(TableRow):

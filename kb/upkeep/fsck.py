@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sqlalchemy import and_, func, select, text
+from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
 from colmlm.kb.facts import quotations, sentences
@@ -18,7 +18,7 @@ from colmlm.kb.keys.keysets import active_keyset_id
 from colmlm.kb.log.chain import verify_chain
 from colmlm.kb.lookup.replica import rebuild
 from colmlm.kb.lookup.snapshots import Inspection, Snapshot, compare, inspect
-from colmlm.kb.tables import DocumentRow, FactRow, FactVersionRow
+from colmlm.kb.tables import IS_SAID, DocumentRow, FactRow, FactVersionRow
 from colmlm.kb.upkeep.records import FsckReport
 
 # Each statement gives the ids where something is wrong. What the database's constraints rule out is not checked again.
@@ -86,12 +86,12 @@ def _active(session: Session, found: Inspection, live_facts: int) -> tuple[Snaps
 
 
 def _non_verbatim(session: Session) -> tuple[int, ...]:
-    """Finds facts whose first value is not the text of their document at their span."""
+    """Finds facts whose value that the document should say is not the text of their document at their span."""
     said = func.substr(DocumentRow.text, FactRow.span_start + 1, FactRow.span_end - FactRow.span_start)
     statement = (
         select(FactRow.id)
         .join(DocumentRow, DocumentRow.id == FactRow.document_id)
-        .join(FactVersionRow, and_(FactVersionRow.fact_id == FactRow.id, FactVersionRow.version == 1))
+        .join(FactVersionRow, IS_SAID)
         .where(said != FactVersionRow.value)
         .order_by(FactRow.id)
     )

@@ -16,7 +16,7 @@ from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.output import note
 from colmlm.kb.corpus.format import Parsed
 from colmlm.kb.errors import CorpusNotFound, KeysetMismatch, NoActiveKeyset
-from colmlm.kb.facts.records import FactRecord
+from colmlm.kb.facts.records import Correction, FactRecord
 from colmlm.kb.service import KnowledgeBase
 from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.decoding.decoder import Decoder
@@ -111,7 +111,7 @@ class UpdateAudit:
 
     @contextmanager
     def _updated(self) -> Iterator[None]:
-        values = {self.facts[one.document].fact_id: one.new_value for one in self.rewrites}
+        values = [Correction(self.facts[one.document].fact_id, one.new_value) for one in self.rewrites]
         try:
             self.kb.facts.edit_many(values, actor=self.actor, reason=REASON)
             yield
@@ -123,9 +123,11 @@ class UpdateAudit:
 
         A value that somebody else has set meanwhile stays.
         """
-        values = {
-            fact.fact_id: one.value for one, fact in self._now() if fact.value == one.new_value != one.value
-        }
+        values = [
+            Correction(fact.fact_id, one.value)
+            for one, fact in self._now()
+            if fact.value == one.new_value != one.value
+        ]
         if values:
             self.kb.facts.edit_many(values, actor=self.actor, reason=f"{REASON}: undone")
         return len(values)

@@ -5,6 +5,7 @@
 //   data-stream="/path"    a form whose answer is shown as it is written
 //   data-poll="2000"       a part that is fetched anew every so many milliseconds, while the new one says so too
 //   data-says="#output"    a slider that shows its value there; data-fill="#field" a button that fills a field in
+//   data-selects="#form"   a text; what is selected in it fills the form's fields text, start and end (code points)
 //   data-key="/"           the key that leads to a field; data-copy="#text" a button that copies what stands there
 //   data-announce          read out by screen readers after a swap; data-focus is focused
 
@@ -139,6 +140,30 @@ document.addEventListener("keydown", (event) => {
   if (field || event.ctrlKey || event.metaKey || event.altKey) return;
   const wanted = [...document.querySelectorAll("[data-key]")].find((one) => one.dataset.key === event.key);
   if (wanted) { event.preventDefault(); wanted.focus(); }
+});
+
+// The words of a range as the document says them, without what is there for screen readers alone.
+function words(range) {
+  const part = range.cloneContents();
+  for (const unseen of part.querySelectorAll(".unseen")) unseen.remove();
+  return part.textContent;
+}
+
+document.addEventListener("selectionchange", () => {
+  const chosen = getSelection();
+  if (!chosen.rangeCount || chosen.isCollapsed) return;
+  const range = chosen.getRangeAt(0), around = range.commonAncestorContainer;
+  const text = (around.closest ? around : around.parentElement)?.closest("[data-selects]");
+  const said = text && words(range);
+  if (!said?.trim()) return;
+  const before = document.createRange();
+  before.setStart(text, 0);
+  before.setEnd(range.startContainer, range.startOffset);
+  const start = [...words(before)].length + [...said].length - [...said.trimStart()].length;
+  const { elements } = $(text.dataset.selects);
+  elements.text.value = said.trim();
+  elements.start.value = start;
+  elements.end.value = start + [...said.trim()].length;
 });
 
 let page = location.pathname + location.search; // a step to another part of the same page fetches nothing

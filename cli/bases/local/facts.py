@@ -1,4 +1,4 @@
-"""Facts of this machine's knowledge base; a fact that is added gets its key at once."""
+"""Facts of this machine's knowledge base; facts that an edit leaves without a key get it at once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,16 @@ from typing import Unpack
 
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.facts.facts import Facts
-from colmlm.kb.facts.records import Addition, Edit, FactPage, FactSearch
+from colmlm.kb.facts.records import (
+    Addition,
+    Admitting,
+    Correction,
+    Edit,
+    FactPage,
+    FactSearch,
+    MarkedAddition,
+    Marking,
+)
 from colmlm.kb.lookup.options import NEAREST
 
 MOST_TO_KEY_AT_ONCE = 256
@@ -41,12 +50,44 @@ class LocalFacts(Facts):
 
     def add(self, question: str, value: str, *, keyed: bool = True, **how: Unpack[Addition]) -> Edit:
         edit = self.runtime.kb.facts.add(question, value, **how)
+        return self._keyed(replace(edit, keyed=False), keyed)
+
+    def add_to(
+        self, document_id: int, span: Marking, *, keyed: bool = True, **how: Unpack[MarkedAddition]
+    ) -> Edit:
+        return self._keyed(self.runtime.kb.facts.add_to(document_id, span, **how), keyed)
+
+    def edit(
+        self,
+        fact_id: int,
+        value: str | None = None,
+        *,
+        question: str | None = None,
+        keyed: bool = True,
+        actor: str,
+        reason: str,
+    ) -> Edit:
+        return self.edit_many([Correction(fact_id, value, question)], keyed=keyed, actor=actor, reason=reason)
+
+    def edit_many(
+        self, corrections: Sequence[Correction], *, keyed: bool = True, actor: str, reason: str
+    ) -> Edit:
+        return self._keyed(self.runtime.kb.facts.edit_many(corrections, actor=actor, reason=reason), keyed)
+
+    def move(self, fact_id: int, span: Marking, *, keyed: bool = True, **how: Unpack[Admitting]) -> Edit:
+        return self._keyed(self.runtime.kb.facts.move(fact_id, span, **how), keyed)
+
+    def undo(self, seq: int, *, keyed: bool = True, actor: str, reason: str) -> Edit:
+        return self._keyed(self.runtime.kb.facts.undo(seq, actor=actor, reason=reason), keyed)
+
+    def _keyed(self, edit: Edit, wanted: bool) -> Edit:
+        """Gives the edit as it is after its facts got the keys that they lack, where that is wanted."""
+        if edit.keyed or not wanted:
+            return edit
         try:
-            return replace(edit, keyed=keyed and self._key_at_once())
+            return replace(edit, keyed=self._key_at_once())
         except Exception:
-            self.runtime.telling.note(
-                f"Fact {edit.fact_ids[0]} was added as change {edit.seq}, but could not be keyed."
-            )
+            self.runtime.telling.note(f"Change {edit.seq} was made, but its facts could not be keyed.")
             raise
 
     def _key_at_once(self) -> bool:

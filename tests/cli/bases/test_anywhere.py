@@ -77,6 +77,32 @@ def test_what_is_edited_is_the_same(there: There, facts: list[int]) -> None:
     assert there.run("lookup", "Who wrote Persuasion?", "--json").json["hits"][0]["value"] == "Jane Austen"
 
 
+def test_what_is_mended_is_the_same(there: There, facts: list[int], tmp_path: Path) -> None:
+    capital, lake = facts
+    at = there.kb.facts.show(capital).source.document_id  # type: ignore[union-attr]
+    rows = tmp_path / "rows.csv"
+    rows.write_text(f"fact_id,question\n{lake},Which lake is great?\n")
+    there.same("facts", "edit", "--from", rows, "--dry-run")
+    for words in (
+        ("facts", "edit", capital, "--question", "Where is the seat?", *WHY),
+        ("facts", "edit", capital, "--question", CAPITAL, "--value", "Cusco", *WHY),
+    ):
+        there.same(*words, volatile=("seq",))
+    for here, elsewhere in (
+        (("edit", "--from", rows), ("edit", "--from", rows)),
+        (("move", lake, "--text", "great lake"), ("move", lake, "--text", "great lake")),
+        (("add", "--document", at, "--text", "country"), ("add", "--document", at, "--text", "great lake")),
+    ):
+        first = invoke("facts", *here, *WHY, "--json").json
+        assert invoke("facts", "undo", first["seq"], *WHY, "--json").json["fact_ids"] == first["fact_ids"]
+        second = there.run("facts", *elsewhere, *WHY, "--json").json
+        assert {**first, "seq": 0, "fact_ids": 0} == {**second, "seq": 0, "fact_ids": 0} and first["keyed"]
+        undone = there.run("facts", "undo", second["seq"], *WHY, "--json").json
+        assert undone["fact_ids"] == second["fact_ids"]
+    assert there.run("facts", "move", lake, "--text", "is", *WHY).code == 2
+    assert there.run("facts", "edit", lake, "--value", "x", "--no-key", *WHY).code == 2
+
+
 def test_many_facts_are_shown_and_deleted_by_one_request_each_and_queries_at_them_abstain(
     there: There, facts: list[int]
 ) -> None:

@@ -61,7 +61,8 @@ def test_a_fact_is_traced_to_its_sentence_its_past_and_its_uses(kb: KnowledgeBas
     seq = kb.facts.edit(lima, "Cusco", **WHO).seq
     trace = kb.outputs.trace_fact(lima)
     assert trace.context == "Its capital is Lima."
-    assert trace.versions == (Version(1, "Lima", 1, seq), Version(2, "Cusco", seq, None))
+    at = (CAPITAL, 1, 43, 47)
+    assert trace.versions == (Version(1, "Lima", 1, seq, *at), Version(2, "Cusco", seq, None, *at))
     assert [c.kind for c in trace.history] == ["ingest", "update"], "keying is no edit"
     at = kb.outputs.trace(generation_id).at
     assert trace.uses == (Use(generation_id, 1, 6, 10, at),)

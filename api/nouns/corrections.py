@@ -1,0 +1,177 @@
+"""Edits of many facts from a file: CSV with a header, or a JSON object a line, of fact_id, value and question.
+
+An empty field, or one that is null or left out, leaves the value or the question as it is. Nothing is done where a row
+cannot be used, and each of these is named with its line.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from colmlm.kb.errors import FactNotFound, InvalidValue
+from colmlm.kb.facts.records import Correction
+from colmlm.kb.log.audit import check_text
+
+if TYPE_CHECKING:
+    from colmlm.kb.facts.records import FactRecord
+
+COLUMNS = ("fact_id", "value", "question")
+LONGEST = {"value": 10_000, "question": 2000}  # characters
+MAX_ID = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedRow:
+    """A row that cannot be used: its line in the file, and why."""
+
+    line: int
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedEdit:
+    """What a row would change of a fact. A value or a question that stays is None in both of its fields."""
+
+    line: int
+    fact_id: int
+    was_value: str | None
+    value: str | None
+    was_question: str | None
+    question: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class BulkEdit:
+    """The edits of a file, the rows that are refused, and the number of rows that would change nothing."""
+
+    edits: tuple[PlannedEdit, ...]
+    refused: tuple[RefusedRow, ...]
+    unchanged: int
+
+    @property
+    def corrections(self) -> list[Correction]:
+        return [Correction(one.fact_id, one.value, one.question) for one in self.edits]
+
+
+def plan(text: str, show_many: Callable[[Sequence[int]], list[FactRecord]]) -> BulkEdit:
+    """Reads the rows of a file and compares them with their facts, which `show_many` gives."""
+    rows: dict[int, tuple[int, Correction]] = {}
+    refused: list[RefusedRow] = []
+    for line, row in _rows(text.removeprefix("\ufeff")):
+        try:
+            one = _correction(row)
+            if one.fact_id in rows:
+                raise ValueError(f"fact {one.fact_id} is in line {rows[one.fact_id][0]} already")
+            rows[one.fact_id] = line, one
+        except ValueError as error:
+            refused.append(RefusedRow(line, str(error)))
+    facts, missing = _facts(list(rows), show_many)
+    edits: list[PlannedEdit] = []
+    for fact_id, (line, one) in rows.items():
+        if fact_id in missing:
+            refused.append(RefusedRow(line, f"there is no fact {fact_id}"))
+        elif facts[fact_id].deleted_seq is not None:
+            gone = "deleted" if facts[fact_id].erased_seq is None else "erased"
+            refused.append(RefusedRow(line, f"fact {fact_id} is {gone}"))
+        else:
+            edits += _edits(line, one, facts[fact_id])
+    unchanged = 0 if refused else len(rows) - len(edits)
+    return BulkEdit(tuple(edits), tuple(sorted(refused, key=lambda row: row.line)), unchanged)
+
+
+def _facts(
+    fact_ids: list[int], show_many: Callable[[Sequence[int]], list[FactRecord]]
+) -> tuple[dict[int, FactRecord], set[int]]:
+    """Gives these facts by id, and the ids that no fact has."""
+    missing: set[int] = set()
+    while wanted := [fact_id for fact_id in fact_ids if fact_id not in missing]:
+        try:
+            return {fact.fact_id: fact for fact in show_many(wanted)}, missing
+        except FactNotFound as error:
+            missing.update(error.fact_ids)
+    return {}, missing
+
+
+def _edits(line: int, one: Correction, fact: FactRecord) -> Iterator[PlannedEdit]:
+    value = one.value if one.value != fact.value else None
+    question = one.question if one.question != fact.question else None
+    if value is not None or question is not None:
+        was_value, was_question = fact.value if value else None, fact.question if question else None
+        yield PlannedEdit(line, one.fact_id, was_value, value, was_question, question)
+
+
+def _rows(text: str) -> Iterator[tuple[int, Any]]:
+    """Gives each row with the line that it begins in; a `ValueError` in the place of one that cannot be read."""
+    return _of_json(text) if text.lstrip().startswith("{") else _of_csv(text)
+
+
+def _of_json(text: str) -> Iterator[tuple[int, Any]]:
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            try:
+                yield number, json.loads(line)
+            except (ValueError, RecursionError):
+                yield number, ValueError("it is not a JSON object")
+
+
+def _of_csv(text: str) -> Iterator[tuple[int, Any]]:
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    header: list[str] | None = None
+    while True:
+        line = reader.line_num + 1
+        try:
+            fields = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            yield line, ValueError(f"it is not CSV: {error}")
+            return
+        if header is None:
+            header = [name.strip() for name in fields]
+            if "fact_id" not in header or len(set(header)) < len(header):
+                yield line, ValueError(f"the first line must name the columns: {', '.join(COLUMNS)}")
+                return
+        elif len(fields) > len(header):
+            yield line, ValueError(f"it has {len(fields)} fields, and the first line {len(header)}")
+        elif any(fields):
+            yield line, {name: said for name, said in zip(header, fields, strict=False) if said}
+
+
+def _correction(row: Any) -> Correction:
+    """Reads a row. Raises `ValueError` with the cause where it cannot be used."""
+    if isinstance(row, ValueError):
+        raise row
+    if not isinstance(row, dict):
+        raise ValueError("it is not a JSON object")
+    if unknown := sorted(row.keys() - set(COLUMNS)):
+        raise ValueError(f"there is no column {', '.join(unknown)}; there are {', '.join(COLUMNS)}")
+    one = Correction(_fact_id(row.get("fact_id")), row.get("value"), row.get("question"))
+    for name, limit in LONGEST.items():
+        _check(name, getattr(one, name), limit)
+    if one.value is None and one.question is None:
+        raise ValueError("it has neither a value nor a question")
+    return one
+
+
+def _fact_id(said: Any) -> int:
+    if isinstance(said, str) and said.strip().isascii() and said.strip().isdecimal() and len(said) < 30:
+        said = int(said)
+    if type(said) is not int or not 0 < said <= MAX_ID:
+        raise ValueError("its fact_id is no id of a fact, such as 12")
+    return said
+
+
+def _check(name: str, said: Any, limit: int) -> None:
+    if said is None:
+        return
+    if not isinstance(said, str):
+        raise ValueError(f"its {name} is no text")
+    try:
+        check_text(name, said, blank=False, limit=limit)
+    except InvalidValue as error:
+        raise ValueError(str(error)) from error

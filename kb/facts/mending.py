@@ -1,0 +1,196 @@
+"""Mending: gives facts other values and questions, moves their spans, and marks new ones in documents. Session first.
+
+Each of these opens a version. What the fact asked and where it stood before stays in `fact_past`, and in the log as
+digests and offsets. Keys that no longer fit are dropped with the change, in which every index finds them; the next
+rekey makes new ones. A value alone leaves all keys as they are, since none depends on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlalchemy import and_, delete, func, insert, or_, select, update
+from sqlalchemy.orm import Session
+
+from colmlm.kb.errors import FactDeleted, InvalidSpan, InvalidValue
+from colmlm.kb.facts import edits, sentences
+from colmlm.kb.facts.placing import place
+from colmlm.kb.facts.records import Correction, Edit, Marking
+from colmlm.kb.facts.suppression import Suppressor
+from colmlm.kb.log import audit
+from colmlm.kb.tables import FactKeyRow, FactPastRow, FactRow
+
+
+@dataclass(frozen=True, slots=True)
+class FactState:
+    """What a live fact says, what it asks and where it stands, as of its version."""
+
+    fact_id: int
+    version: int
+    value: str
+    question: str | None
+    answer: str | None
+    document_id: int | None
+    span_start: int | None
+    span_end: int | None
+    said_version: int
+
+    @property
+    def kept(self) -> dict[str, Any]:
+        """What the table of facts holds of it."""
+        names = ("question", "answer", "document_id", "span_start", "span_end", "said_version")
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def place(self) -> tuple[int | None, ...]:
+        return self.document_id, self.span_start, self.span_end
+
+
+def correct(session: Session, corrections: Sequence[Correction], actor: str, reason: str) -> Edit:
+    """Gives live facts other values, questions or both, all or none."""
+    for one in corrections:
+        if one.value is None and one.question is None:
+            raise InvalidValue("edit", f"it gives fact {one.fact_id} neither a value nor a question")
+        for name in ("value", "question"):
+            if (said := getattr(one, name)) is not None:
+                audit.check_text(name, said, blank=False)
+    if len({one.fact_id for one in corrections}) < len(corrections):
+        raise InvalidValue("batch", "it names a fact twice")
+    pending = audit.begin(session, actor, reason)
+    now = live_states(session, [one.fact_id for one in corrections])
+    given = {
+        one.fact_id: {n: said for n in ("value", "question") if (said := getattr(one, n)) is not None}
+        for one in corrections
+    }
+    new = [replace(before, **given[fact_id]) for fact_id, before in now.items()]
+    return amend(session, pending, "update", now, new)
+
+
+def move(
+    session: Session, fact_id: int, to: Marking, actor: str, reason: str, *, allow_erased: bool = False
+) -> Edit:
+    """Moves the span of a live fact within its document, whose words there become its value.
+
+    The annotator's answer goes, since it paraphrases the value before.
+    """
+    suppressor = Suppressor(session, allow_erased=allow_erased)
+    pending = audit.begin(session, actor, reason)
+    now = live_states(session, [fact_id])
+    before = now[fact_id]
+    if before.document_id is None:
+        raise InvalidValue("span", f"fact {fact_id} has no document; edit its value")
+    placed = place(session, before.document_id, to, but=fact_id)
+    placed.require_not_erased(suppressor, before.question)
+    after = replace(
+        before, value=placed.value, answer=None, span_start=placed.start, span_end=placed.end,
+        said_version=before.version + 1,
+    )  # fmt: skip
+    if (after.place, after.value) == (before.place, before.value):
+        raise InvalidSpan(before.document_id, f"fact {fact_id} stands there already")
+    return amend(session, pending, "move", now, [after], _lifted(session, suppressor))
+
+
+def mark(
+    session: Session,
+    document_id: int,
+    span: Marking,
+    actor: str,
+    reason: str,
+    *,
+    question: str | None = None,
+    answer: str | None = None,
+    allow_erased: bool = False,
+) -> Edit:
+    """Adds a fact to a current document, whose words at the span are its value."""
+    for name, said in (("question", question), ("answer", answer)):
+        if said is not None:
+            audit.check_text(name, said, blank=False)
+    suppressor = Suppressor(session, allow_erased=allow_erased)
+    pending = audit.begin(session, actor, reason)
+    placed = place(session, document_id, span)
+    placed.require_not_erased(suppressor, question)
+    last = select(func.coalesce(func.max(FactRow.ordinal) + 1, 0)).where(FactRow.document_id == document_id)
+    fact = FactRow(
+        document_id=document_id, ordinal=session.scalar(last), span_start=placed.start, span_end=placed.end,
+        question=question, answer=answer, created_seq=pending.seq,
+    )  # fmt: skip
+    session.add(fact)
+    session.flush()
+    edits.open_versions(session, [(fact.id, 1, placed.value)], pending.seq)
+    payload = {
+        "values": {str(fact.id): pending.digest(placed.value)},
+        "places": {str(fact.id): [document_id, placed.start, placed.end]},
+    }
+    done = edits.done(session, pending, "insert", [fact.id], payload | _lifted(session, suppressor))
+    return replace(done, keyed=False)
+
+
+def _lifted(session: Session, suppressor: Suppressor) -> dict[str, Any]:
+    came_back = suppressor.lift(session)
+    return {"allowed_erased": came_back} if came_back else {}
+
+
+def live_states(session: Session, fact_ids: Iterable[int]) -> dict[int, FactState]:
+    """Reads these facts. Raises `FactNotFound`, `FactErased` or `FactDeleted`, each with every id."""
+    versions = edits.last_versions(session, fact_ids)
+    ids = [v.fact_id for v in versions]
+    edits.refuse_erased(session, ids)
+    if dead := [v.fact_id for v in versions if v.to_seq is not None]:
+        raise FactDeleted(dead)
+    columns = (
+        FactRow.id, FactRow.question, FactRow.answer, FactRow.document_id, FactRow.span_start, FactRow.span_end,
+        FactRow.said_version,
+    )  # fmt: skip
+    kept = {row.id: row[1:] for row in session.execute(select(*columns).where(FactRow.id == func.any(ids)))}
+    return {v.fact_id: FactState(v.fact_id, v.version, v.value, *kept[v.fact_id]) for v in versions}
+
+
+def amend(
+    session: Session,
+    pending: audit.Pending,
+    kind: str,
+    now: Mapping[int, FactState],
+    new: Sequence[FactState],
+    payload: Mapping[str, Any] | None = None,
+) -> Edit:
+    """Gives these facts their new states in one change, and drops the keys that do not fit them any more."""
+    ids = [one.fact_id for one in new]
+    edits.close_versions(session, ids, pending.seq)
+    edits.open_versions(session, [(n.fact_id, now[n.fact_id].version + 1, n.value) for n in new], pending.seq)
+    mended = [one for one in new if one.kept != now[one.fact_id].kept]
+    if mended:
+        past = [now[one.fact_id] for one in mended]
+        session.execute(
+            insert(FactPastRow), [{"fact_id": p.fact_id, "version": p.version, **p.kept} for p in past]
+        )
+        session.execute(update(FactRow), [{"id": one.fact_id, **one.kept} for one in mended])
+    asked = [one for one in mended if one.question != now[one.fact_id].question]
+    moved = [one for one in mended if one.place != now[one.fact_id].place]
+    said: dict[str, Any] = {
+        **(payload or {}),
+        "was": {str(f): pending.digest(now[f].value) for f in ids},
+        "values": {str(one.fact_id): pending.digest(one.value) for one in new},
+    }
+    if asked:
+        said["questions"] = {str(n.fact_id): pending.digest(n.question) for n in asked if n.question}
+    if moved:
+        said["places"] = {str(one.fact_id): list(one.place) for one in moved}
+    if mended:
+        said["dropped_keys"] = _drop_keys(session, asked, moved)
+    sentences.write_facts(session, ids)
+    done = edits.done(session, pending, kind, ids, said)
+    return replace(done, keyed=not (asked or moved))
+
+
+def _drop_keys(session: Session, asked: Sequence[FactState], moved: Sequence[FactState]) -> list[int]:
+    """Drops the keys of these facts, in every keyset: of moved ones those of the context, as it is another.
+
+    Of facts that ask something else all but aliases go: an encoder may read the question in the place of the context.
+    """
+    stale = or_(
+        and_(FactKeyRow.fact_id == func.any([one.fact_id for one in asked]), FactKeyRow.kind != "alias"),
+        and_(FactKeyRow.fact_id == func.any([one.fact_id for one in moved]), FactKeyRow.kind == "context"),
+    )
+    return sorted(session.scalars(delete(FactKeyRow).where(stale).returning(FactKeyRow.id)))
