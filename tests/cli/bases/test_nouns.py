@@ -69,7 +69,7 @@ OURS: dict[str, type] = {
 
 # Verbs of `kb` that nobody asks for of a base elsewhere, and why.
 HERE_ONLY = {
-    "facts": {"add_many", "every"},  # not over HTTP
+    "facts": {"add_many", "every", "every_of"},  # not over HTTP
     "documents": {"text", "facts"},  # `read` gives both in one
     "corpora": {"standings"},  # compared where the documents are annotated
     "lookups": {
