@@ -66,6 +66,7 @@ _CODES = {
     "colmlm.api.client.errors.ServerUnreachable": DATABASE,
     "colmlm.api.client.errors.ServerBusy": INDEX,
     "colmlm.cli.operating.serving.PortTaken": USAGE,
+    "colmlm.model.annotate.errors.AnnotatorError": MODEL,
     "colmlm.model.lm.config.CheckpointError": MODEL,
     "colmlm.model.lm.base_models.BaseNotFound": MODEL,
     "colmlm.model.training.corpora.DataError": USAGE,
@@ -99,6 +100,8 @@ EXTRAS = {
 
 _AWAY = "See `colmlm db status`, then try again."
 _REMEDIES = {
+    "colmlm.model.annotate.errors.AnnotatorError": "Name another directory; the settings are COLMLM_READER, "
+    "COLMLM_SPAN_ANNOTATOR and COLMLM_QUESTION_GENERATOR.",
     "colmlm.model.lm.config.CheckpointError": "Name a checkpoint with --checkpoint or COLMLM_CHECKPOINT.",
     "sqlalchemy.exc.OperationalError": _AWAY,
     "sqlalchemy.exc.InterfaceError": _AWAY,

@@ -47,13 +47,13 @@ def reader(path: Path, bases: Path, confidence: Confidence | None = None) -> Jud
 
 
 def fitted_to(path: Path) -> Confidence:
-    """Reads the confidence beside a reader. Raises `CheckpointError` where it cannot be read."""
-    from colmlm.model.lm.config import CheckpointError
+    """Reads the confidence beside a reader. Raises `AnnotatorError` where it cannot be read."""
+    from colmlm.model.annotate.errors import AnnotatorError
 
     try:
         return Confidence.load(path / CONFIDENCE)
     except (OSError, ValueError) as error:
-        raise CheckpointError(
+        raise AnnotatorError(
             f"{path / CONFIDENCE} cannot be read ({error}); fit it by `colmlm evaluate confidence`"
         ) from error
 

@@ -19,10 +19,11 @@ from safetensors.torch import load_file
 
 from colmlm.model.annotate.base import bare, base_directory
 from colmlm.model.annotate.difference import ship_difference, with_weights
+from colmlm.model.annotate.errors import AnnotatorError
 from colmlm.model.lm.adapters import adapted, ship
 from colmlm.model.lm.base_models import WEIGHTS
 from colmlm.model.lm.checkpoint import compute_dtype
-from colmlm.model.lm.config import SEALED_FILES, CheckpointError
+from colmlm.model.lm.config import SEALED_FILES
 from colmlm.model.lm.files import damaged, file_digest
 
 _RELEASED = Path(__file__).resolve().parent.parent / "released"
@@ -58,17 +59,17 @@ class AnnotatorConfig:
 
     @classmethod
     def load(cls, directory: Path, role: str | None = None) -> AnnotatorConfig:
-        """Reads and checks a description. Raises `CheckpointError` for a damaged or missing file or another role."""
+        """Reads and checks a description. Raises `AnnotatorError` for a damaged or missing file or another role."""
         if not (directory / ANNOTATOR_FILE).is_file():
-            raise CheckpointError(f"{directory}: no {ANNOTATOR_FILE} is there; name an annotator's directory")
+            raise AnnotatorError(f"{directory}: no {ANNOTATOR_FILE} is there; name an annotator's directory")
         try:
             config = cls(**json.loads((directory / ANNOTATOR_FILE).read_text()))
         except (ValueError, TypeError) as error:
-            raise CheckpointError(f"{directory / ANNOTATOR_FILE} cannot be read ({error})") from error
+            raise AnnotatorError(f"{directory / ANNOTATOR_FILE} cannot be read ({error})") from error
         if role is not None and config.role != role:
-            raise CheckpointError(f"{directory}: this annotator makes {config.role}, not {role}")
+            raise AnnotatorError(f"{directory}: this annotator makes {config.role}, not {role}")
         if name := damaged(directory, config.digests):
-            raise CheckpointError(
+            raise AnnotatorError(
                 f"{directory / name} is not the file that was written with {ANNOTATOR_FILE}: damaged or replaced; "
                 "take the annotator again from where it came"
             )
@@ -88,7 +89,7 @@ class Loaded:
 def load(path: Path, role: str, cache: Path, *, precision: str = "auto") -> Loaded:
     """Loads an annotator with its adapter merged and gradients off, on the GPU if there is one.
 
-    Raises `CheckpointError`, and `BaseNotFound` if the base is not available.
+    Raises `AnnotatorError`, and `BaseNotFound` if the base is not available.
     """
     config = AnnotatorConfig.load(path, role)
     source = path
@@ -97,7 +98,7 @@ def load(path: Path, role: str, cache: Path, *, precision: str = "auto") -> Load
     else:
         source = base_directory(config.base, cache)
         if file_digest(source / WEIGHTS) != config.training.get("base_sha256"):
-            raise CheckpointError(
+            raise AnnotatorError(
                 f"{config.name}: trained on another {config.base} than the weights in {source}; remove that copy"
             )
         model = bare(role, source, torch.float32)

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from colmlm.model.lm.config import CheckpointError
+
+
+class AnnotatorError(CheckpointError):
+    """A directory is no usable annotator, or no reader; the message says what is wrong."""
+
 
 class ResultsUnusable(Exception):
     """A file of results cannot be continued."""

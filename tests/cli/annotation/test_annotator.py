@@ -101,7 +101,12 @@ def test_what_cannot_be_measured_is_one_line(home: Path, squad: Path, tmp_path: 
     assert invoke("annotator", "evaluate").code == 2
     (tmp_path / "empty").mkdir()
     ran = invoke("annotator", "evaluate", "--squad", squad, "--span-annotator", tmp_path / "empty")
-    assert ran.code == 7 and "no annotator.json" in ran.err and ran.out == ""
+    assert (
+        ran.code == 7
+        and "no annotator.json" in ran.err
+        and "COLMLM_SPAN_ANNOTATOR" in ran.err
+        and ran.out == ""
+    )
 
 
 def test_another_run_in_the_directory_is_refused(
