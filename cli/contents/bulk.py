@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
-from colmlm.api.nouns.corrections import BulkEdit, PlannedEdit, plan
 from colmlm.cli.bases.protocol import Base
 from colmlm.cli.errors import REFUSED
 from colmlm.cli.output import note, print_json, print_table, say, shorten
+
+if TYPE_CHECKING:
+    from colmlm.api.nouns.corrections import BulkEdit, PlannedEdit
 
 
 def edit_from(
@@ -23,6 +26,8 @@ def edit_from(
     as_json: bool,
 ) -> None:
     """Edits the facts of a file in one change. Exits with 3, and does nothing, where a row cannot be used."""
+    from colmlm.api.nouns.corrections import plan
+
     planned = plan(file.read_text(encoding="utf-8-sig"), base.facts.show_many)
     if planned.refused:
         _refuse(planned, file, dry_run, as_json)

@@ -62,7 +62,10 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
         "answers": Lazy(
             "colmlm.cli.contents.calibration:app", "Calibrate the score from which answers are given."
         ),
-        "facts": Lazy("colmlm.cli.contents.facts:app", "List, show, add, edit, delete and restore facts."),
+        "facts": Lazy(
+            "colmlm.cli.contents.facts:app",
+            "List, show, add, edit, move, delete and restore facts, and undo that.",
+        ),
         "erase": Lazy(
             "colmlm.cli.removal.erase:erase",
             "Erase facts for good, live or deleted, all of them or none. Nothing brings them back.",

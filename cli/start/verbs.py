@@ -11,10 +11,12 @@ from types import MappingProxyType
 VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         "facts": {
-            "list": "List live facts in the order of their ids.",
+            "list": "Search and list live facts, with how many there are.",
             "show": "Show a fact, live or deleted, and where it comes from.",
-            "add": "Add a fact that has no document.",
-            "edit": "Give a fact another value, from this commit on and in every process.",
+            "add": "Add a fact: by question and value, or one that a document says.",
+            "edit": "Give a fact another value, another question, or both, from this commit on and in every process.",
+            "move": "Move a fact's span within its document, whose words there become its value.",
+            "undo": "Undo an add, edit, move, delete or restore, all of that change.",
             "delete": "Delete facts: all of them in one change, or none.",
             "restore": "Bring deleted facts back with the value they had last: all of them in one change, or none.",
         },
@@ -127,6 +129,7 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "api": "Measure lookups per second, p50 and p99 over HTTP from several clients.",
             "encode": "Time the keys of a corpus beside the bare forward pass.",
             "decode": "Time greedy decoding beside `transformers.generate`, one prompt and eight at once.",
+            "facts": "Measure pages of facts: found by rare, common and several words, by no word, and by each filter.",
             "query": "Time how each method forms a query at gold lookups, in turns.",
             "words": "Measure the search for sentences by words, beside bm25s where they are SQuAD's.",
             "train": "Time an optimiser step with the joint loss beside transformers' Trainer.",

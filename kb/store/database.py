@@ -145,7 +145,11 @@ def _beforehand(engine: Engine, config: Config, revision: str) -> None:
     """Lets the migrations that are due do what they do in statements of their own; a new database has nothing due."""
     from alembic.script import ScriptDirectory
 
-    if (found := revision_of(engine)) not in revisions():
+    newest_first = revisions()
+    wanted = newest_first[0] if revision == "head" else revision
+    if (found := revision_of(engine)) not in newest_first or found in newest_first[
+        : newest_first.index(wanted)
+    ]:
         return
     due = list(ScriptDirectory.from_config(config).iterate_revisions(revision, found))
     steps = [getattr(script.module, "beforehand", None) for script in reversed(due)]

@@ -18,7 +18,7 @@ from colmlm.kb.keys import keysets
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
-from colmlm.kb.tables import KeysetRow
+from colmlm.kb.tables import KeysetRow, SentenceRow
 from colmlm.lab.crashlab.journal import StepJournal
 from colmlm.lab.crashlab.judge import Violation, unsound
 from colmlm.lab.crashlab.server import is_quiet
@@ -118,9 +118,10 @@ def _engine(settings: Settings) -> Iterator[Engine]:
 
 
 def _columns(session: Session) -> Columns:
-    """Gives the columns of each table at this revision."""
+    """Gives the columns of each table at this revision. Sentences, which no backup holds, are among them."""
     found = {row.table_name: row.columns for row in session.execute(_COLUMNS)}
-    return {table.name: found[table.name] for table in tables() if table.name in found}
+    named = (*(table.name for table in tables()), SentenceRow.__tablename__)
+    return {name: found[name] for name in named if name in found}
 
 
 def _fill(source: Session, target: Session, columns: Columns) -> None:

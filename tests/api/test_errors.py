@@ -32,7 +32,7 @@ REFUSED: list[tuple[str, str, bytes | None, int]] = [
     ("GET", "/v1/documents/999", None, 404),
     ("GET", "/v1/generations/999", None, 404),
     ("GET", "/v1/facts?corpus=nowhere", None, 404),
-    ("GET", "/v1/facts?corpus=%00", None, 404),
+    ("GET", "/v1/facts?corpus=%00", None, 422),
     ("GET", "/v1/facts?text=%00", None, 422),
     ("GET", "/v1/facts?limit=0", None, 400),
     ("GET", "/v1/facts?limit=501", None, 400),

@@ -127,6 +127,11 @@ def test_indexes_on_facts_are_built_while_edits_go_on_and_after_a_failed_start(
             one.dispose()
 
 
+def test_a_migration_to_an_older_release_changes_nothing(kb: KnowledgeBase):
+    database.migrate(kb.engine, "0009")
+    assert database.is_at_head(kb.engine)
+
+
 def test_an_empty_database_needs_migrating(server: URL, settings: Settings):
     with clone(server, "template1") as url, pytest.raises(MigrationNeeded, match="none"):
         KnowledgeBase.open(replace(settings, database_url=url))
