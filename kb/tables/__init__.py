@@ -10,6 +10,7 @@ from colmlm.kb.tables.declarative import TableRow
 from colmlm.kb.tables.facts import (
     IS_SAID,
     ChangeRow,
+    CorpusReviewRow,
     DocumentRow,
     ErasedTextRow,
     FactPastRow,
@@ -22,6 +23,7 @@ from colmlm.kb.tables.facts import (
     TombstoneRow,
     forget_policies,
     forget_states,
+    review_states,
 )
 from colmlm.kb.tables.keys import (
     KEY_IDS,
@@ -56,6 +58,7 @@ __all__ = [
     "BrowserSessionRow",
     "ChangeRow",
     "CheckpointRow",
+    "CorpusReviewRow",
     "DenialRow",
     "DocumentRow",
     "ErasedTextRow",
@@ -81,5 +84,6 @@ __all__ = [
     "job_states",
     "key_kinds",
     "keyset_states",
+    "review_states",
     "roles",
 ]

@@ -13,6 +13,7 @@ from colmlm.kb.tables.declarative import TableRow
 
 forget_states = ("planned", "applied", "restored", "erased")
 forget_policies = ("successor", "abstain")
+review_states = ("proposed", "accepted", "rejected")
 
 
 class DocumentRow(TableRow):
@@ -45,15 +46,20 @@ class DocumentRow(TableRow):
 
 
 class FactRow(TableRow):
-    """A fact, with its question and place as they are now. Its document says the value of version `said_version`."""
+    """A fact, with its question and place as they are now. Its document says the value of version `said_version`.
+
+    `review_seq` is the change that last settled its review, `doubt` the code of what the check of its annotator found.
+    """
 
     __tablename__ = "fact"
     __table_args__ = (
         CheckConstraint("(document_id IS NULL) = (span_start IS NULL)", name="span"),
         CheckConstraint("span_start >= 0 AND span_start < span_end", name="order"),
         CheckConstraint("document_id IS NOT NULL OR question IS NOT NULL", name="keyable"),
+        CheckConstraint(f"review IN {review_states}", name="review"),
         Index("fact_document_id_idx", "document_id", "ordinal"),
         Index("fact_created_seq_idx", "created_seq"),
+        Index("fact_proposed_idx", "id", postgresql_where=text("review = 'proposed'")),
         Index("fact_question_words_idx", text("words_of(question)"), postgresql_using="gin"),
     )
 
@@ -68,6 +74,9 @@ class FactRow(TableRow):
     deleted_seq: Mapped[int | None]
     erased_seq: Mapped[int | None]
     said_version: Mapped[int] = mapped_column(Integer, server_default=text("1"))
+    review: Mapped[str] = mapped_column(server_default="accepted")
+    review_seq: Mapped[int | None]
+    doubt: Mapped[str | None]
 
 
 class FactVersionRow(TableRow):
@@ -164,6 +173,16 @@ class ChangeRow(TableRow):
     prev_hash: Mapped[str]
     hash: Mapped[str]
     payload: Mapped[dict[str, Any]]
+
+
+class CorpusReviewRow(TableRow):
+    """Whether lookups find only the accepted facts of a corpus, as change `seq` set it. Without a row they find all."""
+
+    __tablename__ = "corpus_review"
+
+    corpus: Mapped[str] = mapped_column(primary_key=True)
+    accepted_only: Mapped[bool]
+    seq: Mapped[int]
 
 
 class TombstoneRow(TableRow):

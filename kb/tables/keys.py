@@ -61,6 +61,7 @@ class KeysetRow(TableRow):
     state: Mapped[str]
     applied_seq: Mapped[int]
     gate: Mapped[dict[str, Any] | None]
+    accepted_only: Mapped[bool] = mapped_column(server_default=text("false"))
 
 
 class FactKeyRow(TableRow):
