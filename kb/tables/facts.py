@@ -59,7 +59,13 @@ class FactRow(TableRow):
         CheckConstraint(f"review IN {review_states}", name="review"),
         Index("fact_document_id_idx", "document_id", "ordinal"),
         Index("fact_created_seq_idx", "created_seq"),
-        Index("fact_proposed_idx", "id", postgresql_where=text("review = 'proposed'")),
+        Index(
+            "fact_proposed_idx",
+            text("(doubt IS NULL)"),
+            "id",
+            postgresql_where=text("review = 'proposed' AND deleted_seq IS NULL"),
+        ),
+        Index("fact_reviewed_idx", "review", postgresql_where=text("review_seq IS NOT NULL")),
         Index("fact_question_words_idx", text("words_of(question)"), postgresql_using="gin"),
     )
 
