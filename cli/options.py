@@ -118,6 +118,9 @@ AsOf = Annotated[
 KeysetId = Annotated[
     int, typer.Argument(metavar="KEYSET_ID", min=1, max=MAX_BIGINT, help="See `colmlm keysets list`.")
 ]
+AcceptedOnly = Annotated[
+    bool, typer.Option("--accepted-only", help="Find no fact that is only proposed (colmlm review).")
+]
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="Say what answered: a server, or this process.")
 ]

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from colmlm.kb.facts.corpora import Corpora
     from colmlm.kb.facts.documents import StoredDocuments
     from colmlm.kb.facts.facts import Facts
+    from colmlm.kb.review.review import FactReview
     from colmlm.kb.switching.keysets import Keysets
     from colmlm.kb.upkeep.upkeep import Upkeep
 
@@ -114,6 +115,12 @@ class KnowledgeBase(SearchableStore):
         from colmlm.kb.switching.keysets import Keysets
 
         return Keysets(self)
+
+    @property
+    def review(self) -> FactReview:
+        from colmlm.kb.review.review import FactReview
+
+        return FactReview(self)
 
     @property
     def access(self) -> Access:

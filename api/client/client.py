@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from colmlm.api.client.log import RemoteLog
     from colmlm.api.client.lookups import RemoteLookups
     from colmlm.api.client.outputs import RemoteOutputs
+    from colmlm.api.client.review import RemoteReview
     from colmlm.api.client.tokens import RemoteTokens
     from colmlm.api.client.upkeep import RemoteUpkeep
 
@@ -48,6 +49,12 @@ class Client:
         from colmlm.api.client.documents import RemoteDocuments
 
         return RemoteDocuments(self._api)
+
+    @cached_property
+    def review(self) -> RemoteReview:
+        from colmlm.api.client.review import RemoteReview
+
+        return RemoteReview(self._api)
 
     @cached_property
     def corpora(self) -> RemoteCorpora:

@@ -15,7 +15,6 @@ from colmlm.kb.errors import InvalidValue
 from colmlm.kb.facts.records import (
     FACTS_LISTED,
     Addition,
-    Admitting,
     Correction,
     Edit,
     FactFound,
@@ -25,6 +24,7 @@ from colmlm.kb.facts.records import (
     FactsSought,
     MarkedAddition,
     Marking,
+    Moving,
 )
 
 _STATES = {False: "live", True: "deleted", None: "all"}
@@ -92,12 +92,14 @@ class RemoteFacts:
         value: str | None = None,
         *,
         question: str | None = None,
+        version: int | None = None,
         keyed: bool = True,
         actor: str,
         reason: str,
     ) -> Edit:
         refuse(no_key=not keyed)
-        body = {"value": value, "question": question, "on_behalf_of": actor or None, "reason": reason}
+        body = {"value": value, "question": question, "version": version, "reason": reason}
+        body["on_behalf_of"] = actor or None
         return edit_of(self.api.edit(f"/facts/{fact_id}", EditResult, body, method="PATCH"))
 
     def edit_many(
@@ -110,9 +112,9 @@ class RemoteFacts:
         body = {"facts": list(map(asdict, corrections)), "on_behalf_of": actor or None, "reason": reason}
         return edit_of(self.api.edit("/facts/batch", EditResult, body, method="PATCH"))
 
-    def move(self, fact_id: int, span: Marking, *, keyed: bool = True, **how: Unpack[Admitting]) -> Edit:
+    def move(self, fact_id: int, span: Marking, *, keyed: bool = True, **how: Unpack[Moving]) -> Edit:
         refuse(no_key=not keyed)
-        return self._placed(f"/facts/{fact_id}/move", span, options(Admitting, how))
+        return self._placed(f"/facts/{fact_id}/move", span, options(Moving, how))
 
     def undo(self, seq: int, *, keyed: bool = True, actor: str, reason: str) -> Edit:
         refuse(no_key=not keyed)

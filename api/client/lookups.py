@@ -80,8 +80,15 @@ class RemoteLookups:
         mode: AnswerMode = "read",
         threshold: float | None = None,
         nearest: int = NEAREST,
+        accepted_only: bool = False,
     ) -> Answer:
-        asked = {"question": question, "mode": mode, "threshold": threshold, "nearest": nearest}
+        asked = {
+            "question": question,
+            "mode": mode,
+            "threshold": threshold,
+            "nearest": nearest,
+            "accepted_only": accepted_only,
+        }
         return self.api.once("/answers", Answer, asked)
 
     def answer_threshold(self) -> AnswerThreshold:

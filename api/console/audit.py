@@ -21,7 +21,10 @@ from colmlm.kb.lookup.records import AsOfLookup, Lookup
 
 ON_A_PAGE = 50
 NEAREST = 5
-KINDS = ("insert", "ingest", "update", "move", "delete", "restore", "forget", "erase", *audit.MAINTENANCE)
+KINDS = (
+    "insert", "ingest", "update", "move", "delete", "restore", "forget", "erase", "reject",
+    *audit.VERDICTS, *audit.MAINTENANCE,
+)  # fmt: skip
 
 
 @get("/audit", opt=needs(Right.audit), sync_to_thread=True)

@@ -12,9 +12,10 @@ from colmlm.api.ports import Ports
 from colmlm.api.routes.searching import nearest, require_shown
 from colmlm.api.schema.shown import shown_to
 from colmlm.kb.facts.records import ORDERS, STATES, FactFound, FactPage, FactSearch, Order, State
+from colmlm.kb.facts.reviews import REVIEWS, Review
 
 WAYS = ("words", "exactly", "meaning")
-FILTERS = ("text", "way", "corpus", "document", "state", "actor", "kind", "since", "until", "sort")
+FILTERS = ("text", "way", "corpus", "document", "state", "review", "actor", "kind", "since", "until", "sort")
 
 
 class Finding:
@@ -34,6 +35,7 @@ class Finding:
             "kind": form.optional("kind", limit=100),
             "since": form.moment("since"),
             "until": form.moment("until"),
+            "review": cast(Review | None, form.choice("review", ("", *REVIEWS)) or None),
             "order": cast(Order, form.choice("sort", ORDERS)),
         }
         form.check()

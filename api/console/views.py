@@ -48,6 +48,7 @@ class NavigationEntry:
 PLACES = (
     NavigationEntry("Ask", "/console/ask", "ask", Right.read),
     NavigationEntry("Facts", "/console/facts", "facts", Right.read),
+    NavigationEntry("Review", "/console/review", "review", Right.read),
     NavigationEntry("Forget", "/console/forget", "forget", Right.audit),
     NavigationEntry("Erasures", "/console/erasures", "erasures", Right.admin),
     NavigationEntry("Audit", "/console/audit", "audit", Right.audit),
@@ -116,7 +117,7 @@ def _shorten(text: str | None, limit: int = 80) -> str:
     return flat if len(flat) <= limit else flat[: limit - 1].rstrip() + "…"
 
 
-def _query(**parts: Any) -> str:
+def query(**parts: Any) -> str:
     """Builds a query string of the parts that are not empty."""
     said = {name: value for name, value in parts.items() if value not in (None, "", 0)}
     return f"?{urlencode(said, doseq=True)}" if said else "?"
@@ -166,4 +167,4 @@ templates.filters.update(
     in_words=in_words,
     number="{:,}".format,
 )
-templates.globals.update(query=_query)
+templates.globals.update(query=query)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         IngestReport,
         MarkedAddition,
         Marking,
+        Moving,
     )
     from colmlm.kb.log.records import OnRecord
 
@@ -79,6 +80,7 @@ class FactVerbs(Protocol):
         value: str | None = None,
         *,
         question: str | None = None,
+        version: int | None = None,
         keyed: bool = True,
         actor: str,
         reason: str,
@@ -88,7 +90,7 @@ class FactVerbs(Protocol):
         self, corrections: Sequence[Correction], *, keyed: bool = True, actor: str, reason: str
     ) -> Edit: ...
 
-    def move(self, fact_id: int, span: Marking, *, keyed: bool = True, **how: Unpack[Admitting]) -> Edit: ...
+    def move(self, fact_id: int, span: Marking, *, keyed: bool = True, **how: Unpack[Moving]) -> Edit: ...
 
     def undo(self, seq: int, *, keyed: bool = True, actor: str, reason: str) -> Edit: ...
 

@@ -62,7 +62,7 @@ def plan(text: str, show_many: Callable[[Sequence[int]], list[FactRecord]]) -> B
     """Reads the rows of a file and compares them with their facts, which `show_many` gives."""
     rows: dict[int, tuple[int, Correction]] = {}
     refused: list[RefusedRow] = []
-    for line, row in _rows(text.removeprefix("\ufeff")):
+    for line, row in rows_of(text):
         try:
             one = _correction(row)
             if one.fact_id in rows:
@@ -105,9 +105,10 @@ def _edits(line: int, one: Correction, fact: FactRecord) -> Iterator[PlannedEdit
         yield PlannedEdit(line, one.fact_id, was_value, value, was_question, question)
 
 
-def _rows(text: str) -> Iterator[tuple[int, Any]]:
-    """Gives each row with the line that it begins in; a `ValueError` in the place of one that cannot be read."""
-    return _of_json(text) if text.lstrip().startswith("{") else _of_csv(text)
+def rows_of(text: str, columns: Sequence[str] = COLUMNS) -> Iterator[tuple[int, Any]]:
+    """Gives each row of a file with the line it begins in; a `ValueError` in the place of one that cannot be read."""
+    text = text.removeprefix("\ufeff")
+    return _of_json(text) if text.lstrip().startswith("{") else _of_csv(text, columns)
 
 
 def _of_json(text: str) -> Iterator[tuple[int, Any]]:
@@ -119,7 +120,7 @@ def _of_json(text: str) -> Iterator[tuple[int, Any]]:
                 yield number, ValueError("it is not a JSON object")
 
 
-def _of_csv(text: str) -> Iterator[tuple[int, Any]]:
+def _of_csv(text: str, columns: Sequence[str]) -> Iterator[tuple[int, Any]]:
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     header: list[str] | None = None
     while True:
@@ -134,7 +135,7 @@ def _of_csv(text: str) -> Iterator[tuple[int, Any]]:
         if header is None:
             header = [name.strip() for name in fields]
             if "fact_id" not in header or len(set(header)) < len(header):
-                yield line, ValueError(f"the first line must name the columns: {', '.join(COLUMNS)}")
+                yield line, ValueError(f"the first line must name the columns: {', '.join(columns)}")
                 return
         elif len(fields) > len(header):
             yield line, ValueError(f"it has {len(fields)} fields, and the first line {len(header)}")
@@ -150,7 +151,7 @@ def _correction(row: Any) -> Correction:
         raise ValueError("it is not a JSON object")
     if unknown := sorted(row.keys() - set(COLUMNS)):
         raise ValueError(f"there is no column {', '.join(unknown)}; there are {', '.join(COLUMNS)}")
-    one = Correction(_fact_id(row.get("fact_id")), row.get("value"), row.get("question"))
+    one = Correction(id_of(row.get("fact_id")), row.get("value"), row.get("question"))
     for name, limit in LONGEST.items():
         _check(name, getattr(one, name), limit)
     if one.value is None and one.question is None:
@@ -158,7 +159,8 @@ def _correction(row: Any) -> Correction:
     return one
 
 
-def _fact_id(said: Any) -> int:
+def id_of(said: Any) -> int:
+    """Reads the id of a fact. Raises `ValueError` where it is none."""
     if isinstance(said, str) and said.strip().isascii() and said.strip().isdecimal() and len(said) < 30:
         said = int(said)
     if type(said) is not int or not 0 < said <= MAX_ID:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 COLUMNS = (
     "fact_id", "state", "value", "question", "answer", "version",
-    "corpus", "document", "title", "address", "start", "end", "created_seq", "deleted_seq",
+    "corpus", "document", "title", "address", "start", "end", "created_seq", "deleted_seq", "review",
 )  # fmt: skip
 AT_ONCE = 500
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -60,4 +60,4 @@ def _row(fact: FactFound) -> tuple[object, ...]:
         if source is None
         else (source.corpus, source.external_id, source.title, source.uri, source.start, source.end)
     )
-    return (*said, *place, fact.created_seq, fact.deleted_seq)
+    return (*said, *place, fact.created_seq, fact.deleted_seq, fact.review)

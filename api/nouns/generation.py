@@ -24,6 +24,7 @@ class GenerationRequest:
     nothing where it has none; "continue" goes on in the model's own words. None: a question abstains, a text continues.
 
     `ranking` is what lookups find facts by: "key", "words" or "reader" (None: what the generator does by default).
+    With `accepted_only` they find no fact that is only proposed.
     """
 
     prompt: str | tuple[int, ...]
@@ -39,6 +40,7 @@ class GenerationRequest:
     fact_bias: float | None = None
     on_miss: str | None = None
     ranking: str | None = None
+    accepted_only: bool = False
 
     @property
     def abstains(self) -> bool:

@@ -61,11 +61,12 @@ class LookupVerbs(FactFinder, Protocol):
         mode: AnswerMode = "read",
         threshold: float | None = None,
         nearest: int = 3,
+        accepted_only: bool = False,
     ) -> Answer:
         """Answers a question with a span of a document, or says that nothing stored answers it.
 
         The mode "read" has what is near read (`kb.answers.answering`), "paper" takes the fact with the nearest key.
-        `nearest` passages come with the answer.
+        `nearest` passages come with the answer. With `accepted_only` no proposed fact answers.
         """
         ...
 

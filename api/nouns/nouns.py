@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from colmlm.api.nouns.log import LogVerbs
     from colmlm.api.nouns.lookups import LookupVerbs
     from colmlm.api.nouns.removal import ErasureVerbs, ForgetVerbs
+    from colmlm.api.nouns.review import ReviewVerbs
     from colmlm.api.nouns.running import JobVerbs, KeysetVerbs, TokenVerbs
     from colmlm.api.nouns.upkeep import UpkeepVerbs
 
@@ -23,6 +24,9 @@ class Nouns(Protocol):
 
     @property
     def documents(self) -> DocumentVerbs: ...
+
+    @property
+    def review(self) -> ReviewVerbs: ...
 
     @property
     def corpora(self) -> CorpusVerbs: ...

@@ -34,6 +34,7 @@ class CitedDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 class Citation(msgspec.Struct, frozen=True, kw_only=True):
     """A spliced fact: ``text[start:end]`` of the choice `index` is its value, in code points. `url` is the trace.
+    A `review` of "proposed" says that nobody has accepted the fact yet.
 
     Its offsets count in the choice, which may begin with the prompt, and those of a splice in the output.
     """
@@ -47,6 +48,7 @@ class Citation(msgspec.Struct, frozen=True, kw_only=True):
     score: float | None
     document: CitedDocument | None
     url: str
+    review: str | None = None
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,6 +181,7 @@ def _citation(splice: TracedSplice, trace: OutputTrace, base_url: str, index: in
         score=splice.score,
         document=None if splice.source is None else _document(splice.source),
         url=f"{base_url.rstrip('/')}/v1/generations/{trace.generation_id}",
+        review=splice.review,
     )
 
 

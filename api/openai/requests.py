@@ -15,7 +15,7 @@ from msgspec import Meta
 
 from colmlm.api.nouns.generation import GenerationRequest
 from colmlm.api.openai.errors import Unsupported
-from colmlm.api.wire.requests import MinSeq, OnMiss, RankingName, Request, Threshold
+from colmlm.api.wire.requests import AcceptedOnly, MinSeq, OnMiss, RankingName, Request, Threshold
 
 MAX_PROMPTS = 32
 MAX_TOKENS = 512
@@ -69,6 +69,7 @@ class _Asked(Request, frozen=True, kw_only=True, omit_defaults=True):
     fact_bias: Annotated[float, Meta(ge=-100, le=100)] | None = None
     on_miss: OnMiss | None = None
     ranking: RankingName | None = None
+    accepted_only: AcceptedOnly = False
     repetition_penalty: Annotated[float, Meta(ge=0.5, le=5)] = 1.0
 
     def refuse_unsupported(self) -> None:
@@ -102,6 +103,7 @@ class _Asked(Request, frozen=True, kw_only=True, omit_defaults=True):
             fact_bias=self.fact_bias,
             on_miss=self.on_miss,
             ranking=self.ranking,
+            accepted_only=self.accepted_only,
         )
 
     @property

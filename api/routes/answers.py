@@ -27,7 +27,11 @@ async def answer_question(ports: FromPorts, data: JSONBody[QuestionRequest]) -> 
 
 def _answered(ports: Ports, data: QuestionRequest) -> Answer:
     return ports.need_answers().answer(
-        data.question, data.mode, threshold=data.threshold, nearest=data.nearest
+        data.question,
+        data.mode,
+        threshold=data.threshold,
+        nearest=data.nearest,
+        accepted_only=data.accepted_only,
     )
 
 

@@ -13,7 +13,7 @@ from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts
 from colmlm.api.routes.edits import WithToken, actor_of, keyed, settled
 from colmlm.api.wire.answers import EditResult
-from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT, Id, Question, Request, Value, Why
+from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT, Id, Question, Request, Value, Version, Why
 from colmlm.kb.facts.records import Correction, FactDraft
 
 
@@ -38,6 +38,7 @@ class Corrected(Request, frozen=True, kw_only=True):
     fact_id: Id
     value: Value | None = None
     question: Question | None = None
+    version: Version | None = None
 
 
 class NewValues(Why, frozen=True, kw_only=True):
@@ -65,6 +66,6 @@ def update_facts(ports: FromPorts, request: WithToken, data: JSONBody[NewValues]
 
     All facts get their new values and questions in one change, or none.
     """
-    corrections = [Correction(one.fact_id, one.value, one.question) for one in data.facts]
+    corrections = [Correction(one.fact_id, one.value, one.question, one.version) for one in data.facts]
     edit = ports.kb.facts.edit_many(corrections, actor=actor_of(request, data), reason=data.reason)
     return settled(ports, edit)

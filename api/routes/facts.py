@@ -15,7 +15,7 @@ from colmlm.api.routes.edits import WithToken, actor_of, keyed, result, settled
 from colmlm.api.schema.schemas import PathId
 from colmlm.api.schema.shown import shown_to
 from colmlm.api.wire.answers import EditResult
-from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT, Id, Question, Request, Value, Why
+from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT, Id, Question, Request, Value, Version, Why
 from colmlm.kb.evidence.records import FactTrace
 from colmlm.kb.facts.records import FactRecord
 
@@ -42,6 +42,7 @@ class NewValue(Why, frozen=True, kw_only=True):
 
     value: Value | None = None
     question: Question | None = None
+    version: Version | None = None
 
 
 class OneFact(Why, frozen=True, kw_only=True):
@@ -124,7 +125,14 @@ def update_fact(
     of the fact's document does not change.
     """
     actor = actor_of(request, data)
-    edit = ports.kb.facts.edit(fact_id, data.value, question=data.question, actor=actor, reason=data.reason)
+    edit = ports.kb.facts.edit(
+        fact_id,
+        data.value,
+        question=data.question,
+        version=data.version,
+        actor=actor,
+        reason=data.reason,
+    )
     return settled(ports, edit)
 
 

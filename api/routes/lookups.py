@@ -28,7 +28,7 @@ async def look_up(ports: FromPorts, request: WithToken, data: JSONBody[LookupReq
     """Look up.
 
     Gives the hits of each question and query, best first, at or above the threshold. No match is a normal result.
-    `as_of` needs the right `audit`. With a `ranking` by more than the key one fact is given.
+    `as_of` needs the right `audit`, and is not answered with `accepted_only`. With a `ranking` by more than the key one fact is given.
     """
     if data.as_of is not None:
         require_past(request)
@@ -47,7 +47,7 @@ def _looked_up(ports: Ports, data: LookupRequest) -> LookupAnswers:
     asked = ports.lookups if data.as_of is None else ports.kb.lookups.as_of(data.as_of)
     lookups = asked.find(
         queries_BD, checkpoint_id=checkpoint_id, k=data.k, threshold=data.threshold, min_seq=data.min_seq,
-        ranking=data.ranking, texts=[*data.questions, *data.texts],
+        ranking=data.ranking, texts=[*data.questions, *data.texts], accepted_only=data.accepted_only,
     )  # fmt: skip
     questions = chain(data.questions, repeat(None, len(data.queries)))
     answers = [answer(question, lookup) for question, lookup in zip(questions, lookups, strict=True)]

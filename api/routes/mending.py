@@ -14,7 +14,7 @@ from colmlm.api.ports import FromPorts
 from colmlm.api.routes.edits import WithToken, actor_of, keyed, settled
 from colmlm.api.schema.schemas import PathId
 from colmlm.api.wire.answers import EditResult
-from colmlm.api.wire.requests import Question, Value, Why
+from colmlm.api.wire.requests import Question, Value, Version, Why
 from colmlm.kb.facts.records import Marking
 
 Offset = Annotated[int, Meta(ge=0, le=2**31 - 1, description="In Unicode code points of the document's text")]
@@ -64,6 +64,12 @@ def mark_fact(
     return keyed(ports, edit)
 
 
+class NewPlace(Span, frozen=True, kw_only=True):
+    """Where to move the span of a fact."""
+
+    version: Version | None = None
+
+
 @post(
     "/facts/{fact_id:int}/move",
     status_code=200,
@@ -71,13 +77,19 @@ def mark_fact(
     responses=PROBLEMS,
     sync_to_thread=True,
 )
-def move_fact(ports: FromPorts, request: WithToken, fact_id: PathId, data: JSONBody[Span]) -> EditResult:
+def move_fact(ports: FromPorts, request: WithToken, fact_id: PathId, data: JSONBody[NewPlace]) -> EditResult:
     """Move a fact's span.
 
     Within its document, whose words there become its value. Where it stood before stays in its history.
     """
-    actor, allowed = actor_of(request, data), data.allow_erased
-    edit = ports.kb.facts.move(fact_id, data.marking, actor=actor, reason=data.reason, allow_erased=allowed)
+    edit = ports.kb.facts.move(
+        fact_id,
+        data.marking,
+        actor=actor_of(request, data),
+        reason=data.reason,
+        allow_erased=data.allow_erased,
+        version=data.version,
+    )
     return settled(ports, edit)
 
 
@@ -87,7 +99,7 @@ def move_fact(ports: FromPorts, request: WithToken, fact_id: PathId, data: JSONB
 def undo_change(ports: FromPorts, request: WithToken, seq: PathId, data: JSONBody[Why]) -> EditResult:
     """Undo an edit of facts.
 
-    Takes back what one insert, update, move, delete or restore did, all of it; refused where one of its facts was
+    Takes back what one insert, update, move, delete, restore or verdict did, all of it; refused where one of its facts was
     edited since.
     """
     edit = ports.kb.facts.undo(seq, actor=actor_of(request, data), reason=data.reason)

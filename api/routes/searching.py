@@ -65,6 +65,10 @@ Sort = Annotated[
     QueryParameter(description="Best first (without a text or question by id), by id, or newest first"),
 ]
 
+OfReview = Annotated[
+    Literal["proposed", "accepted", "rejected"] | None,
+    QueryParameter(description="Only facts with this review; rejected ones are deleted, so ask for those too"),
+]
 
 @get("/facts", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
 def list_facts(
@@ -80,6 +84,7 @@ def list_facts(
     kind: ByKind = None,
     since: Since = None,
     until: Until = None,
+    review: OfReview = None,
     sort: Sort = "best",
     cursor_: Annotated[
         str | None,
@@ -108,6 +113,7 @@ def list_facts(
         "kind": kind,
         "since": time_of("since", since),
         "until": time_of("until", until),
+        "review": review,
         "order": sort,
         "after": after_of(cursor_, "facts"),
         "limit": limit,
@@ -141,7 +147,10 @@ def nearest(ports: Ports, question: str | None, sought: FactSearch) -> list[int]
         raise InvalidQuery("facts are sought by a text or by what they are near to, not by both")
     encoder = ports.need_encoder()
     (ranking,) = ports.kb.lookups.nearest(
-        encoder.encode_questions([question]), checkpoint_id=encoder.checkpoint.checkpoint_id, k=NEAREST
+        encoder.encode_questions([question]),
+        checkpoint_id=encoder.checkpoint.checkpoint_id,
+        k=NEAREST,
+        accepted_only=None,
     )
     return [hit.fact_id for hit in ranking.hits]
 

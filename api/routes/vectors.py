@@ -47,6 +47,7 @@ AsOf = Annotated[
     int | None, QueryParameter(gt=-1, le=MAX_ID, description="Answer as the base stood at this change")
 ]
 
+AcceptedOnly = Annotated[bool, QueryParameter(description="Find no fact that is only proposed")]
 
 @dataclass
 class _TakesOctets(Operation):
@@ -89,6 +90,7 @@ async def look_up_vectors(
     threshold: Threshold = None,
     min_seq: MinSeq = None,
     as_of: AsOf = None,
+    accepted_only: AcceptedOnly = False,
 ) -> Response[LookupAnswers]:
     """Look up queries that are bytes.
 
@@ -102,7 +104,12 @@ async def look_up_vectors(
     def looked_up() -> Response[LookupAnswers]:
         asked = ports.kb.lookups if as_of is None else ports.kb.lookups.as_of(as_of)
         found = asked.find(
-            queries(body, dim, dtype), checkpoint_id=checkpoint_id, k=k, threshold=threshold, min_seq=min_seq
+            queries(body, dim, dtype),
+            checkpoint_id=checkpoint_id,
+            k=k,
+            threshold=threshold,
+            min_seq=min_seq,
+            accepted_only=accepted_only,
         )
         answers = LookupAnswers(checkpoint_id=checkpoint_id, answers=[answer(None, one) for one in found])
         encoded: Any = msgspec.json.encode(answers) if kind == JSON else msgspec.msgpack.encode(answers)

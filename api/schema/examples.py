@@ -25,6 +25,7 @@ from colmlm.api.routes import (
     forgetting,
     keysets,
     mending,
+    review,
     tokens,
     verification,
 )
@@ -58,6 +59,7 @@ from colmlm.kb.evidence.records import (
 )
 from colmlm.kb.facts import search
 from colmlm.kb.facts.records import CorpusStats, DocumentRecord, FactRecord, FoundIn, Mark, Source
+from colmlm.kb.facts.reviews import SettledBefore
 from colmlm.kb.forgetting import certificate_check
 from colmlm.kb.forgetting.records import (
     Collateral,
@@ -77,6 +79,7 @@ from colmlm.kb.log import chain, envelope, witness
 from colmlm.kb.log.denials import DenialRecord
 from colmlm.kb.log.records import ChangeRecord
 from colmlm.kb.lookup.records import Hit, LookupSpace
+from colmlm.kb.review.records import InboxItem, Neighbour, Progress, Surroundings
 from colmlm.kb.upkeep.statistics import Statistics
 
 
@@ -94,6 +97,10 @@ _WHY = "request 12"
 _SAID = SaidFact(1, 1, "Lima")
 _SOURCE = Source(3, "atlas", "peru", "Peru", "https://example.org/peru", "CC-BY-4.0", "1", 23, 27)
 _FACT = FactRecord(12, "Lima", 1, _QUESTION, "Lima", _SOURCE, 1, None)
+_ITEM = InboxItem(
+    replace(_FACT, review="proposed", review_seq=1), 2, "unverified", Surroundings(3, 0, _TEXT, 23, 27),
+    (Neighbour(31, "Lima", _QUESTION, "accepted", True),),
+)  # fmt: skip
 _CHANGE = ChangeRecord(41, "delete", (12,), 1, "ana", _WHY, _AT, _BEFORE, _HASH)
 _SPLICE = TracedSplice(0, 23, 27, "hit", "Lima", 12, 1, 0.93, _SOURCE, True, "Lima")
 _TRACE = OutputTrace(7, _PROMPT, " Lima.", "c0ffee", "auto", 40, _AT, (_SPLICE,))
@@ -174,7 +181,11 @@ _EXAMPLES: tuple[Any, ...] = (
     facts.NewFact(question=_QUESTION, value="Lima", reason="asked for"),
     facts.NewValue(value="Cusco", reason="typing error in the source", actor="ana"),
     mending.Span(start=23, end=27, text="Lima", reason="cut too short"),
+    mending.NewPlace(start=23, end=27, text="Lima", reason="cut too short"),
     mending.NewMark(text="Lima", question=_QUESTION, reason="was not marked"),
+    review.Judged(fact_id=12, verdict="accept", version=1),
+    review.Verdicts(verdicts=[review.Judged(fact_id=12, verdict="reject", version=1)], reason="cut too short"),
+    review.ReviewLimit(accepted_only=True, corpus="atlas", reason="only what we have read"),
     facts.OneFact(reason=_WHY),
     facts.FactSet(fact_ids=[12, 15], reason="deleted by mistake"),
     facts.FactsToRead(fact_ids=[12, 15]),
@@ -267,6 +278,11 @@ _EXAMPLES: tuple[Any, ...] = (
         (Use(7, 1, 0, 5, _AT),),
     ),
     EditResult(seq=41, min_seq=41, kind="delete", fact_ids=[12], keyed=True),
+    _ITEM,
+    answers.InboxPage(items=[_ITEM], next=None, total=1, is_exact=True, progress=Progress(1, 12, 3, True)),
+    answers.VerdictResult(
+        seqs=[41], min_seq=41, fact_ids=[12], before=[SettledBefore(15, "accept", 2, "accepted", True, 40, "ana")]
+    ),
     Answer(
         question=_QUESTION,
         answer="Lima",

@@ -32,6 +32,7 @@ TAGS = {
     "Corpora": "Sets of documents, counted, deleted and exported.",
     "Documents": "Texts, and the facts in them.",
     "Facts": "What lookups answer with. Every edit takes a reason and is one change.",
+    "Review": "Facts that a machine marked, and the verdicts of people on them.",
     "Lookups": "Ask for facts as a decoder does.",
     "Answers": "Ask questions, and get what a document says.",
     "Generations": "Outputs, decoded here and stored with their evidence.",

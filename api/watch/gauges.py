@@ -15,14 +15,16 @@ from colmlm.api.door.lanes import Lanes
 from colmlm.kb.errors import KBError
 from colmlm.kb.jobs.attendance import OwnWorker, WorkerState, no_worker
 from colmlm.kb.jobs.queue import Jobs
-from colmlm.kb.log.audit import MAINTENANCE
+from colmlm.kb.log.audit import MAINTENANCE, VERDICTS
 from colmlm.kb.lookup.index_standing import IndexStanding
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.pool import WatchedPool
 
 # These counters exist at 0 from the start, so that a rate can be taken of their first change. Other kinds are added
 # when they first occur.
-KINDS = ("insert", "update", "move", "delete", "restore", "forget", "erase", "ingest", *MAINTENANCE)
+KINDS = (
+    "insert", "update", "move", "delete", "restore", "forget", "erase", "ingest", "reject", *VERDICTS, *MAINTENANCE,
+)  # fmt: skip
 
 
 class StandingGauges(Collector):

@@ -9,9 +9,11 @@ import msgspec
 from colmlm.kb.erasure.records import ErasureReport, ErasureRequest
 from colmlm.kb.evidence.records import FactDifference, ImpactedOutput
 from colmlm.kb.facts.records import DocumentRecord
+from colmlm.kb.facts.reviews import SettledBefore
 from colmlm.kb.forgetting.records import Collateral, Rates, RunRecord, Successor, Survivor, Verification
 from colmlm.kb.keys.records import GateStanding, KeysetRecord
 from colmlm.kb.lookup.records import Hit
+from colmlm.kb.review.records import InboxItem, Progress
 
 
 class EditResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,6 +28,28 @@ class EditResult(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     fact_ids: list[int]
     keyed: bool
+
+
+class VerdictResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of verdicts. `seqs` are their changes, one for each kind, `fact_ids` the facts that they settled.
+
+    `before` are those that were settled or edited before, as they are now: their verdicts were not carried out.
+    """
+
+    seqs: list[int]
+    min_seq: int
+    fact_ids: list[int]
+    before: list[SettledBefore]
+
+
+class InboxPage(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of the inbox, with how many facts it has in all, more than `total` unless `is_exact`, and the progress."""
+
+    items: list[InboxItem]
+    next: str | None
+    total: int
+    is_exact: bool
+    progress: Progress
 
 
 class LookupAnswer(msgspec.Struct, frozen=True, kw_only=True):

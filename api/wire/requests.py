@@ -32,6 +32,9 @@ OldBehalf = Annotated[
 ]
 Question = Annotated[str, Meta(min_length=1, max_length=2000)]
 Value = Annotated[str, Meta(min_length=1, max_length=10_000)]
+Version = Annotated[
+    int, Meta(ge=1, le=2**31 - 1, description="The version that was read: 409 where the fact has another by now")
+]
 Vector = Annotated[list[float], Meta(min_length=1, max_length=16_384)]
 
 
@@ -49,6 +52,14 @@ RankingName = Annotated[
     Meta(
         description="What lookups find facts by: the key alone, the key and words, or these and a reader, whose score "
         "and threshold are probabilities"
+    ),
+]
+
+
+AcceptedOnly = Annotated[
+    bool,
+    Meta(
+        description="Find no fact that is only proposed, as where the active keyset or the corpus of the fact says so"
     ),
 ]
 
@@ -80,6 +91,7 @@ class LookupRequest(Request, frozen=True, kw_only=True):
     as_of: Annotated[Seq | None, Meta(description="Answer as the base stood at this change")] = None
     ranking: RankingName = "key"
     texts: Annotated[list[Annotated[str, Meta(max_length=2000)]], Meta(max_length=MAX_QUERIES)] = []
+    accepted_only: AcceptedOnly = False
 
 
 class QuestionRequest(Request, frozen=True, kw_only=True):
@@ -89,6 +101,7 @@ class QuestionRequest(Request, frozen=True, kw_only=True):
     mode: Literal["read", "paper"] = "read"
     threshold: Threshold | None = None
     nearest: Annotated[int, Meta(ge=0, le=10)] = 3
+    accepted_only: AcceptedOnly = False
 
 
 class NewGeneration(Request, frozen=True, kw_only=True):
@@ -107,6 +120,7 @@ class NewGeneration(Request, frozen=True, kw_only=True):
     fact_bias: Annotated[float, Meta(ge=-100, le=100)] | None = None
     on_miss: OnMiss | None = None
     ranking: RankingName | None = None
+    accepted_only: AcceptedOnly = False
     stream: bool = False
 
     def request(self) -> GenerationRequest:

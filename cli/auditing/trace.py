@@ -128,8 +128,9 @@ def _now(splice: TracedSplice) -> str:
     if splice.fact_id is None:
         return ""
     if splice.live:
-        return "live" if splice.is_current else f"now {shorten(splice.current_value)}"
-    kinds = ("erase",) if splice.erased else ("delete", "forget", "ingest")
+        now = "live" if splice.is_current else f"now {shorten(splice.current_value)}"
+        return f"{now}, unreviewed" if splice.review == "proposed" else now
+    kinds = ("erase",) if splice.erased else ("delete", "forget", "ingest", "reject")
     last = next((change for change in reversed(splice.history) if change.kind in kinds), None)
     return (
         f"{'erased' if splice.erased else 'deleted'} by {last.actor}, change {last.seq}: {last.reason}"

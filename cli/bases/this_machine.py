@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from colmlm.kb.evidence.outputs import Outputs
     from colmlm.kb.facts.documents import StoredDocuments
     from colmlm.kb.jobs.queue import Jobs
+    from colmlm.kb.review.review import FactReview
     from colmlm.kb.service import KnowledgeBase
     from colmlm.kb.upkeep.upkeep import Upkeep
 
@@ -57,6 +58,10 @@ class LocalBase:
     @property
     def documents(self) -> StoredDocuments:
         return self.kb.documents
+
+    @property
+    def review(self) -> FactReview:
+        return self.kb.review
 
     @property
     def corpora(self) -> LocalCorpora:

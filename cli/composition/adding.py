@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from colmlm.kb.keys.records import KeysetRecord
     from colmlm.kb.log.records import OnRecord
     from colmlm.kb.service import KnowledgeBase
+    from colmlm.model.annotate.checks import Rejected
 
 # Documents of a transaction: an interruption loses at most their annotation, and until then none of them is found.
 COMMIT_EVERY, COMMIT_EVERY_ASKED = 20, 4
@@ -138,7 +139,7 @@ class Adding:
         for reviewed in annotator.annotate(documents):
             self.pending.popleft()
             self.tick()
-            document, rejected = reviewed.document, reviewed.rejected
+            document, rejected = _doubting(reviewed.document, reviewed.rejected), reviewed.rejected
             questions = [fact.question for fact in document.facts if fact.question]
             self.tally.to_try += questions_to_try(document)[: MOST_TO_TRY - len(self.tally.to_try)]
             self.tally.rejected.update(one.code for one in rejected)
@@ -198,3 +199,13 @@ class Adding:
         if keyset is None or keyset.state != "active" or not self.tally.to_try:
             return None
         return answered_fact(self.runtime, self.corpus, self.tally.to_try)
+
+
+def _doubting(document: AnnotatedDocument, rejected: Iterable[Rejected]) -> AnnotatedDocument:
+    """Notes on each fact that lost its question why, since whoever reviews it should know."""
+    codes = {(one.start, one.end): one.code for one in rejected if one.question}
+    facts = tuple(
+        replace(fact, doubt=codes.get((fact.start, fact.end)) if fact.question is None else None)
+        for fact in document.facts
+    )
+    return replace(document, facts=facts)

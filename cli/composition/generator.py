@@ -216,4 +216,5 @@ def decode_config(request: GenerationRequest, ranking: str = KEY) -> DecodeConfi
         fact_bias=request.fact_bias,
         on_miss="abstain" if request.abstains else "continue",
         ranking=request.ranking or ranking,
+        accepted_only=request.accepted_only,
     )

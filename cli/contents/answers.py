@@ -11,7 +11,7 @@ from colmlm.cli.auditing.trace import stored_as
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.protocol import Base
 from colmlm.cli.errors import REFUSED
-from colmlm.cli.options import AsJson, CheckpointPath, Verbose, examples, finite, some_text
+from colmlm.cli.options import AcceptedOnly, AsJson, CheckpointPath, Verbose, examples, finite, some_text
 from colmlm.cli.output import note, print_json, print_table, say, shorten
 from colmlm.kb.answers.records import NOTHING, Answer
 from colmlm.kb.texts.characters import visible
@@ -48,6 +48,7 @@ def ask(
     nearest: Annotated[
         int, typer.Option("--nearest", min=0, max=10, help="How many of the nearest passages to show.")
     ] = 3,
+    accepted_only: AcceptedOnly = False,
     checkpoint: CheckpointPath = None,
     verbose: Verbose = False,
     as_json: AsJson = False,
@@ -60,7 +61,9 @@ def ask(
 
     def answered(asked: Base) -> Answer:
         asked.use_checkpoint(checkpoint)
-        return asked.lookups.answer(question, mode=mode.value, threshold=threshold, nearest=nearest)
+        return asked.lookups.answer(
+            question, mode=mode.value, threshold=threshold, nearest=nearest, accepted_only=accepted_only
+        )
 
     found = base.answered(answered, checkpoint=checkpoint, as_of=None, verbose=verbose)
     if as_json:
@@ -80,6 +83,7 @@ def _as_dict(found: Answer) -> dict[str, object]:
         "answer": found.answer,
         "fact_id": found.facts[0].fact_id if found.facts else None,
         "facts": found.facts,
+        "unreviewed": found.unreviewed,
         "corpus": source.corpus if source else None,
         "document": source.external_id if source else None,
         "title": source.title if source else None,
@@ -104,6 +108,9 @@ def _show(found: Answer) -> None:
             where = f"{source.corpus}/{source.external_id}, {source.start} to {source.end}"
         said = ", ".join(str(fact.fact_id) for fact in found.facts)
         note(f"{where}; fact {said}; score {found.score:.2f}")
+        if found.unreviewed:
+            proposed = ", ".join(map(str, found.unreviewed))
+            note(f"Unreviewed: nobody has accepted fact {proposed} yet. See: colmlm review list")
         return
     say(NOTHING)
     if found.withheld:

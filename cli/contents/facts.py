@@ -50,6 +50,14 @@ MAX_OFFSET = 2**31 - 1
 WITHHELD = "Marks stand for what was deleted or corrected: the server shows that to tokens with the right 'audit' only."
 
 
+class Reviewed(StrEnum):
+    """The reviews that facts have."""
+
+    proposed = "proposed"
+    accepted = "accepted"
+    rejected = "rejected"
+
+
 class Sort(StrEnum):
     """The orders of a list of facts."""
 
@@ -113,6 +121,10 @@ def list_facts(
     kind: Annotated[
         str | None, typer.Option("--kind", help="Only what such a change added or edited: update, insert ...")
     ] = None,
+    review: Annotated[
+        Reviewed | None,
+        typer.Option("--review", help="Only facts with this review; rejected ones are deleted: see --deleted."),
+    ] = None,
     since: Annotated[
         str | None, typer.Option("--since", help="Only what was added or edited from this time on.")
     ] = None,
@@ -140,6 +152,7 @@ def list_facts(
         "kind": kind,
         "since": time(since) if since else None,
         "until": time(until) if until else None,
+        "review": review.value if review else None,
         "order": sort.value,
         "after": after,
         "limit": limit,
@@ -153,7 +166,7 @@ def list_facts(
     if as_json:
         print_json(page)
         return
-    print_table(("id", "value", "question", "source", "deleted"), map(_row, page.facts))
+    print_table(("id", "value", "question", "source", "review", "deleted"), map(_row, page.facts))
     if page.total > len(page.facts):
         note(f"{counted_facts(page.total, page.is_exact)} in all.")
     if page.next_after is not None:
@@ -181,7 +194,8 @@ def _print_csv(base: Base, near: str | None, sought: FactSearch, *, as_json: boo
 
 
 def _row(fact: FactRecord) -> tuple[object, ...]:
-    return fact.fact_id, shorten(fact.value), shorten(fact.question), where(fact), _deleted(fact)
+    said = (fact.fact_id, shorten(fact.value), shorten(fact.question), where(fact))
+    return (*said, "" if fact.review == "accepted" else fact.review, _deleted(fact))
 
 
 def where(fact: FactRecord) -> str:
@@ -215,6 +229,8 @@ def _show(fact: FactRecord) -> None:
     if fact.question:
         say(f"question: {fact.question}")
     say(f"source:   {where(fact)}" + (f" {fact.source.uri}" if fact.source and fact.source.uri else ""))
+    if fact.review_seq is not None:
+        say(f"review:   {fact.review}, by change {fact.review_seq}")
     gone = _deleted(fact) if fact.erased_seq is not None else f"deleted {_deleted(fact)}"
     say(f"live since change {fact.created_seq}" if fact.deleted_seq is None else gone)
 
@@ -374,7 +390,7 @@ def undo(
     no_key: NoKey = False,
     as_json: AsJson = False,
 ) -> None:
-    """Undo an add, edit, move, delete or restore, all of that change, where its facts were not edited since."""
+    """Undo an add, edit, move, delete, restore or verdict, all of that change, where its facts were not edited since."""
     done = base.facts.undo(seq, keyed=not no_key, actor=base.actor(actor), reason=reason)
     _done(done, as_json, keyed=done.keyed)
     _tell_unkeyed(done, as_json)
@@ -420,7 +436,7 @@ def _preview(facts: list[FactRecord], as_json: bool) -> None:
     if as_json:
         print_json({"dry_run": True, "facts": facts})
     else:
-        print_table(("id", "value", "question", "source", "deleted"), map(_row, facts))
+        print_table(("id", "value", "question", "source", "review", "deleted"), map(_row, facts))
 
 
 @app.command(epilog=examples('colmlm facts restore 12 15 --reason "deleted by mistake"'))

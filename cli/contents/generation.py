@@ -16,6 +16,7 @@ from colmlm.cli.contents.facts import where
 from colmlm.cli.errors import REFUSED
 from colmlm.cli.options import (
     MAX_BIGINT,
+    AcceptedOnly,
     AsJson,
     AsOf,
     CheckpointPath,
@@ -118,6 +119,7 @@ def generate(
             "threshold is a probability. Default: COLMLM_RANKING, or key.",
         ),
     ] = None,
+    accepted_only: AcceptedOnly = False,
     min_seq: MinSeq = None,
     as_of: AsOf = None,
     stream: Annotated[bool, typer.Option("--stream", help="Print the text as it is decoded.")] = False,
@@ -139,6 +141,7 @@ def generate(
         raise typer.BadParameter("it prints text as it comes, --json one object at the end; take one of them.",
                                  param_hint="--stream")  # fmt: skip
     _one_time(min_seq, as_of)
+    _not_then(accepted_only, as_of)
     if as_of is not None and ranking not in (None, RankedBy.key):
         raise typer.BadParameter(
             "the past is looked up by key alone; leave --ranking out.", param_hint="--as-of"
@@ -151,7 +154,7 @@ def generate(
         prompt=prompt, mode=mode, max_tokens=max_tokens, temperature=temperature, top_p=top_p,
         repetition_penalty=repetition_penalty, stop=tuple(stop or ()), seed=seed, threshold=threshold, min_seq=min_seq,
         fact_bias=fact_bias, on_miss=on_miss.value if on_miss else None,
-        ranking=ranking.value if ranking else None,
+        ranking=ranking.value if ranking else None, accepted_only=accepted_only,
     )  # fmt: skip
 
     def decoded(asked: Base) -> OutputTrace:
@@ -173,6 +176,13 @@ def generate(
 def _one_time(min_seq: int | None, as_of: int | None) -> None:
     if min_seq is not None and as_of is not None:
         raise typer.BadParameter("the past waits for no change; leave --min-seq out.", param_hint="--as-of")
+
+
+def _not_then(accepted_only: bool, as_of: int | None) -> None:
+    if accepted_only and as_of is not None:
+        raise typer.BadParameter(
+            "the past is looked up whatever was accepted then; leave --accepted-only out.", param_hint="--as-of"
+        )
 
 
 def _stream(generator: DecoderVerbs, request: GenerationRequest) -> OutputTrace:
@@ -201,6 +211,7 @@ def lookup(
     question: Annotated[str, typer.Argument(callback=some_text, help="What to look up.")],
     k: Annotated[int, typer.Option("-k", min=1, max=1000, help="How many facts.")] = 5,
     threshold: Threshold = None,
+    accepted_only: AcceptedOnly = False,
     min_seq: MinSeq = None,
     as_of: AsOf = None,
     checkpoint: CheckpointPath = None,
@@ -209,10 +220,13 @@ def lookup(
 ) -> None:
     """Find the facts nearest to a question, without decoding. No match is a normal result."""
     _one_time(min_seq, as_of)
+    _not_then(accepted_only, as_of)
 
     def looked_up(asked: Base) -> tuple[Lookup, list[FactRecord]]:
         asked.use_checkpoint(checkpoint)
-        found = asked.lookups.ask(question, k=k, threshold=threshold, min_seq=min_seq, as_of=as_of)
+        found = asked.lookups.ask(
+            question, k=k, threshold=threshold, min_seq=min_seq, as_of=as_of, accepted_only=accepted_only
+        )
         return found, asked.facts.show_many([hit.fact_id for hit in found.hits]) if found.hits else []
 
     found, facts = base.answered(looked_up, checkpoint=checkpoint, as_of=as_of, verbose=verbose)
@@ -231,6 +245,7 @@ def _as_dict(question: str, found: Lookup, facts: list[FactRecord]) -> dict[str,
                 "version": hit.version,
                 "value": hit.value,
                 "score": hit.score,
+                "review": hit.review,
                 "question": fact.question,
                 "source": fact.source,
             }
@@ -265,3 +280,5 @@ def _show(found: Lookup, facts: list[FactRecord]) -> None:
             (f"{hit.score:.3f}", hit.fact_id, shorten(hit.value), shorten(fact.question), where(fact))
         )
     print_table(("score", "fact", "value", "question", "source"), rows)
+    if proposed := [str(hit.fact_id) for hit in found.hits if hit.review == "proposed"]:
+        note(f"Unreviewed: fact {', '.join(proposed)}. See: colmlm review list")

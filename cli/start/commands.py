@@ -66,6 +66,10 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
             "colmlm.cli.contents.facts:app",
             "List, show, add, edit, move, delete and restore facts, and undo that.",
         ),
+        "review": Lazy(
+            "colmlm.cli.contents.review:app",
+            "Review facts that a machine marked: list, accept, reject, and say where only accepted ones answer.",
+        ),
         "erase": Lazy(
             "colmlm.cli.removal.erase:erase",
             "Erase facts for good, live or deleted, all of them or none. Nothing brings them back.",

@@ -16,9 +16,17 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "add": "Add a fact: by question and value, or one that a document says.",
             "edit": "Give a fact another value, another question, or both, from this commit on and in every process.",
             "move": "Move a fact's span within its document, whose words there become its value.",
-            "undo": "Undo an add, edit, move, delete or restore, all of that change.",
+            "undo": "Undo an add, edit, move, delete, restore or verdict, all of that change.",
             "delete": "Delete facts: all of them in one change, or none.",
             "restore": "Bring deleted facts back with the value they had last: all of them in one change, or none.",
+        },
+        "review": {
+            "list": "List proposed facts, those first where most is at stake: cited ones, doubted ones, then the others.",
+            "accept": "Accept proposed facts, those that nobody has settled meanwhile.",
+            "reject": "Reject facts, which deletes them.",
+            "propose": "Propose accepted facts again, so that they are reviewed once more.",
+            "settle": "Carry out the verdicts of a file, those of one kind in one change.",
+            "limit": "Let only accepted facts answer, of a corpus or in a keyset, or proposed ones too.",
         },
         "answers": {
             "calibrate": "Choose the score from which answers are given, for this base and a share of wrong ones.",

@@ -1,7 +1,8 @@
 """Answers questions: finds sentences, has the best of them read, and decides last what is live.
 
 1. The question's query finds facts, its words find sentences; the best few sentences become windows.
-2. The reader scores the spans of every window, deleted facts among them.
+2. The reader scores the spans of every window, deleted facts among them, and without those that nobody has accepted
+   where only accepted ones are to answer.
 3. The best span that touches a fact is the answer. Is the best one of all over a deleted fact, nothing is said: its
    runner-up would tell what was deleted, or something else in its stead.
 4. Below the threshold nothing is said.
@@ -47,31 +48,49 @@ class Answering:
     questions: Questions | None
     reader: JudgedReader
 
-    def ask(self, question: str, *, threshold: float | None = None, nearest: int = NEAREST) -> Answer:
+    def ask(
+        self,
+        question: str,
+        *,
+        threshold: float | None = None,
+        nearest: int = NEAREST,
+        accepted_only: bool = False,
+    ) -> Answer:
         """Answers a question with a span of a document, or says that nothing stored answers it.
 
         `threshold` is the least probability of being right (None: the one that this base was calibrated to, else the
-        fitted one). Raises `InvalidQuery` for a question that is blank or too long, or a threshold that is no
-        probability.
+        fitted one). With `accepted_only` no proposed fact answers. Raises `InvalidQuery` for a question that is blank or
+        too long, or a threshold that is no probability.
         """
-        return self._read(question, threshold, nearest).answer
+        return self._read(question, threshold, nearest, accepted_only).answer
 
-    def asked(self, question: str, mode: str, threshold: float | None, nearest: int) -> AnsweredQuestion:
+    def asked(
+        self,
+        question: str,
+        mode: str,
+        threshold: float | None,
+        nearest: int,
+        *,
+        accepted_only: bool = False,
+    ) -> AnsweredQuestion:
         """Answers in the mode "read" as `ask` does, in the mode "paper" as `nearest_fact`, and gives what is stored."""
         if mode == "paper":
-            return self._looked_up(question, threshold)
-        return self._read(question, threshold, nearest)
+            return self._looked_up(question, threshold, accepted_only)
+        return self._read(question, threshold, nearest, accepted_only)
 
-    def _read(self, question: str, threshold: float | None, nearest: int) -> AnsweredQuestion:
+    def _read(
+        self, question: str, threshold: float | None, nearest: int, accepted_only: bool
+    ) -> AnsweredQuestion:
         _check(question, threshold)
-        query, near = self._near(question)
+        query, near = self._near(question, accepted_only=accepted_only)
         for _ in range(ATTEMPTS):
-            found, read = self._windows(question, near)
+            found, read = self._windows(question, near, accepted_only=accepted_only)
             places = read_places(self.reader, question, found, read)
             with self.kb.sessions() as session:
                 seq = audit.head_seq(session)
                 least = confidence_here(session, self.reader).threshold if threshold is None else threshold
-                now = windows(session, [one.sentence_id for one in found])
+                ids = [one.sentence_id for one in found]
+                now = windows(session, ids, accepted_only=accepted_only)
             if all(unchanged(read[one.sentence_id], now) for one in found):
                 break
         else:
@@ -90,23 +109,27 @@ class Answering:
         _, near = self._near(question, BY_KEY + KEYS_OF_A_SENTENCE * len(gone))
         return read_places(self.reader, question, *self._windows(question, near, gone))
 
-    def nearest_fact(self, question: str, *, threshold: float | None = None) -> Answer:
+    def nearest_fact(
+        self, question: str, *, threshold: float | None = None, accepted_only: bool = False
+    ) -> Answer:
         """Answers as the paper does: with the value of the fact nearest to the question's query, by its key alone.
 
         `threshold` is a cosine (None: the keyset's). `score` is one too, and nothing is read. Raises `NoActiveKeyset`.
         """
-        return self._looked_up(question, threshold).answer
+        return self._looked_up(question, threshold, accepted_only).answer
 
-    def _looked_up(self, question: str, threshold: float | None) -> AnsweredQuestion:
+    def _looked_up(self, question: str, threshold: float | None, accepted_only: bool) -> AnsweredQuestion:
         if self.questions is None:
             raise NoActiveKeyset
-        query, lookup = self.questions.ask_one(question, k=1, threshold=threshold)
+        query, lookup = self.questions.ask_one(
+            question, k=1, threshold=threshold, accepted_only=accepted_only
+        )
         hit = next(iter(lookup.hits), None)
         if hit is None:
             best, withheld = lookup.runner_up or 0.0, lookup.abstained is not None
             nothing = Answer(question, None, best, lookup.threshold, (), None, withheld, (), lookup.seq)
             return AnsweredQuestion(nothing, query)
-        said = SaidFact(hit.fact_id, hit.version, hit.value)
+        said = SaidFact(hit.fact_id, hit.version, hit.value, hit.review)
         with self.kb.sessions() as session:
             source = get_fact(session, hit.fact_id).source
         answer = Answer(
@@ -115,20 +138,24 @@ class Answering:
         whole = (0, len(hit.value))
         return AnsweredQuestion(answer, query, (SaidPart(hit.fact_id, hit.version, *whole, *whole),))
 
-    def _near(self, question: str, facts: int = BY_KEY) -> tuple[AskedQuery | None, Ranking]:
+    def _near(
+        self, question: str, facts: int = BY_KEY, *, accepted_only: bool = False
+    ) -> tuple[AskedQuery | None, Ranking]:
         if self.questions is None:
             return None, Ranking()
         try:
-            return self.questions.nearest(question, facts)
+            return self.questions.nearest(question, facts, accepted_only=accepted_only)
         except NoActiveKeyset:
             return None, Ranking()
 
     def _windows(
-        self, question: str, near: Ranking, gone: Collection[int] = ()
+        self, question: str, near: Ranking, gone: Collection[int] = (), *, accepted_only: bool = False
     ) -> tuple[list[CandidateSentence], dict[int, SaidWindow]]:
         with self.kb.sessions() as session:
-            found = candidates(session, self.kb.words, question, near.hits, near.tombstone, gone)[:WINDOWS]
-            read = windows(session, [one.sentence_id for one in found])
+            found = candidates(
+                session, self.kb.words, question, near.hits, near.tombstone, gone, accepted_only=accepted_only
+            )[:WINDOWS]
+            read = windows(session, [one.sentence_id for one in found], accepted_only=accepted_only)
         return [one for one in found if one.sentence_id in read], read
 
     def _decided(

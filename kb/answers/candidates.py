@@ -13,8 +13,9 @@ from statistics import median
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from colmlm.kb.answers.windows import HIDDEN
 from colmlm.kb.lookup.records import Hit
-from colmlm.kb.lookup.words import WordSearch
+from colmlm.kb.lookup.words import MOST_CANDIDATES, SentenceFound, WordSearch
 
 BY_KEY = 50  # facts
 BY_WORDS = 30  # sentences
@@ -43,6 +44,22 @@ JOIN fact_key k ON k.fact_id = held.fact_id
 JOIN keyset active ON active.id = k.keyset_id AND active.state = 'active'
 """)
 
+# Sentences that have facts, of which each is left out, and none was deleted.
+_LEFT_OUT = text(
+    """
+SELECT held.sentence_id
+FROM (
+    SELECT s.id AS sentence_id, f.id AS fact_id
+    FROM sentence s JOIN fact f
+      ON f.document_id = s.document_id AND s.span_start <= f.span_start AND f.span_start < s.span_end
+    WHERE s.id = ANY(:ids)
+    UNION ALL
+    SELECT s.id, s.fact_id FROM sentence s WHERE s.id = ANY(:ids) AND s.fact_id IS NOT NULL
+) AS held JOIN fact f ON f.id = held.fact_id
+GROUP BY held.sentence_id HAVING bool_and(f.deleted_seq IS NULL AND HIDDEN)
+""".replace("HIDDEN", HIDDEN)
+)
+
 
 @dataclass(frozen=True, slots=True)
 class CandidateSentence:
@@ -69,18 +86,20 @@ def candidates(
     hits: Sequence[Hit],
     tombstone: tuple[int, float] | None = None,
     gone: Collection[int] = (),
+    *,
+    accepted_only: bool | None = None,
 ) -> list[CandidateSentence]:
     """Gives the sentences that hold these hits of a lookup, or share words with the question, best first.
 
     The sentence of a `tombstone`, a fact with its cosine, is one of them. A sentence that was found by words alone has
-    the least cosine of the hits, and one found by key alone no words. All is as if the sentences `gone` were not there.
+    the least cosine of the hits, and one found by key alone no words. All is as if the sentences `gone` were not there,
+    and those in which every fact is left out (`kb.answers.windows.windows`, `accepted_only`).
     """
     by_key = _by_key(session, hits, tombstone)
     if gone:
         hits = _staying(session, hits, gone)
         by_key = {one: cosine for one, cosine in by_key.items() if one not in gone}
-    found = words.find(session, question, BY_WORDS + len(gone), also=by_key)
-    found = [one for one in found if one.sentence_id not in gone]
+    found = _by_words(session, words, question, by_key, gone, accepted_only)
     best = max((one.score for one in found), default=0.0) or 1.0
     by_words = {one.sentence_id: one.score / best for one in found}
     cosines = [hit.score for hit in hits] or [0.0]
@@ -91,6 +110,31 @@ def candidates(
         nearness = (cosine - typical) / max(1e-3, 1 - typical) if hits else 0.0
         rows.append(CandidateSentence(one, cosine, nearness, by_words.get(one, 0.0)))
     return sorted(rows, key=lambda one: (-one.score, one.sentence_id))
+
+
+def _by_words(
+    session: Session,
+    words: WordSearch,
+    question: str,
+    also: Collection[int],
+    gone: Collection[int],
+    accepted_only: bool | None,
+) -> list[SentenceFound]:
+    """Finds sentences by their words: more where too many of those found first are left out."""
+    limit = BY_WORDS + len(gone)
+    while True:
+        found = words.find(session, question, limit, also=also)
+        left_out = _left_out(session, [one.sentence_id for one in found], accepted_only)
+        kept = [one for one in found if one.sentence_id not in gone and one.sentence_id not in left_out]
+        if not left_out or len(kept) >= BY_WORDS or len(found) < limit or limit > MOST_CANDIDATES:
+            return kept
+        limit *= 4
+
+
+def _left_out(session: Session, ids: Sequence[int], accepted_only: bool | None) -> set[int]:
+    if accepted_only is None:
+        return set()
+    return set(session.scalars(_LEFT_OUT, {"ids": list(ids), "accepted_only": accepted_only}))
 
 
 def sentences_of(session: Session, fact_ids: Collection[int]) -> dict[int, int]:

@@ -54,41 +54,58 @@ class RankedLookups:
         ranking, texts = options.get("ranking", KEY), options.get("texts", ())
         if ranking == KEY:
             return self.kb.lookups.find(queries_BD, checkpoint_id=checkpoint_id, **options)
-        wanted = Wanted(options.get("k", 1), options.get("threshold"), options.get("min_seq"))
+        wanted = Wanted(
+            options.get("k", 1),
+            options.get("threshold"),
+            options.get("min_seq"),
+            accepted_only=options.get("accepted_only", False),
+        )
         _check(ranking, texts, wanted, len(queries_BD))
         if wanted.min_seq is not None:
             self.kb.searcher.await_change(wanted.min_seq)
         seq = self.kb.lookups.catch_up()
-        near = self.kb.lookups.nearest(queries_BD, checkpoint_id=checkpoint_id, k=BY_KEY)
+        near = self.kb.lookups.nearest(
+            queries_BD, checkpoint_id=checkpoint_id, k=BY_KEY, accepted_only=wanted.accepted_only
+        )
         with self.kb.sessions() as session:
             found = [
-                candidates(session, self.kb.words, text, one.hits, one.tombstone)[:WINDOWS]
+                candidates(
+                    session,
+                    self.kb.words,
+                    text,
+                    one.hits,
+                    one.tombstone,
+                    accepted_only=wanted.accepted_only,
+                )[:WINDOWS]
                 for text, one in zip(texts, near, strict=True)
             ]
             ids = sorted({one.sentence_id for row in found for one in row})
             keys = {} if ranking == READER else keys_of(session, ids)
         if ranking == READER:
-            return self._read(texts, found, wanted.threshold)
+            return self._read(texts, found, wanted)
         return self.kb.searcher.among(
             queries_BD,
             [_added(row, keys) for row in found],
             checkpoint_id=checkpoint_id,
             threshold=wanted.threshold,
             seq=seq,
+            accepted_only=wanted.accepted_only,
         )
 
-    def _read(self, texts: Sequence[str], found: Sequence[Found], threshold: float | None) -> list[Lookup]:
+    def _read(self, texts: Sequence[str], found: Sequence[Found], wanted: Wanted) -> list[Lookup]:
         reader, ids = self.reader(), sorted({one.sentence_id for row in found for one in row})
         with self.kb.sessions() as session:
-            now = windows(session, ids)
+            now = windows(session, ids, accepted_only=wanted.accepted_only)
         for _ in range(ATTEMPTS):
             read = now
             there = [[one for one in row if one.sentence_id in read] for row in found]
             places = _places(reader, texts, there, read)
             with self.kb.sessions() as session:
                 seq = audit.head_seq(session)
-                least = confidence_here(session, reader).threshold if threshold is None else threshold
-                now = windows(session, ids)
+                least = wanted.threshold
+                if least is None:
+                    least = confidence_here(session, reader).threshold
+                now = windows(session, ids, accepted_only=wanted.accepted_only)
             if now == read:
                 break
         else:
@@ -141,7 +158,7 @@ def _decided(places: Sequence[ReadPlace], score: float, threshold: float, seq: i
     if fact is None:
         return Lookup((), None, threshold, seq)
     said = fact.said
-    hit = Hit(said.fact_id, said.version, said.value, score, None)
+    hit = Hit(said.fact_id, said.version, said.value, score, None, said.review)
     return Lookup((hit,) if score >= threshold else (), score, threshold, seq)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from colmlm.kb.facts.records import Source
+from colmlm.kb.facts.reviews import Review
 from colmlm.kb.lookup.records import AskedQuery
 
 NEAREST = 3  # passages shown with an answer
@@ -13,11 +14,12 @@ NOTHING = "Nothing in the knowledge base answers this."
 
 @dataclass(frozen=True, slots=True)
 class SaidFact:
-    """A live fact that a passage or an answer says, in its version of now."""
+    """A live fact that a passage or an answer says, in its version and with its review of now."""
 
     fact_id: int
     version: int
     value: str
+    review: Review = "accepted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,11 @@ class Answer:
     @property
     def abstained(self) -> bool:
         return self.answer is None
+
+    @property
+    def unreviewed(self) -> tuple[int, ...]:
+        """The facts in it that nobody has accepted yet."""
+        return tuple(fact.fact_id for fact in self.facts if fact.review == "proposed")
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,8 @@ from sqlalchemy.orm import Session
 from colmlm.kb.answers.records import SaidFact
 from colmlm.kb.facts.records import Source
 from colmlm.kb.facts.redaction import MARK
+from colmlm.kb.facts.reviewed import hidden
+from colmlm.kb.facts.reviews import Review
 
 # The sentence before is read with each sentence, since pronouns point back to it.
 _SENTENCES = text("""
@@ -30,15 +32,24 @@ LEFT JOIN document d ON d.id = s.document_id
 LEFT JOIN fact f ON f.id = s.fact_id
 WHERE s.id = ANY(:ids)
 """)
-_FACTS = text("""
-SELECT w.id AS sentence_id, f.id AS fact_id, f.span_start, f.span_end, v.version, v.value
+# A fact that is left out, since it is not accepted, stays in the text as if nobody had marked it. Where its value is not
+# what the document says, nobody may say that, as if it were deleted.
+HIDDEN = hidden(
+    "CAST(:accepted_only AS boolean)", "EXISTS (SELECT 1 FROM keyset y WHERE y.state = 'active' AND y.accepted_only)"
+)
+_FACTS = text(
+    """
+SELECT w.id AS sentence_id, f.id AS fact_id, f.span_start, f.span_end, v.value, f.review,
+       CASE WHEN HIDDEN THEN NULL ELSE v.version END AS version
 FROM unnest(CAST(:ids AS bigint[]), CAST(:documents AS bigint[]), CAST(:starts AS int[]), CAST(:ends AS int[]))
      AS w(id, document_id, span_start, span_end)
 JOIN fact f ON f.document_id = w.document_id AND f.span_start < w.span_end AND f.span_end > w.span_start
 LEFT JOIN fact_version v ON v.fact_id = f.id AND v.to_seq IS NULL
-WHERE f.erased_seq IS NULL
+LEFT JOIN fact_version said ON said.fact_id = f.id AND said.version = f.said_version
+WHERE f.erased_seq IS NULL AND (v.fact_id IS NULL OR v.value <> said.value OR NOT HIDDEN)
 ORDER BY w.id, f.span_start, f.id
-""")
+""".replace("HIDDEN", HIDDEN)
+)
 _STRETCHES = text("""
 SELECT p.n AS id, d.id AS document_id, d.corpus, d.external_id, d.title, d.uri, d.licence, d.revision,
        p.span_start, p.span_end, substr(d.text, p.span_start + 1, p.span_end - p.span_start) AS said
@@ -46,11 +57,13 @@ FROM unnest(CAST(:numbers AS bigint[]), CAST(:documents AS bigint[]), CAST(:star
      AS p(n, document_id, span_start, span_end)
 JOIN document d ON d.id = p.document_id
 """)
-_ALONE = text("""
-SELECT f.id AS fact_id, v.version, v.value
+_ALONE = text(
+    """
+SELECT f.id AS fact_id, v.version, v.value, f.review
 FROM fact f JOIN fact_version v ON v.fact_id = f.id AND v.to_seq IS NULL
-WHERE f.id = ANY(:ids)
-""")
+WHERE f.id = ANY(:ids) AND NOT HIDDEN
+""".replace("HIDDEN", HIDDEN)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +77,12 @@ class FactInWindow:
     fact_id: int
     version: int | None
     value: str
+    review: Review = "accepted"
 
     @property
     def said(self) -> SaidFact:
         assert self.version is not None
-        return SaidFact(self.fact_id, self.version, self.value)
+        return SaidFact(self.fact_id, self.version, self.value, self.review)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +131,20 @@ class SaidWindow:
         return at + shift
 
 
-def windows(session: Session, sentence_ids: Sequence[int]) -> dict[int, SaidWindow]:
-    """Reads the windows of these sentences, by sentence; those that are there no more are left out."""
+def windows(
+    session: Session, sentence_ids: Sequence[int], *, accepted_only: bool | None = False
+) -> dict[int, SaidWindow]:
+    """Reads the windows of these sentences, by sentence; those that are there no more are left out.
+
+    With `accepted_only` no proposed fact is in them, nor where the active keyset or its corpus says so. With None all
+    are.
+    """
     rows = session.execute(_SENTENCES, {"ids": list(sentence_ids)}).all()
     alone_ids = [row.fact_id for row in rows if row.document_id is None]
-    alone = {row.fact_id: row for row in session.execute(_ALONE, {"ids": alone_ids})} if alone_ids else {}
-    return _of_documents(session, [row for row in rows if row.document_id is not None]) | {
+    asked = {"ids": alone_ids, "accepted_only": accepted_only}
+    alone = {row.fact_id: row for row in session.execute(_ALONE, asked)} if alone_ids else {}
+    of_documents = [row for row in rows if row.document_id is not None]
+    return _of_documents(session, of_documents, accepted_only=accepted_only) | {
         row.id: _of_fact(row, alone[row.fact_id])
         for row in rows
         if row.document_id is None and row.fact_id in alone
@@ -130,15 +152,17 @@ def windows(session: Session, sentence_ids: Sequence[int]) -> dict[int, SaidWind
 
 
 def stretches(session: Session, places: Sequence[tuple[int, int, int]]) -> list[SaidWindow]:
-    """Reads stretches of stored documents, each given by its document and two offsets in it, in their order."""
+    """Reads stretches of stored documents, each given by its document and two offsets in it, with all facts in them."""
     numbers = range(len(places))
     documents, starts, ends = ([place[part] for place in places] for part in range(3))
     values = {"numbers": list(numbers), "documents": documents, "starts": starts, "ends": ends}
-    read = _of_documents(session, session.execute(_STRETCHES, values).all())
+    read = _of_documents(session, session.execute(_STRETCHES, values).all(), accepted_only=None)
     return [read[number] for number in numbers]
 
 
-def _of_documents(session: Session, rows: Sequence[Row[Any]]) -> dict[int, SaidWindow]:
+def _of_documents(
+    session: Session, rows: Sequence[Row[Any]], *, accepted_only: bool | None
+) -> dict[int, SaidWindow]:
     facts = defaultdict[int, list[Row[Any]]](list)
     for fact in session.execute(
         _FACTS,
@@ -147,6 +171,7 @@ def _of_documents(session: Session, rows: Sequence[Row[Any]]) -> dict[int, SaidW
             "documents": [row.document_id for row in rows],
             "starts": [row.span_start for row in rows],
             "ends": [row.span_end for row in rows],
+            "accepted_only": accepted_only,
         },
     ):
         facts[fact.sentence_id].append(fact)
@@ -164,8 +189,9 @@ def _of_fact(row: Row[Any], fact: Row[Any]) -> SaidWindow:
     text = f"{row.question} {fact.value}"
     start = len(text) - len(fact.value)
     return SaidWindow(
-        row.id, text, None, (FactInWindow(start, len(text), 0, 0, fact.fact_id, fact.version, fact.value),)
-    )
+        row.id, text, None,
+        (FactInWindow(start, len(text), 0, 0, fact.fact_id, fact.version, fact.value, fact.review),),
+    )  # fmt: skip
 
 
 def _as_said(text: str, offset: int, facts: Sequence[Row[Any]]) -> tuple[str, tuple[FactInWindow, ...]]:
@@ -191,7 +217,7 @@ def _as_said(text: str, offset: int, facts: Sequence[Row[Any]]) -> tuple[str, tu
         standing.append(
             FactInWindow(
                 begins, begins + len(value), start + offset, end + offset, fact.fact_id,
-                fact.version if is_current else None, fact.value if is_current else "",
+                fact.version if is_current else None, fact.value if is_current else "", fact.review,
             )
         )  # fmt: skip
     parts.append(text[at:])

@@ -17,7 +17,7 @@ from colmlm.kb.facts.redaction import as_mentioned
 from colmlm.kb.log import signing
 from colmlm.kb.log.witness import Entry, Head, read_log
 
-DELETING = ("delete", "forget")
+DELETING = ("delete", "forget", "reject")
 
 
 @dataclass(frozen=True, slots=True)

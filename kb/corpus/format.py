@@ -44,7 +44,8 @@ _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 class FactSpan:
     """One fact of a document: ``text[start:end]`` is its value, in Unicode code points.
 
-    `current` is its corrected value, where it was corrected since; `deleted` says that the fact was deleted.
+    `current` is its corrected value, where it was corrected since; `deleted` says that the fact was deleted. `doubt` is
+    the code of what a machine's own check found wrong with it, which no file has.
     """
 
     start: int
@@ -54,6 +55,7 @@ class FactSpan:
     answer: str | None = None
     current: str | None = None
     deleted: bool = False
+    doubt: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ KBError
 │   ├── FactSuppressed
 │   ├── SpanTaken
 │   ├── DocumentReplaced
+│   ├── FactChanged
 │   ├── NotUndoable
 │   ├── NoActiveKeyset
 │   ├── KeysetNotReady
@@ -92,6 +93,7 @@ from colmlm.kb.errors.conflicts import (
     DatabaseNotEmpty,
     DocumentReplaced,
     ErasureRequestState,
+    FactChanged,
     FactDeleted,
     FactErased,
     FactNotDeleted,
@@ -189,6 +191,7 @@ __all__ = [
     "ErasureRequestNotFound",
     "ErasureRequestState",
     "ExternalIdNotFound",
+    "FactChanged",
     "FactDeleted",
     "FactErased",
     "FactNotDeleted",

@@ -66,6 +66,16 @@ class DocumentReplaced(Conflict):
         )
 
 
+class FactChanged(Conflict):
+    title = "Fact was changed meanwhile"
+
+    def __init__(self, fact_ids: Sequence[int]) -> None:
+        self.fact_ids = tuple(fact_ids)
+        super().__init__(
+            f"Changed since its version was read: {listed(fact_ids)}. Nothing was done; read it again."
+        )
+
+
 class NotUndoable(Conflict):
     title = "Change cannot be undone"
 

@@ -39,6 +39,7 @@ class StoredAnswers:
         *,
         threshold: float | None = None,
         nearest: int = NEAREST,
+        accepted_only: bool = False,
     ) -> Answer:
         """Answers as `Answering.ask` does, or in the mode "paper" as `Answering.nearest_fact`.
 
@@ -46,7 +47,7 @@ class StoredAnswers:
         for a question that cannot be stored.
         """
         audit.check_text("question", question)
-        asked = self.answering.asked(question, mode, threshold, nearest)
+        asked = self.answering.asked(question, mode, threshold, nearest, accepted_only=accepted_only)
         if not self.store.settings.keep_answers:
             return asked.answer
         return self._stored(asked, output_of(asked, mode))

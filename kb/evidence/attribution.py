@@ -167,6 +167,7 @@ def _traced(
         erased=fact is not None and fact.erased_seq is not None,
         part_start=spliced.part_start,
         part_end=spliced.part_end,
+        review=fact.review if fact else None,
     )
 
 

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import TypedDict
 
 from colmlm.kb.facts.records import FactRecord, Source
+from colmlm.kb.facts.reviews import Review
 from colmlm.kb.log.records import ChangeRecord
 from colmlm.kb.lookup.options import KEY
 
@@ -73,7 +74,7 @@ class TracedSplice:
     It has no query, which nobody reads, and says what became of the fact, which changes after the splice was stored.
 
     `withheld` says that the value is shown as marks (U+2588), since it is past and the caller may not read the past.
-    `part_start` and `part_end` are given where `value` is only that part of the fact's.
+    `part_start` and `part_end` are given where `value` is only that part of the fact's. `review` is that of the fact now.
     """
 
     ordinal: int
@@ -92,6 +93,7 @@ class TracedSplice:
     withheld: bool = False
     part_start: int | None = None
     part_end: int | None = None
+    review: Review | None = None
 
     @property
     def is_current(self) -> bool:

@@ -20,6 +20,8 @@ from colmlm.kb.facts.documents import StoredDocuments
 from colmlm.kb.facts.facts import Facts
 from colmlm.kb.facts.records import DocumentRecord, FactPage, FactRecord, FactSearch
 from colmlm.kb.lookup.searchable import SearchableStore
+from colmlm.kb.review.records import Inbox, InboxSought
+from colmlm.kb.review.review import FactReview
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,13 @@ class Shown:
         """Searches facts; without `past` nothing is found by what is withheld."""
         found = Facts(self.store).search(nearest=nearest, past=self.past, **sought)
         return found if self.past else replace(found, facts=tuple(self.facts(found.facts)))
+
+    def inbox(self, **sought: Unpack[InboxSought]) -> Inbox:
+        found = FactReview(self.store).inbox(**sought)
+        if self.past:
+            return found
+        with self.store.sessions() as session:
+            return replace(found, items=tuple(withholding.inbox(session, found.items)))
 
     def trace_fact(self, fact_id: int) -> FactTrace:
         traced = Outputs(self.store).trace_fact(fact_id)

@@ -24,6 +24,7 @@ from colmlm.kb.facts.quoted import STRETCH, marked
 from colmlm.kb.facts.reading import document_text
 from colmlm.kb.facts.records import DocumentRecord, FactRecord
 from colmlm.kb.facts.redaction import MARK, apart, blank, touches
+from colmlm.kb.review.records import InboxItem
 from colmlm.kb.tables import (
     AttributionRow,
     DocumentRow,
@@ -105,6 +106,21 @@ def text(session: Session, document_id: int) -> str:
     standings = _standings(session, [row.id for row in rows])
     spans = [(standings[row.id].is_as_said, (row.span_start, row.span_end)) for row in rows]
     return _blotted(found, spans)
+
+
+def inbox(session: Session, items: Sequence[InboxItem]) -> Iterator[InboxItem]:
+    """Gives facts to review with past texts withheld, also in what documents say around them."""
+    shown = facts(session, [item.fact for item in items])
+    texts = {
+        document_id: text(session, document_id)
+        for document_id in {item.around.document_id for item in items if item.around}
+    }
+    for item, fact in zip(items, shown, strict=True):
+        around = item.around
+        if around is not None:
+            said = texts[around.document_id][around.offset :][: len(around.text)]
+            around = replace(around, text=said)
+        yield replace(item, fact=fact, around=around)
 
 
 def _blotted(found: str, spans: Sequence[tuple[bool, Span]]) -> str:

@@ -18,7 +18,7 @@ from colmlm.kb.errors import (
     FactNotDeleted,
     FactNotFound,
 )
-from colmlm.kb.facts import sentences, suppression
+from colmlm.kb.facts import reviewed, sentences, suppression
 from colmlm.kb.facts.records import Edit, FactDraft
 from colmlm.kb.log import audit
 from colmlm.kb.store.database import connection_of
@@ -142,7 +142,7 @@ def end_facts(session: Session, fact_ids: Sequence[int], seq: int) -> list[tuple
 
 
 def restore_facts(session: Session, fact_ids: Sequence[int], actor: str, reason: str) -> Edit:
-    """Restores deleted facts with the value they had last: all of them or none."""
+    """Restores deleted facts with the value and the review they had last: all of them or none."""
     pending = audit.begin(session, actor, reason)
     versions = last_versions(session, fact_ids)
     refuse_erased(session, fact_ids)
@@ -157,12 +157,13 @@ def reopen(
     versions: Sequence[Row[Any]],
     payload: Mapping[str, Any] | None = None,
 ) -> Edit:
-    """Makes deleted facts live again, each with its last version, and appends the change."""
+    """Makes deleted facts live again, each with its last version and review, and appends the change."""
     touched = [v.fact_id for v in versions]
     session.execute(_REOPEN, {"fact_ids": touched, "seq": pending.seq})
     sentences.write_facts(session, touched)
+    said = {**(payload or {}), **reviewed.bring_back(session, touched, pending.seq)}
     values = {str(v.fact_id): pending.digest(v.value) for v in versions}
-    return done(session, pending, "restore", touched, {**(payload or {}), "values": values})
+    return done(session, pending, "restore", touched, {**said, "values": values})
 
 
 def refuse_erased(session: Session, fact_ids: Sequence[int]) -> None:

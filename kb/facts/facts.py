@@ -19,6 +19,7 @@ from colmlm.kb.facts.records import (
     FactsSought,
     MarkedAddition,
     Marking,
+    Moving,
 )
 from colmlm.kb.store.contention import tried_again
 from colmlm.kb.store.store import Store
@@ -58,27 +59,34 @@ class Facts:
             return mending.mark(session, document_id, span, **how)
 
     def edit(
-        self, fact_id: int, value: str | None = None, *, question: str | None = None, actor: str, reason: str
+        self,
+        fact_id: int,
+        value: str | None = None,
+        *,
+        question: str | None = None,
+        version: int | None = None,
+        actor: str,
+        reason: str,
     ) -> Edit:
         """Gives a fact another value, another question, or both.
 
         From the commit on every process answers with the value, and no longer by the question before. Where the
-        question changed, the next rekey makes its keys.
+        question changed, the next rekey makes its keys. Raises `FactChanged` where it has not this `version` any more.
         """
-        return self.edit_many([Correction(fact_id, value, question)], actor=actor, reason=reason)
+        return self.edit_many([Correction(fact_id, value, question, version)], actor=actor, reason=reason)
 
     @tried_again
     def edit_many(self, corrections: Sequence[Correction], *, actor: str, reason: str) -> Edit:
         """Edits each of these facts, in one change.
 
-        Raises `FactNotFound`, `FactDeleted` or `FactErased`.
+        Raises `FactNotFound`, `FactDeleted`, `FactErased` or `FactChanged`.
         """
         _require_some(len(corrections))
         with self.store.sessions.begin() as session:
             return mending.correct(session, corrections, actor, reason)
 
     @tried_again
-    def move(self, fact_id: int, span: Marking, **how: Unpack[Admitting]) -> Edit:
+    def move(self, fact_id: int, span: Marking, **how: Unpack[Moving]) -> Edit:
         """Moves the span of a fact within its document, whose words there become its value.
 
         Raises what `add_to` and `edit` raise.
@@ -106,7 +114,7 @@ class Facts:
 
     @tried_again
     def restore(self, fact_ids: Sequence[int], *, actor: str, reason: str) -> Edit:
-        """Undoes the delete of facts, all or none."""
+        """Undoes the delete or the rejection of facts, all or none; each has the review again that it had."""
         with self.store.sessions.begin() as session:
             return edits.restore_facts(session, fact_ids, actor, reason)
 

@@ -10,6 +10,7 @@ from sqlalchemy import ColumnElement, Select, and_, case, exists, false, func, o
 from sqlalchemy.orm import aliased
 
 from colmlm.kb.facts.records import FactFilters, State
+from colmlm.kb.facts.reviews import Review
 from colmlm.kb.log.audit import MAINTENANCE
 from colmlm.kb.tables import ChangeRow, DocumentRow, FactRow, FactVersionRow, SentenceRow
 
@@ -21,6 +22,8 @@ _ENDED = select(FactVersionRow.fact_id).where(FactVersionRow.to_seq.is_not(None)
 def conditions(*, reading: bool = False, **filters: Unpack[FactFilters]) -> Iterator[_CONDITION]:
     """Gives the conditions on `FactRow` of these filters; where facts are `reading` one by one, without joins."""
     yield from _state(filters.get("state", "live"))
+    if (review := filters.get("review")) is not None:
+        yield FactRow.review == review
     if (corpus := filters.get("corpus")) is not None:
         within = FactRow.document_id.in_(select(DocumentRow.id).where(DocumentRow.corpus == corpus))
         yield _apart(within) if reading else within
@@ -39,6 +42,8 @@ def chosen(ranked: Ranked, **filters: Unpack[FactFilters]) -> list[Ranked]:
             ranked.join(ChangeRow, ChangeRow.seq == FactRow.created_seq).where(edits),
             ranked.join(edited, edited.c.id == FactRow.id),
         ]
+    if (review := _settled(**filters)) is not None:
+        return [ranked.where(FactRow.review == review, FactRow.review_seq.is_not(None))]
     if (corpus := filters.get("corpus")) is not None:
         of_corpus = select(DocumentRow.id).where(DocumentRow.corpus == corpus).scalar_subquery()
         return [ranked.where(FactRow.document_id == func.any(func.array(of_corpus)))]
@@ -48,8 +53,13 @@ def chosen(ranked: Ranked, **filters: Unpack[FactFilters]) -> list[Ranked]:
 def left_by(**filters: Unpack[FactFilters]) -> FactFilters:
     """Gives the filters that what `chosen` gives leaves to be heeded."""
     if _edits(**filters) is None:
-        return {**filters, "corpus": None}
+        return {**filters, "corpus": None} if _settled(**filters) is None else {**filters, "review": None}
     return {**filters, "actor": None, "kind": None, "since": None, "until": None}
+
+
+def _settled(review: Review | None = None, **others: Any) -> Review | None:
+    """Gives the review that is filtered by, where an index finds it: most facts are accepted."""
+    return None if review == "accepted" else review
 
 
 def _apart(condition: _CONDITION) -> _CONDITION:

@@ -25,7 +25,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, Refusal, check_spans, digests
 from colmlm.kb.errors import InvalidValue
-from colmlm.kb.facts import sentences
+from colmlm.kb.facts import reviewed, sentences
 from colmlm.kb.facts.editions import Replaced, move_kept, replace_old
 from colmlm.kb.facts.records import IngestReport
 from colmlm.kb.facts.sentences import SearchedText
@@ -212,7 +212,9 @@ def ingest(
             changed[old_id] = row
     replaced, num_facts, seq = Replaced(), 0, None
     if taken:
-        replaced, inserted, num_facts = _write(session, corpus, taken, changed, pending.seq)
+        replaced, inserted, num_facts = _write(
+            session, corpus, taken, changed, pending.seq, proposed=generated
+        )
         payload: dict[str, Any] = {
             "corpus": corpus,
             "documents": len(taken),
@@ -222,6 +224,8 @@ def ingest(
         }
         if generated:
             payload["generated"] = True
+        elif replaced.kept:
+            payload |= reviewed.accept_edited(session, replaced.kept, pending.seq)
         if came_back := suppressor.lift(session):
             payload["allowed_erased"] = came_back
         # The change does not list the facts it inserted, perhaps a million: they have its seq in `created_seq`.
@@ -265,6 +269,8 @@ def _write(
     rows: list[IncomingDocument],
     changed: dict[int, IncomingDocument],
     seq: int,
+    *,
+    proposed: bool,
 ) -> tuple[Replaced, list[int | None], int]:
     """Inserts these documents; gives what they replaced, and the first id, last id and number of the new facts."""
     document_id = reserve(session, "document_id_seq", len(rows))
@@ -273,7 +279,7 @@ def _write(
     replaced = replace_old(session, changed, seq) if changed else Replaced()
     num_facts = sum(row.num_new_facts for row in rows)
     first = reserve(session, "fact_id_seq", num_facts) if num_facts else 0
-    copy_documents(session, corpus, rows, first, seq)
+    copy_documents(session, corpus, rows, first, seq, proposed=proposed)
     sentences.write(
         session, (SearchedText(r.document_id, None, r.document.title, r.document.text) for r in rows)
     )

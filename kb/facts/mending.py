@@ -1,8 +1,9 @@
 """Mending: gives facts other values and questions, moves their spans, and marks new ones in documents. Session first.
 
-Each of these opens a version. What the fact asked and where it stood before stays in `fact_past`, and in the log as
-digests and offsets. Keys that no longer fit are dropped with the change, in which every index finds them; the next
-rekey makes new ones. A value alone leaves all keys as they are, since none depends on it.
+Each of these opens a version, and accepts a fact that was proposed. What the fact asked and where it stood before stays
+in `fact_past`, and in the log as digests and offsets. Keys that no longer fit are dropped with the change, in which
+every index finds them; the next rekey makes new ones. A value alone leaves all keys as they are, since none depends on
+it.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from typing import Any
 from sqlalchemy import and_, delete, func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
-from colmlm.kb.errors import FactDeleted, InvalidSpan, InvalidValue
-from colmlm.kb.facts import edits, sentences
+from colmlm.kb.errors import FactChanged, FactDeleted, InvalidSpan, InvalidValue
+from colmlm.kb.facts import edits, reviewed, sentences
 from colmlm.kb.facts.placing import place
 from colmlm.kb.facts.records import Correction, Edit, Marking
 from colmlm.kb.facts.suppression import Suppressor
@@ -60,16 +61,24 @@ def correct(session: Session, corrections: Sequence[Correction], actor: str, rea
         raise InvalidValue("batch", "it names a fact twice")
     pending = audit.begin(session, actor, reason)
     now = live_states(session, [one.fact_id for one in corrections])
+    _require_unchanged(now, {one.fact_id: one.version for one in corrections})
     given = {
         one.fact_id: {n: said for n in ("value", "question") if (said := getattr(one, n)) is not None}
         for one in corrections
     }
     new = [replace(before, **given[fact_id]) for fact_id, before in now.items()]
-    return amend(session, pending, "update", now, new)
+    return amend(session, pending, "update", now, new, reviewed.accept_edited(session, now, pending.seq))
 
 
 def move(
-    session: Session, fact_id: int, to: Marking, actor: str, reason: str, *, allow_erased: bool = False
+    session: Session,
+    fact_id: int,
+    to: Marking,
+    actor: str,
+    reason: str,
+    *,
+    allow_erased: bool = False,
+    version: int | None = None,
 ) -> Edit:
     """Moves the span of a live fact within its document, whose words there become its value.
 
@@ -78,6 +87,7 @@ def move(
     suppressor = Suppressor(session, allow_erased=allow_erased)
     pending = audit.begin(session, actor, reason)
     now = live_states(session, [fact_id])
+    _require_unchanged(now, {fact_id: version})
     before = now[fact_id]
     if before.document_id is None:
         raise InvalidValue("span", f"fact {fact_id} has no document; edit its value")
@@ -89,7 +99,8 @@ def move(
     )  # fmt: skip
     if (after.place, after.value) == (before.place, before.value):
         raise InvalidSpan(before.document_id, f"fact {fact_id} stands there already")
-    return amend(session, pending, "move", now, [after], _lifted(session, suppressor))
+    payload = _lifted(session, suppressor) | reviewed.accept_edited(session, now, pending.seq)
+    return amend(session, pending, "move", now, [after], payload)
 
 
 def mark(
@@ -145,6 +156,12 @@ def live_states(session: Session, fact_ids: Iterable[int]) -> dict[int, FactStat
     )  # fmt: skip
     kept = {row.id: row[1:] for row in session.execute(select(*columns).where(FactRow.id == func.any(ids)))}
     return {v.fact_id: FactState(v.fact_id, v.version, v.value, *kept[v.fact_id]) for v in versions}
+
+
+def _require_unchanged(now: Mapping[int, FactState], seen: Mapping[int, int | None]) -> None:
+    """Raises `FactChanged` where a fact has not the version any more that somebody saw."""
+    if changed := [f for f, one in now.items() if seen[f] not in (None, one.version)]:
+        raise FactChanged(changed)
 
 
 def amend(

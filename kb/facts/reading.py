@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
-from sqlalchemy import Row, Select, and_, exists, func, or_, select
+from sqlalchemy import Row, Select, and_, exists, false, func, or_, select
 from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import CorpusNotFound, DocumentNotFound, FactNotFound
 from colmlm.kb.facts.edits import MAX_ID
 from colmlm.kb.facts.records import FACTS_LISTED, CorpusStats, FactRecord, Source
-from colmlm.kb.tables import DocumentRow, FactRow, FactVersionRow
+from colmlm.kb.facts.reviews import Review
+from colmlm.kb.tables import CorpusReviewRow, DocumentRow, FactRow, FactVersionRow
 
 # A fact is shown with its last version, which is the live one unless the fact is deleted.
 _LAST_VERSION = (
@@ -24,6 +25,9 @@ _LAST_VERSION = (
 IS_LAST_VERSION = and_(FactVersionRow.fact_id == FactRow.id, FactVersionRow.version == _LAST_VERSION)
 
 IS_LIVE_VERSION = and_(FactVersionRow.fact_id == FactRow.id, FactVersionRow.to_seq.is_(None))
+
+# The inbox has these: what a machine marked, or somebody proposed again, and nobody has settled or deleted.
+IS_PROPOSED = and_(FactRow.review == "proposed", FactRow.deleted_seq.is_(None))
 
 # These columns are named one by one, since a list of facts must not load the texts.
 DOCUMENT_COLUMNS = (
@@ -105,6 +109,8 @@ def _record(row: Row[Any]) -> FactRecord:
         created_seq=fact.created_seq,
         deleted_seq=fact.deleted_seq,
         erased_seq=fact.erased_seq,
+        review=cast(Review, fact.review),
+        review_seq=fact.review_seq,
     )
 
 
@@ -125,7 +131,7 @@ def require_corpus(session: Session, corpus: str) -> None:
 
 
 def corpora(session: Session) -> list[CorpusStats]:
-    """Counts the current documents, live facts and deleted facts of every corpus, by name."""
+    """Counts the current documents, the live, deleted and proposed facts of every corpus, by name."""
     current = DocumentRow.replaced_seq.is_(None)
     of_documents = (
         select(
@@ -141,19 +147,19 @@ def corpora(session: Session) -> list[CorpusStats]:
             DocumentRow.corpus,
             func.count().filter(FactRow.deleted_seq.is_(None)).label("facts"),
             func.count(FactRow.deleted_seq).label("deleted"),
+            func.count().filter(IS_PROPOSED).label("proposed"),
         )
         .join(FactRow, FactRow.document_id == DocumentRow.id)
         .group_by(DocumentRow.corpus)
         .subquery()
     )
+    counts = (func.coalesce(of_facts.c[name], 0).label(name) for name in ("facts", "deleted", "proposed"))
     statement = (
-        select(of_documents, func.coalesce(of_facts.c.facts, 0), func.coalesce(of_facts.c.deleted, 0))
+        select(of_documents, *counts, func.coalesce(CorpusReviewRow.accepted_only, false()).label("accepted_only"))
         .outerjoin(of_facts, of_facts.c.corpus == of_documents.c.corpus)
+        .outerjoin(CorpusReviewRow, CorpusReviewRow.corpus == of_documents.c.corpus)
         .order_by(of_documents.c.corpus)
     )
     return [
-        CorpusStats(
-            corpus=corpus, documents=documents, facts=facts, deleted=deleted, characters=int(characters)
-        )
-        for corpus, documents, characters, facts, deleted in session.execute(statement)
+        CorpusStats(**{**row._mapping, "characters": int(row.characters)}) for row in session.execute(statement)
     ]

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Literal, TypedDict, get_args
 
 from colmlm.kb.corpus.format import Refusal
+from colmlm.kb.facts.reviews import Review
 from colmlm.kb.log.records import OnRecord
 
 Mentioned = Literal["same-document", "all", "none"]  # where a fact's value is redacted besides its span
@@ -40,7 +41,7 @@ class FactFilters(TypedDict, total=False):
     """Which facts fit: those that fit everything given.
 
     `state` is "live" where it is left out; "deleted" facts may be erased. `actor`, `kind`, `since` and `until` (not
-    before, not after) describe one change of the log that added or edited the fact.
+    before, not after) describe one change of the log that added or edited the fact. Rejected facts are deleted ones.
     """
 
     corpus: str | None
@@ -50,6 +51,7 @@ class FactFilters(TypedDict, total=False):
     kind: str | None
     since: datetime | None
     until: datetime | None
+    review: Review | None
 
 
 class FactSearch(FactFilters, total=False):
@@ -80,6 +82,12 @@ class Addition(Admitting, total=False):
     """How one fact is added, also with the annotator's `answer`."""
 
     answer: str | None
+
+
+class Moving(Admitting, total=False):
+    """How the span of a fact is moved: where a `version` is given, only while the fact has that version."""
+
+    version: int | None
 
 
 class MarkedAddition(Addition, total=False):
@@ -123,11 +131,15 @@ class FactDraft:
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """What one of many edits gives a fact. None leaves the value, or the question, as it is."""
+    """What one of many edits gives a fact. None leaves the value, or the question, as it is.
+
+    With a `version` it is for that version alone.
+    """
 
     fact_id: int
     value: str | None = None
     question: str | None = None
+    version: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +206,7 @@ class FactRecord:
     """A fact with its source and its value: the live one, the last one where it is deleted, marks where it is erased.
 
     With `withheld` a text of it is past and hidden from this reader: marks stand for the value, null for the others.
+    `review_seq` is the change that last set its `review`; None where nobody had to review it.
     """
 
     fact_id: int
@@ -206,6 +219,8 @@ class FactRecord:
     deleted_seq: int | None
     erased_seq: int | None = None
     withheld: bool = False
+    review: Review = "accepted"
+    review_seq: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,11 +263,15 @@ class FactPage:
 
 @dataclass(frozen=True, slots=True)
 class CorpusStats:
+    """The counts of a corpus. Where it is `accepted_only`, proposed facts do not answer."""
+
     corpus: str
     documents: int
     facts: int
     deleted: int
     characters: int
+    proposed: int = 0
+    accepted_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,3 +290,4 @@ class DocumentRecord:
     live_facts: int
     ingested_at: datetime
     replaced_seq: int | None
+

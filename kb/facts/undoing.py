@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import Row, func, select
 from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import NotUndoable
-from colmlm.kb.facts import edits, mending
+from colmlm.kb.facts import edits, mending, reviewed
 from colmlm.kb.facts.mending import FactState
 from colmlm.kb.facts.placing import place
 from colmlm.kb.facts.records import Edit
 from colmlm.kb.log import audit
-from colmlm.kb.tables import ChangeRow, FactPastRow, FactVersionRow
+from colmlm.kb.tables import ChangeRow, FactPastRow, FactRow, FactVersionRow
 
-UNDONE = ("insert", "update", "move", "delete", "restore")
+DELETING = ("delete", "reject")
+UNDONE = ("insert", "update", "move", "restore", *DELETING, *audit.VERDICTS)
 INSTEAD = {
     "forget": "a forget run is undone by `colmlm forget restore`",
     "ingest": "ingest the former file again",
@@ -25,7 +28,7 @@ INSTEAD = {
 
 
 def undo(session: Session, seq: int, actor: str, reason: str) -> Edit:
-    """Takes back change `seq`: an insert, update, move, delete or restore. Raises `NoSuchChange` or `NotUndoable`."""
+    """Takes back change `seq`, an edit or a verdict. Raises `NoSuchChange` or `NotUndoable`."""
     audit.require_change(session, seq)
     change = session.scalars(select(ChangeRow).where(ChangeRow.seq == seq)).one_or_none()
     if change is None or change.kind not in UNDONE:
@@ -35,21 +38,36 @@ def undo(session: Session, seq: int, actor: str, reason: str) -> Edit:
     ids = edits.storable_ids(change.fact_ids)
     versions = edits.last_versions(session, ids)
     edits.refuse_erased(session, ids)
-    by = [
-        (v.fact_id, v.to_seq if change.kind == "delete" else v.to_seq is None and v.from_seq)
-        for v in versions
-    ]
+    by = _last_changes(session, change, versions)
     if since := [fact_id for fact_id, last in by if last != seq]:
         raise NotUndoable(seq, "something else was done since to fact", since)
-    said = {"undoes": seq}
-    if change.kind == "delete":
+    said: dict[str, Any] = {"undoes": seq}
+    if change.kind in DELETING:
         return edits.reopen(session, pending, versions, said)
+    said |= reviewed.undo_reviews(session, ids, seq, pending.seq)
+    if change.kind in audit.VERDICTS:
+        kind = "propose" if change.kind == "accept" else "accept"
+        return edits.done(session, pending, kind, ids, said)
     if change.kind in ("insert", "restore"):
         ended = edits.end_facts(session, ids, pending.seq)
         return edits.log_end(session, pending, "delete", ended, abstain=False, payload=said)
     now = mending.live_states(session, ids)
     new = [_former(session, change, one) for one in now.values()]
     return mending.amend(session, pending, change.kind, now, new, said)
+
+
+def _last_changes(
+    session: Session, change: ChangeRow, versions: Sequence[Row[Any]]
+) -> list[tuple[int, int | None]]:
+    """Gives each fact with the change that last did to it what `change` did; None where that cannot be undone."""
+    if change.kind in DELETING:
+        return [(v.fact_id, v.to_seq) for v in versions]
+    if change.kind not in audit.VERDICTS:
+        return [(v.fact_id, v.from_seq if v.to_seq is None else None) for v in versions]
+    ids = [v.fact_id for v in versions if v.to_seq is None and v.from_seq < change.seq]
+    judged = select(FactRow.id, FactRow.review_seq).where(FactRow.id == func.any(ids))
+    last = {row.id: row.review_seq for row in session.execute(judged)}
+    return [(v.fact_id, last.get(v.fact_id)) for v in versions]
 
 
 def _former(session: Session, change: ChangeRow, now: FactState) -> FactState:

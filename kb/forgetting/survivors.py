@@ -94,7 +94,9 @@ def _near(
     for start in range(0, len(queries), ASKED_AT_ONCE):
         some = queries[start : start + ASKED_AT_ONCE]
         queries_BD = np.stack([query for _, query in some])
-        rankings = kb.lookups.nearest(queries_BD, checkpoint_id=keyset.checkpoint_id, k=BY_KEY)
+        rankings = kb.lookups.nearest(
+            queries_BD, checkpoint_id=keyset.checkpoint_id, k=BY_KEY, accepted_only=None
+        )
         found |= {fact_id: ranking for (fact_id, _), ranking in zip(some, rankings, strict=True)}
     return found
 
@@ -108,7 +110,8 @@ def _places(
 ) -> list[ReadPlace]:
     with kb.sessions() as session:
         asked, alike = _candidates(session, kb, one, near)
-        read = windows(session, [candidate.sentence_id for candidate in (*asked, *alike)])
+        ids = [candidate.sentence_id for candidate in (*asked, *alike)]
+        read = windows(session, ids, accepted_only=None)
     useful = {number for number, window in read.items() if _is_useful(window, one, forgotten)}
     first = [candidate for candidate in asked if candidate.sentence_id in useful][:WINDOWS]
     taken = {candidate.sentence_id for candidate in first}

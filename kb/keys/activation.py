@@ -29,7 +29,8 @@ def standing(session: Session, keyset: KeysetRecord) -> GateStanding:
     gate = keysets.gate_of(session, keyset.keyset_id)
     if gate is None:
         return GateStanding(checked=False, passed=False)
-    edits = select(func.count()).where(ChangeRow.seq > gate["seq"], ChangeRow.kind.not_in(audit.MAINTENANCE))
+    others = (*audit.MAINTENANCE, *audit.VERDICTS)
+    edits = select(func.count()).where(ChangeRow.seq > gate["seq"], ChangeRow.kind.not_in(others))
     failed = tuple(criterion["name"] for criterion in _failing(gate, keyset))
     return GateStanding(
         checked=True,

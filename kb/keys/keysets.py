@@ -189,6 +189,7 @@ def _record(row: Row[Any]) -> KeysetRecord:
         num_keys=row.num_keys,
         num_unkeyed=0 if keyset.state == "retired" else row.u,
         applied_seq=keyset.applied_seq,
+        accepted_only=keyset.accepted_only,
     )
 
 

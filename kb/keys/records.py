@@ -39,7 +39,10 @@ class KeysetHead:
 
 @dataclass(frozen=True, slots=True)
 class KeysetRecord:
-    """A keyset: all keys that one checkpoint made. `state` is building, ready, active or retired."""
+    """A keyset: all keys that one checkpoint made. `state` is building, ready, active or retired.
+
+    Where it is `accepted_only`, its lookups find no proposed fact.
+    """
 
     keyset_id: int
     checkpoint_id: str
@@ -52,6 +55,7 @@ class KeysetRecord:
     num_keys: int
     num_unkeyed: int
     applied_seq: int
+    accepted_only: bool = False
 
 
 class Activating(OnRecord, total=False):

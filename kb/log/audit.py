@@ -37,9 +37,10 @@ GENESIS = "0" * 64
 # change of kind "key" tells them which keys to fetch.
 NO_KEYS = (
     "activate", "threshold", "retire", "create-api-key", "rotate-api-key", "revoke-api-key", "restore-backup", "seal",
-    "answer-threshold",
+    "answer-threshold", "accepted-only",
 )  # fmt: skip
 MAINTENANCE = ("key", *NO_KEYS)
+VERDICTS = ("accept", "propose")  # these change nothing of facts but their review; "reject" deletes them
 
 # The driver runs these two statements itself, since every edit needs them and a round trip is all they should cost.
 _BEGIN = "SELECT at, secret, seq, hash FROM begin_change(%s)"

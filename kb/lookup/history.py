@@ -17,6 +17,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import InvalidQuery, PastTooLarge
+from colmlm.kb.facts.reviews import Review
 from colmlm.kb.keys.keyset_then import KeysetThen, keyset_then
 from colmlm.kb.keys.keysets import STORED, Vectors
 from colmlm.kb.log import audit
@@ -53,7 +54,7 @@ FROM numbered GROUP BY n / %(chunk)s ORDER BY n / %(chunk)s
 """
 
 _VALUES = text("""
-SELECT v.fact_id, v.version, v.value FROM fact_version v
+SELECT v.fact_id, v.version, v.value, f.review FROM fact_version v JOIN fact f ON f.id = v.fact_id
 WHERE v.fact_id = ANY(:fact_ids) AND v.from_seq <= :seq AND (v.to_seq IS NULL OR v.to_seq > :seq)
 """)
 
@@ -92,6 +93,8 @@ class AsOf:
         where that keyset is of another checkpoint, or its keys are gone.
         """
         wanted = Wanted(**options)
+        if wanted.accepted_only:
+            raise InvalidQuery("the past is looked up whatever was accepted then; leave accepted_only out")
         if wanted.min_seq is not None and wanted.min_seq > self.seq:
             raise InvalidQuery(f"change {wanted.min_seq} had not been made as of change {self.seq}")
         queries = as_queries(queries_BD)
@@ -182,18 +185,18 @@ def _chunks(session: Session, then: KeysetThen, seq: int, size: int) -> Iterator
 
 
 def _with_values(session: Session, rankings: Sequence[Ranking], seq: int) -> list[Ranking]:
-    """Gives the rankings with the versions and values that their facts had at change `seq`."""
+    """Gives the rankings with the versions and values that their facts had at change `seq`, and their reviews of now."""
     fact_ids = sorted({hit.fact_id for ranking in rankings for hit in ranking.hits})
     rows = session.execute(_VALUES, {"fact_ids": fact_ids, "seq": seq})
-    then = {row.fact_id: (row.version, row.value) for row in rows}
+    then = {row.fact_id: (row.version, row.value, row.review) for row in rows}
     return [
         replace(ranking, hits=tuple(_valued(hit, *then[hit.fact_id]) for hit in ranking.hits))
         for ranking in rankings
     ]
 
 
-def _valued(hit: Hit, version: int, value: str) -> Hit:
-    return replace(hit, version=version, value=value)
+def _valued(hit: Hit, version: int, value: str, review: Review) -> Hit:
+    return replace(hit, version=version, value=value, review=review)
 
 
 def _needed(candidates: list[Candidate], query_D: Vectors, k: int) -> list[Candidate]:

@@ -34,9 +34,16 @@ class Lookups:
         """
         return self.searcher.find(queries_BD, checkpoint_id=checkpoint_id, **options)
 
-    def nearest(self, queries_BD: npt.NDArray[Any], *, checkpoint_id: str, k: int) -> list[Ranking]:
-        """Finds the k live facts nearest to each query [B, d], and the nearest tombstone, which then hides none."""
-        return self.searcher.nearest(queries_BD, checkpoint_id=checkpoint_id, k=k)
+    def nearest(
+        self, queries_BD: npt.NDArray[Any], *, checkpoint_id: str, k: int, accepted_only: bool | None = False
+    ) -> list[Ranking]:
+        """Finds the k live facts nearest to each query [B, d], and the nearest tombstone, which then hides none.
+
+        With `accepted_only` None it finds proposed facts also where only accepted ones are looked up.
+        """
+        return self.searcher.nearest(
+            queries_BD, checkpoint_id=checkpoint_id, k=k, accepted_only=accepted_only
+        )
 
     def catch_up(self) -> int:
         """Applies every committed change to this process's index and gives the seq reached."""

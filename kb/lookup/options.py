@@ -18,7 +18,8 @@ class LookupOptions(TypedDict, total=False):
     """What a lookup is asked for: the `k` best facts (1), at or above the `threshold` (None: the keyset's own).
 
     `min_seq` is the seq of an edit that the answer must include. `ranking` is what facts are found by: "key" (the
-    default), or as `kb.answers.ranked` says "words" or "reader", with one of the `texts` for each query.
+    default), or as `kb.answers.ranked` says "words" or "reader", with one of the `texts` for each query. With
+    `accepted_only` no proposed fact is found, as where the active keyset or the fact's corpus says so.
     """
 
     k: int
@@ -26,6 +27,7 @@ class LookupOptions(TypedDict, total=False):
     min_seq: int | None
     ranking: str
     texts: Sequence[str]
+    accepted_only: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,7 @@ class Wanted:
     min_seq: int | None = None
     ranking: str = KEY
     texts: Sequence[str] = ()
+    accepted_only: bool | None = False
 
     def __post_init__(self) -> None:
         if self.ranking != KEY:

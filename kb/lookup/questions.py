@@ -42,7 +42,9 @@ class Questions:
         """Gives the query that one question was asked as, and its lookup. Raises what `ask` does."""
         return _one(*self._asked([question], self._finding(options)))
 
-    def nearest(self, question: str, k: int) -> tuple[AskedQuery, Ranking]:
+    def nearest(
+        self, question: str, k: int, *, accepted_only: bool = False
+    ) -> tuple[AskedQuery, Ranking]:
         """Gives the query of a question, the k live facts nearest to it, and the nearest tombstone.
 
         Raises what `ask` does.
@@ -51,7 +53,7 @@ class Questions:
             *self._asked(
                 [question],
                 lambda queries_BD, checkpoint_id: self.kb.lookups.nearest(
-                    queries_BD, checkpoint_id=checkpoint_id, k=k
+                    queries_BD, checkpoint_id=checkpoint_id, k=k, accepted_only=accepted_only
                 ),
             )
         )

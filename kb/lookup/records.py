@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from colmlm.kb.facts.reviews import Review
+
 
 @dataclass(frozen=True, slots=True)
 class Hit:
     """A live fact that a lookup found, with its exact inner product with the query.
 
     Found by more than its key, its `score` is as `kb.answers.ranked` says, and `key_id` None where the reader found it.
+    A `review` of "proposed" says that nobody has accepted the fact yet.
     """
 
     fact_id: int
@@ -17,6 +20,7 @@ class Hit:
     value: str
     score: float
     key_id: int | None
+    review: Review = "accepted"
 
 
 @dataclass(frozen=True, slots=True)

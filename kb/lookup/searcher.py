@@ -3,7 +3,8 @@
 The SELECT gives, from one snapshot of the database: the head of the change log, the active keyset, and those
 candidate keys whose facts are live, with value and exact key. So deleted facts drop out however far the index lags,
 and where the index or its keyset turns out to be out of date, the search is repeated after catching up.
-Keys of tombstones come without a value: a query nearest to one of these is no match.
+Keys of tombstones come without a value: a query nearest to one of these is no match. Facts that are only proposed come
+with their review, or not at all where only accepted ones are to be found.
 In the steady state a lookup costs one search and one round trip.
 """
 
@@ -23,6 +24,8 @@ from sqlalchemy import Engine, Row
 from sqlalchemy.orm import Session, sessionmaker
 
 from colmlm.kb.errors import IndexBehind, InvalidQuery, KeysetMismatch, NoSuchChange
+from colmlm.kb.facts.reviewed import hidden
+from colmlm.kb.facts.reviews import Review
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keysets import STORED, Vectors, active_keyset_id
 from colmlm.kb.log import audit
@@ -36,18 +39,21 @@ from colmlm.kb.store.causes import refusal_of
 # "active" is the keyset that answers: the active one, or one that is asked for by its id.
 _DECIDE = """
 SELECT coalesce((SELECT max(seq) FROM change), 0) AS head, active.id AS keyset_id, active.checkpoint_id,
-       active.threshold, found.key_id, found.fact_id, found.version, found.value, found.key
+       active.threshold, found.key_id, found.fact_id, found.version, found.value, found.key,
+       found.review
 FROM (SELECT) AS always
 LEFT JOIN keyset active ON active.state = 'active'
 LEFT JOIN LATERAL (
-    SELECT k.id AS key_id, k.fact_id, v.version, v.value, k.key
+    SELECT k.id AS key_id, k.fact_id, v.version, v.value, k.key, f.review
     FROM fact_key k
+    JOIN fact f ON f.id = k.fact_id
     LEFT JOIN fact_version v ON v.fact_id = k.fact_id AND v.to_seq IS NULL
     LEFT JOIN tombstone t ON t.fact_id = k.fact_id
     WHERE k.keyset_id = %(keyset_id)s::bigint AND k.id = ANY(%(key_ids)s::bigint[])
       AND active.id = %(keyset_id)s::bigint AND (v.fact_id IS NOT NULL OR t.fact_id IS NOT NULL)
+      AND (v.fact_id IS NULL OR NOT HIDDEN)
 ) AS found ON true
-"""
+""".replace("HIDDEN", hidden("%(accepted_only)s::boolean", "active.accepted_only"))
 _DECIDE_ONE = _DECIDE.replace(
     "active.state = 'active'", "active.id = %(keyset_id)s::bigint AND active.state IN ('ready', 'active')"
 )
@@ -73,6 +79,7 @@ class Candidate:
     version: int | None
     value: str
     key: bytes
+    review: Review = "accepted"
 
 
 @dataclass(slots=True)
@@ -111,19 +118,23 @@ class Searcher:
             wanted = Wanted(**options)
             if wanted.min_seq is not None:
                 self.await_change(wanted.min_seq)
-            rankings, decision, seq = self._ranked(as_queries(queries_BD), checkpoint_id, wanted.k)
+            rankings, decision, seq = self._ranked(as_queries(queries_BD), checkpoint_id, wanted)
             least = decision.threshold if wanted.threshold is None else wanted.threshold
             found = [decide(ranking, wanted.k, least, seq) for ranking in rankings]
         self.observer.looked_up(found)
         return found
 
-    def nearest(self, queries_BD: npt.NDArray[Any], *, checkpoint_id: str, k: int) -> list[Ranking]:
+    def nearest(
+        self, queries_BD: npt.NDArray[Any], *, checkpoint_id: str, k: int, accepted_only: bool | None = False
+    ) -> list[Ranking]:
         """Ranks the k live facts nearest to each query and the nearest tombstone, and lets none of them decide.
 
+        With `accepted_only` None proposed facts are among them also where only accepted ones are looked up.
         It raises what `find` does.
         """
         with self.observer.timed("lookup"):
-            rankings, _, _ = self._ranked(as_queries(queries_BD), checkpoint_id, Wanted(k).k)
+            wanted = Wanted(k, accepted_only=accepted_only)
+            rankings, _, _ = self._ranked(as_queries(queries_BD), checkpoint_id, wanted)
         return rankings
 
     def among(
@@ -134,6 +145,7 @@ class Searcher:
         checkpoint_id: str,
         threshold: float | None,
         seq: int,
+        accepted_only: bool | None = False,
     ) -> list[Lookup]:
         """Finds the best live fact of each query among some keys, given by id with what their scores get in addition.
 
@@ -141,7 +153,7 @@ class Searcher:
         `KeysetMismatch`, also where another keyset was activated since.
         """
         replica = self._replica or self.current()
-        decision = self._decide(replica.keyset_id, sorted(set().union(*added)))
+        decision = self._decide(replica.keyset_id, sorted(set().union(*added)), accepted_only)
         if decision.checkpoint_id != checkpoint_id:
             raise KeysetMismatch(checkpoint_id, str(decision.checkpoint_id))
         least = decision.threshold if threshold is None else threshold
@@ -152,14 +164,16 @@ class Searcher:
         self.observer.looked_up(found)
         return found
 
-    def _ranked(self, queries: Vectors, checkpoint_id: str, k: int) -> tuple[list[Ranking], _Decision, int]:
+    def _ranked(
+        self, queries: Vectors, checkpoint_id: str, wanted: Wanted
+    ) -> tuple[list[Ranking], _Decision, int]:
         """Ranks the nearest facts of each query, and gives the decision behind that and the change of the index."""
         replica = self._replica or self.current()
         required: int | None = None
         while True:
             seq = replica.applied_seq  # read before the search, which may see later changes but never fewer
             found, decision = self._search(
-                replica, queries if checkpoint_id == replica.checkpoint_id else None, k
+                replica, queries if checkpoint_id == replica.checkpoint_id else None, wanted
             )
             # The head of the first SELECT is enough: later changes were made during the lookup, and the SELECT hides
             # what they deleted.
@@ -173,25 +187,26 @@ class Searcher:
         return found, decision, seq
 
     def _search(
-        self, replica: Replica, queries_BD: Vectors | None, k: int
+        self, replica: Replica, queries_BD: Vectors | None, wanted: Wanted
     ) -> tuple[list[Ranking], _Decision]:
         """Ranks the nearest facts of each query (k live facts, or all there are), and gives the last decision.
 
-        The index is asked for more than k, since some keys share a fact and some facts are deleted; where
-        that was not enough it is asked for twice as many.
+        The index is asked for more than k, since some keys share a fact, some facts are deleted, and proposed ones may
+        be left out; where that was not enough it is asked for twice as many.
         """
         if queries_BD is None:  # of another checkpoint: only whether this keyset is still active is read
-            return [], self._decide(replica.keyset_id, [])
+            return [], self._decide(replica.keyset_id, [], wanted.accepted_only)
         if queries_BD.shape[1] != replica.dim:
             raise InvalidQuery(f"it has {queries_BD.shape[1]} numbers, the keys have {replica.dim}")
-        answers = [Ranking() for _ in queries_BD]
+        k, answers = wanted.k, [Ranking() for _ in queries_BD]
         short, fetch = np.arange(len(queries_BD)), replica.index.over_fetch(k)
         while True:
             with self.observer.timed("search"):
                 _, candidates = replica.index.search(queries_BD[short], fetch)
-            decision = self._decide(replica.keyset_id, np.unique(candidates[candidates >= 0]).tolist())
-            for b, key_ids in zip(short, candidates, strict=True):
-                rows = [decision.keys[i] for i in key_ids.tolist() if i in decision.keys]
+            key_ids = np.unique(candidates[candidates >= 0]).tolist()
+            decision = self._decide(replica.keyset_id, key_ids, wanted.accepted_only)
+            for b, found in zip(short, candidates, strict=True):
+                rows = [decision.keys[i] for i in found.tolist() if i in decision.keys]
                 answers[b] = rank(queries_BD[b], rows, k)
             exhausted = (candidates < 0).any(axis=1) | (fetch >= len(replica.index))
             lacking = np.array([len(answers[b].hits) < k for b in short], dtype=bool)
@@ -199,8 +214,8 @@ class Searcher:
             if decision.keyset_id != replica.keyset_id or len(short) == 0:
                 return answers, decision
 
-    def _decide(self, keyset_id: int, key_ids: list[int]) -> _Decision:
-        parameters = {"keyset_id": keyset_id, "key_ids": key_ids}
+    def _decide(self, keyset_id: int, key_ids: list[int], accepted_only: bool | None) -> _Decision:
+        parameters = {"keyset_id": keyset_id, "key_ids": key_ids, "accepted_only": accepted_only}
         with self.observer.timed("select"):
             try:
                 rows = self._fetch(parameters)
@@ -355,7 +370,7 @@ def rank(
         if row.version is None:
             tombstone = tombstone or (row.fact_id, scores[i])
         elif row.fact_id not in hits:
-            hits[row.fact_id] = Hit(row.fact_id, row.version, row.value, scores[i], row.key_id)
+            hits[row.fact_id] = Hit(row.fact_id, row.version, row.value, scores[i], row.key_id, row.review)
             if len(hits) == k:
                 break
     return Ranking(tuple(hits.values()), tombstone)

@@ -21,8 +21,8 @@ _COPY_DOCUMENTS = (
     b" FROM STDIN"
 )
 _COPY_FACTS = (
-    b"COPY fact (id, document_id, ordinal, span_start, span_end, question, answer, created_seq, deleted_seq)"
-    b" FROM STDIN"
+    b"COPY fact (id, document_id, ordinal, span_start, span_end, question, answer, created_seq, deleted_seq,"
+    b" review, review_seq, doubt) FROM STDIN"
 )
 _COPY_VERSIONS = b"COPY fact_version (fact_id, version, value, from_seq, to_seq) FROM STDIN"
 
@@ -62,14 +62,24 @@ def copy_blocks(session: Session, statement: bytes, blocks: Iterable[bytes | str
 
 
 def copy_documents(
-    session: Session, corpus: str, rows: Iterable[IncomingDocument], first_fact_id: int, seq: int
+    session: Session,
+    corpus: str,
+    rows: Iterable[IncomingDocument],
+    first_fact_id: int,
+    seq: int,
+    *,
+    proposed: bool,
 ) -> None:
-    """Inserts documents under their ids, and their new facts, in order, under ids from `first_fact_id` on."""
+    """Inserts documents under their ids, and their new facts, in order, under ids from `first_fact_id` on.
+
+    The facts are accepted, or where a machine marked them `proposed`.
+    """
     rows = list(rows)
+    review = f"proposed\t{seq}" if proposed else "accepted\t\\N"
     copy_blocks(session, _COPY_DOCUMENTS, _joined(_document_line(corpus, row) for row in rows))
     # A connection carries one COPY at a time, so the versions, a short line each, are collected for the next.
     versions: list[str] = []
-    copy_blocks(session, _COPY_FACTS, _joined(_fact_lines(rows, first_fact_id, seq, versions)))
+    copy_blocks(session, _COPY_FACTS, _joined(_fact_lines(rows, first_fact_id, seq, versions, review)))
     copy_blocks(session, _COPY_VERSIONS, _joined(versions))
 
 
@@ -93,7 +103,7 @@ def _document_line(corpus: str, row: IncomingDocument) -> str:
 
 
 def _fact_lines(
-    rows: Iterable[IncomingDocument], fact_id: int, seq: int, versions: list[str]
+    rows: Iterable[IncomingDocument], fact_id: int, seq: int, versions: list[str], review: str
 ) -> Iterator[str]:
     """Yields the lines of the facts of each document, and appends those of their versions to `versions`."""
     for row in rows:
@@ -104,8 +114,10 @@ def _fact_lines(
             deleted = seq if span.deleted else r"\N"
             question = r"\N" if span.question is None else _escaped(span.question)
             answer = r"\N" if span.answer is None else _escaped(span.answer)
+            doubt = r"\N" if span.doubt is None else _escaped(span.doubt)
             facts.append(
-                f"{fact_id}\t{document_id}\t{ordinal}\t{span.start}\t{span.end}\t{question}\t{answer}\t{seq}\t{deleted}\n"
+                f"{fact_id}\t{document_id}\t{ordinal}\t{span.start}\t{span.end}\t{question}\t{answer}\t{seq}\t{deleted}"
+                f"\t{review}\t{doubt}\n"
             )
             if span.current is None:
                 versions.append(f"{fact_id}\t1\t{_escaped(span.value)}\t{seq}\t{deleted}\n")

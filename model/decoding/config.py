@@ -25,7 +25,8 @@ class DecodeConfig:
     the output. One that abstains goes as far as its last hit, however it ends, and says nothing where it has none.
 
     `ranking` says what finds the facts: "key" is the query's vector alone (the paper's), "words" also looks at the
-    words of the text, "reader" has what both find read. The latter two send a text with each query.
+    words of the text, "reader" has what both find read. The latter two send a text with each query. With
+    `accepted_only` they find no fact that nobody has accepted.
     """
 
     mode: str = "auto"
@@ -42,6 +43,7 @@ class DecodeConfig:
     until_hit: bool = False
     on_miss: str = "continue"
     ranking: str = "key"
+    accepted_only: bool = False
 
     @property
     def abstains(self) -> bool:

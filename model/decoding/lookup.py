@@ -35,7 +35,7 @@ class LookupAsked(TypedDict, total=False):
     """What a decoder may ask of a lookup: the `k` best facts (1) from a `threshold` on (None: the base's own).
 
     `min_seq` is a change that the answer must include. With a `ranking` by more than the key there are `texts`, one for
-    each query.
+    each query. With `accepted_only` no fact is found that nobody has accepted.
     """
 
     k: int
@@ -43,6 +43,7 @@ class LookupAsked(TypedDict, total=False):
     min_seq: int | None
     ranking: str
     texts: Sequence[str]
+    accepted_only: bool
 
 
 class LookupPort(Protocol):

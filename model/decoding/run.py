@@ -228,6 +228,8 @@ class DecodingRun:
         if self.config.ranking != "key":
             texts = [row.words or asked_text(row.prompt, row.output(self.tokenizer)) for row in rows]
             asked |= {"ranking": self.config.ranking, "texts": texts}
+        if self.config.accepted_only:
+            asked["accepted_only"] = True
         return asked
 
     def _miss(self, row: Row, record: SpliceRecord) -> Tensor:

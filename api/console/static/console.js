@@ -6,6 +6,8 @@
 //   data-poll="2000"       a part that is fetched anew every so many milliseconds, while the new one says so too
 //   data-says="#output"    a slider that shows its value there; data-fill="#field" a button that fills a field in
 //   data-selects="#form"   a text; what is selected in it fills the form's fields text, start and end (code points)
+//                          (from data-offset="12" on, where the text is cut); data-edge and data-way move an end of it
+//   data-item              a card that j and k go to; there a accepts, r rejects, f fixes, x chooses, Escape goes back
 //   data-key="/"           the key that leads to a field; data-copy="#text" a button that copies what stands there
 //   data-announce          read out by screen readers after a swap; data-focus is focused
 
@@ -38,7 +40,7 @@ async function swap(selector, url, { options, push = true, focus } = {}) {
     page = location.pathname + location.search;
     ($(`${selector} [data-focus]`) || (focus && $(focus)))?.focus({ preventScroll: false });
   } catch {
-    if (!options) location.assign(url); // the browser's own way also shows what went wrong
+    location.assign(options ? location.href : url); // the browser's own way also shows what went wrong
   } finally {
     old?.removeAttribute("aria-busy");
   }
@@ -121,7 +123,56 @@ document.addEventListener("submit", (event) => {
   } else if (form.dataset.swap && form.method === "get") {
     event.preventDefault();
     swap(form.dataset.swap, asked(form, event.submitter));
+  } else if (form.dataset.swap) {
+    event.preventDefault();
+    settle(form, event.submitter);
   }
+});
+
+// Sends a form of the inbox and goes on to the card that takes the place of the one that was settled.
+const cards = () => [...document.querySelectorAll("[data-item]")];
+async function settle(form, submitter) {
+  const at = cards().indexOf(submitter?.closest("[data-item]"));
+  const body = new URLSearchParams(new FormData(form, submitter));
+  await swap(form.dataset.swap, form.action, { options: { method: "POST", body }, push: false });
+  (cards()[Math.min(Math.max(at, 0), cards().length - 1)] || $(form.dataset.swap))?.focus();
+}
+
+document.addEventListener("keydown", (event) => {
+  const { target, key } = event, card = document.activeElement?.closest("[data-item]");
+  if (event.ctrlKey || event.metaKey || event.altKey || $("[aria-busy=true]")) return;
+  if (key === "Escape" && card) return card.focus();
+  if (!cards().length || target.closest?.("input:not([type=checkbox]), textarea, select")) return;
+  const chosen = $("[name=fact]:checked"), here = card || cards()[0], fix = $("details", here);
+  const go = (step) => cards()[card ? cards().indexOf(card) + step : 0]?.focus();
+  const does = {
+    j: () => go(1),
+    k: () => go(-1),
+    a: () => (chosen ? $("#accept-chosen") : $("[name=accept]", here))?.click(),
+    r: () => (chosen ? $("#reject-chosen") : $("[name=reject]", here))?.click(),
+    x: () => $("[name=fact]", here)?.click(),
+    f: () => { if (fix) { fix.open = true; ($("[data-edge]", fix) || $("textarea", fix)).focus(); } },
+  }[key];
+  if (does) { event.preventDefault(); does(); }
+});
+
+// Moves an end of the words that a form names to the next word of the text that fills it.
+document.addEventListener("click", ({ target }) => {
+  if (!target.dataset?.edge) return;
+  const { form, dataset: { edge, way } } = target, text = $(`[data-selects="#${form.id}"]`), said = text.textContent;
+  const offset = Number(text.dataset.offset || 0), points = [...said], fields = form.elements;
+  const now = { start: Number(fields.start.value) - offset, end: Number(fields.end.value) - offset };
+  const stops = [...said.matchAll(/[\p{L}\p{N}]+/gu)].map(
+    (word) => [...said.slice(0, word.index + (edge === "end" ? word[0].length : 0))].length);
+  const next = way < 0 ? stops.filter((at) => at < now[edge]).pop() : stops.find((at) => at > now[edge]);
+  if (next === undefined) return;
+  now[edge] = next;
+  if (now.start >= now.end) return;
+  const mark = document.createElement("mark"), cut = (from, to) => points.slice(from, to).join("");
+  mark.textContent = fields.text.value = $("#said").textContent = cut(now.start, now.end);
+  text.replaceChildren(cut(0, now.start), mark, cut(now.end));
+  fields.start.value = offset + now.start;
+  fields.end.value = offset + now.end;
 });
 
 let waiting;
@@ -159,8 +210,9 @@ document.addEventListener("selectionchange", () => {
   const before = document.createRange();
   before.setStart(text, 0);
   before.setEnd(range.startContainer, range.startOffset);
-  const start = [...words(before)].length + [...said].length - [...said.trimStart()].length;
-  const { elements } = $(text.dataset.selects);
+  const start = Number(text.dataset.offset || 0) + [...words(before)].length + [...said].length - [...said.trimStart()].length;
+  const { elements } = $(text.dataset.selects), fix = $(text.dataset.selects).closest("details");
+  if (fix) fix.open = true;
   elements.text.value = said.trim();
   elements.start.value = start;
   elements.end.value = start + [...said.trim()].length;
@@ -173,6 +225,7 @@ addEventListener("popstate", () => {
 
 // Parts that change by themselves. Where the server is away for a moment it is asked again.
 function ready(root) {
+  for (const button of root.querySelectorAll("[data-edge]")) button.hidden = false;
   for (const part of [root, ...root.querySelectorAll("[data-poll]")]) {
     if (!part.dataset?.poll) continue;
     setTimeout(async () => {
@@ -186,6 +239,11 @@ function ready(root) {
     }, Number(part.dataset.poll));
   }
 }
+
+// Words that are typed are sought in the text, whatever its offsets were.
+document.addEventListener("input", ({ target }) => {
+  if (target.name === "text" && target.closest("[data-item]")) target.form.elements.start.value = target.form.elements.end.value = "";
+});
 
 ready(document.body);
 for (const button of document.querySelectorAll("[data-copy]")) button.hidden = !navigator.clipboard;

@@ -10,13 +10,13 @@ from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.facts.facts import Facts
 from colmlm.kb.facts.records import (
     Addition,
-    Admitting,
     Correction,
     Edit,
     FactPage,
     FactSearch,
     MarkedAddition,
     Marking,
+    Moving,
 )
 from colmlm.kb.lookup.options import NEAREST
 
@@ -43,7 +43,10 @@ class LocalFacts(Facts):
             encoder = self.runtime.encoder
             queries_BD = encoder.encode_questions([near])
             (ranking,) = kb.lookups.nearest(
-                queries_BD, checkpoint_id=encoder.checkpoint.checkpoint_id, k=NEAREST
+                queries_BD,
+                checkpoint_id=encoder.checkpoint.checkpoint_id,
+                k=NEAREST,
+                accepted_only=None,
             )
             nearest = [hit.fact_id for hit in ranking.hits]
         return self.runtime.kb.facts.search(nearest=nearest, past=past, **sought)
@@ -63,18 +66,20 @@ class LocalFacts(Facts):
         value: str | None = None,
         *,
         question: str | None = None,
+        version: int | None = None,
         keyed: bool = True,
         actor: str,
         reason: str,
     ) -> Edit:
-        return self.edit_many([Correction(fact_id, value, question)], keyed=keyed, actor=actor, reason=reason)
+        one = Correction(fact_id, value, question, version)
+        return self.edit_many([one], keyed=keyed, actor=actor, reason=reason)
 
     def edit_many(
         self, corrections: Sequence[Correction], *, keyed: bool = True, actor: str, reason: str
     ) -> Edit:
         return self._keyed(self.runtime.kb.facts.edit_many(corrections, actor=actor, reason=reason), keyed)
 
-    def move(self, fact_id: int, span: Marking, *, keyed: bool = True, **how: Unpack[Admitting]) -> Edit:
+    def move(self, fact_id: int, span: Marking, *, keyed: bool = True, **how: Unpack[Moving]) -> Edit:
         return self._keyed(self.runtime.kb.facts.move(fact_id, span, **how), keyed)
 
     def undo(self, seq: int, *, keyed: bool = True, actor: str, reason: str) -> Edit:

@@ -55,10 +55,13 @@ class LocalLookups(Lookups):
         mode: AnswerMode = "read",
         threshold: float | None = None,
         nearest: int = NEAREST,
+        accepted_only: bool = False,
     ) -> Answer:
         self.runtime.open()  # fails before a model is loaded for seconds
         answers = StoredAnswers(self.runtime.kb, self.runtime.answers)
-        return answers.answer(question, mode, threshold=threshold, nearest=nearest)
+        return answers.answer(
+            question, mode, threshold=threshold, nearest=nearest, accepted_only=accepted_only
+        )
 
     def answer_threshold(self) -> AnswerThreshold:
         from colmlm.cli.composition.calibrating import calibrations

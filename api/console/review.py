@@ -1,0 +1,157 @@
+"""Review: the inbox of proposed facts, judged one by one or many at once, and mended where they are nearly right."""
+
+from __future__ import annotations
+
+import re
+from typing import cast
+
+from litestar import get, post
+from litestar.response import Redirect
+
+from colmlm.api.console.facts import corpus_options, done
+from colmlm.api.console.forms import Form, Sent, form_page
+from colmlm.api.console.views import Page, PageRequest, query
+from colmlm.api.door.rights import Right, needs
+from colmlm.api.ports import FromPorts, Ports
+from colmlm.api.routes.edits import key_at_once
+from colmlm.api.schema.schemas import PathId
+from colmlm.api.schema.shown import shown_to
+from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT
+from colmlm.kb.errors import KBError
+from colmlm.kb.facts.records import Edit, FactRecord, Marking
+from colmlm.kb.facts.reviews import OUTCOMES, Verdict, VerdictKind
+from colmlm.kb.review.records import KINDS, Kind
+
+ON_A_PAGE = 50
+REASON = "reviewed"
+_SEEN = re.compile(r"([1-9][0-9]{0,17}):([1-9][0-9]{0,8})", re.ASCII)  # a fact and its version
+FILTERS = ("corpus", "document", "kind")
+DOUBTS = {
+    "unverified": "the reader did not come back to it by its question, which was dropped",
+    "forward": "its question told what only a later sentence says, and was dropped",
+    "reveals": "its question gave the answer away, and was dropped",
+}
+
+
+@get("/review", opt=needs(Right.read), sync_to_thread=True)
+def inbox(ports: FromPorts, request: PageRequest) -> Page:
+    """Show the facts to review, those first where most is at stake."""
+    return _show(ports, request, Form.asked(request))
+
+
+@post("/review", opt=needs(Right.edit), sync_to_thread=True)
+def settle(ports: FromPorts, request: PageRequest, data: Sent) -> Page:
+    """Accept or reject one fact, or all that were chosen, as far as nobody has settled them meanwhile."""
+    form = Form(data)
+    try:
+        verdicts, reason = _verdicts(form), form.text("reason", limit=1000)
+        if not verdicts:
+            form.mistakes["fact"] = "Choose at least one fact."
+        form.check()
+        settled = ports.kb.review.settle(verdicts, actor=request.user.name, reason=reason)
+    except KBError as error:
+        return _show(ports, request, form.refuse(error))
+    left = [one.fact_id for one in settled.before]
+    return _back(form, change=settled.seqs[-1] if settled.seqs else None, left=left)
+
+
+@post("/review/{fact_id:int}", opt=needs(Right.edit), sync_to_thread=True)
+def fix(ports: FromPorts, request: PageRequest, fact_id: PathId, data: Sent) -> Page:
+    """Move the span of a fact, give it another question, or both, which accepts it."""
+    form = Form(data)
+    try:
+        version, question = form.integer("version"), form.optional("question", limit=2000)
+        span: Marking = {
+            "start": form.integer("start", low=0),
+            "end": form.integer("end"),
+            "text": form.optional("text"),
+        }
+        reason = form.text("reason", limit=1000)
+        form.check()
+        edit = _mend(ports, request, ports.kb.facts.show(fact_id), version, span, question, reason)
+    except KBError as error:
+        return _show(ports, request, form.refuse(error))
+    if not edit.keyed:
+        key_at_once(ports)
+    return _back(form, change=edit.seq)
+
+
+HANDLERS = (inbox, settle, fix)
+
+
+def _verdicts(form: Form) -> list[Verdict]:
+    """Reads the verdict of the button that was pressed: on its own fact, or on the facts that were chosen."""
+    kind = next((one for one in OUTCOMES if form.raw(one)), "accept")
+    sent = form.all("fact") if form.raw(kind) == "chosen" else form.all(kind)
+    read = []
+    for said in sent[:MAX_FACTS_PER_EDIT]:
+        if (seen := _SEEN.fullmatch(said)) is None:
+            form.mistakes["fact"] = "Choose facts of the page."
+            return []
+        read.append(Verdict(int(seen[1]), cast(VerdictKind, kind), int(seen[2])))
+    return read
+
+
+def _mend(
+    ports: Ports,
+    request: PageRequest,
+    fact: FactRecord,
+    version: int | None,
+    span: Marking,
+    question: str | None,
+    reason: str,
+) -> Edit:
+    """Moves the span and then edits the question, as far as they differ; without a difference it accepts the fact."""
+    facts, who, edit = ports.kb.facts, {"actor": request.user.name, "reason": reason}, None
+    if _is_elsewhere(span, fact):
+        edit = facts.move(fact.fact_id, span, version=version, actor=who["actor"], reason=reason)
+        version = None if version is None else version + 1
+    if question is not None and question != fact.question:
+        moved = edit is None or edit.keyed
+        edit = facts.edit(fact.fact_id, question=question, version=version, **who)
+        return edit if moved else Edit(edit.seq, edit.kind, edit.fact_ids, keyed=False)
+    if edit is None:
+        settled = ports.kb.review.settle([Verdict(fact.fact_id, "accept", version or fact.version)], **who)
+        return Edit(max(settled.seqs, default=0), "accept", settled.fact_ids)
+    return edit
+
+
+def _is_elsewhere(span: Marking, fact: FactRecord) -> bool:
+    """Says whether a span is another one than that of the fact; offsets count before words."""
+    offsets = (span["start"], span["end"])
+    if offsets == (None, None):
+        return span["text"] not in (None, fact.value)
+    return fact.source is None or offsets != (fact.source.start, fact.source.end)
+
+
+def _back(form: Form, change: int | None, left: list[int] | None = None) -> Redirect:
+    kept = {name: form.raw(name) for name in FILTERS}
+    if form.raw("to") == "fact" and (ids := form.ids("id")):
+        return Redirect(f"/console/facts/{ids[0]}{query(change=change)}", status_code=303)
+    return Redirect(f"/console/review{query(**kept, change=change, left=left or None)}", status_code=303)
+
+
+def _show(ports: Ports, request: PageRequest, form: Form) -> Page:
+    shown, found = shown_to(request, ports), None
+    after, document_id = form.integer("after", low=0) or 0, form.integer("document")
+    kind = cast(Kind, form.choice("kind", KINDS))
+    error = form.error
+    try:
+        found = shown.inbox(
+            corpus=form.optional("corpus"), document_id=document_id, kind=kind, after=after, limit=ON_A_PAGE
+        )
+    except KBError as refused:
+        form.refuse(error or refused)
+    left = form.ids("left")[:20]
+    return form_page(
+        request,
+        "review.html",
+        form,
+        found=found,
+        corpora=corpus_options(ports),
+        filters={name: form.raw(name) for name in FILTERS if form.raw(name)},
+        doubts=DOUBTS,
+        reason=REASON,
+        done=done(ports, form),
+        left=shown.facts(ports.kb.facts.show_many(left)) if left else [],
+    )

@@ -1,0 +1,263 @@
+"""`colmlm review`: the inbox of proposed facts, verdicts on them, and where only accepted facts answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from colmlm.cli.asking import require_reason
+from colmlm.cli.bases.anywhere import anywhere
+from colmlm.cli.bases.protocol import Base
+from colmlm.cli.contents.facts import where
+from colmlm.cli.errors import REFUSED
+from colmlm.cli.options import (
+    MAX_BIGINT,
+    Actor,
+    After,
+    AsJson,
+    DryRun,
+    FactIds,
+    Limit,
+    Reason,
+    WhyUnlessDry,
+    each_once,
+    examples,
+)
+from colmlm.cli.output import counted_facts, note, print_json, print_table, say, shorten
+
+if TYPE_CHECKING:
+    from colmlm.kb.facts.reviews import Settled, SettledBefore, Verdict, VerdictKind
+    from colmlm.kb.review.records import InboxItem
+
+app = typer.Typer(
+    help="Review facts that a machine marked: list, accept, reject, and say where only accepted ones answer.",
+    epilog=examples("colmlm review list --corpus notes"),
+)
+
+
+class Kind(StrEnum):
+    """What is listed of the inbox."""
+
+    any = "any"
+    cited = "cited"
+    doubted = "doubted"
+    unasked = "unasked"
+
+
+Verdicts = Annotated[
+    Path | None,
+    typer.Option(
+        "--from",
+        exists=True,
+        dir_okay=False,
+        help="CSV or JSON lines of fact_id and verdict (accept, reject, propose), and of version and review as judged.",
+    ),
+]
+
+
+@app.command(
+    "list", epilog=examples("colmlm review list", "colmlm review list --corpus notes --kind doubted --json")
+)
+@anywhere
+def list_proposed(
+    base: Base,
+    corpus: Annotated[str | None, typer.Option("--corpus", help="Only facts of this corpus.")] = None,
+    document: Annotated[
+        int | None, typer.Option("--document", min=1, max=MAX_BIGINT, help="Only facts of this document.")
+    ] = None,
+    kind: Annotated[
+        Kind,
+        typer.Option(
+            "--kind", help="Any; cited by outputs; doubted by the annotator's own check; or without a question."
+        ),
+    ] = Kind.any,
+    after: After = 0,
+    limit: Limit = 50,
+    as_json: AsJson = False,
+) -> None:
+    """List proposed facts, those first where most is at stake: cited ones, doubted ones, then the others."""
+    found = base.review.inbox(
+        corpus=corpus, document_id=document, kind=kind.value, after=after, limit=limit
+    )
+    if as_json:
+        print_json(found)
+        return
+    print_table(("id", "version", "value", "question", "source", "cited", "doubt", "neighbours"), map(_row, found.items))
+    done = found.progress
+    note(
+        f"{counted_facts(found.total, found.is_exact)} to review; "
+        f"{done.accepted} accepted and {done.rejected} rejected so far."
+    )
+    if found.next_after is not None:
+        note(f"More facts: --after {found.next_after}")
+
+
+def _row(item: InboxItem) -> tuple[object, ...]:
+    fact = item.fact
+    near = ", ".join(
+        f"{one.fact_id} {'says the same' if one.same else shorten(one.value, 20)}" for one in item.neighbours
+    )
+    said = (fact.fact_id, fact.version, shorten(fact.value), shorten(fact.question), where(fact))
+    return (*said, item.uses or "", item.doubt or "", near)
+
+
+@app.command(
+    epilog=examples(
+        'colmlm review accept 12 15 --reason "read in the report"',
+        'colmlm review settle --from verdicts.csv --reason "read by ann"',
+    )
+)
+@anywhere
+def accept(
+    base: Base, fact_ids: FactIds, reason: Reason, actor: Actor = None, as_json: AsJson = False
+) -> None:
+    """Accept proposed facts, those that nobody has settled meanwhile."""
+    _settle(base, _named(base, fact_ids, "accept"), reason, actor, as_json=as_json)
+
+
+@app.command(epilog=examples('colmlm review reject 12 --reason "cut short"', "colmlm review reject 12 --dry-run"))
+@anywhere
+def reject(
+    base: Base,
+    fact_ids: FactIds,
+    reason: WhyUnlessDry = None,
+    actor: Actor = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Reject facts, which deletes them; `colmlm facts restore` brings them back as they were."""
+    require_reason(reason, unless=dry_run)
+    verdicts = _named(base, fact_ids, "reject")
+    if dry_run:
+        _preview(base, verdicts, as_json)
+        return
+    assert reason is not None
+    _settle(base, verdicts, reason, actor, as_json=as_json)
+
+
+@app.command(epilog=examples('colmlm review propose 12 --reason "the source was withdrawn"'))
+@anywhere
+def propose(
+    base: Base, fact_ids: FactIds, reason: Reason, actor: Actor = None, as_json: AsJson = False
+) -> None:
+    """Propose accepted facts again, so that they are reviewed once more."""
+    _settle(base, _named(base, fact_ids, "propose"), reason, actor, as_json=as_json)
+
+
+@app.command(
+    epilog=examples(
+        'colmlm review settle --from verdicts.csv --reason "read by ann"',
+        "colmlm review settle --from verdicts.jsonl --dry-run",
+    )
+)
+@anywhere
+def settle(
+    base: Base,
+    file: Verdicts,
+    reason: WhyUnlessDry = None,
+    actor: Actor = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Carry out the verdicts of a file, those of one kind in one change."""
+    from colmlm.api.nouns.judging import read
+
+    require_reason(reason, unless=dry_run)
+    if file is None:
+        raise typer.BadParameter("name the file.", param_hint="--from")
+    found = read(file.read_text(encoding="utf-8-sig"), base.facts.show_many)
+    if found.refused:
+        if as_json:
+            print_json({"dry_run": dry_run, "refused": found.refused, "seqs": (), "fact_ids": (), "before": ()})
+        for row in found.refused:
+            note(f"{file.name}, line {row.line}: {row.cause}")
+        note("Nothing was done. Put these rows right, or leave them out.")
+        raise typer.Exit(REFUSED)
+    if dry_run:
+        _preview(base, found.verdicts, as_json)
+        return
+    assert reason is not None
+    _settle(base, found.verdicts, reason, actor, as_json=as_json)
+
+
+def _named(base: Base, fact_ids: list[int], verdict: VerdictKind) -> list[Verdict]:
+    from colmlm.api.nouns.judging import judged
+
+    return judged(each_once(fact_ids), verdict, base.facts.show_many)
+
+
+def _preview(base: Base, verdicts: Sequence[Verdict], as_json: bool) -> None:
+    facts = base.facts.show_many([one.fact_id for one in verdicts])
+    if as_json:
+        print_json({"dry_run": True, "verdicts": verdicts, "facts": facts})
+        return
+    rows = (
+        (one.verdict, fact.fact_id, fact.review, shorten(fact.value), shorten(fact.question), where(fact))
+        for one, fact in zip(verdicts, facts, strict=True)
+    )
+    print_table(("verdict", "id", "review", "value", "question", "source"), rows)
+
+
+def _settle(
+    base: Base, verdicts: Sequence[Verdict], reason: str, actor: str | None, *, as_json: bool
+) -> None:
+    """Carries out verdicts. Exits with 3 where some were not, since others had settled or edited their facts."""
+    done = base.review.settle(verdicts, actor=base.actor(actor), reason=reason)
+    print_json({"dry_run": False, "refused": (), **_as_dict(done)}) if as_json else _show(done)
+    if done.before:
+        raise typer.Exit(REFUSED)
+
+
+def _as_dict(done: Settled) -> dict[str, object]:
+    return {"seqs": done.seqs, "fact_ids": done.fact_ids, "before": done.before}
+
+
+def _show(done: Settled) -> None:
+    if done.fact_ids:
+        changes = ", ".join(map(str, done.seqs))
+        say(f"Change {changes}: settled fact {', '.join(map(str, done.fact_ids))}")
+    for one in done.before:
+        note(f"Fact {one.fact_id} was left as it is: {_now(one)}.")
+
+
+def _now(one: SettledBefore) -> str:
+    state = one.review if one.live or one.review == "rejected" else "deleted"
+    return f"{state}, in version {one.version}, by {one.actor or 'somebody'} with change {one.seq}"
+
+
+@app.command(
+    epilog=examples(
+        'colmlm review limit --corpus notes --accepted-only --reason "only what we have read"',
+        'colmlm review limit --keyset 2 --also-proposed --reason "still under review"',
+    )
+)
+@anywhere
+def limit(
+    base: Base,
+    accepted_only: Annotated[
+        bool,
+        typer.Option("--accepted-only/--also-proposed", help="Whether proposed facts answer no more, or again."),
+    ],
+    reason: Reason,
+    corpus: Annotated[str | None, typer.Option("--corpus", help="Facts of this corpus.")] = None,
+    keyset: Annotated[
+        int | None, typer.Option("--keyset", min=1, max=MAX_BIGINT, help="All facts, in this keyset.")
+    ] = None,
+    actor: Actor = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let only accepted facts answer, of a corpus or in a keyset, or proposed ones too."""
+    if (corpus is None) == (keyset is None):
+        raise typer.BadParameter("name either --corpus or --keyset.")
+    done = base.review.limit(
+        accepted_only=accepted_only, corpus=corpus, keyset_id=keyset, actor=base.actor(actor), reason=reason
+    )
+    if as_json:
+        print_json({"seq": done.seq, "kind": done.kind, "accepted_only": accepted_only})
+    else:
+        which = f"corpus {corpus}" if corpus is not None else f"keyset {keyset}"
+        say(f"Change {done.seq}: {'only accepted' if accepted_only else 'accepted and proposed'} facts answer in {which}")

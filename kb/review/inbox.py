@@ -1,0 +1,130 @@
+"""The inbox: proposed facts, those first where most is at stake. Session first.
+
+What is cited is read from the newest lookups of outputs, so that a page costs the same however many there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from sqlalchemy import ColumnElement, func, literal, select, tuple_
+from sqlalchemy.orm import Session
+
+from colmlm.kb.facts import reading
+from colmlm.kb.facts.reading import IS_PROPOSED
+from colmlm.kb.facts.records import COUNTED
+from colmlm.kb.review.neighbours import neighbours
+from colmlm.kb.review.records import IN_INBOX, Inbox, InboxItem, Kind, Progress
+from colmlm.kb.review.surroundings import surroundings
+from colmlm.kb.tables import AttributionRow, DocumentRow, FactRow
+
+NEWEST = 20_000  # lookups of outputs that are looked at for what is cited
+_MOST = 100  # uses from which on facts are at stake alike
+_PLACE = 1 << 56  # a place in the inbox is group * _PLACE + id, so that it is one number as every `after` is
+_HAS_NO_DOUBT = FactRow.doubt.is_(None)
+
+
+def inbox(
+    session: Session,
+    *,
+    corpus: str | None = None,
+    document_id: int | None = None,
+    kind: Kind = "any",
+    after: int = 0,
+    limit: int = IN_INBOX,
+) -> Inbox:
+    """Gives a part of the inbox. Raises `CorpusNotFound`."""
+    if corpus is not None:
+        reading.require_corpus(session, corpus)
+    of = list(_of(corpus, document_id))
+    which = [IS_PROPOSED, *of, *_of_kind(kind)]
+    uses = _cited(session, which)
+    places = _places(session, which, uses, kind, after, limit + 1)
+    more, places = len(places) > limit, places[:limit]
+    number = len(uses) if kind == "cited" else _count(session, which)
+    return Inbox(
+        items=tuple(_items(session, [place % _PLACE for place in places], uses)),
+        total=min(number, COUNTED),
+        is_exact=number <= COUNTED,
+        next_after=places[-1] if more else None,
+        progress=_progress(session, of),
+    )
+
+
+def progress(session: Session, corpus: str | None, document_id: int | None) -> Progress:
+    """Counts what is proposed and what was settled, of a corpus or document or of all."""
+    return _progress(session, list(_of(corpus, document_id)))
+
+
+def _of(corpus: str | None, document_id: int | None) -> Iterator[ColumnElement[bool]]:
+    if corpus is not None:
+        yield FactRow.document_id.in_(select(DocumentRow.id).where(DocumentRow.corpus == corpus))
+    if document_id is not None:
+        yield FactRow.document_id == document_id
+
+
+def _of_kind(kind: Kind) -> Iterator[ColumnElement[bool]]:
+    if kind == "doubted":
+        yield FactRow.doubt.is_not(None)
+    if kind == "unasked":
+        yield FactRow.question.is_(None)
+
+
+def _cited(session: Session, which: list[ColumnElement[bool]]) -> dict[int, int]:
+    """Gives how many of the newest outputs cite each fact that fits; facts that none cites are left out."""
+    newest = (
+        select(AttributionRow.generation_id, AttributionRow.fact_id)
+        .order_by(AttributionRow.generation_id.desc(), AttributionRow.ordinal.desc())
+        .limit(NEWEST)
+        .subquery()
+    )
+    uses = func.count(func.distinct(newest.c.generation_id))
+    statement = select(FactRow.id, uses).join(newest, newest.c.fact_id == FactRow.id).where(*which)
+    return {fact_id: number for fact_id, number in session.execute(statement.group_by(FactRow.id))}
+
+
+def _places(
+    session: Session,
+    which: list[ColumnElement[bool]],
+    uses: Mapping[int, int],
+    kind: Kind,
+    after: int,
+    limit: int,
+) -> list[int]:
+    """Gives the places of facts past `after`: first of cited ones, then, by the index, of the others."""
+    cited = sorted((_MOST - min(number, _MOST)) * _PLACE + fact_id for fact_id, number in uses.items())
+    found = [place for place in cited if place > after][:limit]
+    if kind == "cited" or len(found) == limit:
+        return found
+    group, last = divmod(after, _PLACE)
+    others = select(_HAS_NO_DOUBT, FactRow.id).where(*which, FactRow.id != func.all(list(uses)))
+    if group >= _MOST:
+        others = others.where(tuple_(_HAS_NO_DOUBT, FactRow.id) > tuple_(literal(group > _MOST), literal(last)))
+    rows = session.execute(others.order_by(_HAS_NO_DOUBT, FactRow.id).limit(limit - len(found)))
+    return found + [(_MOST + undoubted) * _PLACE + fact_id for undoubted, fact_id in rows]
+
+
+def _items(session: Session, fact_ids: list[int], uses: Mapping[int, int]) -> Iterator[InboxItem]:
+    facts = reading.fact_records(session, fact_ids)
+    asked = select(FactRow.id, FactRow.doubt).where(FactRow.id == func.any(fact_ids))
+    doubts = {row.id: row.doubt for row in session.execute(asked)}
+    around = surroundings(session, fact_ids)
+    near = neighbours(session, [facts[fact_id] for fact_id in fact_ids])
+    for fact_id in fact_ids:
+        yield InboxItem(
+            facts[fact_id], uses.get(fact_id, 0), doubts[fact_id], around.get(fact_id), near.get(fact_id, ())
+        )
+
+
+def _progress(session: Session, of: list[ColumnElement[bool]]) -> Progress:
+    settled = FactRow.review_seq.is_not(None)
+    proposed = _count(session, [IS_PROPOSED, *of])
+    accepted = _count(session, [FactRow.review == "accepted", settled, *of])
+    rejected = _count(session, [FactRow.review == "rejected", settled, *of])
+    counts = (proposed, accepted, rejected)
+    return Progress(*(min(one, COUNTED) for one in counts), is_exact=max(counts) <= COUNTED)
+
+
+def _count(session: Session, which: list[ColumnElement[bool]]) -> int:
+    some = select(FactRow.id).where(*which).limit(COUNTED + 1).subquery()
+    return session.scalar(select(func.count()).select_from(some)) or 0
