@@ -55,6 +55,7 @@ def original(kb: KnowledgeBase, encoder: FakeEncoder) -> KnowledgeBase:
             text("INSERT INTO answer_calibration (seq, reader, threshold, report) VALUES (1, 'r', 0.6, '{}')")
         )
         connection.execute(text("INSERT INTO suppression VALUES ('\\x01', 1)"))
+        connection.execute(text("INSERT INTO corpus_review VALUES ('lands', true, 1)"))
         connection.execute(text("INSERT INTO fact_past (fact_id, version, said_version) VALUES (3, 0, 1)"))
         connection.execute(text("INSERT INTO erased_text VALUES (1, '\\x01', '\\x02', 1, 1, now(), true)"))
         connection.execute(
