@@ -12,10 +12,10 @@ WHY = ("--reason", "a test", "--json")
 
 
 @pytest.fixture
-def proposed(run: Run, atlas: list[int]) -> list[int]:
+def proposed(run: Run, keyed: list[int]) -> list[int]:
     """The facts of the atlas, proposed again."""
-    run("review", "propose", *atlas, *WHY)
-    return atlas
+    run("review", "propose", *keyed, *WHY)
+    return keyed
 
 
 def test_the_inbox_is_listed_with_a_total_and_the_progress(run: Run, proposed: list[int]) -> None:
