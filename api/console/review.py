@@ -9,6 +9,7 @@ from litestar import get, post
 from litestar.response import Redirect
 
 from colmlm.api.console.facts import corpus_options, done
+from colmlm.api.console.fixing import Fix
 from colmlm.api.console.forms import Form, Sent, form_page
 from colmlm.api.console.views import Page, PageRequest, query
 from colmlm.api.door.rights import Right, needs
@@ -18,7 +19,6 @@ from colmlm.api.schema.schemas import PathId
 from colmlm.api.schema.shown import shown_to
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT
 from colmlm.kb.errors import KBError
-from colmlm.kb.facts.records import Edit, FactRecord, Marking
 from colmlm.kb.facts.reviews import OUTCOMES, Verdict, VerdictKind
 from colmlm.kb.review.records import KINDS, Kind
 
@@ -60,15 +60,7 @@ def fix(ports: FromPorts, request: PageRequest, fact_id: PathId, data: Sent) -> 
     """Move the span of a fact, give it another question, or both, which accepts it."""
     form = Form(data)
     try:
-        version, question = form.integer("version"), form.optional("question", limit=2000)
-        span: Marking = {
-            "start": form.integer("start", low=0),
-            "end": form.integer("end"),
-            "text": form.optional("text"),
-        }
-        reason = form.text("reason", limit=1000)
-        form.check()
-        edit = _mend(ports, request, ports.kb.facts.show(fact_id), version, span, question, reason)
+        edit = Fix.read(form, request.user.name).mend(ports, ports.kb.facts.show(fact_id))
     except KBError as error:
         return _show(ports, request, form.refuse(error))
     if not edit.keyed:
@@ -90,38 +82,6 @@ def _verdicts(form: Form) -> list[Verdict]:
             return []
         read.append(Verdict(int(seen[1]), cast(VerdictKind, kind), int(seen[2])))
     return read
-
-
-def _mend(
-    ports: Ports,
-    request: PageRequest,
-    fact: FactRecord,
-    version: int | None,
-    span: Marking,
-    question: str | None,
-    reason: str,
-) -> Edit:
-    """Moves the span and then edits the question, as far as they differ; without a difference it accepts the fact."""
-    facts, who, edit = ports.kb.facts, {"actor": request.user.name, "reason": reason}, None
-    if _is_elsewhere(span, fact):
-        edit = facts.move(fact.fact_id, span, version=version, actor=who["actor"], reason=reason)
-        version = None if version is None else version + 1
-    if question is not None and question != fact.question:
-        moved = edit is None or edit.keyed
-        edit = facts.edit(fact.fact_id, question=question, version=version, **who)
-        return edit if moved else Edit(edit.seq, edit.kind, edit.fact_ids, keyed=False)
-    if edit is None:
-        settled = ports.kb.review.settle([Verdict(fact.fact_id, "accept", version or fact.version)], **who)
-        return Edit(max(settled.seqs, default=0), "accept", settled.fact_ids)
-    return edit
-
-
-def _is_elsewhere(span: Marking, fact: FactRecord) -> bool:
-    """Says whether a span is another one than that of the fact; offsets count before words."""
-    offsets = (span["start"], span["end"])
-    if offsets == (None, None):
-        return span["text"] not in (None, fact.value)
-    return fact.source is None or offsets != (fact.source.start, fact.source.end)
 
 
 def _back(form: Form, change: int | None, left: list[int] | None = None) -> Redirect:

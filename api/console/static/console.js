@@ -132,7 +132,7 @@ document.addEventListener("submit", (event) => {
 // Sends a form of the inbox and goes on to the card that takes the place of the one that was settled.
 const cards = () => [...document.querySelectorAll("[data-item]")];
 async function settle(form, submitter) {
-  const at = cards().indexOf(submitter?.closest("[data-item]"));
+  const at = cards().indexOf((submitter || form).closest("[data-item]"));
   const body = new URLSearchParams(new FormData(form, submitter));
   await swap(form.dataset.swap, form.action, { options: { method: "POST", body }, push: false });
   (cards()[Math.min(Math.max(at, 0), cards().length - 1)] || $(form.dataset.swap))?.focus();
