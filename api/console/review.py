@@ -85,10 +85,14 @@ def _verdicts(form: Form) -> list[Verdict]:
 
 
 def _back(form: Form, change: int | None, left: list[int] | None = None) -> Redirect:
-    kept = {name: form.raw(name) for name in FILTERS}
+    kept = _filters(form)
     if form.raw("to") == "fact" and (ids := form.ids("id")):
         return Redirect(f"/console/facts/{ids[0]}{query(change=change)}", status_code=303)
     return Redirect(f"/console/review{query(**kept, change=change, left=left or None)}", status_code=303)
+
+
+def _filters(form: Form) -> dict[str, str]:
+    return {name: form.raw(name) for name in FILTERS if form.raw(name) not in ("", "any")}
 
 
 def _show(ports: Ports, request: PageRequest, form: Form) -> Page:
@@ -109,7 +113,7 @@ def _show(ports: Ports, request: PageRequest, form: Form) -> Page:
         form,
         found=found,
         corpora=corpus_options(ports),
-        filters={name: form.raw(name) for name in FILTERS if form.raw(name)},
+        filters=_filters(form),
         doubts=DOUBTS,
         reason=REASON,
         done=done(ports, form),

@@ -146,6 +146,8 @@ def _show_citable(done: dict[str, Any]) -> None:
             say(f"Try: {done['try']}")
     else:
         say(f"{corpus!r} has {counted(facts, 'fact')} more, to be cited once their keyset is active.")
+    if facts and added:
+        say(f"Nobody has reviewed them yet: colmlm review list --corpus {shlex.quote(corpus)}")
 
 
 def _show_left_out(done: dict[str, Any]) -> None:
