@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from colmlm.kb.evidence.records import FactTrace, GenerationRecord, Impact, NewOutput, OutputTrace
     from colmlm.kb.facts.records import (
         Addition,
-        Admitting,
         CorpusStats,
         Correction,
         DocumentRecord,

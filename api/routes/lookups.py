@@ -28,7 +28,8 @@ async def look_up(ports: FromPorts, request: WithToken, data: JSONBody[LookupReq
     """Look up.
 
     Gives the hits of each question and query, best first, at or above the threshold. No match is a normal result.
-    `as_of` needs the right `audit`, and is not answered with `accepted_only`. With a `ranking` by more than the key one fact is given.
+    `as_of` needs the right `audit`, and is not answered with `accepted_only`. With a `ranking` by more than the key one
+    fact is given.
     """
     if data.as_of is not None:
         require_past(request)

@@ -99,8 +99,8 @@ def move_fact(ports: FromPorts, request: WithToken, fact_id: PathId, data: JSONB
 def undo_change(ports: FromPorts, request: WithToken, seq: PathId, data: JSONBody[Why]) -> EditResult:
     """Undo an edit of facts.
 
-    Takes back what one insert, update, move, delete, restore or verdict did, all of it; refused where one of its facts was
-    edited since.
+    Takes back what one insert, update, move, delete, restore or verdict did, all of it; refused where one of its facts
+    was edited since.
     """
     edit = ports.kb.facts.undo(seq, actor=actor_of(request, data), reason=data.reason)
     # What is restored may lack keys of a keyset that was made meanwhile.

@@ -67,8 +67,11 @@ Sort = Annotated[
 
 OfReview = Annotated[
     Literal["proposed", "accepted", "rejected"] | None,
-    QueryParameter(description="Only facts with this review; rejected ones are deleted, so ask for those too"),
+    QueryParameter(
+        description="Only facts with this review; rejected ones are deleted, so ask for those too"
+    ),
 ]
+
 
 @get("/facts", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
 def list_facts(

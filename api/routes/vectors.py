@@ -49,6 +49,7 @@ AsOf = Annotated[
 
 AcceptedOnly = Annotated[bool, QueryParameter(description="Find no fact that is only proposed")]
 
+
 @dataclass
 class _TakesOctets(Operation):
     """Describes the body in the OpenAPI document, since Litestar describes none that a handler takes as bytes."""

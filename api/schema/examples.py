@@ -184,7 +184,9 @@ _EXAMPLES: tuple[Any, ...] = (
     mending.NewPlace(start=23, end=27, text="Lima", reason="cut too short"),
     mending.NewMark(text="Lima", question=_QUESTION, reason="was not marked"),
     review.Judged(fact_id=12, verdict="accept", version=1),
-    review.Verdicts(verdicts=[review.Judged(fact_id=12, verdict="reject", version=1)], reason="cut too short"),
+    review.Verdicts(
+        verdicts=[review.Judged(fact_id=12, verdict="reject", version=1)], reason="cut too short"
+    ),
     review.ReviewLimit(accepted_only=True, corpus="atlas", reason="only what we have read"),
     facts.OneFact(reason=_WHY),
     facts.FactSet(fact_ids=[12, 15], reason="deleted by mistake"),
@@ -281,7 +283,10 @@ _EXAMPLES: tuple[Any, ...] = (
     _ITEM,
     answers.InboxPage(items=[_ITEM], next=None, total=1, is_exact=True, progress=Progress(1, 12, 3, True)),
     answers.VerdictResult(
-        seqs=[41], min_seq=41, fact_ids=[12], before=[SettledBefore(15, "accept", 2, "accepted", True, 40, "ana")]
+        seqs=[41],
+        min_seq=41,
+        fact_ids=[12],
+        before=[SettledBefore(15, "accept", 2, "accepted", True, 40, "ana")],
     ),
     Answer(
         question=_QUESTION,

@@ -33,7 +33,8 @@ OldBehalf = Annotated[
 Question = Annotated[str, Meta(min_length=1, max_length=2000)]
 Value = Annotated[str, Meta(min_length=1, max_length=10_000)]
 Version = Annotated[
-    int, Meta(ge=1, le=2**31 - 1, description="The version that was read: 409 where the fact has another by now")
+    int,
+    Meta(ge=1, le=2**31 - 1, description="The version that was read: 409 where the fact has another by now"),
 ]
 Vector = Annotated[list[float], Meta(min_length=1, max_length=16_384)]
 

@@ -123,7 +123,9 @@ def list_facts(
     ] = None,
     review: Annotated[
         Reviewed | None,
-        typer.Option("--review", help="Only facts with this review; rejected ones are deleted: see --deleted."),
+        typer.Option(
+            "--review", help="Only facts with this review; rejected ones are deleted: see --deleted."
+        ),
     ] = None,
     since: Annotated[
         str | None, typer.Option("--since", help="Only what was added or edited from this time on.")
@@ -390,7 +392,7 @@ def undo(
     no_key: NoKey = False,
     as_json: AsJson = False,
 ) -> None:
-    """Undo an add, edit, move, delete, restore or verdict, all of that change, where its facts were not edited since."""
+    """Undo an add, edit, move, delete, restore or verdict, all of that change, where no fact of it was edited since."""
     done = base.facts.undo(seq, keyed=not no_key, actor=base.actor(actor), reason=reason)
     _done(done, as_json, keyed=done.keyed)
     _tell_unkeyed(done, as_json)

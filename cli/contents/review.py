@@ -72,21 +72,23 @@ def list_proposed(
     kind: Annotated[
         Kind,
         typer.Option(
-            "--kind", help="Any; cited by outputs; doubted by the annotator's own check; or without a question."
+            "--kind",
+            help="Any; cited by outputs; doubted by the annotator's own check; or without a question.",
         ),
     ] = Kind.any,
     after: After = 0,
     limit: Limit = 50,
     as_json: AsJson = False,
 ) -> None:
-    """List proposed facts, those first where most is at stake: cited ones, doubted ones, then the others."""
-    found = base.review.inbox(
-        corpus=corpus, document_id=document, kind=kind.value, after=after, limit=limit
-    )
+    """List proposed facts, those first where most is at stake: cited ones, doubted ones, others."""
+    found = base.review.inbox(corpus=corpus, document_id=document, kind=kind.value, after=after, limit=limit)
     if as_json:
         print_json(found)
         return
-    print_table(("id", "version", "value", "question", "source", "cited", "doubt", "neighbours"), map(_row, found.items))
+    print_table(
+        ("id", "version", "value", "question", "source", "cited", "doubt", "neighbours"),
+        map(_row, found.items),
+    )
     done = found.progress
     note(
         f"{counted_facts(found.total, found.is_exact)} to review; "
@@ -119,7 +121,9 @@ def accept(
     _settle(base, _named(base, fact_ids, "accept"), reason, actor, as_json=as_json)
 
 
-@app.command(epilog=examples('colmlm review reject 12 --reason "cut short"', "colmlm review reject 12 --dry-run"))
+@app.command(
+    epilog=examples('colmlm review reject 12 --reason "cut short"', "colmlm review reject 12 --dry-run")
+)
 @anywhere
 def reject(
     base: Base,
@@ -172,7 +176,9 @@ def settle(
     found = read(file.read_text(encoding="utf-8-sig"), base.facts.show_many)
     if found.refused:
         if as_json:
-            print_json({"dry_run": dry_run, "refused": found.refused, "seqs": (), "fact_ids": (), "before": ()})
+            print_json(
+                {"dry_run": dry_run, "refused": found.refused, "seqs": (), "fact_ids": (), "before": ()}
+            )
         for row in found.refused:
             note(f"{file.name}, line {row.line}: {row.cause}")
         note("Nothing was done. Put these rows right, or leave them out.")
@@ -240,7 +246,9 @@ def limit(
     base: Base,
     accepted_only: Annotated[
         bool,
-        typer.Option("--accepted-only/--also-proposed", help="Whether proposed facts answer no more, or again."),
+        typer.Option(
+            "--accepted-only/--also-proposed", help="Whether proposed facts answer no more, or again."
+        ),
     ],
     reason: Reason,
     corpus: Annotated[str | None, typer.Option("--corpus", help="Facts of this corpus.")] = None,
@@ -260,4 +268,5 @@ def limit(
         print_json({"seq": done.seq, "kind": done.kind, "accepted_only": accepted_only})
     else:
         which = f"corpus {corpus}" if corpus is not None else f"keyset {keyset}"
-        say(f"Change {done.seq}: {'only accepted' if accepted_only else 'accepted and proposed'} facts answer in {which}")
+        answering = "only accepted" if accepted_only else "accepted and proposed"
+        say(f"Change {done.seq}: {answering} facts answer in {which}")

@@ -21,7 +21,7 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "restore": "Bring deleted facts back with the value they had last: all of them in one change, or none.",
         },
         "review": {
-            "list": "List proposed facts, those first where most is at stake: cited ones, doubted ones, then the others.",
+            "list": "List proposed facts, those first where most is at stake: cited ones, doubted ones, others.",
             "accept": "Accept proposed facts, those that nobody has settled meanwhile.",
             "reject": "Reject facts, which deletes them.",
             "propose": "Propose accepted facts again, so that they are reviewed once more.",

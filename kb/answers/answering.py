@@ -59,8 +59,8 @@ class Answering:
         """Answers a question with a span of a document, or says that nothing stored answers it.
 
         `threshold` is the least probability of being right (None: the one that this base was calibrated to, else the
-        fitted one). With `accepted_only` no proposed fact answers. Raises `InvalidQuery` for a question that is blank or
-        too long, or a threshold that is no probability.
+        fitted one). With `accepted_only` no proposed fact answers. Raises `InvalidQuery` for a question that is blank
+        or too long, or a threshold that is no probability.
         """
         return self._read(question, threshold, nearest, accepted_only).answer
 

@@ -32,10 +32,11 @@ LEFT JOIN document d ON d.id = s.document_id
 LEFT JOIN fact f ON f.id = s.fact_id
 WHERE s.id = ANY(:ids)
 """)
-# A fact that is left out, since it is not accepted, stays in the text as if nobody had marked it. Where its value is not
-# what the document says, nobody may say that, as if it were deleted.
+# A fact that is left out, since it is not accepted, stays in the text as if nobody had marked it. Where its value is
+# not what the document says, nobody may say that, as if it were deleted.
 HIDDEN = hidden(
-    "CAST(:accepted_only AS boolean)", "EXISTS (SELECT 1 FROM keyset y WHERE y.state = 'active' AND y.accepted_only)"
+    "CAST(:accepted_only AS boolean)",
+    "EXISTS (SELECT 1 FROM keyset y WHERE y.state = 'active' AND y.accepted_only)",
 )
 _FACTS = text(
     """

@@ -74,7 +74,8 @@ class TracedSplice:
     It has no query, which nobody reads, and says what became of the fact, which changes after the splice was stored.
 
     `withheld` says that the value is shown as marks (U+2588), since it is past and the caller may not read the past.
-    `part_start` and `part_end` are given where `value` is only that part of the fact's. `review` is that of the fact now.
+    `part_start` and `part_end` are given where `value` is only that part of the fact's. `review` is that of the fact
+    now.
     """
 
     ordinal: int

@@ -51,8 +51,8 @@ class Corpora:
 
         A process that is killed leaves only whole pieces of that size behind; ingesting the same documents again goes
         on from there. `on_piece` is called with a report of what is committed so far. Erased facts stay out, unless
-        `allow_erased`. `generated` says that a machine marked the facts: they are proposed, and their questions calibrate
-        no answers.
+        `allow_erased`. `generated` says that a machine marked the facts: they are proposed, and their questions
+        calibrate no answers.
         """
         every = commit_every or COMMIT_EVERY
         run = IngestRun(self.store.sessions, corpus, actor, reason, every, dry_run, allow_erased, generated)

@@ -155,11 +155,16 @@ def corpora(session: Session) -> list[CorpusStats]:
     )
     counts = (func.coalesce(of_facts.c[name], 0).label(name) for name in ("facts", "deleted", "proposed"))
     statement = (
-        select(of_documents, *counts, func.coalesce(CorpusReviewRow.accepted_only, false()).label("accepted_only"))
+        select(
+            of_documents,
+            *counts,
+            func.coalesce(CorpusReviewRow.accepted_only, false()).label("accepted_only"),
+        )
         .outerjoin(of_facts, of_facts.c.corpus == of_documents.c.corpus)
         .outerjoin(CorpusReviewRow, CorpusReviewRow.corpus == of_documents.c.corpus)
         .order_by(of_documents.c.corpus)
     )
     return [
-        CorpusStats(**{**row._mapping, "characters": int(row.characters)}) for row in session.execute(statement)
+        CorpusStats(**{**row._mapping, "characters": int(row.characters)})
+        for row in session.execute(statement)
     ]

@@ -290,4 +290,3 @@ class DocumentRecord:
     live_facts: int
     ingested_at: datetime
     replaced_seq: int | None
-

@@ -33,8 +33,8 @@ _HIDDEN = """
 def hidden(asked: str, keyset: str) -> str:
     """Gives a condition (SQL): fact `f` is left out, since it is not accepted and only accepted facts are to be found.
 
-    That is so where `asked` is true, or where it is false and the `keyset`, or the corpus of the fact, says so; where it
-    is NULL, as for people who curate or forget facts, nothing is left out.
+    That is so where `asked` is true, or where it is false and the `keyset`, or the corpus of the fact, says so. Where
+    it is NULL, as for people who curate or forget facts, nothing is left out.
     """
     return _HIDDEN.replace("ASKED", asked).replace("KEYSET", keyset)
 

@@ -185,7 +185,7 @@ def _chunks(session: Session, then: KeysetThen, seq: int, size: int) -> Iterator
 
 
 def _with_values(session: Session, rankings: Sequence[Ranking], seq: int) -> list[Ranking]:
-    """Gives the rankings with the versions and values that their facts had at change `seq`, and their reviews of now."""
+    """Gives the rankings with versions and values that their facts had at change `seq`, and their reviews of now."""
     fact_ids = sorted({hit.fact_id for ranking in rankings for hit in ranking.hits})
     rows = session.execute(_VALUES, {"fact_ids": fact_ids, "seq": seq})
     then = {row.fact_id: (row.version, row.value, row.review) for row in rows}

@@ -42,9 +42,7 @@ class Questions:
         """Gives the query that one question was asked as, and its lookup. Raises what `ask` does."""
         return _one(*self._asked([question], self._finding(options)))
 
-    def nearest(
-        self, question: str, k: int, *, accepted_only: bool = False
-    ) -> tuple[AskedQuery, Ranking]:
+    def nearest(self, question: str, k: int, *, accepted_only: bool = False) -> tuple[AskedQuery, Ranking]:
         """Gives the query of a question, the k live facts nearest to it, and the nearest tombstone.
 
         Raises what `ask` does.

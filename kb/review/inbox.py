@@ -78,9 +78,9 @@ def _cited(session: Session, which: list[ColumnElement[bool]]) -> dict[int, int]
         .limit(NEWEST)
         .subquery()
     )
-    uses = func.count(func.distinct(newest.c.generation_id))
+    uses = func.count(func.distinct(newest.c.generation_id)).label("uses")
     statement = select(FactRow.id, uses).join(newest, newest.c.fact_id == FactRow.id).where(*which)
-    return {fact_id: number for fact_id, number in session.execute(statement.group_by(FactRow.id))}
+    return {row.id: row.uses for row in session.execute(statement.group_by(FactRow.id))}
 
 
 def _places(
@@ -99,7 +99,9 @@ def _places(
     group, last = divmod(after, _PLACE)
     others = select(_HAS_NO_DOUBT, FactRow.id).where(*which, FactRow.id != func.all(list(uses)))
     if group >= _MOST:
-        others = others.where(tuple_(_HAS_NO_DOUBT, FactRow.id) > tuple_(literal(group > _MOST), literal(last)))
+        others = others.where(
+            tuple_(_HAS_NO_DOUBT, FactRow.id) > tuple_(literal(group > _MOST), literal(last))
+        )
     rows = session.execute(others.order_by(_HAS_NO_DOUBT, FactRow.id).limit(limit - len(found)))
     return found + [(_MOST + undoubted) * _PLACE + fact_id for undoubted, fact_id in rows]
 

@@ -15,8 +15,8 @@ from colmlm.kb.review.records import Neighbour
 
 SHOWN = 5
 
-# A query of every word finds questions that have them all, of which those are the same that have no others. The limit is
-# outside, since with it in sight the server might read the table instead of the index.
+# A query of every word finds questions that have them all; the same are those that have no others. The limit is outer:
+# with it in sight the server might read the table instead of the index.
 _SAME_WORDS = text("""
 SELECT asked.id AS of_id, found.id, found.value, found.question, found.review
 FROM (

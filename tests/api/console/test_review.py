@@ -1,4 +1,4 @@
-"""The inbox in a browser: thirty facts reviewed by keyboard alone, spans fixed, many settled at once, nobody overrun."""
+"""The inbox in a browser: thirty facts reviewed by keyboard alone, spans fixed, many settled at once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ def proposed(almanac: KnowledgeBase, encoder: FakeEncoder) -> list[int]:
     text, spans = "", []
     for number in range(FACTS):
         text += f"The tower number {number} was built in "
-        spans.append(FactSpan(len(text), len(text) + 4, str(1500 + number), f"When was tower {number} built?"))
+        spans.append(
+            FactSpan(len(text), len(text) + 4, str(1500 + number), f"When was tower {number} built?")
+        )
         text += f"{1500 + number} by masons. "
     document = AnnotatedDocument("towers", text, tuple(spans), title="Towers")
     almanac.corpora.ingest([Parsed(document)], "raw", generated=True, actor="annotator", reason="added")
@@ -34,7 +36,9 @@ def proposed(almanac: KnowledgeBase, encoder: FakeEncoder) -> list[int]:
 def settled(page: Page, left: int) -> None:
     """Waits until so many facts are left and the page takes keys again."""
     words = {0: "no facts", 1: "one fact"}.get(left)
-    expect(page.locator(".counted")).to_contain_text(words or f"{left} " if left > 12 or words else "facts to review")
+    expect(page.locator(".counted")).to_contain_text(
+        words or f"{left} " if left > 12 or words else "facts to review"
+    )
     expect(page.locator("[data-item]")).to_have_count(left)
     expect(page.locator("#found[aria-busy]")).to_have_count(0)
 
@@ -128,7 +132,9 @@ def test_what_another_settled_meanwhile_is_told_and_left(
     page.keyboard.press("j")
     page.keyboard.press("r")
     settled(page, FACTS - 1)
-    expect(page.locator("#found .note")).to_contain_text(f"Fact {proposed[0]} was left as it is: somebody has accepted it")
+    expect(page.locator("#found .note")).to_contain_text(
+        f"Fact {proposed[0]} was left as it is: somebody has accepted it"
+    )
     assert almanac.facts.show(proposed[0]).review == "accepted"
     almanac.facts.edit(proposed[1], "1601", actor="bob", reason="was faster")
     page.keyboard.press("f")
@@ -138,7 +144,9 @@ def test_what_another_settled_meanwhile_is_told_and_left(
     assert almanac.facts.show(proposed[1]).value == "1601"
 
 
-def test_everything_works_without_the_script(open_page: OpenPage, almanac: KnowledgeBase, proposed: list[int]) -> None:
+def test_everything_works_without_the_script(
+    open_page: OpenPage, almanac: KnowledgeBase, proposed: list[int]
+) -> None:
     page = open_page("operator", "/console/review?corpus=raw", java_script_enabled=False)
     item = page.locator(f"#item-{proposed[0]}")
     item.get_by_role("button", name="Accept").click()
@@ -154,7 +162,9 @@ def test_everything_works_without_the_script(open_page: OpenPage, almanac: Knowl
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_inbox_is_accessible_and_fits_a_phone(open_page: OpenPage, proposed: list[int], scheme: str) -> None:
+def test_the_inbox_is_accessible_and_fits_a_phone(
+    open_page: OpenPage, proposed: list[int], scheme: str
+) -> None:
     page = open_page("operator", "/console/review?corpus=raw", color_scheme=scheme)
     page.keyboard.press("j")
     page.keyboard.press("f")

@@ -51,7 +51,12 @@ def test_a_verdict_counts_only_for_what_it_saw(operator: Client, callao: int) ->
     late = said(operator.post("/v1/review/verdicts", json=body))
     assert late["seqs"] == late["fact_ids"] == []
     (one,) = late["before"]
-    assert (one["review"], one["live"], one["seq"], one["actor"]) == ("accepted", True, done["seqs"][0], "the operator")
+    assert (one["review"], one["live"], one["seq"], one["actor"]) == (
+        "accepted",
+        True,
+        done["seqs"][0],
+        "the operator",
+    )
     body["verdicts"][0]["review"] = "accepted"  # type: ignore[index]
     rejected = said(operator.post("/v1/review/verdicts", json=body))
     assert look_up(operator, PORT, rejected["min_seq"]) == []

@@ -23,7 +23,7 @@ def test_the_inbox_is_listed_with_a_total_and_the_progress(run: Run, proposed: l
     assert [item["fact"]["fact_id"] for item in found["items"]] == proposed and found["total"] == 2
     assert found["progress"] == {"proposed": 2, "accepted": 0, "rejected": 0, "is_exact": True}
     ran = run("review", "list", "--kind", "unasked")
-    assert ran.code == 0 and "no facts to review" in ran.err.lower() or "0 facts to review" in ran.err
+    assert ran.code == 0 and "0 facts to review" in ran.err
     ran = run("review", "list", "--limit", 1)
     assert "Lima" in ran.out and "Titicaca" not in ran.out and "More facts: --after" in ran.err
 
@@ -79,8 +79,19 @@ def test_only_accepted_facts_answer_where_asked_and_others_are_marked(run: Run, 
     said = run("ask", lima, "--threshold", 0, "--json").json
     assert said["unreviewed"] == proposed[:1]
     without = run("ask", lima, "--threshold", 0, "--accepted-only", "--json")
-    assert without.json["unreviewed"] == [] and proposed[0] not in [f["fact_id"] for f in without.json["facts"]]
-    out = run("generate", f"Question: {lima} Answer:", "--mode", "forced", "--threshold", -1, "--accepted-only", "--json").json
+    assert without.json["unreviewed"] == [] and proposed[0] not in [
+        f["fact_id"] for f in without.json["facts"]
+    ]
+    out = run(
+        "generate",
+        f"Question: {lima} Answer:",
+        "--mode",
+        "forced",
+        "--threshold",
+        -1,
+        "--accepted-only",
+        "--json",
+    ).json
     assert out["splices"][0]["fact_id"] == proposed[1] and out["splices"][0]["review"] == "accepted"
 
 

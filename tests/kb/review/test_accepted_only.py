@@ -1,4 +1,4 @@
-"""Accepted facts alone answer where a lookup, a keyset or a corpus says so, and those that are only proposed are marked."""
+"""Accepted facts alone answer where a lookup, a keyset or a corpus says so; proposed ones are marked elsewhere."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ HARBOUR = "Which harbour is the largest?"
 
 
 def propose(kb: KnowledgeBase, *documents: Any, corpus: str = "raw") -> None:
-    kb.corpora.ingest([Parsed(d) for d in documents], corpus, generated=True, actor="annotator", reason="added")
+    kb.corpora.ingest(
+        [Parsed(d) for d in documents], corpus, generated=True, actor="annotator", reason="added"
+    )
 
 
 @pytest.fixture
@@ -104,7 +106,9 @@ def answers(kb: KnowledgeBase, words: WordEncoder) -> Answering:
     return Answering(kb, Questions(kb, [words]), NearReader())
 
 
-def test_answers_mark_what_nobody_has_reviewed_and_leave_it_out_where_asked(answers: Answering, kb: KnowledgeBase):
+def test_answers_mark_what_nobody_has_reviewed_and_leave_it_out_where_asked(
+    answers: Answering, kb: KnowledgeBase
+):
     found = answers.ask(CAPITAL)
     lima = fact_id(kb, "Lima")
     assert (found.answer, found.unreviewed) == ("Lima", (lima,))
@@ -124,10 +128,15 @@ def test_a_corpus_limits_answers_too_also_by_the_nearest_fact(answers: Answering
     assert answers.nearest_fact("What is the capital of Chile?").answer == "Santiago"
 
 
-def test_an_accepted_sentence_behind_many_proposed_ones_is_read(kb: KnowledgeBase, words: WordEncoder):
-    propose(kb, *(document(f"p{n}", "The largest harbour there is ", (f"Port {n}", "Which?"), ".") for n in range(60)))
+def test_an_accepted_sentence_behind_many_proposed_ones_is_read(kb: KnowledgeBase):
+    propose(
+        kb,
+        *(
+            document(f"p{n}", "The largest harbour there is ", (f"Port {n}", "Which?"), ".")
+            for n in range(60)
+        ),
+    )
     ingest(kb, document("a", "The largest harbour there, they say, is ", ("Callao", "What?"), "."))
-    kb.keysets.rekey(words)
     answering = Answering(kb, None, NearReader())
     assert answering.ask("What is the largest harbour?").unreviewed
     found = answering.ask("What is the largest harbour?", accepted_only=True)
@@ -146,9 +155,16 @@ def test_a_fact_that_is_limited_while_it_is_read_is_not_said(answers: Answering,
 
 
 @pytest.mark.parametrize("ranking", ["words", "reader"])
-def test_lookups_by_any_ranking_leave_proposed_facts_out(answers: Answering, kb: KnowledgeBase, words: WordEncoder, ranking: str):
+def test_lookups_by_any_ranking_leave_proposed_facts_out(
+    answers: Answering, kb: KnowledgeBase, words: WordEncoder, ranking: str
+):
     lookups = RankedLookups(kb, NearReader)
-    asked: dict[str, Any] = {"checkpoint_id": words.checkpoint.checkpoint_id, "ranking": ranking, "texts": [CAPITAL], "threshold": 0.0}
+    asked: dict[str, Any] = {
+        "checkpoint_id": words.checkpoint.checkpoint_id,
+        "ranking": ranking,
+        "texts": [CAPITAL],
+        "threshold": 0.0,
+    }
     queries = words.encode_questions([CAPITAL])
     (found,) = lookups.find(queries, **asked)
     assert [(hit.value, hit.review) for hit in found.hits] == [("Lima", "proposed")]

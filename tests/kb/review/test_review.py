@@ -1,4 +1,4 @@
-"""Review: what a machine marked is proposed until a person settles it, and every verdict is a change that can be undone."""
+"""Review: what a machine marked is proposed until a person settles it, by changes that are undone like others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ import pytest
 from sqlalchemy import text
 
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed
-from colmlm.kb.errors import CorpusNotFound, FactChanged, FactNotFound, InvalidValue, KeysetNotFound, NotUndoable
+from colmlm.kb.errors import (
+    CorpusNotFound,
+    FactChanged,
+    FactNotFound,
+    InvalidValue,
+    KeysetNotFound,
+    NotUndoable,
+)
 from colmlm.kb.evidence.records import NewOutput, Splice
 from colmlm.kb.facts.reviews import Review, Verdict, VerdictKind
 from colmlm.kb.service import KnowledgeBase
@@ -20,7 +27,9 @@ WHO = {"actor": "ann", "reason": "read"}
 
 def propose(kb: KnowledgeBase, *documents: AnnotatedDocument, corpus: str = "raw") -> None:
     """Ingests documents as a machine marked them."""
-    kb.corpora.ingest([Parsed(d) for d in documents], corpus, generated=True, actor="annotator", reason="added")
+    kb.corpora.ingest(
+        [Parsed(d) for d in documents], corpus, generated=True, actor="annotator", reason="added"
+    )
 
 
 @pytest.fixture
@@ -78,14 +87,20 @@ def test_a_rejected_fact_is_deleted_and_comes_back_as_it_was(peru: KnowledgeBase
 
 
 def test_verdicts_of_several_kinds_are_one_change_each(peru: KnowledgeBase):
-    kinds: tuple[tuple[str, VerdictKind], ...] = (("Lima", "accept"), ("Amazon", "reject"), ("6,768 m", "accept"))
+    kinds: tuple[tuple[str, VerdictKind], ...] = (
+        ("Lima", "accept"),
+        ("Amazon", "reject"),
+        ("6,768 m", "accept"),
+    )
     done = peru.review.settle([judge(peru, *one) for one in kinds], **WHO)
     changes = peru.log.changes(after=done.seqs[0] - 1, limit=5)
     assert [(one.kind, one.num_facts) for one in changes] == [("accept", 2), ("reject", 1)]
     assert len(done.fact_ids) == 3 and done.before == () and peru.upkeep.fsck().chain_ok
 
 
-def test_a_verdict_on_what_was_settled_or_edited_meanwhile_is_reported_and_not_carried_out(peru: KnowledgeBase):
+def test_a_verdict_on_what_was_settled_or_edited_meanwhile_is_reported_and_not_carried_out(
+    peru: KnowledgeBase,
+):
     seen = {value: judge(peru, value, "reject") for value in ("Lima", "Amazon", "6,768 m")}
     accepted = settle(peru, "Lima", "accept")
     edited = peru.facts.edit(fact_id(peru, "Amazon"), "Apurimac", **WHO).seq
@@ -202,7 +217,10 @@ def test_the_inbox_begins_where_most_is_at_stake(kb: KnowledgeBase):
             break
         after = page.next_after
     assert places == [item.fact.value for item in found.items]
-    of_kind = {kind: [item.fact.value for item in kb.review.inbox(kind=kind).items] for kind in ("cited", "doubted", "unasked")}
+    of_kind = {
+        kind: [item.fact.value for item in kb.review.inbox(kind=kind).items]
+        for kind in ("cited", "doubted", "unasked")
+    }
     assert of_kind == {"cited": ["value 5", "value 2"], "doubted": ["value 4"], "unasked": ["value 4"]}
 
 
@@ -272,7 +290,10 @@ def test_four_at_once_lose_no_verdict_and_give_none_twice(kb: KnowledgeBase):
 
     def work(number: int) -> None:
         for at in range(0, len(items), 10):
-            judged = [Verdict(f.fact_id, kinds[(f.fact_id + number) % 2], f.version, f.review) for f in items[at : at + 10]]
+            judged = [
+                Verdict(f.fact_id, kinds[(f.fact_id + number) % 2], f.version, f.review)
+                for f in items[at : at + 10]
+            ]
             done = kb.review.settle(judged, actor=f"reviewer {number}", reason="at once")
             settled[number] += done.fact_ids
             reported[number] += [one.fact_id for one in done.before]
