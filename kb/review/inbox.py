@@ -123,8 +123,13 @@ def _progress(session: Session, of: list[ColumnElement[bool]]) -> Progress:
     proposed = _count(session, [IS_PROPOSED, *of])
     accepted = _count(session, [FactRow.review == "accepted", settled, *of])
     rejected = _count(session, [FactRow.review == "rejected", settled, *of])
-    counts = (proposed, accepted, rejected)
-    return Progress(*(min(one, COUNTED) for one in counts), is_exact=max(counts) <= COUNTED)
+    most = max(proposed, accepted, rejected)
+    return Progress(
+        proposed=min(proposed, COUNTED),
+        accepted=min(accepted, COUNTED),
+        rejected=min(rejected, COUNTED),
+        is_exact=most <= COUNTED,
+    )
 
 
 def _count(session: Session, which: list[ColumnElement[bool]]) -> int:
