@@ -62,7 +62,8 @@ def read(ports: FromPorts, request: PageRequest, data: Sent) -> Page:
     try:
         question = form.text("question", limit=MAX_QUESTION)
         form.check()
-        return _show(ports, request, form, ports.need_answers().answer(question))
+        answered = ports.need_answers().answer(question, accepted_only=form.flag("accepted_only"))
+        return _show(ports, request, form, answered)
     except KBError as error:
         return _show(ports, request, form.refuse(error))
 
@@ -106,6 +107,7 @@ def _wanted(form: Form) -> GenerationRequest:
         threshold=threshold,
         on_miss=on_miss or None,
         ranking=ranking or None,
+        accepted_only=form.flag("accepted_only"),
     )
 
 

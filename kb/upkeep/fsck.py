@@ -28,6 +28,8 @@ _PROBLEMS = {
     "facts that are deleted and have a live value, or neither": """
         SELECT f.id FROM fact f LEFT JOIN fact_version v ON v.fact_id = f.id AND v.to_seq IS NULL
         WHERE (f.deleted_seq IS NULL) <> (v.fact_id IS NOT NULL) ORDER BY f.id""",
+    "facts that are rejected and have a live value": """
+        SELECT id FROM fact WHERE review = 'rejected' AND review_seq IS NOT NULL AND deleted_seq IS NULL ORDER BY id""",
     "facts with a value from a change that is not in the log": """
         SELECT DISTINCT v.fact_id FROM fact_version v
         LEFT JOIN change a ON a.seq = v.from_seq LEFT JOIN change z ON z.seq = v.to_seq

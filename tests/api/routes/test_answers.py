@@ -16,7 +16,9 @@ from tests.fakes import FakeEncoder, NearReader
 def test_a_question_is_answered_with_its_place(reader: Client, fact_id: int) -> None:
     said = reader.post("/v1/answers", json={"question": CAPITAL}).json()
     assert set(said) == set(Answer.__dataclass_fields__)
-    assert said["answer"] == "Lima" and said["facts"] == [{"fact_id": fact_id, "version": 1, "value": "Lima"}]
+    assert said["answer"] == "Lima" and said["facts"] == [
+        {"fact_id": fact_id, "version": 1, "value": "Lima", "review": "accepted"}
+    ]
     assert TEXT[said["source"]["start"] : said["source"]["end"]] == "Lima"
     assert said["source"]["external_id"] == "peru" and said["nearest"][0]["source"]["title"] == "Peru"
 

@@ -9,7 +9,7 @@ import pytest
 
 from colmlm.kb.facts.standing import says_the_same
 from colmlm.kb.service import KnowledgeBase
-from tests.cli.conftest import OPENING, Annotators, Run
+from tests.cli.conftest import OPENING, Annotators, Run, annotators_that_ask
 from tests.gates import full_disk, gate, interrupted
 from tests.kb.corpus.raw.pdfs import pdf
 
@@ -46,7 +46,7 @@ def test_documents_of_three_kinds_become_facts_that_can_be_cited(
             source is not None
             and kb.documents.text(source.document_id)[source.start : source.end] == fact.value
         )
-        assert fact.question == OPENING
+        assert (fact.question, fact.review) == (OPENING, "proposed")
         assert source.uri == (town / source.external_id).as_uri()
     assert {fact.source.external_id for fact in kb.facts.find() if fact.source} == {
         "harbour.md", "museum.html", "old/light.pdf"
@@ -55,6 +55,17 @@ def test_documents_of_three_kinds_become_facts_that_can_be_cited(
     assert command[:2] == ["colmlm", "ask"]
     said = run(*command[1:], "--json")
     assert said.code == 0 and said.json["answer"] in ("1834", "1870", "1902")
+
+
+def test_a_fact_that_lost_its_question_to_the_checks_is_doubted(
+    run: Run, kb: KnowledgeBase, town: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    annotators_that_ask("Who opened the given text?", tmp_path, monkeypatch)
+    ran = run("corpus", "add", town, "--corpus", "town", "--questions")
+    assert "Nobody has reviewed them yet: colmlm review list --corpus town" in ran.out
+    found = kb.review.inbox(kind="doubted")
+    assert {(item.fact.question, item.doubt) for item in found.items} == {(None, "pointing")}
+    assert found.total == found.progress.proposed == 3
 
 
 @pytest.mark.parametrize("option", [(), ("--no-questions",)])
