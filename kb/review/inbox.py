@@ -18,7 +18,7 @@ from colmlm.kb.review.records import IN_INBOX, Inbox, InboxItem, Kind, Progress
 from colmlm.kb.review.surroundings import surroundings
 from colmlm.kb.tables import AttributionRow, DocumentRow, FactRow
 
-NEWEST = 20_000  # lookups of outputs that are looked at for what is cited
+NEWEST = 5_000  # lookups of outputs that are looked at for what is cited
 _MOST = 100  # uses from which on facts are at stake alike
 _PLACE = 1 << 56  # a place in the inbox is group * _PLACE + id, so that it is one number as every `after` is
 _HAS_NO_DOUBT = FactRow.doubt.is_(None)
@@ -76,11 +76,13 @@ def _cited(session: Session, which: list[ColumnElement[bool]]) -> dict[int, int]
         select(AttributionRow.generation_id, AttributionRow.fact_id)
         .order_by(AttributionRow.generation_id.desc(), AttributionRow.ordinal.desc())
         .limit(NEWEST)
-        .subquery()
     )
-    uses = func.count(func.distinct(newest.c.generation_id)).label("uses")
-    statement = select(FactRow.id, uses).join(newest, newest.c.fact_id == FactRow.id).where(*which)
-    return {row.id: row.uses for row in session.execute(statement.group_by(FactRow.id))}
+    citing: dict[int, set[int]] = {}
+    for generation_id, fact_id in session.execute(newest):
+        citing.setdefault(fact_id or 0, set()).add(generation_id)
+    # Their ids are given one by one, since joined with them the server would read all that is proposed.
+    fitting = session.scalars(select(FactRow.id).where(FactRow.id == func.any(list(citing)), *which))
+    return {fact_id: len(citing[fact_id]) for fact_id in fitting}
 
 
 def _places(
