@@ -13,7 +13,7 @@ from colmlm.api.wire.answers import EditResult, InboxPage, VerdictResult
 from colmlm.api.wire.pages import cursor, place_in
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT, MAX_PAGE
 from colmlm.kb.facts.records import Edit
-from colmlm.kb.facts.reviews import Settled, Verdict
+from colmlm.kb.facts.reviews import ReviewVerdict, Settled
 from colmlm.kb.review.records import IN_INBOX, Inbox, InboxItem, InboxSought
 
 
@@ -40,7 +40,7 @@ class RemoteReview:
             if after is None or len(items) >= limit:
                 return Inbox(tuple(items), page.total, page.is_exact, after, page.progress)
 
-    def settle(self, judged: Sequence[Verdict], *, actor: str, reason: str) -> Settled:
+    def settle(self, judged: Sequence[ReviewVerdict], *, actor: str, reason: str) -> Settled:
         """Settles as many verdicts at once as a server takes; of more it makes several requests."""
         done = Settled((), (), ())
         for at in range(0, max(1, len(judged)), MAX_FACTS_PER_EDIT):

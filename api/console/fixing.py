@@ -8,7 +8,7 @@ from colmlm.api.console.forms import Form
 from colmlm.api.ports import Ports
 from colmlm.kb.errors import FactChanged
 from colmlm.kb.facts.records import Edit, FactRecord, Marking
-from colmlm.kb.facts.reviews import Verdict
+from colmlm.kb.facts.reviews import ReviewVerdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Fix:
         return edit or self._accept(ports, fact)
 
     def _accept(self, ports: Ports, fact: FactRecord) -> Edit:
-        verdict = Verdict(fact.fact_id, "accept", self.version or fact.version)
+        verdict = ReviewVerdict(fact.fact_id, "accept", self.version or fact.version)
         done = ports.kb.review.settle([verdict], actor=self.actor, reason=self.reason)
         if done.before:
             raise FactChanged([fact.fact_id])

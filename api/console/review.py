@@ -19,7 +19,7 @@ from colmlm.api.schema.schemas import PathId
 from colmlm.api.schema.shown import shown_to
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT
 from colmlm.kb.errors import KBError
-from colmlm.kb.facts.reviews import OUTCOMES, Verdict, VerdictKind
+from colmlm.kb.facts.reviews import OUTCOMES, ReviewVerdict, VerdictKind
 from colmlm.kb.review.records import KINDS, Kind
 
 ON_A_PAGE = 50
@@ -71,7 +71,7 @@ def fix(ports: FromPorts, request: PageRequest, fact_id: PathId, data: Sent) -> 
 HANDLERS = (inbox, settle, fix)
 
 
-def _verdicts(form: Form) -> list[Verdict]:
+def _verdicts(form: Form) -> list[ReviewVerdict]:
     """Reads the verdict of the button that was pressed: on its own fact, or on the facts that were chosen."""
     kind = next((one for one in OUTCOMES if form.raw(one)), "accept")
     sent = form.all("fact") if form.raw(kind) == "chosen" else form.all(kind)
@@ -80,7 +80,7 @@ def _verdicts(form: Form) -> list[Verdict]:
         if (seen := _SEEN.fullmatch(said)) is None:
             form.mistakes["fact"] = "Choose facts of the page."
             return []
-        read.append(Verdict(int(seen[1]), cast(VerdictKind, kind), int(seen[2])))
+        read.append(ReviewVerdict(int(seen[1]), cast(VerdictKind, kind), int(seen[2])))
     return read
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from colmlm.api.nouns.corrections import RefusedRow, id_of, rows_of
-from colmlm.kb.facts.reviews import OUTCOMES, REVIEWS, Review, Verdict, VerdictKind
+from colmlm.kb.facts.reviews import OUTCOMES, REVIEWS, Review, ReviewVerdict, VerdictKind
 
 if TYPE_CHECKING:
     from colmlm.kb.facts.records import FactRecord
@@ -24,7 +24,7 @@ ShowMany = Callable[[Sequence[int]], "list[FactRecord]"]
 class JudgedFile:
     """The verdicts of a file, and the rows that are refused."""
 
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[ReviewVerdict, ...]
     refused: tuple[RefusedRow, ...]
 
 
@@ -36,7 +36,7 @@ class _Row:
     review: Review | None
 
 
-def judged(fact_ids: Sequence[int], verdict: VerdictKind, show_many: ShowMany) -> list[Verdict]:
+def judged(fact_ids: Sequence[int], verdict: VerdictKind, show_many: ShowMany) -> list[ReviewVerdict]:
     """Gives a verdict on each of these facts as it is now. Raises `FactNotFound`."""
     return _as_seen([_Row(fact_id, verdict, None, None) for fact_id in fact_ids], show_many)
 
@@ -56,10 +56,10 @@ def read(text: str, show_many: ShowMany) -> JudgedFile:
     return JudgedFile(() if refused else tuple(_as_seen(list(rows.values()), show_many)), tuple(refused))
 
 
-def _as_seen(rows: list[_Row], show_many: ShowMany) -> list[Verdict]:
+def _as_seen(rows: list[_Row], show_many: ShowMany) -> list[ReviewVerdict]:
     facts = {fact.fact_id: fact for fact in show_many([one.fact_id for one in rows])} if rows else {}
     return [
-        Verdict(
+        ReviewVerdict(
             one.fact_id,
             one.verdict,
             one.version or facts[one.fact_id].version,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol, Unpack
 
 if TYPE_CHECKING:
     from colmlm.kb.facts.records import Edit
-    from colmlm.kb.facts.reviews import Settled, Verdict
+    from colmlm.kb.facts.reviews import ReviewVerdict, Settled
     from colmlm.kb.review.records import Inbox, InboxSought
 
 
@@ -16,7 +16,7 @@ class ReviewVerbs(Protocol):
 
     def inbox(self, **sought: Unpack[InboxSought]) -> Inbox: ...
 
-    def settle(self, judged: Sequence[Verdict], *, actor: str, reason: str) -> Settled: ...
+    def settle(self, judged: Sequence[ReviewVerdict], *, actor: str, reason: str) -> Settled: ...
 
     def limit(
         self,

@@ -17,7 +17,7 @@ from colmlm.api.schema.shown import shown_to
 from colmlm.api.wire.answers import EditResult, InboxPage, VerdictResult
 from colmlm.api.wire.pages import cursor as cursor_of
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT, MAX_ID, Id, Request, Version, Why
-from colmlm.kb.facts.reviews import Verdict
+from colmlm.kb.facts.reviews import ReviewVerdict
 
 OfCorpus = Annotated[str | None, QueryParameter(max_length=1000, description="Only of this corpus")]
 OfDocument = Annotated[int | None, QueryParameter(ge=1, le=MAX_ID, description="Only of this document")]
@@ -29,7 +29,7 @@ OfKind = Annotated[
 ]
 
 
-class Judged(Request, frozen=True, kw_only=True):
+class FactVerdict(Request, frozen=True, kw_only=True):
     """A verdict on a fact, which counts while the fact has the version and the review that were read."""
 
     fact_id: Id
@@ -41,7 +41,7 @@ class Judged(Request, frozen=True, kw_only=True):
 class Verdicts(Why, frozen=True, kw_only=True):
     """Verdicts on facts, one each."""
 
-    verdicts: Annotated[list[Judged], Meta(min_length=1, max_length=MAX_FACTS_PER_EDIT)]
+    verdicts: Annotated[list[FactVerdict], Meta(min_length=1, max_length=MAX_FACTS_PER_EDIT)]
 
 
 class ReviewLimit(Why, frozen=True, kw_only=True):
@@ -87,7 +87,7 @@ def settle(ports: FromPorts, request: WithToken, data: JSONBody[Verdicts]) -> Ve
     Verdicts of one kind are one change. A rejected fact is deleted, and comes back with a restore or an undo. Where a
     fact was settled or edited since it was read, nothing is done to it, and `before` says what it is now.
     """
-    judged = [Verdict(one.fact_id, one.verdict, one.version, one.review) for one in data.verdicts]
+    judged = [ReviewVerdict(one.fact_id, one.verdict, one.version, one.review) for one in data.verdicts]
     done = ports.kb.review.settle(judged, actor=actor_of(request, data), reason=data.reason)
     return VerdictResult(
         seqs=list(done.seqs),

@@ -79,7 +79,7 @@ from colmlm.kb.log import chain, envelope, witness
 from colmlm.kb.log.denials import DenialRecord
 from colmlm.kb.log.records import ChangeRecord
 from colmlm.kb.lookup.records import Hit, LookupSpace
-from colmlm.kb.review.records import InboxItem, Neighbour, Progress, Surroundings
+from colmlm.kb.review.records import InboxItem, Neighbour, ReviewProgress, Surroundings
 from colmlm.kb.upkeep.statistics import Statistics
 
 
@@ -183,9 +183,9 @@ _EXAMPLES: tuple[Any, ...] = (
     mending.Span(start=23, end=27, text="Lima", reason="cut too short"),
     mending.NewPlace(start=23, end=27, text="Lima", reason="cut too short"),
     mending.NewMark(text="Lima", question=_QUESTION, reason="was not marked"),
-    review.Judged(fact_id=12, verdict="accept", version=1),
+    review.FactVerdict(fact_id=12, verdict="accept", version=1),
     review.Verdicts(
-        verdicts=[review.Judged(fact_id=12, verdict="reject", version=1)], reason="cut too short"
+        verdicts=[review.FactVerdict(fact_id=12, verdict="reject", version=1)], reason="cut too short"
     ),
     review.ReviewLimit(accepted_only=True, corpus="atlas", reason="only what we have read"),
     facts.OneFact(reason=_WHY),
@@ -281,7 +281,9 @@ _EXAMPLES: tuple[Any, ...] = (
     ),
     EditResult(seq=41, min_seq=41, kind="delete", fact_ids=[12], keyed=True),
     _ITEM,
-    answers.InboxPage(items=[_ITEM], next=None, total=1, is_exact=True, progress=Progress(1, 12, 3, True)),
+    answers.InboxPage(
+        items=[_ITEM], next=None, total=1, is_exact=True, progress=ReviewProgress(1, 12, 3, True)
+    ),
     answers.VerdictResult(
         seqs=[41],
         min_seq=41,

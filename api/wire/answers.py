@@ -13,7 +13,7 @@ from colmlm.kb.facts.reviews import SettledBefore
 from colmlm.kb.forgetting.records import Collateral, Rates, RunRecord, Successor, Survivor, Verification
 from colmlm.kb.keys.records import GateStanding, KeysetRecord
 from colmlm.kb.lookup.records import Hit
-from colmlm.kb.review.records import InboxItem, Progress
+from colmlm.kb.review.records import InboxItem, ReviewProgress
 
 
 class EditResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +49,7 @@ class InboxPage(msgspec.Struct, frozen=True, kw_only=True):
     next: str | None
     total: int
     is_exact: bool
-    progress: Progress
+    progress: ReviewProgress
 
 
 class LookupAnswer(msgspec.Struct, frozen=True, kw_only=True):

@@ -50,7 +50,7 @@ MAX_OFFSET = 2**31 - 1
 WITHHELD = "Marks stand for what was deleted or corrected: the server shows that to tokens with the right 'audit' only."
 
 
-class Reviewed(StrEnum):
+class ReviewState(StrEnum):
     """The reviews that facts have."""
 
     proposed = "proposed"
@@ -122,7 +122,7 @@ def list_facts(
         str | None, typer.Option("--kind", help="Only what such a change added or edited: update, insert ...")
     ] = None,
     review: Annotated[
-        Reviewed | None,
+        ReviewState | None,
         typer.Option(
             "--review", help="Only facts with this review; rejected ones are deleted: see --deleted."
         ),

@@ -30,7 +30,7 @@ from colmlm.cli.options import (
 from colmlm.cli.output import counted_facts, note, print_json, print_table, say, shorten
 
 if TYPE_CHECKING:
-    from colmlm.kb.facts.reviews import Settled, SettledBefore, Verdict, VerdictKind
+    from colmlm.kb.facts.reviews import ReviewVerdict, Settled, SettledBefore, VerdictKind
     from colmlm.kb.review.records import InboxItem
 
 app = typer.Typer(
@@ -190,13 +190,13 @@ def settle(
     _settle(base, found.verdicts, reason, actor, as_json=as_json)
 
 
-def _named(base: Base, fact_ids: list[int], verdict: VerdictKind) -> list[Verdict]:
+def _named(base: Base, fact_ids: list[int], verdict: VerdictKind) -> list[ReviewVerdict]:
     from colmlm.api.nouns.judging import judged
 
     return judged(each_once(fact_ids), verdict, base.facts.show_many)
 
 
-def _preview(base: Base, verdicts: Sequence[Verdict], as_json: bool) -> None:
+def _preview(base: Base, verdicts: Sequence[ReviewVerdict], as_json: bool) -> None:
     facts = base.facts.show_many([one.fact_id for one in verdicts])
     if as_json:
         print_json({"dry_run": True, "verdicts": verdicts, "facts": facts})
@@ -209,7 +209,7 @@ def _preview(base: Base, verdicts: Sequence[Verdict], as_json: bool) -> None:
 
 
 def _settle(
-    base: Base, verdicts: Sequence[Verdict], reason: str, actor: str | None, *, as_json: bool
+    base: Base, verdicts: Sequence[ReviewVerdict], reason: str, actor: str | None, *, as_json: bool
 ) -> None:
     """Carries out verdicts. Exits with 3 where some were not, since others had settled or edited their facts."""
     done = base.review.settle(verdicts, actor=base.actor(actor), reason=reason)

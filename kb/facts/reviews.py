@@ -12,7 +12,7 @@ OUTCOMES: dict[VerdictKind, Review] = {"accept": "accepted", "reject": "rejected
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ReviewVerdict:
     """A person's verdict on a fact, which counts where the fact still has the version and the review that it saw."""
 
     fact_id: int

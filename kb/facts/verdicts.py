@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import FactNotFound, InvalidValue
 from colmlm.kb.facts import edits, reviewed
-from colmlm.kb.facts.reviews import OUTCOMES, Settled, SettledBefore, Verdict, VerdictKind
+from colmlm.kb.facts.reviews import OUTCOMES, ReviewVerdict, Settled, SettledBefore, VerdictKind
 from colmlm.kb.log import audit
 
 _STANDINGS = text("""
@@ -28,7 +28,7 @@ WHERE f.id = ANY(:ids)
 """)
 
 
-def settle(session: Session, verdicts: Sequence[Verdict], actor: str, reason: str) -> Settled:
+def settle(session: Session, verdicts: Sequence[ReviewVerdict], actor: str, reason: str) -> Settled:
     """Carries out the verdicts that still fit their facts, and names the others with what was done since.
 
     Raises `FactNotFound` with every id that no fact has, and `InvalidValue` where one fact has two verdicts.
@@ -59,12 +59,12 @@ def _standings(session: Session, fact_ids: Iterable[int]) -> Mapping[int, Row[An
     return rows
 
 
-def _fits(one: Verdict, now: Row[Any]) -> bool:
+def _fits(one: ReviewVerdict, now: Row[Any]) -> bool:
     saw = (one.version, one.review)
     return now.live and (now.version, now.review) == saw and now.review != OUTCOMES[one.verdict]
 
 
-def _told(one: Verdict, now: Row[Any]) -> SettledBefore:
+def _told(one: ReviewVerdict, now: Row[Any]) -> SettledBefore:
     return SettledBefore(one.fact_id, one.verdict, now.version, now.review, now.live, now.seq, now.actor)
 
 

@@ -14,7 +14,7 @@ from colmlm.kb.facts import reading
 from colmlm.kb.facts.reading import IS_PROPOSED
 from colmlm.kb.facts.records import COUNTED
 from colmlm.kb.review.neighbours import neighbours
-from colmlm.kb.review.records import IN_INBOX, Inbox, InboxItem, Kind, Progress
+from colmlm.kb.review.records import IN_INBOX, Inbox, InboxItem, Kind, ReviewProgress
 from colmlm.kb.review.surroundings import surroundings
 from colmlm.kb.tables import AttributionRow, DocumentRow, FactRow
 
@@ -51,7 +51,7 @@ def inbox(
     )
 
 
-def progress(session: Session, corpus: str | None, document_id: int | None) -> Progress:
+def progress(session: Session, corpus: str | None, document_id: int | None) -> ReviewProgress:
     """Counts what is proposed and what was settled, of a corpus or document or of all."""
     return _progress(session, list(_of(corpus, document_id)))
 
@@ -120,13 +120,13 @@ def _items(session: Session, fact_ids: list[int], uses: Mapping[int, int]) -> It
         )
 
 
-def _progress(session: Session, of: list[ColumnElement[bool]]) -> Progress:
+def _progress(session: Session, of: list[ColumnElement[bool]]) -> ReviewProgress:
     settled = FactRow.review_seq.is_not(None)
     proposed = _count(session, [IS_PROPOSED, *of])
     accepted = _count(session, [FactRow.review == "accepted", settled, *of])
     rejected = _count(session, [FactRow.review == "rejected", settled, *of])
     most = max(proposed, accepted, rejected)
-    return Progress(
+    return ReviewProgress(
         proposed=min(proposed, COUNTED),
         accepted=min(accepted, COUNTED),
         rejected=min(rejected, COUNTED),

@@ -69,7 +69,7 @@ class InboxItem:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ReviewProgress:
     """How many facts are proposed, and how many that once were are accepted or rejected.
 
     None of them is counted beyond 10,000; `is_exact` is false then.
@@ -92,4 +92,4 @@ class Inbox:
     total: int
     is_exact: bool
     next_after: int | None
-    progress: Progress
+    progress: ReviewProgress

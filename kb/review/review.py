@@ -8,10 +8,10 @@ from typing import Unpack
 
 from colmlm.kb.facts import verdicts
 from colmlm.kb.facts.records import Edit
-from colmlm.kb.facts.reviews import Settled, Verdict
+from colmlm.kb.facts.reviews import ReviewVerdict, Settled
 from colmlm.kb.review import limits
 from colmlm.kb.review.inbox import inbox, progress
-from colmlm.kb.review.records import Inbox, InboxSought, Progress
+from colmlm.kb.review.records import Inbox, InboxSought, ReviewProgress
 from colmlm.kb.store.contention import tried_again
 from colmlm.kb.store.store import Store
 
@@ -27,13 +27,13 @@ class FactReview:
         with self.store.sessions() as session:
             return inbox(session, **sought)
 
-    def progress(self, *, corpus: str | None = None, document_id: int | None = None) -> Progress:
+    def progress(self, *, corpus: str | None = None, document_id: int | None = None) -> ReviewProgress:
         """Counts what is proposed and what was settled, of a corpus or document or of all."""
         with self.store.sessions() as session:
             return progress(session, corpus, document_id)
 
     @tried_again
-    def settle(self, judged: Sequence[Verdict], *, actor: str, reason: str) -> Settled:
+    def settle(self, judged: Sequence[ReviewVerdict], *, actor: str, reason: str) -> Settled:
         """Carries out verdicts, each kind in one change; those that no longer fit their facts are named instead.
 
         Raises `FactNotFound`, or `InvalidValue` where there is none or a fact has two.

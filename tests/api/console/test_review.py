@@ -7,7 +7,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
-from colmlm.kb.facts.reviews import Verdict
+from colmlm.kb.facts.reviews import ReviewVerdict
 from colmlm.kb.service import KnowledgeBase
 from tests.api.console.conftest import OpenPage
 from tests.fakes import FakeEncoder
@@ -128,7 +128,7 @@ def test_what_another_settled_meanwhile_is_told_and_left(
 ) -> None:
     page = open_page("operator", "/console/review?corpus=raw")
     settled(page, FACTS)
-    almanac.review.settle([Verdict(proposed[0], "accept", 1)], actor="bob", reason="was faster")
+    almanac.review.settle([ReviewVerdict(proposed[0], "accept", 1)], actor="bob", reason="was faster")
     page.keyboard.press("j")
     page.keyboard.press("r")
     settled(page, FACTS - 1)

@@ -12,7 +12,7 @@ import pytest
 
 from colmlm.api.client.client import Client
 from colmlm.api.client.connection import Connection
-from colmlm.api.nouns import contents, generation, log, lookups, nouns, removal, running, upkeep
+from colmlm.api.nouns import contents, generation, log, lookups, nouns, removal, review, running, upkeep
 from colmlm.cli.bases import local as local_nouns
 from colmlm.cli.bases import this_machine
 from colmlm.cli.composition import generator
@@ -31,6 +31,8 @@ from colmlm.kb.log import audit
 from colmlm.kb.log import records as log_records
 from colmlm.kb.lookup import options as lookup_options
 from colmlm.kb.lookup.lookups import Lookups
+from colmlm.kb.review import records as review_records
+from colmlm.kb.review.review import FactReview
 from colmlm.kb.switching.keysets import Keysets
 from colmlm.kb.upkeep.upkeep import Upkeep
 
@@ -47,6 +49,7 @@ OPTIONS: dict[str, Any] = {
         log_records,
         lookup_options,
         removal,
+        review_records,
         running,
     )
     for name, found in vars(module).items()
@@ -58,6 +61,7 @@ OURS: dict[str, type] = {
     "facts": Facts,
     "documents": StoredDocuments,
     "corpora": Corpora,
+    "review": FactReview,
     "lookups": Lookups,
     "outputs": Outputs,
     "log": Log,
@@ -72,6 +76,7 @@ HERE_ONLY = {
     "facts": {"add_many", "every", "every_of"},  # not over HTTP
     "documents": {"text", "facts"},  # `read` gives both in one
     "corpora": {"standings"},  # compared where the documents are annotated
+    "review": {"progress"},  # the inbox has it
     "lookups": {
         "catch_up", "rebuild", "snapshot", "standing", "in_keyset",  # of the index of one process
         "nearest",  # what answers are read from
@@ -99,7 +104,7 @@ def hints(of: type, *modules: ModuleType) -> dict[str, Any]:
     return {name: get_type_hints(vars(of)[name].fget, known)["return"] for name in names}
 
 
-PROTOCOLS = hints(nouns.Nouns, contents, generation, log, lookups, removal, running, upkeep)
+PROTOCOLS = hints(nouns.Nouns, contents, generation, log, lookups, removal, review, running, upkeep)
 
 
 def _elsewhere() -> dict[str, type]:

@@ -10,7 +10,7 @@ from colmlm.kb.answers.answering import Answering
 from colmlm.kb.answers.ranked import RankedLookups
 from colmlm.kb.corpus.format import Parsed
 from colmlm.kb.errors import InvalidQuery
-from colmlm.kb.facts.reviews import Verdict
+from colmlm.kb.facts.reviews import ReviewVerdict
 from colmlm.kb.lookup.questions import Questions
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder, NearReader, WordEncoder
@@ -54,7 +54,7 @@ def test_a_corpus_or_a_keyset_limits_every_lookup_from_the_commit_on(
     harbours: KnowledgeBase, encoder: FakeEncoder
 ):
     port = fact_id(harbours, "Port 7")
-    harbours.review.settle([Verdict(port, "accept", 1)], **WHO)
+    harbours.review.settle([ReviewVerdict(port, "accept", 1)], **WHO)
     for limit in ({"corpus": "raw"}, {"keyset_id": harbours.keysets.active().keyset_id}):
         harbours.review.limit(accepted_only=True, **limit, **WHO)
         (lookup,) = ask(harbours, encoder, HARBOUR, k=50)
@@ -88,7 +88,7 @@ def test_the_past_is_looked_up_whatever_was_accepted_then(harbours: KnowledgeBas
 
 def test_a_rejected_fact_is_no_hit_from_the_commit_on(harbours: KnowledgeBase, encoder: FakeEncoder):
     port = fact_id(harbours, "Port 0")
-    harbours.review.settle([Verdict(port, "reject", 1)], **WHO)
+    harbours.review.settle([ReviewVerdict(port, "reject", 1)], **WHO)
     (lookup,) = ask(harbours, encoder, HARBOUR, k=50)
     assert "Port 0" not in {hit.value for hit in lookup.hits} and len(lookup.hits) == 40
 
@@ -115,7 +115,7 @@ def test_answers_mark_what_nobody_has_reviewed_and_leave_it_out_where_asked(
     without = answers.ask(CAPITAL, accepted_only=True)
     assert without.answer != "Lima" and not without.withheld and not without.unreviewed
     assert all(fact.review == "accepted" for passage in without.nearest for fact in passage.facts)
-    kb.review.settle([Verdict(lima, "accept", 1)], **WHO)
+    kb.review.settle([ReviewVerdict(lima, "accept", 1)], **WHO)
     found = answers.ask(CAPITAL, accepted_only=True)
     assert (found.answer, found.unreviewed) == ("Lima", ())
 

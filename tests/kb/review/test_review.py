@@ -18,7 +18,7 @@ from colmlm.kb.errors import (
     NotUndoable,
 )
 from colmlm.kb.evidence.records import NewOutput, Splice
-from colmlm.kb.facts.reviews import Review, Verdict, VerdictKind
+from colmlm.kb.facts.reviews import Review, ReviewVerdict, VerdictKind
 from colmlm.kb.service import KnowledgeBase
 from tests.kb.corpora import CAPITAL, CHILE, PERU, document, fact_id, ingest, numbered
 
@@ -38,9 +38,9 @@ def peru(kb: KnowledgeBase) -> KnowledgeBase:
     return kb
 
 
-def judge(kb: KnowledgeBase, value: str, kind: VerdictKind) -> Verdict:
+def judge(kb: KnowledgeBase, value: str, kind: VerdictKind) -> ReviewVerdict:
     fact = kb.facts.show(fact_id(kb, value))
-    return Verdict(fact.fact_id, kind, fact.version, fact.review)
+    return ReviewVerdict(fact.fact_id, kind, fact.version, fact.review)
 
 
 def settle(kb: KnowledgeBase, value: str, kind: VerdictKind) -> int:
@@ -122,7 +122,7 @@ def test_verdicts_without_a_fact_or_two_on_one_are_refused(peru: KnowledgeBase):
     with pytest.raises(InvalidValue, match="there is none"):
         peru.review.settle([], **WHO)
     with pytest.raises(FactNotFound):
-        peru.review.settle([one, Verdict(998, "accept", 1)], **WHO)
+        peru.review.settle([one, ReviewVerdict(998, "accept", 1)], **WHO)
     assert review_of(peru, "Lima") == ("proposed", True)
 
 
@@ -291,7 +291,7 @@ def test_four_at_once_lose_no_verdict_and_give_none_twice(kb: KnowledgeBase):
     def work(number: int) -> None:
         for at in range(0, len(items), 10):
             judged = [
-                Verdict(f.fact_id, kinds[(f.fact_id + number) % 2], f.version, f.review)
+                ReviewVerdict(f.fact_id, kinds[(f.fact_id + number) % 2], f.version, f.review)
                 for f in items[at : at + 10]
             ]
             done = kb.review.settle(judged, actor=f"reviewer {number}", reason="at once")
