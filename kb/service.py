@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from colmlm.kb.facts.corpora import Corpora
     from colmlm.kb.facts.documents import StoredDocuments
     from colmlm.kb.facts.facts import Facts
+    from colmlm.kb.questions.sets import QuestionSets
     from colmlm.kb.review.review import FactReview
     from colmlm.kb.switching.keysets import Keysets
     from colmlm.kb.upkeep.upkeep import Upkeep
@@ -109,6 +110,12 @@ class KnowledgeBase(SearchableStore):
         from colmlm.kb.evidence.log import Log
 
         return Log(self)
+
+    @property
+    def questions(self) -> QuestionSets:
+        from colmlm.kb.questions.sets import QuestionSets
+
+        return QuestionSets(self)
 
     @property
     def keysets(self) -> Keysets:

@@ -140,6 +140,7 @@ class SayingReader:
 
     said: str
     confidence: Confidence = UNFITTED
+    digest: str = "saying"
 
     def read(self, question: str, windows: Sequence[Passage]) -> list[PassageReading]:
         return [self._one(window.text.find(self.said)) for window in windows]

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from colmlm.api.client.log import RemoteLog
     from colmlm.api.client.lookups import RemoteLookups
     from colmlm.api.client.outputs import RemoteOutputs
+    from colmlm.api.client.questions import RemoteQuestions
     from colmlm.api.client.review import RemoteReview
     from colmlm.api.client.tokens import RemoteTokens
     from colmlm.api.client.upkeep import RemoteUpkeep
@@ -85,6 +86,12 @@ class Client:
         from colmlm.api.client.log import RemoteLog
 
         return RemoteLog(self._api)
+
+    @cached_property
+    def questions(self) -> RemoteQuestions:
+        from colmlm.api.client.questions import RemoteQuestions
+
+        return RemoteQuestions(self._api)
 
     @cached_property
     def keysets(self) -> RemoteKeysets:

@@ -16,7 +16,7 @@ from colmlm.api.door.rights import Right, needs
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.schema.schemas import PathId
 from colmlm.kb.errors import KBError, KeysetNotFound, NoActiveKeyset
-from colmlm.kb.jobs.kinds import Gate, Rekey
+from colmlm.kb.jobs.kinds import Gate, Rekey, Work, work_of
 from colmlm.kb.jobs.queue import Jobs
 from colmlm.kb.keys.records import GateStanding, KeysetRecord
 
@@ -67,6 +67,8 @@ def read(ports: FromPorts, request: PageRequest, keyset_id: PathId) -> Page:
         gate=gate,
         plots=_plots(gate),
         checkpoint=checkpoint,
+        form=Form(),
+        sets=[(one.name, one.name) for one in ports.kb.questions.all()],
         width=WIDTH,
         height=HEIGHT,
         done=done(ports, Form.asked(request)),
@@ -113,19 +115,26 @@ def roll_back(ports: FromPorts, request: PageRequest, data: Sent) -> Page:
 
 @post("/keysets/{keyset_id:int}/gate", opt=needs(Right.train), sync_to_thread=True)
 def check_gate(ports: FromPorts, request: PageRequest, keyset_id: PathId, data: Sent) -> Page:
-    """Measure a keyset, as a job."""
-    return _job(ports, request, Gate(keyset_id=keyset_id), Form(data))
+    """Measure a keyset, as a job; with kept questions, where the form names a set of them."""
+    form = Form(data)
+    asked: dict[str, Any] = {}
+    if (questions := form.optional("questions", limit=100)) is not None:
+        least, most = (form.number(name, 0, 1) for name in ("min_right", "max_wrong"))
+        asked = {"questions": questions, "min_right": least, "max_wrong": most}
+    form.check()
+    work = work_of(Gate.kind, {"keyset_id": keyset_id, **asked})
+    return _job(ports, request, keyset_id, work, form)
 
 
 @post("/keysets/{keyset_id:int}/rekey", opt=needs(Right.train), sync_to_thread=True)
 def rekey(ports: FromPorts, request: PageRequest, keyset_id: PathId, data: Sent) -> Page:
     """Make the keys that a keyset lacks, as a job."""
-    return _job(ports, request, Rekey(keyset_id=keyset_id), Form(data))
+    return _job(ports, request, keyset_id, Rekey(keyset_id=keyset_id), Form(data))
 
 
-def _job(ports: Ports, request: PageRequest, work: Gate | Rekey, form: Form) -> Page:
+def _job(ports: Ports, request: PageRequest, keyset_id: int, work: Work, form: Form) -> Page:
     """Queues the work. The form must name the keyset too, or the request did not come from its button."""
-    if form.integer("keyset") != work.keyset_id:
+    if form.integer("keyset") != keyset_id:
         raise KeysetNotFound(form.integer("keyset") or 0)
     job = Jobs(ports.kb).submit(work, actor=request.user.name)
     return Redirect(f"/console/jobs/{job.job_id}", status_code=303)

@@ -49,6 +49,7 @@ PLACES = (
     NavigationEntry("Ask", "/console/ask", "ask", Right.read),
     NavigationEntry("Facts", "/console/facts", "facts", Right.read),
     NavigationEntry("Review", "/console/review", "review", Right.read),
+    NavigationEntry("Questions", "/console/questions", "questions", Right.read),
     NavigationEntry("Forget", "/console/forget", "forget", Right.audit),
     NavigationEntry("Erasures", "/console/erasures", "erasures", Right.admin),
     NavigationEntry("Audit", "/console/audit", "audit", Right.audit),

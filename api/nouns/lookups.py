@@ -21,7 +21,8 @@ AnswerMode = Literal["read", "paper"]
 @dataclass(frozen=True, slots=True)
 class Calibrating:
     """How answers are calibrated: to which share of `wrong` ones, on how many questions at most, drawn by the seed;
-    `corpora` are those whose facts have questions that people wrote. A `dry_run` stores nothing.
+    `corpora` are those whose facts have questions that people wrote, and `question_set` is a set of kept ones. A
+    `dry_run` stores nothing.
     """
 
     wrong: float = 0.05
@@ -29,6 +30,7 @@ class Calibrating:
     seed: int = 0
     corpora: tuple[str, ...] = ()
     dry_run: bool = False
+    question_set: str | None = None
 
 
 class FactFinder(Protocol):

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from colmlm.api.nouns.generation import DecoderVerbs
     from colmlm.api.nouns.log import LogVerbs
     from colmlm.api.nouns.lookups import LookupVerbs
+    from colmlm.api.nouns.questions import QuestionVerbs
     from colmlm.api.nouns.removal import ErasureVerbs, ForgetVerbs
     from colmlm.api.nouns.review import ReviewVerbs
     from colmlm.api.nouns.running import JobVerbs, KeysetVerbs, TokenVerbs
@@ -44,6 +45,9 @@ class Nouns(Protocol):
 
     @property
     def log(self) -> LogVerbs: ...
+
+    @property
+    def questions(self) -> QuestionVerbs: ...
 
     @property
     def keysets(self) -> KeysetVerbs: ...

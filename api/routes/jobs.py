@@ -25,6 +25,7 @@ from colmlm.api.wire.pages import Page
 from colmlm.kb.access.records import TokenRecord
 from colmlm.kb.jobs.kinds import (
     KINDS,
+    AskQuestions,
     CalibrateAnswers,
     Check,
     Documents,
@@ -94,6 +95,15 @@ def start_calibration(ports: FromPorts, request: WithToken, data: JSONBody[Calib
     """Start to calibrate answers.
 
     Asks questions of an uploaded file, or of corpora, and chooses the score from which answers are given.
+    """
+    return _start(ports, request, data)
+
+
+@post("/jobs/ask-questions", status_code=202, opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
+def start_questions(ports: FromPorts, request: WithToken, data: JSONBody[AskQuestions]) -> JobRecord:
+    """Start to ask a set of questions.
+
+    Asks all questions of a set, and stores what came of each as a run.
     """
     return _start(ports, request, data)
 
@@ -204,6 +214,7 @@ STARTING: Sequence[Any] = (
     start_ingest,
     start_documents,
     start_calibration,
+    start_questions,
     start_verify,
     start_backup,
     start_backup_check,

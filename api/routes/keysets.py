@@ -19,6 +19,7 @@ from colmlm.api.wire.answers import KeysetView
 from colmlm.api.wire.pages import Page
 from colmlm.api.wire.requests import MAX_ID, Threshold, Why
 from colmlm.kb.errors import KeysetNotFound
+from colmlm.kb.jobs.kinds import FileName
 from colmlm.kb.keys.records import MAX_EDITS, GateStanding, KeysetRecord
 
 
@@ -34,11 +35,13 @@ class KeysetGate(msgspec.Struct, frozen=True, kw_only=True):
 class Activation(Why, frozen=True, kw_only=True):
     """The reason for an activation. `force` activates without a passed gate, which the log records.
 
-    `max_edits` is how many edits may have been made since the gate.
+    `max_edits` is how many edits may have been made since the gate, which must have asked the set `questions` where one
+    is named.
     """
 
     force: bool = False
     max_edits: Annotated[int, Meta(ge=0, le=MAX_ID)] = MAX_EDITS
+    questions: FileName | None = None
 
 
 class NewThreshold(Why, frozen=True, kw_only=True):
@@ -100,6 +103,7 @@ def activate_keyset(
         keyset_id,
         force=data.force,
         max_edits=data.max_edits,
+        questions=data.questions,
         actor=actor_of(request, data),
         reason=data.reason,
     )

@@ -25,6 +25,7 @@ from colmlm.api.routes import (
     forgetting,
     keysets,
     mending,
+    questions,
     review,
     tokens,
     verification,
@@ -79,6 +80,14 @@ from colmlm.kb.log import chain, envelope, witness
 from colmlm.kb.log.denials import DenialRecord
 from colmlm.kb.log.records import ChangeRecord
 from colmlm.kb.lookup.records import Hit, LookupSpace
+from colmlm.kb.questions.records import (
+    AskedItem,
+    ChangedItem,
+    KeptQuestion,
+    KeptSet,
+    QuestionRun,
+    RunComparison,
+)
 from colmlm.kb.review.records import InboxItem, Neighbour, ReviewProgress, Surroundings
 from colmlm.kb.upkeep.statistics import Statistics
 
@@ -139,6 +148,11 @@ _JOB = JobRecord(
     8, "fsck", {}, "ana", "4f1c", "running", 40, 100, "facts", None, None, 1, None, _AT, _AT, None, _AT
 )
 _SHARES = AnswerShares(0.68, 0.47, 0.04, 0.03, 0.01)
+_ASKED_RUN = QuestionRun(
+    5, "handbook", "read", 0.61, 2, "c0ffee", _HASH, 40, 40, 20, 17, 1, 2, 0, "ana", _AT, 3.2
+)
+_ITEM = AskedItem(_QUESTION, ("Lima",), "Lima", 12, "right", None, 0.93, 7, (12,))
+_MISSED = replace(_ITEM, value=None, fact_id=None, outcome="abstained", reason="withheld")
 _UPLOAD = Upload("0f" * 16, "atlas.jsonl", 1048, _HASH)
 _ERASED = Erased(
     seq=42, fact_ids=(12,), documents=(3,), generations=(7,), forget_runs=(5,), num_keys=1, num_digests=3
@@ -215,6 +229,12 @@ _EXAMPLES: tuple[Any, ...] = (
     verification.CertificateText(text='{"format": "..."}\n', key="0123456789abcdef"),
     keysets.Activation(reason="gate passed"),
     keysets.NewThreshold(threshold=0.72, reason="calibrated by hand"),
+    questions.NewQuestion(question=_QUESTION, expected=["Lima"]),
+    questions.NewQuestions(
+        questions=[questions.NewQuestion(question=_QUESTION, expected=["Lima"])], corpus="atlas"
+    ),
+    questions.OutputToKeep(generation_id=7),
+    questions.QuestionIds(question_ids=[7]),
     changes.Witnessed(head=_SIGNED),
     changes.Sealing(seqs=[13], reason="inserted by hand"),
     erasures.Chosen(fact_ids=[12]),
@@ -223,6 +243,7 @@ _EXAMPLES: tuple[Any, ...] = (
     kinds.Gate(keyset_id=2),
     kinds.Ingest(upload_id=_UPLOAD.upload_id, corpus="atlas"),
     kinds.CalibrateAnswers(upload_id=_UPLOAD.upload_id),
+    kinds.AskQuestions(question_set="handbook"),
     kinds.Documents(upload_ids=[_UPLOAD.upload_id], corpus="atlas"),
     kinds.VerifyForgetting(run_id=5),
     kinds.MakeBackup(name="before-the-move"),
@@ -358,6 +379,20 @@ _EXAMPLES: tuple[Any, ...] = (
     ),
     _KEYSET,
     answers.KeysetView(keyset=_KEYSET, gate=_GATE),
+    KeptSet("handbook", "atlas", 20, "ana", _AT, _ASKED_RUN),
+    KeptQuestion(7, _QUESTION, ("Lima",), (12,), _AT),
+    _ASKED_RUN,
+    _ITEM,
+    RunComparison(
+        before=_ASKED_RUN,
+        after=replace(_ASKED_RUN, run_id=6, seq=41, right=16, abstained=3),
+        same=19,
+        items=(ChangedItem(_ITEM, _MISSED, (41,)),),
+        first_seq=40,
+        last_seq=41,
+        changes={"delete": 1},
+        settings=(),
+    ),
     keysets.KeysetGate(standing=_GATE, report={"passed": True, "seq": 40, "criteria": []}),
     changes.Changes(head_seq=41, items=[_CHANGE], next=None),
     answers.Differences(

@@ -35,6 +35,7 @@ TAGS = {
     "Review": "Facts that a machine marked, and the verdicts of people on them.",
     "Lookups": "Ask for facts as a decoder does.",
     "Answers": "Ask questions, and get what a document says.",
+    "Questions": "Questions kept with the values they should get, asked again and compared.",
     "Generations": "Outputs, decoded here and stored with their evidence.",
     "OpenAI": "Completions, chats and models in OpenAI's protocol and with its errors, with citations beside the text.",
     "Attributions": "What stored outputs took from which facts, and what became of that.",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from colmlm.cli.bases.local.forgetting import LocalForgetting
     from colmlm.cli.bases.local.keysets import LocalKeysets
     from colmlm.cli.bases.local.lookups import LocalLookups
+    from colmlm.cli.bases.local.questions import LocalQuestions
     from colmlm.cli.bases.protocol import Base
     from colmlm.cli.composition.generator import StoringGenerator
     from colmlm.kb.access.access import Access
@@ -87,6 +88,12 @@ class LocalBase:
     @property
     def log(self) -> Log:
         return self.kb.log
+
+    @property
+    def questions(self) -> LocalQuestions:
+        from colmlm.cli.bases.local.questions import LocalQuestions
+
+        return LocalQuestions(self.kb, self.runtime)
 
     @property
     def keysets(self) -> LocalKeysets:

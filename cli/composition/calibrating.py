@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import random
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 from colmlm.api.nouns.lookups import Calibrating
+from colmlm.api.nouns.question_files import questions_of_file
 from colmlm.api.nouns.telling import Telling
 from colmlm.cli.composition.answering import digest_of, fitted_to
 from colmlm.cli.composition.duration import WORTH_TELLING, lasting
 from colmlm.cli.composition.readers import reader_at
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.settings import UserSettings
-from colmlm.kb.answers.answering import MAX_QUESTION
 from colmlm.kb.answers.calibrations import AnswerCalibrations
-from colmlm.kb.errors import CalibrationRefused, InvalidQuestions, InvalidValue
-from colmlm.kb.log import audit
-from colmlm.kb.texts.characters import is_blank
+from colmlm.kb.errors import CalibrationRefused, InvalidQuestions, QuestionSetNotFound
 
 if TYPE_CHECKING:
     from colmlm.kb.answers.calibration import KnownQuestion
@@ -41,6 +37,15 @@ def calibrations(user: UserSettings, kb: KnowledgeBase) -> AnswerCalibrations:
     return AnswerCalibrations(kb, digest_of(path, confidence), confidence.threshold)
 
 
+class _Asked(NamedTuple):
+    """The questions of a calibration: those of a file, and those that are stored in corpora or a set."""
+
+    of_file: list[KnownQuestion]
+    stored: list[KnownQuestion]
+    corpora: tuple[str, ...]
+    question_set: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class AnswerCalibrating:
     """Calibrates the answers of a runtime's base. A job gives its own `kb`, whose changes are logged for its actor."""
@@ -54,43 +59,52 @@ class AnswerCalibrating:
         from colmlm.kb.answers.calibration import ask_each, calibrate
 
         begun = time.monotonic()
-        of_file, stored, corpora = self._questions(questions, how)
-        drawn = [*of_file, *stored]
+        found = self._questions(questions, how)
+        drawn = [*found.of_file, *found.stored]
         drawn = random.Random(how.seed).sample(drawn, min(how.sample, len(drawn)))
         if (expected := SECONDS_A_QUESTION * len(drawn)) >= WORTH_TELLING:
             self.telling.note(f"{len(drawn)} questions are asked twice: this takes {lasting(expected)}.")
         with self.telling.progress("Asking") as advance:
             asked = ask_each(self.runtime.answers, drawn, advance)
         measured = calibrate(asked, self.runtime.reader.confidence.threshold, how.wrong)
-        given = sum(one.fact_id is None for one in drawn)
+        given = len(set(drawn) & set(found.of_file))
         seconds = round(time.monotonic() - begun, 1)
         seq = None
         if not how.dry_run:
             calibrated = calibrations(self.runtime.user, self.kb)
-            seq = calibrated.store_measured(measured, given=given, corpora=corpora, seconds=seconds, **who)
+            seq = calibrated.store_measured(
+                measured,
+                given=given,
+                corpora=found.corpora,
+                seconds=seconds,
+                question_set=found.question_set,
+                **who,
+            )
         return {
-            "dry_run": how.dry_run, "measured": asdict(measured), "given": given, "corpora": corpora,
+            "dry_run": how.dry_run, "measured": asdict(measured), "given": given, "corpora": found.corpora,
+            "question_set": found.question_set,
             "seconds": seconds, "seq": seq,
         }  # fmt: skip
 
-    def _questions(
-        self, file: Path | None, how: Calibrating
-    ) -> tuple[list[KnownQuestion], list[KnownQuestion], tuple[str, ...]]:
-        from colmlm.kb.answers.calibration import questions_of
+    def _questions(self, file: Path | None, how: Calibrating) -> _Asked:
+        from colmlm.kb.answers.calibration import KnownQuestion, questions_of
 
-        corpora = how.corpora
-        if file is None and not corpora:
+        corpora, question_set = how.corpora, how.question_set
+        if file is None and not corpora and question_set is None:
             before = calibrations(self.runtime.user, self.kb).standing().calibration
-            if before is None or not before.corpora:
+            if before is None or not (before.corpora or before.question_set):
                 raise InvalidQuestions(
-                    "there are none: name a file of them, or corpora whose facts have questions that people wrote"
+                    "there are none: name a file, a set, or corpora whose facts have questions that people wrote"
                 )
-            corpora = before.corpora
+            corpora, question_set = before.corpora, before.question_set
         known = {one.corpus for one in self.kb.corpora.all()}
         if missing := [name for name in corpora if name not in known]:
             raise InvalidQuestions(f"there is no corpus {missing[0]!r}")
-        stored = questions_of(self.runtime.answers, corpora, how.sample, how.seed)
-        return list(read_questions(file)) if file else [], stored, corpora
+        stored = questions_of(self.runtime.answers, corpora, how.sample, how.seed) if corpora else []
+        if question_set is not None:
+            kept = self.kb.questions.askable(question_set)
+            stored += [KnownQuestion(one.question, one.expected) for one in kept]
+        return _Asked(list(read_questions(file)) if file else [], stored, corpora, question_set)
 
     def again(self, **who: Unpack[OnRecord]) -> str:
         """Calibrates once more after documents were added, where the questions are stored and it does not take long;
@@ -112,74 +126,26 @@ class AnswerCalibrating:
                 f"See: {HOW} --help"
             )
         stays = f"Answers still need a score of {standing.threshold:.2f}, calibrated before these documents"
-        if not before.corpora or before.given:
+        if before.given or not (before.corpora or before.question_set):
             return f"{stays}: its questions were those of a file. Ask them again: {HOW} --questions FILE"
         if before.seconds > MOST_SECONDS:
             return f"{stays}: that takes {lasting(before.seconds)}. To do it now: {HOW}"
         measured = before.measured
-        how = Calibrating(wrong=measured.rate, sample=max(measured.answerable, 1), corpora=before.corpora)
+        how = Calibrating(
+            wrong=measured.rate,
+            sample=max(measured.answerable + (measured.unanswerable if before.question_set else 0), 1),
+            corpora=before.corpora,
+            question_set=before.question_set,
+        )
         try:
             done = self.run(None, how, **who)
-        except (CalibrationRefused, InvalidQuestions) as error:
+        except (CalibrationRefused, InvalidQuestions, QuestionSetNotFound) as error:
             return f"{stays}. {error}"
         return f"Answers now need a score of {done['measured']['here']['threshold']:.2f}: calibrated again."
 
 
 def read_questions(file: Path) -> Iterator[KnownQuestion]:
-    """Reads questions with the values that answer them: CSV with the columns question and value, or JSON Lines with
-    the same fields, where `value` may be a list. One that nothing answers has an empty value. Values of the same
-    question add up.
-
-    Raises `InvalidQuestions`, which names the line.
-    """
+    """Reads a file of questions, as `api.nouns.question_files` describes it. Raises `InvalidQuestions`."""
     from colmlm.kb.answers.calibration import KnownQuestion
 
-    values: dict[str, list[str]] = {}
-    for number, record in _records(file):
-        question, said = _question(number, record)
-        values.setdefault(question, []).extend(v for v in said if not is_blank(v))
-    for question, said in values.items():
-        yield KnownQuestion(question, tuple(dict.fromkeys(said)))
-
-
-def _question(number: int, record: Mapping[str, Any]) -> tuple[str, list[str]]:
-    question, value = record.get("question"), record.get("value")
-    said = value if isinstance(value, list) else [value] if value is not None else []
-    is_named = "value" in record and all(isinstance(one, str) for one in said)
-    if not isinstance(question, str) or is_blank(question) or not is_named:
-        raise InvalidQuestions(
-            f"line {number} has no question with a value that is text, a list of texts or empty"
-        )
-    if len(question) > MAX_QUESTION:
-        raise InvalidQuestions(f"line {number} has more than {MAX_QUESTION:,} characters")
-    try:
-        audit.check_text("question", question)
-    except InvalidValue as error:
-        raise InvalidQuestions(f"line {number}: {error}".removesuffix(".")) from error
-    return question, said
-
-
-def _records(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    with file.open(encoding="utf-8-sig", newline="") as lines:
-        try:
-            yield from _rows(lines) if file.suffix.lower() == ".csv" else _objects(lines)
-        except UnicodeDecodeError as error:
-            raise InvalidQuestions("the file is not UTF-8; save it as that") from error
-
-
-def _rows(lines: TextIO) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    rows = csv.DictReader(lines, strict=True)
-    try:
-        yield from ((rows.line_num, row) for row in rows)
-    except csv.Error as error:
-        raise InvalidQuestions(f"behind line {rows.line_num} it is no CSV ({error})") from error
-
-
-def _objects(lines: TextIO) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            try:
-                record = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise InvalidQuestions(f"line {number} is no JSON") from error
-            yield number, record if isinstance(record, dict) else {}
+    yield from (KnownQuestion(one.question, one.expected) for one in questions_of_file(file))

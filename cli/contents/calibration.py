@@ -24,6 +24,7 @@ Why = Annotated[str, typer.Option("--reason", callback=some_text, help="Why; it 
     epilog=examples(
         "colmlm answers calibrate --questions asked.csv",
         "colmlm answers calibrate --corpus squad --wrong 0.03 --dry-run --json",
+        "colmlm answers calibrate --set handbook",
     )
 )
 @anywhere
@@ -43,6 +44,9 @@ def calibrate(
         typer.Option(
             "--corpus", callback=some_texts, help="A corpus whose facts have questions that people wrote."
         ),
+    ] = None,
+    question_set: Annotated[
+        str | None, typer.Option("--set", callback=some_text, help="A set of kept questions.")
     ] = None,
     wrong: Annotated[
         float,
@@ -64,10 +68,10 @@ def calibrate(
     """Choose the score from which answers are given, for this base and a share of wrong ones.
 
     Each question is asked as the base is, and as if what answers it were not there. Without questions of a file or a
-    corpus those of the last calibration's corpora are asked. It is refused, with exit code 1, where too few are there,
+    corpus or a set those of the last calibration are asked. It is refused, with exit code 1, where too few are there,
     or too many are answered wrongly.
     """
-    how = Calibrating(wrong, sample, seed, tuple(corpora or ()), dry_run)
+    how = Calibrating(wrong, sample, seed, tuple(corpora or ()), dry_run, question_set)
     done = base.lookups.calibrate_answers(questions, how, actor=base.actor(actor), reason=reason)
     print_json(done) if as_json else _show(done)
 

@@ -10,7 +10,7 @@ import typer
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.protocol import Base
 from colmlm.cli.errors import CHECK_FAILED
-from colmlm.cli.options import Actor, AsJson, CheckpointPath, KeysetId, Reason, examples, finite
+from colmlm.cli.options import Actor, AsJson, CheckpointPath, KeysetId, Reason, examples, finite, some_text
 from colmlm.cli.output import note, print_json, print_table, say
 from colmlm.kb.keys.records import MAX_EDITS
 from colmlm.kb.switching.limits import GateLimits
@@ -56,6 +56,20 @@ def check(
     min_agreement: Annotated[
         float, typer.Option(min=0, max=1, callback=finite, help="With what stored outputs looked up.")
     ] = _DEFAULTS.min_agreement,
+    questions: Annotated[
+        str | None,
+        typer.Option("--questions", callback=some_text, help="A set of kept questions to ask, too."),
+    ] = None,
+    min_right: Annotated[
+        float | None,
+        typer.Option(
+            "--min-right", min=0, max=1, callback=finite, help="The least share of them to be right."
+        ),
+    ] = None,
+    max_wrong: Annotated[
+        float | None,
+        typer.Option("--max-wrong", min=0, max=1, callback=finite, help="The most of them to be wrong."),
+    ] = None,
     plot: Annotated[
         Path | None, typer.Option("--plot", dir_okay=False, help="Write histograms of scores here, as PNG.")
     ] = None,
@@ -83,6 +97,9 @@ def check(
         max_facts_lost=max_facts_lost,
         max_question_loss=max_question_loss,
         min_agreement=min_agreement,
+        questions=questions,
+        min_right=min_right,
+        max_wrong=max_wrong,
     )
     report = base.keysets.check(
         keyset_id, limits, plot=plot, checkpoint=checkpoint, active_checkpoint=active_checkpoint
@@ -102,6 +119,12 @@ def activate(
     max_edits: Annotated[
         int, typer.Option(min=0, help="How many edits of facts the gate may be behind.")
     ] = MAX_EDITS,
+    questions: Annotated[
+        str | None,
+        typer.Option(
+            "--questions", callback=some_text, help="A set of questions that its gate must have asked."
+        ),
+    ] = None,
     reason: Reason = "activate",
     actor: Actor = None,
     as_json: AsJson = False,
@@ -111,7 +134,12 @@ def activate(
     It must have passed `colmlm keysets check`, unless no keyset is active.
     """
     keyset = base.keysets.activate(
-        keyset_id, force=force, max_edits=max_edits, actor=base.actor(actor), reason=reason
+        keyset_id,
+        force=force,
+        max_edits=max_edits,
+        questions=questions,
+        actor=base.actor(actor),
+        reason=reason,
     )
     _switched(keyset, as_json)
 

@@ -38,6 +38,8 @@ def counts(erased: Erased) -> dict[str, object]:
         "forget_runs": erased.forget_runs,
         "jobs": erased.jobs,
         "erasure_requests": erased.erasure_requests,
+        "questions": erased.questions,
+        "question_outcomes": erased.question_outcomes,
         "keys": erased.num_keys,
         "also_said_by": erased.also_said_by,
         "left": erased.left,

@@ -62,6 +62,10 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
         "answers": Lazy(
             "colmlm.cli.contents.calibration:app", "Calibrate the score from which answers are given."
         ),
+        "questions": Lazy(
+            "colmlm.cli.contents.questions:app",
+            "Keep questions with the values they should get, ask them, and compare runs.",
+        ),
         "facts": Lazy(
             "colmlm.cli.contents.facts:app",
             "List, show, add, edit, move, delete and restore facts, and undo that.",

@@ -32,6 +32,14 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "calibrate": "Choose the score from which answers are given, for this base and a share of wrong ones.",
             "threshold": "Show the score from which answers are given, and what speaks against it by now.",
         },
+        "questions": {
+            "add": "Add questions to a set, with the values that count as right.",
+            "list": "List the sets of questions, each with its last run.",
+            "show": "Show a set: its questions with the values they should get, or its runs.",
+            "run": "Ask all questions of a set, and say which are right, wrong and abstained, and why.",
+            "compare": "Compare two runs of a set: which questions came out otherwise, and what was changed between.",
+            "remove": "Remove questions of a set, or the whole set with its runs.",
+        },
         "erasures": {
             "list": "List the requests to erase facts, and who decided them.",
             "approve": "Erase for good what another admin asked for.",

@@ -25,7 +25,7 @@ from colmlm.kb.errors import InvalidQuery, NoActiveKeyset
 from colmlm.kb.facts.reading import get_fact
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.questions import Questions
-from colmlm.kb.lookup.records import AskedQuery, Ranking
+from colmlm.kb.lookup.records import AskedQuery, Hit, Ranking
 from colmlm.kb.lookup.searchable import SearchableStore
 
 WINDOWS = 4  # read for a question
@@ -97,9 +97,11 @@ class Answering:
             raise InvalidQuery("the texts near it are changed all the time; ask again")
         passages = tuple(_passage(one, read[one.sentence_id]) for one in found[:nearest])
         answer = self._decided(question, places, least, passages, seq)
-        if answer.abstained:
+        if not places:
             return AnsweredQuestion(answer, query)
-        return AnsweredQuestion(answer, query, parts_of(places[0].window, places[0].start, places[0].end))
+        best = places[0]
+        parts = () if answer.abstained else parts_of(best.window, best.start, best.end)
+        return AnsweredQuestion(answer, query, parts, best.text, tuple(fact.fact_id for fact in best.facts))
 
     def places(self, question: str, gone: Collection[int] = ()) -> list[ReadPlace]:
         """Gives every place that an answer could come from, best first, without deciding on any.
@@ -108,6 +110,16 @@ class Answering:
         """
         _, near = self._near(question, BY_KEY + KEYS_OF_A_SENTENCE * len(gone))
         return read_places(self.reader, question, *self._windows(question, near, gone))
+
+    def looked_in(self, question: str) -> list[str]:
+        """Gives the texts that are read for a question, with what is deleted withheld."""
+        _, near = self._near(question)
+        _, read = self._windows(question, near)
+        return [window.shown() for window in read.values()]
+
+    def nearest_hits(self, question: str) -> tuple[Hit, ...]:
+        """Gives the live facts nearest to the question by key, whatever the threshold, best first."""
+        return self._near(question)[1].hits
 
     def nearest_fact(
         self, question: str, *, threshold: float | None = None, accepted_only: bool = False
@@ -128,7 +140,8 @@ class Answering:
         if hit is None:
             best, withheld = lookup.runner_up or 0.0, lookup.abstained is not None
             nothing = Answer(question, None, best, lookup.threshold, (), None, withheld, (), lookup.seq)
-            return AnsweredQuestion(nothing, query)
+            under = () if lookup.abstained is None else (lookup.abstained,)
+            return AnsweredQuestion(nothing, query, under=under)
         said = SaidFact(hit.fact_id, hit.version, hit.value, hit.review)
         with self.kb.sessions() as session:
             source = get_fact(session, hit.fact_id).source
@@ -136,7 +149,8 @@ class Answering:
             question, hit.value, hit.score, lookup.threshold, (said,), source, False, (), lookup.seq
         )
         whole = (0, len(hit.value))
-        return AnsweredQuestion(answer, query, (SaidPart(hit.fact_id, hit.version, *whole, *whole),))
+        part = SaidPart(hit.fact_id, hit.version, *whole, *whole)
+        return AnsweredQuestion(answer, query, (part,), hit.value, (hit.fact_id,))
 
     def _near(
         self, question: str, facts: int = BY_KEY, *, accepted_only: bool = False

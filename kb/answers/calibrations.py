@@ -61,6 +61,7 @@ class AnswerCalibrations:
         given: int,
         corpora: tuple[str, ...],
         seconds: float,
+        question_set: str | None = None,
         **who: Unpack[OnRecord],
     ) -> int:
         """Gives answers the threshold that was measured, from this commit on and in every process; gives the change."""
@@ -69,6 +70,7 @@ class AnswerCalibrations:
             keyset_id = active_keyset_id(session)
             report = {
                 "measured": asdict(measured), "given": given, "corpora": corpora, "seconds": seconds,
+                "question_set": question_set,
                 "keyset_id": keyset_id,
                 "question_keys": keyset_id is not None and has_question_keys(session, keyset_id),
             }  # fmt: skip

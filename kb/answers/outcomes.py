@@ -6,7 +6,7 @@ import re
 import string
 from collections.abc import Sequence
 
-_ARTICLES = re.compile(r"\b(a|an|the)\b")
+ARTICLES = re.compile(r"\b(a|an|the)\b")
 _DROPPED = str.maketrans("", "", string.punctuation)
 
 RIGHT = ("exact", "holds")
@@ -14,7 +14,7 @@ RIGHT = ("exact", "holds")
 
 def normalised(text: str) -> str:
     """Normalises as SQuAD's script does: without case, punctuation, articles and runs of blanks."""
-    return " ".join(_ARTICLES.sub(" ", text.casefold().translate(_DROPPED)).split())
+    return " ".join(ARTICLES.sub(" ", text.casefold().translate(_DROPPED)).split())
 
 
 def outcome(said: str | None, golds: Sequence[str]) -> str:

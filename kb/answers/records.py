@@ -89,12 +89,15 @@ class SaidPart:
 class AnsweredQuestion:
     """An answer with what is stored of it beside: the query it was asked as, and the facts in it, in order.
 
-    `query` is None where nothing was encoded.
+    `query` is None where nothing was encoded. `best` are the likeliest words, said or not (None: there are none, or in
+    the mode "paper" none above the threshold), and `under` the facts under them, or the deleted one that was nearest.
     """
 
     answer: Answer
     query: AskedQuery | None = None
     parts: tuple[SaidPart, ...] = ()
+    best: str | None = None
+    under: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +132,8 @@ class MeasuredAnswers:
 
 @dataclass(frozen=True, slots=True)
 class AnswerCalibration:
-    """A stored calibration: made as change `seq` with this reader, in this keyset, with questions of a file (`given`)
-    and of `corpora`. It took so many seconds.
+    """A stored calibration: made as change `seq` with this reader, in this keyset, with questions of a file (`given`),
+    of the set `question_set` and of `corpora`. It took so many seconds.
     """
 
     measured: MeasuredAnswers
@@ -141,6 +144,7 @@ class AnswerCalibration:
     question_keys: bool
     seconds: float
     seq: int
+    question_set: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,8 @@ TABLES = (
     "forget_run",
     "tombstone",
     "idempotency",
+    "question",
+    "question_outcome",
 )
 STATISTICS = ("pg_statistic", "pg_statistic_ext_data")
 TRIES = 5

@@ -60,6 +60,8 @@ class Erased:
     forget_runs: tuple[int, ...] = ()
     jobs: tuple[int, ...] = ()
     erasure_requests: tuple[int, ...] = ()
+    questions: tuple[int, ...] = ()
+    question_outcomes: tuple[int, ...] = ()
     num_keys: int = 0
     num_digests: int = 0
     also_said_by: tuple[int, ...] = ()

@@ -24,6 +24,9 @@ KBError
 │   ├── ErasureRequestNotFound
 │   ├── JobNotFound
 │   ├── UploadNotFound
+│   ├── QuestionSetNotFound
+│   ├── QuestionNotFound
+│   ├── QuestionRunNotFound
 │   └── NothingSelected
 ├── Conflict
 │   ├── FactDeleted
@@ -169,6 +172,9 @@ from colmlm.kb.errors.missing import (
     NoOpenBreak,
     NoSuchChange,
     NothingSelected,
+    QuestionNotFound,
+    QuestionRunNotFound,
+    QuestionSetNotFound,
     UploadNotFound,
 )
 from colmlm.kb.errors.root import Conflict, Invalid, KBError, NotFound
@@ -239,6 +245,9 @@ __all__ = [
     "PlanTooLarge",
     "PlanUnderWay",
     "PromptRefused",
+    "QuestionNotFound",
+    "QuestionRunNotFound",
+    "QuestionSetNotFound",
     "ReaderUnavailable",
     "RequestDiffers",
     "RequestUnderWay",

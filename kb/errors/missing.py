@@ -134,3 +134,31 @@ class NoOpenBreak(NotFound):
             f"Nothing to seal at change {listed(seqs)}: it fits, is sealed already, or is not there. Nothing was done; "
             "`colmlm audit verify` names the breaks."
         )
+
+
+class QuestionSetNotFound(NotFound):
+    title = "No such set of questions"
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(f"No set of questions is named {name!r}. List them with `colmlm questions list`.")
+
+
+class QuestionNotFound(NotFound):
+    title = "No such question"
+
+    def __init__(self, question_ids: Sequence[int]) -> None:
+        self.question_ids = tuple(question_ids)
+        super().__init__(
+            f"No question {listed(question_ids)} in this set. Nothing was done; `colmlm questions show` lists the ids."
+        )
+
+
+class QuestionRunNotFound(NotFound):
+    title = "No such run"
+
+    def __init__(self, run_id: int) -> None:
+        self.run_id = run_id
+        super().__init__(
+            f"No run {run_id} of this set. List them with `colmlm questions show NAME --runs`; old ones are dropped."
+        )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Unpack
 
 from colmlm.kb.corpus.format import AnnotatedDocument
-from colmlm.kb.evidence import withholding
+from colmlm.kb.evidence import kept_questions, withholding
 from colmlm.kb.evidence.outputs import Outputs
 from colmlm.kb.evidence.records import FactTrace, GenerationRecord, ImpactedOutput, OutputTrace
 from colmlm.kb.evidence.withholding import Listed
@@ -20,6 +20,7 @@ from colmlm.kb.facts.documents import StoredDocuments
 from colmlm.kb.facts.facts import Facts
 from colmlm.kb.facts.records import DocumentRecord, FactPage, FactRecord, FactSearch
 from colmlm.kb.lookup.searchable import SearchableStore
+from colmlm.kb.questions.records import AskedItem, KeptQuestion, RunComparison
 from colmlm.kb.review.records import Inbox, InboxSought
 from colmlm.kb.review.review import FactReview
 
@@ -104,3 +105,21 @@ class Shown:
             return found
         with self.store.sessions() as session:
             return withholding.outputs(session, found)
+
+    def questions(self, found: Sequence[KeptQuestion]) -> list[KeptQuestion]:
+        if self.past:
+            return list(found)
+        with self.store.sessions() as session:
+            return kept_questions.questions(session, found)
+
+    def asked(self, found: Sequence[AskedItem]) -> list[AskedItem]:
+        if self.past:
+            return list(found)
+        with self.store.sessions() as session:
+            return kept_questions.items(session, found)
+
+    def compared(self, found: RunComparison) -> RunComparison:
+        if self.past:
+            return found
+        with self.store.sessions() as session:
+            return kept_questions.comparison(session, found)

@@ -263,6 +263,11 @@ def _told(
     return blank(prompt, said.spans(prompt)), blank(output, (*gone, *apart(said.spans(output), standing)))
 
 
+def texts_of(session: Session, fact_ids: Sequence[int]) -> dict[int, tuple[str | None, tuple[str, ...]]]:
+    """Gives, for each of these facts, its value (None: it is deleted) and all its texts that are past."""
+    return {one: (found.now, found.past) for one, found in _standings(session, fact_ids).items()}
+
+
 def _standings(session: Session, fact_ids: Sequence[int]) -> dict[int, _Standing]:
     """Reads the first and current values and the past texts of these facts; erased facts have nothing to withhold."""
     statement = (

@@ -12,6 +12,9 @@ forget_run: selector, plan, reason,   redacted; in a run that names the fact als
 job: result, error, message,          redacted; of a job that is not over only the reason, as the other arguments are
     arguments                         its task
 erasure_request: reason               redacted
+question: text, expected              redacted
+question_outcome: question, expected, redacted, the value also where it is a part of what an erased fact said
+    value
 idempotency: body                     dropped, whatever it says, and not stored where an erasure committed meanwhile
 document, fact, fact_version          redacted by `kb.facts.redaction` and `kb.erasure.verbs`
 fact_past: question, answer            deleted by `kb.erasure.verbs`
@@ -25,7 +28,7 @@ checkpoint, api_key, document: names, operators' names for things; documents' ti
     titles and addresses
 ====================================  ================================================================================
 
-A writer of one of the first five holds erasures off (`kb.facts.suppression`) and, with the functions here, redacts
+A writer of one of the first seven holds erasures off (`kb.facts.suppression`) and, with the functions here, redacts
 what was erased before. So an erasure sees everything stored before it, and everything stored later sees the
 erasure. fsck checks the same rows by digests, and erasing again redacts what it finds.
 """
@@ -39,9 +42,9 @@ from typing import Any, Protocol
 from sqlalchemy import ColumnElement, func, or_, select, update
 from sqlalchemy.orm import Session
 
-from colmlm.kb.facts import quoted
+from colmlm.kb.facts import kept_questions, quoted
 from colmlm.kb.facts.erased_texts import ErasedTexts, TextOrigin
-from colmlm.kb.facts.redaction import MARK, ErasureTarget, apart, blank, redact_json
+from colmlm.kb.facts.redaction import MARK, ErasureTarget, apart, blank, redact_json, redacted_columns
 from colmlm.kb.tables import (
     AttributionRow,
     ErasureRequestRow,
@@ -167,9 +170,11 @@ class Quoting:
     forget_runs: tuple[int, ...] = ()
     jobs: tuple[int, ...] = ()
     erasure_requests: tuple[int, ...] = ()
+    questions: tuple[int, ...] = ()
+    question_outcomes: tuple[int, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.generations or self.forget_runs or self.jobs or self.erasure_requests)
+        return any(getattr(self, f.name) for f in fields(self))
 
     def told(self) -> tuple[str, ...]:
         """Gives one sentence for each kind of row, with its number and the first ids."""
@@ -188,9 +193,7 @@ class Quoting:
 
 def find(session: Session, sought: Sought) -> Quoting:
     """Finds the rows that say one of these texts. Changes nothing."""
-    return Quoting(
-        *(tuple(row.id for row, _ in rows(session, sought)) for rows in (_outputs, _runs, _jobs, _requests))
-    )
+    return Quoting(*(tuple(row.id for row, _ in rows(session, sought)) for rows in (_outputs, *_OTHERS)))
 
 
 def still_said(session: Session) -> set[int]:
@@ -204,7 +207,7 @@ def redact(session: Session, sought: Sought, seq: int) -> Quoting:
     """Redacts the rows that say one of these texts, as part of change `seq`, and gives their ids."""
     return Quoting(
         tuple(_redact_outputs(session, sought, seq)),
-        *(tuple(_redact(session, rows(session, sought))) for rows in (_runs, _jobs, _requests)),
+        *(tuple(_redact(session, rows(session, sought))) for rows in _OTHERS),
     )
 
 
@@ -252,7 +255,7 @@ def redact_job(session: Session, job: JobRow) -> None:
     session.flush()
 
 
-_Rows = Iterator[tuple[Any, dict[str, Any]]]  # rows that say an erased fact, and their redacted columns
+_Rows = kept_questions.RedactedRows
 
 
 def _redact(session: Session, rows: _Rows) -> Iterator[int]:
@@ -342,7 +345,7 @@ def _runs(session: Session, sought: Sought) -> _Rows:
         select(ForgetRunRow).order_by(ForgetRunRow.id).execution_options(populate_existing=True)
     ):
         said = TextOrigin(frozenset(run.fact_ids), seq=run.planned_seq)
-        values = _values(
+        values = redacted_columns(
             run, ("selector", "plan", "verification", "reason", "on_behalf_of"), sought.finder(said)
         )
         parts = {name for name in QUOTED_PARTS if sought.is_part(run.selector.get(name, ""), said)}
@@ -364,7 +367,7 @@ def _job_values(job: JobRow, finder: Finder) -> dict[str, Any]:
 
     Of a job that is not over only the reason is redacted among the arguments, since the others are its task.
     """
-    values = _values(job, ("result", "error", "message"), finder)
+    values = redacted_columns(job, ("result", "error", "message"), finder)
     names = job.arguments.keys() if job.finished_at is not None else job.arguments.keys() & {"reason"}
     arguments = job.arguments | redact_json({name: job.arguments[name] for name in names}, finder)
     return values if arguments == job.arguments else {**values, "arguments": arguments}
@@ -373,11 +376,16 @@ def _job_values(job: JobRow, finder: Finder) -> dict[str, Any]:
 def _requests(session: Session, sought: Sought) -> _Rows:
     for request in session.scalars(select(ErasureRequestRow).order_by(ErasureRequestRow.id)):
         said = TextOrigin(frozenset(request.fact_ids), at=request.at)
-        if values := _values(request, ("reason", "on_behalf_of"), sought.finder(said)):
+        if values := redacted_columns(request, ("reason", "on_behalf_of"), sought.finder(said)):
             yield request, values
 
 
-def _values(row: Any, names: Sequence[str], finder: Finder) -> dict[str, Any]:
-    """Gives the redacted values of those columns that redaction changes."""
-    redacted = {name: redact_json(getattr(row, name), finder) for name in names}
-    return {name: value for name, value in redacted.items() if value != getattr(row, name)}
+def _questions(session: Session, sought: Sought) -> _Rows:
+    return kept_questions.questions(session, sought.finder)
+
+
+def _question_outcomes(session: Session, sought: Sought) -> _Rows:
+    return kept_questions.outcomes(session, sought.finder, sought.fact_ids)
+
+
+_OTHERS = (_runs, _jobs, _requests, _questions, _question_outcomes)  # in the order of the fields of `Quoting`

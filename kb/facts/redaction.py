@@ -200,3 +200,9 @@ def _facts_of(session: Session, document_id: int, erased: list[int]) -> list[Fac
         FactSpan(fact.span_start or 0, fact.span_end or 0, value, fact.question, fact.answer)
         for fact, value in session.execute(statement)
     ]
+
+
+def redacted_columns(row: Any, names: Sequence[str], finder: Finder) -> dict[str, Any]:
+    """Gives the redacted values of those columns of a row that redaction changes."""
+    redacted = {name: redact_json(getattr(row, name), finder) for name in names}
+    return {name: value for name, value in redacted.items() if value != getattr(row, name)}

@@ -74,7 +74,10 @@ class Rekey(Work, frozen=True, kw_only=True):
 
 
 class Gate(Work, frozen=True, kw_only=True):
-    """Measure a keyset against the gate and store the report; with `activate`, activate it if it passes."""
+    """Measure a keyset against the gate and store the report; with `activate`, activate it if it passes.
+
+    `questions` is a set of which at least `min_right` must be answered right with it, and at most `max_wrong` wrongly.
+    """
 
     kind: ClassVar[str] = "gate"
     right: ClassVar[Right] = Right.train
@@ -87,6 +90,9 @@ class Gate(Work, frozen=True, kw_only=True):
     max_facts_lost: Annotated[int, Meta(ge=0, le=MAX_ID)] | None = None
     max_question_loss: Share | None = None
     min_agreement: Share | None = None
+    questions: FileName | None = None
+    min_right: Share | None = None
+    max_wrong: Share | None = None
 
     @property
     def lock(self) -> str:
@@ -95,8 +101,11 @@ class Gate(Work, frozen=True, kw_only=True):
     @property
     def limits(self) -> dict[str, Any]:
         """The limits that were given. For the others the gate has defaults."""
-        names = ("sample", "min_recall_at_1", "min_recall_at_10", "max_facts_lost", "max_question_loss")
-        given = {name: getattr(self, name) for name in (*names, "min_agreement")}
+        names = (
+            "sample", "min_recall_at_1", "min_recall_at_10", "max_facts_lost", "max_question_loss", "min_agreement",
+            "questions", "min_right", "max_wrong",
+        )  # fmt: skip
+        given = {name: getattr(self, name) for name in names}
         return {name: value for name, value in given.items() if value is not None}
 
 
@@ -153,7 +162,7 @@ class Documents(Work, frozen=True, kw_only=True):
 
 
 class CalibrateAnswers(Work, frozen=True, kw_only=True):
-    """Choose the score from which answers are given, by the questions of an uploaded file and of these corpora.
+    """Choose the score from which answers are given, by the questions of a file, of a set and of these corpora.
 
     `wrong` is the rate of wrong answers that it aims at; `sample` is how many questions are asked at most.
     """
@@ -162,6 +171,7 @@ class CalibrateAnswers(Work, frozen=True, kw_only=True):
     right: ClassVar[Right] = Right.edit
     upload_id: UploadId | None = None
     corpora: Annotated[list[Name], Meta(max_length=100)] = []
+    question_set: FileName | None = None
     wrong: Rate = 0.05
     sample: Annotated[int, Meta(ge=1, le=100_000)] = 300
     seed: Annotated[int, Meta(ge=0, le=MAX_ID)] = 0
@@ -171,6 +181,28 @@ class CalibrateAnswers(Work, frozen=True, kw_only=True):
     @property
     def uploads(self) -> tuple[str, ...]:
         return () if self.upload_id is None else (self.upload_id,)
+
+
+class AskQuestions(Work, frozen=True, kw_only=True):
+    """Ask all questions of a set, and store what came of each as a run.
+
+    They are asked as `colmlm ask` does, in a `mode`, or with a `ranking` as a lookup does.
+    """
+
+    kind: ClassVar[str] = "ask-questions"
+    right: ClassVar[Right] = Right.edit
+    question_set: FileName
+    mode: Literal["read", "paper"] = "read"
+    ranking: Literal["key", "words", "reader"] | None = None
+    threshold: Annotated[float, Meta(ge=-1, le=1)] | None = None
+
+    def __post_init__(self) -> None:
+        if self.ranking is not None and self.mode != "read":
+            raise ValueError("name a mode or a ranking, not both")
+
+    @property
+    def lock(self) -> str:
+        return f"questions {self.question_set}"
 
 
 class VerifyForgetting(Work, frozen=True, kw_only=True):
@@ -230,6 +262,7 @@ KINDS: dict[str, type[Work]] = {
         Ingest,
         Documents,
         CalibrateAnswers,
+        AskQuestions,
         VerifyForgetting,
         MakeBackup,
         VerifyBackup,

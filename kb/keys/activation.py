@@ -49,21 +49,25 @@ def activate(
     *,
     force: bool = False,
     max_edits: int = MAX_EDITS,
+    questions: str | None = None,
 ) -> KeysetRecord:
     """Makes this keyset the one that answers, in every process, at commit.
 
     Raises `KeysetNotReady`, and, unless `force`, `GateRefused` where its gate was never checked, failed, or passed more
-    than `max_edits` edits of facts ago.
+    than `max_edits` edits of facts ago, or where it did not ask the kept `questions` that are named.
     """
     audit.begin(session, actor, reason)  # locks the log, so that no edit commits after the gate is judged
     former = active_keyset_id(session)
     keyset = keysets.get_keyset(session, keyset_id)
-    found = standing(session, keyset)
+    found, gate = standing(session, keyset), keysets.gate_of(session, keyset_id)
     evidence: dict[str, Any] = {"was": former, "gate_seq": found.seq, "forced": False}
-    if keyset.state == "ready" and former is not None and (refusal := _refusal(found, max_edits)):
+    if (
+        keyset.state == "ready"
+        and former is not None
+        and (refusal := _refusal(found, max_edits) or _unasked(gate, questions))
+    ):
         if not force:
             raise GateRefused(keyset_id, refusal)
-        gate = keysets.gate_of(session, keyset_id)
         figures = [_kept(criterion) for criterion in _failing(gate, keyset)] if gate else []
         evidence |= {"forced": True, "refusal": refusal, "failed": figures}
     return _flip(session, keyset_id, actor, reason, evidence)
@@ -137,6 +141,12 @@ def _refusal(gate: GateStanding, max_edits: int) -> str | None:
             f"its gate passed at change {gate.seq}, {gate.edits_since} edits of facts ago (limit {max_edits})"
         )
     return None
+
+
+def _unasked(gate: Mapping[str, Any] | None, questions: str | None) -> str | None:
+    if questions is None or (gate is not None and gate.get("questions") == questions):
+        return None
+    return f"its gate did not ask the questions {questions!r}"
 
 
 def _former(session: Session, active: int) -> int:

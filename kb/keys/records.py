@@ -59,10 +59,13 @@ class KeysetRecord:
 
 
 class Activating(OnRecord, total=False):
-    """How a keyset is activated: with `max_edits` of facts since its gate, or whatever the gate says, with `force`."""
+    """How a keyset is activated: with `max_edits` of facts since its gate, which must have asked the set `questions`
+    where one is named; or whatever the gate says, with `force`.
+    """
 
     force: bool
     max_edits: int
+    questions: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,11 @@ from typing import TypeVar, Unpack
 from colmlm.kb.errors import KeysetMismatch
 from colmlm.kb.keys.keysets import STORED, Vectors
 from colmlm.kb.keys.rekey import Encoder
+from colmlm.kb.lookup.lookups import Lookups
 from colmlm.kb.lookup.options import LookupOptions
 from colmlm.kb.lookup.records import AskedQuery, Lookup, Ranking
 from colmlm.kb.lookup.searchable import SearchableStore
+from colmlm.kb.lookup.searcher import Searcher
 
 T = TypeVar("T")
 
@@ -24,11 +26,17 @@ ATTEMPTS = 3  # a switch and its rollback may both happen between encoding and l
 class Questions:
     """Asks questions of a knowledge base with the encoder of the active keyset. Threads may share it."""
 
-    def __init__(self, kb: SearchableStore, encoders: Sequence[Encoder]) -> None:
-        """Takes at least one encoder, also of keysets that are still to be activated."""
+    def __init__(
+        self, kb: SearchableStore, encoders: Sequence[Encoder], keyset_id: int | None = None
+    ) -> None:
+        """Takes at least one encoder, also of keysets that are still to be activated.
+
+        With a `keyset_id` it asks in that keyset, active or not.
+        """
         self.kb = kb
         self._encoders: Mapping[str, Encoder] = {e.checkpoint.checkpoint_id: e for e in encoders}
         self._last = encoders[0].checkpoint.checkpoint_id
+        self._in_keyset = None if keyset_id is None else kb.searcher.of_keyset(keyset_id)
 
     def ask(self, questions: Sequence[str], **options: Unpack[LookupOptions]) -> tuple[str, list[Lookup]]:
         """Gives the checkpoint that encoded the questions, and a lookup for each; takes the options of `Lookups.find`.
@@ -50,14 +58,18 @@ class Questions:
         return _one(
             *self._asked(
                 [question],
-                lambda queries_BD, checkpoint_id: self.kb.lookups.nearest(
+                lambda queries_BD, checkpoint_id: self._lookups.nearest(
                     queries_BD, checkpoint_id=checkpoint_id, k=k, accepted_only=accepted_only
                 ),
             )
         )
 
+    @property
+    def _lookups(self) -> Lookups | Searcher:
+        return self._in_keyset or self.kb.lookups
+
     def _finding(self, options: LookupOptions) -> Callable[[Vectors, str], list[Lookup]]:
-        return lambda queries_BD, checkpoint_id: self.kb.lookups.find(
+        return lambda queries_BD, checkpoint_id: self._lookups.find(
             queries_BD, checkpoint_id=checkpoint_id, **options
         )
 

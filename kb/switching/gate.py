@@ -9,6 +9,7 @@
 - `agreement`: the share of the splices in stored outputs, of values that are still live, that would get the same value
   again. The prefix is encoded as plain text, without the tags that the decoder had around earlier values.
 - `threshold calibrated`: the threshold was measured for these keys; another keyset's does not fit them.
+- `questions right`, `questions wrong`: what kept questions get that the limits name, asked as with this keyset active.
 """
 
 from __future__ import annotations
@@ -20,11 +21,14 @@ from typing import Any
 
 import numpy as np
 
+from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.errors import KeysetMismatch, KeysetNotReady
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keysets import Vectors
 from colmlm.kb.keys.rekey import Encoder
-from colmlm.kb.store.store import Store
+from colmlm.kb.lookup.searchable import SearchableStore
+from colmlm.kb.questions.asking import AskedSet
+from colmlm.kb.switching.kept_questions import asked_in
 from colmlm.kb.switching.limits import GateLimits
 from colmlm.kb.switching.measures import Answers, Scores, ask, index_recall, near_keys, tombstones_passed_over
 from colmlm.kb.switching.sample import Sample, draw
@@ -100,7 +104,9 @@ class ScoreDrift:
 
 @dataclass(frozen=True, slots=True)
 class GateReport:
-    """The result of a gate: whether the keyset passed, as of change `seq`, and each criterion."""
+    """The result of a gate: whether the keyset passed, as of change `seq`, and each criterion. `questions` is the set
+    that was asked, if one was.
+    """
 
     keyset_id: int
     active_keyset_id: int | None
@@ -111,6 +117,7 @@ class GateReport:
     num_questions: int
     num_contexts: int
     mean_scores: dict[str, float]
+    questions: str | None
     drift: ScoreDrift = field(repr=False, compare=False)
 
     def stored(self) -> dict[str, Any]:
@@ -125,18 +132,20 @@ class GateReport:
 
 
 def check_keyset(
-    kb: Store,
+    kb: SearchableStore,
     keyset_id: int,
     encoder: Encoder,
     limits: GateLimits | None = None,
     *,
     active_encoder: Encoder | None = None,
     on_texts: OnTexts | None = None,
+    reader: Callable[[], JudgedReader] | None = None,
 ) -> GateReport:
     """Measures a keyset that is ready, with its encoder, and stores the report with it.
 
     `active_encoder` asks the active keyset the same questions; without it the figures of the active keyset's own gate
-    are used. `on_texts` is called with the number of texts encoded, and of all. Raises `KeysetMismatch` where an
+    are used. `on_texts` is called with the number of texts encoded, and of all. The `reader` reads the kept questions
+    that the limits name, which are asked before all else. Raises `KeysetMismatch` where an
     encoder is of another checkpoint.
     """
     limits = limits or GateLimits()
@@ -149,7 +158,11 @@ def check_keyset(
     _require_same(encoder, sample.keyset.checkpoint_id)
     if active_encoder is not None and sample.active is not None:
         _require_same(active_encoder, sample.active.checkpoint_id)
-    report = _report(sample, encoder, active_encoder, limits, _Progress(sample, active_encoder, on_texts))
+    progress = _Progress(sample, active_encoder, on_texts)
+    kept = None
+    if limits.questions is not None:
+        kept = asked_in(kb, keyset_id, encoder, limits, reader, progress.asked)
+    report = _report(sample, encoder, active_encoder, limits, progress, kept)
     with kb.sessions.begin() as session:
         keysets.note_gate(session, keyset_id, report.stored())
     return report
@@ -168,6 +181,10 @@ class _Progress:
         self.total = both * len(sample.questions.texts) + len(sample.contexts.texts)
         self.done, self._on_texts = 0, on_texts
 
+    def asked(self, done: int, total: int) -> None:
+        if self._on_texts is not None:
+            self._on_texts(done, total)
+
     def encode(self, encode: Callable[[Sequence[str]], Vectors], texts: Sequence[str]) -> Vectors:
         pieces = [encode([])]
         for start in range(0, len(texts), _ENCODED_AT_ONCE):
@@ -179,7 +196,12 @@ class _Progress:
 
 
 def _report(
-    sample: Sample, encoder: Encoder, active_encoder: Encoder | None, limits: GateLimits, progress: _Progress
+    sample: Sample,
+    encoder: Encoder,
+    active_encoder: Encoder | None,
+    limits: GateLimits,
+    progress: _Progress,
+    kept: AskedSet | None,
 ) -> GateReport:
     questions_BD = progress.encode(encoder.encode_questions, sample.questions.texts)
     contexts_CD = progress.encode(encoder.encode_contexts, sample.contexts.texts)
@@ -196,6 +218,7 @@ def _report(
         *_questions(sample, ours, theirs, limits),
         _agreement(sample, contexts_CD, limits),
         _calibrated(sample),
+        *_kept(kept, limits),
     )
     drift = _drift(sample, ours, theirs)
     return GateReport(
@@ -208,6 +231,7 @@ def _report(
         num_questions=len(sample.questions.texts),
         num_contexts=len(sample.contexts.texts),
         mean_scores=drift.means,
+        questions=limits.questions,
         drift=drift,
     )
 
@@ -295,6 +319,17 @@ def _calibrated(sample: Sample) -> Criterion:
         return _at_least("threshold calibrated", None, 1.0, "no fact has a question to calibrate with")
     remedy = "" if sample.keyset.calibrated else f"colmlm keysets calibrate {sample.keyset.keyset_id}"
     return _at_least("threshold calibrated", float(sample.keyset.calibrated), 1.0, remedy)
+
+
+def _kept(kept: AskedSet | None, limits: GateLimits) -> tuple[Criterion, ...]:
+    """Gives the criteria of kept questions, where the limits name a set of them."""
+    if kept is None:
+        return ()
+    note = f"{len(kept.items)} questions of {limits.questions}"
+    return (
+        _at_least("questions right", kept.share("right"), limits.share_right, note),
+        _at_most("questions wrong", kept.share("wrong"), limits.share_wrong, note),
+    )
 
 
 def _drift(sample: Sample, ours: Answers, theirs: Answers | None) -> ScoreDrift:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
+from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.errors import InvalidValue, KeysetActive, KeysetNotReady
 from colmlm.kb.facts import reading
 from colmlm.kb.facts.ingest import MANY_FACTS
@@ -196,10 +197,17 @@ class Keysets:
         *,
         active_encoder: Encoder | None = None,
         on_texts: Callable[[int, int], None] | None = None,
+        reader: Callable[[], JudgedReader] | None = None,
     ) -> GateReport:
         """Measures a keyset against the active one, and stores the report; see `kb.switching.gate`."""
         return check_keyset(
-            self.store, keyset_id, encoder, limits, active_encoder=active_encoder, on_texts=on_texts
+            self.store,
+            keyset_id,
+            encoder,
+            limits,
+            active_encoder=active_encoder,
+            on_texts=on_texts,
+            reader=reader,
         )
 
     def standing(self, keyset_id: int) -> GateStanding:
@@ -220,16 +228,24 @@ class Keysets:
         *,
         force: bool = False,
         max_edits: int = MAX_EDITS,
+        questions: str | None = None,
         actor: str | None = None,
         reason: str = "activate",
     ) -> KeysetRecord:
         """Makes this keyset the one that answers, in every process, if its gate allows it (`kb.keys.activation`).
 
-        Raises `GateRefused`, unless `force`; then the change records what the gate refused.
+        With `questions` the gate must have asked that set. Raises `GateRefused`, unless `force`; then the change
+        records what the gate refused.
         """
         with self.store.sessions.begin() as session:
             return activation.activate(
-                session, keyset_id, actor or self._actor, reason, force=force, max_edits=max_edits
+                session,
+                keyset_id,
+                actor or self._actor,
+                reason,
+                force=force,
+                max_edits=max_edits,
+                questions=questions,
             )
 
     @tried_again

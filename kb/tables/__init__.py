@@ -36,6 +36,14 @@ from colmlm.kb.tables.keys import (
     key_kinds,
     keyset_states,
 )
+from colmlm.kb.tables.questions import (
+    QuestionOutcomeRow,
+    QuestionRow,
+    QuestionRunRow,
+    QuestionSetRow,
+    question_outcomes,
+    ways_to_ask,
+)
 from colmlm.kb.tables.service import (
     AnswerCalibrationRow,
     ApiKeyRow,
@@ -72,6 +80,10 @@ __all__ = [
     "IdempotencyRow",
     "JobRow",
     "KeysetRow",
+    "QuestionOutcomeRow",
+    "QuestionRow",
+    "QuestionRunRow",
+    "QuestionSetRow",
     "SecretRow",
     "SentenceRow",
     "SuppressionRow",
@@ -84,6 +96,8 @@ __all__ = [
     "job_states",
     "key_kinds",
     "keyset_states",
+    "question_outcomes",
     "review_states",
     "roles",
+    "ways_to_ask",
 ]

@@ -27,4 +27,5 @@ class TableRow(DeclarativeBase):
         datetime: DateTime(timezone=True),
         dict[str, Any]: JSONB,
         list[int]: ARRAY(BigInteger),
+        list[str]: ARRAY(Text),
     }

@@ -19,6 +19,8 @@ from colmlm.kb.answers.answering import Answering
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
 from colmlm.kb.evidence.answers import StoredAnswers
 from colmlm.kb.facts.redaction import MARK
+from colmlm.kb.questions.hearing import ByAnswers
+from colmlm.kb.questions.records import DraftQuestion
 from colmlm.kb.service import KnowledgeBase
 from tests.api.access_page import hold_to
 from tests.api.conftest import Client, Connect
@@ -107,6 +109,14 @@ def planted(atlas: KnowledgeBase, encoder: FakeEncoder) -> Planted:
         )
     )
     assert quoted.generation_id and rewritten.generation_id
+    kept = [
+        DraftQuestion(question, (word,))
+        for question, word in zip(questions, (DELETED, CORRECTED, REPLACED), strict=False)
+    ]
+    atlas.questions.add("metals", kept, actor="tester")
+    for word in (DELETED, CORRECTED, REPLACED):
+        asker = ByAnswers(Answering(atlas, None, SayingReader(word)))
+        atlas.questions.run("metals", asker, actor="tester")
     seq = atlas.log.head_seq()
     deleted, corrected, rare = (fact_of(word) for word in (DELETED, CORRECTED, REPLACED))
     (old,) = (one for one in atlas.documents.find(corpus="metals") if one.external_id == "rare")
@@ -165,9 +175,13 @@ def asks(planted: Planted) -> list[Ask]:
         ),
         Ask("what changes did", "GET", diff, DELETED),
         Ask("uses of a deleted fact", "GET", f"{fact}/impact", DELETED),
+        Ask("kept questions: what is expected", "GET", "/v1/questions/metals/items", DELETED),
+        Ask("what kept questions were answered", "GET", "/v1/questions/metals/runs/1/items", DELETED),
+        Ask("a comparison of two runs", "GET", "/v1/questions/metals/comparison?before=1", DELETED),
         Ask("the console: a deleted fact", "GET", f"/console/facts/{planted.deleted}", DELETED),
         Ask("the console: a document", "GET", f"/console/documents/{planted.metals}", DELETED),
         Ask("the console: an output", "GET", f"/console/audit/outputs/{planted.output}", DELETED),
+        Ask("the console: a run of questions", "GET", "/console/questions/metals/runs/1", DELETED),
     ]
 
 
@@ -198,6 +212,7 @@ def paths(app: Litestar, planted: Planted, role: str) -> Iterator[str]:
         "generation_id": range(planted.output, planted.output + 4),
         "output_id": range(planted.output, planted.output + 4),
         "corpus": ("metals",),
+        "name": ("metals",),
     }
     asked = [
         *(f"state={state}&text={word}" for state in ("deleted", "all") for word in ("", DELETED, ASKED)),
@@ -214,7 +229,7 @@ def paths(app: Litestar, planted: Planted, role: str) -> Iterator[str]:
             continue
         name = next((part[1:-1] for part in route.template.split("/") if part.startswith("{")), "")
         for value in ids.get(name, (1,)):
-            path = route.template.replace(f"{{{name}}}", str(value))
+            path = route.template.replace(f"{{{name}}}", str(value)).replace("{run_id}", "1")
             more = asked if right_of(route.handler) in ROLES[role] else ()
             yield path
             yield from (f"{path}?{query}" for query in more if fits(app, route.template, query))

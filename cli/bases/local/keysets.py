@@ -48,7 +48,12 @@ class LocalKeysets:
         active_encoder = active_encoder_of(self.runtime, keyset_id, active_checkpoint)
         with self.runtime.telling.progress("Asking") as advance:
             report = self.runtime.kb.keysets.check(
-                keyset_id, encoder, limits, active_encoder=active_encoder, on_texts=advance
+                keyset_id,
+                encoder,
+                limits,
+                active_encoder=active_encoder,
+                on_texts=advance,
+                reader=lambda: self.runtime.reader,
             )
         if plot is not None:
             from colmlm.cli.keysets.plots import score_histograms

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from colmlm.api.nouns.lookups import Calibrating
+from colmlm.api.nouns.questions import AskingSet
 from colmlm.api.nouns.telling import Advance, Telling
 from colmlm.cli.composition import annotators
 from colmlm.cli.composition.adding import Adding
+from colmlm.cli.composition.asking_sets import SetAsking
 from colmlm.cli.composition.calibrating import AnswerCalibrating
 from colmlm.cli.composition.handlers.without_model import HANDLERS, in_brief, ingest, named
 from colmlm.cli.composition.keying import active_encoder_of, encoder_of, key_everything
@@ -20,7 +22,15 @@ from colmlm.kb.corpus.raw.files import find_files
 from colmlm.kb.errors import InvalidWork, KBError
 from colmlm.kb.forgetting.records import SAMPLE
 from colmlm.kb.forgetting.verbs import Forgetting
-from colmlm.kb.jobs.kinds import CalibrateAnswers, Documents, Gate, Ingest, Rekey, VerifyForgetting
+from colmlm.kb.jobs.kinds import (
+    AskQuestions,
+    CalibrateAnswers,
+    Documents,
+    Gate,
+    Ingest,
+    Rekey,
+    VerifyForgetting,
+)
 from colmlm.kb.jobs.problems import Problem, problem_of
 from colmlm.kb.store.causes import refusal_of
 from colmlm.kb.switching.limits import GateLimits
@@ -40,6 +50,7 @@ def handlers(runtime: Runtime) -> dict[str, Handler]:
         Ingest.kind: models.ingest,
         Documents.kind: models.documents,
         CalibrateAnswers.kind: models.calibrate_answers,
+        AskQuestions.kind: models.ask_questions,
         VerifyForgetting.kind: models.verify,
     }
 
@@ -83,6 +94,7 @@ class _Models:
             GateLimits(**work.limits),
             active_encoder=active_encoder_of(self.runtime, work.keyset_id),
             on_texts=_advance(run, "texts asked"),
+            reader=lambda: self.runtime.reader,
         )
         run.check()
         activated = work.activate and report.passed
@@ -144,9 +156,15 @@ class _Models:
 
     def calibrate_answers(self, run: JobRun, work: CalibrateAnswers) -> object:
         file = run.uploads.file(work.upload_id) if work.upload_id else None
-        how = Calibrating(work.wrong, work.sample, work.seed, tuple(work.corpora), work.dry_run)
+        corpora = tuple(work.corpora)
+        how = Calibrating(work.wrong, work.sample, work.seed, corpora, work.dry_run, work.question_set)
         calibrating = AnswerCalibrating(self.runtime, run.kb, self._telling(run))
         return calibrating.run(file, how, actor=run.job.actor, reason=work.reason)
+
+    def ask_questions(self, run: JobRun, work: AskQuestions) -> object:
+        how = AskingSet(work.mode, work.ranking, work.threshold)
+        asking = SetAsking(self.runtime, run.kb, self._telling(run))
+        return asdict(asking.run(work.question_set, how, actor=run.job.actor))
 
     def verify(self, run: JobRun, work: VerifyForgetting) -> object:
         encoder, reader = (self.runtime.encoder, self.runtime.reader) if work.model else (None, None)

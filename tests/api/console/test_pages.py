@@ -9,18 +9,22 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
 from colmlm.kb.access.tokens import create_token, read_token, revoke_token, rotate_token
+from colmlm.kb.answers.answering import Answering
 from colmlm.kb.backup.kept import backup_folder
 from colmlm.kb.backup.write import write_backup
 from colmlm.kb.erasure.two_person import ErasureRequests
 from colmlm.kb.forgetting.verbs import Forgetting
-from colmlm.kb.jobs.kinds import Gate, MakeBackup
+from colmlm.kb.jobs.kinds import AskQuestions, Gate, MakeBackup
 from colmlm.kb.jobs.queue import Jobs
 from colmlm.kb.log.signing import signing_key
+from colmlm.kb.lookup.questions import Questions
+from colmlm.kb.questions.hearing import ByAnswers
+from colmlm.kb.questions.records import DraftQuestion
 from colmlm.kb.selectors import Selector
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import CAPITAL
 from tests.api.console.conftest import OpenPage, ask
-from tests.fakes import FakeEncoder
+from tests.fakes import FakeEncoder, NearReader
 
 pytestmark = pytest.mark.browser
 
@@ -32,6 +36,8 @@ PATHS = (
     "audit?since=never", "audit/outputs", "audit/outputs/1", "audit/denials", "audit/impact?fact=1",
     "audit/time?seq=2&question=Where", "keysets", "keysets/1", "keysets/1/activate", "corpora", "tokens",
     "tokens?revoked=1", "tokens/2/rotate", "tokens/2/revoke", "backups", "jobs", "jobs/1", "status", "nowhere",
+    "questions", "questions/lands", "questions/lands?job=3", "questions/lands/runs/1", "questions/lands/compare",
+    "questions/lands/items/1", "questions/lands/remove", "keep-question?output=1",
 )  # fmt: skip
 
 
@@ -50,8 +56,21 @@ def lived_in(almanac: KnowledgeBase, encoder: FakeEncoder, fact_id: int) -> Know
     folder = backup_folder(almanac.settings)
     folder.mkdir(parents=True)
     write_backup(almanac, folder / "monday.backup", signing_key(almanac.settings.home))
+    _ask_twice(almanac, encoder, fact_id)
     _hand_out_tokens(almanac, fact_id)
     return almanac
+
+
+def _ask_twice(kb: KnowledgeBase, encoder: FakeEncoder, fact_id: int) -> None:
+    """Two runs of kept questions with an edit between, and a third that waits for a worker."""
+    asker = ByAnswers(Answering(kb, Questions(kb, [encoder]), NearReader()))
+    kept = [DraftQuestion(CAPITAL, ("Lima", "Lima, Peru")), DraftQuestion("Who rules?")]
+    kb.questions.add("lands", kept, corpus="atlas", actor="ann")
+    kb.questions.run("lands", asker, actor="ann")
+    kb.facts.edit(fact_id, "Cusco", actor="ann", reason="another")
+    kb.questions.run("lands", asker, actor="ann")
+    kb.facts.edit(fact_id, "Lima", actor="ann", reason="back")
+    Jobs(kb).submit(AskQuestions(question_set="lands"), actor="ann")
 
 
 def _hand_out_tokens(kb: KnowledgeBase, fact_id: int) -> None:

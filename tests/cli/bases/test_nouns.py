@@ -12,7 +12,7 @@ import pytest
 
 from colmlm.api.client.client import Client
 from colmlm.api.client.connection import Connection
-from colmlm.api.nouns import contents, generation, log, lookups, nouns, removal, review, running, upkeep
+from colmlm.api.nouns import contents, generation, log, lookups, nouns, questions, removal, review, running, upkeep
 from colmlm.cli.bases import local as local_nouns
 from colmlm.cli.bases import this_machine
 from colmlm.cli.composition import generator
@@ -33,6 +33,8 @@ from colmlm.kb.lookup import options as lookup_options
 from colmlm.kb.lookup.lookups import Lookups
 from colmlm.kb.review import records as review_records
 from colmlm.kb.review.review import FactReview
+from colmlm.kb.questions import records as question_records
+from colmlm.kb.questions.sets import QuestionSets
 from colmlm.kb.switching.keysets import Keysets
 from colmlm.kb.upkeep.upkeep import Upkeep
 
@@ -48,6 +50,7 @@ OPTIONS: dict[str, Any] = {
         keys,
         log_records,
         lookup_options,
+        question_records,
         removal,
         review_records,
         running,
@@ -66,6 +69,7 @@ OURS: dict[str, type] = {
     "outputs": Outputs,
     "log": Log,
     "jobs": Jobs,
+    "questions": QuestionSets,
     "keysets": Keysets,
     "tokens": Access,
     "upkeep": Upkeep,
@@ -89,6 +93,7 @@ HERE_ONLY = {
         "answering", "checkpoint", "has_question_keys", "has_threshold", "keys", "gate",  # what keys and measures
         "create", "store_keys", "finish", "build", "calibrate",  # done where the model is
     },
+    "questions": {"run", "askable", "taken"},  # what asks, calibrates, and shows a form
     "tokens": {
         "name_of", "of_secret", "of_session", "is_known", "begin_session", "end_session", "claim", "settle"
     },  # what a server asks at its door
@@ -104,7 +109,7 @@ def hints(of: type, *modules: ModuleType) -> dict[str, Any]:
     return {name: get_type_hints(vars(of)[name].fget, known)["return"] for name in names}
 
 
-PROTOCOLS = hints(nouns.Nouns, contents, generation, log, lookups, removal, review, running, upkeep)
+PROTOCOLS = hints(nouns.Nouns, contents, generation, log, lookups, questions, removal, review, running, upkeep)
 
 
 def _elsewhere() -> dict[str, type]:

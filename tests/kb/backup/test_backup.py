@@ -54,6 +54,22 @@ def original(kb: KnowledgeBase, encoder: FakeEncoder) -> KnowledgeBase:
         connection.execute(
             text("INSERT INTO answer_calibration (seq, reader, threshold, report) VALUES (1, 'r', 0.6, '{}')")
         )
+        connection.execute(text("INSERT INTO question_set (name, actor) VALUES ('lands', 'ann')"))
+        connection.execute(
+            text("INSERT INTO question (set_id, text, expected, fact_ids) VALUES (1, 'Who?', '{Ann}', '{1}')")
+        )
+        connection.execute(
+            text(
+                "INSERT INTO question_run (set_id, how, threshold, first_seq, seq, num_asked, num_right, num_wrong,"
+                " num_abstained, num_skipped, actor, seconds) VALUES (1, 'read', 0.5, 1, 1, 1, 1, 0, 0, 0, 'ann', 1)"
+            )
+        )
+        connection.execute(
+            text(
+                "INSERT INTO question_outcome (run_id, question_id, question, expected, value, fact_ids, score,"
+                " outcome, seq) VALUES (1, 1, 'Who?', '{Ann}', 'Ann', '{1}', 0.9, 'right', 1)"
+            )
+        )
         connection.execute(text("INSERT INTO suppression VALUES ('\\x01', 1)"))
         connection.execute(text("INSERT INTO corpus_review VALUES ('lands', true, 1)"))
         connection.execute(text("INSERT INTO fact_past (fact_id, version, said_version) VALUES (3, 0, 1)"))

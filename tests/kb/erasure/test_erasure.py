@@ -102,6 +102,8 @@ def test_the_change_names_ids_and_counts_only(kb: KnowledgeBase, encoder: FakeEn
         "forget_runs": [],
         "jobs": [],
         "erasure_requests": [],
+        "questions": [],
+        "question_outcomes": [],
         "digests": report.erased.num_digests,
         "dropped_keys": [key_id],
         "mentions": "same-document",

@@ -10,16 +10,19 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
+from colmlm.kb.answers.answering import Answering
 from colmlm.kb.corpus.format import read_annotated
 from colmlm.kb.erasure.residue import BLOCK, Matcher, ResidueReport, scan_residue
 from colmlm.kb.erasure.traces import Trace, load_traces, save_traces
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import InvalidValue
 from colmlm.kb.evidence.records import NewOutput, Splice
+from colmlm.kb.questions.hearing import ByAnswers
+from colmlm.kb.questions.records import DraftQuestion
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
-from tests.fakes import FakeEncoder
+from tests.fakes import FakeEncoder, SayingReader
 from tests.kb.corpora import document, fact_id, ingest
 from tests.places import ROOT
 
@@ -106,6 +109,19 @@ def test_a_transaction_that_may_still_read_the_text_stops_at_level_two(own_kb: K
     assert (report.level, report.levels[2].state) == (2, "left")
     assert str(pid) in report.levels[2].left
     assert Erasure(own_kb).finish().level == 4
+
+
+def test_kept_questions_and_their_runs_leave_no_residue(own_kb: KnowledgeBase) -> None:
+    ingest(own_kb, document("rare", "Nobody knows ", ("xerophytologists", "Whom does nobody know?"), "."))
+    rare = fact_id(own_kb, "xerophytologists")
+    kept = DraftQuestion("Who knows no xerophytologists?", ("xerophytologists",))
+    own_kb.questions.add("rare", [kept], actor="tester")
+    asker = ByAnswers(Answering(own_kb, None, SayingReader("xerophytologists")))
+    assert own_kb.questions.run("rare", asker, actor="tester").right == 1
+    traces = Erasure(own_kb).traces([rare])
+    assert scan(own_kb, traces).found["heap"] > 0
+    report = Erasure(own_kb).erase([rare], **BY, now=True)
+    assert report.level == 4 and scan(own_kb, traces).clean
 
 
 def test_a_trace_is_found_wherever_it_lies_in_a_file(tmp_path: Path) -> None:

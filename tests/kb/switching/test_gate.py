@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
-from colmlm.kb.errors import GateRefused, KeysetMismatch, KeysetNotFound, KeysetNotReady, NoFormerKeyset
+from colmlm.kb.errors import (
+    GateRefused,
+    InvalidValue,
+    KeysetMismatch,
+    KeysetNotFound,
+    KeysetNotReady,
+    NoFormerKeyset,
+    QuestionSetNotFound,
+)
 from colmlm.kb.evidence.records import NewOutput, Splice
 from colmlm.kb.keys.records import KeysetRecord
+from colmlm.kb.questions.records import DraftQuestion
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.switching.gate import Criterion, GateReport
 from colmlm.kb.switching.limits import GateLimits
-from tests.fakes import FakeEncoder, Vectors, measured
+from tests.fakes import FakeEncoder, NearReader, Vectors, WordEncoder, measured
 from tests.kb.corpora import CAPITAL, PERU, RIVER, ask, fact_id, ingest, lose_key, numbered, values
 
 WHO = {"actor": "tester", "reason": "test"}
@@ -260,3 +269,58 @@ def test_a_built_index_is_on_disk_and_whole(kb: KnowledgeBase, encoder: FakeEnco
     lose_key(kb, "value 8")
     assert values(kb, encoder, ["Question 7?"]) == ["value 7"]
     assert len(kb.searcher.current().index) == 300, "it was to be on disk"
+
+
+def test_kept_questions_are_asked_as_with_the_keyset_active(kb: KnowledgeBase) -> None:
+    ingest(kb, *numbered(40), PERU)
+    ready(kb, WordEncoder())
+    better = ready(kb, WordEncoder(salt="2"))
+    kept = [DraftQuestion(CAPITAL, ("Lima",)), DraftQuestion(RIVER, ("Orinoco",))]
+    kb.questions.add("lands", kept, actor="tester")
+    lenient = GateLimits(
+        max_question_loss=1, min_recall_at_1=0, questions="lands", min_right=0.5, max_wrong=0.5
+    )
+    told: list[tuple[int, int]] = []
+    report = kb.keysets.check(
+        better.keyset_id,
+        WordEncoder(salt="2"),
+        lenient,
+        active_encoder=WordEncoder(),
+        on_texts=lambda done, total: told.append((done, total)),
+        reader=NearReader,
+    )
+    right, wrong = criterion(report, "questions right"), criterion(report, "questions wrong")
+    assert (right.figure, right.passed, wrong.figure, wrong.passed) == (0.5, True, 0.5, True)
+    assert (
+        right.note == "2 questions of lands" and report.questions == "lands" and told[:2] == [(1, 2), (2, 2)]
+    )
+    assert kb.questions.runs("lands") == [], "a gate is no run"
+    strict = replace(lenient, max_wrong=0.4)
+    encoders = {"encoder": WordEncoder(salt="2"), "active_encoder": WordEncoder()}
+    report = kb.keysets.check(better.keyset_id, limits=strict, reader=NearReader, **encoders)
+    assert report.failed == ("questions wrong",)
+    with pytest.raises(GateRefused, match="questions wrong"):
+        kb.keysets.activate(better.keyset_id)
+
+
+def test_a_gate_with_questions_needs_a_limit_and_a_reader(
+    kb: KnowledgeBase, two: tuple[KeysetRecord, KeysetRecord]
+) -> None:
+    kb.questions.add("lands", [DraftQuestion(CAPITAL, ("Lima",))], actor="tester")
+    second, other = two[1].keyset_id, FakeEncoder(salt="2")
+    with pytest.raises(InvalidValue, match="least share right"):
+        kb.keysets.check(second, other, GateLimits(questions="lands"), reader=NearReader)
+    with pytest.raises(InvalidValue, match="nothing here reads them"):
+        kb.keysets.check(second, other, GateLimits(questions="lands", min_right=0.5))
+    with pytest.raises(QuestionSetNotFound):
+        kb.keysets.check(second, other, GateLimits(questions="none", min_right=0.5), reader=NearReader)
+
+
+def test_an_activation_may_require_that_its_gate_asked_a_set(
+    kb: KnowledgeBase, two: tuple[KeysetRecord, KeysetRecord]
+) -> None:
+    second = two[1].keyset_id
+    kb.keysets.check(second, FakeEncoder(salt="2"), active_encoder=FakeEncoder())
+    with pytest.raises(GateRefused, match="did not ask the questions 'lands'"):
+        kb.keysets.activate(second, questions="lands")
+    assert kb.keysets.activate(second).state == "active"

@@ -1,0 +1,78 @@
+"""Files of questions with the values that answer them: CSV with the columns question and value, or JSON Lines with the
+same fields, where `value` may be a list. One that nothing answers has an empty value. Values of the same question add
+up.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+from colmlm.kb.errors import InvalidQuestions, InvalidValue
+from colmlm.kb.log.audit import check_text
+from colmlm.kb.questions.records import DraftQuestion
+from colmlm.kb.texts.characters import is_blank
+
+MAX_QUESTION = 2_000  # characters
+
+
+def questions_of_file(file: Path) -> list[DraftQuestion]:
+    """Reads a file, as CSV where its name ends so. Raises `InvalidQuestions`, which names the line."""
+    with file.open(encoding="utf-8-sig", newline="") as lines:
+        try:
+            return _added_up(_rows(lines) if file.suffix.lower() == ".csv" else _objects(lines))
+        except UnicodeDecodeError as error:
+            raise InvalidQuestions("the file is not UTF-8; save it as that") from error
+
+
+def questions_of_text(text: str) -> list[DraftQuestion]:
+    """Reads what was pasted: JSON Lines where it begins with a brace, else CSV. Raises `InvalidQuestions`."""
+    lines = io.StringIO(text.removeprefix("\ufeff"), newline="")
+    return _added_up(_objects(lines) if text.lstrip().startswith("{") else _rows(lines))
+
+
+def _added_up(records: Iterator[tuple[int, Mapping[str, Any]]]) -> list[DraftQuestion]:
+    values: dict[str, list[str]] = {}
+    for number, record in records:
+        question, said = _question(number, record)
+        values.setdefault(question, []).extend(v for v in said if not is_blank(v))
+    return [DraftQuestion(question, tuple(dict.fromkeys(said))) for question, said in values.items()]
+
+
+def _question(number: int, record: Mapping[str, Any]) -> tuple[str, list[str]]:
+    question, value = record.get("question"), record.get("value")
+    said = value if isinstance(value, list) else [value] if value is not None else []
+    is_named = "value" in record and all(isinstance(one, str) for one in said)
+    if not isinstance(question, str) or is_blank(question) or not is_named:
+        raise InvalidQuestions(
+            f"line {number} has no question with a value that is text, a list of texts or empty"
+        )
+    if len(question) > MAX_QUESTION:
+        raise InvalidQuestions(f"line {number} has more than {MAX_QUESTION:,} characters")
+    try:
+        check_text("question", question)
+    except InvalidValue as error:
+        raise InvalidQuestions(f"line {number}: {error}".removesuffix(".")) from error
+    return question, said
+
+
+def _rows(lines: TextIO) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    rows = csv.DictReader(lines, strict=True)
+    try:
+        yield from ((rows.line_num, row) for row in rows)
+    except csv.Error as error:
+        raise InvalidQuestions(f"behind line {rows.line_num} it is no CSV ({error})") from error
+
+
+def _objects(lines: TextIO) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            try:
+                record = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise InvalidQuestions(f"line {number} is no JSON") from error
+            yield number, record if isinstance(record, dict) else {}

@@ -1,0 +1,44 @@
+"""Asks sets of kept questions with the models of a runtime, for commands and jobs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from colmlm.api.nouns.questions import AskingSet
+from colmlm.api.nouns.telling import Telling
+from colmlm.cli.composition.duration import WORTH_TELLING, lasting
+from colmlm.cli.composition.runtime import Runtime
+
+if TYPE_CHECKING:
+    from colmlm.kb.questions.hearing import Asker
+    from colmlm.kb.questions.records import QuestionRun
+    from colmlm.kb.service import KnowledgeBase
+
+SECONDS_A_QUESTION = 0.25  # of one core
+
+
+@dataclass(frozen=True, slots=True)
+class SetAsking:
+    """Asks sets of a runtime's base. A job gives its own `kb`."""
+
+    runtime: Runtime
+    kb: KnowledgeBase
+    telling: Telling
+
+    def run(self, name: str, how: AskingSet, *, actor: str) -> QuestionRun:
+        """Asks every question of a set, and stores the run."""
+        number = self.kb.questions.show(name).num_questions  # fails before a model is loaded for seconds
+        if (expected := SECONDS_A_QUESTION * number) >= WORTH_TELLING:
+            self.telling.note(f"{number} questions are asked: this takes {lasting(expected)}.")
+        asker = self._asker(how)
+        with self.telling.progress("Asking") as advance:
+            return self.kb.questions.run(name, asker, advance, actor=actor)
+
+    def _asker(self, how: AskingSet) -> Asker:
+        from colmlm.kb.questions.hearing import ByAnswers, ByRanking
+
+        way, answers = how.way, self.runtime.answers
+        if way in ("read", "paper"):
+            return ByAnswers(answers, way, how.threshold)
+        return ByRanking(answers, self.runtime.lookups, self.runtime.encoder, way, how.threshold)

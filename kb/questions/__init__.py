@@ -1,0 +1,1 @@
+"""Questions kept with the values they should get: sets of them, runs that ask them, and what changed between."""
