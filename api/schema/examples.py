@@ -151,8 +151,8 @@ _SHARES = AnswerShares(0.68, 0.47, 0.04, 0.03, 0.01)
 _ASKED_RUN = QuestionRun(
     5, "handbook", "read", 0.61, 2, "c0ffee", _HASH, 40, 40, 20, 17, 1, 2, 0, "ana", _AT, 3.2
 )
-_ITEM = AskedItem(_QUESTION, ("Lima",), "Lima", 12, "right", None, 0.93, 7, (12,))
-_MISSED = replace(_ITEM, value=None, fact_id=None, outcome="abstained", reason="withheld")
+_ASKED_ITEM = AskedItem(_QUESTION, ("Lima",), "Lima", 12, "right", None, 0.93, 7, (12,))
+_MISSED = replace(_ASKED_ITEM, value=None, fact_id=None, outcome="abstained", reason="withheld")
 _UPLOAD = Upload("0f" * 16, "atlas.jsonl", 1048, _HASH)
 _ERASED = Erased(
     seq=42, fact_ids=(12,), documents=(3,), generations=(7,), forget_runs=(5,), num_keys=1, num_digests=3
@@ -382,12 +382,12 @@ _EXAMPLES: tuple[Any, ...] = (
     KeptSet("handbook", "atlas", 20, "ana", _AT, _ASKED_RUN),
     KeptQuestion(7, _QUESTION, ("Lima",), (12,), _AT),
     _ASKED_RUN,
-    _ITEM,
+    _ASKED_ITEM,
     RunComparison(
         before=_ASKED_RUN,
         after=replace(_ASKED_RUN, run_id=6, seq=41, right=16, abstained=3),
         same=19,
-        items=(ChangedItem(_ITEM, _MISSED, (41,)),),
+        items=(ChangedItem(_ASKED_ITEM, _MISSED, (41,)),),
         first_seq=40,
         last_seq=41,
         changes={"delete": 1},
