@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from colmlm.kb.facts.documents import StoredDocuments
     from colmlm.kb.facts.facts import Facts
     from colmlm.kb.questions.sets import QuestionSets
+    from colmlm.kb.misses.misses import Misses
     from colmlm.kb.review.review import FactReview
     from colmlm.kb.switching.keysets import Keysets
     from colmlm.kb.upkeep.upkeep import Upkeep
@@ -104,6 +105,12 @@ class KnowledgeBase(SearchableStore):
         from colmlm.kb.evidence.outputs import Outputs
 
         return Outputs(self)
+
+    @property
+    def misses(self) -> Misses:
+        from colmlm.kb.misses.misses import Misses
+
+        return Misses(self)
 
     @property
     def log(self) -> Log:

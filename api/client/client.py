@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from colmlm.api.client.keysets import RemoteKeysets
     from colmlm.api.client.log import RemoteLog
     from colmlm.api.client.lookups import RemoteLookups
+    from colmlm.api.client.misses import RemoteMisses
     from colmlm.api.client.outputs import RemoteOutputs
     from colmlm.api.client.questions import RemoteQuestions
     from colmlm.api.client.review import RemoteReview
@@ -80,6 +81,12 @@ class Client:
         from colmlm.api.client.outputs import RemoteOutputs
 
         return RemoteOutputs(self._api)
+
+    @cached_property
+    def misses(self) -> RemoteMisses:
+        from colmlm.api.client.misses import RemoteMisses
+
+        return RemoteMisses(self._api)
 
     @cached_property
     def log(self) -> RemoteLog:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import msgspec
@@ -11,11 +11,14 @@ from colmlm.api.client.api import Api
 from colmlm.api.wire.answers import FactImpact
 from colmlm.kb.evidence.records import (
     FactTrace,
+    Feedback,
     GenerationRecord,
     Impact,
     ImpactedOutput,
+    NewFeedback,
     NewOutput,
     OutputTrace,
+    Thumb,
 )
 
 _OF_QUOTATIONS = ("part_start", "part_end", "quoted_start", "quoted_end")
@@ -27,8 +30,15 @@ class RemoteOutputs:
 
     api: Api
 
-    def find(self, after: int = 0, limit: int = 50) -> list[GenerationRecord]:
-        return self.api.listed("/generations", GenerationRecord, "generations", after=after, limit=limit)
+    def find(self, after: int = 0, limit: int = 50, thumb: Thumb | None = None) -> list[GenerationRecord]:
+        return self.api.listed(
+            "/generations", GenerationRecord, "generations", after=after, limit=limit, feedback=thumb
+        )
+
+    def give_feedback(self, generation_id: int, made: NewFeedback, *, actor: str) -> Feedback:
+        body = {**asdict(made), "on_behalf_of": actor or None}
+        # It may be repeated, since the last thumb of each counts.
+        return self.api.ask(f"/generations/{generation_id}/feedback", Feedback, body)
 
     def trace(self, generation_id: int) -> OutputTrace:
         return self.api.get(f"/generations/{generation_id}", OutputTrace)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from litestar import get
 
@@ -14,10 +14,11 @@ from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.schema.schemas import PathId
 from colmlm.api.schema.shown import shown_to
 from colmlm.kb.errors import KBError
-from colmlm.kb.evidence.records import Impact
+from colmlm.kb.evidence.records import Impact, Thumb
 from colmlm.kb.facts.records import FactRecord
 from colmlm.kb.log import audit, denials
 from colmlm.kb.lookup.records import AsOfLookup, Lookup
+from colmlm.kb.tables import thumbs
 
 ON_A_PAGE = 50
 NEAREST = 5
@@ -63,11 +64,15 @@ def log(ports: FromPorts, request: PageRequest) -> Page:
 
 @get("/audit/outputs", opt=needs(Right.read), sync_to_thread=True)
 def outputs(ports: FromPorts, request: PageRequest) -> Page:
-    """Show stored outputs, newest first."""
+    """Show stored outputs, newest first, or those with a thumb."""
     form = Form.asked(request)
-    found = shown_to(request, ports).generations(after=form.integer("after", low=0) or 0, limit=ON_A_PAGE + 1)
+    after, thumb = (
+        form.integer("after", low=0) or 0,
+        cast(Thumb | None, form.choice("thumb", ("", *thumbs)) or None),
+    )
+    found = shown_to(request, ports).generations(after=after, limit=ON_A_PAGE + 1, thumb=thumb)
     more = found[ON_A_PAGE - 1].generation_id if len(found) > ON_A_PAGE else None
-    return page(request, "outputs.html", outputs=found[:ON_A_PAGE], more=more)
+    return page(request, "outputs.html", outputs=found[:ON_A_PAGE], more=more, thumb=thumb)
 
 
 @get("/audit/outputs/{output_id:int}", opt=needs(Right.read), sync_to_thread=True)

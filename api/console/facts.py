@@ -11,6 +11,7 @@ from litestar.response import Redirect, Stream
 from colmlm.api.console.finding import Finding, filters
 from colmlm.api.console.forms import Form, Sent, form_page
 from colmlm.api.console.passages import blocks, excerpts, passage, stretches
+from colmlm.api.console.solving import solved_by
 from colmlm.api.console.views import Page, PageRequest
 from colmlm.api.door.rights import Lane, Right, needs
 from colmlm.api.nouns.fact_table import lines
@@ -64,7 +65,8 @@ def download(ports: FromPorts, request: PageRequest) -> Stream:
 
 @get("/facts/new", opt=needs(Right.edit), sync_to_thread=True)
 def new(request: PageRequest) -> Page:
-    return form_page(request, "fact_new.html", Form())
+    """Show the form, filled in with what the query string says."""
+    return form_page(request, "fact_new.html", Form.asked(request))
 
 
 @post("/facts/new", opt=needs(Right.edit), sync_to_thread=True)
@@ -86,7 +88,7 @@ def insert(ports: FromPorts, request: PageRequest, data: Sent) -> Page:
     except KBError as error:
         return form_page(request, "fact_new.html", form.refuse(error))
     key_at_once(ports)
-    return to_fact(edit)
+    return solved_by(ports, request, form, edit) or to_fact(edit)
 
 
 @get("/facts/{fact_id:int}", opt=needs(Right.read), sync_to_thread=True)

@@ -6,6 +6,7 @@ from litestar import get, post
 
 from colmlm.api.console.facts import show_document, show_fact, to_fact
 from colmlm.api.console.forms import Form, Sent, form_page
+from colmlm.api.console.solving import solved_by
 from colmlm.api.console.views import Page, PageRequest
 from colmlm.api.door.rights import Right, needs
 from colmlm.api.nouns.corrections import plan
@@ -61,7 +62,8 @@ def mark(ports: FromPorts, request: PageRequest, document_id: PathId, data: Sent
             )
     except KBError as error:
         return show_document(ports, request, document_id, form.refuse(error))
-    return _settled(ports, edit)
+    led = _settled(ports, edit)
+    return solved_by(ports, request, form, edit) or led
 
 
 @post("/changes/{seq:int}/undo", opt=needs(Right.edit), sync_to_thread=True)

@@ -39,6 +39,7 @@ def overview(ports: FromPorts, request: PageRequest) -> Page:
         jobs=jobs.counts(),
         workers=health.workers,
         worker=ports.readiness.worker(),
+        misses=ports.kb.misses.open_groups() if health.migrations_at_head else 0,
         answering=ports.need_calibrations().standing()
         if ports.answers and health.migrations_at_head
         else None,

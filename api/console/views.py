@@ -50,6 +50,7 @@ PLACES = (
     NavigationEntry("Facts", "/console/facts", "facts", Right.read),
     NavigationEntry("Review", "/console/review", "review", Right.read),
     NavigationEntry("Questions", "/console/questions", "questions", Right.read),
+    NavigationEntry("Misses", "/console/misses", "misses", Right.read),
     NavigationEntry("Forget", "/console/forget", "forget", Right.audit),
     NavigationEntry("Erasures", "/console/erasures", "erasures", Right.admin),
     NavigationEntry("Audit", "/console/audit", "audit", Right.audit),

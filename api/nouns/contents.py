@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any, Protocol, Unpack
 if TYPE_CHECKING:
     from colmlm.kb.corpus.format import AnnotatedDocument
     from colmlm.kb.corpus.raw.files import FoundFiles
-    from colmlm.kb.evidence.records import FactTrace, GenerationRecord, Impact, NewOutput, OutputTrace
+    from colmlm.kb.evidence.records import (
+        FactTrace,
+        Feedback,
+        GenerationRecord,
+        Impact,
+        NewFeedback,
+        NewOutput,
+        OutputTrace,
+        Thumb,
+    )
     from colmlm.kb.facts.records import (
         Addition,
         CorpusStats,
@@ -101,7 +110,11 @@ class FactVerbs(Protocol):
 class OutputVerbs(Protocol):
     """What stored outputs can be asked for, as `kb.evidence.outputs.Outputs` describes it."""
 
-    def find(self, after: int = 0, limit: int = 50) -> list[GenerationRecord]: ...
+    def find(self, after: int = 0, limit: int = 50, thumb: Thumb | None = None) -> list[GenerationRecord]: ...
+
+    def give_feedback(self, generation_id: int, made: NewFeedback, *, actor: str) -> Feedback:
+        """Keeps what somebody says of an output."""
+        ...
 
     def trace(self, generation_id: int) -> OutputTrace: ...
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from colmlm.api.nouns.log import LogVerbs
     from colmlm.api.nouns.lookups import LookupVerbs
     from colmlm.api.nouns.questions import QuestionVerbs
+    from colmlm.api.nouns.misses import MissVerbs
     from colmlm.api.nouns.removal import ErasureVerbs, ForgetVerbs
     from colmlm.api.nouns.review import ReviewVerbs
     from colmlm.api.nouns.running import JobVerbs, KeysetVerbs, TokenVerbs
@@ -42,6 +43,9 @@ class Nouns(Protocol):
 
     @property
     def outputs(self) -> OutputVerbs: ...
+
+    @property
+    def misses(self) -> MissVerbs: ...
 
     @property
     def log(self) -> LogVerbs: ...

@@ -9,6 +9,7 @@ import msgspec
 
 from colmlm.api.openai import answers
 from colmlm.api.openai.errors import OpenAIProblem, told
+from colmlm.api.openai.feedback import CompletionUpdate, FeedbackMetadata, JudgedChoice, JudgedCompletion
 from colmlm.api.openai.models import Model, Models
 from colmlm.api.openai.requests import ChatRequest, CompletionRequest, Message
 from colmlm.api.openai.streams import DONE
@@ -72,6 +73,16 @@ _SERVED = Model(id=_MODEL, checkpoint_id="c0ffee")
 EXAMPLES: tuple[Any, ...] = (
     CompletionRequest(model=_MODEL, prompt="The capital of Peru is", max_tokens=16, temperature=0.0),
     _COMPLETED,
+    CompletionUpdate(metadata=FeedbackMetadata(feedback="down", value="Lima")),
+    JudgedCompletion(
+        id="7",
+        created=_CREATED,
+        model="c0ffee",
+        choices=[
+            JudgedChoice(message=answers.ChatMessage(role="assistant", content="Cusco."), generation_id=7)
+        ],
+        metadata=FeedbackMetadata(feedback="down", value="Lima"),
+    ),
     ChatRequest(model=_MODEL, messages=[Message(role="user", content="What is the capital of Peru?")]),
     answers.ChatCompletion(
         id="chatcmpl-0f3a",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from itertools import chain
-from typing import Any
+from typing import Annotated, Any
 
 from litestar import Response, get, post
-from litestar.params import JSONBody
+from litestar.params import JSONBody, QueryParameter
 from litestar.response import ServerSentEvent
 
 from colmlm.api.door.rights import Lane, Right, needs
@@ -19,7 +19,9 @@ from colmlm.api.schema.schemas import PathId
 from colmlm.api.schema.shown import shown_to
 from colmlm.api.wire.pages import Page
 from colmlm.api.wire.requests import NewGeneration
-from colmlm.kb.evidence.records import GenerationRecord, OutputTrace
+from colmlm.kb.evidence.records import GenerationRecord, OutputTrace, Thumb
+
+Given = Annotated[Thumb | None, QueryParameter(name="feedback", description="Only outputs with such a thumb")]
 
 
 @post("/generations", opt=needs(Right.read, Lane.decoding), responses=PROBLEMS, sync_to_thread=True)
@@ -43,13 +45,15 @@ def generate(ports: FromPorts, data: JSONBody[NewGeneration]) -> Response[Output
 
 @get("/generations", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
 def list_generations(
-    ports: FromPorts, request: WithToken, cursor: Cursor = None, limit: Limit = 50
+    ports: FromPorts, request: WithToken, feedback: Given = None, cursor: Cursor = None, limit: Limit = 50
 ) -> Page[GenerationRecord]:
     """List stored outputs.
 
-    Newest first. Without the right `audit`, values that their facts no longer have are masked.
+    Newest first, or only those that somebody gave this thumb. Without the right `audit`, values that their facts no
+    longer have are masked.
     """
-    found = shown_to(request, ports).generations(after=after_of(cursor, "generations"), limit=limit + 1)
+    after = after_of(cursor, "generations")
+    found = shown_to(request, ports).generations(after=after, limit=limit + 1, thumb=feedback)
     return page(found, limit, "generations", lambda stored: (stored.generation_id,))
 
 

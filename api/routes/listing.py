@@ -7,6 +7,7 @@ from litestar.enums import HttpMethod
 from litestar.routes import HTTPRoute
 
 from colmlm.api.openai import chat, completions, models
+from colmlm.api.openai import feedback as completion_feedback
 from colmlm.api.routes import (
     answers,
     attributions,
@@ -18,6 +19,7 @@ from colmlm.api.routes import (
     erasures,
     facts,
     feed,
+    feedback,
     forgetting,
     generations,
     jobs,
@@ -25,6 +27,7 @@ from colmlm.api.routes import (
     lookups,
     mending,
     questions,
+    misses,
     records,
     review,
     searching,
@@ -76,6 +79,12 @@ def v1() -> Router:
             generations.generate,
             generations.list_generations,
             generations.trace_output,
+            feedback.give_feedback,
+            misses.list_misses,
+            misses.read_misses,
+            misses.dismiss_misses,
+            misses.reopen_misses,
+            misses.solve_misses,
             records.record,
             attributions.list_attributions,
             attributions.read_fact_impact,
@@ -130,6 +139,7 @@ def v1() -> Router:
             stats.read_stats,
             completions.complete,
             chat.chat,
+            completion_feedback.update_completion,
             models.list_models,
             models.read_model,
         ],

@@ -22,10 +22,12 @@ from colmlm.api.routes import (
     documents,
     erasures,
     facts,
+    feedback,
     forgetting,
     keysets,
     mending,
     questions,
+    misses,
     review,
     tokens,
     verification,
@@ -51,6 +53,7 @@ from colmlm.kb.evidence.listing import AttributionRecord
 from colmlm.kb.evidence.records import (
     FactDifference,
     FactTrace,
+    Feedback,
     GenerationRecord,
     ImpactedOutput,
     OutputTrace,
@@ -89,6 +92,7 @@ from colmlm.kb.questions.records import (
     RunComparison,
 )
 from colmlm.kb.review.records import InboxItem, Neighbour, ReviewProgress, Surroundings
+from colmlm.kb.misses.records import AskedAgain, MissDetails, MissedQuestion, MissGroup, NearFact, Solving
 from colmlm.kb.upkeep.statistics import Statistics
 
 
@@ -173,6 +177,20 @@ _ASKED = ErasureRequest(
 _SIGNED = {"format": witness.FORMAT, **_json(_HEAD), "signature": "bWFkZSB1cA=="}
 _SELECTOR = SelectorParts(text="Lima", corpus="atlas")
 
+_MISS = MissGroup(
+    group_id=3,
+    state="open",
+    question=_QUESTION,
+    asked=14,
+    wrong=1,
+    last_at=_AT,
+    generation_id=7,
+    ordinal=0,
+    fact_id=None,
+    decision=None,
+    nearest=(NearFact(12, "Lima", _QUESTION, 0.64),),
+)
+
 _TOKEN = answers.Token(
     key_id=7,
     name="gpu-host",
@@ -210,6 +228,9 @@ _EXAMPLES: tuple[Any, ...] = (
     batches.NewValues(
         facts=[batches.Corrected(fact_id=12, value="Lima", question=_QUESTION)], reason="corrected"
     ),
+    feedback.GivenFeedback(thumb="down", comment="that is another country's", value="Lima"),
+    misses.MissGroups(group_ids=[3], reason="not about Peru"),
+    misses.Solution(fact_id=12, reason="added for it"),
     corpora.Deletion(reason="licence withdrawn", dry_run=True),
     documents.NewDocuments(
         corpus="atlas",
@@ -354,6 +375,12 @@ _EXAMPLES: tuple[Any, ...] = (
     ),
     _TRACE,
     GenerationRecord(7, _PROMPT, " Lima.", "c0ffee", "auto", 40, _AT, 1, 1),
+    Feedback(7, "down", "that is another country's", "Lima", "ana", None, _AT),
+    _MISS,
+    answers.MissList(items=[_MISS], next=None, total=1, ungrouped=0, kept=True),
+    MissDetails(_MISS, (MissedQuestion(_QUESTION, 14, _AT, 7, 0, "Lima"),)),
+    answers.Decided(seq=42),
+    Solving(3, 12, True, 42, (AskedAgain(_QUESTION, 7, True),)),
     AttributionRecord(7, 0, 0, 5, "hit", " Lima", 12, 1, 3, 0.93, 40, _AT),
     answers.FactImpact(fact_id=12, is_live=True, erased_seq=None, items=[_USE], next=None),
     attributions.SelectionImpact(num_facts=1, num_outputs=1, items=[_USE], next=None),

@@ -37,6 +37,7 @@ TAGS = {
     "Answers": "Ask questions, and get what a document says.",
     "Questions": "Questions kept with the values they should get, asked again and compared.",
     "Generations": "Outputs, decoded here and stored with their evidence.",
+    "Misses": "What was asked and found nothing, or was called wrong, as a work list.",
     "OpenAI": "Completions, chats and models in OpenAI's protocol and with its errors, with citations beside the text.",
     "Attributions": "What stored outputs took from which facts, and what became of that.",
     "Forgetting": "Sets of facts, chosen, planned, forgotten, verified, certified.",

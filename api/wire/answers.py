@@ -14,6 +14,7 @@ from colmlm.kb.forgetting.records import Collateral, Rates, RunRecord, Successor
 from colmlm.kb.keys.records import GateStanding, KeysetRecord
 from colmlm.kb.lookup.records import Hit
 from colmlm.kb.review.records import InboxItem, ReviewProgress
+from colmlm.kb.misses.records import MissGroup
 
 
 class EditResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,6 +104,25 @@ class FactImpact(msgspec.Struct, frozen=True, kw_only=True):
     erased_seq: int | None
     items: list[ImpactedOutput]
     next: str | None
+
+
+class MissList(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of groups of misses, and how many there are of this state. `ungrouped` misses are in no group yet.
+
+    `kept` is false where the server keeps no questions.
+    """
+
+    items: list[MissGroup]
+    next: str | None
+    total: int
+    ungrouped: int
+    kept: bool
+
+
+class Decided(msgspec.Struct, frozen=True, kw_only=True):
+    """What was decided, as change `seq` of the log."""
+
+    seq: int
 
 
 class DocumentText(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,6 +17,12 @@ if TYPE_CHECKING:
     from colmlm.kb.evidence.records import FactTrace, GenerationRecord, OutputTrace, TracedSplice
     from colmlm.kb.facts.records import Source
     from colmlm.kb.log.records import ChangeRecord
+
+
+class ThumbGiven(StrEnum):
+    up = "up"
+    down = "down"
+
 
 ABSTAINED = "(nothing: it abstained)"
 
@@ -38,23 +45,41 @@ def output(
         note(WITHHELD)
 
 
-@app.command(epilog=examples("colmlm trace outputs", "colmlm trace outputs --limit 10 --json"))
+@app.command(
+    epilog=examples(
+        "colmlm trace outputs",
+        "colmlm trace outputs --feedback down",
+        "colmlm trace outputs --limit 10 --json",
+    )
+)
 @anywhere
-def outputs(base: Base, after: After = 0, limit: Limit = 50, as_json: AsJson = False) -> None:
+def outputs(
+    base: Base,
+    feedback: Annotated[
+        ThumbGiven | None, typer.Option("--feedback", help="Only outputs that somebody gave this thumb.")
+    ] = None,
+    after: After = 0,
+    limit: Limit = 50,
+    as_json: AsJson = False,
+) -> None:
     """List stored outputs, newest first; with --after, those older than that id."""
-    found = base.outputs.find(after, limit)
+    found = base.outputs.find(after, limit, None if feedback is None else feedback.value)
     more = found[-1].generation_id if len(found) == limit else None
     if as_json:
         print_json({"outputs": found, "next_after": more})
         return
     rows = [
         (g.generation_id, f"{g.at:%Y-%m-%d %H:%M}", g.mode, f"{g.num_hits} of {g.num_splices}",
-         g.ranking, shorten(g.prompt, 40), _said(g))
+         g.ranking, _thumbs(g), shorten(g.prompt, 40), _said(g))
         for g in found
     ]  # fmt: skip
-    print_table(("output", "at", "mode", "lookups with a hit", "ranking", "prompt", "output"), rows)
+    print_table(("output", "at", "mode", "lookups with a hit", "ranking", "thumbs", "prompt", "output"), rows)
     if more is not None:
         note(f"More outputs: --after {more}")
+
+
+def _thumbs(stored: GenerationRecord) -> str:
+    return ", ".join(f"{n} {what}" for n, what in ((stored.up, "up"), (stored.down, "down")) if n)
 
 
 def _said(stored: GenerationRecord) -> str:
@@ -83,6 +108,9 @@ def show_output(trace: OutputTrace) -> None:
     columns = ("n", "value", "fact", "version", "score", "source", "now")
     if trace.splices:
         print_table(columns, map(_splice_row, trace.splices))
+    for one in trace.feedback:
+        said = "; ".join(filter(None, (one.comment, one.value and f"right would be: {one.value}")))
+        say(f"thumb {one.thumb} by {one.on_behalf_of or one.actor}" + (f": {said}" if said else ""))
 
 
 def stored_as(generation_id: int, server: str | None) -> str:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from colmlm.cli.bases.local.keysets import LocalKeysets
     from colmlm.cli.bases.local.lookups import LocalLookups
     from colmlm.cli.bases.local.questions import LocalQuestions
+    from colmlm.cli.bases.local.misses import LocalMisses
     from colmlm.cli.bases.protocol import Base
     from colmlm.cli.composition.generator import StoringGenerator
     from colmlm.kb.access.access import Access
@@ -84,6 +85,12 @@ class LocalBase:
     @property
     def outputs(self) -> Outputs:
         return self.kb.outputs
+
+    @property
+    def misses(self) -> LocalMisses:
+        from colmlm.cli.bases.local.misses import LocalMisses
+
+        return LocalMisses(self.runtime)
 
     @property
     def log(self) -> Log:

@@ -40,6 +40,7 @@ def counts(erased: Erased) -> dict[str, object]:
         "erasure_requests": erased.erasure_requests,
         "questions": erased.questions,
         "question_outcomes": erased.question_outcomes,
+        "feedback": erased.feedback,
         "keys": erased.num_keys,
         "also_said_by": erased.also_said_by,
         "left": erased.left,

@@ -107,6 +107,14 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
             "Count everything: corpora, documents, facts, stored outputs, keysets and forget runs, as of one change.",
             examples="STATS_EXAMPLES",
         ),
+        "outputs": Lazy(
+            "colmlm.cli.contents.outputs:app",
+            "Say whether stored outputs are right, and mend those that are wrong.",
+        ),
+        "misses": Lazy(
+            "colmlm.cli.contents.misses:app",
+            "What was asked and found nothing, as a work list: list, show, dismiss, solve.",
+        ),
         "trace": Lazy("colmlm.cli.auditing.trace:app", "Trace outputs to facts and facts to outputs."),
         "changes": Lazy(
             "colmlm.cli.auditing.changes:app",

@@ -67,6 +67,17 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "list": "List documents in the order of their ids, without their texts.",
             "show": "Show a document's text as it was ingested, and where it came from; also one that was replaced.",
         },
+        "outputs": {
+            "feedback": "Say whether an output is right: thumb up or down.",
+            "wrong": "Say that an output is wrong, and see what to mend: the facts behind it, or one to add.",
+        },
+        "misses": {
+            "list": "List groups of questions that found nothing, with the facts near each.",
+            "show": "Show a group with its different questions and the facts near it.",
+            "dismiss": "Dismiss groups that are not this base's to answer.",
+            "reopen": "Open groups again that were dismissed or solved.",
+            "solve": "Solve a group by a fact, or by one that is added now.",
+        },
         "trace": {
             "output": "Show a stored output with the fact, document and offsets behind every spliced span.",
             "outputs": "List stored outputs, newest first.",

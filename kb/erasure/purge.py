@@ -38,6 +38,7 @@ TABLES = (
     "fact_key",
     "generation",
     "attribution",
+    "feedback",
     "forget_run",
     "tombstone",
     "idempotency",

@@ -62,6 +62,7 @@ class Erased:
     erasure_requests: tuple[int, ...] = ()
     questions: tuple[int, ...] = ()
     question_outcomes: tuple[int, ...] = ()
+    feedback: tuple[int, ...] = ()
     num_keys: int = 0
     num_digests: int = 0
     also_said_by: tuple[int, ...] = ()

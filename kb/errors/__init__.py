@@ -27,6 +27,7 @@ KBError
 │   ├── QuestionSetNotFound
 │   ├── QuestionNotFound
 │   ├── QuestionRunNotFound
+│   ├── MissGroupNotFound
 │   └── NothingSelected
 ├── Conflict
 │   ├── FactDeleted
@@ -56,6 +57,7 @@ KBError
 │   ├── AnswerGone
 │   ├── SecondPersonNeeded
 │   ├── SamePerson
+│   ├── MissGroupState
 │   └── ErasureRequestState
 ├── Invalid
 │   ├── InvalidValue
@@ -107,6 +109,7 @@ from colmlm.kb.errors.conflicts import (
     KeysetActive,
     KeysetMismatch,
     KeysetNotReady,
+    MissGroupState,
     NewerLogNeeded,
     NoActiveKeyset,
     NoFormerKeyset,
@@ -169,6 +172,7 @@ from colmlm.kb.errors.missing import (
     GenerationNotFound,
     JobNotFound,
     KeysetNotFound,
+    MissGroupNotFound,
     NoOpenBreak,
     NoSuchChange,
     NothingSelected,
@@ -230,6 +234,8 @@ __all__ = [
     "LogHeld",
     "LogRefused",
     "MigrationNeeded",
+    "MissGroupNotFound",
+    "MissGroupState",
     "NewerLogNeeded",
     "NoActiveKeyset",
     "NoFormerKeyset",

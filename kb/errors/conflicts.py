@@ -279,3 +279,11 @@ class NewerLogNeeded(Conflict):
             "of the newer life (`colmlm audit export --log`) with --change-log, or where there is none let it come "
             "back with --without-later-erasures. Nothing was restored."
         )
+
+
+class MissGroupState(Conflict):
+    title = "Decided already"
+
+    def __init__(self, group_ids: Sequence[int], state: str) -> None:
+        self.group_ids = tuple(group_ids)
+        super().__init__(f"Already {state}: {listed(group_ids)}. Nothing was done; leave them out.")

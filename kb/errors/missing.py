@@ -162,3 +162,13 @@ class QuestionRunNotFound(NotFound):
         super().__init__(
             f"No run {run_id} of this set. List them with `colmlm questions show NAME --runs`; old ones are dropped."
         )
+
+
+class MissGroupNotFound(NotFound):
+    title = "No such group of misses"
+
+    def __init__(self, group_ids: Sequence[int]) -> None:
+        self.group_ids = tuple(group_ids)
+        super().__init__(
+            f"No group of misses {listed(group_ids)}. Nothing was done; look ids up with `colmlm misses list`."
+        )

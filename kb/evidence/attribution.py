@@ -5,13 +5,14 @@ Attributions name fact, version and change, so they stay valid after the fact wa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from sqlalchemy import func, insert, or_, select
 from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import GenerationNotFound
-from colmlm.kb.evidence import verbatim
+from colmlm.kb.evidence import feedback, verbatim
 from colmlm.kb.evidence.quoting import without_erased
 from colmlm.kb.evidence.records import (
     FactTrace,
@@ -19,6 +20,7 @@ from colmlm.kb.evidence.records import (
     NewOutput,
     OutputTrace,
     Splice,
+    Thumb,
     TracedSplice,
     Use,
     Version,
@@ -28,6 +30,7 @@ from colmlm.kb.facts import reading, suppression
 from colmlm.kb.facts.records import FactRecord, Source
 from colmlm.kb.log import audit
 from colmlm.kb.log.records import ChangeRecord
+from colmlm.kb.misses import noting
 from colmlm.kb.tables import (
     AttributionRow,
     ChangeRow,
@@ -35,8 +38,10 @@ from colmlm.kb.tables import (
     FactPastRow,
     FactRow,
     FactVersionRow,
+    FeedbackRow,
     GenerationRow,
     KeysetRow,
+    thumbs,
 )
 
 CONTEXT_CHARACTERS = 300
@@ -77,6 +82,8 @@ def record(session: Session, generation: NewOutput) -> int:
     rows = [_attribution(stored.id, ordinal, splice) for ordinal, splice in enumerate(generation.splices)]
     if rows:
         session.execute(insert(AttributionRow), rows)
+    missed = [n for n, splice in enumerate(generation.splices) if splice.outcome == "no_match"]
+    noting.note(session, stored.id, missed)
     return stored.id
 
 
@@ -126,6 +133,8 @@ def trace_output(session: Session, generation_id: int) -> OutputTrace:
         uncited=bool(stored.output) and source is None and all(splice.outcome != "hit" for splice in splices),
         quotes=source,
         ranking=stored.ranking,
+        feedback=feedback.of_output(session, generation_id),
+        miss_groups=noting.groups_of(session, generation_id),
     )
 
 
@@ -237,8 +246,10 @@ def sentence(text: str, start: int, end: int) -> str:
     return text[max(begins, default=0) : min(stops) + 1 if stops else len(text)].strip()
 
 
-def generations(session: Session, after: int, limit: int) -> list[GenerationRecord]:
-    """Lists stored outputs, newest first; those older than output `after`, if that is not 0."""
+def generations(
+    session: Session, after: int, limit: int, thumb: Thumb | None = None
+) -> list[GenerationRecord]:
+    """Lists stored outputs, newest first; those older than output `after` (0: all), and with such a `thumb`."""
     num_splices = func.count(AttributionRow.generation_id)
     num_hits = num_splices.filter(AttributionRow.outcome == "hit")
     statement = (
@@ -250,6 +261,11 @@ def generations(session: Session, after: int, limit: int) -> list[GenerationReco
     )
     if after:
         statement = statement.where(GenerationRow.id < after)
+    if thumb is not None:
+        given = select(FeedbackRow.generation_id).where(FeedbackRow.thumb == thumb)
+        statement = statement.where(GenerationRow.id.in_(given))
+    rows = session.execute(statement).all()
+    up, down = (_thumbs(session, [row[0].id for row in rows], one) for one in thumbs)
     return [
         GenerationRecord(
             generation_id=stored.id,
@@ -264,6 +280,17 @@ def generations(session: Session, after: int, limit: int) -> list[GenerationReco
             abstained=not stored.output,
             uncited=bool(stored.output) and stored.document_id is None and not hits,
             ranking=stored.ranking,
+            up=up.get(stored.id, 0),
+            down=down.get(stored.id, 0),
         )
-        for stored, splices, hits in session.execute(statement)
+        for stored, splices, hits in rows
     ]
+
+
+def _thumbs(session: Session, generation_ids: Sequence[int], thumb: str) -> dict[int, int]:
+    """Counts the thumbs of this kind by output."""
+    given = select(FeedbackRow.generation_id, func.count().label("number")).where(
+        FeedbackRow.generation_id == func.any(list(generation_ids)), FeedbackRow.thumb == thumb
+    )
+    rows = session.execute(given.group_by(FeedbackRow.generation_id))
+    return {row.generation_id: row.number for row in rows}

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from colmlm.kb.evidence import attribution, elsewhere
+from colmlm.kb.evidence import attribution, elsewhere, feedback
 from colmlm.kb.evidence.impact import Place, impact_of, impact_of_selection
 from colmlm.kb.evidence.listing import AttributionRecord, attributions
 from colmlm.kb.evidence.neighbours import neighbours_of
 from colmlm.kb.evidence.records import (
     FactTrace,
+    Feedback,
     GenerationRecord,
     Impact,
+    NewFeedback,
     NewOutput,
     OutputTrace,
     SelectedImpact,
+    Thumb,
 )
 from colmlm.kb.lookup.records import Hit
 from colmlm.kb.lookup.searchable import SearchableStore
@@ -54,10 +57,24 @@ class Outputs:
         with self.store.sessions() as session:
             return attribution.trace_fact(session, fact_id)
 
-    def find(self, after: int = 0, limit: int = 50) -> list[GenerationRecord]:
-        """Lists stored outputs, newest first; those older than output `after`, if that is not 0."""
+    @tried_again
+    def give_feedback(
+        self, generation_id: int, made: NewFeedback, *, actor: str, on_behalf_of: str = ""
+    ) -> Feedback:
+        """Keeps what somebody says of an output; what the same one said of it before goes.
+
+        Raises `GenerationNotFound` or `InvalidValue`.
+        """
+        with self.store.sessions.begin() as session:
+            return feedback.give(session, generation_id, made, actor, on_behalf_of)
+
+    def find(self, after: int = 0, limit: int = 50, thumb: Thumb | None = None) -> list[GenerationRecord]:
+        """Lists stored outputs, newest first; those older than output `after`, if that is not 0.
+
+        With `thumb` only those that somebody gave this one.
+        """
         with self.store.sessions() as session:
-            return attribution.generations(session, after, limit)
+            return attribution.generations(session, after, limit, thumb)
 
     def attributions(
         self,

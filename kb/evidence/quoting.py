@@ -34,8 +34,12 @@ def without_erased(session: Session, made: NewOutput) -> tuple[NewOutput, int | 
     prompt, output = without(made.prompt, made.output, made.splices, erased.keys(), texts.within(said), marks)
     if not erased and (prompt, output) == (made.prompt, made.output):
         return made, None
-    of_question = made.mode in answer_modes and bool(erased)  # all its splices have one query
-    splices = tuple(replace(s, query=None) if of_question or s.fact_id in erased else s for s in made.splices)
+    # A query is made from what stands before it, and all lookups of an answer have the one of its question.
+    all_go = prompt != made.prompt or (made.mode in answer_modes and bool(erased))
+    splices = tuple(
+        replace(s, query=None) if all_go or s.outcome != "hit" or s.fact_id in erased else s
+        for s in made.splices
+    )
     last = max(texts.last, *erased.values(), 0) or _last_erasure(session)
     return replace(made, prompt=prompt, output=output, splices=splices), last
 

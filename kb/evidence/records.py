@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 from colmlm.kb.facts.records import FactRecord, Source
 from colmlm.kb.facts.reviews import Review
 from colmlm.kb.log.records import ChangeRecord
 from colmlm.kb.lookup.options import KEY
+from colmlm.kb.texts.asked import question_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,7 @@ class GenerationRecord:
     It `abstained` where it says nothing, and is `uncited` where it says something and neither a fact nor a document
     stands behind any of it. `checkpoint_id` is empty where nothing was encoded.
     `ranking` is what its lookups found facts by: "key", "words" or "reader".
+    So many people gave it a thumb `up` or `down`.
     """
 
     generation_id: int
@@ -126,6 +128,33 @@ class GenerationRecord:
     abstained: bool = False
     uncited: bool = False
     ranking: str = KEY
+    up: int = 0
+    down: int = 0
+
+
+Thumb = Literal["up", "down"]
+
+
+@dataclass(frozen=True, slots=True)
+class NewFeedback:
+    """What somebody says of an output: a thumb, perhaps with a comment, and with the value that would be right."""
+
+    thumb: Thumb
+    comment: str | None = None
+    value: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Feedback:
+    """What `actor` said of an output, last. To who may not read the past only the thumb is shown."""
+
+    generation_id: int
+    thumb: str
+    comment: str | None
+    value: str | None
+    actor: str
+    on_behalf_of: str | None
+    at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +165,7 @@ class OutputTrace:
     `abstained` where it says nothing. Of an output that `quotes` they are the words of that stretch of a document.
     `checkpoint_id` is empty where nothing was encoded.
     `ranking` is what its lookups found facts by: "key", "words" or "reader".
+    `feedback` is what people said of it, and `miss_groups` are those that its misses are in.
     """
 
     generation_id: int
@@ -151,6 +181,13 @@ class OutputTrace:
     uncited: bool = False
     quotes: Source | None = None
     ranking: str = KEY
+    feedback: tuple[Feedback, ...] = ()
+    miss_groups: tuple[int, ...] = ()
+
+    @property
+    def question(self) -> str:
+        """What it was asked: an answer's whole prompt, else the question or the sentence that its prompt ends in."""
+        return question_of(self.mode, self.prompt, "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.evidence import kept_questions, withholding
 from colmlm.kb.evidence.outputs import Outputs
-from colmlm.kb.evidence.records import FactTrace, GenerationRecord, ImpactedOutput, OutputTrace
+from colmlm.kb.evidence.records import FactTrace, GenerationRecord, ImpactedOutput, OutputTrace, Thumb
 from colmlm.kb.evidence.withholding import Listed
 from colmlm.kb.facts.corpora import Corpora
 from colmlm.kb.facts.documents import StoredDocuments
@@ -23,6 +23,10 @@ from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.questions.records import AskedItem, KeptQuestion, RunComparison
 from colmlm.kb.review.records import Inbox, InboxSought
 from colmlm.kb.review.review import FactReview
+
+if TYPE_CHECKING:
+    from colmlm.kb.misses.checking import Asks
+    from colmlm.kb.misses.misses import Misses
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +103,16 @@ class Shown:
         with self.store.sessions() as session:
             return withholding.output(session, traced)
 
-    def generations(self, after: int = 0, limit: int = 50) -> list[GenerationRecord]:
-        found = Outputs(self.store).find(after=after, limit=limit)
+    def misses(self, asks: Asks | None = None) -> Misses:
+        """Gives the work list of misses; `asks` answers questions again."""
+        from colmlm.kb.misses.misses import Misses
+
+        return Misses(self.store, asks, None if self.past else withholding.texts)
+
+    def generations(
+        self, after: int = 0, limit: int = 50, thumb: Thumb | None = None
+    ) -> list[GenerationRecord]:
+        found = Outputs(self.store).find(after=after, limit=limit, thumb=thumb)
         if self.past:
             return found
         with self.store.sessions() as session:

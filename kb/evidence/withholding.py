@@ -160,11 +160,15 @@ def corpus(exported: Iterable[AnnotatedDocument]) -> Iterator[AnnotatedDocument]
 
 
 def output(session: Session, traced: OutputTrace) -> OutputTrace:
-    """Gives the trace of an output with the past texts of the facts that it spliced withheld."""
+    """Gives the trace of an output with the past texts of the facts that it spliced withheld.
+
+    What people wrote of it may say them too, so of that only the thumbs are shown.
+    """
     said = {traced.generation_id: (traced.prompt, traced.output)}
-    prompt, shown = _outputs(session, said)[traced.generation_id]
+    prompt, shown = texts(session, said)[traced.generation_id]
     splices = tuple(_splice(splice, shown) for splice in traced.splices)
-    return replace(traced, prompt=prompt, output=shown, splices=splices)
+    thumbs = tuple(replace(one, comment=None, value=None) for one in traced.feedback)
+    return replace(traced, prompt=prompt, output=shown, splices=splices, feedback=thumbs)
 
 
 def _splice(splice: TracedSplice, shown: str) -> TracedSplice:
@@ -174,7 +178,7 @@ def _splice(splice: TracedSplice, shown: str) -> TracedSplice:
 
 def outputs(session: Session, found: Sequence[Stored]) -> list[Stored]:
     """Gives stored outputs with the past texts of the facts that they spliced withheld."""
-    shown = _outputs(session, {stored.generation_id: (stored.prompt, stored.output) for stored in found})
+    shown = texts(session, {stored.generation_id: (stored.prompt, stored.output) for stored in found})
     return [_showing(stored, *shown[stored.generation_id]) for stored in found]
 
 
@@ -182,7 +186,7 @@ def _showing(stored: Stored, prompt: str, output: str) -> Stored:
     return replace(stored, prompt=prompt, output=output)
 
 
-def _outputs(session: Session, said: Mapping[int, Texts]) -> dict[int, Texts]:
+def texts(session: Session, said: Mapping[int, Texts]) -> dict[int, Texts]:
     """Withholds, in prompts and outputs by generation, splices whose value is past, and every other mention of it.
 
     Of what outputs quote it withholds what is withheld in the document.

@@ -6,7 +6,8 @@ a model made, and how an erasure treats it:
 ====================================  ================================================================================
 generation: prompt, output            redacted where the fact was spliced, wherever else they say it, and where the
                                       document that an output quotes is redacted (`kb.facts.quoted`)
-attribution: query                    removed with the splice it was asked for, of an answer with any of its splices
+attribution: query                    removed with the splice it was asked for, of an answer with any of its splices,
+                                      with a redacted prompt, and where it found nothing in a redacted output
 forget_run: selector, plan, reason,   redacted; in a run that names the fact also a selector's text or question that is
     verification                      part of what the fact said
 job: result, error, message,          redacted; of a job that is not over only the reason, as the other arguments are
@@ -15,6 +16,7 @@ erasure_request: reason               redacted
 question: text, expected              redacted
 question_outcome: question, expected, redacted, the value also where it is a part of what an erased fact said
     value
+feedback: comment, value              redacted
 idempotency: body                     dropped, whatever it says, and not stored where an erasure committed meanwhile
 document, fact, fact_version          redacted by `kb.facts.redaction` and `kb.erasure.verbs`
 fact_past: question, answer            deleted by `kb.erasure.verbs`
@@ -28,7 +30,7 @@ checkpoint, api_key, document: names, operators' names for things; documents' ti
     titles and addresses
 ====================================  ================================================================================
 
-A writer of one of the first seven holds erasures off (`kb.facts.suppression`) and, with the functions here, redacts
+A writer of one of the first eight holds erasures off (`kb.facts.suppression`) and, with the functions here, redacts
 what was erased before. So an erasure sees everything stored before it, and everything stored later sees the
 erasure. fsck checks the same rows by digests, and erasing again redacts what it finds.
 """
@@ -39,7 +41,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
-from sqlalchemy import ColumnElement, func, or_, select, update
+from sqlalchemy import ColumnElement, and_, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from colmlm.kb.facts import kept_questions, quoted
@@ -49,6 +51,7 @@ from colmlm.kb.tables import (
     AttributionRow,
     ErasureRequestRow,
     FactRow,
+    FeedbackRow,
     ForgetRunRow,
     GenerationRow,
     JobRow,
@@ -172,6 +175,7 @@ class Quoting:
     erasure_requests: tuple[int, ...] = ()
     questions: tuple[int, ...] = ()
     question_outcomes: tuple[int, ...] = ()
+    feedback: tuple[int, ...] = ()
 
     def __bool__(self) -> bool:
         return any(getattr(self, f.name) for f in fields(self))
@@ -267,22 +271,35 @@ def _redact(session: Session, rows: _Rows) -> Iterator[int]:
 
 
 def _redact_outputs(session: Session, sought: Sought, seq: int) -> Iterator[int]:
+    asked: list[int] = []
+    said: list[int] = []
     for row, values in _outputs(session, sought):
+        (said if row.prompt == values["prompt"] else asked).append(row.id)
         row.prompt, row.output, row.redacted_seq = values["prompt"], values["output"], seq
         yield row.id
     session.flush()
-    _drop_queries(session, sought.fact_ids)
+    _drop_queries(session, sought.fact_ids, asked, said)
 
 
-def _drop_queries(session: Session, fact_ids: Collection[int]) -> None:
-    """Removes the queries by which these facts were spliced. All lookups of an answer have the one of its question."""
+def _drop_queries(session: Session, fact_ids: Collection[int], asked: list[int], said: list[int]) -> None:
+    """Removes the queries by which these facts were spliced. All lookups of an answer have the one of its question.
+
+    A query was made from what stood before it: so all go of outputs whose prompt was redacted (`asked`), and where only
+    what they `said` was, those that found nothing.
+    """
     used = AttributionRow.fact_id == func.any(list(fact_ids))
     answers = select(GenerationRow.id).join(
         AttributionRow, (AttributionRow.generation_id == GenerationRow.id) & used
     )
     answers = answers.where(GenerationRow.mode.in_(answer_modes))
-    asked = or_(used, AttributionRow.generation_id.in_(answers))
-    session.execute(update(AttributionRow).where(asked, AttributionRow.query.is_not(None)).values(query=None))
+    of_output = AttributionRow.generation_id
+    gone = or_(
+        used,
+        of_output.in_(answers),
+        of_output == func.any(asked),
+        and_(of_output == func.any(said), AttributionRow.outcome != "hit"),
+    )
+    session.execute(update(AttributionRow).where(gone, AttributionRow.query.is_not(None)).values(query=None))
 
 
 def _outputs(session: Session, sought: Sought) -> _Rows:
@@ -388,4 +405,16 @@ def _question_outcomes(session: Session, sought: Sought) -> _Rows:
     return kept_questions.outcomes(session, sought.finder, sought.fact_ids)
 
 
-_OTHERS = (_runs, _jobs, _requests, _questions, _question_outcomes)  # in the order of the fields of `Quoting`
+def _feedback(session: Session, sought: Sought) -> _Rows:
+    said = or_(FeedbackRow.comment.is_not(None), FeedbackRow.value.is_not(None))
+    rows = session.scalars(
+        select(FeedbackRow).where(said).order_by(FeedbackRow.id).execution_options(populate_existing=True)
+    ).all()
+    splices = _splices(session, [row.generation_id for row in rows])
+    for row in rows:
+        facts = frozenset(splice.fact_id for splice in splices.get(row.generation_id, ()))
+        if values := redacted_columns(row, ("comment", "value"), sought.finder(TextOrigin(facts, at=row.at))):
+            yield row, values
+
+
+_OTHERS = (_runs, _jobs, _requests, _questions, _question_outcomes, _feedback)  # in the order of the fields of `Quoting`

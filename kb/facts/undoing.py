@@ -24,6 +24,8 @@ INSTEAD = {
     "ingest": "ingest the former file again",
     "erase": "an erasure is for good",
     "activate": "`colmlm keysets rollback` lets the former keyset answer",
+    "dismiss-misses": "`colmlm misses reopen` opens its groups again",
+    "solve-misses": "`colmlm misses reopen` opens its group again",
 }
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import signal
 import threading
 import time
@@ -39,6 +40,7 @@ from colmlm.kb.tables import JobRow
 GRACE_SECONDS = 20.0
 RESCUE_SECONDS = 5.0
 PRUNE_SECONDS = 3600.0
+GROUP_SECONDS, GROUPED_AT_ONCE = 30.0, 5_000
 LONGEST_PAUSE = 2.0
 
 _DATABASE_GONE = (ConnectorException, psycopg.Error, PoolTimeout, SQLAlchemyError)
@@ -59,6 +61,7 @@ class Worker:
     prune_seconds: float = PRUNE_SECONDS
     num_run: int = 0
     _pruned_at: float | None = None
+    _group_at: float = -math.inf
     _stopping: threading.Event = field(default_factory=threading.Event)
     _handing_back: threading.Event = field(default_factory=threading.Event)
     _loop: asyncio.AbstractEventLoop | None = None
@@ -178,7 +181,7 @@ class Worker:
             connection.execute(text("SELECT 1"))
 
     def _rescue(self) -> None:
-        """Queues the jobs of dead workers again, and removes uploads that no job will read and jobs of long ago."""
+        """Queues the jobs of dead workers again, removes uploads that no job will read, groups misses, and prunes."""
         uploads = Uploads.of(self.kb.settings)
         with self.kb.sessions.begin() as session:
             rescued = tickets.rescue(session, self.stalled_seconds)
@@ -189,11 +192,22 @@ class Worker:
         with self.kb.sessions() as session:
             unfinished = session.scalars(select(JobRow).where(JobRow.state.in_(UNFINISHED))).all()
         uploads.sweep(one for job in unfinished for one in uploads_of(job.kind, job.arguments))
+        self._group()
         self._prune()
 
+    def _group(self) -> None:
+        if (began := time.monotonic()) < self._group_at:
+            return
+        if self.kb.misses.group(most=GROUPED_AT_ONCE) < GROUPED_AT_ONCE:
+            took = time.monotonic() - began
+            self._group_at = began + max(GROUP_SECONDS, 20 * took)  # many groups take seconds to read
+
     def _prune(self) -> None:
-        days, now = self.kb.settings.job_retention_days, time.monotonic()
-        if days and (self._pruned_at is None or now - self._pruned_at >= self.prune_seconds):
-            self._pruned_at = now
-            if pruned := prune(self.kb, timedelta(days=days)).num_jobs:
-                _log.info("removed %d jobs that ended more than %d days ago", pruned, days)
+        now, settings = time.monotonic(), self.kb.settings
+        if self._pruned_at is not None and now - self._pruned_at < self.prune_seconds:
+            return
+        self._pruned_at = now
+        if (days := settings.job_retention_days) and (gone := prune(self.kb, timedelta(days=days)).num_jobs):
+            _log.info("removed %d jobs that ended more than %d days ago", gone, days)
+        if (days := settings.miss_retention_days) and (gone := self.kb.misses.prune(timedelta(days=days))):
+            _log.info("removed %d misses of more than %d days ago", gone, days)

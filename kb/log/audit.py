@@ -37,7 +37,7 @@ GENESIS = "0" * 64
 # change of kind "key" tells them which keys to fetch.
 NO_KEYS = (
     "activate", "threshold", "retire", "create-api-key", "rotate-api-key", "revoke-api-key", "restore-backup", "seal",
-    "answer-threshold", "accepted-only",
+    "answer-threshold", "accepted-only", "dismiss-misses", "solve-misses", "reopen-misses",
 )  # fmt: skip
 MAINTENANCE = ("key", *NO_KEYS)
 VERDICTS = ("accept", "propose")  # these change nothing of facts but their review; "reject" deletes them

@@ -37,6 +37,7 @@ class Settings:
     upload_max_mb: Megabytes = 256
     document: Limits = field(default_factory=Limits)
     job_retention_days: Days = 90
+    miss_retention_days: Days = 365
     plan_max_facts: Number = 100_000
     as_of_max_scores: Number = 100_000_000
 

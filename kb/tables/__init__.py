@@ -44,6 +44,7 @@ from colmlm.kb.tables.questions import (
     question_outcomes,
     ways_to_ask,
 )
+from colmlm.kb.tables.misses import FeedbackRow, MissGroupRow, MissRow, miss_states, thumbs
 from colmlm.kb.tables.service import (
     AnswerCalibrationRow,
     ApiKeyRow,
@@ -75,6 +76,7 @@ __all__ = [
     "FactPastRow",
     "FactRow",
     "FactVersionRow",
+    "FeedbackRow",
     "ForgetRunRow",
     "GenerationRow",
     "IdempotencyRow",
@@ -84,6 +86,8 @@ __all__ = [
     "QuestionRow",
     "QuestionRunRow",
     "QuestionSetRow",
+    "MissGroupRow",
+    "MissRow",
     "SecretRow",
     "SentenceRow",
     "SuppressionRow",
@@ -96,8 +100,10 @@ __all__ = [
     "job_states",
     "key_kinds",
     "keyset_states",
+    "miss_states",
     "question_outcomes",
     "review_states",
     "roles",
+    "thumbs",
     "ways_to_ask",
 ]

@@ -20,11 +20,12 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapped, mapped_column
 
 from colmlm.kb.tables.declarative import TableRow
+from colmlm.kb.texts.asked import ANSWER_MODES
 
 KEY_IDS = "fact_key_id_seq"
 key_kinds = ("context", "question", "alias")
 keyset_states = ("building", "ready", "active", "retired")
-answer_modes = ("read", "paper")  # of outputs that answer a question, and were not decoded
+answer_modes = ANSWER_MODES
 _BOTH = "num_nonnulls({0}_start, {0}_end) IN (0, 2) AND {0}_start >= 0 AND {0}_start < {0}_end"
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from colmlm.model.decoding.asked_text import asked_text
+from colmlm.kb.texts.asked import asked_text
 from colmlm.model.decoding.config import DecodeConfig, Prompt
 from colmlm.model.decoding.lookup import LookupAsked, LookupPort
 from colmlm.model.decoding.queries import Queries

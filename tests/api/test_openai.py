@@ -375,3 +375,20 @@ def test_who_has_no_key_is_told_so_in_the_shape_of_openai(tiny: TinyServer) -> N
 def test_a_server_without_a_model_has_none_to_list(atlas: KnowledgeBase, connect: Connect) -> None:
     answer = connect(create_app(atlas), "reader").get("/v1/models")
     assert answer.status_code == 503 and "COLMLM_CHECKPOINT" in answer.json()["error"]["message"]
+
+
+def test_a_completions_metadata_takes_feedback(client: openai.OpenAI, tiny: TinyServer) -> None:
+    said = client.chat.completions.create(
+        **GREEDY, messages=[{"role": "user", "content": CAPITAL}], extra_body=LOOKING_UP
+    )
+    output = said.choices[0].model_extra["generation_id"]
+    judged = client.chat.completions.update(str(output), metadata={"feedback": "down", "comment": "no"})
+    assert judged.choices[0].message.content == tiny.kb.outputs.trace(output).output
+    (given,) = tiny.kb.outputs.trace(output).feedback
+    assert (given.thumb, given.comment, given.actor) == ("down", "no", "reader")
+    with pytest.raises(openai.BadRequestError, match="sentiment"):
+        client.chat.completions.update(str(output), metadata={"feedback": "up", "sentiment": "glad"})
+    with pytest.raises(openai.NotFoundError):
+        client.chat.completions.update("998", metadata={"feedback": "up"})
+    with pytest.raises(openai.NotFoundError, match="generation_id"):
+        client.chat.completions.update(said.id, metadata={"feedback": "up"})

@@ -13,6 +13,7 @@ from colmlm.kb.answers.answering import Answering
 from colmlm.kb.backup.kept import backup_folder
 from colmlm.kb.backup.write import write_backup
 from colmlm.kb.erasure.two_person import ErasureRequests
+from colmlm.kb.evidence.records import NewFeedback, NewOutput, Splice
 from colmlm.kb.forgetting.verbs import Forgetting
 from colmlm.kb.jobs.kinds import AskQuestions, Gate, MakeBackup
 from colmlm.kb.jobs.queue import Jobs
@@ -29,15 +30,18 @@ from tests.fakes import FakeEncoder, NearReader
 pytestmark = pytest.mark.browser
 
 PATHS = (
-    "ask", "ask?output=1", "facts", "facts?text=nothing", "facts?change=3", "facts/1", "facts/1?change=4",
+    "ask", "ask?output=3", "facts", "facts?text=nothing", "facts?change=3", "facts/1", "facts/1?change=4",
     "facts/new", "facts/edit", "documents/1?move=1", "review", "review?kind=doubted", "review?change=3&left=1",
     "facts/delete?fact=1&fact=3", "documents/1?fact=1", "forget", "forget/1", "forget/1/restore",
     "erasures", "erasures/new?fact=1", "erasures/new?fact=x", "erasures/1", "audit", "audit?check=yes",
-    "audit?since=never", "audit/outputs", "audit/outputs/1", "audit/denials", "audit/impact?fact=1",
+    "audit?since=never", "audit/outputs", "audit/outputs/1", "audit/outputs/3", "audit/denials", "audit/impact?fact=1",
     "audit/time?seq=2&question=Where", "keysets", "keysets/1", "keysets/1/activate", "corpora", "tokens",
     "tokens?revoked=1", "tokens/2/rotate", "tokens/2/revoke", "backups", "jobs", "jobs/1", "status", "nowhere",
     "questions", "questions/lands", "questions/lands?job=3", "questions/lands/runs/1", "questions/lands/compare",
     "questions/lands/items/1", "questions/lands/remove", "keep-question?output=1",
+    "misses", "misses?state=solved", "misses/1", "misses/1?fact=1&left=2", "misses/dismiss?group=1",
+    "misses/dismiss", "audit/outputs/3/wrong", "audit/outputs/2/wrong?noted=yes", "audit/outputs?thumb=down",
+    "facts/new?question=Who&miss=1",
 )  # fmt: skip
 
 
@@ -58,6 +62,7 @@ def lived_in(almanac: KnowledgeBase, encoder: FakeEncoder, fact_id: int) -> Know
     write_backup(almanac, folder / "monday.backup", signing_key(almanac.settings.home))
     _ask_twice(almanac, encoder, fact_id)
     _hand_out_tokens(almanac, fact_id)
+    _miss_something(almanac)
     return almanac
 
 
@@ -71,6 +76,12 @@ def _ask_twice(kb: KnowledgeBase, encoder: FakeEncoder, fact_id: int) -> None:
     kb.questions.run("lands", asker, actor="ann")
     kb.facts.edit(fact_id, "Lima", actor="ann", reason="back")
     Jobs(kb).submit(AskQuestions(question_set="lands"), actor="ann")
+def _miss_something(kb: KnowledgeBase) -> None:
+    for question in ("Who wrote Emma?", "How long is the road that leads from the coast over the mountains?"):
+        missed = Splice(0, 0, "no_match", score=0.1)
+        made = NewOutput(question, "", "", "read", kb.log.head_seq(), (missed,))
+        kb.outputs.give_feedback(kb.outputs.record(made), NewFeedback("down", "no", "Austen"), actor="ann")
+    kb.misses.group()
 
 
 def _hand_out_tokens(kb: KnowledgeBase, fact_id: int) -> None:

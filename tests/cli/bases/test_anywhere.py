@@ -24,6 +24,10 @@ def test_what_is_read_is_the_same(there: There, facts: list[int]) -> None:
     capital, lake = facts
     there.kb.facts.edit(lake, "Poopó", actor="ann", reason="wrong")
     there.kb.facts.delete([lake], actor="ann", reason="wrong again")
+    for question in ("Who wrote Emma?", "How deep is it?"):
+        invoke("ask", question)
+    invoke("outputs", "feedback", 2, "--down")
+    invoke("misses", "list")
     assert invoke("facts", "list", "--server", there.address, "--key-file", there.tokens["decoder"]).code == 2
     for words in (
         "facts list",
@@ -49,6 +53,10 @@ def test_what_is_read_is_the_same(there: There, facts: list[int]) -> None:
         "audit verify",
         "audit denials",
         f"impact {capital}",
+        "misses list --sort newest --limit 1",
+        "misses list --state dismissed",
+        "misses show 1",
+        "trace outputs --feedback down",
         f"lookup {CAPITAL.replace(' ', '_')} --threshold -1 -k 2",
     ):
         said = there.same(*(word.replace("_", " ") for word in words.split()))

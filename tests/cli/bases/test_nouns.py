@@ -12,7 +12,7 @@ import pytest
 
 from colmlm.api.client.client import Client
 from colmlm.api.client.connection import Connection
-from colmlm.api.nouns import contents, generation, log, lookups, nouns, questions, removal, review, running, upkeep
+from colmlm.api.nouns import contents, generation, log, lookups, misses, nouns, questions, removal, review, running, upkeep
 from colmlm.cli.bases import local as local_nouns
 from colmlm.cli.bases import this_machine
 from colmlm.cli.composition import generator
@@ -35,6 +35,8 @@ from colmlm.kb.review import records as review_records
 from colmlm.kb.review.review import FactReview
 from colmlm.kb.questions import records as question_records
 from colmlm.kb.questions.sets import QuestionSets
+from colmlm.kb.misses import records as miss_records
+from colmlm.kb.misses.misses import Misses
 from colmlm.kb.switching.keysets import Keysets
 from colmlm.kb.upkeep.upkeep import Upkeep
 
@@ -51,6 +53,7 @@ OPTIONS: dict[str, Any] = {
         log_records,
         lookup_options,
         question_records,
+        miss_records,
         removal,
         review_records,
         running,
@@ -67,6 +70,7 @@ OURS: dict[str, type] = {
     "review": FactReview,
     "lookups": Lookups,
     "outputs": Outputs,
+    "misses": Misses,
     "log": Log,
     "jobs": Jobs,
     "questions": QuestionSets,
@@ -86,6 +90,7 @@ HERE_ONLY = {
         "nearest",  # what answers are read from
     },
     "outputs": {"record", "attributions", "impact_of_selection", "neighbours"},
+    "misses": {"group", "prune", "open_groups"},  # what workers and a server's console do
     "log": {"head_seq", "changes_before", "counts", "hash_at", "holds", "deny"},  # the server's own and its console's
     "jobs": {"counts", "counts_by_kind", "num_waiting", "is_wanting"},  # what watches a server
     "keysets": {
@@ -109,7 +114,7 @@ def hints(of: type, *modules: ModuleType) -> dict[str, Any]:
     return {name: get_type_hints(vars(of)[name].fget, known)["return"] for name in names}
 
 
-PROTOCOLS = hints(nouns.Nouns, contents, generation, log, lookups, questions, removal, review, running, upkeep)
+PROTOCOLS = hints(nouns.Nouns, contents, generation, log, lookups, misses, questions, removal, review, running, upkeep)
 
 
 def _elsewhere() -> dict[str, type]:

@@ -17,7 +17,7 @@ from colmlm.kb.backup.restore import restore_backup
 from colmlm.kb.backup.write import tables, verify_backup, write_backup
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import BackupRefused, DatabaseNotEmpty, LogRefused, NewerLogNeeded, SignatureRefused
-from colmlm.kb.evidence.records import NewOutput, QuotedStretch, Splice
+from colmlm.kb.evidence.records import NewFeedback, NewOutput, QuotedStretch, Splice
 from colmlm.kb.log.signing import fingerprint, signing_key
 from colmlm.kb.log.witness import export_log, signed_head
 from colmlm.kb.service import KnowledgeBase
@@ -47,6 +47,10 @@ def original(kb: KnowledgeBase, encoder: FakeEncoder) -> KnowledgeBase:
     part = Splice(4, 9, "hit", fact_id(kb, "6,768 m"), 1, 0.9, None, 0, 5, start + 4, start + 9)
     quotes = QuotedStretch(peru.document_id, start, start + 9)
     kb.outputs.record(NewOutput(HEIGHT, "has 6,768", "", "read", kb.log.head_seq(), (part,), quotes))
+    missed = Splice(0, 0, "no_match", score=0.1)
+    output = kb.outputs.record(NewOutput(RIVER, "", "", "read", kb.log.head_seq(), (missed,)))
+    kb.outputs.give_feedback(output, NewFeedback("down", "no", "Ucayali"), actor="ann")
+    kb.misses.group()
     with kb.engine.begin() as connection:
         connection.execute(
             text("INSERT INTO api_key (name, key_hash, role) VALUES ('ann', '\\x00', 'reader')")

@@ -104,6 +104,7 @@ def test_the_change_names_ids_and_counts_only(kb: KnowledgeBase, encoder: FakeEn
         "erasure_requests": [],
         "questions": [],
         "question_outcomes": [],
+        "feedback": [],
         "digests": report.erased.num_digests,
         "dropped_keys": [key_id],
         "mentions": "same-document",

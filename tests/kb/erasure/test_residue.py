@@ -16,7 +16,7 @@ from colmlm.kb.erasure.residue import BLOCK, Matcher, ResidueReport, scan_residu
 from colmlm.kb.erasure.traces import Trace, load_traces, save_traces
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import InvalidValue
-from colmlm.kb.evidence.records import NewOutput, Splice
+from colmlm.kb.evidence.records import NewFeedback, NewOutput, Splice
 from colmlm.kb.questions.hearing import ByAnswers
 from colmlm.kb.questions.records import DraftQuestion
 from colmlm.kb.service import KnowledgeBase
@@ -53,15 +53,17 @@ def scan(kb: KnowledgeBase, traces: tuple[Trace, ...]) -> ResidueReport:
 
 
 def speak_of(kb: KnowledgeBase, encoder: FakeEncoder, fact_id: int) -> None:
-    """Store an output that splices the fact."""
+    """Store an output that splices the fact, and what somebody says of it."""
     fact = kb.facts.show(fact_id)
     output = f"As I was told in passing, it is {fact.value}, or so they say."
     start = output.index(fact.value, 31)
     splice = Splice(start, start + len(fact.value), "hit", fact_id, fact.version, 0.9)
     checkpoint = encoder.checkpoint.checkpoint_id
-    kb.outputs.record(
+    stored = kb.outputs.record(
         NewOutput(f"Tell me: {fact.question}", output, checkpoint, "lookup", kb.log.head_seq(), (splice,))
     )
+    said = f"I would not say {fact.value}, as it does"
+    kb.outputs.give_feedback(stored, NewFeedback("down", said, f"not {fact.value}"), actor="ann")
 
 
 @pytest.mark.slow

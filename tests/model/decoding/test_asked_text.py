@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from colmlm.model.decoding.asked_text import MOST_CHARACTERS, asked_text
+from colmlm.kb.texts.asked import MOST_CHARACTERS, asked_text
 from colmlm.model.decoding.decoder import Decoder
 from colmlm.model.text.markup import ASKER
 from tests.model.lookups import ASKED, LOOK, FakeWords, answering, config, say, scripted

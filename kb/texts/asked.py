@@ -8,8 +8,14 @@ from __future__ import annotations
 from colmlm.kb.texts.sentences import sentence_ends
 
 QUESTION, ANSWER = "Question:", "Answer:"
+ANSWER_MODES = ("read", "paper")  # of outputs that answer a question, and were not decoded
 FEWEST_WORDS = 5  # of a sentence that is asked without the one before it
 MOST_CHARACTERS = 2_000
+
+
+def question_of(mode: str, prompt: str, said: str) -> str:
+    """Gives what a lookup of an output of this mode asked, behind `prompt` and what was `said` since."""
+    return prompt if mode in ANSWER_MODES else asked_text(prompt, said)
 
 
 def asked_text(prompt: str, said: str) -> str:

@@ -1,0 +1,124 @@
+"""Misses: the work list of what was asked and found nothing, and what was decided about it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from litestar import get, post
+from litestar.params import JSONBody, QueryParameter
+from msgspec import Meta
+
+from colmlm.api.door.rights import Lane, Right, needs
+from colmlm.api.errors import PROBLEMS
+from colmlm.api.ports import FromPorts, Ports
+from colmlm.api.routes.edits import WithToken, actor_of
+from colmlm.api.schema.paging import Cursor, Limit, after_of
+from colmlm.api.schema.schemas import PathId
+from colmlm.api.schema.shown import shown_to
+from colmlm.api.wire.answers import Decided, MissList
+from colmlm.api.wire.pages import cursor as cursor_of
+from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT, Id, Why
+from colmlm.kb.misses.checking import Asks
+from colmlm.kb.misses.records import MISSES_LISTED, MissDetails, MissOrder, MissState, Solving
+
+Which = Annotated[MissState, QueryParameter(name="state", description="Which groups")]
+Sort = Annotated[
+    MissOrder, QueryParameter(name="sort", description="By how often it was asked, or newest first")
+]
+Near = Annotated[int, QueryParameter(ge=0, le=10, description="How many facts to find near each group")]
+
+
+class MissGroups(Why, frozen=True, kw_only=True):
+    """Groups of misses, all or none."""
+
+    group_ids: Annotated[list[Id], Meta(min_length=1, max_length=MAX_FACTS_PER_EDIT)]
+
+
+class Solution(Why, frozen=True, kw_only=True):
+    """The fact that a group's questions should find. `anyway` solves it by that fact where one of them does not."""
+
+    fact_id: Id
+    anyway: bool = False
+
+
+@get("/misses", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
+def list_misses(
+    ports: FromPorts,
+    request: WithToken,
+    which: Which = "open",
+    sort: Sort = "asked",
+    nearest: Near = 3,
+    cursor: Cursor = None,
+    limit: Limit = MISSES_LISTED,
+) -> MissList:
+    """List what was missed.
+
+    In groups of questions that are near one another, each with the live facts nearest to it. `ungrouped` misses are in
+    no group yet.
+    """
+    after = after_of(cursor, "misses")
+    page = (
+        shown_to(request, ports)
+        .misses()
+        .find(state=which, order=sort, after=after, limit=limit, nearest=nearest)
+    )
+    return MissList(
+        items=list(page.groups),
+        next=None if page.next_after is None else cursor_of("misses", (page.next_after,)),
+        total=page.total,
+        ungrouped=page.ungrouped,
+        kept=page.kept,
+    )
+
+
+@get("/misses/{group_id:int}", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
+def read_misses(ports: FromPorts, request: WithToken, group_id: PathId) -> MissDetails:
+    """Read a group of misses.
+
+    With its different questions, newest first. Without the right `audit`, values that facts no longer have are masked.
+    """
+    return shown_to(request, ports).misses().read(group_id)
+
+
+@post("/misses/dismiss", status_code=200, opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
+def dismiss_misses(ports: FromPorts, request: WithToken, data: JSONBody[MissGroups]) -> Decided:
+    """Dismiss misses.
+
+    They are not this base's to answer. What is asked near them later is dismissed with them.
+    """
+    actor = actor_of(request, data)
+    return Decided(seq=ports.kb.misses.dismiss(data.group_ids, actor=actor, reason=data.reason))
+
+
+@post("/misses/reopen", status_code=200, opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
+def reopen_misses(ports: FromPorts, request: WithToken, data: JSONBody[MissGroups]) -> Decided:
+    """Open misses again.
+
+    Those that were dismissed or solved.
+    """
+    actor = actor_of(request, data)
+    return Decided(seq=ports.kb.misses.reopen(data.group_ids, actor=actor, reason=data.reason))
+
+
+@post(
+    "/misses/{group_id:int}/solve",
+    status_code=200,
+    opt=needs(Right.edit, Lane.decoding),
+    responses=PROBLEMS,
+    sync_to_thread=True,
+)
+def solve_misses(ports: FromPorts, request: WithToken, group_id: PathId, data: JSONBody[Solution]) -> Solving:
+    """Solve misses by a fact.
+
+    Asks the newest five questions of the group again. Where all of them find the fact, or with `anyway`, it is solved.
+    """
+    misses = ports.kb.shown(past=True).misses(asks_of(ports))
+    actor = actor_of(request, data)
+    return misses.solve(group_id, data.fact_id, anyway=data.anyway, actor=actor, reason=data.reason)
+
+
+def asks_of(ports: Ports) -> Asks | None:
+    """Gives a function that answers questions without storing the answers; None where no reader is loaded."""
+    if (answers := ports.answers) is None:
+        return None
+    return lambda question: [fact.fact_id for fact in answers.answering.ask(question).facts]

@@ -1,0 +1,218 @@
+"""`colmlm misses`: the work list of what was asked and found nothing, or was called wrong."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from colmlm.cli.bases.anywhere import anywhere
+from colmlm.cli.bases.protocol import Base
+from colmlm.cli.errors import CHECK_FAILED
+from colmlm.cli.options import MAX_BIGINT, Actor, After, AsJson, Limit, Reason, each_once, examples, some_text
+from colmlm.cli.output import note, print_json, print_table, say, shorten
+
+if TYPE_CHECKING:
+    from colmlm.kb.misses.records import MissDetails, MissGroup, Solving
+
+app = typer.Typer(
+    help="What was asked and found nothing, as a work list: list, show, dismiss, solve.",
+    epilog=examples("colmlm misses list"),
+)
+
+
+class GroupState(StrEnum):
+    open = "open"
+    dismissed = "dismissed"
+    solved = "solved"
+
+
+class GroupOrder(StrEnum):
+    asked = "asked"
+    newest = "newest"
+
+
+GroupId = Annotated[
+    int,
+    typer.Argument(
+        metavar="GROUP_ID", min=1, max=MAX_BIGINT, help="The group's id, of `colmlm misses list`."
+    ),
+]
+GroupIds = Annotated[list[int], typer.Argument(metavar="GROUP_ID...", min=1, help="Ids of groups.")]
+
+
+@app.command("list", epilog=examples("colmlm misses list", "colmlm misses list --sort newest --json"))
+@anywhere
+def list_misses(
+    base: Base,
+    state: Annotated[
+        GroupState, typer.Option("--state", help="Open ones, or those that were dismissed or solved.")
+    ] = GroupState.open,
+    sort: Annotated[
+        GroupOrder, typer.Option("--sort", help="By how often it was asked, or newest first.")
+    ] = GroupOrder.asked,
+    after: After = 0,
+    limit: Limit = 20,
+    as_json: AsJson = False,
+) -> None:
+    """List groups of questions that found nothing, with the facts near each."""
+    page = base.misses.find(state=state.value, order=sort.value, after=after, limit=limit)
+    if as_json:
+        print_json(page)
+        return
+    print_table(("group", "asked", "wrong", "last", "question", "facts near it"), map(_row, page.groups))
+    if not page.kept:
+        note("COLMLM_KEEP_ANSWERS is `no`: no questions are kept, so nothing is listed.")
+    if page.total > len(page.groups):
+        note(f"{page.total} groups in all.")
+    if page.ungrouped:
+        note(f"{page.ungrouped} misses are in no group yet; a worker groups them.")
+    if page.next_after is not None:
+        note(f"More groups: --after {page.next_after}")
+
+
+def _row(group: MissGroup) -> tuple[object, ...]:
+    near = "; ".join(f"{fact.fact_id}: {shorten(fact.value, 30)}" for fact in group.nearest)
+    question, last = shorten(group.question, 60), f"{group.last_at:%Y-%m-%d %H:%M}"
+    return group.group_id, group.asked, group.wrong or "", last, question, near
+
+
+@app.command(epilog=examples("colmlm misses show 4", "colmlm misses show 4 --json"))
+@anywhere
+def show(base: Base, group_id: GroupId, as_json: AsJson = False) -> None:
+    """Show a group with its different questions and the facts near it."""
+    details = base.misses.read(group_id)
+    print_json(details) if as_json else _show(details)
+
+
+def _show(details: MissDetails) -> None:
+    group = details.group
+    say(f"group {group.group_id}, {group.state}: asked {group.asked} times, called wrong {group.wrong} times")
+    if (decided := group.decision) is not None:
+        by_fact = "" if group.fact_id is None else f" by fact {group.fact_id}"
+        say(f"{decided.kind}{by_fact}: {decided.actor}, change {decided.seq}: {decided.reason}")
+    print_table(
+        ("output", "asked", "last", "question", "proposed"),
+        [
+            (one.generation_id, one.asked, f"{one.last_at:%Y-%m-%d %H:%M}", one.question, one.proposed)
+            for one in details.questions
+        ],
+    )
+    say("facts near it now:")
+    print_table(
+        ("fact", "score", "value", "question", "document"),
+        [
+            (
+                near.fact_id,
+                "words" if near.score is None else f"{near.score:.3f}",
+                shorten(near.value),
+                shorten(near.question),
+                near.document_id,
+            )
+            for near in group.nearest
+        ],
+    )
+    note(f'To add a fact: colmlm misses solve {group.group_id} --value "..." --reason "..."')
+
+
+@app.command(epilog=examples('colmlm misses dismiss 4 7 --reason "not about our products"'))
+@anywhere
+def dismiss(
+    base: Base, group_ids: GroupIds, reason: Reason, actor: Actor = None, as_json: AsJson = False
+) -> None:
+    """Dismiss groups that are not this base's to answer. What is asked near them later joins them."""
+    seq = base.misses.dismiss(each_once(group_ids), actor=base.actor(actor), reason=reason)
+    _decided(seq, "dismissed", group_ids, as_json)
+
+
+@app.command(epilog=examples('colmlm misses reopen 4 --reason "it is ours after all"'))
+@anywhere
+def reopen(
+    base: Base, group_ids: GroupIds, reason: Reason, actor: Actor = None, as_json: AsJson = False
+) -> None:
+    """Open groups again that were dismissed or solved."""
+    seq = base.misses.reopen(each_once(group_ids), actor=base.actor(actor), reason=reason)
+    _decided(seq, "open", group_ids, as_json)
+
+
+def _decided(seq: int, state: str, group_ids: list[int], as_json: bool) -> None:
+    if as_json:
+        print_json({"seq": seq, "state": state, "group_ids": each_once(group_ids)})
+    else:
+        say(f"change {seq}: {len(each_once(group_ids))} groups are {state}")
+
+
+@app.command(
+    epilog=examples(
+        'colmlm misses solve 4 --fact 12 --reason "that is it"',
+        'colmlm misses solve 4 --value "May 1987" --reason "was missing"',
+        'colmlm misses solve 4 --document 3 --text "May 1987" --reason "was not marked"',
+    )
+)
+@anywhere
+def solve(
+    base: Base,
+    group_id: GroupId,
+    reason: Reason,
+    fact_id: Annotated[
+        int | None, typer.Option("--fact", min=1, max=MAX_BIGINT, help="The fact that answers it.")
+    ] = None,
+    value: Annotated[
+        str | None, typer.Option("--value", callback=some_text, help="Add a fact with this value first.")
+    ] = None,
+    document: Annotated[
+        int | None,
+        typer.Option("--document", min=1, max=MAX_BIGINT, help="Add a fact that this document says first."),
+    ] = None,
+    text: Annotated[
+        str | None, typer.Option("--text", callback=some_text, help="The document's exact words.")
+    ] = None,
+    question: Annotated[
+        str | None,
+        typer.Option(
+            "--question", callback=some_text, help="The new fact's question. Default: the last one."
+        ),
+    ] = None,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Solve it although a question does not find the fact.")
+    ] = False,
+    actor: Actor = None,
+    as_json: AsJson = False,
+) -> None:
+    """Solve a group by a fact, or by one that is added now.
+
+    The group's newest five questions are asked again. Only where all of them find the fact is the group solved;
+    otherwise the exit code is 1.
+    """
+    who = base.actor(actor)
+    if sum(one is not None for one in (fact_id, value, document)) != 1 or (document is None) != (
+        text is None
+    ):
+        raise typer.BadParameter("give --fact, or --value, or --document with --text.")
+    if fact_id is None:
+        asked = question or base.misses.read(group_id).group.question
+        if document is None:
+            assert value is not None
+            edit = base.facts.add(asked, value, actor=who, reason=reason)
+        else:
+            edit = base.facts.add_to(document, {"text": text}, question=asked, actor=who, reason=reason)
+        (fact_id,) = edit.fact_ids
+    done = base.misses.solve(group_id, fact_id, anyway=anyway, actor=who, reason=reason)
+    print_json(done) if as_json else _tell(done)
+    if not done.solved:
+        raise typer.Exit(CHECK_FAILED)
+
+
+def _tell(done: Solving) -> None:
+    print_table(
+        ("output", "found", "question"),
+        [(one.generation_id, "yes" if one.found else "no", one.question) for one in done.asked],
+    )
+    if done.solved:
+        say(f"change {done.seq}: group {done.group_id} is solved by fact {done.fact_id}")
+    else:
+        say(f"Not solved: not every question finds fact {done.fact_id}.")
+        note(
+            "See `colmlm lookup` for what they find; the fact's question may need their words (--anyway: solve it)."
+        )

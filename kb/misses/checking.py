@@ -1,0 +1,64 @@
+"""Asks the questions of a group again, to see whether they find the fact that is said to solve it.
+
+An answer's question is asked as it was; what a decoder looked up is looked up again by the query that was kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
+
+from sqlalchemy import func, select
+
+from colmlm.kb.lookup.searchable import SearchableStore
+from colmlm.kb.misses.near import Query, looked_up, stored_queries
+from colmlm.kb.misses.questions import MissPlace
+from colmlm.kb.misses.records import AskedAgain, MissedQuestion
+from colmlm.kb.tables import GenerationRow
+
+Asks = Callable[[str], Collection[int]]  # gives the facts that a question is answered with
+
+MOST_ASKED = 5  # different questions of a group, the newest
+READ = "read"  # the mode of outputs whose question was answered from texts
+
+
+class _Kept(NamedTuple):
+    mode: str
+    query: Query | None
+
+
+def ask_again(
+    store: SearchableStore, asks: Asks | None, questions: Sequence[MissedQuestion], fact_id: int
+) -> tuple[AskedAgain, ...]:
+    """Says which of the newest five questions find the fact. What nothing was kept to ask with finds none."""
+    asked = questions[:MOST_ASKED]
+    kept = _kept(store, asked)
+    return tuple(
+        AskedAgain(
+            one.question, one.generation_id, fact_id in _found(store, asks, one, kept[one.generation_id])
+        )
+        for one in asked
+        if one.generation_id in kept
+    )
+
+
+def _kept(store: SearchableStore, asked: Sequence[MissedQuestion]) -> dict[int, _Kept]:
+    places = [MissPlace(one.generation_id, one.ordinal) for one in asked]
+    with store.sessions() as session:
+        queries = {place.generation_id: query for place, query in stored_queries(session, places).items()}
+        modes = session.execute(
+            select(GenerationRow.id, GenerationRow.mode).where(
+                GenerationRow.id == func.any([place.generation_id for place in places])
+            )
+        )
+        return {row.id: _Kept(row.mode, queries.get(row.id)) for row in modes}
+
+
+def _found(store: SearchableStore, asks: Asks | None, one: MissedQuestion, kept: _Kept) -> Collection[int]:
+    if kept.mode == READ and asks is not None:
+        return asks(one.question)
+    if kept.query is None:
+        return ()
+    checkpoint_id, query = kept.query
+    hits = looked_up(store, checkpoint_id, [query], k=1, threshold=None)
+    return [hit.fact_id for hit in hits[0]] if hits else ()

@@ -1,0 +1,188 @@
+"""Grouping: gives new misses to groups, a few hundred in a transaction. Session first.
+
+Whoever writes groups holds their lock. Who groups and finds another at it leaves the rest to that one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from sqlalchemy import Row, Select, case, func, insert, select, text
+from sqlalchemy.orm import Session
+
+from colmlm.kb.facts.sought import stems_of
+from colmlm.kb.keys.keysets import STORED
+from colmlm.kb.misses.nearness import ComparedMiss, Leaders, Vectors
+from colmlm.kb.misses.noting import GROUPS_LOCK
+from colmlm.kb.misses.questions import MissPlace
+from colmlm.kb.misses.records import WHOLE
+from colmlm.kb.tables import AttributionRow, GenerationRow, MissGroupRow, MissRow
+from colmlm.kb.texts.asked import question_of
+from colmlm.kb.texts.searched import searched_words
+
+AT_ONCE, READ = 256, 2_000
+
+
+class _Read(NamedTuple):
+    """A miss as it is grouped: where it is, when it was asked, as of which change, and what it is compared by."""
+
+    place: MissPlace
+    at: Any
+    seq: int
+    compared: ComparedMiss
+
+
+class Grouping:
+    """Groups misses. It knows the groups that there were when it was made, and those it made since."""
+
+    def __init__(self) -> None:
+        self._leaders = Leaders()
+        self._ids: list[int] = []
+
+    @classmethod
+    def begin(cls, session: Session) -> Grouping | None:
+        """Reads the groups; gives None where another transaction is grouping."""
+        if not _is_mine(session):
+            return None
+        made = cls()
+        statement = _asked(
+            MissGroupRow.generation_id, MissGroupRow.ordinal, MissGroupRow.id.label("group_id")
+        )
+        rows = session.execute(statement.order_by(MissGroupRow.id).execution_options(yield_per=READ))
+        for some in rows.partitions():
+            for row, read in zip(some, _read(session, some), strict=True):
+                made._leaders.add(read.compared)
+                made._ids.append(row.group_id)
+        return made
+
+    def some(self, session: Session) -> int | None:
+        """Groups up to 256 of the misses that are in none, and says how many.
+
+        It gives None where another transaction is grouping, or where there are other groups than it knows by now. Where
+        it fails it may not be used again.
+        """
+        if not (_is_mine(session) and self._knows_all(session)):
+            return None
+        new = _asked(MissRow.generation_id, MissRow.ordinal).where(MissRow.group_id.is_(None))
+        rows = session.execute(new.order_by(MissRow.generation_id, MissRow.ordinal).limit(AT_ONCE)).all()
+        misses = _read(session, rows)
+        slots = self._leaders.join([one.compared for one in misses])
+        leading = dict(zip(reversed(slots), reversed(misses), strict=True))
+        self._ids += _insert(session, [leading[slot] for slot in range(len(self._ids), len(self._leaders))])
+        _give(session, misses, [self._ids[slot] for slot in slots])
+        return len(misses)
+
+    def _knows_all(self, session: Session) -> bool:
+        number, last = session.execute(select(func.count(), func.max(MissGroupRow.id))).one()
+        return (number, last) == (len(self._ids), self._ids[-1] if self._ids else None)
+
+
+def num_ungrouped(session: Session) -> int:
+    return session.scalar(select(func.count()).select_from(MissRow).where(MissRow.group_id.is_(None))) or 0
+
+
+def num_groups(session: Session) -> int:
+    return session.scalar(select(func.count()).select_from(MissGroupRow)) or 0
+
+
+def _is_mine(session: Session) -> bool:
+    return bool(session.scalar(select(func.pg_try_advisory_xact_lock(GROUPS_LOCK))))
+
+
+def _asked(generation_id: Any, ordinal: Any, *more: Any) -> Select[*tuple[Any, ...]]:
+    """Selects lookups with what they are compared by. For an output as a whole that is its first lookup's query."""
+    asked = AttributionRow.ordinal == func.greatest(ordinal, 0)
+    said = func.left(GenerationRow.output, case((ordinal == WHOLE, 0), else_=AttributionRow.output_start))
+    return (
+        select(
+            generation_id.label("generation_id"), ordinal.label("ordinal"), GenerationRow.at, GenerationRow.seq,
+            GenerationRow.checkpoint_id, GenerationRow.mode, GenerationRow.prompt, said.label("said"),
+            AttributionRow.query, *more,
+        )
+        .select_from(generation_id.class_)
+        .join(GenerationRow, GenerationRow.id == generation_id)
+        .outerjoin(AttributionRow, (AttributionRow.generation_id == generation_id) & asked)
+    )  # fmt: skip
+
+
+def _read(session: Session, rows: Sequence[Row[Any]]) -> list[_Read]:
+    asked = [question_of(row.mode, row.prompt, row.said or "") for row in rows]
+    said = [searched_words(question).split(" ") for question in asked]
+    stems = stems_of(session, [word for words in said for word in words])
+    return [
+        _Read(
+            MissPlace(row.generation_id, row.ordinal),
+            row.at,
+            row.seq,
+            ComparedMiss(_words(question, words, stems), row.checkpoint_id, _unit(row.query)),
+        )
+        for row, question, words in zip(rows, asked, said, strict=True)
+    ]
+
+
+def _words(question: str, words: Sequence[str], stems: dict[str, tuple[str, ...]]) -> frozenset[str]:
+    """Gives the stems of a question's words; of one that has none but the commonest of the language, itself."""
+    found = frozenset(stem for word in words for stem in stems.get(word, ()))
+    return found or frozenset([question.strip()])
+
+
+def _unit(query: bytes | None) -> Vectors | None:
+    if query is None:
+        return None
+    query_D = np.frombuffer(query, dtype=STORED).astype(np.float32)
+    length = float(np.linalg.norm(query_D))
+    return query_D / np.float32(length) if length > 0 else None
+
+
+def _insert(session: Session, leading: Sequence[_Read]) -> list[int]:
+    """Makes groups that are empty yet, and gives their ids in order."""
+    if not leading:
+        return []
+    rows = [
+        {"asked": 0, "wrong": 0, "last_at": one.at, "generation_id": one.place[0], "ordinal": one.place[1]}
+        for one in leading
+    ]
+    statement = insert(MissGroupRow).returning(MissGroupRow.id, sort_by_parameter_order=True)
+    return list(session.scalars(statement, rows))
+
+
+# A group that was solved and is asked again without a match was not solved.
+_GIVE = text("""
+WITH given AS (
+    SELECT * FROM unnest(
+        CAST(:outputs AS bigint[]), CAST(:ordinals AS int[]), CAST(:groups AS bigint[]), CAST(:seqs AS bigint[]),
+        CAST(:moments AS timestamptz[])
+    ) AS given (generation_id, ordinal, group_id, seq, at)
+), placed AS (
+    UPDATE miss SET group_id = given.group_id FROM given
+    WHERE miss.generation_id = given.generation_id AND miss.ordinal = given.ordinal
+    RETURNING given.*
+)
+UPDATE miss_group g SET asked = g.asked + n.asked, wrong = g.wrong + n.wrong,
+    last_at = greatest(g.last_at, n.last_at),
+    state = CASE WHEN g.state = 'solved' AND n.seq >= g.seq THEN 'open' ELSE g.state END
+FROM (
+    SELECT group_id, count(*) AS asked, count(*) FILTER (WHERE ordinal = :whole) AS wrong, max(at) AS last_at,
+        max(seq) AS seq
+    FROM placed GROUP BY group_id
+) AS n
+WHERE g.id = n.group_id
+""")
+
+
+def _give(session: Session, misses: Sequence[_Read], group_ids: Sequence[int]) -> None:
+    if not misses:
+        return
+    session.execute(
+        _GIVE,
+        {
+            "outputs": [one.place.generation_id for one in misses],
+            "ordinals": [one.place.ordinal for one in misses],
+            "groups": list(group_ids),
+            "seqs": [one.seq for one in misses],
+            "moments": [one.at for one in misses],
+            "whole": WHOLE,
+        },
+    )
