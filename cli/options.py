@@ -85,6 +85,9 @@ Actor = Annotated[
 Reason = Annotated[
     str, typer.Option("--reason", callback=some_text, help="Why; it is kept with the change, for auditors.")
 ]
+Anyway = Annotated[
+    bool, typer.Option("--anyway", help="Also where another fact answers the question otherwise.")
+]
 AllowErased = Annotated[
     bool, typer.Option("--allow-erased", help="Bring back, as new facts, what was erased before.")
 ]

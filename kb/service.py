@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from colmlm.kb.evidence.log import Log
     from colmlm.kb.evidence.outputs import Outputs
     from colmlm.kb.evidence.shown import Shown
+    from colmlm.kb.facts.comparisons import Comparisons
     from colmlm.kb.facts.corpora import Corpora
     from colmlm.kb.facts.documents import StoredDocuments
     from colmlm.kb.facts.facts import Facts
@@ -87,6 +88,12 @@ class KnowledgeBase(SearchableStore):
         from colmlm.kb.facts.facts import Facts
 
         return Facts(self)
+
+    @property
+    def comparisons(self) -> Comparisons:
+        from colmlm.kb.facts.comparisons import Comparisons
+
+        return Comparisons(self)
 
     @property
     def documents(self) -> StoredDocuments:

@@ -11,6 +11,7 @@ from colmlm.api.client.connection import Connection, Patience
 from colmlm.api.nouns.telling import Telling
 
 if TYPE_CHECKING:
+    from colmlm.api.client.comparing import RemoteComparisons
     from colmlm.api.client.corpora import RemoteCorpora
     from colmlm.api.client.documents import RemoteDocuments
     from colmlm.api.client.erasures import RemoteErasures
@@ -45,6 +46,12 @@ class Client:
         from colmlm.api.client.facts import RemoteFacts
 
         return RemoteFacts(self._api)
+
+    @cached_property
+    def comparisons(self) -> RemoteComparisons:
+        from colmlm.api.client.comparing import RemoteComparisons
+
+        return RemoteComparisons(self._api)
 
     @cached_property
     def documents(self) -> RemoteDocuments:

@@ -112,7 +112,10 @@ def _told(found: FoundFiles, corpus: str, result: dict[str, Any]) -> dict[str, A
     upload.
     """
     standings = {standing.value: result.get(standing.value, 0) for standing in Standing}
-    numbers = {name: result.get(name, 0) for name in ("facts", "still_deleted", "suppressed")}
+    numbers = {
+        name: result.get(name, 0)
+        for name in ("facts", "still_deleted", "suppressed", "contradictions", "duplicates")
+    }
     refusals = [*(asdict(one) for one in found.refusals), *result.get("refusals", ())]
     return {
         "dry_run": False, "corpus": corpus, "documents": sum(standings.values()), **standings,

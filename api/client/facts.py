@@ -15,6 +15,7 @@ from colmlm.kb.errors import InvalidValue
 from colmlm.kb.facts.records import (
     FACTS_LISTED,
     Addition,
+    Correcting,
     Correction,
     Edit,
     FactFound,
@@ -76,8 +77,7 @@ class RemoteFacts:
 
     def add(self, question: str, value: str, *, keyed: bool = True, **how: Unpack[Addition]) -> Edit:
         refuse(no_key=not keyed)
-        body = {"question": question, "value": value, **options(Addition, how)}
-        body["on_behalf_of"] = body.pop("actor") or None
+        body = {"question": question, "value": value, **_on_behalf(options(Addition, how))}
         return edit_of(self.api.edit("/facts", EditResult, body))
 
     def add_to(
@@ -94,22 +94,25 @@ class RemoteFacts:
         question: str | None = None,
         version: int | None = None,
         keyed: bool = True,
-        actor: str,
-        reason: str,
+        **how: Unpack[Correcting],
     ) -> Edit:
         refuse(no_key=not keyed)
-        body = {"value": value, "question": question, "version": version, "reason": reason}
-        body["on_behalf_of"] = actor or None
+        body = {
+            "value": value,
+            "question": question,
+            "version": version,
+            **_on_behalf(options(Correcting, how)),
+        }
         return edit_of(self.api.edit(f"/facts/{fact_id}", EditResult, body, method="PATCH"))
 
     def edit_many(
-        self, corrections: Sequence[Correction], *, keyed: bool = True, actor: str, reason: str
+        self, corrections: Sequence[Correction], *, keyed: bool = True, **how: Unpack[Correcting]
     ) -> Edit:
         refuse(no_key=not keyed)
         if len(corrections) > MAX_FACTS_PER_EDIT:
             many = f"it holds {len(corrections)} facts, and a server edits {MAX_FACTS_PER_EDIT} in one change"
             raise InvalidValue("batch", many)
-        body = {"facts": list(map(asdict, corrections)), "on_behalf_of": actor or None, "reason": reason}
+        body = {"facts": list(map(asdict, corrections)), **_on_behalf(options(Correcting, how))}
         return edit_of(self.api.edit("/facts/batch", EditResult, body, method="PATCH"))
 
     def move(self, fact_id: int, span: Marking, *, keyed: bool = True, **how: Unpack[Moving]) -> Edit:
@@ -122,9 +125,7 @@ class RemoteFacts:
         return edit_of(self.api.edit(f"/changes/{seq}/undo", EditResult, body))
 
     def _placed(self, path: str, span: Marking, said: dict[str, Any]) -> Edit:
-        body = {**span, **said, "on_behalf_of": said["actor"] or None}
-        del body["actor"]
-        return edit_of(self.api.edit(path, EditResult, body))
+        return edit_of(self.api.edit(path, EditResult, {**span, **_on_behalf(said)}))
 
     def delete(self, fact_ids: Sequence[int], *, actor: str, reason: str, abstain: bool = False) -> Edit:
         body = {"fact_ids": fact_ids, "on_behalf_of": actor or None, "reason": reason, "abstain": abstain}
@@ -135,6 +136,12 @@ class RemoteFacts:
         return edit_of(self.api.edit("/facts/restore", EditResult, body))
 
 
+def _on_behalf(said: dict[str, Any]) -> dict[str, Any]:
+    """Gives these options as the API takes them: the token is the actor, on behalf of who was named."""
+    actor = said.pop("actor")
+    return {**said, "on_behalf_of": actor or None}
+
+
 def edit_of(done: EditResult) -> Edit:
     """Converts the response to an edit into the knowledge base's own record."""
-    return Edit(done.seq, done.kind, tuple(done.fact_ids), done.keyed)
+    return Edit(done.seq, done.kind, tuple(done.fact_ids), done.keyed, tuple(done.also_said_by))

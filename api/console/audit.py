@@ -23,7 +23,7 @@ from colmlm.kb.tables import thumbs
 ON_A_PAGE = 50
 NEAREST = 5
 KINDS = (
-    "insert", "ingest", "update", "move", "delete", "restore", "forget", "erase", "reject",
+    "insert", "ingest", "update", "move", "delete", "restore", "hold", "forget", "erase", "reject",
     *audit.VERDICTS, *audit.MAINTENANCE,
 )  # fmt: skip
 

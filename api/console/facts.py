@@ -84,6 +84,7 @@ def insert(ports: FromPorts, request: PageRequest, data: Sent) -> Page:
             actor=request.user.name,
             reason=reason,
             allow_erased=form.flag("allow_erased"),
+            anyway=form.flag("anyway"),
         )
     except KBError as error:
         return form_page(request, "fact_new.html", form.refuse(error))
@@ -195,6 +196,9 @@ def _ask(ports: Ports, request: PageRequest, form: Form, verb: str) -> Page:
         verb=verb,
         facts=facts,
         fitting=[fact for fact in facts if (fact.deleted_seq is None) == (verb == "delete")],
+        also_said=ports.kb.comparisons.also_said([fact.fact_id for fact in facts])
+        if verb == "delete"
+        else [],
         policies=POLICIES,
     )
 

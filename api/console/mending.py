@@ -15,7 +15,7 @@ from colmlm.api.routes.edits import key_at_once
 from colmlm.api.schema.schemas import PathId
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT
 from colmlm.kb.errors import InvalidValue, KBError
-from colmlm.kb.facts.records import Edit, Marking
+from colmlm.kb.facts.records import Contradicting, Edit, Marking
 
 MOST_PASTED = 1_000_000  # characters
 
@@ -35,6 +35,7 @@ def update(ports: FromPorts, request: PageRequest, fact_id: PathId, data: Sent) 
             question=None if question == fact.question else question,
             actor=request.user.name,
             reason=reason,
+            anyway=form.flag("anyway"),
         )
     except KBError as error:
         return show_fact(ports, request, fact_id, form.refuse(error))
@@ -52,14 +53,17 @@ def mark(ports: FromPorts, request: PageRequest, document_id: PathId, data: Sent
             "text": form.optional("text"),
         }
         question, moving = form.optional("question", limit=2000), form.integer("move")
-        actor, reason, allowed = request.user.name, form.text("reason", limit=1000), form.flag("allow_erased")
+        how: Contradicting = {
+            "actor": request.user.name,
+            "reason": form.text("reason", limit=1000),
+            "allow_erased": form.flag("allow_erased"),
+            "anyway": form.flag("anyway"),
+        }
         form.check()
         if moving is not None:
-            edit = ports.kb.facts.move(moving, span, actor=actor, reason=reason, allow_erased=allowed)
+            edit = ports.kb.facts.move(moving, span, **how)
         else:
-            edit = ports.kb.facts.add_to(
-                document_id, span, question=question, actor=actor, reason=reason, allow_erased=allowed
-            )
+            edit = ports.kb.facts.add_to(document_id, span, question=question, **how)
     except KBError as error:
         return show_document(ports, request, document_id, form.refuse(error))
     led = _settled(ports, edit)
@@ -92,7 +96,9 @@ def edit_many(ports: FromPorts, request: PageRequest, data: Sent) -> Page:
             raise InvalidValue("batch", f"it edits more than {MAX_FACTS_PER_EDIT} facts in one change")
         if not doing or planned.refused or not planned.edits:
             return form_page(request, "facts_edit.html", form, planned=planned)
-        edit = ports.kb.facts.edit_many(planned.corrections, actor=request.user.name, reason=reason)
+        edit = ports.kb.facts.edit_many(
+            planned.corrections, actor=request.user.name, reason=reason, anyway=form.flag("anyway")
+        )
     except KBError as error:
         return form_page(request, "facts_edit.html", form.refuse(error), planned=planned)
     return _settled(ports, edit)

@@ -40,6 +40,7 @@ def overview(ports: FromPorts, request: PageRequest) -> Page:
         workers=health.workers,
         worker=ports.readiness.worker(),
         misses=ports.kb.misses.open_groups() if health.migrations_at_head else 0,
+        compared=ports.kb.comparisons.counts() if health.migrations_at_head else None,
         answering=ports.need_calibrations().standing()
         if ports.answers and health.migrations_at_head
         else None,

@@ -51,6 +51,7 @@ PLACES = (
     NavigationEntry("Review", "/console/review", "review", Right.read),
     NavigationEntry("Questions", "/console/questions", "questions", Right.read),
     NavigationEntry("Misses", "/console/misses", "misses", Right.read),
+    NavigationEntry("Contradictions", "/console/contradictions", "contradictions", Right.read),
     NavigationEntry("Forget", "/console/forget", "forget", Right.audit),
     NavigationEntry("Erasures", "/console/erasures", "erasures", Right.admin),
     NavigationEntry("Audit", "/console/audit", "audit", Right.audit),

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from colmlm.kb.facts.records import (
         Addition,
         CorpusStats,
+        Correcting,
         Correction,
         DocumentRecord,
         Edit,
@@ -90,12 +91,11 @@ class FactVerbs(Protocol):
         question: str | None = None,
         version: int | None = None,
         keyed: bool = True,
-        actor: str,
-        reason: str,
+        **how: Unpack[Correcting],
     ) -> Edit: ...
 
     def edit_many(
-        self, corrections: Sequence[Correction], *, keyed: bool = True, actor: str, reason: str
+        self, corrections: Sequence[Correction], *, keyed: bool = True, **how: Unpack[Correcting]
     ) -> Edit: ...
 
     def move(self, fact_id: int, span: Marking, *, keyed: bool = True, **how: Unpack[Moving]) -> Edit: ...

@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
 if TYPE_CHECKING:
+    from colmlm.api.nouns.comparing import ComparisonVerbs
     from colmlm.api.nouns.contents import CorpusVerbs, DocumentVerbs, FactVerbs, OutputVerbs
     from colmlm.api.nouns.generation import DecoderVerbs
     from colmlm.api.nouns.log import LogVerbs
@@ -23,6 +24,9 @@ class Nouns(Protocol):
 
     @property
     def facts(self) -> FactVerbs: ...
+
+    @property
+    def comparisons(self) -> ComparisonVerbs: ...
 
     @property
     def documents(self) -> DocumentVerbs: ...

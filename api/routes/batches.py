@@ -26,10 +26,14 @@ class Draft(Request, frozen=True, kw_only=True):
 
 
 class NewFacts(Why, frozen=True, kw_only=True):
-    """Facts to add. `allow_erased` accepts facts that were erased before."""
+    """Facts to add.
+
+    `allow_erased` accepts facts that were erased before, `anyway` facts that contradict others.
+    """
 
     facts: Annotated[list[Draft], Meta(min_length=1, max_length=MAX_FACTS_PER_EDIT)]
     allow_erased: bool = False
+    anyway: bool = False
 
 
 class Corrected(Request, frozen=True, kw_only=True):
@@ -42,9 +46,10 @@ class Corrected(Request, frozen=True, kw_only=True):
 
 
 class NewValues(Why, frozen=True, kw_only=True):
-    """Facts to edit. A fact may be named only once."""
+    """Facts to edit. A fact may be named only once. `anyway` accepts what other facts contradict."""
 
     facts: Annotated[list[Corrected], Meta(min_length=1, max_length=MAX_FACTS_PER_EDIT)]
+    anyway: bool = False
 
 
 @post("/facts/batch", opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
@@ -55,7 +60,11 @@ def insert_facts(ports: FromPorts, request: WithToken, data: JSONBody[NewFacts])
     """
     drafts = [FactDraft(draft.question, draft.value, draft.answer) for draft in data.facts]
     edit = ports.kb.facts.add_many(
-        drafts, actor=actor_of(request, data), reason=data.reason, allow_erased=data.allow_erased
+        drafts,
+        actor=actor_of(request, data),
+        reason=data.reason,
+        allow_erased=data.allow_erased,
+        anyway=data.anyway,
     )
     return keyed(ports, edit)
 
@@ -67,5 +76,7 @@ def update_facts(ports: FromPorts, request: WithToken, data: JSONBody[NewValues]
     All facts get their new values and questions in one change, or none.
     """
     corrections = [Correction(one.fact_id, one.value, one.question, one.version) for one in data.facts]
-    edit = ports.kb.facts.edit_many(corrections, actor=actor_of(request, data), reason=data.reason)
+    edit = ports.kb.facts.edit_many(
+        corrections, actor=actor_of(request, data), reason=data.reason, anyway=data.anyway
+    )
     return settled(ports, edit)

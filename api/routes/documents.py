@@ -68,6 +68,7 @@ class Ingested(msgspec.Struct, frozen=True, kw_only=True):
     """The result of an ingest. `documents` are new or have a new text (`replaced`), and `facts` are new.
 
     `still_deleted` facts were deleted before and stay deleted; `suppressed` ones were erased before and are left out.
+    `contradictions` and `duplicates` count pairs of a new fact with one that answers the same question.
     `seq` is the change, null where nothing changed. `keyed` says whether lookups find every fact now.
     """
 
@@ -78,6 +79,8 @@ class Ingested(msgspec.Struct, frozen=True, kw_only=True):
     replaced: int
     still_deleted: int
     suppressed: int
+    contradictions: int
+    duplicates: int
     refusals: list[Refusal]
     seq: int | None
     keyed: bool
@@ -158,6 +161,8 @@ def ingest_documents(ports: FromPorts, request: WithToken, data: JSONBody[NewDoc
         replaced=report.replaced,
         still_deleted=report.still_deleted,
         suppressed=report.suppressed,
+        contradictions=report.contradictions,
+        duplicates=report.duplicates,
         refusals=list(report.refusals),
         seq=report.seq,
         keyed=report.facts == 0 or key_at_once(ports),

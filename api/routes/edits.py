@@ -10,6 +10,7 @@ from colmlm.api.ports import Ports
 from colmlm.api.wire.answers import EditResult
 from colmlm.api.wire.requests import Why
 from colmlm.kb.access.records import TokenRecord
+from colmlm.kb.errors import FactDeleted
 from colmlm.kb.facts.records import Edit
 from colmlm.kb.log.audit import check_name
 from colmlm.kb.log.origin import act_for
@@ -28,7 +29,31 @@ def actor_of(request: WithToken, why: Why) -> str:
 def result(edit: Edit, *, min_seq: int | None = None, keyed: bool = True) -> EditResult:
     """Builds the response to an edit after which no fact lacks a key."""
     return EditResult(
-        seq=edit.seq, min_seq=min_seq or edit.seq, kind=edit.kind, fact_ids=list(edit.fact_ids), keyed=keyed
+        seq=edit.seq,
+        min_seq=min_seq or edit.seq,
+        kind=edit.kind,
+        fact_ids=list(edit.fact_ids),
+        keyed=keyed,
+        also_said_by=list(edit.also_said_by),
+    )
+
+
+def would_delete(ports: Ports, fact_ids: list[int]) -> EditResult:
+    """Builds the response to a deletion that is not done. Raises `FactNotFound` or `FactDeleted`."""
+    facts = ports.kb.facts.show_many(list(dict.fromkeys(fact_ids)))
+    if gone := [fact.fact_id for fact in facts if fact.deleted_seq is not None]:
+        raise FactDeleted(gone)
+    also = {other for said in ports.kb.comparisons.also_said(fact_ids) for other in said.by}
+    head = ports.kb.log.head_seq()
+    ids = [fact.fact_id for fact in facts]
+    return EditResult(
+        seq=head,
+        min_seq=head,
+        kind="delete",
+        fact_ids=ids,
+        keyed=True,
+        also_said_by=sorted(also),
+        dry_run=True,
     )
 
 

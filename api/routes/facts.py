@@ -11,7 +11,7 @@ from msgspec import Meta
 from colmlm.api.door.rights import Right, needs
 from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts
-from colmlm.api.routes.edits import WithToken, actor_of, keyed, result, settled
+from colmlm.api.routes.edits import WithToken, actor_of, keyed, result, settled, would_delete
 from colmlm.api.schema.schemas import PathId
 from colmlm.api.schema.shown import shown_to
 from colmlm.api.wire.answers import EditResult
@@ -29,20 +29,28 @@ DELETED = {"live": False, "deleted": True, "all": None}
 
 
 class NewFact(Why, frozen=True, kw_only=True):
-    """A fact without a document, keyed from its question. `allow_erased` accepts one that was erased before."""
+    """A fact without a document, keyed from its question.
+
+    `allow_erased` accepts one that was erased before, `anyway` one whose question another fact answers otherwise.
+    """
 
     question: Question
     value: Value
     answer: Value | None = None
     allow_erased: bool = False
+    anyway: bool = False
 
 
 class NewValue(Why, frozen=True, kw_only=True):
-    """The new value of a fact, its new question, or both. Null leaves either as it is."""
+    """The new value of a fact, its new question, or both. Null leaves either as it is.
+
+    `anyway` accepts what another fact contradicts.
+    """
 
     value: Value | None = None
     question: Question | None = None
     version: Version | None = None
+    anyway: bool = False
 
 
 class OneFact(Why, frozen=True, kw_only=True):
@@ -64,9 +72,13 @@ class FactsToRead(Request, frozen=True, kw_only=True):
 
 
 class DeletedSet(FactSet, frozen=True, kw_only=True):
-    """Facts to delete, all or none. With `abstain`, queries nearest to one get no match instead of the runner-up."""
+    """Facts to delete, all or none. With `abstain`, queries nearest to one get no match instead of the runner-up.
+
+    A `dry_run` deletes nothing, and tells which other facts say the same.
+    """
 
     abstain: bool = False
+    dry_run: bool = False
 
 
 @get("/facts/{fact_id:int}", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
@@ -102,7 +114,8 @@ def trace_fact(ports: FromPorts, request: WithToken, fact_id: PathId) -> FactTra
 def insert_fact(ports: FromPorts, request: WithToken, data: JSONBody[NewFact]) -> EditResult:
     """Add a fact that no document says.
 
-    If the server has an encoder, lookups find it at once; otherwise `keyed` is false and it waits for a rekey.
+    If the server has an encoder, lookups find it at once; otherwise `keyed` is false and it waits for a rekey. Where
+    another fact answers its question otherwise it is refused with 409, which names that fact.
     """
     edit = ports.kb.facts.add(
         data.question,
@@ -111,6 +124,7 @@ def insert_fact(ports: FromPorts, request: WithToken, data: JSONBody[NewFact]) -
         actor=actor_of(request, data),
         reason=data.reason,
         allow_erased=data.allow_erased,
+        anyway=data.anyway,
     )
     return keyed(ports, edit)
 
@@ -132,6 +146,7 @@ def update_fact(
         version=data.version,
         actor=actor,
         reason=data.reason,
+        anyway=data.anyway,
     )
     return settled(ports, edit)
 
@@ -142,6 +157,8 @@ def delete_facts(ports: FromPorts, request: WithToken, data: JSONBody[DeletedSet
 
     All of them or none. The deletion takes effect at once in every process, and can be undone.
     """
+    if data.dry_run:
+        return would_delete(ports, data.fact_ids)
     actor = actor_of(request, data)
     return result(ports.kb.facts.delete(data.fact_ids, actor=actor, reason=data.reason, abstain=data.abstain))
 

@@ -28,6 +28,7 @@ from colmlm.kb.jobs.kinds import (
     AskQuestions,
     CalibrateAnswers,
     Check,
+    Compare,
     Documents,
     Gate,
     Ingest,
@@ -153,6 +154,15 @@ def start_check(ports: FromPorts, request: WithToken, data: JSONBody[Check]) -> 
     return _start(ports, request, data)
 
 
+@post("/jobs/compare", status_code=202, opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
+def start_comparison(ports: FromPorts, request: WithToken, data: JSONBody[Compare]) -> JobRecord:
+    """Start to compare all facts.
+
+    Finds the pairs of facts that contradict or say the same, by the words of their questions and by their keys.
+    """
+    return _start(ports, request, data)
+
+
 @get("/jobs", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
 def list_jobs(
     ports: FromPorts, request: WithToken, states: States = None, cursor: Cursor = None, limit: Limit = 50
@@ -220,6 +230,7 @@ STARTING: Sequence[Any] = (
     start_backup_check,
     start_snapshot,
     start_check,
+    start_comparison,
 )
 HANDLERS: Sequence[Any] = (*STARTING, list_jobs, read_job, cancel_job, follow_job)
 

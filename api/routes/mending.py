@@ -23,13 +23,14 @@ Offset = Annotated[int, Meta(ge=0, le=2**31 - 1, description="In Unicode code po
 class Span(Why, frozen=True, kw_only=True):
     """A stretch of a document: its offsets; or its exact text, which must be there once; or both, which must agree.
 
-    `allow_erased` accepts one whose fact was erased before.
+    `allow_erased` accepts one whose fact was erased before, `anyway` one whose question another fact answers otherwise.
     """
 
     start: Offset | None = None
     end: Offset | None = None
     text: Value | None = None
     allow_erased: bool = False
+    anyway: bool = False
 
     @property
     def marking(self) -> Marking:
@@ -60,6 +61,7 @@ def mark_fact(
         actor=actor_of(request, data),
         reason=data.reason,
         allow_erased=data.allow_erased,
+        anyway=data.anyway,
     )
     return keyed(ports, edit)
 
@@ -89,6 +91,7 @@ def move_fact(ports: FromPorts, request: WithToken, fact_id: PathId, data: JSONB
         reason=data.reason,
         allow_erased=data.allow_erased,
         version=data.version,
+        anyway=data.anyway,
     )
     return settled(ports, edit)
 

@@ -18,6 +18,7 @@ from colmlm.api.routes import (
     attributions,
     batches,
     changes,
+    comparing,
     corpora,
     documents,
     erasures,
@@ -62,6 +63,7 @@ from colmlm.kb.evidence.records import (
     Version,
 )
 from colmlm.kb.facts import search
+from colmlm.kb.facts.compared import AlsoSaid, ComparedCounts, FactPair, StaleFact
 from colmlm.kb.facts.records import CorpusStats, DocumentRecord, FactRecord, FoundIn, Mark, Source
 from colmlm.kb.facts.reviews import SettledBefore
 from colmlm.kb.forgetting import certificate_check
@@ -211,6 +213,7 @@ _EXAMPLES: tuple[Any, ...] = (
     # Requests
     Why(reason=_WHY),
     facts.NewFact(question=_QUESTION, value="Lima", reason="asked for"),
+    comparing.Holding(fact_ids=[12, 15], reason="two capitals, each in its time"),
     facts.NewValue(value="Cusco", reason="typing error in the source", actor="ana"),
     mending.Span(start=23, end=27, text="Lima", reason="cut too short"),
     mending.NewPlace(start=23, end=27, text="Lima", reason="cut too short"),
@@ -271,6 +274,7 @@ _EXAMPLES: tuple[Any, ...] = (
     kinds.VerifyBackup(name="before-the-move"),
     kinds.WriteSnapshot(),
     kinds.Check(),
+    kinds.Compare(radius=0.97),
     LookupRequest(questions=[_QUESTION], k=2),
     QuestionRequest(question=_QUESTION),
     OutputMade(
@@ -308,12 +312,18 @@ _EXAMPLES: tuple[Any, ...] = (
         replaced=0,
         still_deleted=0,
         suppressed=0,
+        contradictions=0,
+        duplicates=0,
         refusals=[],
         seq=41,
         keyed=True,
     ),
     _FACT,
     search.as_found(_FACT, (FoundIn("value", "Lima", (Mark(0, 4),)),)),
+    FactPair(3, _FACT, replace(_FACT, fact_id=905, value="Cusco", source=None, answer=None), None, 905, None),
+    StaleFact(12, "Lima", 2, _QUESTION, None, _SOURCE, 1, None, why="corrected-before"),
+    ComparedCounts(contradictions=3, duplicates=12, stale=1),
+    AlsoSaid(12, (905,)),
     FactTrace(
         _FACT,
         _TEXT,
@@ -489,6 +499,7 @@ BY_OPERATION: Mapping[str, Any] = {
     "export_changes": msgspec.json.encode(_SIGNED).decode() + "\n",
     "follow_changes": _EVENT,
     "read_facts": _json([_FACT]),
+    "read_also_said": _json([AlsoSaid(12, (905,))]),
     "follow_job": f"event: progress\r\ndata: {msgspec.json.encode(_JOB).decode()}\r\n\r\n",
     "read_head": _SIGNED,
     "read_certificate": {

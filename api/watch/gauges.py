@@ -23,7 +23,8 @@ from colmlm.kb.store.pool import WatchedPool
 # These counters exist at 0 from the start, so that a rate can be taken of their first change. Other kinds are added
 # when they first occur.
 KINDS = (
-    "insert", "update", "move", "delete", "restore", "forget", "erase", "ingest", "reject", *VERDICTS, *MAINTENANCE,
+    "insert", "update", "move", "delete", "restore", "hold", "forget", "erase", "ingest", "reject",
+    *VERDICTS, *MAINTENANCE,
 )  # fmt: skip
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from colmlm.kb.access.access import Access
     from colmlm.kb.evidence.log import Log
     from colmlm.kb.evidence.outputs import Outputs
+    from colmlm.kb.facts.comparisons import Comparisons
     from colmlm.kb.facts.documents import StoredDocuments
     from colmlm.kb.jobs.queue import Jobs
     from colmlm.kb.review.review import FactReview
@@ -56,6 +57,10 @@ class LocalBase:
         from colmlm.cli.bases.local.facts import LocalFacts
 
         return LocalFacts(self.kb, self.runtime)
+
+    @property
+    def comparisons(self) -> Comparisons:
+        return self.kb.comparisons
 
     @property
     def documents(self) -> StoredDocuments:

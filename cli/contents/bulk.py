@@ -13,6 +13,7 @@ from colmlm.cli.output import note, print_json, print_table, say, shorten
 
 if TYPE_CHECKING:
     from colmlm.api.nouns.corrections import BulkEdit, PlannedEdit
+    from colmlm.kb.facts.records import Correcting
 
 
 def edit_from(
@@ -22,6 +23,7 @@ def edit_from(
     reason: str | None,
     *,
     keyed: bool,
+    anyway: bool,
     dry_run: bool,
     as_json: bool,
 ) -> None:
@@ -36,7 +38,8 @@ def edit_from(
         print_json({**said, "seq": None}) if as_json else _show(planned)
         return
     assert reason is not None
-    done = base.facts.edit_many(planned.corrections, keyed=keyed, actor=base.actor(actor), reason=reason)
+    how: Correcting = {"actor": base.actor(actor), "reason": reason, "anyway": anyway}
+    done = base.facts.edit_many(planned.corrections, keyed=keyed, **how)
     if as_json:
         print_json(
             {**said, "seq": done.seq, "kind": done.kind, "fact_ids": done.fact_ids, "keyed": done.keyed}

@@ -12,12 +12,14 @@ import typer
 from colmlm.cli.asking import require_reason, require_somebody
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.protocol import Base
+from colmlm.cli.contents import compared
 from colmlm.cli.contents.bulk import edit_from
 from colmlm.cli.options import (
     MAX_BIGINT,
     Actor,
     After,
     AllowErased,
+    Anyway,
     AsJson,
     DryRun,
     FactId,
@@ -35,8 +37,11 @@ from colmlm.cli.output import counted_facts, note, print_json, print_table, say,
 from colmlm.kb.errors import FactDeleted
 
 if TYPE_CHECKING:
+    from colmlm.kb.facts.compared import AlsoSaid
     from colmlm.kb.facts.records import (
         Addition,
+        Contradicting,
+        Correcting,
         Edit,
         FactPage,
         FactRecord,
@@ -82,7 +87,7 @@ ExactText = Annotated[
 NoKey = Annotated[bool, typer.Option("--no-key", help="Leave the key to the next `colmlm rekey`.")]
 
 app = typer.Typer(
-    help="List, show, add, edit, move, delete and restore facts, and undo that.",
+    help="List, show, add, edit, move, delete and restore facts, undo that, and compare them.",
     epilog=examples("colmlm facts list"),
 )
 
@@ -269,12 +274,13 @@ def add(
     actor: Actor = None,
     no_key: NoKey = False,
     allow_erased: AllowErased = False,
+    anyway: Anyway = False,
     as_json: AsJson = False,
 ) -> None:
     """Add a fact: by question and value, or one that a document says. It is keyed at once, so lookups find it."""
     span: Marking = {"start": start, "end": end, "text": text}
     how: Addition = {
-        "actor": base.actor(actor), "reason": reason, "answer": answer, "allow_erased": allow_erased
+        "actor": base.actor(actor), "reason": reason, "answer": answer, "allow_erased": allow_erased, "anyway": anyway
     }  # fmt: skip
     if document is not None:
         if value is not None:
@@ -288,11 +294,13 @@ def add(
         )
     else:
         edit = base.facts.add(question, value, keyed=not no_key, **how)
-    _done(edit, as_json, keyed=edit.keyed)
-    _tell_unkeyed(edit, as_json)
+    _tell(edit, as_json)
 
 
-def _tell_unkeyed(edit: Edit, as_json: bool) -> None:
+def _tell(edit: Edit, as_json: bool) -> None:
+    _done(edit, as_json, keyed=edit.keyed, also_said_by=edit.also_said_by)
+    if edit.also_said_by and not as_json:
+        note(f"Said already by fact {', '.join(map(str, edit.also_said_by))}.")
     if not edit.keyed and not as_json:
         note("What was edited has no key yet, so lookups do not find it. Run: colmlm rekey")
 
@@ -328,6 +336,7 @@ def edit(
     reason: WhyUnlessDry = None,
     actor: Actor = None,
     no_key: NoKey = False,
+    anyway: Anyway = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
@@ -339,18 +348,18 @@ def edit(
     if file is not None:
         if (fact_id, value, question) != (None, None, None):
             raise typer.BadParameter("--from takes the ids, values and questions from the file alone.")
-        edit_from(base, file, actor, reason, keyed=not no_key, dry_run=dry_run, as_json=as_json)
+        edit_from(
+            base, file, actor, reason, keyed=not no_key, anyway=anyway, dry_run=dry_run, as_json=as_json
+        )
         return
     if fact_id is None or dry_run or (value is None and question is None):
         raise typer.BadParameter(
             "give a fact's id with --value or --question; or --from, also with --dry-run."
         )
     assert reason is not None
-    done = base.facts.edit(
-        fact_id, value, question=question, keyed=not no_key, actor=base.actor(actor), reason=reason
-    )
-    _done(done, as_json, keyed=done.keyed)
-    _tell_unkeyed(done, as_json)
+    how: Correcting = {"actor": base.actor(actor), "reason": reason, "anyway": anyway}
+    done = base.facts.edit(fact_id, value, question=question, keyed=not no_key, **how)
+    _tell(done, as_json)
 
 
 @app.command(
@@ -370,16 +379,16 @@ def move(
     actor: Actor = None,
     no_key: NoKey = False,
     allow_erased: AllowErased = False,
+    anyway: Anyway = False,
     as_json: AsJson = False,
 ) -> None:
     """Move a fact's span within its document, whose words there become its value. Its history keeps where it was."""
     span: Marking = {"start": start, "end": end, "text": text}
-    who = base.actor(actor)
-    done = base.facts.move(
-        fact_id, span, keyed=not no_key, actor=who, reason=reason, allow_erased=allow_erased
-    )
-    _done(done, as_json, keyed=done.keyed)
-    _tell_unkeyed(done, as_json)
+    how: Contradicting = {
+        "actor": base.actor(actor), "reason": reason, "allow_erased": allow_erased, "anyway": anyway
+    }  # fmt: skip
+    done = base.facts.move(fact_id, span, keyed=not no_key, **how)
+    _tell(done, as_json)
 
 
 @app.command(epilog=examples('colmlm facts undo 41 --reason "the first spelling was right"'))
@@ -394,8 +403,7 @@ def undo(
 ) -> None:
     """Undo an add, edit, move, delete, restore or verdict, all of that change, where no fact of it was edited since."""
     done = base.facts.undo(seq, keyed=not no_key, actor=base.actor(actor), reason=reason)
-    _done(done, as_json, keyed=done.keyed)
-    _tell_unkeyed(done, as_json)
+    _tell(done, as_json)
 
 
 @app.command(
@@ -425,7 +433,7 @@ def delete(
         facts = base.facts.show_many(each_once(fact_ids))
         if gone := [fact.fact_id for fact in facts if fact.deleted_seq is not None]:
             raise FactDeleted(gone)
-        _preview(facts, as_json)
+        _preview(facts, base.comparisons.also_said([fact.fact_id for fact in facts]), as_json)
         if dry_run:
             return
         typer.confirm(f"Delete {these_facts(len(facts))}?", abort=True, err=True)
@@ -434,11 +442,12 @@ def delete(
     _done(done, as_json)
 
 
-def _preview(facts: list[FactRecord], as_json: bool) -> None:
+def _preview(facts: list[FactRecord], also_said: list[AlsoSaid], as_json: bool) -> None:
     if as_json:
-        print_json({"dry_run": True, "facts": facts})
+        print_json({"dry_run": True, "facts": facts, "also_said": also_said})
     else:
         print_table(("id", "value", "question", "source", "review", "deleted"), map(_row, facts))
+        compared.tell_also_said(also_said)
 
 
 @app.command(epilog=examples('colmlm facts restore 12 15 --reason "deleted by mistake"'))
@@ -456,3 +465,6 @@ def _done(edit: Edit, as_json: bool, **more: object) -> None:
         print_json({"seq": edit.seq, "kind": edit.kind, "fact_ids": edit.fact_ids, **more})
     else:
         say(f"Change {edit.seq}: {edit.kind} of fact {', '.join(map(str, edit.fact_ids))}")
+
+
+compared.add_to(app)

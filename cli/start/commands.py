@@ -68,7 +68,7 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
         ),
         "facts": Lazy(
             "colmlm.cli.contents.facts:app",
-            "List, show, add, edit, move, delete and restore facts, and undo that.",
+            "List, show, add, edit, move, delete and restore facts, undo that, and compare them.",
         ),
         "review": Lazy(
             "colmlm.cli.contents.review:app",

@@ -19,6 +19,10 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "undo": "Undo an add, edit, move, delete, restore or verdict, all of that change.",
             "delete": "Delete facts: all of them in one change, or none.",
             "restore": "Bring deleted facts back with the value they had last: all of them in one change, or none.",
+            "contradictions": "List pairs of live facts that answer one question with two values, and which one does.",
+            "duplicates": "List pairs of live facts that answer one question with the same value.",
+            "stale": "List live facts whose document has a newer text, restored since or corrected before.",
+            "hold": "Note that both of two facts hold, so that they are no contradiction until one of them is edited.",
         },
         "review": {
             "list": "List proposed facts, those first where most is at stake: cited ones, doubted ones, others.",

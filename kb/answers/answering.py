@@ -3,8 +3,8 @@
 1. The question's query finds facts, its words find sentences; the best few sentences become windows.
 2. The reader scores the spans of every window, deleted facts among them, and without those that nobody has accepted
    where only accepted ones are to answer.
-3. The best span that touches a fact is the answer. Is the best one of all over a deleted fact, nothing is said: its
-   runner-up would tell what was deleted, or something else in its stead.
+3. The best span that touches a fact is the answer; of two that contradict, `contested` says which. Is the best one of
+   all over a deleted fact, nothing is said: its runner-up would tell what was deleted, or something else in its stead.
 4. Below the threshold nothing is said.
 5. The window of the answer is read again, in one statement after the reader is done. Has it changed, all begins again.
 """
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from colmlm.kb.answers.calibrations import confidence_here
 from colmlm.kb.answers.candidates import BY_KEY, CandidateSentence, candidates
+from colmlm.kb.answers.contested import settled
 from colmlm.kb.answers.parts import parts_of
 from colmlm.kb.answers.places import ReadPlace, read_places, weigh
 from colmlm.kb.answers.reading import JudgedReader
@@ -89,6 +90,7 @@ class Answering:
             with self.kb.sessions() as session:
                 seq = audit.head_seq(session)
                 least = confidence_here(session, self.reader).threshold if threshold is None else threshold
+                contested = settled(session, places, self.reader.confidence.search)
                 ids = [one.sentence_id for one in found]
                 now = windows(session, ids, accepted_only=accepted_only)
             if all(unchanged(read[one.sentence_id], now) for one in found):
@@ -96,10 +98,11 @@ class Answering:
         else:
             raise InvalidQuery("the texts near it are changed all the time; ask again")
         passages = tuple(_passage(one, read[one.sentence_id]) for one in found[:nearest])
-        answer = self._decided(question, places, least, passages, seq)
-        if not places:
+        score = self.reader.confidence.of(weigh(question, places)) if places else 0.0
+        answer = self._decided(question, contested, score, least, passages, seq)
+        if not contested:
             return AnsweredQuestion(answer, query)
-        best = places[0]
+        best = contested[0]
         parts = () if answer.abstained else parts_of(best.window, best.start, best.end)
         return AnsweredQuestion(answer, query, parts, best.text, tuple(fact.fact_id for fact in best.facts))
 
@@ -133,9 +136,7 @@ class Answering:
     def _looked_up(self, question: str, threshold: float | None, accepted_only: bool) -> AnsweredQuestion:
         if self.questions is None:
             raise NoActiveKeyset
-        query, lookup = self.questions.ask_one(
-            question, k=1, threshold=threshold, accepted_only=accepted_only
-        )
+        query, lookup = self.questions.nearest_one(question, threshold, accepted_only=accepted_only)
         hit = next(iter(lookup.hits), None)
         if hit is None:
             best, withheld = lookup.runner_up or 0.0, lookup.abstained is not None
@@ -176,14 +177,14 @@ class Answering:
         self,
         question: str,
         places: Sequence[ReadPlace],
+        score: float,
         threshold: float,
         nearest: tuple[NearbyPassage, ...],
         seq: int,
     ) -> Answer:
         if not places:
-            return Answer(question, None, 0.0, threshold, (), None, False, nearest, seq)
-        best, evidence = places[0], weigh(question, places)
-        score = self.reader.confidence.of(evidence)
+            return Answer(question, None, score, threshold, (), None, False, nearest, seq)
+        best = places[0]
         if best.is_dead or score < threshold:
             withheld = best.is_dead and score >= threshold
             return Answer(question, None, score, threshold, (), None, withheld, nearest, seq)

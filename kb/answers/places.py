@@ -71,8 +71,13 @@ def read_places(
 
 
 def best_first(places: Sequence[ReadPlace], search: float) -> list[ReadPlace]:
-    """Orders places by the reader's margin, and by the search's score with this weight."""
-    return sorted(places, key=lambda one: -(one.margin + search * one.candidate.score))
+    """Orders places by their merit."""
+    return sorted(places, key=lambda one: -merit(one, search))
+
+
+def merit(place: ReadPlace, search: float) -> float:
+    """Gives the reader's margin, and the search's score with this weight."""
+    return place.margin + search * place.candidate.score
 
 
 def weigh(question: str, places: Sequence[ReadPlace]) -> PlaceEvidence:

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from colmlm.kb.answers.answering import ATTEMPTS, WINDOWS
 from colmlm.kb.answers.calibrations import confidence_here
 from colmlm.kb.answers.candidates import BY_KEY, WEIGHT_OF_WORDS, CandidateSentence, candidates, keys_of
+from colmlm.kb.answers.contested import settled
 from colmlm.kb.answers.places import ReadPlace, best_first, passages, places_in, weigh
 from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.answers.windows import FactInWindow, SaidWindow, windows
@@ -105,6 +106,7 @@ class RankedLookups:
                 least = wanted.threshold
                 if least is None:
                     least = confidence_here(session, reader).threshold
+                contested = [settled(session, one, reader.confidence.search) for one in places]
                 now = windows(session, ids, accepted_only=wanted.accepted_only)
             if now == read:
                 break
@@ -113,7 +115,7 @@ class RankedLookups:
         scores = [
             reader.confidence.of(weigh(*both)) if both[1] else 0.0 for both in zip(texts, places, strict=True)
         ]
-        decided = [_decided(*one, least, seq) for one in zip(places, scores, strict=True)]
+        decided = [_decided(*one, least, seq) for one in zip(contested, scores, strict=True)]
         self.kb.searcher.observer.looked_up(decided)
         return decided
 

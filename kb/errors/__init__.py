@@ -12,6 +12,7 @@ KBError
 ├── MigrationNeeded
 ├── NotFound
 │   ├── FactNotFound
+│   ├── PairNotFound
 │   ├── DocumentNotFound
 │   ├── ExternalIdNotFound
 │   ├── GenerationNotFound
@@ -34,6 +35,7 @@ KBError
 │   ├── FactNotDeleted
 │   ├── FactErased
 │   ├── FactSuppressed
+│   ├── AnsweredAlready
 │   ├── SpanTaken
 │   ├── DocumentReplaced
 │   ├── FactChanged
@@ -93,6 +95,7 @@ Each gives the cause and the remedy in one line, and carries the ids it concerns
 from __future__ import annotations
 
 from colmlm.kb.errors.conflicts import (
+    AnsweredAlready,
     AnswerGone,
     ApiKeyEnded,
     DatabaseNotEmpty,
@@ -179,6 +182,7 @@ from colmlm.kb.errors.missing import (
     QuestionNotFound,
     QuestionRunNotFound,
     QuestionSetNotFound,
+    PairNotFound,
     UploadNotFound,
 )
 from colmlm.kb.errors.root import Conflict, Invalid, KBError, NotFound
@@ -186,6 +190,7 @@ from colmlm.kb.errors.root import Conflict, Invalid, KBError, NotFound
 __all__ = [
     "AdminKeyNeeded",
     "AnswerGone",
+    "AnsweredAlready",
     "ApiKeyEnded",
     "ApiKeyNotFound",
     "BackupRefused",
@@ -246,6 +251,7 @@ __all__ = [
     "NotHeeded",
     "NotUndoable",
     "NothingSelected",
+    "PairNotFound",
     "PastTooLarge",
     "PlanStale",
     "PlanTooLarge",

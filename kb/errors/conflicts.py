@@ -45,6 +45,22 @@ class FactSuppressed(Conflict):
         )
 
 
+class AnsweredAlready(Conflict):
+    title = "Answered already"
+
+    def __init__(self, fact_ids: Sequence[int], value: str) -> None:
+        """Names the facts that answer the question otherwise, and the value of the first; none: those asked for do."""
+        self.fact_ids = tuple(fact_ids)
+        said = value if len(value) <= 60 else f"{value[:59]}…"
+        who = f"Fact {listed(fact_ids)} answers" if len(fact_ids) == 1 else f"Facts {listed(fact_ids)} answer"
+        super().__init__(
+            f'{who} this already ("{said}"). Nothing was done; edit it, or pass --anyway (anyway) to have both.'
+            if fact_ids
+            else "Two of these facts answer one question with two values. Nothing was done; leave one out, or pass "
+            "--anyway (anyway) to have both."
+        )
+
+
 class SpanTaken(Conflict):
     title = "Span is taken"
 

@@ -17,6 +17,17 @@ class FactNotFound(NotFound):
         )
 
 
+class PairNotFound(NotFound):
+    title = "No such pair"
+
+    def __init__(self, fact_ids: Sequence[int]) -> None:
+        self.fact_ids = tuple(fact_ids)
+        super().__init__(
+            f"Facts {listed(fact_ids)} are no contradiction that is kept here. Nothing was done; "
+            "see `colmlm facts contradictions`."
+        )
+
+
 class DocumentNotFound(NotFound):
     title = "No such document"
 

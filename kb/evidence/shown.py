@@ -15,6 +15,8 @@ from colmlm.kb.evidence import kept_questions, withholding
 from colmlm.kb.evidence.outputs import Outputs
 from colmlm.kb.evidence.records import FactTrace, GenerationRecord, ImpactedOutput, OutputTrace, Thumb
 from colmlm.kb.evidence.withholding import Listed
+from colmlm.kb.facts.compared import ComparedPart, Kind, PairPage, PairsSought, StalePage
+from colmlm.kb.facts.comparisons import Comparisons
 from colmlm.kb.facts.corpora import Corpora
 from colmlm.kb.facts.documents import StoredDocuments
 from colmlm.kb.facts.facts import Facts
@@ -57,6 +59,18 @@ class Shown:
             return found
         with self.store.sessions() as session:
             return replace(found, items=tuple(withholding.inbox(session, found.items)))
+
+    def pairs(self, kind: Kind, **sought: Unpack[PairsSought]) -> PairPage:
+        """Lists pairs of facts as `Comparisons` does."""
+        found = Comparisons(self.store).pairs(kind, **sought)
+        shown = iter(self.facts([fact for pair in found.pairs for fact in (pair.fact, pair.other)]))
+        pairs = tuple(replace(pair, fact=next(shown), other=next(shown)) for pair in found.pairs)
+        return replace(found, pairs=pairs)
+
+    def stale(self, **part: Unpack[ComparedPart]) -> StalePage:
+        """Lists stale facts as `Comparisons` does."""
+        found = Comparisons(self.store).stale(**part)
+        return replace(found, facts=tuple(self.facts(found.facts)))
 
     def trace_fact(self, fact_id: int) -> FactTrace:
         traced = Outputs(self.store).trace_fact(fact_id)

@@ -6,6 +6,7 @@ Every edit takes the log's lock before it reads, so what it checks still holds w
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Row, exists, func, insert, or_, select, text, update
@@ -18,7 +19,7 @@ from colmlm.kb.errors import (
     FactNotDeleted,
     FactNotFound,
 )
-from colmlm.kb.facts import reviewed, sentences, suppression
+from colmlm.kb.facts import pairs, reviewed, sentences, suppression
 from colmlm.kb.facts.records import Edit, FactDraft
 from colmlm.kb.log import audit
 from colmlm.kb.store.database import connection_of
@@ -42,12 +43,14 @@ def insert_facts(
     reason: str,
     *,
     allow_erased: bool = False,
+    anyway: bool = False,
 ) -> Edit:
     """Inserts facts that have no document, in one change, with ids in their order.
 
     Their keys are made from their questions.
 
-    Raises `FactSuppressed` where a question and value were erased, unless `allow_erased` takes that back.
+    Raises `FactSuppressed` where a question and value were erased, unless `allow_erased` takes that back, and
+    `AnsweredAlready` where one contradicts another fact, unless `anyway`.
     """
     for draft in drafts:
         audit.check_text("question", draft.question, blank=False)
@@ -67,7 +70,8 @@ def insert_facts(
     payload: dict[str, Any] = {"values": {str(f): pending.digest(value) for f, value in values.items()}}
     if came_back:
         payload["allowed_erased"] = came_back
-    return done(session, pending, "insert", list(values), payload)
+    alike = pairs.keep(session, list(values), anyway=anyway)
+    return replace(done(session, pending, "insert", list(values), payload), also_said_by=alike)
 
 
 def delete_facts(
@@ -161,6 +165,7 @@ def reopen(
     touched = [v.fact_id for v in versions]
     session.execute(_REOPEN, {"fact_ids": touched, "seq": pending.seq})
     sentences.write_facts(session, touched)
+    pairs.keep(session, touched, anyway=True)
     said = {**(payload or {}), **reviewed.bring_back(session, touched, pending.seq)}
     values = {str(v.fact_id): pending.digest(v.value) for v in versions}
     return done(session, pending, "restore", touched, {**said, "values": values})

@@ -9,7 +9,8 @@ from typing import Unpack
 from colmlm.kb.errors import FactNotFound, InvalidValue
 from colmlm.kb.facts import edits, mending, reading, search, undoing
 from colmlm.kb.facts.records import (
-    Admitting,
+    Contradicting,
+    Correcting,
     Correction,
     Edit,
     FactDraft,
@@ -33,27 +34,28 @@ class Facts:
 
     store: Store
 
-    def add(self, question: str, value: str, *, answer: str | None = None, **how: Unpack[Admitting]) -> Edit:
+    def add(
+        self, question: str, value: str, *, answer: str | None = None, **how: Unpack[Contradicting]
+    ) -> Edit:
         """Adds a fact without a document. Lookups find it once a rekey has made a key for it.
 
-        Raises `FactSuppressed` where this question and value were erased, unless `allow_erased`.
+        Raises `FactSuppressed` where this question and value were erased, unless `allow_erased`, and
+        `AnsweredAlready` where another fact answers the question otherwise, unless `anyway`.
         """
         return self.add_many([FactDraft(question, value, answer)], **how)
 
     @tried_again
-    def add_many(
-        self, drafts: Sequence[FactDraft], *, actor: str, reason: str, allow_erased: bool = False
-    ) -> Edit:
+    def add_many(self, drafts: Sequence[FactDraft], **how: Unpack[Contradicting]) -> Edit:
         """Adds these facts in one change, all or none. Raises as `add` does."""
         _require_some(len(drafts))
         with self.store.sessions.begin() as session:
-            return edits.insert_facts(session, drafts, actor, reason, allow_erased=allow_erased)
+            return edits.insert_facts(session, drafts, **how)
 
     @tried_again
     def add_to(self, document_id: int, span: Marking, **how: Unpack[MarkedAddition]) -> Edit:
         """Adds a fact to a document, whose words at this span are its value. Lookups find it once a rekey has keyed it.
 
-        Raises `DocumentNotFound`, `DocumentReplaced`, `InvalidSpan`, `SpanTaken`, or `FactSuppressed` as `add` does.
+        Raises `DocumentNotFound`, `DocumentReplaced`, `InvalidSpan`, `SpanTaken`, or what `add` raises.
         """
         with self.store.sessions.begin() as session:
             return mending.mark(session, document_id, span, **how)
@@ -65,25 +67,25 @@ class Facts:
         *,
         question: str | None = None,
         version: int | None = None,
-        actor: str,
-        reason: str,
+        **how: Unpack[Correcting],
     ) -> Edit:
         """Gives a fact another value, another question, or both.
 
         From the commit on every process answers with the value, and no longer by the question before. Where the
         question changed, the next rekey makes its keys. Raises `FactChanged` where it has not this `version` any more.
         """
-        return self.edit_many([Correction(fact_id, value, question, version)], actor=actor, reason=reason)
+        return self.edit_many([Correction(fact_id, value, question, version)], **how)
 
     @tried_again
-    def edit_many(self, corrections: Sequence[Correction], *, actor: str, reason: str) -> Edit:
+    def edit_many(self, corrections: Sequence[Correction], **how: Unpack[Correcting]) -> Edit:
         """Edits each of these facts, in one change.
 
-        Raises `FactNotFound`, `FactDeleted`, `FactErased` or `FactChanged`.
+        Raises `FactNotFound`, `FactDeleted`, `FactErased` or `FactChanged`, and `AnsweredAlready` where that makes a
+        contradiction, unless `anyway`.
         """
         _require_some(len(corrections))
         with self.store.sessions.begin() as session:
-            return mending.correct(session, corrections, actor, reason)
+            return mending.correct(session, corrections, **how)
 
     @tried_again
     def move(self, fact_id: int, span: Marking, **how: Unpack[Moving]) -> Edit:

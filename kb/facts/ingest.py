@@ -25,7 +25,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, Refusal, check_spans, digests
 from colmlm.kb.errors import InvalidValue
-from colmlm.kb.facts import reviewed, sentences
+from colmlm.kb.facts import pairs, reviewed, sentences
 from colmlm.kb.facts.editions import Replaced, move_kept, replace_old
 from colmlm.kb.facts.records import IngestReport
 from colmlm.kb.facts.sentences import SearchedText
@@ -144,7 +144,7 @@ class IngestRun:
         with self.sessions.begin() as session:
             sentences.settle(session)
             if many >= MANY_FACTS:
-                session.execute(text("ANALYZE document, sentence, fact, fact_version"))
+                session.execute(text("ANALYZE document, sentence, fact, fact_version, fact_pair"))
 
     @tried_again
     def _take(self, piece: Sequence[AnnotatedDocument]) -> IngestReport:
@@ -176,6 +176,8 @@ def _sum(one: IngestReport, other: IngestReport) -> IngestReport:
         seq=one.seq if other.seq is None else other.seq,
         suppressed=one.suppressed + other.suppressed,
         suppressed_at=one.suppressed_at + other.suppressed_at,
+        contradictions=one.contradictions + other.contradictions,
+        duplicates=one.duplicates + other.duplicates,
     )
 
 
@@ -210,11 +212,13 @@ def ingest(
         taken.append(row)
         if old_id is not None:
             changed[old_id] = row
-    replaced, num_facts, seq = Replaced(), 0, None
+    replaced, num_facts, seq, against, alike = Replaced(), 0, None, 0, 0
     if taken:
         replaced, inserted, num_facts = _write(
             session, corpus, taken, changed, pending.seq, proposed=generated
         )
+        if inserted[0] is not None and inserted[1] is not None:
+            against, alike = pairs.keep_range(session, inserted[0], inserted[1])
         payload: dict[str, Any] = {
             "corpus": corpus,
             "documents": len(taken),
@@ -245,6 +249,8 @@ def ingest(
         still_deleted=replaced.kept_deleted + _num_deleted(session, unchanged),
         suppressed=len(suppressor.found),
         suppressed_at=tuple(suppressor.found),
+        contradictions=against,
+        duplicates=alike,
     )
 
 

@@ -16,7 +16,7 @@ from sqlalchemy import and_, delete, func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import FactChanged, FactDeleted, InvalidSpan, InvalidValue
-from colmlm.kb.facts import edits, reviewed, sentences
+from colmlm.kb.facts import edits, pairs, reviewed, sentences
 from colmlm.kb.facts.placing import place
 from colmlm.kb.facts.records import Correction, Edit, Marking
 from colmlm.kb.facts.suppression import Suppressor
@@ -49,8 +49,13 @@ class FactState:
         return self.document_id, self.span_start, self.span_end
 
 
-def correct(session: Session, corrections: Sequence[Correction], actor: str, reason: str) -> Edit:
-    """Gives live facts other values, questions or both, all or none."""
+def correct(
+    session: Session, corrections: Sequence[Correction], actor: str, reason: str, *, anyway: bool = False
+) -> Edit:
+    """Gives live facts other values, questions or both, all or none.
+
+    Raises `AnsweredAlready` where that makes a contradiction, unless `anyway`.
+    """
     for one in corrections:
         if one.value is None and one.question is None:
             raise InvalidValue("edit", f"it gives fact {one.fact_id} neither a value nor a question")
@@ -67,7 +72,8 @@ def correct(session: Session, corrections: Sequence[Correction], actor: str, rea
         for one in corrections
     }
     new = [replace(before, **given[fact_id]) for fact_id, before in now.items()]
-    return amend(session, pending, "update", now, new, reviewed.accept_edited(session, now, pending.seq))
+    done = amend(session, pending, "update", now, new, reviewed.accept_edited(session, now, pending.seq))
+    return replace(done, also_said_by=pairs.keep(session, done.fact_ids, anyway=anyway))
 
 
 def move(
@@ -79,6 +85,7 @@ def move(
     *,
     allow_erased: bool = False,
     version: int | None = None,
+    anyway: bool = False,
 ) -> Edit:
     """Moves the span of a live fact within its document, whose words there become its value.
 
@@ -100,7 +107,8 @@ def move(
     if (after.place, after.value) == (before.place, before.value):
         raise InvalidSpan(before.document_id, f"fact {fact_id} stands there already")
     payload = _lifted(session, suppressor) | reviewed.accept_edited(session, now, pending.seq)
-    return amend(session, pending, "move", now, [after], payload)
+    done = amend(session, pending, "move", now, [after], payload)
+    return replace(done, also_said_by=pairs.keep(session, [fact_id], anyway=anyway))
 
 
 def mark(
@@ -113,8 +121,12 @@ def mark(
     question: str | None = None,
     answer: str | None = None,
     allow_erased: bool = False,
+    anyway: bool = False,
 ) -> Edit:
-    """Adds a fact to a current document, whose words at the span are its value."""
+    """Adds a fact to a current document, whose words at the span are its value.
+
+    Raises `AnsweredAlready` where it contradicts another fact, unless `anyway`.
+    """
     for name, said in (("question", question), ("answer", answer)):
         if said is not None:
             audit.check_text(name, said, blank=False)
@@ -135,7 +147,7 @@ def mark(
         "places": {str(fact.id): [document_id, placed.start, placed.end]},
     }
     done = edits.done(session, pending, "insert", [fact.id], payload | _lifted(session, suppressor))
-    return replace(done, keyed=False)
+    return replace(done, keyed=False, also_said_by=pairs.keep(session, [fact.id], anyway=anyway))
 
 
 def _lifted(session: Session, suppressor: Suppressor) -> dict[str, Any]:

@@ -78,13 +78,25 @@ class Admitting(OnRecord, total=False):
     allow_erased: bool
 
 
-class Addition(Admitting, total=False):
+class Contradicting(Admitting, total=False):
+    """How a fact is added or moved: with `anyway` also where another fact answers its question otherwise."""
+
+    anyway: bool
+
+
+class Correcting(OnRecord, total=False):
+    """How facts are edited: with `anyway` also to what another fact contradicts."""
+
+    anyway: bool
+
+
+class Addition(Contradicting, total=False):
     """How one fact is added, also with the annotator's `answer`."""
 
     answer: str | None
 
 
-class Moving(Admitting, total=False):
+class Moving(Contradicting, total=False):
     """How the span of a fact is moved: where a `version` is given, only while the fact has that version."""
 
     version: int | None
@@ -146,13 +158,15 @@ class Correction:
 class Edit:
     """What an edit did: its change `seq` (pass it as `min_seq` to read the edit back) and the facts it changed.
 
-    Where not all are `keyed`, lookups find the others after the next rekey.
+    Where not all are `keyed`, lookups find the others after the next rekey. `also_said_by` are other facts that say
+    the same in answer to the same question.
     """
 
     seq: int
     kind: str
     fact_ids: tuple[int, ...]
     keyed: bool = True
+    also_said_by: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +185,9 @@ class IngestReport:
     `still_deleted` counts facts of the file that had been deleted before and stay so.
 
     `suppressed` counts spans that were left out since they were erased before; `suppressed_at` says where they are.
+
+    `contradictions` counts pairs of a new fact with one that answers the same question otherwise, and `duplicates` with
+    one that says the same.
     """
 
     corpus: str
@@ -184,6 +201,8 @@ class IngestReport:
     still_deleted: int = 0
     suppressed: int = 0
     suppressed_at: tuple[Suppressed, ...] = ()
+    contradictions: int = 0
+    duplicates: int = 0
 
 
 @dataclass(frozen=True, slots=True)

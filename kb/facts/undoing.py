@@ -10,7 +10,7 @@ from sqlalchemy import Row, func, select
 from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import NotUndoable
-from colmlm.kb.facts import edits, mending, reviewed
+from colmlm.kb.facts import edits, mending, pairs, reviewed
 from colmlm.kb.facts.mending import FactState
 from colmlm.kb.facts.placing import place
 from colmlm.kb.facts.records import Edit
@@ -55,7 +55,8 @@ def undo(session: Session, seq: int, actor: str, reason: str) -> Edit:
         return edits.log_end(session, pending, "delete", ended, abstain=False, payload=said)
     now = mending.live_states(session, ids)
     new = [_former(session, change, one) for one in now.values()]
-    return mending.amend(session, pending, change.kind, now, new, said)
+    done = mending.amend(session, pending, change.kind, now, new, said)
+    return replace(done, also_said_by=pairs.keep(session, ids, anyway=True))
 
 
 def _last_changes(

@@ -254,6 +254,17 @@ class Check(Work, frozen=True, kw_only=True):
     right: ClassVar[Right] = Right.audit
 
 
+class Compare(Work, frozen=True, kw_only=True):
+    """Find all pairs of facts that contradict or say the same, by the words of their questions and by their keys.
+
+    `radius` is the score from which keys of facts with different values make a contradiction.
+    """
+
+    kind: ClassVar[str] = "compare"
+    right: ClassVar[Right] = Right.edit
+    radius: Annotated[float, Meta(ge=-1, le=1)] | None = None
+
+
 KINDS: dict[str, type[Work]] = {
     work.kind: work
     for work in (
@@ -268,6 +279,7 @@ KINDS: dict[str, type[Work]] = {
         VerifyBackup,
         WriteSnapshot,
         Check,
+        Compare,
     )
 }
 

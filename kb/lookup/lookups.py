@@ -29,6 +29,8 @@ class Lookups:
     ) -> list[Lookup]:
         """Finds the best live facts for each query [B, d].
 
+        Of facts that contradict each other and are about as near, the accepted one comes first, or else the newer one.
+
         Raises `IndexBehind` where the index does not reach `min_seq` in time, and `NoSuchChange` at once where that
         change does not exist. Raises `KeysetMismatch` where the queries are not of the active keyset's checkpoint.
         """

@@ -46,9 +46,25 @@ class Questions:
         checkpoint_id, _, found = self._asked(questions, self._finding(options))
         return checkpoint_id, found
 
-    def ask_one(self, question: str, **options: Unpack[LookupOptions]) -> tuple[AskedQuery, Lookup]:
-        """Gives the query that one question was asked as, and its lookup. Raises what `ask` does."""
-        return _one(*self._asked([question], self._finding(options)))
+    def nearest_one(
+        self, question: str, threshold: float | None, *, accepted_only: bool
+    ) -> tuple[AskedQuery, Lookup]:
+        """Gives the query that one question was asked as, and the lookup of the nearest fact, whatever contradicts it.
+
+        Raises what `ask` does.
+        """
+        return _one(
+            *self._asked(
+                [question],
+                lambda queries_BD, checkpoint_id: self.kb.searcher.find(
+                    queries_BD,
+                    checkpoint_id=checkpoint_id,
+                    by_rule=False,
+                    threshold=threshold,
+                    accepted_only=accepted_only,
+                ),
+            )
+        )
 
     def nearest(self, question: str, k: int, *, accepted_only: bool = False) -> tuple[AskedQuery, Ranking]:
         """Gives the query of a question, the k live facts nearest to it, and the nearest tombstone.

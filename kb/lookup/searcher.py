@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -29,6 +29,7 @@ from colmlm.kb.facts.reviews import Review
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keysets import STORED, Vectors, active_keyset_id
 from colmlm.kb.log import audit
+from colmlm.kb.lookup.contested import SPARE, Yields, settled
 from colmlm.kb.lookup.observing import NOBODY, Observer
 from colmlm.kb.lookup.options import LookupOptions, Wanted
 from colmlm.kb.lookup.records import Hit, Lookup, Ranking
@@ -40,11 +41,12 @@ from colmlm.kb.store.causes import refusal_of
 _DECIDE = """
 SELECT coalesce((SELECT max(seq) FROM change), 0) AS head, active.id AS keyset_id, active.checkpoint_id,
        active.threshold, found.key_id, found.fact_id, found.version, found.value, found.key,
-       found.review
+       found.review, found.yields_to
 FROM (SELECT) AS always
 LEFT JOIN keyset active ON active.state = 'active'
 LEFT JOIN LATERAL (
-    SELECT k.id AS key_id, k.fact_id, v.version, v.value, k.key, f.review
+    SELECT k.id AS key_id, k.fact_id, v.version, v.value, k.key, f.review,
+           ARRAY(SELECT y.to_id FROM fact_yield y WHERE y.fact_id = k.fact_id AND y.version = v.version) AS yields_to
     FROM fact_key k
     JOIN fact f ON f.id = k.fact_id
     LEFT JOIN fact_version v ON v.fact_id = k.fact_id AND v.to_seq IS NULL
@@ -68,6 +70,10 @@ class _Decision:
     checkpoint_id: str | None
     threshold: float
     keys: dict[int, Row[Any]]
+
+    @property
+    def yields(self) -> Yields:
+        return {row.fact_id: row.yields_to for row in self.keys.values() if row.yields_to}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +113,12 @@ class Searcher:
         )
 
     def find(
-        self, queries_BD: npt.NDArray[Any], *, checkpoint_id: str, **options: Unpack[LookupOptions]
+        self,
+        queries_BD: npt.NDArray[Any],
+        *,
+        checkpoint_id: str,
+        by_rule: bool = True,
+        **options: Unpack[LookupOptions],
     ) -> list[Lookup]:
         """Finds the best facts of each query, as `Lookups.find` describes.
 
@@ -118,8 +129,11 @@ class Searcher:
             wanted = Wanted(**options)
             if wanted.min_seq is not None:
                 self.await_change(wanted.min_seq)
-            rankings, decision, seq = self._ranked(as_queries(queries_BD), checkpoint_id, wanted)
+            spare = SPARE if by_rule else 0
+            rankings, decision, seq = self._ranked(as_queries(queries_BD), checkpoint_id, wanted, spare)
             least = decision.threshold if wanted.threshold is None else wanted.threshold
+            if by_rule:
+                rankings = [settled(ranking, decision.yields, least, wanted.k) for ranking in rankings]
             found = [decide(ranking, wanted.k, least, seq) for ranking in rankings]
         self.observer.looked_up(found)
         return found
@@ -160,20 +174,24 @@ class Searcher:
         found = []
         for query_D, scores in zip(as_queries(queries_BD), added, strict=True):
             rows = [decision.keys[i] for i in scores if i in decision.keys]
-            found.append(decide(rank(query_D, rows, 1, scores), 1, least, seq))
+            ranking = rank(query_D, rows, 1 + SPARE, scores)
+            found.append(decide(settled(ranking, decision.yields, least, 1), 1, least, seq))
         self.observer.looked_up(found)
         return found
 
     def _ranked(
-        self, queries: Vectors, checkpoint_id: str, wanted: Wanted
+        self, queries: Vectors, checkpoint_id: str, wanted: Wanted, spare: int = 0
     ) -> tuple[list[Ranking], _Decision, int]:
-        """Ranks the nearest facts of each query, and gives the decision behind that and the change of the index."""
+        """Ranks the nearest facts of each query, and gives the decision behind that and the change of the index.
+
+        Up to `spare` more facts are ranked where they were found beside those that are wanted.
+        """
         replica = self._replica or self.current()
         required: int | None = None
         while True:
             seq = replica.applied_seq  # read before the search, which may see later changes but never fewer
             found, decision = self._search(
-                replica, queries if checkpoint_id == replica.checkpoint_id else None, wanted
+                replica, queries if checkpoint_id == replica.checkpoint_id else None, wanted, spare
             )
             # The head of the first SELECT is enough: later changes were made during the lookup, and the SELECT hides
             # what they deleted.
@@ -187,9 +205,10 @@ class Searcher:
         return found, decision, seq
 
     def _search(
-        self, replica: Replica, queries_BD: Vectors | None, wanted: Wanted
+        self, replica: Replica, queries_BD: Vectors | None, wanted: Wanted, spare: int
     ) -> tuple[list[Ranking], _Decision]:
-        """Ranks the nearest facts of each query (k live facts, or all there are), and gives the last decision.
+        """Ranks the nearest facts of each query (k live facts, or all there are), and gives the last decision, with all
+        keys that were found.
 
         The index is asked for more than k, since some keys share a fact, some facts are deleted, and proposed ones may
         be left out; where that was not enough it is asked for twice as many.
@@ -199,20 +218,22 @@ class Searcher:
         if queries_BD.shape[1] != replica.dim:
             raise InvalidQuery(f"it has {queries_BD.shape[1]} numbers, the keys have {replica.dim}")
         k, answers = wanted.k, [Ranking() for _ in queries_BD]
+        known: dict[int, Row[Any]] = {}
         short, fetch = np.arange(len(queries_BD)), replica.index.over_fetch(k)
         while True:
             with self.observer.timed("search"):
                 _, candidates = replica.index.search(queries_BD[short], fetch)
             key_ids = np.unique(candidates[candidates >= 0]).tolist()
             decision = self._decide(replica.keyset_id, key_ids, wanted.accepted_only)
+            known |= decision.keys
             for b, found in zip(short, candidates, strict=True):
                 rows = [decision.keys[i] for i in found.tolist() if i in decision.keys]
-                answers[b] = rank(queries_BD[b], rows, k)
+                answers[b] = rank(queries_BD[b], rows, k + spare)
             exhausted = (candidates < 0).any(axis=1) | (fetch >= len(replica.index))
             lacking = np.array([len(answers[b].hits) < k for b in short], dtype=bool)
             short, fetch = short[lacking & ~exhausted], 2 * fetch
             if decision.keyset_id != replica.keyset_id or len(short) == 0:
-                return answers, decision
+                return answers, replace(decision, keys=known)
 
     def _decide(self, keyset_id: int, key_ids: list[int], accepted_only: bool | None) -> _Decision:
         parameters = {"keyset_id": keyset_id, "key_ids": key_ids, "accepted_only": accepted_only}
@@ -379,7 +400,7 @@ def rank(
 def decide(ranking: Ranking, k: int, threshold: float, seq: int) -> Lookup:
     """Gives the k best hits of a ranking at or above the threshold, or none where a tombstone is nearer than all."""
     hits, tombstone = ranking.hits, ranking.tombstone
-    runner_up = hits[0].score if hits else None
+    runner_up = max((hit.score for hit in hits), default=None)
     abstains = (
         tombstone is not None
         and tombstone[1] >= threshold

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import CheckConstraint, ForeignKey, Identity, Index, Integer, and_, func, text
-from sqlalchemy.dialects.postgresql import TSVECTOR
+from sqlalchemy.dialects.postgresql import REAL, TSVECTOR
 from sqlalchemy.orm import Mapped, mapped_column
 
 from colmlm.kb.tables.declarative import TableRow
@@ -29,6 +29,13 @@ class DocumentRow(TableRow):
             postgresql_where=text("replaced_seq IS NULL"),
         ),
         Index("document_corpus_idx", "corpus", "id"),
+        Index(
+            "document_replaced_idx",
+            "corpus",
+            "external_id",
+            "replaced_seq",
+            postgresql_where=text("replaced_seq IS NOT NULL"),
+        ),
     )
 
     id: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
@@ -67,6 +74,9 @@ class FactRow(TableRow):
         ),
         Index("fact_reviewed_idx", "review", postgresql_where=text("review_seq IS NOT NULL")),
         Index("fact_question_words_idx", text("words_of(question)"), postgresql_using="gin"),
+        Index(
+            "fact_asked_idx", text("asked_as(question)"), "id", postgresql_where=text("question IS NOT NULL")
+        ),
     )
 
     id: Mapped[int] = mapped_column(Identity(), primary_key=True)
@@ -125,6 +135,34 @@ class FactPastRow(TableRow):
     span_start: Mapped[int | None] = mapped_column(Integer)
     span_end: Mapped[int | None] = mapped_column(Integer)
     said_version: Mapped[int] = mapped_column(Integer)
+
+
+class FactPairRow(TableRow):
+    """Two live facts that ask the same, with one value or two: by the words of their questions, or (`score`) by keys.
+
+    It holds as long as both have these versions. `given_seq` is the change that gave the value, and `held_seq` the one
+    by which somebody said that both hold.
+    """
+
+    __tablename__ = "fact_pair"
+    __table_args__ = (
+        CheckConstraint("fact_id < other_id", name="order"),
+        Index("fact_pair_facts_key", "fact_id", "other_id", unique=True),
+        Index("fact_pair_other_id_idx", "other_id"),
+        Index("fact_pair_open_idx", "same_value", "id", postgresql_where=text("held_seq IS NULL")),
+    )
+
+    id: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
+    fact_id: Mapped[int] = mapped_column(ForeignKey("fact.id"))
+    other_id: Mapped[int] = mapped_column(ForeignKey("fact.id"))
+    version: Mapped[int] = mapped_column(Integer)
+    other_version: Mapped[int] = mapped_column(Integer)
+    given_seq: Mapped[int]
+    other_given_seq: Mapped[int]
+    same_value: Mapped[bool]
+    score: Mapped[float | None] = mapped_column(REAL)
+    found_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
+    held_seq: Mapped[int | None]
 
 
 class SentenceRow(TableRow):

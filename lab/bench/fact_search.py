@@ -20,6 +20,7 @@ from colmlm.lab.bench.machine import machine
 
 if TYPE_CHECKING:
     from colmlm.kb.corpus.format import AnnotatedDocument
+    from colmlm.kb.facts.compared import Kind
     from colmlm.kb.facts.records import FactSearch
     from colmlm.kb.service import KnowledgeBase
     from colmlm.lab.bench.word_corpus import WordCorpus
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 FACTS_EXAMPLES = examples("colmlm bench facts --facts 1000000 --json")
 CORPORA = 10
 COMMON = 30  # of the commonest words, those asked for
+ASKED_AGAIN = 10  # of so many facts, one asks what the one before asks
 
 
 def facts(
@@ -65,42 +67,67 @@ def _documents(corpus: WordCorpus, seed: int) -> Iterator[AnnotatedDocument]:
     from colmlm.lab.bench.word_corpus import spelt
 
     drawn, said = random.Random(seed), iter(corpus.words)
+    numbers = count()
+    asked = ""
 
     def some(many: int) -> str:
         return " ".join(spelt(int(word)) for word in drawn.choice(corpus.words)[:many])
 
     for document in corpus.documents:
-        asked = (" ".join(spelt(int(word)) for word in next(said)[:4]) for _ in count())
-        spans = tuple(
-            replace(fact, question=f"What is the {words} {some(1)}?")
-            for fact, words in zip(document.facts, asked, strict=False)
-        )
-        yield replace(document, title=some(3).capitalize(), facts=spans)
+        spans = []
+        for fact in document.facts:
+            words = " ".join(spelt(int(word)) for word in next(said)[:4])
+            if next(numbers) % ASKED_AGAIN != 1:
+                asked = f"What is the {words} {some(1)}?"
+            spans.append(replace(fact, question=asked))
+        yield replace(document, title=some(3).capitalize(), facts=tuple(spans))
 
 
 def measure(kb: KnowledgeBase, corpus: WordCorpus, searches: int, seed: int) -> dict[str, dict[str, float]]:
     """Times `searches` of every kind, each for a page of fifty facts."""
-    from colmlm.lab.bench.durations import milliseconds
-
     figures = {}
-    server = _server(kb)
     for name, asked in _kinds(corpus, random.Random(seed)).items():
         note(f"searching: {name}")
-        seconds, found = [], []
-        worked = _worked(server)
-        for _ in range(searches):
-            sought = next(asked)
-            started = time.perf_counter()
-            found.append(kb.facts.search(**sought).total)
-            seconds.append(time.perf_counter() - started)
-        worked = _worked(server) - worked
-        figures[name] = {
-            "p50_ms": milliseconds(seconds, 50),
-            "p99_ms": milliseconds(seconds, 99),
-            "mean_cpu_ms": 1000 * worked / searches,
-            "mean_found": sum(found) / len(found),
-        }
+        found = (kb.facts.search(**sought).total for sought in asked)
+        figures[name] = _timed(kb, islice(found, searches))
+    for name, listed in _lists(kb, random.Random(seed)).items():
+        note(f"listing: {name}")
+        figures[name] = _timed(kb, islice(listed, searches))
     return figures
+
+
+def _timed(kb: KnowledgeBase, found: Iterator[int]) -> dict[str, float]:
+    """Times each of what is found one after the other; each gives how many facts or pairs there are in all."""
+    from colmlm.lab.bench.durations import milliseconds
+
+    server, seconds, totals = _server(kb), [], []
+    worked, started = _worked(server), time.perf_counter()
+    for total in found:
+        seconds.append(time.perf_counter() - started)
+        totals.append(total)
+        started = time.perf_counter()
+    return {
+        "p50_ms": milliseconds(seconds, 50),
+        "p99_ms": milliseconds(seconds, 99),
+        "mean_cpu_ms": 1000 * (_worked(server) - worked) / len(seconds),
+        "mean_found": sum(totals) / len(totals),
+    }
+
+
+def _lists(kb: KnowledgeBase, drawn: random.Random) -> dict[str, Iterator[int]]:
+    """Gives the lists of facts that are compared, each from anywhere on."""
+    last = max((pair.pair_id for pair in kb.comparisons.pairs("duplicates", limit=10_000).pairs), default=1)
+
+    def pairs(kind: Kind, corpus: str | None = None) -> Iterator[int]:
+        return (kb.comparisons.pairs(kind, corpus=corpus, after=drawn.randrange(last)).total for _ in count())
+
+    return {
+        "contradictions": pairs("contradictions"),
+        "contradictions in a corpus": pairs("contradictions", "corpus7"),
+        "duplicates": pairs("duplicates"),
+        "stale facts": (kb.comparisons.stale().total for _ in count()),
+        "counts of the three": (kb.comparisons.counts().contradictions for _ in count()),
+    }
 
 
 def _server(kb: KnowledgeBase) -> psutil.Process:

@@ -154,10 +154,10 @@ class StepWorker:
 
     def _insert(self, step: WorkloadStep) -> None:
         (question,) = step.questions
-        (self.fact_ids[question],) = self.kb.facts.add(question, step.value, **WHO).fact_ids
+        (self.fact_ids[question],) = self.kb.facts.add(question, step.value, anyway=True, **WHO).fact_ids
 
     def _update(self, step: WorkloadStep) -> None:
-        self.kb.facts.edit(self._ids(step)[0], step.value, **WHO)
+        self.kb.facts.edit(self._ids(step)[0], step.value, anyway=True, **WHO)
 
     def _delete(self, step: WorkloadStep) -> None:
         self.kb.facts.delete(self._ids(step), abstain=step.abstain, **WHO)

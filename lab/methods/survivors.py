@@ -117,7 +117,7 @@ def planted(
     ]
     ids: Sequence[int] = ()
     try:
-        ids = kb.facts.add_many(drafts, actor=actor, reason=REASON).fact_ids
+        ids = kb.facts.add_many(drafts, actor=actor, reason=REASON, anyway=True).fact_ids
         keys_ND = np.stack([one.key for one in wordings])
         kb.keysets.store_keys(
             keyset_id, np.array(ids, dtype=np.int64), keys_ND, "question", actor=actor, reason=REASON

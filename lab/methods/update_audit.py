@@ -113,7 +113,7 @@ class UpdateAudit:
     def _updated(self) -> Iterator[None]:
         values = [Correction(self.facts[one.document].fact_id, one.new_value) for one in self.rewrites]
         try:
-            self.kb.facts.edit_many(values, actor=self.actor, reason=REASON)
+            self.kb.facts.edit_many(values, actor=self.actor, reason=REASON, anyway=True)
             yield
         finally:
             self.set_back()
@@ -129,7 +129,7 @@ class UpdateAudit:
             if fact.value == one.new_value != one.value
         ]
         if values:
-            self.kb.facts.edit_many(values, actor=self.actor, reason=f"{REASON}: undone")
+            self.kb.facts.edit_many(values, actor=self.actor, reason=f"{REASON}: undone", anyway=True)
         return len(values)
 
     def is_restored(self) -> bool:

@@ -10,6 +10,7 @@ from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.facts.facts import Facts
 from colmlm.kb.facts.records import (
     Addition,
+    Correcting,
     Correction,
     Edit,
     FactPage,
@@ -68,16 +69,15 @@ class LocalFacts(Facts):
         question: str | None = None,
         version: int | None = None,
         keyed: bool = True,
-        actor: str,
-        reason: str,
+        **how: Unpack[Correcting],
     ) -> Edit:
         one = Correction(fact_id, value, question, version)
-        return self.edit_many([one], keyed=keyed, actor=actor, reason=reason)
+        return self.edit_many([one], keyed=keyed, **how)
 
     def edit_many(
-        self, corrections: Sequence[Correction], *, keyed: bool = True, actor: str, reason: str
+        self, corrections: Sequence[Correction], *, keyed: bool = True, **how: Unpack[Correcting]
     ) -> Edit:
-        return self._keyed(self.runtime.kb.facts.edit_many(corrections, actor=actor, reason=reason), keyed)
+        return self._keyed(self.runtime.kb.facts.edit_many(corrections, **how), keyed)
 
     def move(self, fact_id: int, span: Marking, *, keyed: bool = True, **how: Unpack[Moving]) -> Edit:
         return self._keyed(self.runtime.kb.facts.move(fact_id, span, **how), keyed)

@@ -14,10 +14,11 @@ from colmlm.kb.corpus.format import Refusal
 from colmlm.kb.corpus.raw.reading import read_corpus
 from colmlm.kb.errors import InvalidWork
 from colmlm.kb.facts.records import IngestReport
-from colmlm.kb.jobs.kinds import Check, Ingest, MakeBackup, VerifyBackup, WriteSnapshot
+from colmlm.kb.jobs.kinds import Check, Compare, Ingest, MakeBackup, VerifyBackup, WriteSnapshot
 from colmlm.kb.jobs.records import JobRecord
 from colmlm.kb.jobs.runner import Handler, JobRun
 from colmlm.kb.log.signing import signing_key
+from colmlm.kb.upkeep.comparing import compare
 
 MOST_NAMED = 100  # refusals and ids that a result lists at most; it counts all of them
 COMMIT_EVERY = (
@@ -119,10 +120,21 @@ def check(run: JobRun, _: Check) -> dict[str, Any]:
     return {name: value[:MOST_NAMED] if isinstance(value, tuple) else value for name, value in found.items()}
 
 
+def compare_all(run: JobRun, work: Compare) -> dict[str, Any]:
+    """Compares every fact with all others. A second attempt starts over."""
+
+    def heard(done: int, total: int, of: str) -> None:
+        run.progress(done, total, of)
+        run.check()
+
+    return asdict(compare(run.kb, work.radius, heard))
+
+
 HANDLERS: dict[str, Handler] = {
     Ingest.kind: ingest,
     MakeBackup.kind: backup,
     VerifyBackup.kind: verify,
     WriteSnapshot.kind: snapshot,
     Check.kind: check,
+    Compare.kind: compare_all,
 }

@@ -31,6 +31,9 @@ def test_correction_is_undone_from_its_note(
 
     page.get_by_label("Reason").fill("it moved")
     page.get_by_role("button", name="Correct").click()
+    expect(page.get_by_role("alert")).to_contain_text("answers this already")
+    page.get_by_label("Do it anyway").check()
+    page.get_by_role("button", name="Correct").click()
     expect(page.locator(".note.good")).to_contain_text("corrected one fact")
     expect(page.locator(".note.good")).to_be_focused()
     assert almanac.facts.show(fact_id).value == "Cusco"
@@ -128,7 +131,7 @@ def test_what_is_found_is_downloaded_with_the_filters_and_no_formula(
 def test_facts_are_found_by_meaning_and_by_who_edited_them(
     open_page: OpenPage, almanac: KnowledgeBase, fact_id: int
 ) -> None:
-    almanac.facts.edit(fact_id, "Cusco", actor="ann", reason="test")
+    almanac.facts.edit(fact_id, "Cusco", anyway=True, actor="ann", reason="test")
     page = open_page("auditor", "/console/facts")
     page.get_by_label("By", exact=True).select_option("meaning")
     page.get_by_label("Search for").fill("What is the capital of Peru?")

@@ -81,6 +81,9 @@ def test_many_are_shown_then_edited_then_undone(open_page: OpenPage, almanac: Kn
     assert almanac.facts.show(ids[0]).value == "Lima"
     page.get_by_label("Reason").fill("a review")
     page.get_by_role("button", name="Edit them").click()
+    expect(page.get_by_role("alert")).to_contain_text("answers this already")
+    page.get_by_label("Do it anyway").check()
+    page.get_by_role("button", name="Edit them").click()
     expect(page.locator(".note.good")).to_contain_text("corrected two facts")
     assert [almanac.facts.show(ids[0]).value, almanac.facts.show(ids[1]).question] == ["Cusco", "Which lake?"]
     page.get_by_role("button", name="Undo").click()

@@ -32,6 +32,7 @@ pytestmark = pytest.mark.browser
 PATHS = (
     "ask", "ask?output=3", "facts", "facts?text=nothing", "facts?change=3", "facts/1", "facts/1?change=4",
     "facts/new", "facts/edit", "documents/1?move=1", "review", "review?kind=doubted", "review?change=3&left=1",
+    "contradictions", "contradictions?list=stale", "contradictions?list=duplicates",
     "facts/delete?fact=1&fact=3", "documents/1?fact=1", "forget", "forget/1", "forget/1/restore",
     "erasures", "erasures/new?fact=1", "erasures/new?fact=x", "erasures/1", "audit", "audit?check=yes",
     "audit?since=never", "audit/outputs", "audit/outputs/1", "audit/outputs/3", "audit/denials", "audit/impact?fact=1",
@@ -61,6 +62,8 @@ def lived_in(almanac: KnowledgeBase, encoder: FakeEncoder, fact_id: int) -> Know
     folder.mkdir(parents=True)
     write_backup(almanac, folder / "monday.backup", signing_key(almanac.settings.home))
     _ask_twice(almanac, encoder, fact_id)
+    for value in ("Ann", "Bea"):
+        almanac.facts.add("Who keeps it?", value, anyway=True, actor="ann", reason="both say so")
     _hand_out_tokens(almanac, fact_id)
     _miss_something(almanac)
     return almanac

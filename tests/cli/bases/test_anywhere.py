@@ -111,7 +111,33 @@ def test_what_is_mended_is_the_same(there: There, facts: list[int], tmp_path: Pa
     assert there.run("facts", "edit", lake, "--value", "x", "--no-key", *WHY).code == 2
 
 
-def test_many_facts_are_shown_and_deleted_by_one_request_each_and_queries_at_them_abstain(
+def test_what_is_compared_is_the_same(there: There, facts: list[int]) -> None:
+    refused = ("facts", "add", "--question", CAPITAL, "--value", "Cusco", *WHY)
+    told = [invoke(*refused), there.run(*refused)]
+    assert [ran.code for ran in told] == [4, 4] and told[0].err == told[1].err
+    assert f'Fact {facts[0]} answers this already ("Lima")' in told[0].err and "--anyway" in told[0].err
+    added = there.run(*refused, "--anyway", "--json").json["fact_ids"]
+    same = there.run(
+        "facts", "add", "--question", CAPITAL, "--value", "lima", *WHY, "--anyway", "--json"
+    ).json
+    assert same["also_said_by"] == [facts[0]]
+    for words in (
+        "facts contradictions",
+        "facts contradictions --limit 1",
+        "facts contradictions --corpus atlas --after 1",
+        "facts duplicates",
+        f"facts delete {facts[0]} --dry-run",
+    ):
+        assert any(there.same(*words.split()).values()), words
+    there.same("facts", "stale")
+    there.same("facts", "hold", facts[0], *added, *WHY, volatile=("seq",))
+    assert len(there.run("facts", "contradictions", "--held", "--json").json["pairs"]) == 1
+    there.same("facts", "hold", *added, facts[0], "--not", *WHY, volatile=("seq",))
+    assert there.run("facts", "hold", facts[0], facts[1], *WHY).code == 3
+    assert invoke("facts", "contradictions", "--corpus", "nowhere").code == 3
+
+
+def test_many_facts_are_shown_and_deleted_by_a_request_and_queries_at_them_abstain(
     there: There, facts: list[int]
 ) -> None:
     def requests() -> dict[str, float]:
@@ -121,11 +147,14 @@ def test_many_facts_are_shown_and_deleted_by_one_request_each_and_queries_at_the
         return {labels: float(number) for labels, number in counted}
 
     before = requests()
-    for words, method in ((("--dry-run",), "POST"), ((*WHY, "--abstain", "--yes"), "DELETE")):
+    for words, method, number in (
+        (("--dry-run",), "POST", 2),  # the facts, and who says the same
+        ((*WHY, "--abstain", "--yes"), "DELETE", 1),
+    ):
         assert there.run("facts", "delete", *facts, *words).code == 0
         now = requests()
         asked = {labels: n - before.get(labels, 0) for labels, n in now.items() if n != before.get(labels)}
-        assert sum(asked.values()) == 1 and method in next(iter(asked))
+        assert sum(asked.values()) == number and all(method in labels for labels in asked)
         before = now
     assert there.run("lookup", CAPITAL, "--json").json["abstained"] == facts[0]
 

@@ -12,7 +12,7 @@ import pytest
 
 from colmlm.api.client.client import Client
 from colmlm.api.client.connection import Connection
-from colmlm.api.nouns import contents, generation, log, lookups, misses, nouns, questions, removal, review, running, upkeep
+from colmlm.api.nouns import comparing, contents, generation, log, lookups, misses, nouns, questions, removal, review, running, upkeep
 from colmlm.cli.bases import local as local_nouns
 from colmlm.cli.bases import this_machine
 from colmlm.cli.composition import generator
@@ -20,7 +20,9 @@ from colmlm.kb.access.access import Access
 from colmlm.kb.evidence import records as evidence
 from colmlm.kb.evidence.log import Log
 from colmlm.kb.evidence.outputs import Outputs
+from colmlm.kb.facts import compared
 from colmlm.kb.facts import records as facts
+from colmlm.kb.facts.comparisons import Comparisons
 from colmlm.kb.facts.corpora import Corpora
 from colmlm.kb.facts.documents import StoredDocuments
 from colmlm.kb.facts.facts import Facts
@@ -45,6 +47,7 @@ OPTIONS: dict[str, Any] = {
     name: found
     for module in (
         audit,
+        compared,
         contents,
         evidence,
         facts,
@@ -65,6 +68,7 @@ OPTIONS: dict[str, Any] = {
 # The class of `kb` whose verbs a noun should have.
 OURS: dict[str, type] = {
     "facts": Facts,
+    "comparisons": Comparisons,
     "documents": StoredDocuments,
     "corpora": Corpora,
     "review": FactReview,
@@ -82,6 +86,7 @@ OURS: dict[str, type] = {
 # Verbs of `kb` that nobody asks for of a base elsewhere, and why.
 HERE_ONLY = {
     "facts": {"add_many", "every", "every_of"},  # not over HTTP
+    "comparisons": set(),
     "documents": {"text", "facts"},  # `read` gives both in one
     "corpora": {"standings"},  # compared where the documents are annotated
     "review": {"progress"},  # the inbox has it
@@ -114,7 +119,7 @@ def hints(of: type, *modules: ModuleType) -> dict[str, Any]:
     return {name: get_type_hints(vars(of)[name].fget, known)["return"] for name in names}
 
 
-PROTOCOLS = hints(nouns.Nouns, contents, generation, log, lookups, misses, questions, removal, review, running, upkeep)
+PROTOCOLS = hints(nouns.Nouns, comparing, contents, generation, log, lookups, misses, questions, removal, review, running, upkeep)
 
 
 def _elsewhere() -> dict[str, type]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 
+from sqlalchemy import text
+
 from colmlm.kb.corpus.format import to_record
-from colmlm.kb.jobs.kinds import Check, Ingest, MakeBackup, Rekey, VerifyBackup, WriteSnapshot
+from colmlm.kb.jobs.kinds import Check, Compare, Ingest, MakeBackup, Rekey, VerifyBackup, WriteSnapshot
 from colmlm.kb.jobs.queue import Jobs
 from colmlm.kb.service import KnowledgeBase
 from tests.kb.corpora import PERU
@@ -46,3 +48,17 @@ def test_backup_snapshot_and_check_are_jobs_too(kb: KnowledgeBase) -> None:
     assert [j.kind for j in jobs.list(before=ended[3].job_id, states=["succeeded"], kinds=["rekey"])] == [
         "rekey"
     ]
+
+
+def test_a_comparison_of_all_facts_is_a_job(kb: KnowledgeBase) -> None:
+    for value in ("1889", "1890", "1889"):
+        kb.facts.add("When was it opened?", value, anyway=True, actor="ana", reason="test")
+    with kb.engine.begin() as connection:
+        connection.execute(text("DELETE FROM fact_pair"))
+    jobs = Jobs(kb)
+    submitted = [jobs.submit(work, actor="ana") for work in (Compare(), Rekey(), Compare(radius=0.9))]
+    assert worker(kb).run(once=True) == 3
+    first, _, second = (jobs.get(job.job_id) for job in submitted)
+    assert first.result == {"facts": 3, "keys": 0, "radius": None, "contradictions": 2, "duplicates": 1}
+    assert second.result is not None and (second.result["keys"], second.result["radius"]) == (3, 0.9)
+    assert (second.result["contradictions"], second.result["duplicates"]) == (2, 1)

@@ -14,7 +14,7 @@ def test_a_question_is_edited_and_keyed_at_once(run: Run, atlas: list[int]) -> N
     edit = run("facts", "edit", atlas[0], "--question", SEAT, *WHY).json
     assert edit["keyed"] and edit["kind"] == "update"
     assert run("facts", "show", atlas[0], "--json").json["question"] == SEAT
-    ran = run("facts", "edit", atlas[1], "--question", SEAT, "--no-key", "--reason", "a test")
+    ran = run("facts", "edit", atlas[1], "--question", SEAT, "--no-key", "--anyway", "--reason", "a test")
     assert "colmlm rekey" in ran.err
     assert run("fsck", "--json").json["unkeyed_facts"] == 1
     told = run("trace", "fact", atlas[0], "--json").json["versions"]

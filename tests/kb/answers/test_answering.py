@@ -114,3 +114,15 @@ def test_the_papers_mode_gives_the_nearest_fact(answers: Answering, kb: Knowledg
     found = answers.nearest_fact(CAPITAL, threshold=0.0)
     assert found.answer == "Lima" and found.facts[0].fact_id == fact_id(kb, "Lima")
     assert answers.nearest_fact("Who discovered hydrogen?", threshold=0.9).abstained
+
+
+def test_of_two_that_contradict_the_newer_is_the_answer(answers: Answering, kb: KnowledgeBase):
+    quito, question = "What is the capital of Ecuador?", "what is the capital of  Ecuador?"
+    first = kb.facts.add(quito, "Quito", **WHO).fact_ids[0]
+    second = kb.facts.add(question, "Guayaquil", anyway=True, **WHO).fact_ids[0]
+    found = answers.ask(quito)
+    assert found.answer == "Guayaquil" and [fact.fact_id for fact in found.facts] == [second]
+    kb.facts.edit(first, "Quito City", **WHO)
+    assert answers.ask(quito).answer == "Quito City"
+    kb.comparisons.hold(first, second, **WHO)
+    assert not answers.ask(quito).abstained

@@ -77,6 +77,12 @@ def original(kb: KnowledgeBase, encoder: FakeEncoder) -> KnowledgeBase:
         connection.execute(text("INSERT INTO suppression VALUES ('\\x01', 1)"))
         connection.execute(text("INSERT INTO corpus_review VALUES ('lands', true, 1)"))
         connection.execute(text("INSERT INTO fact_past (fact_id, version, said_version) VALUES (3, 0, 1)"))
+        connection.execute(
+            text(
+                "INSERT INTO fact_pair (fact_id, other_id, version, other_version, given_seq, other_given_seq,"
+                " same_value) VALUES (1, 3, 1, 1, 1, 1, true)"
+            )
+        )
         connection.execute(text("INSERT INTO erased_text VALUES (1, '\\x01', '\\x02', 1, 1, now(), true)"))
         connection.execute(
             text(

@@ -199,7 +199,13 @@ def test_a_hostile_text_is_stored_and_has_its_sentences(kb: KnowledgeBase, hosti
 
 
 def _add(kb: KnowledgeBase, random: Random) -> None:
-    kb.facts.add(random.choice(["Who?", "Who came?"]), random.choice(["Ann", "Bo"]), allow_erased=True, **WHO)
+    kb.facts.add(
+        random.choice(["Who?", "Who came?"]),
+        random.choice(["Ann", "Bo"]),
+        allow_erased=True,
+        anyway=True,
+        **WHO,
+    )
 
 
 def _some(kb: KnowledgeBase, random: Random, *, live: bool) -> list[int]:
@@ -209,7 +215,7 @@ def _some(kb: KnowledgeBase, random: Random, *, live: bool) -> list[int]:
 
 def _edit(kb: KnowledgeBase, random: Random) -> None:
     for fact in _some(kb, random, live=True):
-        kb.facts.edit(fact, random.choice(["Cy", "Dee. Who", "█"]), **WHO)
+        kb.facts.edit(fact, random.choice(["Cy", "Dee. Who", "█"]), anyway=True, **WHO)
 
 
 def _delete(kb: KnowledgeBase, random: Random) -> None:

@@ -50,7 +50,7 @@ def test_on_the_machine_itself_the_system_says_who_it_is(
         monkeypatch.setenv(variable, "admin")
     assert Settings.from_environment({"COLMLM_HOME": "/nowhere"}).actor == local_user() != "admin"
     for actor in ("ann", local_user()):
-        kb.facts.add("Who?", actor, actor=actor, reason="test")
+        kb.facts.add(f"Who is {actor}?", actor, actor=actor, reason="test")
     named, own = kb.log.changes()
     assert named.principal == own.principal == Principal("local", local_user())
     assert (named.actor, named.on_behalf_of) == ("ann", "ann")

@@ -1,0 +1,181 @@
+"""Comparisons: lists the facts that contradict, say the same or are stale, and notes that both of two hold.
+
+What is listed is read from the pairs that edits and the job "compare" keep. Nothing is compared for a list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Unpack
+
+from sqlalchemy import Select, column, exists, func, literal, select, table, text
+from sqlalchemy.orm import Session
+
+from colmlm.kb.errors import PairNotFound
+from colmlm.kb.facts import reading
+from colmlm.kb.facts.compared import (
+    AlsoSaid,
+    ComparedCounts,
+    ComparedPart,
+    FactPair,
+    Kind,
+    PairPage,
+    PairsSought,
+    StaleFact,
+    StalePage,
+)
+from colmlm.kb.facts.edits import storable_ids
+from colmlm.kb.facts.records import COUNTED, FACTS_LISTED, Edit, FactRecord
+from colmlm.kb.log import audit
+from colmlm.kb.store.contention import tried_again
+from colmlm.kb.store.store import Store
+from colmlm.kb.tables import DocumentRow, FactRow
+
+_PAIRS = table(
+    "standing_pair",
+    *map(
+        column, ("id", "fact_id", "other_id", "version", "other_version", "same_value", "score", "held_seq")
+    ),
+).alias("p")
+_YIELDS = table("fact_yield", column("fact_id"), column("version"), column("to_id"))
+# Arrays, since the server would compute what `exists` asks for of all facts and not of those of a page.
+_YIELDS_TO, _OTHER_YIELDS_TO = (
+    func.array(select(_YIELDS.c.to_id).where(_YIELDS.c.fact_id == fact_id).scalar_subquery())
+    for fact_id in (_PAIRS.c.fact_id, _PAIRS.c.other_id)
+)
+
+_STALE = text("""
+SELECT f.id, d.replaced_seq IS NOT NULL AS replaced
+FROM (SELECT DISTINCT fact_id FROM fact_version WHERE to_seq IS NOT NULL AND fact_id > :after) AS edited
+JOIN fact f ON f.id = edited.fact_id AND f.deleted_seq IS NULL
+JOIN fact_version v ON v.fact_id = f.id AND v.to_seq IS NULL
+JOIN document d ON d.id = f.document_id
+WHERE (d.replaced_seq IS NOT NULL OR v.version <> f.said_version AND EXISTS (
+    SELECT FROM document o
+    WHERE o.corpus = d.corpus AND o.external_id = d.external_id AND o.replaced_seq > v.from_seq
+)) AND (CAST(:corpus AS text) IS NULL OR d.corpus = :corpus)
+ORDER BY f.id LIMIT :limit
+""")
+_ALSO_SAID = text("""
+SELECT fact_id, other_id FROM standing_pair WHERE same_value AND fact_id = ANY(:ids)
+UNION SELECT fact_id, other_id FROM standing_pair WHERE same_value AND other_id = ANY(:ids)
+""")
+_HOLD = text("""
+UPDATE fact_pair SET held_seq = :seq WHERE id = (
+    SELECT id FROM standing_pair WHERE fact_id = :one AND other_id = :other AND NOT same_value
+) RETURNING id
+""")
+
+
+@dataclass(frozen=True, slots=True)
+class Comparisons:
+    """The comparisons of the facts of a store."""
+
+    store: Store
+
+    def pairs(self, kind: Kind, **sought: Unpack[PairsSought]) -> PairPage:
+        """Lists the pairs of live facts that contradict each other, or say the same. Raises `CorpusNotFound`."""
+        after, limit = sought.get("after", 0), sought.get("limit", FACTS_LISTED)
+        corpus = sought.get("corpus")
+        found = _found(kind, corpus, held=sought.get("held", False))
+        page = found.where(_PAIRS.c.id > after).order_by(_PAIRS.c.id).limit(limit + 1)
+        with self.store.sessions() as session:
+            if corpus is not None:
+                reading.require_corpus(session, corpus)
+            total = _counted(session, found)
+            rows = session.execute(page).all()
+            records = reading.fact_records(session, [n for row in rows for n in (row.fact_id, row.other_id)])
+        pairs = tuple(_pair(row, records) for row in rows[:limit])
+        end = pairs[-1].pair_id if len(rows) > limit else None
+        return PairPage(pairs, min(total, COUNTED), total <= COUNTED, end)
+
+    def stale(self, **part: Unpack[ComparedPart]) -> StalePage:
+        """Lists live facts of documents that have a newer text: those restored since, or corrected before.
+
+        Raises `CorpusNotFound`.
+        """
+        corpus, limit = part.get("corpus"), part.get("limit", FACTS_LISTED)
+        named = {"corpus": corpus, "after": part.get("after", 0), "limit": limit + 1}
+        with self.store.sessions() as session:
+            if corpus is not None:
+                reading.require_corpus(session, corpus)
+            total = _num_stale(session, corpus)
+            rows = session.execute(_STALE, named).all()
+            records = reading.fact_records(session, [row.id for row in rows])
+        facts = tuple(_stale(records[row.id], replaced=row.replaced) for row in rows[:limit])
+        end = facts[-1].fact_id if len(rows) > limit else None
+        return StalePage(facts, min(total, COUNTED), total <= COUNTED, end)
+
+    def counts(self) -> ComparedCounts:
+        """Counts what the three lists hold."""
+        with self.store.sessions() as session:
+            against, alike = (_counted(session, _found(kind)) for kind in ("contradictions", "duplicates"))
+            stale = _num_stale(session)
+        return ComparedCounts(*(min(COUNTED, number) for number in (against, alike, stale)))
+
+    def also_said(self, fact_ids: Sequence[int]) -> list[AlsoSaid]:
+        """Gives those of these facts that others say too, which are not among them."""
+        ids = set(storable_ids(fact_ids))
+        with self.store.sessions() as session:
+            rows = session.execute(_ALSO_SAID, {"ids": sorted(ids)}).all()
+        said: dict[int, set[int]] = {}
+        for row in rows:
+            for one, other in ((row.fact_id, row.other_id), (row.other_id, row.fact_id)):
+                if one in ids and other not in ids:
+                    said.setdefault(one, set()).add(other)
+        return [AlsoSaid(fact_id, tuple(sorted(by))) for fact_id, by in sorted(said.items())]
+
+    @tried_again
+    def hold(self, fact_id: int, other_id: int, *, actor: str, reason: str, holds: bool = True) -> Edit:
+        """Notes that two facts that contradict both hold, until one of them is edited; without `holds`, that not.
+
+        Raises `PairNotFound`.
+        """
+        one, other = sorted((fact_id, other_id))
+        with self.store.sessions.begin() as session:
+            pending = audit.begin(session, actor, reason)
+            given = {"one": one, "other": other, "seq": pending.seq if holds else None}
+            if len(storable_ids((one, other))) < 2 or session.scalar(_HOLD, given) is None:
+                raise PairNotFound((one, other))
+            seq = audit.append(session, pending, "hold", (one, other), payload={"holds": holds})
+        return Edit(seq=seq, kind="hold", fact_ids=(one, other))
+
+
+def _found(kind: str, corpus: str | None = None, *, held: bool = False) -> Select[*tuple[Any, ...]]:
+    """Gives the pairs of a kind, with what each of their facts yields to."""
+    named = (_PAIRS.c.id, _PAIRS.c.fact_id, _PAIRS.c.other_id, _PAIRS.c.score, _PAIRS.c.held_seq)
+    found = select(*named, _YIELDS_TO.label("yields_to"), _OTHER_YIELDS_TO.label("other_yields_to")).where(
+        _PAIRS.c.same_value == literal(kind == "duplicates"),
+        _PAIRS.c.held_seq.is_not(None) if held else _PAIRS.c.held_seq.is_(None),
+    )
+    if corpus is None:
+        return found
+    of_corpus = (
+        exists()
+        .where(FactRow.id.in_((_PAIRS.c.fact_id, _PAIRS.c.other_id)))
+        .where(DocumentRow.id == FactRow.document_id, DocumentRow.corpus == corpus)
+    )
+    return found.where(of_corpus)
+
+
+def _counted(session: Session, found: Select[*tuple[Any, ...]]) -> int:
+    """Counts pairs, one beyond `COUNTED` at most."""
+    bounded = found.with_only_columns(_PAIRS.c.id).limit(COUNTED + 1).subquery()
+    return session.scalar(select(func.count()).select_from(bounded)) or 0
+
+
+def _num_stale(session: Session, corpus: str | None = None) -> int:
+    return len(session.execute(_STALE, {"corpus": corpus, "after": 0, "limit": COUNTED + 1}).all())
+
+
+def _pair(row: Any, records: Mapping[int, FactRecord]) -> FactPair:
+    fact, other = records[row.fact_id], records[row.other_id]
+    first, second = row.fact_id in row.other_yields_to, row.other_id in row.yields_to
+    answering = row.fact_id if first else row.other_id if second else None
+    return FactPair(row.id, fact, other, row.score, answering, row.held_seq)
+
+
+def _stale(record: FactRecord, *, replaced: bool) -> StaleFact:
+    of_record = {field.name: getattr(record, field.name) for field in fields(FactRecord)}
+    return StaleFact(**of_record, why="replaced" if replaced else "corrected-before")

@@ -1,0 +1,152 @@
+"""Comparing: finds every pair of facts of a base that ask the same, by words and by keys of the active keyset.
+
+Edits keep the pairs of what they edit by words alone; this finds those of facts that were there before that was done,
+and what only keys tell. Each piece is a transaction of its own, beside which edits go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import func, select, text
+
+from colmlm.kb.facts import pairs
+from colmlm.kb.facts.comparisons import Comparisons
+from colmlm.kb.facts.edits import IS_LIVE
+from colmlm.kb.facts.pairs import KeptPair, says_the_same
+from colmlm.kb.keys import keysets
+from colmlm.kb.keys.records import KeysetRecord
+from colmlm.kb.lookup.records import Hit
+from colmlm.kb.lookup.searchable import SearchableStore
+from colmlm.kb.tables import FactKeyRow, FactRow, FactVersionRow
+
+FACTS_AT_ONCE, KEYS_AT_ONCE = 10_000, 256
+NEAREST = 5  # facts that are compared with each key
+
+_GIVEN = text("SELECT fact_id, seq FROM value_given WHERE fact_id = ANY(:ids)")
+_CLEAR = text("""
+DELETE FROM fact_pair p
+WHERE p.held_seq IS NULL AND p.score IS NOT NULL AND p.found_at < :began
+   OR NOT EXISTS (SELECT FROM standing_pair s WHERE s.id = p.id)
+""")
+
+OnPart = Callable[[int, int, str], None]  # called with how much is done, of how much, and of what
+
+
+@dataclass(frozen=True, slots=True)
+class CompareReport:
+    """What a comparison of everything read, the score from which keys were near enough, and the pairs it left.
+
+    `keys` is 0 and `radius` None where no keyset is active, and facts were compared by words alone.
+    """
+
+    facts: int
+    keys: int
+    radius: float | None
+    contradictions: int
+    duplicates: int
+
+
+def compare(kb: SearchableStore, radius: float | None, on_part: OnPart) -> CompareReport:
+    """Compares every live fact with all others, and drops the pairs that hold no more.
+
+    Values that differ contradict where two keys score `radius` with each other (None: nine tenths of the way from the
+    keyset's threshold to 1); values that say the same are duplicates from the threshold on.
+    """
+    with kb.sessions() as session:
+        began: datetime = session.execute(select(func.clock_timestamp())).scalar_one()
+        active = keysets.active_keyset_id(session)
+        keyset = None if active is None else keysets.get_keyset(session, active)
+    facts = _by_words(kb, on_part)
+    keys = 0
+    if keyset is not None:
+        radius = 1 - (1 - keyset.threshold) / 10 if radius is None else radius
+        keys = _by_keys(kb, keyset, radius, on_part)
+    with kb.sessions.begin() as session:
+        session.execute(_CLEAR, {"began": began})
+    left = Comparisons(kb).counts()
+    return CompareReport(
+        facts, keys, radius if keyset is not None else None, left.contradictions, left.duplicates
+    )
+
+
+def _by_words(kb: SearchableStore, on_part: OnPart) -> int:
+    with kb.sessions() as session:
+        last = session.scalar(select(func.max(FactRow.id))) or 0
+    for first in range(1, last + 1, FACTS_AT_ONCE):
+        with kb.sessions.begin() as session:
+            pairs.keep_range(session, first, first + FACTS_AT_ONCE - 1)
+        on_part(min(last, first + FACTS_AT_ONCE - 1), last, "facts compared")
+    return last
+
+
+def _by_keys(kb: SearchableStore, keyset: KeysetRecord, radius: float, on_part: OnPart) -> int:
+    done = 0
+    for rows in _keys(kb, keyset.keyset_id):
+        rankings = kb.lookups.nearest(
+            keysets.decode([row.key for row in rows], keyset.dim),
+            checkpoint_id=keyset.checkpoint_id,
+            k=NEAREST + 1,
+        )
+        near = {
+            _ordered(row, hit): (row, hit)
+            for row, ranking in zip(rows, rankings, strict=True)
+            for hit in ranking.hits
+            if hit.fact_id != row.fact_id
+            and hit.score >= (keyset.threshold if says_the_same(row.value, hit.value) else radius)
+        }
+        _store(kb, list(near.values()))
+        done += len(rows)
+        on_part(done, max(done, keyset.num_keys), "keys compared")
+    return done
+
+
+def _keys(kb: SearchableStore, keyset_id: int) -> Iterator[Sequence[Any]]:
+    """Yields the keys of live facts by their ids, a part at a time, without aliases."""
+    after = 0
+    while True:
+        statement = (
+            select(
+                FactKeyRow.id,
+                FactKeyRow.fact_id,
+                FactKeyRow.key,
+                FactVersionRow.version,
+                FactVersionRow.value,
+            )
+            .join(FactVersionRow, FactVersionRow.fact_id == FactKeyRow.fact_id)
+            .where(IS_LIVE, FactKeyRow.keyset_id == keyset_id, FactKeyRow.kind != "alias")
+            .where(FactKeyRow.id > after)
+            .order_by(FactKeyRow.id)
+            .limit(KEYS_AT_ONCE)
+        )
+        with kb.sessions() as session:
+            rows = session.execute(statement).all()
+        if not rows:
+            return
+        yield rows
+        after = rows[-1].id
+
+
+def _ordered(row: Any, hit: Hit) -> tuple[int, int]:
+    return min(row.fact_id, hit.fact_id), max(row.fact_id, hit.fact_id)
+
+
+def _store(kb: SearchableStore, near: Sequence[tuple[Any, Hit]]) -> None:
+    if not near:
+        return
+    with kb.sessions.begin() as session:
+        ids = sorted({n for row, hit in near for n in (row.fact_id, hit.fact_id)})
+        given = {row.fact_id: row.seq for row in session.execute(_GIVEN, {"ids": ids})}
+        pairs.store(session, [_pair(row, hit, given) for row, hit in near])
+
+
+def _pair(row: Any, hit: Hit, given: dict[int, int]) -> KeptPair:
+    versions = {row.fact_id: row.version, hit.fact_id: hit.version}
+    one, other = _ordered(row, hit)
+    return KeptPair(
+        one, other, versions[one], versions[other], given[one], given[other],
+        says_the_same(row.value, hit.value), hit.score,
+    )  # fmt: skip

@@ -1,0 +1,54 @@
+"""A contradiction found and resolved by command."""
+
+from __future__ import annotations
+
+from tests.cli.conftest import QUESTIONS, Run
+
+WHY = ("--reason", "a test", "--json")
+ADD = ("facts", "add", "--question", QUESTIONS["Lima"], "--no-key")
+
+
+def test_a_contradiction_is_found_and_resolved(run: Run, atlas: list[int]) -> None:
+    refused = run(*ADD, "--value", "Cusco", *WHY[:2])
+    assert refused.code == 4
+    assert f'Fact {atlas[0]} answers this already ("Lima")' in refused.err and "--anyway" in refused.err
+    (cusco,) = run(*ADD, "--value", "Cusco", "--anyway", *WHY).json["fact_ids"]
+    (pair,) = run("facts", "contradictions", "--json").json["pairs"]
+    assert (pair["fact"]["fact_id"], pair["other"]["fact_id"], pair["answering"]) == (atlas[0], cusco, cusco)
+    shown = run("facts", "contradictions").out
+    assert "Lima" in shown and "Cusco" in shown and "words" in shown
+
+    held = run("facts", "hold", atlas[0], cusco, *WHY).json
+    assert held["holds"] and run("facts", "contradictions", "--json").json["total"] == 0
+    assert run("facts", "contradictions", "--held", "--json").json["total"] == 1
+    assert not run("facts", "hold", atlas[0], cusco, "--not", *WHY).json["holds"]
+
+    edited = run("facts", "edit", cusco, "--value", "Lima", *WHY).json
+    assert edited["also_said_by"] == [atlas[0]]
+    assert run("facts", "contradictions", "--json").json["pairs"] == []
+    assert len(run("facts", "duplicates", "--json").json["pairs"]) == 1
+    told = run("facts", "delete", cusco, "--dry-run", "--json").json
+    assert told["also_said"] == [{"fact_id": cusco, "by": [atlas[0]]}]
+    assert f"{atlas[0]} says the same as {cusco}." in run("facts", "delete", cusco, "--dry-run").err
+    run("facts", "delete", cusco, "--yes", *WHY)
+    assert run("facts", "duplicates", "--json").json["total"] == 0
+    assert run("facts", "stale", "--json").json == {
+        "facts": [],
+        "total": 0,
+        "is_exact": True,
+        "next_after": None,
+    }
+
+
+def test_a_file_of_edits_that_contradict_is_refused_unless_anyway(
+    run: Run, atlas: list[int], tmp_path
+) -> None:
+    rows = tmp_path / "rows.csv"
+    rows.write_text(f"fact_id,question\n{atlas[1]},{QUESTIONS['Lima']}\n")
+    edit = ("facts", "edit", "--from", rows, "--no-key")
+    assert run(*edit, *WHY).code == 4
+    assert run(*edit, "--anyway", *WHY).json["fact_ids"] == [atlas[1]]
+
+
+def test_what_is_added_twice_is_told(run: Run, atlas: list[int]) -> None:
+    assert f"Said already by fact {atlas[0]}." in run(*ADD, "--value", "lima", *WHY[:2]).err

@@ -1,0 +1,306 @@
+"""Facts that answer one question: contradictions are refused and listed, duplicates told, and both may hold."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from sqlalchemy import text
+
+from colmlm.kb.errors import AnsweredAlready, CorpusNotFound, PairNotFound
+from colmlm.kb.evidence.shown import Shown
+from colmlm.kb.facts.records import Correction, FactDraft
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.upkeep.comparing import compare
+from tests.fakes import FakeEncoder, WordEncoder, activated
+from tests.kb.corpora import CAPITAL, PERU, document, fact_id, ingest
+
+WHO = {"actor": "tester", "reason": "test"}
+TOWER = "When was the Eiffel Tower opened?"
+
+
+def add(kb: KnowledgeBase, value: str, question: str = TOWER, *, anyway: bool = True) -> int:
+    return kb.facts.add(question, value, anyway=anyway, **WHO).fact_ids[0]
+
+
+def against(kb: KnowledgeBase, **sought: object) -> list[tuple[str, str]]:
+    return [
+        (pair.fact.value, pair.other.value) for pair in kb.comparisons.pairs("contradictions", **sought).pairs
+    ]
+
+
+def alike(kb: KnowledgeBase) -> list[tuple[int, int]]:
+    return [(pair.fact.fact_id, pair.other.fact_id) for pair in kb.comparisons.pairs("duplicates").pairs]
+
+
+def test_a_second_answer_to_a_question_is_refused_and_names_the_first(kb: KnowledgeBase):
+    first = add(kb, "1889")
+    head = kb.log.head_seq()
+    for question in (TOWER, "when was  the Eiffel tower opened"):
+        with pytest.raises(
+            AnsweredAlready, match=rf'Fact {first} answers this already \("1889"\)'
+        ) as refused:
+            add(kb, "1890", question, anyway=False)
+        assert refused.value.fact_ids == (first,)
+    assert kb.log.head_seq() == head and len(kb.facts.find()) == 1
+    add(kb, "1890")
+    assert against(kb) == [("1889", "1890")]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("1889", "1889."),
+        ("the Seine", "Seine"),
+        ("twelve thousand", "12,000"),
+        ("March 31, 1889", "31.3.1889"),
+        ("1889", "31 March 1889"),
+        ("Gustave Eiffel", "Eiffel"),
+        ("+", "+"),
+    ],
+)
+def test_values_that_say_the_same_are_duplicates(kb: KnowledgeBase, one: str, other: str):
+    first = add(kb, one, anyway=False)
+    edit = kb.facts.add(TOWER, other, **WHO)
+    assert edit.also_said_by == (first,)
+    assert against(kb) == [] and alike(kb) == [(first, edit.fact_ids[0])]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("How long is 1.5 km?", "How long is 15 km?", False),
+        ("Wo liegt KÖLN?", "wo liegt köln", True),
+        ("ГДЕ МОСКВА?", "где москва", True),
+        ("¿Dónde está “Lima”?", "DÓNDE ESTÁ LIMA", True),
+        ("東京はどこですか。", "東京はどこですか", True),
+        ("東京はどこ", "京都はどこ", False),
+        ("???", "!!!", False),
+        ("What’s that?", "What's that?", True),
+    ],
+)
+def test_questions_are_the_same_by_their_words(kb: KnowledgeBase, one: str, other: str, same: bool):
+    add(kb, "a river", one)
+    add(kb, "a mountain", other)
+    assert bool(against(kb)) is same
+
+
+def test_two_of_one_request_that_contradict_are_refused(kb: KnowledgeBase):
+    drafts = [FactDraft(TOWER, "1889"), FactDraft(TOWER, "1890")]
+    with pytest.raises(AnsweredAlready, match="Two of these facts"):
+        kb.facts.add_many(drafts, **WHO)
+    assert kb.facts.find() == []
+    assert len(kb.facts.add_many(drafts, anyway=True, **WHO).fact_ids) == 2
+
+
+def test_an_edit_is_refused_where_it_makes_a_contradiction(kb: KnowledgeBase):
+    first, second = add(kb, "1889"), add(kb, "1889")
+    with pytest.raises(AnsweredAlready):
+        kb.facts.edit(second, "1890", **WHO)
+    other = add(kb, "1890", "When did it close?")
+    with pytest.raises(AnsweredAlready) as refused:
+        kb.facts.edit_many([Correction(other, None, TOWER)], **WHO)
+    assert refused.value.fact_ids == (first, second)
+    assert kb.facts.edit(second, "1890", anyway=True, **WHO).also_said_by == ()
+    assert against(kb) == [("1889", "1890")]
+
+
+def test_an_edit_of_one_that_contradicts_already_is_not_refused(kb: KnowledgeBase):
+    add(kb, "1889")
+    second = add(kb, "1890")
+    kb.facts.edit(second, "1891", **WHO)
+    assert against(kb) == [("1889", "1891")]
+    kb.facts.edit(second, "1889", **WHO)
+    assert against(kb) == [] and len(alike(kb)) == 1
+
+
+def test_marks_and_moves_are_refused_as_well(kb: KnowledgeBase):
+    ingest(kb, PERU)
+    at = kb.documents.find()[0].document_id
+    with pytest.raises(AnsweredAlready):
+        kb.facts.add_to(at, {"text": "South America"}, question=CAPITAL, **WHO)
+    add(kb, "Lima", CAPITAL)
+    with pytest.raises(AnsweredAlready):
+        kb.facts.move(fact_id_in(kb, "Lima", at), {"text": "capital"}, **WHO)
+    kb.facts.move(fact_id_in(kb, "Lima", at), {"text": "capital"}, anyway=True, **WHO)
+    assert against(kb) == [("capital", "Lima")]
+
+
+def fact_id_in(kb: KnowledgeBase, value: str, document_id: int) -> int:
+    (found,) = [one.fact_id for one in kb.facts.every_of(document_id) if one.value == value]
+    return found
+
+
+def test_what_is_deleted_or_asks_something_else_contradicts_no_more(kb: KnowledgeBase):
+    first, second, third = add(kb, "1889"), add(kb, "1890"), add(kb, "1891")
+    kb.facts.delete([first], **WHO)
+    assert against(kb) == [("1890", "1891")]
+    kb.facts.edit(third, question="When was it closed?", **WHO)
+    assert against(kb) == []
+    kb.facts.restore([first], **WHO)
+    assert against(kb) == [("1889", "1890")]
+    edit = kb.facts.delete([second], **WHO)
+    assert against(kb) == []
+    kb.facts.undo(edit.seq, **WHO)
+    assert against(kb) == [("1889", "1890")]
+
+
+def test_an_ingest_counts_what_contradicts_and_is_not_refused(kb: KnowledgeBase):
+    add(kb, "Cusco", CAPITAL)
+    report = ingest(kb, PERU, document("twice", "Of it ", ("Lima", CAPITAL), " is the capital."))
+    assert (report.contradictions, report.duplicates) == (2, 1)
+    assert against(kb) == [("Cusco", "Lima")] * 2
+    assert against(kb, corpus="lands") == against(kb)
+    with pytest.raises(CorpusNotFound):
+        kb.comparisons.pairs("contradictions", corpus="nowhere")
+
+
+def test_lists_come_in_parts(kb: KnowledgeBase):
+    for value in ("1889", "1890", "1891"):
+        add(kb, value)
+    first = kb.comparisons.pairs("contradictions", limit=2)
+    assert (len(first.pairs), first.total, first.is_exact) == (2, 3, True) and first.next_after is not None
+    rest = kb.comparisons.pairs("contradictions", after=first.next_after)
+    assert len(rest.pairs) == 1 and rest.next_after is None
+    assert len({pair.pair_id for pair in (*first.pairs, *rest.pairs)}) == 3
+
+
+def test_both_hold_until_one_of_them_is_edited(kb: KnowledgeBase):
+    first, second = add(kb, "1889"), add(kb, "1890")
+    edit = kb.comparisons.hold(second, first, **WHO)
+    (change,) = kb.log.changes(after=edit.seq - 1)
+    assert (change.kind, change.fact_ids) == ("hold", (first, second)) and kb.log.verify().ok
+    assert against(kb) == [] and against(kb, held=True) == [("1889", "1890")]
+    kb.comparisons.hold(first, second, holds=False, **WHO)
+    assert against(kb) == [("1889", "1890")]
+    kb.comparisons.hold(first, second, **WHO)
+    kb.facts.edit(second, "1891", **WHO)
+    assert against(kb) == [("1889", "1891")] and against(kb, held=True) == []
+    for one, other in ((first, first), (first, 999), (1 << 70, first)):
+        with pytest.raises(PairNotFound):
+            kb.comparisons.hold(one, other, **WHO)
+
+
+def test_a_deletion_is_told_who_says_the_same(kb: KnowledgeBase):
+    first, second, third = add(kb, "1889"), add(kb, "1889"), add(kb, "1890")
+    said = kb.comparisons.also_said([first, third])
+    assert [(one.fact_id, one.by) for one in said] == [(first, (second,))]
+    assert kb.comparisons.also_said([first, second]) == []
+
+
+def test_the_accepted_one_answers_and_else_the_newer_value(kb: KnowledgeBase):
+    first, second = add(kb, "1889"), add(kb, "1890")
+
+    def answering() -> int | None:
+        (pair,) = kb.comparisons.pairs("contradictions").pairs
+        return pair.answering
+
+    assert answering() == second
+    kb.facts.edit(first, "1888", **WHO)
+    assert answering() == first, "its value is newer"
+    kb.facts.edit(second, question=f"{TOWER} ", **WHO)
+    assert answering() == first, "another question gives no value"
+    kb.facts.undo(kb.facts.delete([second], **WHO).seq, **WHO)
+    assert answering() == first, "a restore gives none either"
+    with kb.engine.begin() as connection:
+        connection.execute(text("UPDATE fact SET review = 'proposed' WHERE id = :id"), {"id": first})
+    assert answering() == second
+    kb.comparisons.hold(first, second, **WHO)
+    (pair,) = kb.comparisons.pairs("contradictions", held=True).pairs
+    assert pair.answering is None and pair.held_seq == kb.log.head_seq()
+
+
+def test_of_two_who_add_at_once_one_is_refused(kb: KnowledgeBase):
+    def one(value: str) -> bool:
+        try:
+            add(kb, value, anyway=False)
+        except AnsweredAlready:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        done = list(pool.map(one, [str(1880 + n) for n in range(16)]))
+    assert sum(done) == 1 and len(kb.facts.find()) == 1
+
+
+def test_stale_facts_are_those_restored_or_corrected_before_a_newer_text(kb: KnowledgeBase):
+    ingest(kb, PERU)
+    lima, height = fact_id(kb, "Lima"), fact_id(kb, "6,768 m")
+    kb.facts.edit(lima, "Cusco", **WHO)
+    assert kb.comparisons.stale().facts == ()
+    river = PERU.facts[1]
+    newer = document("peru", PERU.text[: river.start], ("Amazon", river.question or ""), ".")
+    cut = document(
+        "peru", PERU.text[: PERU.facts[0].start], ("Lima", CAPITAL), ". In its mountains rises the ",
+        ("Amazon", river.question or ""), ".",
+    )  # fmt: skip
+    assert newer.text == cut.text
+    ingest(kb, cut)
+    kb.facts.restore([height], **WHO)
+    found = kb.comparisons.stale(corpus="lands")
+    assert [(one.fact_id, one.why) for one in found.facts] == [
+        (lima, "corrected-before"),
+        (height, "replaced"),
+    ]
+    assert found.total == 2
+    part = kb.comparisons.stale(limit=1)
+    assert part.next_after == lima
+    assert [one.fact_id for one in kb.comparisons.stale(after=lima).facts] == [height]
+    counts = kb.comparisons.counts()
+    assert (counts.contradictions, counts.duplicates, counts.stale) == (0, 0, 2)
+    kb.facts.edit(lima, "Lima Region", **WHO)
+    assert [one.fact_id for one in kb.comparisons.stale().facts] == [height]
+
+
+def test_who_may_not_audit_is_shown_no_past_answer(kb: KnowledgeBase):
+    ingest(kb, PERU)
+    lima = fact_id(kb, "Lima")
+    add(kb, "Callao", CAPITAL)
+    with kb.engine.begin() as connection:
+        connection.execute(text("UPDATE fact SET answer = 'Lima, that is' WHERE id = :id"), {"id": lima})
+    kb.facts.edit(lima, "Cusco", **WHO)
+    (pair,) = Shown(kb, past=False).pairs("contradictions").pairs
+    assert (pair.fact.value, pair.fact.answer, pair.other.value) == ("Cusco", None, "Callao")
+    assert Shown(kb, past=True).pairs("contradictions").pairs[0].fact.answer == "Lima, that is"
+    assert Shown(kb, past=False).stale().facts == ()
+
+
+def forget_pairs(kb: KnowledgeBase) -> None:
+    with kb.engine.begin() as connection:
+        connection.execute(text("DELETE FROM fact_pair"))
+
+
+def compared(kb: KnowledgeBase, radius: float | None = None) -> tuple[int, int]:
+    report = compare(kb, radius, lambda done, total, of: None)
+    return report.contradictions, report.duplicates
+
+
+def test_a_comparison_of_everything_finds_what_was_there_before(kb: KnowledgeBase):
+    add(kb, "1889"), add(kb, "1890"), add(kb, "1889")
+    before = against(kb), alike(kb)
+    forget_pairs(kb)
+    assert compared(kb) == (2, 1)
+    assert (sorted(against(kb)), alike(kb)) == (sorted(before[0]), before[1])
+
+
+def test_keys_tell_of_questions_in_other_words(kb: KnowledgeBase):
+    encoder = WordEncoder()
+    add(kb, "1889", "When was the opening of the Eiffel Tower?")
+    add(kb, "1890", "When was the Eiffel Tower opening?")
+    add(kb, "1889", "When was the opening of the tall Eiffel Tower?")
+    add(kb, "Lima", CAPITAL)
+    activated(kb, kb.keysets.rekey(encoder).keyset_id)
+    assert compared(kb, 0.99) == (1, 1)
+    assert compared(kb, 0.8) == (2, 1)
+    pairs = kb.comparisons.pairs("contradictions").pairs
+    assert all(pair.score is not None and pair.score >= 0.8 and pair.answering is None for pair in pairs)
+    assert compared(kb, 0.99) == (1, 1), "what is not found again goes"
+
+
+def test_a_comparison_keeps_what_was_said_to_hold(kb: KnowledgeBase, encoder: FakeEncoder):
+    first, second = add(kb, "1889"), add(kb, "1890")
+    kb.comparisons.hold(first, second, **WHO)
+    activated(kb, kb.keysets.rekey(encoder).keyset_id)
+    assert compared(kb) == (0, 0) and against(kb, held=True) == [("1889", "1890")]
+    kb.facts.delete([second], **WHO)
+    assert compared(kb) == (0, 0) and against(kb, held=True) == []
