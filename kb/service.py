@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from colmlm.kb.facts.corpora import Corpora
     from colmlm.kb.facts.documents import StoredDocuments
     from colmlm.kb.facts.facts import Facts
-    from colmlm.kb.questions.sets import QuestionSets
     from colmlm.kb.misses.misses import Misses
+    from colmlm.kb.questions.sets import QuestionSets
     from colmlm.kb.review.review import FactReview
     from colmlm.kb.switching.keysets import Keysets
     from colmlm.kb.upkeep.upkeep import Upkeep

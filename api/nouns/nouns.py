@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from colmlm.api.nouns.generation import DecoderVerbs
     from colmlm.api.nouns.log import LogVerbs
     from colmlm.api.nouns.lookups import LookupVerbs
-    from colmlm.api.nouns.questions import QuestionVerbs
     from colmlm.api.nouns.misses import MissVerbs
+    from colmlm.api.nouns.questions import QuestionVerbs
     from colmlm.api.nouns.removal import ErasureVerbs, ForgetVerbs
     from colmlm.api.nouns.review import ReviewVerbs
     from colmlm.api.nouns.running import JobVerbs, KeysetVerbs, TokenVerbs

@@ -27,8 +27,8 @@ from colmlm.api.routes import (
     forgetting,
     keysets,
     mending,
-    questions,
     misses,
+    questions,
     review,
     tokens,
     verification,
@@ -85,6 +85,7 @@ from colmlm.kb.log import chain, envelope, witness
 from colmlm.kb.log.denials import DenialRecord
 from colmlm.kb.log.records import ChangeRecord
 from colmlm.kb.lookup.records import Hit, LookupSpace
+from colmlm.kb.misses.records import AskedAgain, MissDetails, MissedQuestion, MissGroup, NearFact, Solving
 from colmlm.kb.questions.records import (
     AskedItem,
     ChangedItem,
@@ -94,7 +95,6 @@ from colmlm.kb.questions.records import (
     RunComparison,
 )
 from colmlm.kb.review.records import InboxItem, Neighbour, ReviewProgress, Surroundings
-from colmlm.kb.misses.records import AskedAgain, MissDetails, MissedQuestion, MissGroup, NearFact, Solving
 from colmlm.kb.upkeep.statistics import Statistics
 
 

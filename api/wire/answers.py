@@ -13,8 +13,8 @@ from colmlm.kb.facts.reviews import SettledBefore
 from colmlm.kb.forgetting.records import Collateral, Rates, RunRecord, Successor, Survivor, Verification
 from colmlm.kb.keys.records import GateStanding, KeysetRecord
 from colmlm.kb.lookup.records import Hit
-from colmlm.kb.review.records import InboxItem, ReviewProgress
 from colmlm.kb.misses.records import MissGroup
+from colmlm.kb.review.records import InboxItem, ReviewProgress
 
 
 class EditResult(msgspec.Struct, frozen=True, kw_only=True):

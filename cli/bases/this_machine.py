@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from colmlm.cli.bases.local.forgetting import LocalForgetting
     from colmlm.cli.bases.local.keysets import LocalKeysets
     from colmlm.cli.bases.local.lookups import LocalLookups
-    from colmlm.cli.bases.local.questions import LocalQuestions
     from colmlm.cli.bases.local.misses import LocalMisses
+    from colmlm.cli.bases.local.questions import LocalQuestions
     from colmlm.cli.bases.protocol import Base
     from colmlm.cli.composition.generator import StoringGenerator
     from colmlm.kb.access.access import Access

@@ -179,10 +179,10 @@ from colmlm.kb.errors.missing import (
     NoOpenBreak,
     NoSuchChange,
     NothingSelected,
+    PairNotFound,
     QuestionNotFound,
     QuestionRunNotFound,
     QuestionSetNotFound,
-    PairNotFound,
     UploadNotFound,
 )
 from colmlm.kb.errors.root import Conflict, Invalid, KBError, NotFound

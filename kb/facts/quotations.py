@@ -417,4 +417,11 @@ def _feedback(session: Session, sought: Sought) -> _Rows:
             yield row, values
 
 
-_OTHERS = (_runs, _jobs, _requests, _questions, _question_outcomes, _feedback)  # in the order of the fields of `Quoting`
+_OTHERS = (
+    _runs,
+    _jobs,
+    _requests,
+    _questions,
+    _question_outcomes,
+    _feedback,
+)  # in the order of the fields of `Quoting`

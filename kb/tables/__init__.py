@@ -37,6 +37,7 @@ from colmlm.kb.tables.keys import (
     key_kinds,
     keyset_states,
 )
+from colmlm.kb.tables.misses import FeedbackRow, MissGroupRow, MissRow, miss_states, thumbs
 from colmlm.kb.tables.questions import (
     QuestionOutcomeRow,
     QuestionRow,
@@ -45,7 +46,6 @@ from colmlm.kb.tables.questions import (
     question_outcomes,
     ways_to_ask,
 )
-from colmlm.kb.tables.misses import FeedbackRow, MissGroupRow, MissRow, miss_states, thumbs
 from colmlm.kb.tables.service import (
     AnswerCalibrationRow,
     ApiKeyRow,
@@ -84,12 +84,12 @@ __all__ = [
     "IdempotencyRow",
     "JobRow",
     "KeysetRow",
+    "MissGroupRow",
+    "MissRow",
     "QuestionOutcomeRow",
     "QuestionRow",
     "QuestionRunRow",
     "QuestionSetRow",
-    "MissGroupRow",
-    "MissRow",
     "SecretRow",
     "SentenceRow",
     "SuppressionRow",

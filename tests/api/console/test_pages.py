@@ -79,6 +79,8 @@ def _ask_twice(kb: KnowledgeBase, encoder: FakeEncoder, fact_id: int) -> None:
     kb.questions.run("lands", asker, actor="ann")
     kb.facts.edit(fact_id, "Lima", actor="ann", reason="back")
     Jobs(kb).submit(AskQuestions(question_set="lands"), actor="ann")
+
+
 def _miss_something(kb: KnowledgeBase) -> None:
     for question in ("Who wrote Emma?", "How long is the road that leads from the coast over the mountains?"):
         missed = Splice(0, 0, "no_match", score=0.1)

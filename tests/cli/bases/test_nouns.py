@@ -12,7 +12,20 @@ import pytest
 
 from colmlm.api.client.client import Client
 from colmlm.api.client.connection import Connection
-from colmlm.api.nouns import comparing, contents, generation, log, lookups, misses, nouns, questions, removal, review, running, upkeep
+from colmlm.api.nouns import (
+    comparing,
+    contents,
+    generation,
+    log,
+    lookups,
+    misses,
+    nouns,
+    questions,
+    removal,
+    review,
+    running,
+    upkeep,
+)
 from colmlm.cli.bases import local as local_nouns
 from colmlm.cli.bases import this_machine
 from colmlm.cli.composition import generator
@@ -33,12 +46,12 @@ from colmlm.kb.log import audit
 from colmlm.kb.log import records as log_records
 from colmlm.kb.lookup import options as lookup_options
 from colmlm.kb.lookup.lookups import Lookups
-from colmlm.kb.review import records as review_records
-from colmlm.kb.review.review import FactReview
-from colmlm.kb.questions import records as question_records
-from colmlm.kb.questions.sets import QuestionSets
 from colmlm.kb.misses import records as miss_records
 from colmlm.kb.misses.misses import Misses
+from colmlm.kb.questions import records as question_records
+from colmlm.kb.questions.sets import QuestionSets
+from colmlm.kb.review import records as review_records
+from colmlm.kb.review.review import FactReview
 from colmlm.kb.switching.keysets import Keysets
 from colmlm.kb.upkeep.upkeep import Upkeep
 
@@ -119,7 +132,20 @@ def hints(of: type, *modules: ModuleType) -> dict[str, Any]:
     return {name: get_type_hints(vars(of)[name].fget, known)["return"] for name in names}
 
 
-PROTOCOLS = hints(nouns.Nouns, comparing, contents, generation, log, lookups, misses, questions, removal, review, running, upkeep)
+PROTOCOLS = hints(
+    nouns.Nouns,
+    comparing,
+    contents,
+    generation,
+    log,
+    lookups,
+    misses,
+    questions,
+    removal,
+    review,
+    running,
+    upkeep,
+)
 
 
 def _elsewhere() -> dict[str, type]:
