@@ -37,7 +37,12 @@ class Fix:
         return fix
 
     def mend(self, ports: Ports, fact: FactRecord) -> Edit:
-        """Moves the span, then edits the question, as far as they differ; where neither does, accepts the fact."""
+        """Moves the span, then edits the question, as far as they differ; where neither does, accepts the fact.
+
+        Raises `FactChanged` where somebody has settled or edited it since.
+        """
+        if fact.review != "proposed":
+            raise FactChanged([fact.fact_id])  # somebody else was faster
         version, edit = self.version, None
         if self._is_elsewhere(fact):
             edit = ports.kb.facts.move(
