@@ -27,7 +27,7 @@ from colmlm.kb.misses.records import (
 from colmlm.kb.store.contention import tried_again
 
 NEAR = 3  # facts that are shown with a group
-GROUPS_AT_ONCE = 2_000  # up to so many groups are read to group new misses while somebody waits for a list
+GROUPS_AT_ONCE = 1_000  # up to so many groups are read to group new misses while somebody waits for a list
 
 
 @dataclass(frozen=True, slots=True)
