@@ -49,7 +49,7 @@ PATHS = (
 @pytest.fixture
 def lived_in(almanac: KnowledgeBase, encoder: FakeEncoder, fact_id: int) -> KnowledgeBase:
     """A base to which everything has happened that a page can show."""
-    almanac.facts.edit(fact_id, "Lima!", actor="ann", reason="louder")
+    almanac.facts.edit(fact_id, "Lima!", anyway=True, actor="ann", reason="louder")
     almanac.facts.edit(fact_id, "Lima", actor="ann", reason="softer")
     forgetting = Forgetting(almanac, encoder)
     run = forgetting.plan(Selector(text="Titicaca"), actor="ann", reason="request 12", policy="abstain")
@@ -75,7 +75,7 @@ def _ask_twice(kb: KnowledgeBase, encoder: FakeEncoder, fact_id: int) -> None:
     kept = [DraftQuestion(CAPITAL, ("Lima", "Lima, Peru")), DraftQuestion("Who rules?")]
     kb.questions.add("lands", kept, corpus="atlas", actor="ann")
     kb.questions.run("lands", asker, actor="ann")
-    kb.facts.edit(fact_id, "Cusco", actor="ann", reason="another")
+    kb.facts.edit(fact_id, "Cusco", anyway=True, actor="ann", reason="another")
     kb.questions.run("lands", asker, actor="ann")
     kb.facts.edit(fact_id, "Lima", actor="ann", reason="back")
     Jobs(kb).submit(AskQuestions(question_set="lands"), actor="ann")
