@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Unpack
 
-from sqlalchemy import Select, column, exists, func, literal, select, table, text
+from sqlalchemy import Select, column, func, literal, or_, select, table, text
 from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import PairNotFound
@@ -30,13 +30,10 @@ from colmlm.kb.facts.records import COUNTED, FACTS_LISTED, Edit, FactRecord
 from colmlm.kb.log import audit
 from colmlm.kb.store.contention import tried_again
 from colmlm.kb.store.store import Store
-from colmlm.kb.tables import DocumentRow, FactRow
 
 _PAIRS = table(
     "standing_pair",
-    *map(
-        column, ("id", "fact_id", "other_id", "version", "other_version", "same_value", "score", "held_seq")
-    ),
+    *map(column, ("id", "fact_id", "other_id", "same_value", "score", "held_seq", "corpus", "other_corpus")),
 ).alias("p")
 _YIELDS = table("fact_yield", column("fact_id"), column("version"), column("to_id"))
 # Arrays, since the server would compute what `exists` asks for of all facts and not of those of a page.
@@ -151,12 +148,7 @@ def _found(kind: str, corpus: str | None = None, *, held: bool = False) -> Selec
     )
     if corpus is None:
         return found
-    of_corpus = (
-        exists()
-        .where(FactRow.id.in_((_PAIRS.c.fact_id, _PAIRS.c.other_id)))
-        .where(DocumentRow.id == FactRow.document_id, DocumentRow.corpus == corpus)
-    )
-    return found.where(of_corpus)
+    return found.where(or_(_PAIRS.c.corpus == corpus, _PAIRS.c.other_corpus == corpus))
 
 
 def _counted(session: Session, found: Select[*tuple[Any, ...]]) -> int:

@@ -23,11 +23,13 @@ from colmlm.kb.texts.alike import wording
 _FIND = """
 SELECT f.id AS fact_id, o.id AS other_id, v.version, w.version AS other_version, v.value, w.value AS other_value,
        (SELECT seq FROM value_given WHERE fact_id = f.id) AS given_seq,
-       (SELECT seq FROM value_given WHERE fact_id = o.id) AS other_given_seq
+       (SELECT seq FROM value_given WHERE fact_id = o.id) AS other_given_seq,
+       (SELECT d.corpus FROM document d WHERE d.id = f.document_id) AS corpus,
+       (SELECT d.corpus FROM document d WHERE d.id = o.document_id) AS other_corpus
 FROM fact f
 JOIN fact_version v ON v.fact_id = f.id AND v.to_seq IS NULL
 CROSS JOIN LATERAL (
-    SELECT p.id FROM fact p
+    SELECT p.id, p.document_id FROM fact p
     WHERE asked_as(p.question) = asked_as(f.question) AND p.question IS NOT NULL AND p.deleted_seq IS NULL
       AND p.id <> f.id
     ORDER BY p.id LIMIT 10
@@ -48,9 +50,10 @@ WHERE NOT p.same_value AND p.score IS NULL
 # What a slower comparison read before an edit does not replace what that edit kept, nor a score what words tell.
 _KEEP = text("""
 INSERT INTO fact_pair AS p (
-    fact_id, other_id, version, other_version, given_seq, other_given_seq, same_value, score
+    fact_id, other_id, version, other_version, given_seq, other_given_seq, corpus, other_corpus, same_value, score
 ) VALUES (
-    :fact_id, :other_id, :version, :other_version, :given_seq, :other_given_seq, :same_value, CAST(:score AS real)
+    :fact_id, :other_id, :version, :other_version, :given_seq, :other_given_seq, :corpus, :other_corpus, :same_value,
+    CAST(:score AS real)
 )
 ON CONFLICT (fact_id, other_id) DO UPDATE SET
     version = excluded.version, other_version = excluded.other_version, given_seq = excluded.given_seq,
@@ -74,6 +77,8 @@ class KeptPair:
     other_version: int
     given_seq: int
     other_given_seq: int
+    corpus: str | None
+    other_corpus: str | None
     same_value: bool
     score: float | None = None
 
@@ -123,14 +128,16 @@ def _pairs(rows: Sequence[Any]) -> Iterator[KeptPair]:
     seen: set[tuple[int, int]] = set()
     for row in rows:
         facts = (
-            (row.fact_id, row.version, row.given_seq),
-            (row.other_id, row.other_version, row.other_given_seq),
+            (row.fact_id, row.version, row.given_seq, row.corpus),
+            (row.other_id, row.other_version, row.other_given_seq, row.other_corpus),
         )
-        (one, version, given), (other, other_version, other_given) = sorted(facts)
-        if (one, other) not in seen:
-            seen.add((one, other))
-            same = says_the_same(row.value, row.other_value)
-            yield KeptPair(one, other, version, other_version, given, other_given, same)
+        one, other = sorted(facts, key=lambda fact: fact[0])
+        if (one[0], other[0]) not in seen:
+            seen.add((one[0], other[0]))
+            yield KeptPair(
+                one[0], other[0], one[1], other[1], one[2], other[2], one[3], other[3],
+                says_the_same(row.value, row.other_value),
+            )  # fmt: skip
 
 
 def _new(session: Session, pairs: Sequence[KeptPair], edited: Collection[int]) -> list[KeptPair]:

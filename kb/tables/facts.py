@@ -149,6 +149,8 @@ class FactPairRow(TableRow):
         CheckConstraint("fact_id < other_id", name="order"),
         Index("fact_pair_facts_key", "fact_id", "other_id", unique=True),
         Index("fact_pair_other_id_idx", "other_id"),
+        Index("fact_pair_corpus_idx", "corpus", "same_value"),
+        Index("fact_pair_other_corpus_idx", "other_corpus", "same_value"),
         Index("fact_pair_open_idx", "same_value", "id", postgresql_where=text("held_seq IS NULL")),
     )
 
@@ -159,6 +161,8 @@ class FactPairRow(TableRow):
     other_version: Mapped[int] = mapped_column(Integer)
     given_seq: Mapped[int]
     other_given_seq: Mapped[int]
+    corpus: Mapped[str | None]
+    other_corpus: Mapped[str | None]
     same_value: Mapped[bool]
     score: Mapped[float | None] = mapped_column(REAL)
     found_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())

@@ -6,7 +6,7 @@ and what only keys tell. Each piece is a transaction of its own, beside which ed
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -26,7 +26,10 @@ from colmlm.kb.tables import FactKeyRow, FactRow, FactVersionRow
 FACTS_AT_ONCE, KEYS_AT_ONCE = 10_000, 256
 NEAREST = 5  # facts that are compared with each key
 
-_GIVEN = text("SELECT fact_id, seq FROM value_given WHERE fact_id = ANY(:ids)")
+_GIVEN = text("""
+SELECT g.fact_id, g.seq, d.corpus FROM value_given g JOIN fact f ON f.id = g.fact_id
+LEFT JOIN document d ON d.id = f.document_id WHERE g.fact_id = ANY(:ids)
+""")
 _CLEAR = text("""
 DELETE FROM fact_pair p
 WHERE p.held_seq IS NULL AND p.score IS NOT NULL AND p.found_at < :began
@@ -139,14 +142,15 @@ def _store(kb: SearchableStore, near: Sequence[tuple[Any, Hit]]) -> None:
         return
     with kb.sessions.begin() as session:
         ids = sorted({n for row, hit in near for n in (row.fact_id, hit.fact_id)})
-        given = {row.fact_id: row.seq for row in session.execute(_GIVEN, {"ids": ids})}
+        given = {row.fact_id: row for row in session.execute(_GIVEN, {"ids": ids})}
         pairs.store(session, [_pair(row, hit, given) for row, hit in near])
 
 
-def _pair(row: Any, hit: Hit, given: dict[int, int]) -> KeptPair:
+def _pair(row: Any, hit: Hit, given: Mapping[int, Any]) -> KeptPair:
     versions = {row.fact_id: row.version, hit.fact_id: hit.version}
     one, other = _ordered(row, hit)
     return KeptPair(
-        one, other, versions[one], versions[other], given[one], given[other],
+        one, other, versions[one], versions[other], given[one].seq, given[other].seq,
+        given[one].corpus, given[other].corpus,
         says_the_same(row.value, hit.value), hit.score,
     )  # fmt: skip

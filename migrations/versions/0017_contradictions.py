@@ -43,6 +43,8 @@ CREATE TABLE fact_pair (
     other_version   integer NOT NULL,
     given_seq       bigint NOT NULL,
     other_given_seq bigint NOT NULL,
+    corpus          text,
+    other_corpus    text,
     same_value      boolean NOT NULL,
     score           real,
     found_at        timestamptz NOT NULL DEFAULT clock_timestamp(),
@@ -51,6 +53,8 @@ CREATE TABLE fact_pair (
 );
 CREATE UNIQUE INDEX fact_pair_facts_key ON fact_pair (fact_id, other_id);
 CREATE INDEX fact_pair_other_id_idx ON fact_pair (other_id);
+CREATE INDEX fact_pair_corpus_idx ON fact_pair (corpus, same_value);
+CREATE INDEX fact_pair_other_corpus_idx ON fact_pair (other_corpus, same_value);
 CREATE INDEX fact_pair_open_idx ON fact_pair (same_value, id) WHERE held_seq IS NULL
 """
 VIEWS = """
