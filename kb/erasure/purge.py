@@ -40,6 +40,8 @@ TABLES = (
     "attribution",
     "feedback",
     "forget_run",
+    "job",
+    "erasure_request",
     "tombstone",
     "idempotency",
     "question",

@@ -36,7 +36,8 @@ def give(session: Session, generation_id: int, made: NewFeedback, actor: str, on
     origin = TextOrigin(_facts(session, generation_id), at=datetime.now(UTC))
     said = {name: redacted_since(session, getattr(made, name), origin) for name in ("comment", "value")}
     values = {"thumb": made.thumb, **said, "at": func.now()}
-    who = {"generation_id": generation_id, "actor": actor, "on_behalf_of": on_behalf_of}
+    behalf = redacted_since(session, on_behalf_of, origin)
+    who = {"generation_id": generation_id, "actor": actor, "on_behalf_of": behalf}
     statement = upsert(FeedbackRow).values({**who, **values})
     kept = session.scalars(
         statement.on_conflict_do_update(index_elements=list(who), set_=values).returning(FeedbackRow),

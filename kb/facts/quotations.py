@@ -16,7 +16,7 @@ erasure_request: reason               redacted
 question: text, expected              redacted
 question_outcome: question, expected, redacted, the value also where it is a part of what an erased fact said
     value
-feedback: comment, value              redacted
+feedback: comment, value, on_behalf_of redacted
 idempotency: body                     dropped, whatever it says, and not stored where an erasure committed meanwhile
 document, fact, fact_version          redacted by `kb.facts.redaction` and `kb.erasure.verbs`
 fact_past: question, answer            deleted by `kb.erasure.verbs`
@@ -26,8 +26,8 @@ change: reason, actor, payload        cannot be altered. The payload holds diges
                                       other changes that say the fact are reported
 keyset: gate; forget_run: certificate numbers and ids
 denial: path                          the route's template
-checkpoint, api_key, document: names, operators' names for things; documents' titles and addresses are reported
-    titles and addresses
+checkpoint, api_key, question_set,    operators' names for things; documents' titles and addresses are reported
+    document: names, titles, addresses
 ====================================  ================================================================================
 
 A writer of one of the first eight holds erasures off (`kb.facts.suppression`) and, with the functions here, redacts
@@ -406,14 +406,17 @@ def _question_outcomes(session: Session, sought: Sought) -> _Rows:
 
 
 def _feedback(session: Session, sought: Sought) -> _Rows:
-    said = or_(FeedbackRow.comment.is_not(None), FeedbackRow.value.is_not(None))
+    said = or_(FeedbackRow.comment.is_not(None), FeedbackRow.value.is_not(None), FeedbackRow.on_behalf_of != "")
     rows = session.scalars(
         select(FeedbackRow).where(said).order_by(FeedbackRow.id).execution_options(populate_existing=True)
     ).all()
     splices = _splices(session, [row.generation_id for row in rows])
     for row in rows:
         facts = frozenset(splice.fact_id for splice in splices.get(row.generation_id, ()))
-        if values := redacted_columns(row, ("comment", "value"), sought.finder(TextOrigin(facts, at=row.at))):
+        finder = sought.finder(TextOrigin(facts, at=row.at))
+        if values := redacted_columns(row, ("comment", "value", "on_behalf_of"), finder):
+            if "on_behalf_of" in values:  # two people whose names come out the same have a thumb each
+                values["on_behalf_of"] += f" {row.id}"
             yield row, values
 
 
