@@ -1,9 +1,9 @@
 """A server process like `colmlm serve`, with stand-ins for the model, so that it starts in a second without torch.
 
-    python -m tests.acceptance.server [--salt 2] [--pace 0.5]
+    python -m tests.acceptance.server [--salt 2] [--pace 0.5] [--reads]
 
 It prints its address, serves the database of COLMLM_DATABASE_URL, and waits `pace` seconds before each piece of a
-stream.
+stream. With `--reads` it has a reader, and gives answers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from colmlm.kb import interpreter
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
 from tests.api.generator import LookupGenerator
-from tests.fakes import FakeEncoder
+from tests.fakes import FakeEncoder, NearReader
 from tests.places import PYTHONPATH, ROOT
 
 
@@ -83,6 +83,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--salt", default="")
     parser.add_argument("--pace", type=float, default=0.0)
+    parser.add_argument("--reads", action="store_true")
     options = parser.parse_args()
     settings = Settings.from_environment(os.environ)
     serving = ServerSettings.from_environment(os.environ)
@@ -92,7 +93,10 @@ def main() -> None:
     with KnowledgeBase.open(settings) as kb:
         print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
         generator = PacedGenerator(kb, encoder, options.pace)
-        run_server(kb, listener, encoder, generator, settings=serving, tracing=tracing_from(os.environ))
+        run_server(
+            kb, listener, encoder, generator,
+            settings=serving, tracing=tracing_from(os.environ), reader=NearReader() if options.reads else None,
+        )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -1,0 +1,187 @@
+"""Lets several people curate proposed facts at once over HTTP, and compares what each was told with log and facts.
+
+Each is a process with a token of its own. They read the same facts, which move on from the first to the last in the
+given time, and accept, reject, edit and undo what they read, on purpose the same as others; who was slower is told of
+the conflict. What they reject they look up and ask for at once.
+
+    python -m tests.acceptance.curation --facts 10000 --minutes 1 --clients 4 --json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from colmlm.kb.access.tokens import create_token
+from colmlm.kb.corpus.format import Parsed
+from colmlm.kb.facts.records import FactRecord
+from colmlm.kb.log.records import ChangeRecord
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store import database
+from colmlm.kb.store.settings import Settings
+from tests.acceptance.curated import Replay, Standing
+from tests.acceptance.curators import Curator, Tally, Work, work
+from tests.acceptance.server import server_process
+from tests.acceptance.spawned import spawned
+from tests.acceptance.towns import town
+from tests.fakes import FakeEncoder
+
+PAGE = 1000
+LOOKED_UP = 50  # questions of one lookup at the end
+SUPERVISOR = "supervisor"
+SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The outcome of a run. An operation is one acknowledged act on one fact.
+
+    `lost` ones are not in the log as they were told, or their fact is not as they and what was told of it since make
+    it; `double` ones counted though their fact was no longer as it was seen. `untold` changes nobody was told of.
+    `served_rejected` counts facts that were said after their rejection was acknowledged, in the lookups and answers
+    that `asked_again` counts. `conflicts` were told to who was slower, of verdicts one for each fact.
+    """
+
+    facts: int
+    settled: int
+    seconds: float
+    operations: dict[str, int]
+    per_second: dict[str, float]
+    conflicts: dict[str, int]
+    asked_again: int
+    lost: int
+    double: int
+    untold: int
+    served_rejected: int
+    failed: dict[str, int]
+    chained: bool
+    index_ok: bool
+
+    @property
+    def is_good(self) -> bool:
+        wrong = self.lost or self.double or self.untold or self.served_rejected or self.failed
+        return not wrong and self.chained and self.index_ok
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """The load: so many facts, for so long, by so many clients at once."""
+
+    facts: int = 10_000
+    seconds: float = 60.0
+    clients: int = 4
+
+
+def run(settings: Settings, load: Load, make: Callable[[Work], Curator] = Curator) -> Outcome:
+    """Curates in the empty, migrated database of `settings`."""
+    with KnowledgeBase.open(settings) as kb:
+        documents = [Parsed(town(number)) for number in range(load.facts // 2)]
+        kb.corpora.ingest(documents, "towns", generated=True, actor="annotator", reason="acceptance")
+        kb.keysets.rekey(FakeEncoder())
+        names = [f"curator {number}" for number in range(load.clients)]
+        with kb.sessions.begin() as session:
+            tokens = {who: create_token(session, who, "operator") for who in (*names, SUPERVISOR)}
+        before, head = _standings(kb), kb.log.head_seq()
+        with server_process(settings, "--reads", COLMLM_LOG_LEVEL="error") as server:
+            given = Work(server.address, "", "", 0, tuple(sorted(before)), load.seconds)
+            works = [replace(given, number=n, who=who, token=tokens[who]) for n, who in enumerate(names)]
+            tallies, seconds = _curated(make, works)
+            now, log = _standings(kb), {one.seq: one for one in _changes(kb, head)}
+            last = replace(given, who=SUPERVISOR, token=tokens[SUPERVISOR])
+            tallies.append(_looked_up_again(kb, last))
+        report = kb.upkeep.fsck()
+    told = [one for tally in tallies for one in tally.told]
+    heard = [one for tally in tallies for one in tally.heard]
+    replay = Replay(before, told)
+    lost, double = replay.lost(log, now), replay.double()
+    for one in (*lost[:SHOWN], *double[:SHOWN]):
+        print(f"{'lost' if one in lost else 'double'}: {one}", file=sys.stderr)
+    acts: Counter[str] = Counter(one.act for one in told)
+    return Outcome(
+        facts=len(before),
+        settled=len({one.fact for one in told}),
+        seconds=round(seconds, 1),
+        operations=dict(acts),
+        per_second={act: round(number / seconds, 1) for act, number in acts.items()},
+        conflicts=dict(sum((tally.conflicts for tally in tallies), Counter[str]())),
+        asked_again=len(heard),
+        lost=len(lost),
+        double=len(double),
+        untold=replay.untold(log, now),
+        served_rejected=replay.served_rejected(heard),
+        failed=dict(sum((tally.failed for tally in tallies), Counter[str]())),
+        chained=report.chain_ok,
+        index_ok=report.ok,
+    )
+
+
+def _curated(make: Callable[[Work], Curator], works: Sequence[Work]) -> tuple[list[Tally], float]:
+    """Runs the clients, which begin at one time; gives the seconds from then on too."""
+    with ExitStack() as stack:
+        pipes = [stack.enter_context(spawned(work, make, one)) for one in works]
+        for pipe in pipes:
+            pipe.recv()
+        began = time.monotonic()
+        for pipe in pipes:
+            pipe.send(began)
+        return [pipe.recv() for pipe in pipes], time.monotonic() - began
+
+
+def _looked_up_again(kb: KnowledgeBase, given: Work) -> Tally:
+    """Looks up what every rejected fact answered, and asks for an answer to some, when all is over."""
+    rejected = [fact for fact in _facts(kb) if fact.review == "rejected"]
+    supervisor = Curator(given)
+    supervisor.known = kb.log.head_seq()
+    with supervisor.client:
+        for at in range(0, len(rejected), LOOKED_UP):
+            supervisor.look_up(rejected[at : at + LOOKED_UP])
+        for fact in rejected[::LOOKED_UP]:
+            supervisor.ask(fact)
+    return supervisor.tally
+
+
+def _facts(kb: KnowledgeBase) -> list[FactRecord]:
+    return kb.facts.find(deleted=None, limit=10**6)
+
+
+def _standings(kb: KnowledgeBase) -> dict[int, Standing]:
+    return {fact.fact_id: Standing.of(fact) for fact in _facts(kb)}
+
+
+def _changes(kb: KnowledgeBase, after: int) -> Iterator[ChangeRecord]:
+    while found := kb.log.changes(after, PAGE):
+        yield from found
+        after = found[-1].seq
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--facts", type=int, default=Load().facts)
+    parser.add_argument("--minutes", type=float, default=Load().seconds / 60)
+    parser.add_argument("--clients", type=int, default=Load().clients)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = parser.parse_args()
+    load = Load(facts=options.facts, seconds=60 * options.minutes, clients=options.clients)
+    with tempfile.TemporaryDirectory(prefix="colmlm-") as folder:
+        Path(folder).chmod(0o755)
+        settings = Settings(home=Path(folder), actor="curation")
+        engine = database.connect(settings)
+        database.migrate(engine)
+        url = engine.url.render_as_string(hide_password=False)
+        outcome = run(replace(settings, database_url=url), load)
+        engine.dispose()
+    found = asdict(outcome)
+    print(json.dumps(found) if options.json else "\n".join(f"{name}: {said}" for name, said in found.items()))
+    return 0 if outcome.is_good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
