@@ -17,8 +17,9 @@ import msgspec
 from colmlm.kb.facts.records import FactRecord
 from tests.acceptance.curated import Heard, Standing, Told
 
-NEAR = 60  # facts that all clients act on at about the same time, from a place that moves on with the time
-READ = 40
+NEAR = 100  # facts that all clients act on at about the same time, from a place that moves on with the time
+READ = 60
+ACTS = 3  # on what was read, which others settle meanwhile
 LEAST = 12  # steps of each client, however slow the machine is
 REJECTED = 6  # facts of one verdict at most
 TIMEOUT_SECONDS = 60.0
@@ -52,7 +53,7 @@ class Failed(Exception):
 
 
 class Curator:
-    """A client over HTTP. What it does is drawn at random; nearly half of it are verdicts that accept."""
+    """A client over HTTP. It reads facts, acts on them a few times, drawn at random, and reads others."""
 
     def __init__(self, work: Work) -> None:
         self.work = work
@@ -64,6 +65,7 @@ class Curator:
             timeout=TIMEOUT_SECONDS,
         )
         self.last: deque[int] = deque(maxlen=3)  # changes of its own, which it may undo
+        self.page: list[FactRecord] = []
         self.known = 0
 
     def curate(self, began: float) -> Tally:
@@ -75,7 +77,9 @@ class Curator:
                     break
                 (step,) = self.choose.choices(steps, (45, 25, 20, 10))
                 try:
-                    step(self.read(self.near(min(share, 1.0))))
+                    if number % ACTS == 0:
+                        self.page = self.read(self.near(min(share, 1.0)))
+                    step(self.page)
                 except (httpx.HTTPError, Failed) as error:
                     self.tally.failed[f"{step.__name__}: {type(error).__name__}: {error}"] += 1
         return self.tally
@@ -141,6 +145,7 @@ class Curator:
 
     def note(self, told: Told) -> None:
         self.tally.told.append(told)
+        self.page = [fact for fact in self.page if fact.fact_id != told.fact]
         self.known = told.seq
         if told.act != "undo" and told.seq not in self.last:
             self.last.append(told.seq)
