@@ -17,6 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from litestar import Request, Response
 from markupsafe import Markup
 
+from colmlm.api.console.columns import with_columns
 from colmlm.api.errors import problem_of
 from colmlm.kb.access.records import Right, TokenRecord
 from colmlm.kb.texts.characters import visible
@@ -97,10 +98,15 @@ def theme_of(cookies: Mapping[str, str]) -> str:
     return chosen if chosen in THEMES else "system"
 
 
-def in_words(count: int, thing: str) -> str:
-    """Writes a count in words: "one fact", "twelve facts", "40 facts"."""
+def in_words(count: int, thing: str, *, first: bool = False) -> str:
+    """Writes a count in words: "one fact", "twelve facts", "40 facts"; as the first of a sentence with a capital."""
     number = _NUMBERS[count] if 0 <= count < len(_NUMBERS) else f"{count:,}"
-    return f"{number} {thing}" if count == 1 else f"{number} {thing}s"
+    said = f"{number} {thing}" if count == 1 else f"{number} {thing}s"
+    return said[:1].upper() + said[1:] if first else said
+
+
+def _times(count: int) -> str:
+    return {1: "once", 2: "twice"}.get(count) or in_words(count, "time")
 
 
 def _moment(at: datetime) -> str:
@@ -168,6 +174,8 @@ templates.filters.update(
     percent=_percent,
     shorten=_shorten,
     in_words=in_words,
+    times=_times,
+    with_columns=with_columns,
     number="{:,}".format,
 )
 templates.globals.update(query=query)

@@ -138,7 +138,7 @@ def test_facts_are_found_by_meaning_and_by_who_edited_them(
     expect(page.locator("#found tbody tr").first).to_contain_text("What is the capital of Peru?")
     page.goto("/console/facts?actor=ann")
     expect(page.locator("#found tbody tr")).to_have_count(1)
-    expect(page.locator(".counted")).to_contain_text("one fact found")
+    expect(page.locator(".counted")).to_contain_text("One fact found")
 
 
 def test_a_document_shows_all_its_facts_in_the_text(open_page: OpenPage, almanac: KnowledgeBase) -> None:

@@ -59,7 +59,7 @@ def test_a_fact_is_marked_in_a_document_near_the_question(
     almanac.outputs.record(NewOutput("Which country is Peru?", "", "", "read", 1, (missed,)))
     page = open_page("operator", "/console/misses")
     page.locator(".misses a").click()
-    page.get_by_role("link", name="Mark it in that document…").first.click()
+    page.get_by_role("link", name="Mark the answer in its document…").first.click()
     page.get_by_label("Words").fill("Peru is a country")
     expect(page.get_by_label("Question (optional)")).to_have_value("Which country is Peru?")
     page.get_by_label("Reason").fill("was not marked")

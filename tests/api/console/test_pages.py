@@ -8,6 +8,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
+from colmlm.api.console.views import PLACES
 from colmlm.kb.access.tokens import create_token, read_token, revoke_token, rotate_token
 from colmlm.kb.answers.answering import Answering
 from colmlm.kb.backup.kept import backup_folder
@@ -30,20 +31,27 @@ from tests.fakes import FakeEncoder, NearReader
 pytestmark = pytest.mark.browser
 
 PATHS = (
-    "ask", "ask?output=3", "facts", "facts?text=nothing", "facts?change=3", "facts/1", "facts/1?change=4",
+    "ask", "ask?output=3", "facts", "facts?text=nothing", "facts?text=capital&way=meaning", "facts?actor=ann",
+    "facts?change=3", "facts/1", "facts/1?change=4",
     "facts/new", "facts/edit", "documents/1?move=1", "review", "review?kind=doubted", "review?change=3&left=1",
-    "contradictions", "contradictions?list=stale", "contradictions?list=duplicates",
+    "contradictions", "contradictions?list=held", "contradictions?list=stale", "contradictions?list=duplicates",
     "facts/delete?fact=1&fact=3", "documents/1?fact=1", "forget", "forget/1", "forget/1/restore",
     "erasures", "erasures/new?fact=1", "erasures/new?fact=x", "erasures/1", "audit", "audit?check=yes",
     "audit?since=never", "audit/outputs", "audit/outputs/1", "audit/outputs/3", "audit/denials", "audit/impact?fact=1",
     "audit/time?seq=2&question=Where", "keysets", "keysets/1", "keysets/1/activate", "corpora", "tokens",
     "tokens?revoked=1", "tokens/2/rotate", "tokens/2/revoke", "backups", "jobs", "jobs/1", "status", "nowhere",
-    "questions", "questions/lands", "questions/lands?job=3", "questions/lands/runs/1", "questions/lands/compare",
+    "questions", "questions/lands", "questions/lands?job=3", "questions/lands/runs/1", "questions/lands/runs/2?outcome=wrong",
+    "questions/lands/compare",
     "questions/lands/items/1", "questions/lands/remove", "keep-question?output=1",
     "misses", "misses?state=solved", "misses/1", "misses/1?fact=1&left=2", "misses/dismiss?group=1",
     "misses/dismiss", "audit/outputs/3/wrong", "audit/outputs/2/wrong?noted=yes", "audit/outputs?thumb=down",
     "facts/new?question=Who&miss=1",
 )  # fmt: skip
+
+
+# The page's own width, or that of a table of which a part is beside the screen.
+WIDEST = """Math.max(document.documentElement.scrollWidth,
+    ...[...document.querySelectorAll(".table")].map((one) => one.scrollWidth))"""
 
 
 @pytest.fixture
@@ -100,9 +108,13 @@ def _hand_out_tokens(kb: KnowledgeBase, fact_id: int) -> None:
     ErasureRequests(kb).ask([fact_id], token=ann, actor="ann", reason="request 13")
 
 
-def test_every_page_is_accessible_in_light_and_dark(open_page: OpenPage, lived_in: KnowledgeBase) -> None:
+@pytest.mark.parametrize("width", [1280, 390])
+def test_every_page_is_accessible_in_light_and_dark(
+    open_page: OpenPage, lived_in: KnowledgeBase, width: int
+) -> None:
     page = open_page("admin")
     ask(page, CAPITAL)
+    page.set_viewport_size({"width": width, "height": 860})
     found = {}
     for path in PATHS:
         page.emulate_media(color_scheme="light")
@@ -142,6 +154,24 @@ def violations(page: Page) -> str:
     return str(results.generate_report()) if results.violations_count else ""
 
 
+def test_all_pages_are_reached_by_keyboard_on_a_phone(open_page: OpenPage, lived_in: KnowledgeBase) -> None:
+    page = open_page("admin", "/console/facts")
+    page.set_viewport_size({"width": 390, "height": 740})
+    menu, links = page.get_by_role("button", name="Pages"), page.locator("#pages a")
+    expect(links.first).to_be_hidden()
+    menu.focus()
+    page.keyboard.press("Enter")
+    assert links.count() == len(PLACES)
+    for link in links.all():
+        page.keyboard.press("Tab")
+        expect(link).to_be_focused()
+        expect(link).to_be_in_viewport(ratio=1)
+    assert in_both(page) == ""
+    page.keyboard.press("Escape")
+    expect(links.first).to_be_hidden()
+    expect(menu).to_be_focused()
+
+
 def test_no_page_is_wider_than_a_phone(open_page: OpenPage, lived_in: KnowledgeBase) -> None:
     page = open_page("admin")
     ask(page, CAPITAL)
@@ -149,5 +179,5 @@ def test_no_page_is_wider_than_a_phone(open_page: OpenPage, lived_in: KnowledgeB
     wide = {}
     for path in PATHS:
         page.goto(f"/console/{path}")
-        wide[path] = page.evaluate("document.documentElement.scrollWidth")
+        wide[path] = page.evaluate(WIDEST)
     assert {path: width for path, width in wide.items() if width > 360} == {}

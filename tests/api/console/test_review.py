@@ -35,7 +35,7 @@ def proposed(almanac: KnowledgeBase, encoder: FakeEncoder) -> list[int]:
 
 def settled(page: Page, left: int) -> None:
     """Waits until so many facts are left and the page takes keys again."""
-    words = {0: "no facts", 1: "one fact"}.get(left)
+    words = {0: "No facts", 1: "One fact"}.get(left)
     expect(page.locator(".counted")).to_contain_text(
         words or f"{left} " if left > 12 or words else "facts to review"
     )
