@@ -21,5 +21,5 @@ def with_columns(table: Markup) -> Markup:
 
 def _named(row: str, names: list[str]) -> str:
     first, *cells = _CELL.split(row)
-    labels = [str(Markup('<td data-column="{}"').format(name)) for name in names]
-    return first + "".join(label + cell for label, cell in zip_longest(labels, cells, fillvalue="") if cell)
+    labels = [str(Markup('<td data-column="{}"').format(name)) for name in names[: len(cells)]]
+    return first + "".join(label + cell for label, cell in zip_longest(labels, cells, fillvalue="<td"))

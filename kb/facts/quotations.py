@@ -406,7 +406,9 @@ def _question_outcomes(session: Session, sought: Sought) -> _Rows:
 
 
 def _feedback(session: Session, sought: Sought) -> _Rows:
-    said = or_(FeedbackRow.comment.is_not(None), FeedbackRow.value.is_not(None), FeedbackRow.on_behalf_of != "")
+    said = or_(
+        FeedbackRow.comment.is_not(None), FeedbackRow.value.is_not(None), FeedbackRow.on_behalf_of != ""
+    )
     rows = session.scalars(
         select(FeedbackRow).where(said).order_by(FeedbackRow.id).execution_options(populate_existing=True)
     ).all()
