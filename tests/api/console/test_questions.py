@@ -74,6 +74,8 @@ def test_twenty_questions_say_what_an_edit_did(
     page.get_by_label("Value").fill("Cusco")
     page.get_by_label("Reason").fill("moved")
     page.get_by_role("button", name="Correct").click()
+    page.get_by_label("Do it anyway").check()
+    page.get_by_role("button", name="Correct").click()
     expect(page.locator(".note.good")).to_contain_text("corrected one fact")
     page.goto("/console/questions/lands")
     ask_all(page, work)
