@@ -78,7 +78,7 @@ def _row(said: Any) -> _Row:
     if unknown := sorted(said.keys() - set(COLUMNS)):
         raise ValueError(f"there is no column {', '.join(unknown)}; there are {', '.join(COLUMNS)}")
     verdict, review, version = said.get("verdict"), said.get("review"), said.get("version")
-    if verdict not in OUTCOMES:
+    if not isinstance(verdict, str) or verdict not in OUTCOMES:
         raise ValueError(f"its verdict is none of {', '.join(OUTCOMES)}")
     if review is not None and review not in REVIEWS:
         raise ValueError(f"its review is none of {', '.join(REVIEWS)}")

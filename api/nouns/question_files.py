@@ -39,7 +39,9 @@ def _added_up(records: Iterator[tuple[int, Mapping[str, Any]]]) -> list[DraftQue
     values: dict[str, list[str]] = {}
     for number, record in records:
         question, said = _question(number, record)
-        values.setdefault(question, []).extend(v for v in said if not is_blank(v))
+        values.setdefault(question, []).extend(said)
+    if not values:
+        raise InvalidQuestions("there is none; give each a line, below the names of the columns in CSV")
     return [DraftQuestion(question, tuple(dict.fromkeys(said))) for question, said in values.items()]
 
 
@@ -54,16 +56,20 @@ def _question(number: int, record: Mapping[str, Any]) -> tuple[str, list[str]]:
     if len(question) > MAX_QUESTION:
         raise InvalidQuestions(f"line {number} has more than {MAX_QUESTION:,} characters")
     try:
-        check_text("question", question)
+        for name, text in (("question", question), *(("value", one) for one in said)):
+            check_text(name, text)
     except InvalidValue as error:
         raise InvalidQuestions(f"line {number}: {error}".removesuffix(".")) from error
-    return question, said
+    return question, [one for one in said if not is_blank(one)]
 
 
 def _rows(lines: TextIO) -> Iterator[tuple[int, Mapping[str, Any]]]:
     rows = csv.DictReader(lines, strict=True)
     try:
-        yield from ((rows.line_num, row) for row in rows)
+        for row in rows:
+            if None in row or None in row.values():
+                raise InvalidQuestions(f"line {rows.line_num} has more or fewer fields than the first line")
+            yield rows.line_num, row
     except csv.Error as error:
         raise InvalidQuestions(f"behind line {rows.line_num} it is no CSV ({error})") from error
 
