@@ -23,8 +23,8 @@ class PairNotFound(NotFound):
     def __init__(self, fact_ids: Sequence[int]) -> None:
         self.fact_ids = tuple(fact_ids)
         super().__init__(
-            f"Facts {listed(fact_ids)} are no contradiction that is kept here. Nothing was done; "
-            "see `colmlm facts contradictions`."
+            f"Facts {listed(fact_ids)} are no contradiction that is kept here, or are noted like that already. Nothing "
+            "was done; see `colmlm facts contradictions`, and with --held those where both hold."
         )
 
 

@@ -60,7 +60,7 @@ UNION SELECT fact_id, other_id FROM standing_pair WHERE same_value AND other_id 
 """)
 _HOLD = text("""
 UPDATE fact_pair SET held_seq = :seq WHERE id = (
-    SELECT id FROM standing_pair WHERE fact_id = :one AND other_id = :other AND NOT same_value
+    SELECT id FROM standing_pair WHERE fact_id = :one AND other_id = :other AND NOT same_value AND (held_seq IS NULL) = :holds
 ) RETURNING id
 """)
 
@@ -127,12 +127,12 @@ class Comparisons:
     def hold(self, fact_id: int, other_id: int, *, actor: str, reason: str, holds: bool = True) -> Edit:
         """Notes that two facts that contradict both hold, until one of them is edited; without `holds`, that not.
 
-        Raises `PairNotFound`.
+        Raises `PairNotFound`, also where somebody has noted the same before.
         """
         one, other = sorted((fact_id, other_id))
         with self.store.sessions.begin() as session:
             pending = audit.begin(session, actor, reason)
-            given = {"one": one, "other": other, "seq": pending.seq if holds else None}
+            given = {"one": one, "other": other, "seq": pending.seq if holds else None, "holds": holds}
             if len(storable_ids((one, other))) < 2 or session.scalar(_HOLD, given) is None:
                 raise PairNotFound((one, other))
             seq = audit.append(session, pending, "hold", (one, other), payload={"holds": holds})
