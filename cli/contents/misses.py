@@ -14,6 +14,7 @@ from colmlm.cli.options import MAX_BIGINT, Actor, After, AsJson, Limit, Reason, 
 from colmlm.cli.output import note, print_json, print_table, say, shorten
 
 if TYPE_CHECKING:
+    from colmlm.kb.facts.records import Contradicting
     from colmlm.kb.misses.records import MissDetails, MissGroup, Solving
 
 app = typer.Typer(
@@ -175,7 +176,11 @@ def solve(
         ),
     ] = None,
     anyway: Annotated[
-        bool, typer.Option("--anyway", help="Solve it although a question does not find the fact.")
+        bool,
+        typer.Option(
+            "--anyway",
+            help="Solve it although a question does not find the fact, or another fact answers otherwise.",
+        ),
     ] = False,
     actor: Actor = None,
     as_json: AsJson = False,
@@ -194,9 +199,10 @@ def solve(
         asked = question or base.misses.read(group_id).group.question
         if document is None:
             assert value is not None
-            edit = base.facts.add(asked, value, actor=who, reason=reason)
+            edit = base.facts.add(asked, value, actor=who, reason=reason, anyway=anyway)
         else:
-            edit = base.facts.add_to(document, {"text": text}, question=asked, actor=who, reason=reason)
+            how: Contradicting = {"actor": who, "reason": reason, "anyway": anyway}
+            edit = base.facts.add_to(document, {"text": text}, question=asked, **how)
         (fact_id,) = edit.fact_ids
     done = base.misses.solve(group_id, fact_id, anyway=anyway, actor=who, reason=reason)
     print_json(done) if as_json else _tell(done)
@@ -214,5 +220,6 @@ def _tell(done: Solving) -> None:
     else:
         say(f"Not solved: not every question finds fact {done.fact_id}.")
         note(
-            "See `colmlm lookup` for what they find; the fact's question may need their words (--anyway: solve it)."
+            "See `colmlm lookup` for what they find; the fact's question may need their words. To solve it all the same: "
+            f'colmlm misses solve {done.group_id} --fact {done.fact_id} --anyway --reason "..."'
         )

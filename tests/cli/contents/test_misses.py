@@ -39,6 +39,16 @@ def test_a_fact_that_is_not_found_solves_nothing_and_the_exit_code_says_so(
     assert run("misses", "solve", 1, "--fact", keyed[0], "--value", "x", *WHY).code == 2
 
 
+def test_a_fact_that_contradicts_another_solves_a_miss_only_anyway(run: Run, keyed: list[int]) -> None:
+    run("ask", EMMA)
+    run("misses", "list")
+    solving = ("misses", "solve", 1, "--question", QUESTIONS["Lima"], "--value", "Cusco", *WHY)
+    refused = run(*solving)
+    assert refused.code == 4 and "--anyway" in refused.err
+    assert run(*solving, "--anyway", "--json").json["solved"]
+    assert run("facts", "contradictions", "--json").json["total"] == 1
+
+
 def test_groups_are_dismissed_and_reopened(run: Run, keyed: list[int]) -> None:
     run("ask", EMMA)
     run("misses", "list")
