@@ -34,24 +34,27 @@ def ask_again(
     asked = questions[:MOST_ASKED]
     kept = _kept(store, asked)
     return tuple(
-        AskedAgain(
-            one.question, one.generation_id, fact_id in _found(store, asks, one, kept[one.generation_id])
-        )
+        AskedAgain(one.question, one.generation_id, fact_id in _found(store, asks, one, kept[place]))
         for one in asked
-        if one.generation_id in kept
+        if (place := MissPlace(one.generation_id, one.ordinal)) in kept
     )
 
 
-def _kept(store: SearchableStore, asked: Sequence[MissedQuestion]) -> dict[int, _Kept]:
+def _kept(store: SearchableStore, asked: Sequence[MissedQuestion]) -> dict[MissPlace, _Kept]:
     places = [MissPlace(one.generation_id, one.ordinal) for one in asked]
     with store.sessions() as session:
-        queries = {place.generation_id: query for place, query in stored_queries(session, places).items()}
-        modes = session.execute(
+        queries = stored_queries(session, places)
+        rows = session.execute(
             select(GenerationRow.id, GenerationRow.mode).where(
                 GenerationRow.id == func.any([place.generation_id for place in places])
             )
         )
-        return {row.id: _Kept(row.mode, queries.get(row.id)) for row in modes}
+        modes = {row.id: row.mode for row in rows}
+    return {
+        place: _Kept(modes[place.generation_id], queries.get(place))
+        for place in places
+        if place.generation_id in modes
+    }
 
 
 def _found(store: SearchableStore, asks: Asks | None, one: MissedQuestion, kept: _Kept) -> Collection[int]:

@@ -20,6 +20,7 @@ from tests.kb.corpora import fact_id
 
 WHO = {"actor": "tester", "reason": "test"}
 CANTEEN, OPENED, LAKE = "When did the canteen open?", "When did canteen open", "Which lake lies highest?"
+COOKS = "Who cooks the fish there?"
 
 
 @pytest.fixture
@@ -37,6 +38,30 @@ def asked(kb: KnowledgeBase, question: str, *, mode: str = "read", encoder: Word
 
 def counts(kb: KnowledgeBase, state: str = "open") -> list[tuple[str, int]]:
     return [(one.question, one.asked) for one in kb.misses.find(state=state).groups]  # type: ignore[arg-type]
+
+
+def test_each_lookup_of_an_output_is_asked_again_by_its_own_query(
+    kb: KnowledgeBase, encoder: WordEncoder
+) -> None:
+    opened, cook = (
+        kb.facts.add(q, v, **WHO).fact_ids[0] for q, v in ((CANTEEN, "May 1987"), (COOKS, "Bo Kim"))
+    )
+    kb.keysets.rekey(encoder)
+    queries = [query.astype("<f2").tobytes() for query in encoder.encode_questions([CANTEEN, COOKS])]
+    said = f"{CANTEEN} It did. "
+    splices = (
+        Splice(0, 0, "no_match", query=queries[0]),
+        Splice(len(said), len(said), "no_match", query=queries[1]),
+    )
+    space = encoder.checkpoint.checkpoint_id
+    kb.outputs.record(NewOutput(CANTEEN, said, space, "auto", kb.log.head_seq(), splices))
+    kb.misses.find()
+    with kb.engine.begin() as connection:  # one group of both, as where their queries are near one another
+        connection.execute(text("UPDATE miss SET group_id = (SELECT min(group_id) FROM miss)"))
+    group_id = kb.misses.find().groups[0].group_id
+    for fact, finds in ((opened, {0}), (cook, {1})):
+        asked = kb.misses.solve(group_id, fact, **WHO).asked
+        assert {n for n, one in enumerate(asked) if one.found} == finds
 
 
 def test_questions_near_one_another_are_one_group(kb: KnowledgeBase, encoder: WordEncoder) -> None:
