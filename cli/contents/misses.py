@@ -220,6 +220,6 @@ def _tell(done: Solving) -> None:
     else:
         say(f"Not solved: not every question finds fact {done.fact_id}.")
         note(
-            "See `colmlm lookup` for what they find; the fact's question may need their words. To solve it all the same: "
-            f'colmlm misses solve {done.group_id} --fact {done.fact_id} --anyway --reason "..."'
+            "See `colmlm lookup` for what they find; the fact's question may need their words. "
+            f'To solve it still: colmlm misses solve {done.group_id} --fact {done.fact_id} --anyway --reason "..."'
         )

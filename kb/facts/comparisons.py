@@ -60,7 +60,8 @@ UNION SELECT fact_id, other_id FROM standing_pair WHERE same_value AND other_id 
 """)
 _HOLD = text("""
 UPDATE fact_pair SET held_seq = :seq WHERE id = (
-    SELECT id FROM standing_pair WHERE fact_id = :one AND other_id = :other AND NOT same_value AND (held_seq IS NULL) = :holds
+    SELECT id FROM standing_pair
+    WHERE fact_id = :one AND other_id = :other AND NOT same_value AND (held_seq IS NULL) = :holds
 ) RETURNING id
 """)
 
