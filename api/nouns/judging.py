@@ -86,4 +86,4 @@ def _row(said: Any) -> _Row:
         version = None if version is None else id_of(version)
     except ValueError as error:
         raise ValueError("its version is no number, such as 1") from error
-    return _Row(id_of(said.get("fact_id")), cast(VerdictKind, verdict), version, cast(Review | None, review))
+    return _Row(id_of(said.get("fact_id")), verdict, version, cast(Review | None, review))

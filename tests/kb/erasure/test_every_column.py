@@ -29,6 +29,7 @@ NAMES = {
     "corpus_review": {"corpus"},
     "denial": {"actor", "cause", "method", "path", "request_id"},
     "erasure_request": {"actor", "mentions"},
+    "fact_pair": {"corpus", "other_corpus"},
     "feedback": {"actor"},
     "forget_run": {"actor", "certificate"},
     "generation": {"checkpoint_id", "mode"},
