@@ -14,7 +14,9 @@ def test_dataclasses_and_times_become_json() -> None:
     found = Lookup((Hit(1, 1, "Lima", 0.5, 7),), 0.5, 0.2, 3)
     assert plain({"found": found, "at": datetime(2026, 1, 2, tzinfo=UTC)}) == {
         "found": {
-            "hits": [{"fact_id": 1, "version": 1, "value": "Lima", "score": 0.5, "key_id": 7, "review": "accepted"}],
+            "hits": [
+                {"fact_id": 1, "version": 1, "value": "Lima", "score": 0.5, "key_id": 7, "review": "accepted"}
+            ],
             "runner_up": 0.5,
             "threshold": 0.2,
             "seq": 3,
