@@ -24,6 +24,7 @@ from colmlm.kb.facts.compared import (
     StalePage,
 )
 from colmlm.kb.facts.records import FACTS_LISTED, Edit
+from colmlm.kb.log.records import OnRecord
 
 T = TypeVar("T")
 
@@ -67,7 +68,12 @@ class RemoteComparisons:
             for said in self.api.ask("/facts/also-said", list[AlsoSaid], {"fact_ids": ids})
         ]
 
-    def hold(self, fact_id: int, other_id: int, *, actor: str, reason: str, holds: bool = True) -> Edit:
+    def hold(self, fact_id: int, other_id: int, *, holds: bool = True, **who: Unpack[OnRecord]) -> Edit:
         ids = [fact_id, other_id]
-        body = {"fact_ids": ids, "holds": holds, "on_behalf_of": actor or None, "reason": reason}
+        body = {
+            "fact_ids": ids,
+            "holds": holds,
+            "on_behalf_of": who["actor"] or None,
+            "reason": who["reason"],
+        }
         return edit_of(self.api.edit("/facts/hold", EditResult, body))

@@ -11,6 +11,7 @@ from colmlm.api.client.only_there import options
 from colmlm.api.wire.answers import Decided, MissList
 from colmlm.api.wire.pages import cursor, place_in
 from colmlm.api.wire.requests import MAX_PAGE
+from colmlm.kb.log.records import OnRecord
 from colmlm.kb.misses.records import MISSES_LISTED, MissDetails, MissGroup, MissPage, MissSearch, Solving
 
 
@@ -52,6 +53,11 @@ class RemoteMisses:
         body = {"group_ids": group_ids, "on_behalf_of": actor or None, "reason": reason}
         return self.api.edit(f"/misses/{what}", Decided, body).seq
 
-    def solve(self, group_id: int, fact_id: int, *, anyway: bool = False, actor: str, reason: str) -> Solving:
-        body = {"fact_id": fact_id, "anyway": anyway, "on_behalf_of": actor or None, "reason": reason}
+    def solve(self, group_id: int, fact_id: int, *, anyway: bool = False, **who: Unpack[OnRecord]) -> Solving:
+        body = {
+            "fact_id": fact_id,
+            "anyway": anyway,
+            "on_behalf_of": who["actor"] or None,
+            "reason": who["reason"],
+        }
         return self.api.edit(f"/misses/{group_id}/solve", Solving, body)

@@ -14,6 +14,7 @@ from colmlm.api.wire.pages import cursor, place_in
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT, MAX_PAGE
 from colmlm.kb.facts.records import Edit
 from colmlm.kb.facts.reviews import ReviewVerdict, Settled
+from colmlm.kb.log.records import OnRecord
 from colmlm.kb.review.records import IN_INBOX, Inbox, InboxItem, InboxSought
 
 
@@ -58,9 +59,13 @@ class RemoteReview:
         accepted_only: bool,
         corpus: str | None = None,
         keyset_id: int | None = None,
-        actor: str,
-        reason: str,
+        **who: Unpack[OnRecord],
     ) -> Edit:
-        body = {"accepted_only": accepted_only, "corpus": corpus, "keyset_id": keyset_id, "reason": reason}
-        body["on_behalf_of"] = actor or None
+        body = {
+            "accepted_only": accepted_only,
+            "corpus": corpus,
+            "keyset_id": keyset_id,
+            "reason": who["reason"],
+        }
+        body["on_behalf_of"] = who["actor"] or None
         return edit_of(self.api.edit("/review/limits", EditResult, body))

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         StalePage,
     )
     from colmlm.kb.facts.records import Edit
+    from colmlm.kb.log.records import OnRecord
 
 
 class ComparisonVerbs(Protocol):
@@ -29,4 +30,4 @@ class ComparisonVerbs(Protocol):
 
     def also_said(self, fact_ids: Sequence[int]) -> list[AlsoSaid]: ...
 
-    def hold(self, fact_id: int, other_id: int, *, actor: str, reason: str, holds: bool = True) -> Edit: ...
+    def hold(self, fact_id: int, other_id: int, *, holds: bool = True, **who: Unpack[OnRecord]) -> Edit: ...

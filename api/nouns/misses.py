@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, Unpack
 
 if TYPE_CHECKING:
+    from colmlm.kb.log.records import OnRecord
     from colmlm.kb.misses.records import MissDetails, MissPage, MissSearch, Solving
 
 
@@ -21,5 +22,5 @@ class MissVerbs(Protocol):
     def reopen(self, group_ids: Sequence[int], *, actor: str, reason: str) -> int: ...
 
     def solve(
-        self, group_id: int, fact_id: int, *, anyway: bool = False, actor: str, reason: str
+        self, group_id: int, fact_id: int, *, anyway: bool = False, **who: Unpack[OnRecord]
     ) -> Solving: ...

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol, Unpack
 if TYPE_CHECKING:
     from colmlm.kb.facts.records import Edit
     from colmlm.kb.facts.reviews import ReviewVerdict, Settled
+    from colmlm.kb.log.records import OnRecord
     from colmlm.kb.review.records import Inbox, InboxSought
 
 
@@ -24,6 +25,5 @@ class ReviewVerbs(Protocol):
         accepted_only: bool,
         corpus: str | None = None,
         keyset_id: int | None = None,
-        actor: str,
-        reason: str,
+        **who: Unpack[OnRecord],
     ) -> Edit: ...

@@ -28,6 +28,7 @@ from colmlm.kb.facts.compared import (
 from colmlm.kb.facts.edits import storable_ids
 from colmlm.kb.facts.records import COUNTED, FACTS_LISTED, Edit, FactRecord
 from colmlm.kb.log import audit
+from colmlm.kb.log.records import OnRecord
 from colmlm.kb.store.contention import tried_again
 from colmlm.kb.store.store import Store
 
@@ -125,14 +126,14 @@ class Comparisons:
         return [AlsoSaid(fact_id, tuple(sorted(by))) for fact_id, by in sorted(said.items())]
 
     @tried_again
-    def hold(self, fact_id: int, other_id: int, *, actor: str, reason: str, holds: bool = True) -> Edit:
+    def hold(self, fact_id: int, other_id: int, *, holds: bool = True, **who: Unpack[OnRecord]) -> Edit:
         """Notes that two facts that contradict both hold, until one of them is edited; without `holds`, that not.
 
         Raises `PairNotFound`, also where somebody has noted the same before.
         """
         one, other = sorted((fact_id, other_id))
         with self.store.sessions.begin() as session:
-            pending = audit.begin(session, actor, reason)
+            pending = audit.begin(session, who["actor"], who["reason"])
             given = {"one": one, "other": other, "seq": pending.seq if holds else None, "holds": holds}
             if len(storable_ids((one, other))) < 2 or session.scalar(_HOLD, given) is None:
                 raise PairNotFound((one, other))

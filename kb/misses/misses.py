@@ -10,6 +10,7 @@ from typing import Unpack
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from colmlm.kb.log.records import OnRecord
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.misses import decisions, grouping, listing, noting
 from colmlm.kb.misses.checking import Asks, ask_again
@@ -98,7 +99,7 @@ class Misses:
         """Opens groups again. Gives and raises what `dismiss` does."""
         return self._decide(group_ids, "open", actor, reason)
 
-    def solve(self, group_id: int, fact_id: int, *, anyway: bool = False, actor: str, reason: str) -> Solving:
+    def solve(self, group_id: int, fact_id: int, *, anyway: bool = False, **who: Unpack[OnRecord]) -> Solving:
         """Asks the newest questions of a group again, and where all of them find the fact, or `anyway`, solves it.
 
         Raises `MissGroupNotFound`, `MissGroupState`, `FactNotFound` or `FactDeleted`.
@@ -109,7 +110,7 @@ class Misses:
         asked = ask_again(self.store, self.asks, questions, fact_id)
         if not (anyway or (asked and all(one.found for one in asked))):
             return Solving(group_id, fact_id, False, None, asked)
-        seq = self._decide([group_id], "solved", actor, reason, fact_id)
+        seq = self._decide([group_id], "solved", who["actor"], who["reason"], fact_id)
         return Solving(group_id, fact_id, True, seq, asked)
 
     @tried_again

@@ -9,6 +9,7 @@ from typing import Unpack
 from colmlm.kb.facts import verdicts
 from colmlm.kb.facts.records import Edit
 from colmlm.kb.facts.reviews import ReviewVerdict, Settled
+from colmlm.kb.log.records import OnRecord
 from colmlm.kb.review import limits
 from colmlm.kb.review.inbox import inbox, progress
 from colmlm.kb.review.records import Inbox, InboxSought, ReviewProgress
@@ -48,12 +49,13 @@ class FactReview:
         accepted_only: bool,
         corpus: str | None = None,
         keyset_id: int | None = None,
-        actor: str,
-        reason: str,
+        **who: Unpack[OnRecord],
     ) -> Edit:
         """Lets only accepted facts of a corpus, or in a keyset, answer from this commit on, or again proposed ones too.
 
         Raises `CorpusNotFound`, `KeysetNotFound` or `InvalidValue`.
         """
         with self.store.sessions.begin() as session:
-            return limits.limit(session, corpus, keyset_id, actor, reason, accepted_only=accepted_only)
+            return limits.limit(
+                session, corpus, keyset_id, who["actor"], who["reason"], accepted_only=accepted_only
+            )

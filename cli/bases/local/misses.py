@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Unpack
 
 from colmlm.cli.composition.runtime import Runtime
+from colmlm.kb.log.records import OnRecord
 from colmlm.kb.misses.misses import Misses
 from colmlm.kb.misses.records import MissDetails, MissPage, MissSearch, Solving
 
@@ -31,8 +32,8 @@ class LocalMisses:
     def reopen(self, group_ids: Sequence[int], *, actor: str, reason: str) -> int:
         return self._misses.reopen(group_ids, actor=actor, reason=reason)
 
-    def solve(self, group_id: int, fact_id: int, *, anyway: bool = False, actor: str, reason: str) -> Solving:
-        return self._misses.solve(group_id, fact_id, anyway=anyway, actor=actor, reason=reason)
+    def solve(self, group_id: int, fact_id: int, *, anyway: bool = False, **who: Unpack[OnRecord]) -> Solving:
+        return self._misses.solve(group_id, fact_id, anyway=anyway, **who)
 
     @property
     def _misses(self) -> Misses:

@@ -130,9 +130,17 @@ def test_what_is_compared_is_the_same(there: There, facts: list[int]) -> None:
     ):
         assert any(there.same(*words.split()).values()), words
     there.same("facts", "stale")
-    there.same("facts", "hold", facts[0], *added, *WHY, volatile=("seq",))
+    hold = ("facts", "hold", facts[0], *added, *WHY, "--json")
+    held = there.run(*hold)
     assert len(there.run("facts", "contradictions", "--held", "--json").json["pairs"]) == 1
-    there.same("facts", "hold", *added, facts[0], "--not", *WHY, volatile=("seq",))
+    twice = [
+        ran(*hold) for ran in (invoke, there.run)
+    ]  # whoever comes second is told that it is noted already
+    assert [ran.code for ran in twice] == [3, 3] and twice[0].err == twice[1].err
+    there.run(*hold, "--not")
+    again = invoke(*hold)
+    assert again.code == 0 and {**again.json, "seq": 0} == {**held.json, "seq": 0}
+    invoke(*hold, "--not")
     assert there.run("facts", "hold", facts[0], facts[1], *WHY).code == 3
     assert invoke("facts", "contradictions", "--corpus", "nowhere").code == 3
 
