@@ -62,6 +62,7 @@ class Worker:
     num_run: int = 0
     _pruned_at: float | None = None
     _group_at: float = -math.inf
+    _rescuing: threading.Lock = field(default_factory=threading.Lock)
     _stopping: threading.Event = field(default_factory=threading.Event)
     _handing_back: threading.Event = field(default_factory=threading.Event)
     _loop: asyncio.AbstractEventLoop | None = None
@@ -181,7 +182,14 @@ class Worker:
             connection.execute(text("SELECT 1"))
 
     def _rescue(self) -> None:
-        """Queues the jobs of dead workers again, removes uploads that no job will read, groups misses, and prunes."""
+        """Queues the jobs of dead workers again, removes uploads that no job will read, groups misses, and prunes.
+
+        A second call waits until the first is over, so whoever returns from it knows that all of it was done.
+        """
+        with self._rescuing:
+            self._tidy()
+
+    def _tidy(self) -> None:
         uploads = Uploads.of(self.kb.settings)
         with self.kb.sessions.begin() as session:
             rescued = tickets.rescue(session, self.stalled_seconds)
