@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sqlalchemy import URL, create_engine, make_url, text
+from sqlalchemy import URL, NullPool, create_engine, make_url, text
 
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
@@ -74,10 +74,9 @@ def _make_template(server: URL) -> None:
 
 @contextmanager
 def _administrator(server: URL) -> Iterator[Callable[[str], object]]:
-    engine = create_engine(server, isolation_level="AUTOCOMMIT")
+    engine = create_engine(server, isolation_level="AUTOCOMMIT", poolclass=NullPool)
     with engine.connect() as connection:
         yield lambda statement: connection.execute(text(statement))
-    engine.dispose()
 
 
 @contextmanager
@@ -86,5 +85,7 @@ def clone(server: URL, template: str = TEMPLATE) -> Iterator[str]:
     name = f"test_{uuid.uuid4().hex}"
     with _administrator(server) as execute:
         execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")
-        yield server.set(database=name).render_as_string(hide_password=False)
-        execute(f"DROP DATABASE {name} WITH (FORCE)")
+        try:
+            yield server.set(database=name).render_as_string(hide_password=False)
+        finally:
+            execute(f"DROP DATABASE {name} WITH (FORCE)")
