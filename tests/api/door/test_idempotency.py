@@ -121,8 +121,10 @@ def settle(kb: KnowledgeBase, held: Claim, answer: KeptAnswer) -> None:
 def under(held: Claim | KeptAnswer) -> Iterator[None]:
     assert isinstance(held, Claim)
     token = origin.set(Origin(Principal("key", "the operator", 1), "r", claim=held))
-    yield
-    origin.reset(token)
+    try:
+        yield
+    finally:
+        origin.reset(token)
 
 
 def elapse(kb: KnowledgeBase, minutes: int) -> None:

@@ -40,9 +40,11 @@ def collector() -> Iterator[tuple[str, list[bytes]]]:
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        yield f"http://127.0.0.1:{server.server_port}", bodies
-        server.shutdown()
-        thread.join()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", bodies
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def test_off_unless_the_standard_variables_ask_for_it() -> None:

@@ -295,9 +295,11 @@ def losing(there: There, losses: int) -> Iterator[There]:
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        yield replace(there, address=f"http://127.0.0.1:{server.server_port}")
-        server.shutdown()
-        thread.join()
+        try:
+            yield replace(there, address=f"http://127.0.0.1:{server.server_port}")
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 @pytest.mark.parametrize(("losses", "code"), [(2, 0), (99, 5)])

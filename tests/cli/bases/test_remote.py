@@ -170,9 +170,11 @@ def answering(*script: int) -> Iterator[tuple[str, ThreadingHTTPServer]]:
         server.script, server.asked = list(script), 0  # type: ignore[attr-defined]
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        yield f"http://127.0.0.1:{server.server_port}", server
-        server.shutdown()
-        thread.join()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", server
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 @pytest.mark.parametrize(

@@ -61,8 +61,10 @@ def gateway(database_url: str) -> Iterator[tuple[Gateway, str]]:
         gate.is_open.set()
         threading.Thread(target=gate.serve, daemon=True).start()
         through = url.set(host="127.0.0.1", port=listening.getsockname()[1]).difference_update_query(["host"])
-        yield gate, through.render_as_string(hide_password=False)
-        gate.is_open.set()
+        try:
+            yield gate, through.render_as_string(hide_password=False)
+        finally:
+            gate.is_open.set()
 
 
 def test_a_worker_stopped_while_it_connects_ends_without_a_complaint(

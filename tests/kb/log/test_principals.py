@@ -26,8 +26,10 @@ KEY = Principal("key", "curator", 3)
 @contextmanager
 def asked_by(principal: Principal, **said: str) -> Iterator[None]:
     token = origin.set(Origin(principal, "r1", **said))
-    yield
-    origin.reset(token)
+    try:
+        yield
+    finally:
+        origin.reset(token)
 
 
 def test_a_token_is_the_actor_of_what_it_changes_whoever_is_named(kb: KnowledgeBase) -> None:
