@@ -10,6 +10,8 @@ import secrets
 import sqlalchemy as sa
 from alembic import op
 
+from colmlm.migrations.statements import run
+
 revision = "0001"
 down_revision = None
 branch_labels = None
@@ -170,15 +172,13 @@ CREATE TABLE api_key (
 
 def upgrade() -> None:
     for statements in (DOCUMENTS_AND_FACTS, CHANGES, KEYS, OUTPUTS_AND_ACCESS):
-        op.get_bind().exec_driver_sql(
-            statements, execution_options={"no_parameters": True}
-        )  # statements with a %
+        run(statements)
     keep = sa.text("INSERT INTO secret (name, value) VALUES ('change_log', :value)")
     op.get_bind().execute(keep, {"value": secrets.token_bytes(32)})
 
 
 def downgrade() -> None:
-    op.get_bind().exec_driver_sql(
+    run(
         "DROP TABLE api_key, attribution, generation, fact_key, keyset, checkpoint, secret, change,"
         " fact_version, fact, document; DROP SEQUENCE fact_key_id_seq; DROP FUNCTION refuse_to_rewrite_history"
     )

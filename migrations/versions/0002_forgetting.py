@@ -5,7 +5,7 @@ Long texts are stored uncompressed after it, so that a scan of the files finds e
 
 from __future__ import annotations
 
-from alembic import op
+from colmlm.migrations.statements import run
 
 revision = "0002"
 down_revision = "0001"
@@ -98,12 +98,8 @@ DROP TABLE forget_run, suppression, tombstone;
 
 
 def upgrade() -> None:
-    _run(UPGRADE)
+    run(UPGRADE)
 
 
 def downgrade() -> None:
-    _run(DOWNGRADE)
-
-
-def _run(statements: str) -> None:
-    op.get_bind().exec_driver_sql(statements, execution_options={"no_parameters": True})
+    run(DOWNGRADE)

@@ -5,7 +5,7 @@ A reader stays a reader; an editor becomes an operator and an operator an admin,
 
 from __future__ import annotations
 
-from alembic import op
+from colmlm.migrations.statements import run
 
 revision = "0003"
 down_revision = "0002"
@@ -91,12 +91,8 @@ ALTER TABLE api_key
 
 
 def upgrade() -> None:
-    _run(UPGRADE)
+    run(UPGRADE)
 
 
 def downgrade() -> None:
-    _run(DOWNGRADE)
-
-
-def _run(statements: str) -> None:
-    op.get_bind().exec_driver_sql(statements, execution_options={"no_parameters": True})
+    run(DOWNGRADE)

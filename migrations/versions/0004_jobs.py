@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from importlib.resources import files
 
-from alembic import op
+from colmlm.migrations.statements import run
 
 revision = "0004"
 down_revision = "0003"
@@ -63,13 +63,9 @@ DROP TYPE procrastinate_job_to_defer_v1, procrastinate_job_event_type, procrasti
 
 
 def upgrade() -> None:
-    _run((files("procrastinate.sql") / "schema.sql").read_text(encoding="utf-8"))
-    _run(UPGRADE)
+    run((files("procrastinate.sql") / "schema.sql").read_text(encoding="utf-8"))
+    run(UPGRADE)
 
 
 def downgrade() -> None:
-    _run(DOWNGRADE)
-
-
-def _run(statements: str) -> None:
-    op.get_bind().exec_driver_sql(statements, execution_options={"no_parameters": True})
+    run(DOWNGRADE)

@@ -6,7 +6,7 @@ end all edits. Rows that exist already are left as they are.
 
 from __future__ import annotations
 
-from alembic import op
+from colmlm.migrations.statements import run
 
 revision = "0009"
 down_revision = "0008"
@@ -49,12 +49,8 @@ DROP FUNCTION refuse_out_of_order;
 
 
 def upgrade() -> None:
-    _run(UPGRADE)
+    run(UPGRADE)
 
 
 def downgrade() -> None:
-    _run(DOWNGRADE)
-
-
-def _run(statements: str) -> None:
-    op.get_bind().exec_driver_sql(statements, execution_options={"no_parameters": True})
+    run(DOWNGRADE)

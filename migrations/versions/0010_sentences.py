@@ -17,6 +17,8 @@ from itertools import islice, pairwise
 import sqlalchemy as sa
 from alembic import op
 
+from colmlm.migrations.statements import run
+
 revision = "0010"
 down_revision = "0009"
 branch_labels = None
@@ -120,23 +122,19 @@ _Row = tuple[int | None, int | None, int, int, int, str]
 
 
 def upgrade() -> None:
-    _run(TABLE)
+    run(TABLE)
     _write(_of_documents())
-    _run(INDEXES)
-    _run(GUARDS)
+    run(INDEXES)
+    run(GUARDS)
     for statement in _CHANGED:
-        _run(statement)
+        run(statement)
     _write(_of_documents())
     _write(_of_facts())
-    _run("DROP TABLE text_read; ANALYZE sentence")
+    run("DROP TABLE text_read; ANALYZE sentence")
 
 
 def downgrade() -> None:
-    _run(DOWNGRADE)
-
-
-def _run(statements: str) -> None:
-    op.get_bind().exec_driver_sql(statements, execution_options={"no_parameters": True})
+    run(DOWNGRADE)
 
 
 def _write(rows: Iterator[_Row]) -> None:

@@ -5,8 +5,9 @@ Where there are facts already, the indexes are built before the migration, while
 
 from __future__ import annotations
 
-from alembic import op
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
+
+from colmlm.migrations.statements import build_beforehand, building, run
 
 revision = "0014"
 down_revision = "0013"
@@ -26,34 +27,20 @@ INDEXES = {
     "fact_version_ended_idx": "fact_version (fact_id) WHERE to_seq IS NOT NULL",
 }
 UPGRADE = ";\n".join(
-    [FUNCTION]
-    + [f"CREATE INDEX IF NOT EXISTS {name} ON {on}" for name, on in INDEXES.items()]
-    + ["ANALYZE document", "ANALYZE fact", "ANALYZE fact_version"]
+    [FUNCTION, *building(INDEXES), "ANALYZE document", "ANALYZE fact", "ANALYZE fact_version"]
 )
 DOWNGRADE = f"DROP INDEX {', '.join(INDEXES)}; DROP FUNCTION words_of"
-
-_BROKEN = text("""
-SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
-WHERE NOT i.indisvalid AND c.relname = ANY(:names) AND c.relnamespace = current_schema()::regnamespace
-""")
 
 
 def beforehand(connection: Connection) -> None:
     """Builds the indexes of a base that has facts, each in a transaction of its own; what is there already stays."""
-    connection.exec_driver_sql(FUNCTION, execution_options={"no_parameters": True})
-    for name in connection.scalars(_BROKEN, {"names": list(INDEXES)}).all():
-        connection.execute(text(f"DROP INDEX CONCURRENTLY {name}"))
-    for name, on in INDEXES.items():
-        connection.execute(text(f"CREATE INDEX CONCURRENTLY IF NOT EXISTS {name} ON {on}"))
+    run(FUNCTION, connection)
+    build_beforehand(connection, INDEXES)
 
 
 def upgrade() -> None:
-    _run(UPGRADE)
+    run(UPGRADE)
 
 
 def downgrade() -> None:
-    _run(DOWNGRADE)
-
-
-def _run(statements: str) -> None:
-    op.get_bind().exec_driver_sql(statements, execution_options={"no_parameters": True})
+    run(DOWNGRADE)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from alembic import op
+from colmlm.migrations.statements import run
 
 revision = "0015"
 down_revision = "0014"
@@ -35,8 +35,8 @@ ALTER TABLE fact DROP COLUMN said_version;
 
 
 def upgrade() -> None:
-    op.get_bind().exec_driver_sql(UPGRADE, execution_options={"no_parameters": True})
+    run(UPGRADE)
 
 
 def downgrade() -> None:
-    op.get_bind().exec_driver_sql(DOWNGRADE, execution_options={"no_parameters": True})
+    run(DOWNGRADE)

@@ -5,8 +5,9 @@ Where there are facts already, the columns and their indexes are made before the
 
 from __future__ import annotations
 
-from alembic import op
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
+
+from colmlm.migrations.statements import build_beforehand, building, run
 
 revision = "0016"
 down_revision = "0015"
@@ -34,37 +35,23 @@ CREATE TABLE corpus_review (
     seq           bigint NOT NULL
 );
 """
-UPGRADE = ";\n".join(
-    [COLUMNS, *(f"CREATE INDEX IF NOT EXISTS {name} ON {on}" for name, on in INDEXES.items()), LIMITS]
-)
+UPGRADE = ";\n".join([COLUMNS, *building(INDEXES), LIMITS])
 DOWNGRADE = """
 DROP TABLE corpus_review;
 ALTER TABLE keyset DROP COLUMN accepted_only;
 ALTER TABLE fact DROP COLUMN review, DROP COLUMN review_seq, DROP COLUMN doubt;
 """
 
-_BROKEN = text("""
-SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
-WHERE NOT i.indisvalid AND c.relname = ANY(:names) AND c.relnamespace = current_schema()::regnamespace
-""")
-
 
 def beforehand(connection: Connection) -> None:
     """Adds the columns and builds their indexes, each in a transaction of its own; what is there already stays."""
-    connection.exec_driver_sql(COLUMNS, execution_options={"no_parameters": True})
-    for name in connection.scalars(_BROKEN, {"names": list(INDEXES)}).all():
-        connection.execute(text(f"DROP INDEX CONCURRENTLY {name}"))
-    for name, on in INDEXES.items():
-        connection.execute(text(f"CREATE INDEX CONCURRENTLY IF NOT EXISTS {name} ON {on}"))
+    run(COLUMNS, connection)
+    build_beforehand(connection, INDEXES)
 
 
 def upgrade() -> None:
-    _run(UPGRADE)
+    run(UPGRADE)
 
 
 def downgrade() -> None:
-    _run(DOWNGRADE)
-
-
-def _run(statements: str) -> None:
-    op.get_bind().exec_driver_sql(statements, execution_options={"no_parameters": True})
+    run(DOWNGRADE)

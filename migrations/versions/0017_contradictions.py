@@ -6,8 +6,9 @@ are there already come with the first job of the kind "compare".
 
 from __future__ import annotations
 
-from alembic import op
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
+
+from colmlm.migrations.statements import build_beforehand, building, run
 
 revision = "0017"
 down_revision = "0016"
@@ -89,42 +90,22 @@ JOIN fact theirs ON theirs.id = rival.to_id
 JOIN fact_version live ON live.fact_id = rival.to_id AND live.version = rival.to_version AND live.to_seq IS NULL
 WHERE (theirs.review = 'accepted', rival.given, rival.to_id) > (mine.review = 'accepted', rival.since, rival.fact_id)
 """
-UPGRADE = ";\n".join(
-    [
-        FUNCTION,
-        *(f"CREATE INDEX IF NOT EXISTS {name} ON {on}" for name, on in INDEXES.items()),
-        TABLE,
-        VIEWS,
-        "ANALYZE fact",
-    ]
-)
+UPGRADE = ";\n".join([FUNCTION, *building(INDEXES), TABLE, VIEWS, "ANALYZE fact"])
 DOWNGRADE = f"""
 DROP VIEW fact_yield, standing_pair, value_given; DROP TABLE fact_pair; DROP INDEX {", ".join(INDEXES)};
 DROP FUNCTION asked_as
 """
 
-_BROKEN = text("""
-SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
-WHERE NOT i.indisvalid AND c.relname = ANY(:names) AND c.relnamespace = current_schema()::regnamespace
-""")
-
 
 def beforehand(connection: Connection) -> None:
     """Builds the indexes of a base that has facts, each in a transaction of its own; what is there already stays."""
-    connection.exec_driver_sql(FUNCTION, execution_options={"no_parameters": True})
-    for name in connection.scalars(_BROKEN, {"names": list(INDEXES)}).all():
-        connection.execute(text(f"DROP INDEX CONCURRENTLY {name}"))
-    for name, on in INDEXES.items():
-        connection.execute(text(f"CREATE INDEX CONCURRENTLY IF NOT EXISTS {name} ON {on}"))
+    run(FUNCTION, connection)
+    build_beforehand(connection, INDEXES)
 
 
 def upgrade() -> None:
-    _run(UPGRADE)
+    run(UPGRADE)
 
 
 def downgrade() -> None:
-    _run(DOWNGRADE)
-
-
-def _run(statements: str) -> None:
-    op.get_bind().exec_driver_sql(statements, execution_options={"no_parameters": True})
+    run(DOWNGRADE)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from alembic import op
+from colmlm.migrations.statements import run
 
 revision = "0018"
 down_revision = "0017"
@@ -75,12 +75,8 @@ DOWNGRADE = "DROP TABLE question_outcome, question_run, question, question_set;"
 
 
 def upgrade() -> None:
-    _run(UPGRADE)
+    run(UPGRADE)
 
 
 def downgrade() -> None:
-    _run(DOWNGRADE)
-
-
-def _run(statements: str) -> None:
-    op.get_bind().exec_driver_sql(statements, execution_options={"no_parameters": True})
+    run(DOWNGRADE)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from alembic import op
+from colmlm.migrations.statements import run
 
 revision = "0019"
 down_revision = "0018"
@@ -67,8 +67,8 @@ DROP TABLE miss_group;
 
 
 def upgrade() -> None:
-    op.get_bind().exec_driver_sql(UPGRADE, execution_options={"no_parameters": True})
+    run(UPGRADE)
 
 
 def downgrade() -> None:
-    op.get_bind().exec_driver_sql(DOWNGRADE, execution_options={"no_parameters": True})
+    run(DOWNGRADE)
