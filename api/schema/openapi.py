@@ -22,7 +22,7 @@ from litestar.routes import HTTPRoute
 
 from colmlm.api.door.rights import EDITING, SAFE_METHODS, Right, needs, right_of
 from colmlm.api.openai.errors import OpenAIProblem
-from colmlm.api.schema.examples import BY_OPERATION, EVENTS, OCTETS, REFUSALS, example_of
+from colmlm.api.schema.examples.listed import BY_OPERATION, EVENTS, OCTETS, REFUSALS, example_of
 from colmlm.api.wire.answers import Problem
 from colmlm.api.wire.requests import MAX_ID
 from colmlm.kb.access.records import ROLES

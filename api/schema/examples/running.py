@@ -1,0 +1,86 @@
+"""Examples of what a running base consists of: keysets, jobs, tokens, denials, and its health."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from colmlm.api.routes import keysets, tokens
+from colmlm.api.schema.examples.small_base import AT, HASH, JOB
+from colmlm.api.schema.schemas import Health, OwnWorkerHealth
+from colmlm.api.wire import answers
+from colmlm.kb.jobs import kinds
+from colmlm.kb.jobs.uploads import Upload
+from colmlm.kb.keys.records import GateStanding, KeysetRecord
+from colmlm.kb.log.denials import DenialRecord
+from colmlm.kb.upkeep.statistics import Statistics
+
+_KEYSET = KeysetRecord(2, "c0ffee", "co-lmlm-135m", 576, "IDMap2,Flat", 0.71, True, "ready", 1048, 0, 40)
+_GATE = GateStanding(True, True, 40, 1)
+_UPLOAD = Upload("0f" * 16, "atlas.jsonl", 1048, HASH)
+_TOKEN = answers.Token(
+    key_id=7,
+    name="gpu-host",
+    role="decoder",
+    state="in use",
+    prefix="colmlm_Xb3fQ1",
+    created_at=AT,
+    expires_at=None,
+    last_used_at=AT,
+    rate_limit=60_000,
+    rotated_at=None,
+    previous_until=None,
+    previous_used_at=None,
+    revoked_at=None,
+)
+
+EXAMPLES: tuple[Any, ...] = (
+    keysets.Activation(reason="gate passed"),
+    keysets.NewThreshold(threshold=0.72, reason="calibrated by hand"),
+    kinds.Rekey(corpus="atlas"),
+    kinds.Gate(keyset_id=2),
+    kinds.Ingest(upload_id=_UPLOAD.upload_id, corpus="atlas"),
+    kinds.CalibrateAnswers(upload_id=_UPLOAD.upload_id),
+    kinds.AskQuestions(question_set="handbook"),
+    kinds.Documents(upload_ids=[_UPLOAD.upload_id], corpus="atlas"),
+    kinds.VerifyForgetting(run_id=5),
+    kinds.MakeBackup(name="before-the-move"),
+    kinds.VerifyBackup(name="before-the-move"),
+    kinds.WriteSnapshot(),
+    kinds.Check(),
+    kinds.Compare(radius=0.97),
+    _KEYSET,
+    answers.KeysetView(keyset=_KEYSET, gate=_GATE),
+    keysets.KeysetGate(standing=_GATE, report={"passed": True, "seq": 40, "criteria": []}),
+    JOB,
+    _UPLOAD,
+    _TOKEN,
+    answers.TokenWithSecret(token=_TOKEN, secret="colmlm_Xb3fQ1...the rest of it"),
+    tokens.NewToken(name="gpu-host", role="decoder", expires_in_seconds=7_776_000, rate_limit=60_000),
+    tokens.Rotation(grace_seconds=86_400),
+    DenialRecord(
+        denial_id=9,
+        at=AT,
+        request_id="4f1c",
+        actor="ana",
+        method="POST",
+        path="/v1/erasures",
+        status=403,
+        cause="RightMissing",
+    ),
+    Statistics(41, 1, 1, 1048, 3, 12, 1, 7, 2, 2, 5),
+    Health(
+        ok=True,
+        missing=[],
+        database=True,
+        migrations_at_head=True,
+        head_seq=41,
+        index_seq=41,
+        index_lag=0,
+        active_keyset=_KEYSET,
+        checkpoint_id="c0ffee",
+        generator_loaded=True,
+        degraded=[],
+        workers=1,
+        worker=OwnWorkerHealth(running=True, since=AT, failures=0, restarts=0),
+    ),
+)
