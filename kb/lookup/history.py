@@ -22,8 +22,8 @@ from colmlm.kb.keys.keyset_then import KeysetThen, keyset_then
 from colmlm.kb.keys.keysets import STORED, Vectors
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.options import LookupOptions, Wanted
+from colmlm.kb.lookup.ranking import Candidate, as_queries, decide, rank
 from colmlm.kb.lookup.records import AsOfLookup, Hit, Lookup, Ranking
-from colmlm.kb.lookup.searcher import Candidate, as_queries, decide, rank
 from colmlm.kb.store.database import connection_of
 
 if TYPE_CHECKING:

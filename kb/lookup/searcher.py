@@ -1,10 +1,7 @@
-"""Answers lookups: searches the index, then one SELECT decides which candidates are live facts.
+"""Answers lookups: searches the index, then one SELECT decides which candidates are live facts (`deciding`).
 
-The SELECT gives, from one snapshot of the database: the head of the change log, the active keyset, and those
-candidate keys whose facts are live, with value and exact key. So deleted facts drop out however far the index lags,
-and where the index or its keyset turns out to be out of date, the search is repeated after catching up.
-Keys of tombstones come without a value: a query nearest to one of these is no match. Facts that are only proposed come
-with their review, or not at all where only accepted ones are to be found.
+So deleted facts drop out however far the index lags, and where the index or its keyset turns out to be out of date, the
+search is repeated after catching up. A query nearest to the key of a tombstone is no match.
 In the steady state a lookup costs one search and one round trip.
 """
 
@@ -18,82 +15,27 @@ from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
-import psycopg
-from psycopg.rows import namedtuple_row
 from sqlalchemy import Engine, Row
 from sqlalchemy.orm import Session, sessionmaker
 
 from colmlm.kb.errors import IndexBehind, InvalidQuery, KeysetMismatch, NoSuchChange
-from colmlm.kb.facts.reviewed import hidden
-from colmlm.kb.facts.reviews import Review
 from colmlm.kb.keys import keysets
-from colmlm.kb.keys.keysets import STORED, Vectors, active_keyset_id
+from colmlm.kb.keys.keysets import Vectors, active_keyset_id
 from colmlm.kb.log import audit
-from colmlm.kb.lookup.contested import SPARE, Yields, settled
+from colmlm.kb.lookup.contested import SPARE, settled
+from colmlm.kb.lookup.deciding import Decider, Decision
 from colmlm.kb.lookup.observing import NOBODY, Observer
 from colmlm.kb.lookup.options import LookupOptions, Wanted
-from colmlm.kb.lookup.records import Hit, Lookup, Ranking
+from colmlm.kb.lookup.ranking import as_queries, decide, rank
+from colmlm.kb.lookup.records import Lookup, Ranking
 from colmlm.kb.lookup.replica import OnKeys, Replica, open_replica, rebuild, save
-from colmlm.kb.store.causes import refusal_of
-
-# The driver runs this itself: in its binary form keys come as stored, and a prepared statement is planned once.
-# "active" is the keyset that answers: the active one, or one that is asked for by its id.
-_DECIDE = """
-SELECT coalesce((SELECT max(seq) FROM change), 0) AS head, active.id AS keyset_id, active.checkpoint_id,
-       active.threshold, found.key_id, found.fact_id, found.version, found.value, found.key,
-       found.review, found.yields_to
-FROM (SELECT) AS always
-LEFT JOIN keyset active ON active.state = 'active'
-LEFT JOIN LATERAL (
-    SELECT k.id AS key_id, k.fact_id, v.version, v.value, k.key, f.review,
-           ARRAY(SELECT y.to_id FROM fact_yield y WHERE y.fact_id = k.fact_id AND y.version = v.version) AS yields_to
-    FROM fact_key k
-    JOIN fact f ON f.id = k.fact_id
-    LEFT JOIN fact_version v ON v.fact_id = k.fact_id AND v.to_seq IS NULL
-    LEFT JOIN tombstone t ON t.fact_id = k.fact_id
-    WHERE k.keyset_id = %(keyset_id)s::bigint AND k.id = ANY(%(key_ids)s::bigint[])
-      AND active.id = %(keyset_id)s::bigint AND (v.fact_id IS NOT NULL OR t.fact_id IS NOT NULL)
-      AND (v.fact_id IS NULL OR NOT HIDDEN)
-) AS found ON true
-""".replace("HIDDEN", hidden("%(accepted_only)s::boolean", "active.accepted_only"))
-_DECIDE_ONE = _DECIDE.replace(
-    "active.state = 'active'", "active.id = %(keyset_id)s::bigint AND active.state IN ('ready', 'active')"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class _Decision:
-    """The result of the SELECT: the head, the keyset that answers, and by key id the live candidates and tombstones."""
-
-    head: int
-    keyset_id: int | None
-    checkpoint_id: str | None
-    threshold: float
-    keys: dict[int, Row[Any]]
-
-    @property
-    def yields(self) -> Yields:
-        return {row.fact_id: row.yields_to for row in self.keys.values() if row.yields_to}
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A key found by a search, with the value of its live fact, or (`version` None) the key of a tombstone."""
-
-    key_id: int
-    fact_id: int
-    version: int | None
-    value: str
-    key: bytes
-    review: Review = "accepted"
 
 
 @dataclass(slots=True)
 class Searcher:
     """Answers lookups with the replica of the active keyset; there is one in each process, shared by its threads.
 
-    `reader` is the engine of the deciding SELECT, which then costs no BEGIN, no ROLLBACK and no ping. With a
-    `keyset_id` the replica is of that keyset, active or not.
+    `reader` is the engine of the deciding SELECT. With a `keyset_id` the replica is of that keyset, active or not.
     """
 
     reader: Engine
@@ -167,7 +109,7 @@ class Searcher:
         `KeysetMismatch`, also where another keyset was activated since.
         """
         replica = self._replica or self.current()
-        decision = self._decide(replica.keyset_id, sorted(set().union(*added)), accepted_only)
+        decision = self._decider.decide(replica.keyset_id, sorted(set().union(*added)), accepted_only)
         if decision.checkpoint_id != checkpoint_id:
             raise KeysetMismatch(checkpoint_id, str(decision.checkpoint_id))
         least = decision.threshold if threshold is None else threshold
@@ -181,7 +123,7 @@ class Searcher:
 
     def _ranked(
         self, queries: Vectors, checkpoint_id: str, wanted: Wanted, spare: int = 0
-    ) -> tuple[list[Ranking], _Decision, int]:
+    ) -> tuple[list[Ranking], Decision, int]:
         """Ranks the nearest facts of each query, and gives the decision behind that and the change of the index.
 
         Up to `spare` more facts are ranked where they were found beside those that are wanted.
@@ -206,7 +148,7 @@ class Searcher:
 
     def _search(
         self, replica: Replica, queries_BD: Vectors | None, wanted: Wanted, spare: int
-    ) -> tuple[list[Ranking], _Decision]:
+    ) -> tuple[list[Ranking], Decision]:
         """Ranks the nearest facts of each query (k live facts, or all there are), and gives the last decision, with all
         keys that were found.
 
@@ -214,7 +156,7 @@ class Searcher:
         be left out; where that was not enough it is asked for twice as many.
         """
         if queries_BD is None:  # of another checkpoint: only whether this keyset is still active is read
-            return [], self._decide(replica.keyset_id, [], wanted.accepted_only)
+            return [], self._decider.decide(replica.keyset_id, [], wanted.accepted_only)
         if queries_BD.shape[1] != replica.dim:
             raise InvalidQuery(f"it has {queries_BD.shape[1]} numbers, the keys have {replica.dim}")
         k, answers = wanted.k, [Ranking() for _ in queries_BD]
@@ -224,7 +166,7 @@ class Searcher:
             with self.observer.timed("search"):
                 _, candidates = replica.index.search(queries_BD[short], fetch)
             key_ids = np.unique(candidates[candidates >= 0]).tolist()
-            decision = self._decide(replica.keyset_id, key_ids, wanted.accepted_only)
+            decision = self._decider.decide(replica.keyset_id, key_ids, wanted.accepted_only)
             known |= decision.keys
             for b, found in zip(short, candidates, strict=True):
                 rows = [decision.keys[i] for i in found.tolist() if i in decision.keys]
@@ -235,34 +177,9 @@ class Searcher:
             if decision.keyset_id != replica.keyset_id or len(short) == 0:
                 return answers, replace(decision, keys=known)
 
-    def _decide(self, keyset_id: int, key_ids: list[int], accepted_only: bool | None) -> _Decision:
-        parameters = {"keyset_id": keyset_id, "key_ids": key_ids, "accepted_only": accepted_only}
-        with self.observer.timed("select"):
-            try:
-                rows = self._fetch(parameters)
-            except psycopg.OperationalError as error:  # the database was restarted since the last lookup
-                if refusal_of(error) is not None:  # or it answers and said why it refused
-                    raise
-                self.reader.dispose()
-                rows = self._fetch(parameters)
-        keys = {row.key_id: row for row in rows if row.key_id is not None}
-        first = rows[0]
-        return _Decision(first.head, first.keyset_id, first.checkpoint_id, first.threshold, keys)
-
     @property
-    def _statement(self) -> str:
-        return _DECIDE if self.keyset_id is None else _DECIDE_ONE
-
-    def _fetch(self, parameters: dict[str, Any]) -> list[Any]:
-        with self.reader.connect() as connection:
-            driver = connection.connection.driver_connection
-            assert isinstance(driver, psycopg.Connection)
-            try:
-                with driver.cursor(binary=True, row_factory=namedtuple_row) as cursor:
-                    return cursor.execute(self._statement, parameters, prepare=True).fetchall()
-            except psycopg.OperationalError:
-                connection.invalidate()
-                raise
+    def _decider(self) -> Decider:
+        return Decider(self.reader, self.keyset_id, self.observer)
 
     def await_change(self, min_seq: int) -> None:
         """Catches up with change `min_seq`, or waits until the thread that is catching up has done so.
@@ -358,58 +275,3 @@ class Searcher:
     def snapshot(self) -> None:
         """Writes the active keyset's index to disk, caught up."""
         self.prepare(self.current().keyset_id)
-
-
-def as_queries(queries_BD: npt.NDArray[Any]) -> Vectors:
-    """Gives queries as float32 rows. Raises `InvalidQuery` where they are not rows of finite numbers."""
-    queries = np.asarray(queries_BD, dtype=np.float32)
-    if queries.ndim != 2:
-        raise InvalidQuery(f"its shape is {queries.shape}, not (batch, width)")
-    if not np.isfinite(queries).all():
-        raise InvalidQuery("it holds NaN or infinity")
-    return queries
-
-
-def rank(
-    query_D: Vectors, rows: Sequence[Candidate | Row[Any]], k: int, added: Mapping[int, float] | None = None
-) -> Ranking:
-    """Ranks the k best facts, each once, by its best key, best first; ties go to the older fact.
-
-    `added` is what the scores of keys get in addition, by the key's id.
-    """
-    if not rows:
-        return Ranking()
-    keys = np.frombuffer(b"".join(row.key for row in rows), dtype=STORED).reshape(len(rows), -1)
-    scores = (keys.astype(np.float32) @ query_D).tolist()
-    if added is not None:
-        scores = [score + added[row.key_id] for score, row in zip(scores, rows, strict=True)]
-    order = sorted(range(len(rows)), key=lambda i: (-scores[i], rows[i].fact_id, rows[i].key_id))
-    hits: dict[int, Hit] = {}
-    tombstone: tuple[int, float] | None = None
-    for i in order:
-        row = rows[i]
-        if row.version is None:
-            tombstone = tombstone or (row.fact_id, scores[i])
-        elif row.fact_id not in hits:
-            hits[row.fact_id] = Hit(row.fact_id, row.version, row.value, scores[i], row.key_id, row.review)
-            if len(hits) == k:
-                break
-    return Ranking(tuple(hits.values()), tombstone)
-
-
-def decide(ranking: Ranking, k: int, threshold: float, seq: int) -> Lookup:
-    """Gives the k best hits of a ranking at or above the threshold, or none where a tombstone is nearer than all."""
-    hits, tombstone = ranking.hits, ranking.tombstone
-    runner_up = max((hit.score for hit in hits), default=None)
-    abstains = (
-        tombstone is not None
-        and tombstone[1] >= threshold
-        and (runner_up is None or tombstone[1] > runner_up)
-    )
-    return Lookup(
-        hits=() if abstains else tuple(hit for hit in hits[:k] if hit.score >= threshold),
-        runner_up=runner_up,
-        threshold=threshold,
-        seq=seq,
-        abstained=tombstone[0] if tombstone is not None and abstains else None,
-    )

@@ -1,0 +1,100 @@
+"""Decides which of the keys that a search found are of live facts, in one SELECT.
+
+It gives, from one snapshot of the database: the head of the change log, the keyset that answers, and those candidate
+keys whose facts are live, with value and exact key. Keys of tombstones come without a value. Facts that are only
+proposed come with their review, or not at all where only accepted ones are to be found.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg.rows import namedtuple_row
+from sqlalchemy import Engine, Row
+
+from colmlm.kb.facts.reviewed import hidden
+from colmlm.kb.lookup.contested import Yields
+from colmlm.kb.lookup.observing import Observer
+from colmlm.kb.store.causes import refusal_of
+
+# The driver runs this itself: in its binary form keys come as stored, and a prepared statement is planned once.
+# "active" is the keyset that answers: the active one, or one that is asked for by its id.
+_DECIDE = """
+SELECT coalesce((SELECT max(seq) FROM change), 0) AS head, active.id AS keyset_id, active.checkpoint_id,
+       active.threshold, found.key_id, found.fact_id, found.version, found.value, found.key,
+       found.review, found.yields_to
+FROM (SELECT) AS always
+LEFT JOIN keyset active ON active.state = 'active'
+LEFT JOIN LATERAL (
+    SELECT k.id AS key_id, k.fact_id, v.version, v.value, k.key, f.review,
+           ARRAY(SELECT y.to_id FROM fact_yield y WHERE y.fact_id = k.fact_id AND y.version = v.version) AS yields_to
+    FROM fact_key k
+    JOIN fact f ON f.id = k.fact_id
+    LEFT JOIN fact_version v ON v.fact_id = k.fact_id AND v.to_seq IS NULL
+    LEFT JOIN tombstone t ON t.fact_id = k.fact_id
+    WHERE k.keyset_id = %(keyset_id)s::bigint AND k.id = ANY(%(key_ids)s::bigint[])
+      AND active.id = %(keyset_id)s::bigint AND (v.fact_id IS NOT NULL OR t.fact_id IS NOT NULL)
+      AND (v.fact_id IS NULL OR NOT HIDDEN)
+) AS found ON true
+""".replace("HIDDEN", hidden("%(accepted_only)s::boolean", "active.accepted_only"))
+_DECIDE_ONE = _DECIDE.replace(
+    "active.state = 'active'", "active.id = %(keyset_id)s::bigint AND active.state IN ('ready', 'active')"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The result of the SELECT: the head, the keyset that answers, and by key id the live candidates and tombstones."""
+
+    head: int
+    keyset_id: int | None
+    checkpoint_id: str | None
+    threshold: float
+    keys: dict[int, Row[Any]]
+
+    @property
+    def yields(self) -> Yields:
+        return {row.fact_id: row.yields_to for row in self.keys.values() if row.yields_to}
+
+
+@dataclass(frozen=True, slots=True)
+class Decider:
+    """Runs the SELECT on an engine of its own, `reader`, where it costs no BEGIN, no ROLLBACK and no ping.
+
+    The active keyset is to answer, or the one that is `asked` for by its id.
+    """
+
+    reader: Engine
+    asked: int | None
+    observer: Observer
+
+    def decide(self, keyset_id: int, key_ids: list[int], accepted_only: bool | None) -> Decision:
+        parameters = {"keyset_id": keyset_id, "key_ids": key_ids, "accepted_only": accepted_only}
+        with self.observer.timed("select"):
+            try:
+                rows = self._fetch(parameters)
+            except psycopg.OperationalError as error:  # the database was restarted since the last lookup
+                if refusal_of(error) is not None:  # or it answers and said why it refused
+                    raise
+                self.reader.dispose()
+                rows = self._fetch(parameters)
+        keys = {row.key_id: row for row in rows if row.key_id is not None}
+        first = rows[0]
+        return Decision(first.head, first.keyset_id, first.checkpoint_id, first.threshold, keys)
+
+    @property
+    def _statement(self) -> str:
+        return _DECIDE if self.asked is None else _DECIDE_ONE
+
+    def _fetch(self, parameters: dict[str, Any]) -> list[Any]:
+        with self.reader.connect() as connection:
+            driver = connection.connection.driver_connection
+            assert isinstance(driver, psycopg.Connection)
+            try:
+                with driver.cursor(binary=True, row_factory=namedtuple_row) as cursor:
+                    return cursor.execute(self._statement, parameters, prepare=True).fetchall()
+            except psycopg.OperationalError:
+                connection.invalidate()
+                raise

@@ -1,0 +1,83 @@
+"""Ranks the keys that were found as facts, and gives those that answer. It reads nothing from the database."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sqlalchemy import Row
+
+from colmlm.kb.errors import InvalidQuery
+from colmlm.kb.facts.reviews import Review
+from colmlm.kb.keys.keysets import STORED, Vectors
+from colmlm.kb.lookup.records import Hit, Lookup, Ranking
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A key found by a search, with the value of its live fact, or (`version` None) the key of a tombstone."""
+
+    key_id: int
+    fact_id: int
+    version: int | None
+    value: str
+    key: bytes
+    review: Review = "accepted"
+
+
+def as_queries(queries_BD: npt.NDArray[Any]) -> Vectors:
+    """Gives queries as float32 rows. Raises `InvalidQuery` where they are not rows of finite numbers."""
+    queries = np.asarray(queries_BD, dtype=np.float32)
+    if queries.ndim != 2:
+        raise InvalidQuery(f"its shape is {queries.shape}, not (batch, width)")
+    if not np.isfinite(queries).all():
+        raise InvalidQuery("it holds NaN or infinity")
+    return queries
+
+
+def rank(
+    query_D: Vectors, rows: Sequence[Candidate | Row[Any]], k: int, added: Mapping[int, float] | None = None
+) -> Ranking:
+    """Ranks the k best facts, each once, by its best key, best first; ties go to the older fact.
+
+    `added` is what the scores of keys get in addition, by the key's id.
+    """
+    if not rows:
+        return Ranking()
+    keys = np.frombuffer(b"".join(row.key for row in rows), dtype=STORED).reshape(len(rows), -1)
+    scores = (keys.astype(np.float32) @ query_D).tolist()
+    if added is not None:
+        scores = [score + added[row.key_id] for score, row in zip(scores, rows, strict=True)]
+    order = sorted(range(len(rows)), key=lambda i: (-scores[i], rows[i].fact_id, rows[i].key_id))
+    hits: dict[int, Hit] = {}
+    tombstone: tuple[int, float] | None = None
+    for i in order:
+        row = rows[i]
+        if row.version is None:
+            tombstone = tombstone or (row.fact_id, scores[i])
+        elif row.fact_id not in hits:
+            hits[row.fact_id] = Hit(row.fact_id, row.version, row.value, scores[i], row.key_id, row.review)
+            if len(hits) == k:
+                break
+    return Ranking(tuple(hits.values()), tombstone)
+
+
+def decide(ranking: Ranking, k: int, threshold: float, seq: int) -> Lookup:
+    """Gives the k best hits of a ranking at or above the threshold, or none where a tombstone is nearer than all."""
+    hits, tombstone = ranking.hits, ranking.tombstone
+    runner_up = max((hit.score for hit in hits), default=None)
+    abstains = (
+        tombstone is not None
+        and tombstone[1] >= threshold
+        and (runner_up is None or tombstone[1] > runner_up)
+    )
+    return Lookup(
+        hits=() if abstains else tuple(hit for hit in hits[:k] if hit.score >= threshold),
+        runner_up=runner_up,
+        threshold=threshold,
+        seq=seq,
+        abstained=tombstone[0] if tombstone is not None and abstains else None,
+    )
