@@ -25,7 +25,8 @@ from colmlm.kb.erasure.traces import Trace, make_traces
 from colmlm.kb.errors import FactNotFound, SecondPersonNeeded
 from colmlm.kb.facts import erased_texts, quotations, suppression
 from colmlm.kb.facts.edits import MAX_ID
-from colmlm.kb.facts.quotations import Gone, Quoting, StandingTexts
+from colmlm.kb.facts.gone import Gone, StandingTexts
+from colmlm.kb.facts.quotations import Quoting
 from colmlm.kb.facts.records import Mentioned
 from colmlm.kb.facts.redaction import MARK, ErasureTarget, blank, redact_documents
 from colmlm.kb.log import audit, origin

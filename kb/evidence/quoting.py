@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from colmlm.kb.evidence.records import NewOutput
 from colmlm.kb.facts import quoted
 from colmlm.kb.facts.erased_texts import ErasedTexts, TextOrigin
-from colmlm.kb.facts.quotations import without
+from colmlm.kb.facts.quoting_outputs import without
 from colmlm.kb.tables import FactRow, answer_modes
 from colmlm.kb.texts.wording import Span
 

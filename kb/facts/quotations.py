@@ -37,132 +37,22 @@ erasure. fsck checks the same rows by digests, and erasing again redacts what it
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Any, Protocol
+from typing import Any
 
-from sqlalchemy import ColumnElement, and_, func, or_, select, update
+from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
-from colmlm.kb.facts import kept_questions, quoted
+from colmlm.kb.facts import kept_questions, quoting_outputs
 from colmlm.kb.facts.erased_texts import ErasedTexts, TextOrigin
-from colmlm.kb.facts.redaction import MARK, ErasureTarget, apart, blank, redact_json, redacted_columns
-from colmlm.kb.tables import (
-    AttributionRow,
-    ErasureRequestRow,
-    FactRow,
-    FeedbackRow,
-    ForgetRunRow,
-    GenerationRow,
-    JobRow,
-    answer_modes,
-)
-from colmlm.kb.texts.wording import Finder, Phrases, Span, Together, may_say, normalised
+from colmlm.kb.facts.gone import Gone, Sought
+from colmlm.kb.facts.kept_questions import RedactedRows
+from colmlm.kb.facts.redaction import MARK, redact_json, redacted_columns
+from colmlm.kb.tables import ErasureRequestRow, FactRow, FeedbackRow, ForgetRunRow, JobRow
+from colmlm.kb.texts.wording import Finder
 
-AT_ONCE = 500
 QUOTED_PARTS = ("text", "question")  # parts of a selector that hold text of facts, and not a name
-
-
-class SplicedLookup(Protocol):
-    """A splice of an output: one that is stored (a row) or about to be (a record of a higher floor)."""
-
-    @property
-    def output_start(self) -> int: ...
-    @property
-    def output_end(self) -> int: ...
-    @property
-    def fact_id(self) -> int | None: ...
-
-
-class Sought(Protocol):
-    """The texts of erased facts, searched for in stored texts. `met` collects the facts that were found."""
-
-    met: set[int]
-
-    @property
-    def fact_ids(self) -> Collection[int]:
-        """The facts whose splices are redacted."""
-        ...
-
-    def outputs(self) -> ColumnElement[bool]:
-        """Gives a condition (SQL) for the outputs that may say one of the texts without a splice."""
-        ...
-
-    def finder(self, said: TextOrigin) -> Finder:
-        """Gives a finder of the texts that count in a text of this origin."""
-        ...
-
-    def is_part(self, words: str, said: TextOrigin) -> bool:
-        """Says whether these words are a part of what a fact named by this origin said."""
-        ...
-
-
-class StandingTexts:
-    """Facts that are about to be erased, whose texts still exist.
-
-    `wide` are the texts that count everywhere, and not only in texts that name their fact.
-    """
-
-    def __init__(self, targets: Sequence[ErasureTarget], wide: Collection[str]) -> None:
-        self.targets, self.wide = targets, wide
-        self.met: set[int] = set()
-        self._everywhere = Phrases(wide)
-
-    @classmethod
-    def of(cls, targets: Sequence[ErasureTarget], standing: Collection[str]) -> StandingTexts:
-        """Takes every text of the facts as wide, except those in `standing` (normalised), which other facts say too."""
-        texts = {string for target in targets for string in target.strings}
-        return cls(targets, [text for text in texts if normalised(text) not in standing])
-
-    @property
-    def fact_ids(self) -> Collection[int]:
-        return {target.fact_id for target in self.targets}
-
-    def outputs(self) -> ColumnElement[bool]:
-        return or_(may_say(GenerationRow.prompt, self.wide), may_say(GenerationRow.output, self.wide))
-
-    def finder(self, said: TextOrigin) -> Finder:
-        own = [target for target in self.targets if target.fact_id in said.fact_ids]
-        if not own:
-            return self._everywhere
-        return Together(Phrases(string for target in own for string in target.strings), self._everywhere)
-
-    def is_part(self, words: str, said: TextOrigin) -> bool:
-        part = normalised(words)
-        own = (target.strings for target in self.targets if target.fact_id in said.fact_ids)
-        return bool(part) and any(part in normalised(string) for strings in own for string in strings)
-
-
-class Gone:
-    """Facts that were erased, recognised by digests of their texts and by splices that are not redacted."""
-
-    def __init__(self, texts: ErasedTexts, fact_ids: Collection[int]) -> None:
-        self.texts, self._spliced = texts, fact_ids
-        self.met: set[int] = set()  # the erased facts that were found
-
-    @property
-    def fact_ids(self) -> Collection[int]:
-        return self._spliced
-
-    @classmethod
-    def read(cls, session: Session, fact_ids: Collection[int] | None = None) -> Gone:
-        """Reads all erased facts, or those among these ids."""
-        spliced = (
-            select(AttributionRow.fact_id).join(FactRow, FactRow.id == AttributionRow.fact_id).distinct()
-        )
-        spliced = spliced.where(FactRow.erased_seq.is_not(None))
-        if fact_ids is not None:
-            spliced = spliced.where(FactRow.id == func.any(list(fact_ids)))
-        return cls(ErasedTexts.read(session, fact_ids), frozenset(session.scalars(spliced)))
-
-    def outputs(self) -> ColumnElement[bool]:
-        return GenerationRow.seq < self.texts.last_everywhere
-
-    def finder(self, said: TextOrigin) -> Finder:
-        return self.texts.within(said, self.met)
-
-    def is_part(self, words: str, said: TextOrigin) -> bool:
-        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +87,9 @@ class Quoting:
 
 def find(session: Session, sought: Sought) -> Quoting:
     """Finds the rows that say one of these texts. Changes nothing."""
-    return Quoting(*(tuple(row.id for row, _ in rows(session, sought)) for rows in (_outputs, *_OTHERS)))
+    return Quoting(
+        *(tuple(row.id for row, _ in rows(session, sought)) for rows in (quoting_outputs.quoting, *_OTHERS))
+    )
 
 
 def still_said(session: Session) -> set[int]:
@@ -210,29 +102,9 @@ def still_said(session: Session) -> set[int]:
 def redact(session: Session, sought: Sought, seq: int) -> Quoting:
     """Redacts the rows that say one of these texts, as part of change `seq`, and gives their ids."""
     return Quoting(
-        tuple(_redact_outputs(session, sought, seq)),
+        tuple(quoting_outputs.redact(session, sought, seq)),
         *(tuple(_redact(session, rows(session, sought))) for rows in _OTHERS),
     )
-
-
-def without(
-    prompt: str,
-    output: str,
-    splices: Sequence[SplicedLookup],
-    erased: Collection[int],
-    finder: Finder,
-    marks: Sequence[Span] = (),
-) -> tuple[str, str]:
-    """Gives prompt and output with the splices of erased facts, repetitions of these and the finder's spans redacted.
-
-    A splice of another fact stays, even where it says the same. `marks` are spans of the output that its document,
-    which it quotes, says no more.
-    """
-    own = [(s.output_start, s.output_end) for s in splices if s.fact_id in erased]
-    others = [(s.output_start, s.output_end) for s in splices if s.fact_id not in erased]
-    spliced = Phrases(output[start:end].replace(MARK, " ") for start, end in own)
-    in_prompt, in_output = ((*finder.spans(text), *spliced.spans(text)) for text in (prompt, output))
-    return blank(prompt, in_prompt), blank(output, (*own, *apart((*in_output, *marks), others)))
 
 
 def redacted_since(session: Session, value: Any, said: TextOrigin) -> Any:
@@ -259,10 +131,7 @@ def redact_job(session: Session, job: JobRow) -> None:
     session.flush()
 
 
-_Rows = kept_questions.RedactedRows
-
-
-def _redact(session: Session, rows: _Rows) -> Iterator[int]:
+def _redact(session: Session, rows: RedactedRows) -> Iterator[int]:
     for row, values in rows:
         for name, value in values.items():
             setattr(row, name, value)
@@ -270,94 +139,7 @@ def _redact(session: Session, rows: _Rows) -> Iterator[int]:
     session.flush()
 
 
-def _redact_outputs(session: Session, sought: Sought, seq: int) -> Iterator[int]:
-    asked: list[int] = []
-    said: list[int] = []
-    for row, values in _outputs(session, sought):
-        (said if row.prompt == values["prompt"] else asked).append(row.id)
-        row.prompt, row.output, row.redacted_seq = values["prompt"], values["output"], seq
-        yield row.id
-    session.flush()
-    _drop_queries(session, sought.fact_ids, asked, said)
-
-
-def _drop_queries(session: Session, fact_ids: Collection[int], asked: list[int], said: list[int]) -> None:
-    """Removes the queries by which these facts were spliced. All lookups of an answer have the one of its question.
-
-    A query was made from what stood before it: so all go of outputs whose prompt was redacted (`asked`), and where only
-    what they `said` was, those that found nothing.
-    """
-    used = AttributionRow.fact_id == func.any(list(fact_ids))
-    answers = select(GenerationRow.id).join(
-        AttributionRow, (AttributionRow.generation_id == GenerationRow.id) & used
-    )
-    answers = answers.where(GenerationRow.mode.in_(answer_modes))
-    of_output = AttributionRow.generation_id
-    gone = or_(
-        used,
-        of_output.in_(answers),
-        of_output == func.any(asked),
-        and_(of_output == func.any(said), AttributionRow.outcome != "hit"),
-    )
-    session.execute(update(AttributionRow).where(gone, AttributionRow.query.is_not(None)).values(query=None))
-
-
-def _outputs(session: Session, sought: Sought) -> _Rows:
-    spliced = select(AttributionRow.generation_id).where(
-        AttributionRow.fact_id == func.any(list(sought.fact_ids))
-    )
-    statement = (
-        select(GenerationRow)
-        .where(or_(GenerationRow.id.in_(spliced), sought.outputs(), quoted.with_marks()))
-        .order_by(GenerationRow.id)
-    )
-    last, found = 0, True
-    while found:
-        page = list(
-            session.scalars(
-                statement.where(GenerationRow.id > last)
-                .limit(AT_ONCE)
-                .execution_options(populate_existing=True)
-            )
-        )
-        splices = _splices(session, [row.id for row in page])
-        stretches = quoted.stretches(session, [row.id for row in page])
-        for row in page:
-            hits = splices.get(row.id, [])
-            said = TextOrigin(frozenset(s.fact_id for s in hits), seq=row.seq)
-            marks = _marks(row, hits, stretches.get(row.id))
-            prompt, output = without(
-                row.prompt, row.output, hits, sought.fact_ids, sought.finder(said), marks
-            )
-            if (prompt, output) != (row.prompt, row.output):
-                sought.met.update(said.fact_ids.intersection(sought.fact_ids))
-                yield row, {"prompt": prompt, "output": output}
-        last, found = (page[-1].id, True) if page else (last, False)
-
-
-def _marks(row: GenerationRow, hits: Sequence[Any], stretch: str | None) -> list[Span]:
-    """Gives the spans of an output that are redacted in the document that it quotes (None: it quotes none)."""
-    if stretch is None or row.quoted_start is None or row.quoted_end is None:
-        return []
-    return quoted.marked(len(row.output), (row.quoted_start, row.quoted_end), hits, stretch)
-
-
-def _splices(session: Session, generation_ids: list[int]) -> dict[int, list[Any]]:
-    statement = select(
-        AttributionRow.generation_id,
-        AttributionRow.fact_id,
-        AttributionRow.output_start,
-        AttributionRow.output_end,
-        AttributionRow.quoted_start,
-        AttributionRow.quoted_end,
-    ).where(AttributionRow.generation_id == func.any(generation_ids), AttributionRow.outcome == "hit")
-    found: dict[int, list[Any]] = {}
-    for row in session.execute(statement):
-        found.setdefault(row.generation_id, []).append(row)
-    return found
-
-
-def _runs(session: Session, sought: Sought) -> _Rows:
+def _runs(session: Session, sought: Sought) -> RedactedRows:
     for run in session.scalars(
         select(ForgetRunRow).order_by(ForgetRunRow.id).execution_options(populate_existing=True)
     ):
@@ -373,7 +155,7 @@ def _runs(session: Session, sought: Sought) -> _Rows:
             yield run, values
 
 
-def _jobs(session: Session, sought: Sought) -> _Rows:
+def _jobs(session: Session, sought: Sought) -> RedactedRows:
     for job in session.scalars(select(JobRow).order_by(JobRow.id).execution_options(populate_existing=True)):
         if values := _job_values(job, sought.finder(TextOrigin(at=job.created_at))):
             yield job, values
@@ -390,29 +172,29 @@ def _job_values(job: JobRow, finder: Finder) -> dict[str, Any]:
     return values if arguments == job.arguments else {**values, "arguments": arguments}
 
 
-def _requests(session: Session, sought: Sought) -> _Rows:
+def _requests(session: Session, sought: Sought) -> RedactedRows:
     for request in session.scalars(select(ErasureRequestRow).order_by(ErasureRequestRow.id)):
         said = TextOrigin(frozenset(request.fact_ids), at=request.at)
         if values := redacted_columns(request, ("reason", "on_behalf_of"), sought.finder(said)):
             yield request, values
 
 
-def _questions(session: Session, sought: Sought) -> _Rows:
+def _questions(session: Session, sought: Sought) -> RedactedRows:
     return kept_questions.questions(session, sought.finder)
 
 
-def _question_outcomes(session: Session, sought: Sought) -> _Rows:
+def _question_outcomes(session: Session, sought: Sought) -> RedactedRows:
     return kept_questions.outcomes(session, sought.finder, sought.fact_ids)
 
 
-def _feedback(session: Session, sought: Sought) -> _Rows:
+def _feedback(session: Session, sought: Sought) -> RedactedRows:
     said = or_(
         FeedbackRow.comment.is_not(None), FeedbackRow.value.is_not(None), FeedbackRow.on_behalf_of != ""
     )
     rows = session.scalars(
         select(FeedbackRow).where(said).order_by(FeedbackRow.id).execution_options(populate_existing=True)
     ).all()
-    splices = _splices(session, [row.generation_id for row in rows])
+    splices = quoting_outputs.splices_of(session, [row.generation_id for row in rows])
     for row in rows:
         facts = frozenset(splice.fact_id for splice in splices.get(row.generation_id, ()))
         finder = sought.finder(TextOrigin(facts, at=row.at))

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.facts import quotations, sentences
 from colmlm.kb.facts.edits import IS_LIVE
-from colmlm.kb.facts.quotations import Gone
+from colmlm.kb.facts.gone import Gone
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keysets import active_keyset_id
 from colmlm.kb.log.chain import verify_chain

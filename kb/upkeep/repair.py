@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.facts import quotations, sentences
-from colmlm.kb.facts.quotations import Gone
+from colmlm.kb.facts.gone import Gone
 from colmlm.kb.facts.sentences import Astray
 from colmlm.kb.keys import activation, keysets
 from colmlm.kb.keys.keysets import active_keyset_id
