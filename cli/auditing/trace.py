@@ -9,7 +9,7 @@ import typer
 
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.protocol import Base
-from colmlm.cli.contents.facts import WITHHELD, where
+from colmlm.cli.contents.facts_show import WITHHELD, where
 from colmlm.cli.options import After, AsJson, FactId, Limit, examples
 from colmlm.cli.output import note, print_json, print_table, say, shorten
 

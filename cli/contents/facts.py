@@ -1,58 +1,22 @@
-"""`colmlm facts`: lists, shows and edits facts. Every edit is one change with an actor and a reason."""
+"""`colmlm facts`: lists and shows facts; the commands that edit and compare them are added to these."""
 
 from __future__ import annotations
 
 import sys
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from colmlm.cli.asking import require_reason, require_somebody
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.protocol import Base
-from colmlm.cli.contents import compared
-from colmlm.cli.contents.bulk import edit_from
-from colmlm.cli.options import (
-    MAX_BIGINT,
-    Actor,
-    After,
-    AllowErased,
-    Anyway,
-    AsJson,
-    DryRun,
-    FactId,
-    FactIds,
-    Limit,
-    Reason,
-    WhyUnlessDry,
-    Yes,
-    each_once,
-    examples,
-    some_text,
-    time,
-)
-from colmlm.cli.output import counted_facts, note, print_json, print_table, say, shorten, these_facts
-from colmlm.kb.errors import FactDeleted
+from colmlm.cli.contents import compared, facts_edit
+from colmlm.cli.contents import facts_show as show_
+from colmlm.cli.options import MAX_BIGINT, After, AsJson, FactId, Limit, examples, some_text, time
+from colmlm.cli.output import counted_facts, note, print_json
 
 if TYPE_CHECKING:
-    from colmlm.kb.facts.compared import AlsoSaid
-    from colmlm.kb.facts.records import (
-        Addition,
-        Contradicting,
-        Correcting,
-        Edit,
-        FactPage,
-        FactRecord,
-        FactSearch,
-        Marking,
-        Source,
-        State,
-    )
-
-MAX_OFFSET = 2**31 - 1
-WITHHELD = "Marks stand for what was deleted or corrected: the server shows that to tokens with the right 'audit' only."
+    from colmlm.kb.facts.records import FactPage, FactSearch, State
 
 
 class ReviewState(StrEnum):
@@ -70,21 +34,6 @@ class Sort(StrEnum):
     id = "id"
     newest = "newest"
 
-
-Start = Annotated[
-    int | None,
-    typer.Option("--start", min=0, max=MAX_OFFSET, help="Where the span begins, in code points of the text."),
-]
-End = Annotated[int | None, typer.Option("--end", min=1, max=MAX_OFFSET, help="Where it ends.")]
-ExactText = Annotated[
-    str | None,
-    typer.Option(
-        "--text",
-        callback=some_text,
-        help="The document's exact words; in place of offsets where they are there once.",
-    ),
-]
-NoKey = Annotated[bool, typer.Option("--no-key", help="Leave the key to the next `colmlm rekey`.")]
 
 app = typer.Typer(
     help="List, show, add, edit, move, delete and restore facts, undo that, and compare them.",
@@ -173,7 +122,7 @@ def list_facts(
     if as_json:
         print_json(page)
         return
-    print_table(("id", "value", "question", "source", "review", "deleted"), map(_row, page.facts))
+    show_.table(page.facts)
     if page.total > len(page.facts):
         note(f"{counted_facts(page.total, page.is_exact)} in all.")
     if page.next_after is not None:
@@ -200,271 +149,15 @@ def _print_csv(base: Base, near: str | None, sought: FactSearch, *, as_json: boo
         sys.stdout.write(line)
 
 
-def _row(fact: FactRecord) -> tuple[object, ...]:
-    said = (fact.fact_id, shorten(fact.value), shorten(fact.question), where(fact))
-    return (*said, "" if fact.review == "accepted" else fact.review, _deleted(fact))
-
-
-def where(fact: FactRecord) -> str:
-    """Gives the fact's source as corpus/document[start:end]."""
-    return place(fact.source)
-
-
-def place(source: Source | None) -> str:
-    """Gives a source as corpus/document[start:end]."""
-    return f"{source.corpus}/{source.external_id}[{source.start}:{source.end}]" if source else "(no document)"
-
-
-def _deleted(fact: FactRecord) -> str:
-    if fact.erased_seq is not None:
-        return f"erased by change {fact.erased_seq}"
-    return "" if fact.deleted_seq is None else f"by change {fact.deleted_seq}"
-
-
 @app.command(epilog=examples("colmlm facts show 12", "colmlm facts show 12 --json"))
 @anywhere
 def show(base: Base, fact_id: FactId, as_json: AsJson = False) -> None:
     """Show a fact, live or deleted, and where it comes from. `colmlm trace fact` shows its history."""
     fact = base.facts.show(fact_id)
-    print_json(fact) if as_json else _show(fact)
+    print_json(fact) if as_json else show_.one(fact)
     if fact.withheld:
-        note(WITHHELD)
+        note(show_.WITHHELD)
 
 
-def _show(fact: FactRecord) -> None:
-    say(f"fact {fact.fact_id}, version {fact.version}: {fact.value}")
-    if fact.question:
-        say(f"question: {fact.question}")
-    say(f"source:   {where(fact)}" + (f" {fact.source.uri}" if fact.source and fact.source.uri else ""))
-    if fact.review_seq is not None:
-        say(f"review:   {fact.review}, by change {fact.review_seq}")
-    gone = _deleted(fact) if fact.erased_seq is not None else f"deleted {_deleted(fact)}"
-    say(f"live since change {fact.created_seq}" if fact.deleted_seq is None else gone)
-
-
-@app.command(
-    epilog=examples(
-        'colmlm facts add --question "Who wrote Emma?" --value "Jane Austen" --reason "asked for"',
-        'colmlm facts add --document 3 --text "Lima" --question "What is Peru\'s capital?" --reason "was missing"',
-        'colmlm facts add --document 3 --start 23 --end 27 --reason "was missing"',
-    )
-)
-@anywhere
-def add(
-    base: Base,
-    reason: Reason,
-    question: Annotated[
-        str | None, typer.Option("--question", callback=some_text, help="The question it answers.")
-    ] = None,
-    value: Annotated[
-        str | None, typer.Option("--value", callback=some_text, help="The text to splice.")
-    ] = None,
-    document: Annotated[
-        int | None,
-        typer.Option(
-            "--document", min=1, max=MAX_BIGINT, help="Mark it in this document, whose words are its value."
-        ),
-    ] = None,
-    start: Start = None,
-    end: End = None,
-    text: ExactText = None,
-    answer: Annotated[
-        str | None, typer.Option("--answer", help="A longer answer, kept beside the value.")
-    ] = None,
-    actor: Actor = None,
-    no_key: NoKey = False,
-    allow_erased: AllowErased = False,
-    anyway: Anyway = False,
-    as_json: AsJson = False,
-) -> None:
-    """Add a fact: by question and value, or one that a document says. It is keyed at once, so lookups find it."""
-    span: Marking = {"start": start, "end": end, "text": text}
-    how: Addition = {
-        "actor": base.actor(actor), "reason": reason, "answer": answer, "allow_erased": allow_erased, "anyway": anyway
-    }  # fmt: skip
-    if document is not None:
-        if value is not None:
-            raise typer.BadParameter(
-                "a document's own words are the value: name them with --text or offsets."
-            )
-        edit = base.facts.add_to(document, span, keyed=not no_key, question=question, **how)
-    elif question is None or value is None or any(one is not None for one in span.values()):
-        raise typer.BadParameter(
-            "give --question and --value, or --document with --text, or --start and --end."
-        )
-    else:
-        edit = base.facts.add(question, value, keyed=not no_key, **how)
-    _tell(edit, as_json)
-
-
-def _tell(edit: Edit, as_json: bool) -> None:
-    _done(edit, as_json, keyed=edit.keyed, also_said_by=edit.also_said_by)
-    if edit.also_said_by and not as_json:
-        note(f"Said already by fact {', '.join(map(str, edit.also_said_by))}.")
-    if not edit.keyed and not as_json:
-        note("What was edited has no key yet, so lookups do not find it. Run: colmlm rekey")
-
-
-@app.command(
-    epilog=examples(
-        'colmlm facts edit 12 --value "Lima" --reason "typing error in the source"',
-        'colmlm facts edit 12 --question "What is Peru\'s capital?" --reason "said nothing of Peru"',
-        "colmlm facts edit --from corrections.csv --dry-run",
-    )
-)
-@anywhere
-def edit(
-    base: Base,
-    fact_id: Annotated[
-        int | None, typer.Argument(metavar="[FACT_ID]", min=1, help="The fact's id; none with --from.")
-    ] = None,
-    value: Annotated[
-        str | None, typer.Option("--value", callback=some_text, help="The new text to splice.")
-    ] = None,
-    question: Annotated[
-        str | None, typer.Option("--question", callback=some_text, help="The new question it answers.")
-    ] = None,
-    file: Annotated[
-        Path | None,
-        typer.Option(
-            "--from",
-            exists=True,
-            dir_okay=False,
-            help="Edit many in one change: CSV or JSON lines of fact_id, value and question; empty: as it is.",
-        ),
-    ] = None,
-    reason: WhyUnlessDry = None,
-    actor: Actor = None,
-    no_key: NoKey = False,
-    anyway: Anyway = False,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
-) -> None:
-    """Give a fact another value, another question, or both, from this commit on and in every process.
-
-    A value needs no new key. A question does: it is keyed at once, and the old one finds it no more.
-    """
-    require_reason(reason, unless=dry_run)
-    if file is not None:
-        if (fact_id, value, question) != (None, None, None):
-            raise typer.BadParameter("--from takes the ids, values and questions from the file alone.")
-        edit_from(
-            base, file, actor, reason, keyed=not no_key, anyway=anyway, dry_run=dry_run, as_json=as_json
-        )
-        return
-    if fact_id is None or dry_run or (value is None and question is None):
-        raise typer.BadParameter(
-            "give a fact's id with --value or --question; or --from, also with --dry-run."
-        )
-    assert reason is not None
-    how: Correcting = {"actor": base.actor(actor), "reason": reason, "anyway": anyway}
-    done = base.facts.edit(fact_id, value, question=question, keyed=not no_key, **how)
-    _tell(done, as_json)
-
-
-@app.command(
-    epilog=examples(
-        'colmlm facts move 12 --text "Lima Metropolitan Area" --reason "cut too short"',
-        'colmlm facts move 12 --start 23 --end 27 --reason "cut too long"',
-    )
-)
-@anywhere
-def move(
-    base: Base,
-    fact_id: FactId,
-    reason: Reason,
-    start: Start = None,
-    end: End = None,
-    text: ExactText = None,
-    actor: Actor = None,
-    no_key: NoKey = False,
-    allow_erased: AllowErased = False,
-    anyway: Anyway = False,
-    as_json: AsJson = False,
-) -> None:
-    """Move a fact's span within its document, whose words there become its value. Its history keeps where it was."""
-    span: Marking = {"start": start, "end": end, "text": text}
-    how: Contradicting = {
-        "actor": base.actor(actor), "reason": reason, "allow_erased": allow_erased, "anyway": anyway
-    }  # fmt: skip
-    done = base.facts.move(fact_id, span, keyed=not no_key, **how)
-    _tell(done, as_json)
-
-
-@app.command(epilog=examples('colmlm facts undo 41 --reason "the first spelling was right"'))
-@anywhere
-def undo(
-    base: Base,
-    seq: Annotated[int, typer.Argument(metavar="SEQ", min=1, max=MAX_BIGINT, help="The change's number.")],
-    reason: Reason,
-    actor: Actor = None,
-    no_key: NoKey = False,
-    as_json: AsJson = False,
-) -> None:
-    """Undo an add, edit, move, delete, restore or verdict, all of that change, where no fact of it was edited since."""
-    done = base.facts.undo(seq, keyed=not no_key, actor=base.actor(actor), reason=reason)
-    _tell(done, as_json)
-
-
-@app.command(
-    epilog=examples(
-        "colmlm facts delete 12 15 --dry-run",
-        'colmlm facts delete 12 15 --reason "request of the person" --yes',
-    )
-)
-@anywhere
-def delete(
-    base: Base,
-    fact_ids: FactIds,
-    reason: WhyUnlessDry = None,
-    actor: Actor = None,
-    abstain: Annotated[
-        bool,
-        typer.Option("--abstain", help="Let queries that point at one get no match, not the runner-up."),
-    ] = False,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    as_json: AsJson = False,
-) -> None:
-    """Delete facts: all of them in one change, or none. `colmlm facts restore` undoes it."""
-    require_reason(reason, unless=dry_run)
-    require_somebody(yes or dry_run, as_json, "delete")
-    if not yes or dry_run:
-        facts = base.facts.show_many(each_once(fact_ids))
-        if gone := [fact.fact_id for fact in facts if fact.deleted_seq is not None]:
-            raise FactDeleted(gone)
-        _preview(facts, base.comparisons.also_said([fact.fact_id for fact in facts]), as_json)
-        if dry_run:
-            return
-        typer.confirm(f"Delete {these_facts(len(facts))}?", abort=True, err=True)
-    assert reason is not None
-    done = base.facts.delete(each_once(fact_ids), actor=base.actor(actor), reason=reason, abstain=abstain)
-    _done(done, as_json)
-
-
-def _preview(facts: list[FactRecord], also_said: list[AlsoSaid], as_json: bool) -> None:
-    if as_json:
-        print_json({"dry_run": True, "facts": facts, "also_said": also_said})
-    else:
-        print_table(("id", "value", "question", "source", "review", "deleted"), map(_row, facts))
-        compared.tell_also_said(also_said)
-
-
-@app.command(epilog=examples('colmlm facts restore 12 15 --reason "deleted by mistake"'))
-@anywhere
-def restore(
-    base: Base, fact_ids: FactIds, reason: Reason, actor: Actor = None, as_json: AsJson = False
-) -> None:
-    """Bring deleted facts back with the value they had last: all of them in one change, or none."""
-    done = base.facts.restore(fact_ids, actor=base.actor(actor), reason=reason)
-    _done(done, as_json)
-
-
-def _done(edit: Edit, as_json: bool, **more: object) -> None:
-    if as_json:
-        print_json({"seq": edit.seq, "kind": edit.kind, "fact_ids": edit.fact_ids, **more})
-    else:
-        say(f"Change {edit.seq}: {edit.kind} of fact {', '.join(map(str, edit.fact_ids))}")
-
-
+facts_edit.add_to(app)
 compared.add_to(app)

@@ -12,7 +12,7 @@ from colmlm.api.nouns.generation import DecoderVerbs
 from colmlm.cli.auditing.trace import marked, show_output, stored_as
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.protocol import Base
-from colmlm.cli.contents.facts import where
+from colmlm.cli.contents.facts_show import where
 from colmlm.cli.errors import REFUSED
 from colmlm.cli.options import (
     MAX_BIGINT,

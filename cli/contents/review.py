@@ -12,7 +12,7 @@ import typer
 from colmlm.cli.asking import require_reason
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.protocol import Base
-from colmlm.cli.contents.facts import where
+from colmlm.cli.contents.facts_show import where
 from colmlm.cli.errors import REFUSED
 from colmlm.cli.options import (
     MAX_BIGINT,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from colmlm.api.nouns.contents import FactVerbs
-from colmlm.cli.contents.facts import where
+from colmlm.cli.contents.facts_show import where
 from colmlm.cli.output import note, print_json, print_table, say, shorten, these_facts
 
 if TYPE_CHECKING:

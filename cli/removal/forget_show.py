@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from colmlm.api.nouns.removal import ForgetVerbs
-from colmlm.cli.contents.facts import place, where
+from colmlm.cli.contents.facts_show import place, where
 from colmlm.cli.output import counted, print_table, say, shorten
 from colmlm.kb.forgetting.records import LEVELS, OUTCOMES, ForgetPlan, Rates, SaidSurvivor, Verification
 
