@@ -1,4 +1,4 @@
-"""The nouns of a knowledge base as protocols, one for each noun, whether the base is on this machine or a server's.
+"""Protocols of what a base and its generator are asked for, a noun each, be it on this machine or a server's.
 
 `KnowledgeBase` and the nouns of `cli.bases.local` implement them in process, `api.client` over HTTP.
 """

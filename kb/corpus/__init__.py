@@ -1,1 +1,1 @@
-"""Documents with facts as files: the annotated format, Parquet, SQuAD."""
+"""Files of documents, read and written: the annotated format, Parquet, SQuAD; raw text, Markdown, HTML and PDF."""

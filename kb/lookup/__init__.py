@@ -1,1 +1,1 @@
-"""Lookups, from queries to live facts and from words to sentences: the index, its followers, BM25, and the past."""
+"""Lookups, from queries to live facts and from words to sentences: index, BM25, the past, and who watches them."""

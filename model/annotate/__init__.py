@@ -1,1 +1,1 @@
-"""Annotators, which mark facts in raw texts and ask about them."""
+"""Annotators, which mark facts in raw texts and ask about them: their training, checks, and quality."""

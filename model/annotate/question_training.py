@@ -27,7 +27,7 @@ from colmlm.model.annotate.prompts import (
     suffix,
     target,
 )
-from colmlm.model.annotate.spans import padded
+from colmlm.model.text.batches import padded
 from colmlm.model.text.tokens import FactTokenizer
 
 

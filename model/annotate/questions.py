@@ -28,8 +28,7 @@ from colmlm.model.annotate.prompts import (
     prefixes,
     suffix,
 )
-from colmlm.model.annotate.spans import padded
-from colmlm.model.lm.language_model import length_groups
+from colmlm.model.text.batches import length_groups, padded
 from colmlm.model.text.markup import STANDARD
 from colmlm.model.text.tokens import FactTokenizer
 

@@ -19,8 +19,8 @@ from torch.nn import functional as F
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.model.annotate.bio import OUTSIDE, tags_of
 from colmlm.model.annotate.config import SpanConfig
-from colmlm.model.annotate.spans import padded
 from colmlm.model.annotate.windows import WordTokenizer, windows
+from colmlm.model.text.batches import padded
 
 _NO_TAG = -100
 

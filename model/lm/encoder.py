@@ -13,7 +13,8 @@ from torch import Tensor
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.model.lm.checkpoint import Checkpoint
 from colmlm.model.lm.config import CheckpointError
-from colmlm.model.lm.language_model import padded_batches, unit
+from colmlm.model.lm.language_model import unit
+from colmlm.model.text.batches import padded_batches
 from colmlm.model.text.tokens import Encoded
 
 

@@ -6,7 +6,7 @@ Vocabulary rows for the three added tokens come last.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from transformers import LlamaForCausalLM
 
 from colmlm.model.lm.llama import Llama
+from colmlm.model.text.batches import padded_batches
 from colmlm.model.text.tokens import Encoded
 
 
@@ -100,34 +101,3 @@ class FactLM(nn.Module):
 def unit(states_ND: Tensor) -> Tensor:
     """L2-normalises rows in float32: the form of keys and queries."""
     return F.normalize(states_ND.float(), dim=-1)
-
-
-def padded_batches(
-    sequences: Sequence[Encoded], *, max_tokens: int = 8192
-) -> Iterator[tuple[list[int], Tensor]]:
-    """Groups sequences into batches padded on the right; yields the indices of each batch and its ids [B, T]."""
-    for group in length_groups([len(s) for s in sequences], max_tokens=max_tokens):
-        ids_BT = torch.zeros(len(group), len(sequences[group[0]]), dtype=torch.long)
-        for row, i in enumerate(group):
-            ids_BT[row, : len(sequences[i])] = torch.tensor(sequences[i].ids)
-        yield group, ids_BT
-
-
-def length_groups(lengths: Sequence[int], waste: float = 0.15, max_tokens: int = 8192) -> list[list[int]]:
-    """Groups the indices of sequences that are padded together, longest first.
-
-    A group grows until padding would exceed the share `waste` of its tokens, or `max_tokens`.
-    """
-    groups: list[list[int]] = []
-    real = 0
-    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        if groups:
-            width = lengths[groups[-1][0]]
-            padded = width * (len(groups[-1]) + 1)
-            if padded <= max_tokens and real + lengths[i] >= (1 - waste) * padded:
-                groups[-1].append(i)
-                real += lengths[i]
-                continue
-        groups.append([i])
-        real = lengths[i]
-    return groups

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from colmlm.model.annotate.bio import Span
-from colmlm.model.annotate.spans import padded
 from colmlm.model.annotate.windows import Words, WordTokenizer
+from colmlm.model.text.batches import padded
 
 LONGEST_QUESTION = 64
 LONGEST_TITLE = 24

@@ -1,1 +1,1 @@
-"""Texts for the model: tokens, and the markup tokens of each method."""
+"""Texts as models take them: token ids, the markup tokens of each method, and batches padded to one length."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from colmlm.model.lm.language_model import length_groups
+from colmlm.model.text.batches import length_groups
 from colmlm.model.text.tokens import Encoded
 
 
