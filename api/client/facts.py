@@ -16,6 +16,7 @@ from colmlm.kb.facts.records import (
     FACTS_LISTED,
     Addition,
     Correcting,
+    CorrectingOne,
     Correction,
     Edit,
     FactFound,
@@ -91,18 +92,11 @@ class RemoteFacts:
         fact_id: int,
         value: str | None = None,
         *,
-        question: str | None = None,
-        version: int | None = None,
         keyed: bool = True,
-        **how: Unpack[Correcting],
+        **how: Unpack[CorrectingOne],
     ) -> Edit:
         refuse(no_key=not keyed)
-        body = {
-            "value": value,
-            "question": question,
-            "version": version,
-            **_on_behalf(options(Correcting, how)),
-        }
+        body = {"value": value, **_on_behalf(options(CorrectingOne, how))}
         return edit_of(self.api.edit(f"/facts/{fact_id}", EditResult, body, method="PATCH"))
 
     def edit_many(

@@ -17,7 +17,7 @@ from colmlm.api.nouns.lookups import AnswerMode, Calibrating
 from colmlm.api.wire.answers import LookupAnswer, LookupAnswers
 from colmlm.api.wire.requests import MAX_QUERIES
 from colmlm.api.wire.vectors import LOOKUPS, MAX_VECTORS, MSGPACK, OCTETS
-from colmlm.kb.answers.records import NEAREST, Answer, AnswerThreshold
+from colmlm.kb.answers.records import Answer, AnswerOptions, AnswerThreshold
 from colmlm.kb.errors import InvalidQuery, KeysetMismatch
 from colmlm.kb.jobs.kinds import CalibrateAnswers, work_of
 from colmlm.kb.log.records import OnRecord
@@ -73,22 +73,8 @@ class RemoteLookups:
             redacted=told.redacted, unkeyed=told.unkeyed or 0,
         )  # fmt: skip
 
-    def answer(
-        self,
-        question: str,
-        *,
-        mode: AnswerMode = "read",
-        threshold: float | None = None,
-        nearest: int = NEAREST,
-        accepted_only: bool = False,
-    ) -> Answer:
-        asked = {
-            "question": question,
-            "mode": mode,
-            "threshold": threshold,
-            "nearest": nearest,
-            "accepted_only": accepted_only,
-        }
+    def answer(self, question: str, *, mode: AnswerMode = "read", **options: Unpack[AnswerOptions]) -> Answer:
+        asked = {"question": question, "mode": mode, **only_there.options(AnswerOptions, options)}
         return self.api.once("/answers", Answer, asked)
 
     def answer_threshold(self) -> AnswerThreshold:

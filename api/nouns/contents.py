@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         Addition,
         CorpusStats,
         Correcting,
+        CorrectingOne,
         Correction,
         DocumentRecord,
         Edit,
@@ -88,10 +89,8 @@ class FactVerbs(Protocol):
         fact_id: int,
         value: str | None = None,
         *,
-        question: str | None = None,
-        version: int | None = None,
         keyed: bool = True,
-        **how: Unpack[Correcting],
+        **how: Unpack[CorrectingOne],
     ) -> Edit: ...
 
     def edit_many(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Unpack
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from colmlm.kb.answers.records import Answer, AnswerThreshold
+    from colmlm.kb.answers.records import Answer, AnswerOptions, AnswerThreshold
     from colmlm.kb.log.records import OnRecord
     from colmlm.kb.lookup.options import LookupOptions
     from colmlm.kb.lookup.records import Lookup, LookupSpace
@@ -56,19 +56,10 @@ class LookupVerbs(FactFinder, Protocol):
         """Finds the facts nearest to a question; with `as_of`, as the base was after that change."""
         ...
 
-    def answer(
-        self,
-        question: str,
-        *,
-        mode: AnswerMode = "read",
-        threshold: float | None = None,
-        nearest: int = 3,
-        accepted_only: bool = False,
-    ) -> Answer:
+    def answer(self, question: str, *, mode: AnswerMode = "read", **options: Unpack[AnswerOptions]) -> Answer:
         """Answers a question with a span of a document, or says that nothing stored answers it.
 
         The mode "read" has what is near read (`kb.answers.answering`), "paper" takes the fact with the nearest key.
-        `nearest` passages come with the answer. With `accepted_only` no proposed fact answers.
         """
         ...
 

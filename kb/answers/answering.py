@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Unpack
 
 from colmlm.kb.answers.calibrations import confidence_here
 from colmlm.kb.answers.candidates import BY_KEY, CandidateSentence, candidates
@@ -20,7 +21,15 @@ from colmlm.kb.answers.contested import settled
 from colmlm.kb.answers.parts import parts_of
 from colmlm.kb.answers.places import ReadPlace, read_places, weigh
 from colmlm.kb.answers.reading import JudgedReader
-from colmlm.kb.answers.records import NEAREST, Answer, AnsweredQuestion, NearbyPassage, SaidFact, SaidPart
+from colmlm.kb.answers.records import (
+    NEAREST,
+    Answer,
+    AnsweredQuestion,
+    AnswerOptions,
+    NearbyPassage,
+    SaidFact,
+    SaidPart,
+)
 from colmlm.kb.answers.windows import SaidWindow, unchanged, windows
 from colmlm.kb.errors import InvalidQuery, NoActiveKeyset
 from colmlm.kb.facts.reading import get_fact
@@ -49,29 +58,20 @@ class Answering:
     questions: Questions | None
     reader: JudgedReader
 
-    def ask(
-        self,
-        question: str,
-        *,
-        threshold: float | None = None,
-        nearest: int = NEAREST,
-        accepted_only: bool = False,
-    ) -> Answer:
+    def ask(self, question: str, **options: Unpack[AnswerOptions]) -> Answer:
         """Answers a question with a span of a document, or says that nothing stored answers it.
 
-        `threshold` is the least probability of being right (None: the one that this base was calibrated to, else the
-        fitted one). With `accepted_only` no proposed fact answers. Raises `InvalidQuery` for a question that is blank
-        or too long, or a threshold that is no probability.
+        Raises `InvalidQuery` for a question that is blank or too long, or a threshold that is no probability.
         """
-        return self._read(question, threshold, nearest, accepted_only).answer
+        return self.asked(question, "read", **options).answer
 
     def asked(
         self,
         question: str,
         mode: str,
-        threshold: float | None,
-        nearest: int,
         *,
+        threshold: float | None = None,
+        nearest: int = NEAREST,
         accepted_only: bool = False,
     ) -> AnsweredQuestion:
         """Answers in the mode "read" as `ask` does, in the mode "paper" as `nearest_fact`, and gives what is stored."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypedDict
 
 from colmlm.kb.facts.records import Source
 from colmlm.kb.facts.reviews import Review
@@ -10,6 +11,19 @@ from colmlm.kb.lookup.records import AskedQuery
 
 NEAREST = 3  # passages shown with an answer
 NOTHING = "Nothing in the knowledge base answers this."
+
+
+class AnswerOptions(TypedDict, total=False):
+    """How a question is answered: from which score on, with how many passages, and by accepted facts alone.
+
+    `threshold` is the least probability of being right, in the mode "paper" a cosine (None: the one that this base was
+    calibrated to, else the fitted one). `nearest` passages (3) come with the answer. With `accepted_only` no proposed
+    fact answers.
+    """
+
+    threshold: float | None
+    nearest: int
+    accepted_only: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Unpack
 
 from sqlalchemy import text
 
 from colmlm.kb.answers.answering import Answering
 from colmlm.kb.answers.reading import JudgedReader
-from colmlm.kb.answers.records import NEAREST, Answer, AnsweredQuestion
+from colmlm.kb.answers.records import Answer, AnsweredQuestion, AnswerOptions
 from colmlm.kb.evidence import attribution
 from colmlm.kb.evidence.records import NewOutput, QuotedStretch, Splice
 from colmlm.kb.log import audit
@@ -32,22 +33,14 @@ class StoredAnswers:
     def reader(self) -> JudgedReader:
         return self.answering.reader
 
-    def answer(
-        self,
-        question: str,
-        mode: str = "read",
-        *,
-        threshold: float | None = None,
-        nearest: int = NEAREST,
-        accepted_only: bool = False,
-    ) -> Answer:
+    def answer(self, question: str, mode: str = "read", **options: Unpack[AnswerOptions]) -> Answer:
         """Answers as `Answering.ask` does, or in the mode "paper" as `Answering.nearest_fact`.
 
         What was erased while it was read is neither stored nor said: the answer is withheld then. Raises `InvalidValue`
         for a question that cannot be stored.
         """
         audit.check_text("question", question)
-        asked = self.answering.asked(question, mode, threshold, nearest, accepted_only=accepted_only)
+        asked = self.answering.asked(question, mode, **options)
         if not self.store.settings.keep_answers:
             return asked.answer
         return self._stored(asked, output_of(asked, mode))

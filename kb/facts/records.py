@@ -90,6 +90,13 @@ class Correcting(OnRecord, total=False):
     anyway: bool
 
 
+class CorrectingOne(Correcting, total=False):
+    """How one fact is edited: to another `question`, and only while it has this `version`, where they are given."""
+
+    question: str | None
+    version: int | None
+
+
 class Addition(Contradicting, total=False):
     """How one fact is added, also with the annotator's `answer`."""
 

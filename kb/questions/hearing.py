@@ -65,7 +65,7 @@ class ByAnswers:
         return self.answering.reader.digest if self.way == "read" else None
 
     def ask(self, question: str) -> Heard:
-        asked = self.answering.asked(question, self.way, self.threshold, 0)
+        asked = self.answering.asked(question, self.way, threshold=self.threshold, nearest=0)
         answer, best = asked.answer, asked.best
         if self.way == "paper" and best is None:
             best = next((hit.value for hit in self.answering.nearest_hits(question)), None)

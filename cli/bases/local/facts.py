@@ -11,6 +11,7 @@ from colmlm.kb.facts.facts import Facts
 from colmlm.kb.facts.records import (
     Addition,
     Correcting,
+    CorrectingOne,
     Correction,
     Edit,
     FactPage,
@@ -66,13 +67,10 @@ class LocalFacts(Facts):
         fact_id: int,
         value: str | None = None,
         *,
-        question: str | None = None,
-        version: int | None = None,
         keyed: bool = True,
-        **how: Unpack[Correcting],
+        **how: Unpack[CorrectingOne],
     ) -> Edit:
-        one = Correction(fact_id, value, question, version)
-        return self.edit_many([one], keyed=keyed, **how)
+        return self._keyed(self.runtime.kb.facts.edit(fact_id, value, **how), keyed)
 
     def edit_many(
         self, corrections: Sequence[Correction], *, keyed: bool = True, **how: Unpack[Correcting]

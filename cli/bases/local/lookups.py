@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from colmlm.api.nouns.lookups import AnswerMode, Calibrating
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.kb.answers.records import NEAREST, Answer, AnswerThreshold
+from colmlm.kb.answers.records import Answer, AnswerOptions, AnswerThreshold
 from colmlm.kb.evidence.answers import StoredAnswers
 from colmlm.kb.log.records import OnRecord
 from colmlm.kb.lookup.lookups import Lookups
@@ -48,20 +48,9 @@ class LocalLookups(Lookups):
         )
         return found
 
-    def answer(
-        self,
-        question: str,
-        *,
-        mode: AnswerMode = "read",
-        threshold: float | None = None,
-        nearest: int = NEAREST,
-        accepted_only: bool = False,
-    ) -> Answer:
+    def answer(self, question: str, *, mode: AnswerMode = "read", **options: Unpack[AnswerOptions]) -> Answer:
         self.runtime.open()  # fails before a model is loaded for seconds
-        answers = StoredAnswers(self.runtime.kb, self.runtime.answers)
-        return answers.answer(
-            question, mode, threshold=threshold, nearest=nearest, accepted_only=accepted_only
-        )
+        return StoredAnswers(self.runtime.kb, self.runtime.answers).answer(question, mode, **options)
 
     def answer_threshold(self) -> AnswerThreshold:
         from colmlm.cli.composition.calibrating import calibrations

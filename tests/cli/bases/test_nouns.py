@@ -30,6 +30,7 @@ from colmlm.cli.bases import local as local_nouns
 from colmlm.cli.bases import this_machine
 from colmlm.cli.composition import generator
 from colmlm.kb.access.access import Access
+from colmlm.kb.answers import records as answer_records
 from colmlm.kb.evidence import records as evidence
 from colmlm.kb.evidence.log import Log
 from colmlm.kb.evidence.outputs import Outputs
@@ -59,6 +60,7 @@ from colmlm.kb.upkeep.upkeep import Upkeep
 OPTIONS: dict[str, Any] = {
     name: found
     for module in (
+        answer_records,
         audit,
         compared,
         contents,

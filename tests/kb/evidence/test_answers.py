@@ -55,7 +55,7 @@ def answered(kb: KnowledgeBase, said: str, question: str = OPENED, mode: str = "
 
 def made(kb: KnowledgeBase, said: str, question: str = OPENED) -> NewOutput:
     """An answer as it would be stored, and is not stored yet."""
-    return output_of(saying(kb, said).asked(question, "read", None, 3), "read")
+    return output_of(saying(kb, said).asked(question, "read"), "read")
 
 
 def traced(kb: KnowledgeBase, answer: Answer) -> OutputTrace:
