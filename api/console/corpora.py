@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from litestar import get, post
 from litestar.concurrency import sync_to_thread
@@ -44,9 +44,9 @@ async def upload(ports: FromPorts, request: PageRequest) -> Page:
     files = [file for file in sent.getall("file", []) if isinstance(file, UploadFile) and file.filename]
     form = Form({name: sent.getall(name) for name in sent if name != "file"})
     try:
-        corpus, reason, format_ = _asked(form, files)
+        asked = _asked(form, files)
         kept = [await _keep(ports, file) for file in files]
-        jobs = await sync_to_thread(_queue, ports, request.user.name, corpus, reason, format_, kept, form)
+        jobs = await sync_to_thread(_queue, ports, request.user.name, asked, kept)
     except KBError as error:
         return await sync_to_thread(_show, ports, request, form.refuse(error))
     return Redirect(
@@ -54,7 +54,16 @@ async def upload(ports: FromPorts, request: PageRequest) -> Page:
     )
 
 
-def _asked(form: Form, files: list[UploadFile]) -> tuple[str, str | None, str]:
+class _Asked(NamedTuple):
+    """What is asked for beside the files."""
+
+    corpus: str
+    reason: str | None
+    format: str
+    questions: bool
+
+
+def _asked(form: Form, files: list[UploadFile]) -> _Asked:
     corpus, reason = form.text("corpus", limit=200), form.optional("reason", limit=1000)
     format_ = form.choice("format", [value for value, _ in FORMATS])
     if not files:
@@ -62,7 +71,7 @@ def _asked(form: Form, files: list[UploadFile]) -> tuple[str, str | None, str]:
     elif len(files) > MOST_FILES:
         form.mistakes["file"] = f"At most {MOST_FILES} files are taken at once; send the others after these."
     form.check()
-    return corpus, reason, format_
+    return _Asked(corpus, reason, format_, form.flag("questions"))
 
 
 async def _keep(ports: Ports, file: UploadFile) -> Upload:
@@ -72,21 +81,15 @@ async def _keep(ports: Ports, file: UploadFile) -> Upload:
     return receiving.upload
 
 
-def _queue(
-    ports: Ports, actor: str, corpus: str, reason: str | None, format_: str, kept: list[Upload], form: Form
-) -> list[JobRecord]:
-    why = reason or f"upload of {len(kept)} files"
+def _queue(ports: Ports, actor: str, asked: _Asked, kept: list[Upload]) -> list[JobRecord]:
+    why = {"corpus": asked.corpus, "reason": asked.reason or f"upload of {len(kept)} files"}
     arguments: list[dict[str, Any]]
-    if format_ == Documents.kind:
-        ids = [file.upload_id for file in kept]
-        arguments = [
-            {"upload_ids": ids, "corpus": corpus, "reason": why, "questions": form.flag("questions")}
-        ]
+    if asked.format == Documents.kind:
+        arguments = [{**why, "upload_ids": [file.upload_id for file in kept], "questions": asked.questions}]
         kind: type[Work] = Documents
     else:
         arguments = [
-            {"upload_id": file.upload_id, "corpus": corpus, "reason": why, "format": format_, "key": True}
-            for file in kept
+            {**why, "upload_id": file.upload_id, "format": asked.format, "key": True} for file in kept
         ]
         kind = Ingest
     jobs = Jobs(ports.kb)

@@ -51,7 +51,10 @@ def is_askable(kept: KeptQuestion) -> bool:
 
 def judged(store: Store, corpus: str | None, kept: KeptQuestion, heard: Heard, asker: Asker) -> AskedItem:
     """Judges what was heard to a question whose answer should be in this corpus (None: in any)."""
-    result, reason = _result(store, corpus, kept, heard, asker)
+    result, reason = _outcome(kept, heard), None
+    if result != "right":
+        likeliest = _of_likeliest(heard, wanted(kept)) if kept.expected else ANOTHER
+        reason = likeliest or _of_texts(store, corpus, kept, asker)
     return AskedItem(
         question=kept.question,
         expected=kept.expected,
@@ -65,15 +68,12 @@ def judged(store: Store, corpus: str | None, kept: KeptQuestion, heard: Heard, a
     )
 
 
-def _result(
-    store: Store, corpus: str | None, kept: KeptQuestion, heard: Heard, asker: Asker
-) -> tuple[str, str | None]:
+def _outcome(kept: KeptQuestion, heard: Heard) -> str:
     if not kept.expected:
-        return ("right", None) if heard.value is None else ("wrong", ANOTHER)
+        return "right" if heard.value is None else "wrong"
     if outcome(heard.value, wanted(kept)) in RIGHT:
-        return "right", None
-    said = "abstained" if heard.value is None else "wrong"
-    return said, _of_likeliest(heard, wanted(kept)) or _of_texts(store, corpus, kept, asker)
+        return "right"
+    return "abstained" if heard.value is None else "wrong"
 
 
 def _of_likeliest(heard: Heard, wanted: Sequence[str]) -> str | None:
