@@ -33,6 +33,7 @@ from colmlm.kb.facts.suppression import Suppressor
 from colmlm.kb.log import audit
 from colmlm.kb.store.contention import tried_again
 from colmlm.kb.store.copying import IncomingDocument, copy_documents, reserve
+from colmlm.kb.store.database import connection_of
 from colmlm.kb.tables import DocumentRow, FactRow
 
 MANY_FACTS = (
@@ -40,6 +41,13 @@ MANY_FACTS = (
 )
 COMMIT_EVERY = 10_000  # documents in one transaction: a smaller file is ingested as a whole or not at all
 
+# By these columns the planner chooses. The words of texts, which take most of the time, are left to the autovacuum: an
+# ANALYZE of some columns does not put it off.
+_ANALYZE = text("""
+ANALYZE document (id, corpus, external_id, replaced_seq), sentence (document_id, fact_id, ordinal),
+    fact (id, document_id, ordinal, created_seq, deleted_seq, erased_seq, review, review_seq, doubt),
+    fact_version (fact_id, version, from_seq, to_seq), fact_pair
+""")
 _MAX_TEXT = 100_000_000
 _MAX_WORDS = 10_000
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -144,7 +152,7 @@ class IngestRun:
         with self.sessions.begin() as session:
             sentences.settle(session)
             if many >= MANY_FACTS:
-                session.execute(text("ANALYZE document, sentence, fact, fact_version, fact_pair"))
+                session.execute(_ANALYZE)
 
     @tried_again
     def _take(self, piece: Sequence[AnnotatedDocument]) -> IngestReport:
@@ -286,9 +294,9 @@ def _write(
     num_facts = sum(row.num_new_facts for row in rows)
     first = reserve(session, "fact_id_seq", num_facts) if num_facts else 0
     copy_documents(session, corpus, rows, first, seq, proposed=proposed)
-    sentences.write(
-        session, (SearchedText(r.document_id, None, r.document.title, r.document.text) for r in rows)
-    )
+    texts = (SearchedText(r.document_id, None, r.document.title, r.document.text) for r in rows)
+    with connection_of(session).pipeline():  # some texts are cut into sentences while those before are stored
+        sentences.write(session, texts)
     if changed:
         replaced = move_kept(session, replaced)
     inserted: list[int | None] = [first, first + num_facts - 1] if num_facts else [None, None]

@@ -11,7 +11,7 @@ The functions take the session first and never commit.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from sqlalchemy import text
@@ -51,9 +51,11 @@ WHERE NOT p.same_value AND p.score IS NULL
 _KEEP = text("""
 INSERT INTO fact_pair AS p (
     fact_id, other_id, version, other_version, given_seq, other_given_seq, corpus, other_corpus, same_value, score
-) VALUES (
-    :fact_id, :other_id, :version, :other_version, :given_seq, :other_given_seq, :corpus, :other_corpus, :same_value,
-    CAST(:score AS real)
+)
+SELECT * FROM unnest(
+    CAST(:fact_id AS bigint[]), CAST(:other_id AS bigint[]), CAST(:version AS integer[]),
+    CAST(:other_version AS integer[]), CAST(:given_seq AS bigint[]), CAST(:other_given_seq AS bigint[]),
+    CAST(:corpus AS text[]), CAST(:other_corpus AS text[]), CAST(:same_value AS boolean[]), CAST(:score AS real[])
 )
 ON CONFLICT (fact_id, other_id) DO UPDATE SET
     version = excluded.version, other_version = excluded.other_version, given_seq = excluded.given_seq,
@@ -81,6 +83,9 @@ class KeptPair:
     other_corpus: str | None
     same_value: bool
     score: float | None = None
+
+
+_NAMES = [field.name for field in fields(KeptPair)]
 
 
 def says_the_same(value: str, other: str) -> bool:
@@ -120,7 +125,7 @@ def store(session: Session, pairs: Collection[KeptPair]) -> None:
     """Keeps these pairs, in the order of their facts, so that two that do it at once do not wait for each other."""
     if pairs:
         ordered = sorted(pairs, key=lambda pair: (pair.fact_id, pair.other_id))
-        session.execute(_KEEP, [asdict(pair) for pair in ordered])
+        session.execute(_KEEP, {name: [getattr(pair, name) for pair in ordered] for name in _NAMES})
 
 
 def _pairs(rows: Sequence[Any]) -> Iterator[KeptPair]:

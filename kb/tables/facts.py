@@ -75,7 +75,10 @@ class FactRow(TableRow):
         Index("fact_reviewed_idx", "review", postgresql_where=text("review_seq IS NOT NULL")),
         Index("fact_question_words_idx", text("words_of(question)"), postgresql_using="gin"),
         Index(
-            "fact_asked_idx", text("asked_as(question)"), "id", postgresql_where=text("question IS NOT NULL")
+            "fact_live_asked_idx",
+            text("asked_as(question)"),
+            "id",
+            postgresql_where=text("question IS NOT NULL AND deleted_seq IS NULL"),
         ),
     )
 
