@@ -20,7 +20,8 @@ from colmlm.kb.lookup.observing import Observer
 from colmlm.kb.store.causes import refusal_of
 
 # The driver runs this itself: in its binary form keys come as stored, and a prepared statement is planned once.
-# "active" is the keyset that answers: the active one, or one that is asked for by its id.
+# "active" is the keyset that answers: the active one, or one that is asked for by its id. Whether anything contradicts
+# is asked once, since in most bases nothing does.
 _DECIDE = """
 SELECT coalesce((SELECT max(seq) FROM change), 0) AS head, active.id AS keyset_id, active.checkpoint_id,
        active.threshold, found.key_id, found.fact_id, found.version, found.value, found.key,
@@ -29,7 +30,9 @@ FROM (SELECT) AS always
 LEFT JOIN keyset active ON active.state = 'active'
 LEFT JOIN LATERAL (
     SELECT k.id AS key_id, k.fact_id, v.version, v.value, k.key, f.review,
-           ARRAY(SELECT y.to_id FROM fact_yield y WHERE y.fact_id = k.fact_id AND y.version = v.version) AS yields_to
+           CASE WHEN EXISTS (SELECT FROM fact_pair WHERE NOT same_value AND score IS NULL AND held_seq IS NULL) THEN
+               ARRAY(SELECT y.to_id FROM fact_yield y WHERE y.fact_id = k.fact_id AND y.version = v.version)
+           END AS yields_to
     FROM fact_key k
     JOIN fact f ON f.id = k.fact_id
     LEFT JOIN fact_version v ON v.fact_id = k.fact_id AND v.to_seq IS NULL
