@@ -175,6 +175,13 @@ document.addEventListener("click", ({ target }) => {
   fields.end.value = offset + now.end;
 });
 
+// What was chosen before this program was there, or kept by the browser from before, is sent as well.
+const changed = (field) => (field.options
+  ? !([...field.options].find((one) => one.defaultSelected) ?? field.options[0])?.selected
+  : field.checked !== field.defaultChecked || (!/checkbox|radio/.test(field.type) && field.value !== field.defaultValue));
+for (const form of document.querySelectorAll("form[data-auto]"))
+  if ([...form.elements].filter((field) => field.name).some(changed)) swap(form.dataset.swap, asked(form));
+
 let waiting;
 document.addEventListener("input", (event) => {
   const field = event.target;
