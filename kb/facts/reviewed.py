@@ -6,7 +6,7 @@ Every change that sets reviews keeps those before in its payload, as `reviewed`,
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from typing import Any
 
 from sqlalchemy import text
 from sqlalchemy.orm import Session
@@ -19,9 +19,9 @@ FROM unnest(CAST(:ids AS bigint[]), CAST(:reviews AS text[])) AS given (id, revi
 WHERE f.id = given.id AND was.review <> given.review RETURNING f.id, was.review
 """)
 _PROPOSED = text("SELECT id FROM fact WHERE id = ANY(:ids) AND review = 'proposed' AND deleted_seq IS NULL")
-_BEFORE = text("""
+_BEFORE_REJECTION = text("""
 SELECT f.id, c.payload #>> ARRAY['reviewed', f.id::text] AS review FROM fact f JOIN change c ON c.seq = f.review_seq
-WHERE f.id = ANY(:ids) AND CASE WHEN :seq = 0 THEN f.review = 'rejected' ELSE c.seq = :seq END
+WHERE f.id = ANY(:ids) AND f.review = 'rejected'
 """)
 _HIDDEN = """
 (f.review <> 'accepted' AND ASKED IS NOT NULL AND (ASKED OR KEYSET OR EXISTS (
@@ -56,12 +56,17 @@ def accept_edited(session: Session, fact_ids: Iterable[int], seq: int) -> dict[s
 
 def bring_back(session: Session, fact_ids: Iterable[int], seq: int) -> dict[str, Any]:
     """Gives rejected facts the review that they had before, and gives the part of the payload that says so."""
-    return in_payload(set_reviews(session, _before(session, fact_ids, 0), seq))
+    rows = session.execute(_BEFORE_REJECTION, {"ids": list(fact_ids)})
+    return in_payload(set_reviews(session, {row.id: _known(row.review) for row in rows}, seq))
 
 
-def undo_reviews(session: Session, fact_ids: Iterable[int], undone: int, seq: int) -> dict[str, Any]:
-    """Gives facts whose review was last set by change `undone` the review they had before it, likewise."""
-    return in_payload(set_reviews(session, _before(session, fact_ids, undone), seq))
+def undo_reviews(session: Session, undone: Mapping[str, Any], seq: int) -> dict[str, Any]:
+    """Gives facts the review that the payload of an `undone` change says they had before it, likewise.
+
+    So they do where somebody has judged since what they said after that change, as they say it no more.
+    """
+    before = {int(fact_id): _known(review) for fact_id, review in undone.get("reviewed", {}).items()}
+    return in_payload(set_reviews(session, before, seq))
 
 
 def in_payload(was: Mapping[str, str]) -> dict[str, Any]:
@@ -69,7 +74,5 @@ def in_payload(was: Mapping[str, str]) -> dict[str, Any]:
     return {"reviewed": dict(was)} if was else {}
 
 
-def _before(session: Session, fact_ids: Iterable[int], seq: int) -> dict[int, Review]:
-    """Reads the reviews before change `seq`, of facts that it was the last to review; with 0 before any rejection."""
-    rows = session.execute(_BEFORE, {"ids": list(fact_ids), "seq": seq})
-    return {row.id: cast(Review, row.review) if row.review in REVIEWS else "accepted" for row in rows}
+def _known(review: str | None) -> Review:
+    return review if review in REVIEWS else "accepted"

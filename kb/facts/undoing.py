@@ -46,7 +46,7 @@ def undo(session: Session, seq: int, actor: str, reason: str) -> Edit:
     said: dict[str, Any] = {"undoes": seq}
     if change.kind in DELETING:
         return edits.reopen(session, pending, versions, said)
-    said |= reviewed.undo_reviews(session, ids, seq, pending.seq)
+    said |= reviewed.undo_reviews(session, change.payload, pending.seq)
     if change.kind in audit.VERDICTS:
         kind = "propose" if change.kind == "accept" else "accept"
         return edits.done(session, pending, kind, ids, said)

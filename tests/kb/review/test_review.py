@@ -137,6 +137,16 @@ def test_an_edit_accepts_a_proposed_fact_and_its_undo_proposes_it_again(peru: Kn
     assert peru.facts.show(fact_id(peru, "Lima")).question == CAPITAL
 
 
+def test_an_undone_edit_proposes_its_fact_again_also_after_verdicts_on_what_the_edit_said(
+    peru: KnowledgeBase,
+):
+    edited = peru.facts.edit(fact_id(peru, "Lima"), "Cusco", **WHO)
+    settle(peru, "Cusco", "propose")
+    settle(peru, "Cusco", "accept")
+    peru.facts.undo(edited.seq, **WHO)
+    assert review_of(peru, "Lima") == ("proposed", True) and peru.upkeep.fsck().ok
+
+
 def test_an_edit_for_another_version_is_refused(peru: KnowledgeBase):
     lima = fact_id(peru, "Lima")
     peru.facts.edit(lima, "Cusco", version=1, **WHO)
