@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Row, func, select
+from sqlalchemy import Row, func, select, text
 from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import NotUndoable
@@ -27,6 +27,13 @@ INSTEAD = {
     "dismiss-misses": "`colmlm misses reopen` opens its groups again",
     "solve-misses": "`colmlm misses reopen` opens its group again",
 }
+
+_ABSTAINED = text("""
+SELECT count(*) FROM fact_version v
+JOIN fact_version restored ON restored.fact_id = v.fact_id AND restored.version = v.version + 1
+JOIN change c ON c.seq = v.to_seq AND c.payload @> '{"abstain": true}'
+WHERE v.fact_id = ANY(:ids) AND restored.from_seq = :seq
+""")
 
 
 def undo(session: Session, seq: int, actor: str, reason: str) -> Edit:
@@ -51,8 +58,9 @@ def undo(session: Session, seq: int, actor: str, reason: str) -> Edit:
         kind = "propose" if change.kind == "accept" else "accept"
         return edits.done(session, pending, kind, ids, said)
     if change.kind in ("insert", "restore"):
+        abstain = _had_abstained(session, seq, ids)
         ended = edits.end_facts(session, ids, pending.seq)
-        return edits.log_end(session, pending, "delete", ended, abstain=False, payload=said)
+        return edits.log_end(session, pending, "delete", ended, abstain=abstain, payload=said)
     now = mending.live_states(session, ids)
     new = [_former(session, change, one) for one in now.values()]
     done = mending.amend(session, pending, change.kind, now, new, said)
@@ -71,6 +79,17 @@ def _last_changes(
     judged = select(FactRow.id, FactRow.review_seq).where(FactRow.id == func.any(ids))
     last = {row.id: row.review_seq for row in session.execute(judged)}
     return [(v.fact_id, last.get(v.fact_id)) for v in versions]
+
+
+def _had_abstained(session: Session, seq: int, fact_ids: Sequence[int]) -> bool:
+    """Says whether the facts that change `seq` restored were deleted to abstain. A change deletes all of them alike."""
+    number = session.scalar(_ABSTAINED, {"seq": seq, "ids": list(fact_ids)}) or 0
+    if 0 < number < len(fact_ids):
+        raise NotUndoable(
+            seq,
+            "of the facts it restored some had been deleted to abstain and some not; delete each as it was",
+        )
+    return number > 0
 
 
 def _former(session: Session, change: ChangeRow, now: FactState) -> FactState:

@@ -23,7 +23,7 @@ from colmlm.kb.facts.records import Correction, Edit, Marking
 from colmlm.kb.facts.sentences import find_astray
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder
-from tests.kb.corpora import CAPITAL, PERU, document, fact_id, ingest, values
+from tests.kb.corpora import CAPITAL, PERU, ask, document, fact_id, ingest, values
 
 WHO = {"actor": "tester", "reason": "test"}
 EMMA, NOVEL = "Who wrote Emma?", "Who is the author of the novel Emma?"
@@ -361,6 +361,22 @@ def test_what_changed_since_is_not_undone_and_named(peru: KnowledgeBase):
     Erasure(peru).erase([amazon], **WHO)
     with pytest.raises(FactErased):
         peru.facts.undo(seq, **WHO)
+
+
+def test_who_undoes_a_restoration_has_the_fact_abstain_as_before(peru: KnowledgeBase, encoder: FakeEncoder):
+    peru.keysets.rekey(encoder)
+    lima, amazon = fact_id(peru, "Lima"), fact_id(peru, "Amazon")
+    peru.facts.delete([lima], abstain=True, **WHO)
+    restored = peru.facts.restore([lima], **WHO)
+    undone = peru.facts.undo(restored.seq, **WHO)
+    (found,) = ask(peru, encoder, CAPITAL)
+    assert found.abstained == lima and peru.upkeep.fsck().ok
+    peru.facts.undo(undone.seq, **WHO)
+    peru.facts.delete([lima], abstain=True, **WHO)
+    peru.facts.delete([amazon], **WHO)
+    both = peru.facts.restore([lima, amazon], **WHO)
+    with pytest.raises(NotUndoable, match="some had been deleted to abstain"):
+        peru.facts.undo(both.seq, **WHO)
 
 
 def test_a_move_is_not_undone_over_another_fact(peru: KnowledgeBase):
