@@ -30,9 +30,9 @@ def give(session: Session, generation_id: int, made: NewFeedback, actor: str, on
     """
     _check(made, actor, on_behalf_of)
     suppression.hold_off_erasure(session)
-    stored = session.get(GenerationRow, generation_id) if 0 < generation_id <= edits.MAX_ID else None
-    if stored is None:
-        raise GenerationNotFound(generation_id)
+    if made.thumb == "up":  # the lock of groups is taken before an output's
+        noting.lock_groups(session)
+    _lock(session, generation_id)
     origin = TextOrigin(_facts(session, generation_id), at=datetime.now(UTC))
     said = {name: redacted_since(session, getattr(made, name), origin) for name in ("comment", "value")}
     values = {"thumb": made.thumb, **said, "at": func.now()}
@@ -45,6 +45,14 @@ def give(session: Session, generation_id: int, made: NewFeedback, actor: str, on
     ).one()
     _note(session, generation_id)
     return as_record(kept)
+
+
+def _lock(session: Session, generation_id: int) -> None:
+    """Lets one thumb at a time be given to an output, since each decides by all of them whether that is a miss."""
+    output = select(GenerationRow.id).where(GenerationRow.id == generation_id)
+    is_storable = 0 < generation_id <= edits.MAX_ID
+    if not is_storable or session.scalar(output.with_for_update(key_share=True)) is None:
+        raise GenerationNotFound(generation_id)
 
 
 def _check(made: NewFeedback, actor: str, on_behalf_of: str) -> None:

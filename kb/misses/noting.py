@@ -48,8 +48,7 @@ def note_wrong(session: Session, generation_id: int) -> None:
 
 
 def forget_wrong(session: Session, generation_id: int) -> None:
-    """Takes back what `note_wrong` kept, where nobody calls the output wrong any more."""
-    lock_groups(session)
+    """Takes back what `note_wrong` kept, where nobody calls the output wrong any more. Groups must be locked."""
     gone = delete(MissRow).where(MissRow.generation_id == generation_id, MissRow.ordinal == WHOLE)
     _recount(session, session.scalars(gone.returning(MissRow.group_id)).all())
 

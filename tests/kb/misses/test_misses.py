@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 
@@ -11,6 +13,7 @@ from sqlalchemy import text
 
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import FactDeleted, MissGroupNotFound, MissGroupState
+from colmlm.kb.evidence import feedback
 from colmlm.kb.evidence.records import NewFeedback, NewOutput, Splice
 from colmlm.kb.misses.grouping import Grouping
 from colmlm.kb.misses.misses import Misses
@@ -225,6 +228,25 @@ def test_an_output_that_somebody_calls_wrong_is_a_miss(kb: KnowledgeBase, encode
         assert counts(kb) == [(CANTEEN, 1)]
         kb.outputs.give_feedback(output, NewFeedback("up"), actor=actor)
     assert counts(kb) == [] and kb.outputs.trace(output).miss_groups == ()
+
+
+def test_a_thumb_down_stays_a_miss_while_another_person_takes_theirs_back(kb: KnowledgeBase) -> None:
+    output = kb.outputs.record(NewOutput(CANTEEN, "May 1987", "", "read", 0, ()))
+    kb.outputs.give_feedback(output, NewFeedback("down"), actor="ann")
+    with ThreadPoolExecutor(1) as pool, kb.sessions.begin() as session:
+        feedback.give(session, output, NewFeedback("down"), "bob", "")
+        taken_back = pool.submit(kb.outputs.give_feedback, output, NewFeedback("up"), actor="ann")
+        while not (taken_back.done() or session.scalar(_WAITS)):
+            time.sleep(0.01)
+        session.commit()
+        taken_back.result()
+    assert counts(kb) == [(CANTEEN, 1)]
+
+
+_WAITS = text("""
+SELECT EXISTS (SELECT FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+               WHERE NOT l.granted AND a.datname = current_database())
+""")
 
 
 def test_what_was_erased_is_in_no_miss(kb: KnowledgeBase, encoder: WordEncoder) -> None:
