@@ -10,6 +10,9 @@ from typing import Unpack
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from colmlm.kb.errors import MissGroupState
+from colmlm.kb.facts import mending
+from colmlm.kb.log import audit
 from colmlm.kb.log.records import OnRecord
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.misses import decisions, grouping, listing, noting
@@ -104,8 +107,11 @@ class Misses:
 
         Raises `MissGroupNotFound`, `MissGroupState`, `FactNotFound` or `FactDeleted`.
         """
+        audit.check_who(who["actor"], who["reason"])
         with self.store.sessions() as session:
-            listing.group(session, group_id, None)
+            if listing.group(session, group_id, None).state == "solved":
+                raise MissGroupState([group_id], "solved")
+            mending.live_states(session, [fact_id])
             questions = listing.asked_in(session, group_id, None)
         asked = ask_again(self.store, self.asks, questions, fact_id)
         if not (anyway or (asked and all(one.found for one in asked))):

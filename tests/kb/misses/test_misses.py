@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import text
 
 from colmlm.kb.erasure.verbs import Erasure
-from colmlm.kb.errors import FactDeleted, MissGroupNotFound, MissGroupState
+from colmlm.kb.errors import FactDeleted, FactNotFound, InvalidValue, MissGroupNotFound, MissGroupState
 from colmlm.kb.evidence import feedback
 from colmlm.kb.evidence.records import NewFeedback, NewOutput, Splice
 from colmlm.kb.misses.grouping import Grouping
@@ -144,6 +144,27 @@ def test_a_group_is_solved_once_all_its_questions_find_the_fact(kb: KnowledgeBas
     kb.facts.delete([fact], **WHO)
     with pytest.raises(FactDeleted):
         Misses(kb, lambda question: [fact]).solve(group.group_id, fact, **WHO)
+
+
+def test_a_fact_or_a_reason_that_is_none_solves_nothing_whatever_the_questions_find(
+    kb: KnowledgeBase,
+) -> None:
+    asked(kb, CANTEEN)
+    (group,) = kb.misses.find().groups
+    (fact,) = kb.facts.add(CANTEEN, "May 1987", **WHO).fact_ids
+    misses = Misses(kb, lambda question: [])
+    assert not misses.solve(group.group_id, fact, **WHO).solved
+    with pytest.raises(FactNotFound):
+        misses.solve(group.group_id, 998, **WHO)
+    with pytest.raises(InvalidValue, match="reason"):
+        misses.solve(group.group_id, fact, actor="ann", reason=" ")
+    misses.solve(group.group_id, fact, anyway=True, **WHO)
+    with pytest.raises(MissGroupState):
+        misses.solve(group.group_id, fact, **WHO)
+    kb.misses.reopen([group.group_id], **WHO)
+    kb.facts.delete([fact], **WHO)
+    with pytest.raises(FactDeleted):
+        misses.solve(group.group_id, fact, **WHO)
 
 
 def test_a_decoders_miss_is_looked_up_again_by_its_query(kb: KnowledgeBase, encoder: WordEncoder) -> None:
