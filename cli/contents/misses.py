@@ -12,6 +12,8 @@ from colmlm.cli.bases.protocol import Base
 from colmlm.cli.errors import CHECK_FAILED
 from colmlm.cli.options import MAX_BIGINT, Actor, After, AsJson, Limit, Reason, each_once, examples, some_text
 from colmlm.cli.output import note, print_json, print_table, say, shorten
+from colmlm.kb.errors import MissGroupState
+from colmlm.kb.facts.redaction import MARK
 
 if TYPE_CHECKING:
     from colmlm.kb.facts.records import Contradicting
@@ -196,7 +198,7 @@ def solve(
     ):
         raise typer.BadParameter("give --fact, or --value, or --document with --text.")
     if fact_id is None:
-        asked = question or base.misses.read(group_id).group.question
+        asked = _asked(base.misses.read(group_id).group, question)
         if document is None:
             assert value is not None
             edit = base.facts.add(asked, value, actor=who, reason=reason, anyway=anyway)
@@ -208,6 +210,15 @@ def solve(
     print_json(done) if as_json else _tell(done)
     if not done.solved:
         raise typer.Exit(CHECK_FAILED)
+
+
+def _asked(group: MissGroup, question: str | None) -> str:
+    """Gives the question of the fact to add. Raises before anything is added where the group could not be solved."""
+    if group.state == "solved":
+        raise MissGroupState([group.group_id], group.state)
+    if question is None and MARK in group.question:
+        raise typer.BadParameter("a part of the group's question was erased or is withheld; give --question.")
+    return question or group.question
 
 
 def _tell(done: Solving) -> None:

@@ -49,6 +49,26 @@ def test_a_fact_that_contradicts_another_solves_a_miss_only_anyway(run: Run, key
     assert run("facts", "contradictions", "--json").json["total"] == 1
 
 
+def test_no_fact_is_added_for_a_group_that_cannot_be_solved(run: Run, keyed: list[int]) -> None:
+    run("ask", EMMA)
+    run("misses", "list")
+    run("misses", "solve", 1, "--value", "Jane Austen", *WHY)
+    number = run("facts", "list", "--json").json["total"]
+    assert run("misses", "solve", 998, "--question", "Who?", "--value", "Ann", *WHY).code == 3
+    assert run("misses", "solve", 1, "--question", "Who?", "--value", "Ann", *WHY).code == 4
+    assert run("facts", "list", "--json").json["total"] == number
+
+
+def test_no_fact_is_added_that_asks_what_was_erased(run: Run, keyed: list[int]) -> None:
+    run("ask", "Who wrote the book Persuasion Persuasion?")
+    added = run("facts", "add", "--question", EMMA, "--value", "Persuasion", *WHY, "--json").json
+    run("misses", "list")
+    run("erase", *added["fact_ids"], "--yes", *WHY)
+    assert "█" in run("misses", "show", 1).out
+    refused = run("misses", "solve", 1, "--value", "Ann", *WHY)
+    assert refused.code == 2 and "--question" in refused.err
+
+
 def test_groups_are_dismissed_and_reopened(run: Run, keyed: list[int]) -> None:
     run("ask", EMMA)
     run("misses", "list")
