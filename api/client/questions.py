@@ -60,8 +60,8 @@ class RemoteQuestions:
         body = {"question": question, "expected": list(expected)}
         return self.api.edit(f"{_path(name)}/items/{question_id}", KeptSet, body, method="PUT")
 
-    def remove(self, name: str, question_ids: Sequence[int] = ()) -> KeptSet:
-        if not question_ids:
+    def remove(self, name: str, question_ids: Sequence[int] | None = None) -> KeptSet:
+        if question_ids is None:
             return self.api.edit(_path(name), KeptSet, method="DELETE")
         body = {"question_ids": list(question_ids)}
         return self.api.edit(f"{_path(name)}/items", KeptSet, body, method="DELETE")

@@ -202,7 +202,7 @@ def remove(
         found = base.questions.show(name)
         if not yes:
             typer.confirm(f"Remove {show_.described(found)}", abort=True, err=True)
-    before = base.questions.remove(name, ids)
+    before = base.questions.remove(name, ids or None)
     number = len(ids) or before.num_questions
     if as_json:
         print_json({"name": name, "removed": number, "question_ids": ids})

@@ -105,15 +105,18 @@ class QuestionSets:
             return _marked(session, name)
 
     @tried_again
-    def remove(self, name: str, question_ids: Sequence[int] = ()) -> KeptSet:
-        """Removes these questions, or the whole set with its runs where none is named; gives the set as it was."""
+    def remove(self, name: str, question_ids: Sequence[int] | None = None) -> KeptSet:
+        """Removes these questions, or without any list the whole set with its runs; gives the set as it was.
+
+        Raises `QuestionNotFound`, and `InvalidValue` for an empty list.
+        """
         with self.store.sessions.begin() as session:
             kept = reading.set_row(session, name, lock=True)
             before = _marked(session, name)
-            if question_ids:
-                writing.remove(session, kept.id, question_ids)
-            else:
+            if question_ids is None:
                 session.delete(kept)
+            else:
+                writing.remove(session, kept.id, question_ids)
             return before
 
     def run(

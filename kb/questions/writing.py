@@ -87,6 +87,8 @@ def edit(session: Session, set_id: int, question_id: int, one: DraftQuestion) ->
 
 def remove(session: Session, set_id: int, question_ids: Sequence[int]) -> None:
     """Removes these questions, all or none. What came of them in runs stays. Raises `QuestionNotFound`."""
+    if not question_ids:
+        raise InvalidValue("questions", "none is named")
     gone = delete(QuestionRow).where(
         QuestionRow.set_id == set_id, QuestionRow.id == func.any(list(question_ids))
     )

@@ -83,6 +83,8 @@ def test_a_question_is_edited_and_removed(kb: KnowledgeBase, lands: str) -> None
     assert kb.questions.questions(lands)[0].expected == ("Lima", "Lima, Peru")
     with pytest.raises(QuestionNotFound):
         kb.questions.remove(lands, [second.question_id, 998])
+    with pytest.raises(InvalidValue, match="none is named"):
+        kb.questions.remove(lands, [])
     assert kb.questions.show(lands).num_questions == 4, "all of them or none"
     kb.questions.remove(lands, [second.question_id])
     assert kb.questions.show(lands).num_questions == 3
