@@ -197,15 +197,26 @@ def _named(base: Base, fact_ids: list[int], verdict: VerdictKind) -> list[Review
 
 
 def _preview(base: Base, verdicts: Sequence[ReviewVerdict], as_json: bool) -> None:
+    """Shows what verdicts are about. Exits with 3 where some do not fit their facts, as if they were carried out."""
     facts = base.facts.show_many([one.fact_id for one in verdicts])
+    both = list(zip(verdicts, facts, strict=True))
+    left = [
+        fact for one, fact in both if not one.fits(fact.version, fact.review, live=fact.deleted_seq is None)
+    ]
     if as_json:
-        print_json({"dry_run": True, "verdicts": verdicts, "facts": facts})
-        return
-    rows = (
-        (one.verdict, fact.fact_id, fact.review, shorten(fact.value), shorten(fact.question), where(fact))
-        for one, fact in zip(verdicts, facts, strict=True)
-    )
-    print_table(("verdict", "id", "review", "value", "question", "source"), rows)
+        unfit = [fact.fact_id for fact in left]
+        print_json({"dry_run": True, "verdicts": verdicts, "facts": facts, "left": unfit})
+    else:
+        rows = (
+            (one.verdict, fact.fact_id, fact.review, shorten(fact.value), shorten(fact.question), where(fact))
+            for one, fact in both
+        )
+        print_table(("verdict", "id", "review", "value", "question", "source"), rows)
+        for fact in left:
+            state = fact.review if fact.deleted_seq is None or fact.review == "rejected" else "deleted"
+            note(f"Fact {fact.fact_id} would be left as it is: {state}, in version {fact.version}.")
+    if left:
+        raise typer.Exit(REFUSED)
 
 
 def _settle(

@@ -20,6 +20,10 @@ class ReviewVerdict:
     version: int
     review: Review = "proposed"
 
+    def fits(self, version: int, review: Review, *, live: bool) -> bool:
+        """Whether a fact that is like this is as it was judged, and not yet as the verdict would have it."""
+        return live and (version, review) == (self.version, self.review) and review != OUTCOMES[self.verdict]
+
 
 @dataclass(frozen=True, slots=True)
 class SettledBefore:

@@ -60,8 +60,7 @@ def _standings(session: Session, fact_ids: Iterable[int]) -> Mapping[int, Row[An
 
 
 def _fits(one: ReviewVerdict, now: Row[Any]) -> bool:
-    saw = (one.version, one.review)
-    return now.live and (now.version, now.review) == saw and now.review != OUTCOMES[one.verdict]
+    return one.fits(now.version, now.review, live=now.live)
 
 
 def _told(one: ReviewVerdict, now: Row[Any]) -> SettledBefore:

@@ -52,6 +52,17 @@ def test_what_was_settled_already_is_told_and_exits_with_three(run: Run, propose
     assert f"Fact {proposed[0]} was left as it is: accepted" in ran.err and str(proposed[1]) in ran.out
 
 
+def test_a_dry_run_tells_what_would_be_left_as_it_is(run: Run, proposed: list[int], tmp_path: Path) -> None:
+    one, other = proposed
+    file = tmp_path / "verdicts.csv"
+    file.write_text(f"fact_id,verdict,version\n{one},accept,7\n{other},accept,1\n")
+    ran = run("review", "settle", "--from", file, "--dry-run")
+    assert ran.code == 3 and f"Fact {one} would be left as it is: proposed, in version 1" in ran.err
+    run("review", "reject", other, *WHY)
+    ran = run("review", "reject", other, "--dry-run", "--json")
+    assert ran.code == 3 and ran.json["left"] == [other]
+
+
 def test_verdicts_come_from_a_file(run: Run, proposed: list[int], tmp_path: Path) -> None:
     file = tmp_path / "verdicts.csv"
     file.write_text(f"fact_id,verdict,version\n{proposed[0]},accept,1\n{proposed[1]},reject,\n")
