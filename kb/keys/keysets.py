@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import Row, and_, case, exists, func, insert, select, text, update
+from sqlalchemy import Row, and_, case, exists, false, func, insert, select, text, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.orm import Session
 
@@ -41,7 +41,10 @@ AUTO_SPEC = "auto"  # the spec is chosen by the number of keys whenever the inde
 def create_keyset(
     session: Session, checkpoint: CheckpointInfo, index_spec: str | None, actor: str
 ) -> KeysetRecord:
-    """Gives the checkpoint's keyset: the one in use, or a new empty one."""
+    """Gives the checkpoint's keyset: the one in use, or a new empty one, limited to accepted facts as the active is.
+
+    Else a retraining would make proposed facts answer where somebody had said that they must not.
+    """
     if not 0 < checkpoint.dim <= 16_384:
         raise InvalidValue("key width", f"{checkpoint.dim} is not between 1 and 16384")
     pending = audit.begin(session, actor, "keyset")  # locks the log, which also keeps two creators apart
@@ -59,6 +62,7 @@ def create_keyset(
     )
     if (found := session.scalar(in_use)) is not None:
         return get_keyset(session, found)
+    limit = select(KeysetRow.accepted_only).where(KeysetRow.state == "active").scalar_subquery()
     keyset_id = session.scalars(
         insert(KeysetRow)
         .values(
@@ -68,6 +72,7 @@ def create_keyset(
             calibrated=False,
             state="building",
             applied_seq=pending.seq - 1,
+            accepted_only=func.coalesce(limit, false()),
         )
         .returning(KeysetRow.id)
     ).one()

@@ -68,6 +68,15 @@ def test_a_corpus_or_a_keyset_limits_every_lookup_from_the_commit_on(
     assert harbours.keysets.active().accepted_only is False
 
 
+def test_a_retraining_opens_nothing_that_was_limited(harbours: KnowledgeBase):
+    harbours.review.limit(accepted_only=True, keyset_id=harbours.keysets.active().keyset_id, **WHO)
+    newer = FakeEncoder("newer")
+    made = harbours.keysets.rekey(newer).keyset_id
+    harbours.keysets.activate(made, force=True)
+    (lookup,) = ask(harbours, newer, HARBOUR, k=50)
+    assert harbours.keysets.active().keyset_id == made and [hit.value for hit in lookup.hits] == ["Callao"]
+
+
 def test_another_corpus_answers_as_before(harbours: KnowledgeBase, encoder: FakeEncoder):
     propose(harbours, document("q", "Beside it lies ", ("Ancón", HARBOUR), "."), corpus="others")
     harbours.keysets.rekey(encoder)
