@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from colmlm.api.client.connection import Connection
-from colmlm.api.client.errors import AnswerLost, ServerUnreachable
+from colmlm.api.client.errors import AnswerLost, ServerUnreachable, unsendable
 from colmlm.api.nouns.telling import Telling
 from colmlm.api.wire.pages import Page, cursor
 from colmlm.api.wire.requests import MAX_PAGE
@@ -100,7 +100,10 @@ class Api:
 
 
 def _json(body: Any) -> dict[str, Any]:
-    content = msgspec.json.encode(_said(body) if isinstance(body, dict) else body)
+    try:
+        content = msgspec.json.encode(_said(body) if isinstance(body, dict) else body)
+    except (UnicodeEncodeError, OverflowError) as error:
+        raise unsendable() from error
     return {"content": content, "headers": {"Content-Type": "application/json"}}
 
 

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 import httpx2
 
-from colmlm.api.client.errors import ServerUnreachable, refused
+from colmlm.api.client.errors import ServerUnreachable, refused, unsendable
 from colmlm.api.wire.loopback import is_loopback
 
 _NOT_READY = (502, 503, 504)
@@ -110,6 +110,8 @@ class Connection:
             last, least = attempt == self.patience.attempts, 0.0
             try:
                 response = self._client.request(method, path, **options)
+            except UnicodeEncodeError as error:
+                raise unsendable() from error
             except (httpx2.HTTPError, httpx2.InvalidURL) as error:
                 was_sent = was_sent or not _never_sent(error)
                 if last or not _is_safe(error, is_repeatable) or not self.budget.spend():

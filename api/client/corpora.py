@@ -128,7 +128,7 @@ def _told(found: FoundFiles, corpus: str, result: dict[str, Any]) -> dict[str, A
 
 
 def _path(corpus: str) -> str:
-    return f"/corpora/{quote(corpus, safe='')}"
+    return f"/corpora/{quote(corpus, safe='', errors='surrogatepass')}"
 
 
 def _check_files(files: Sequence[RawFile]) -> None:

@@ -121,3 +121,12 @@ def _as_it_was(kind: type[KBError], problem: Problem) -> KBError:
         setattr(error, name, tuple(ids) if isinstance(ids, list) else ids)
     found: KBError = error
     return found
+
+
+def unsendable() -> errors.InvalidValue:
+    """Gives the error for a value that no request can hold."""
+    return errors.InvalidValue(
+        "value",
+        "it holds a lone surrogate, or is a number of more than 64 bits; remove the one, and give ids "
+        "from 1 to 9223372036854775807",
+    )

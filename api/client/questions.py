@@ -88,4 +88,4 @@ class RemoteQuestions:
 
 
 def _path(name: str) -> str:
-    return f"/questions/{quote(name, safe='')}"
+    return f"/questions/{quote(name, safe='', errors='surrogatepass')}"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from colmlm.api.console.forms import Form
 from colmlm.api.ports import Ports
 from colmlm.kb.errors import FactChanged
-from colmlm.kb.facts.records import Edit, FactRecord, Marking
+from colmlm.kb.facts.records import Contradicting, Edit, FactRecord, Marking
 from colmlm.kb.facts.reviews import ReviewVerdict
 
 
@@ -18,47 +18,48 @@ class Fix:
     version: int | None
     question: str | None
     span: Marking
-    actor: str
-    reason: str
+    how: Contradicting
 
     @classmethod
     def read(cls, form: Form, actor: str) -> Fix:
         """Raises `Mistakes` where a field is not valid."""
         version, question = form.integer("version"), form.optional("question", limit=2000)
         start, end, text = form.integer("start", low=0), form.integer("end"), form.optional("text")
-        fix = cls(
-            version,
-            question,
-            {"start": start, "end": end, "text": text},
-            actor,
-            form.text("reason", limit=1000),
-        )
+        how: Contradicting = {
+            "actor": actor,
+            "reason": form.text("reason", limit=1000),
+            "allow_erased": form.flag("allow_erased"),
+            "anyway": form.flag("anyway"),
+        }
         form.check()
-        return fix
+        return cls(version, question, {"start": start, "end": end, "text": text}, how)
 
     def mend(self, ports: Ports, fact: FactRecord) -> Edit:
-        """Moves the span, then edits the question, as far as they differ; where neither does, accepts the fact.
+        """Gives the fact span and question in one change, as far as they differ; where neither does, accepts it.
 
         Raises `FactChanged` where somebody has settled or edited it since.
         """
         if fact.review != "proposed":
             raise FactChanged([fact.fact_id])  # somebody else was faster
-        version, edit = self.version, None
+        question = None if self.question == fact.question else self.question
         if self._is_elsewhere(fact):
-            edit = ports.kb.facts.move(
-                fact.fact_id, self.span, version=version, actor=self.actor, reason=self.reason
+            return ports.kb.facts.move(
+                fact.fact_id, self.span, question=question, version=self.version, **self.how
             )
-            version = version and version + 1
-        if self.question not in (None, fact.question):
-            asked = ports.kb.facts.edit(
-                fact.fact_id, question=self.question, version=version, actor=self.actor, reason=self.reason
-            )
-            return replace(asked, keyed=asked.keyed and (edit is None or edit.keyed))
-        return edit or self._accept(ports, fact)
+        if question is None:
+            return self._accept(ports, fact)
+        return ports.kb.facts.edit(
+            fact.fact_id,
+            question=question,
+            version=self.version,
+            actor=self.how["actor"],
+            reason=self.how["reason"],
+            anyway=self.how["anyway"],
+        )
 
     def _accept(self, ports: Ports, fact: FactRecord) -> Edit:
         verdict = ReviewVerdict(fact.fact_id, "accept", self.version or fact.version)
-        done = ports.kb.review.settle([verdict], actor=self.actor, reason=self.reason)
+        done = ports.kb.review.settle([verdict], actor=self.how["actor"], reason=self.how["reason"])
         if done.before:
             raise FactChanged([fact.fact_id])
         return Edit(done.seqs[0], "accept", done.fact_ids)

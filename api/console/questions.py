@@ -102,7 +102,9 @@ def run(ports: FromPorts, request: PageRequest, name: SetName, data: Sent) -> Pa
         form.check()
         ports.kb.questions.show(name)
         chosen = {"mode": way} if way in ("read", "paper") else {"ranking": way}
-        work = work_of(AskQuestions.kind, {"question_set": name, **chosen})
+        work = work_of(
+            AskQuestions.kind, {"question_set": name, "accepted_only": form.flag("accepted_only"), **chosen}
+        )
         job = Jobs(ports.kb).submit(work, actor=request.user.name)
     except KBError as error:
         return _show(ports, request, name, form.refuse(error))

@@ -62,7 +62,7 @@ def fix(ports: FromPorts, request: PageRequest, fact_id: PathId, data: Sent) -> 
     try:
         edit = Fix.read(form, request.user.name).mend(ports, ports.kb.facts.show(fact_id))
     except KBError as error:
-        return _show(ports, request, form.refuse(error))
+        return _show(ports, request, form.refuse(error), fixing=fact_id)
     if not edit.keyed:
         key_at_once(ports)
     return _back(form, change=edit.seq)
@@ -95,7 +95,8 @@ def _filters(form: Form) -> dict[str, str]:
     return {name: form.raw(name) for name in FILTERS if form.raw(name) not in ("", "any")}
 
 
-def _show(ports: Ports, request: PageRequest, form: Form) -> Page:
+def _show(ports: Ports, request: PageRequest, form: Form, fixing: int | None = None) -> Page:
+    """Shows a part of the inbox; the fact `fixing` with its form as it was sent, where it is in that part."""
     shown, found = shown_to(request, ports), None
     after, document_id = form.integer("after", low=0) or 0, form.integer("document")
     kind = cast(Kind, form.choice("kind", KINDS))
@@ -116,6 +117,7 @@ def _show(ports: Ports, request: PageRequest, form: Form) -> Page:
         filters=_filters(form),
         doubts=DOUBTS,
         reason=REASON,
+        fixing=fixing if found and fixing in [item.fact.fact_id for item in found.items] else None,
         done=done(ports, form),
         left=shown.facts(ports.kb.facts.show_many(left)) if left else [],
     )

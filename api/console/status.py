@@ -39,6 +39,7 @@ def overview(ports: FromPorts, request: PageRequest) -> Page:
         jobs=jobs.counts(),
         workers=health.workers,
         worker=ports.readiness.worker(),
+        to_review=ports.kb.review.progress() if health.migrations_at_head else None,
         misses=ports.kb.misses.open_groups() if health.migrations_at_head else 0,
         compared=ports.kb.comparisons.counts() if health.migrations_at_head else None,
         answering=ports.need_calibrations().standing()

@@ -24,12 +24,14 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class AskingSet:
     """How a set is asked: in a `mode` of answers, or with a `ranking` of lookups; and with which `threshold` (None: the
-    base's own). By the ranking "key" facts are found as in the mode "paper".
+    base's own). By the ranking "key" facts are found as in the mode "paper". With `accepted_only` no proposed fact
+    answers.
     """
 
     mode: AnswerMode = "read"
     ranking: Literal["key", "words", "reader"] | None = None
     threshold: float | None = None
+    accepted_only: bool = False
 
     @property
     def way(self) -> Way:

@@ -67,8 +67,9 @@ def mark_fact(
 
 
 class NewPlace(Span, frozen=True, kw_only=True):
-    """Where to move the span of a fact."""
+    """Where to move the span of a fact, also with the `question` that it answers from then on."""
 
+    question: Question | None = None
     version: Version | None = None
 
 
@@ -90,6 +91,7 @@ def move_fact(ports: FromPorts, request: WithToken, fact_id: PathId, data: JSONB
         actor=actor_of(request, data),
         reason=data.reason,
         allow_erased=data.allow_erased,
+        question=data.question,
         version=data.version,
         anyway=data.anyway,
     )
@@ -102,8 +104,8 @@ def move_fact(ports: FromPorts, request: WithToken, fact_id: PathId, data: JSONB
 def undo_change(ports: FromPorts, request: WithToken, seq: PathId, data: JSONBody[Why]) -> EditResult:
     """Undo an edit of facts.
 
-    Takes back what one insert, update, move, delete, restore or verdict did, all of it; refused where one of its facts
-    was edited since.
+    Takes back what one insert, update, move, delete, restore, verdict or note that both hold did, all of it; refused
+    where one of its facts was edited since.
     """
     edit = ports.kb.facts.undo(seq, actor=actor_of(request, data), reason=data.reason)
     # What is restored may lack keys of a keyset that was made meanwhile.

@@ -121,4 +121,8 @@ def asks_of(ports: Ports) -> Asks | None:
     """Gives a function that answers questions without storing the answers; None where no reader is loaded."""
     if (answers := ports.answers) is None:
         return None
-    return lambda question: [fact.fact_id for fact in answers.answering.ask(question).facts]
+
+    def asks(question: str, *, accepted_only: bool) -> list[int]:
+        return [fact.fact_id for fact in answers.answering.ask(question, accepted_only=accepted_only).facts]
+
+    return asks

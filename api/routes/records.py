@@ -50,6 +50,7 @@ class OutputMade(Request, frozen=True, kw_only=True):
     seq: Seq
     splices: Annotated[list[SpliceMade], Meta(max_length=MAX_SPLICES)] = msgspec.field(default_factory=list)
     ranking: RankingName = "key"
+    accepted_only: bool = False
 
     def generation(self) -> NewOutput:
         return NewOutput(
@@ -63,6 +64,7 @@ class OutputMade(Request, frozen=True, kw_only=True):
                 for made in self.splices
             ),
             ranking=self.ranking,
+            accepted_only=self.accepted_only,
         )
 
 

@@ -14,6 +14,6 @@ from colmlm.kb.upkeep.statistics import Statistics
 def read_stats(ports: FromPorts) -> Statistics:
     """Count everything.
 
-    Counts corpora, documents, facts, outputs, keysets and forget runs in one snapshot of the database.
+    Counts corpora, documents, facts, those to review, outputs, keysets and forget runs in one snapshot of the database.
     """
     return ports.kb.upkeep.statistics()

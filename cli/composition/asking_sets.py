@@ -40,5 +40,6 @@ class SetAsking:
 
         way, answers = how.way, self.runtime.answers
         if way in ("read", "paper"):
-            return ByAnswers(answers, way, how.threshold)
-        return ByRanking(answers, self.runtime.lookups, self.runtime.encoder, way, how.threshold)
+            return ByAnswers(answers, way, how.threshold, how.accepted_only)
+        encoder = self.runtime.encoder
+        return ByRanking(answers, self.runtime.lookups, encoder, way, how.threshold, how.accepted_only)

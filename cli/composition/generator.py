@@ -79,7 +79,7 @@ class StoringGenerator:
     def generate(self, request: GenerationRequest) -> OutputTrace:
         self._check_prompts([request])
         (generation,) = self._decoder().generate([request.prompt], self._config(request), self.check)
-        return self._store(generation)
+        return self._store(generation, accepted_only=request.accepted_only)
 
     def stream(self, request: GenerationRequest) -> Iterator[Item]:
         """Gives the output piece by piece with its lookups, then why it ended, then its stored trace."""
@@ -93,7 +93,7 @@ class StoringGenerator:
                 yield item
             elif isinstance(item, DecodedOutput):
                 yield _finished(item)
-                yield self._store(item)
+                yield self._store(item, accepted_only=request.accepted_only)
             else:
                 yield self._looked_up(item, said)
 
@@ -142,7 +142,7 @@ class StoringGenerator:
         nothing = Finished(reason="length", prompt_tokens=given, completion_tokens=0)
         return Completed(
             prompt=prompt if isinstance(prompt, str) else tokenizer.decode(prompt),
-            trace=self._store(generation) if generation else None,
+            trace=self._store(generation, accepted_only=request.accepted_only) if generation else None,
             finished=_finished(generation) if generation else nothing,
             prompt_logprobs=scores.prompt,
             output_logprobs=scores.output,
@@ -170,7 +170,7 @@ class StoringGenerator:
             document=self.outputs.source(splice.fact_id),
         )
 
-    def _store(self, generation: DecodedOutput) -> OutputTrace:
+    def _store(self, generation: DecodedOutput, *, accepted_only: bool) -> OutputTrace:
         return self.outputs.store(
             NewOutput(
                 prompt=generation.prompt,
@@ -183,6 +183,7 @@ class StoringGenerator:
                     for s in generation.splices
                 ),
                 ranking=generation.ranking,
+                accepted_only=accepted_only,
             )
         )
 

@@ -74,7 +74,7 @@ def show(
 
 @anywhere
 def stats(base: Base, as_json: AsJson = False) -> None:
-    """Count everything: corpora, documents, facts, stored outputs, keysets and forget runs, as of one change."""
+    """Count everything: corpora, documents, facts, those to review, outputs, keysets and forget runs, of one change."""
     found = base.upkeep.statistics()
     if as_json:
         print_json(found)

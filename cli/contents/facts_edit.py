@@ -34,7 +34,7 @@ from colmlm.kb.errors import FactDeleted
 
 if TYPE_CHECKING:
     from colmlm.kb.facts.compared import AlsoSaid
-    from colmlm.kb.facts.records import Addition, Contradicting, Correcting, FactRecord, Marking
+    from colmlm.kb.facts.records import Addition, Correcting, FactRecord, Marking, Moving
 
 MAX_OFFSET = 2**31 - 1
 
@@ -160,6 +160,9 @@ def move(
     start: Start = None,
     end: End = None,
     text: ExactText = None,
+    question: Annotated[
+        str | None, typer.Option("--question", callback=some_text, help="The question it answers there.")
+    ] = None,
     actor: Actor = None,
     no_key: NoKey = False,
     allow_erased: AllowErased = False,
@@ -168,8 +171,9 @@ def move(
 ) -> None:
     """Move a fact's span within its document, whose words there become its value. Its history keeps where it was."""
     span: Marking = {"start": start, "end": end, "text": text}
-    how: Contradicting = {
-        "actor": base.actor(actor), "reason": reason, "allow_erased": allow_erased, "anyway": anyway
+    how: Moving = {
+        "actor": base.actor(actor), "reason": reason, "allow_erased": allow_erased, "anyway": anyway,
+        "question": question,
     }  # fmt: skip
     done = base.facts.move(fact_id, span, keyed=not no_key, **how)
     show_.edited(done, as_json)
@@ -184,7 +188,7 @@ def undo(
     no_key: NoKey = False,
     as_json: AsJson = False,
 ) -> None:
-    """Undo an add, edit, move, delete, restore or verdict, all of that change, where no fact of it was edited since."""
+    """Undo an add, edit, move, delete, restore, hold or verdict, all of it, where no fact of it was edited since."""
     done = base.facts.undo(seq, keyed=not no_key, actor=base.actor(actor), reason=reason)
     show_.edited(done, as_json)
 
@@ -255,7 +259,7 @@ def add_to(app: typer.Typer) -> None:
     app.command(
         epilog=examples(
             'colmlm facts move 12 --text "Lima Metropolitan Area" --reason "cut too short"',
-            'colmlm facts move 12 --start 23 --end 27 --reason "cut too long"',
+            'colmlm facts move 12 --start 23 --end 27 --question "What is Peru\'s capital?" --reason "cut too long"',
         )
     )(move)
     app.command(epilog=examples('colmlm facts undo 41 --reason "the first spelling was right"'))(undo)

@@ -96,9 +96,16 @@ def _show(details: MissDetails) -> None:
         by_fact = "" if group.fact_id is None else f" by fact {group.fact_id}"
         say(f"{decided.kind}{by_fact}: {decided.actor}, change {decided.seq}: {decided.reason}")
     print_table(
-        ("output", "asked", "last", "question", "proposed"),
+        ("output", "asked", "last", "question", "proposed", "facts"),
         [
-            (one.generation_id, one.asked, f"{one.last_at:%Y-%m-%d %H:%M}", one.question, one.proposed)
+            (
+                one.generation_id,
+                one.asked,
+                f"{one.last_at:%Y-%m-%d %H:%M}",
+                one.question,
+                one.proposed,
+                "accepted only" if one.accepted_only else "",
+            )
             for one in details.questions
         ],
     )

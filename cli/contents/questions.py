@@ -14,7 +14,16 @@ from colmlm.cli.bases.protocol import Base
 from colmlm.cli.contents import questions_show as show_
 from colmlm.cli.contents.answers import AnswerMode
 from colmlm.cli.contents.generation import RankedBy
-from colmlm.cli.options import AsJson, CheckpointPath, Yes, examples, finite, some_text, some_texts
+from colmlm.cli.options import (
+    AcceptedOnly,
+    AsJson,
+    CheckpointPath,
+    Yes,
+    examples,
+    finite,
+    some_text,
+    some_texts,
+)
 from colmlm.cli.output import note, print_json, say
 
 if TYPE_CHECKING:
@@ -118,6 +127,7 @@ def show(
 @app.command(
     epilog=examples(
         "colmlm questions run handbook",
+        "colmlm questions run handbook --accepted-only",
         "colmlm questions run handbook --ranking words --threshold 0.5 --json",
     )
 )
@@ -137,6 +147,7 @@ def run(
             "--threshold", min=-1, max=1, callback=finite, help="The least score. Default: the base's."
         ),
     ] = None,
+    accepted_only: AcceptedOnly = False,
     checkpoint: CheckpointPath = None,
     as_json: AsJson = False,
 ) -> None:
@@ -149,7 +160,7 @@ def run(
     if ranking is not None and mode is not AnswerMode.read:
         raise typer.BadParameter("name a mode or a ranking, not both.", param_hint="--ranking")
     base.use_checkpoint(checkpoint)
-    how = AskingSet(mode.value, ranking.value if ranking else None, threshold)
+    how = AskingSet(mode.value, ranking.value if ranking else None, threshold, accepted_only)
     done = base.questions.ask(name, how, actor=base.actor(None))
     items = base.questions.items(name, done.run_id)
     if as_json:

@@ -38,10 +38,15 @@ def questions(found: KeptSet, kept: Sequence[KeptQuestion]) -> None:
 
 def runs(found: Sequence[QuestionRun]) -> None:
     rows = [
-        (run.run_id, run.how, f"{run.threshold:.3f}", run.right, run.wrong, run.abstained, run.seq, run.actor)
+        (run.run_id, by(run), f"{run.threshold:.3f}", run.right, run.wrong, run.abstained, run.seq, run.actor)
         for run in found
     ]
     print_table(("run", "by", "threshold", "right", "wrong", "abstained", "change", "actor"), rows)
+
+
+def by(run: QuestionRun) -> str:
+    """Says what facts were found by, and which."""
+    return f"{run.how}, accepted facts only" if run.accepted_only else run.how
 
 
 def items(found: Sequence[AskedItem]) -> None:

@@ -114,15 +114,15 @@ class Answering:
         _, near = self._near(question, BY_KEY + KEYS_OF_A_SENTENCE * len(gone))
         return read_places(self.reader, question, *self._windows(question, near, gone))
 
-    def looked_in(self, question: str) -> list[str]:
+    def looked_in(self, question: str, *, accepted_only: bool = False) -> list[str]:
         """Gives the texts that are read for a question, with what is deleted withheld."""
-        _, near = self._near(question)
-        _, read = self._windows(question, near)
+        _, near = self._near(question, accepted_only=accepted_only)
+        _, read = self._windows(question, near, accepted_only=accepted_only)
         return [window.shown() for window in read.values()]
 
-    def nearest_hits(self, question: str) -> tuple[Hit, ...]:
+    def nearest_hits(self, question: str, *, accepted_only: bool = False) -> tuple[Hit, ...]:
         """Gives the live facts nearest to the question by key, whatever the threshold, best first."""
-        return self._near(question)[1].hits
+        return self._near(question, accepted_only=accepted_only)[1].hits
 
     def nearest_fact(
         self, question: str, *, threshold: float | None = None, accepted_only: bool = False

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from json.encoder import encode_basestring_ascii as _quoted
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast, get_args
 
 from colmlm.kb.texts.lines import MOST_BYTES, read_lines
 
@@ -39,13 +39,17 @@ _MOST_QUOTED = 100
 _SEEN = re.compile("[^\\s\u00ad\u034f\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
+Review = Literal["proposed", "accepted", "rejected"]
+REVIEWS: tuple[Review, ...] = get_args(Review)
+
 
 @dataclass(frozen=True, slots=True)
 class FactSpan:
     """One fact of a document: ``text[start:end]`` is its value, in Unicode code points.
 
     `current` is its corrected value, where it was corrected since; `deleted` says that the fact was deleted. `doubt` is
-    the code of what a machine's own check found wrong with it, which no file has.
+    the code of what a machine's own check found wrong with it, which no file has. `review` is its review where one was
+    needed: "proposed", "accepted" by somebody, or "rejected", and then it is deleted; None where none was.
     """
 
     start: int
@@ -56,6 +60,7 @@ class FactSpan:
     current: str | None = None
     deleted: bool = False
     doubt: str | None = None
+    review: Review | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +315,7 @@ def _span_of(record: object) -> FactSpan:
     if type(value) is not str:
         raise TypeError("'value' must be a string")
     question, answer = _words(record, "question"), _words(record, "answer")
-    if "current" not in record and "deleted" not in record:
+    if "current" not in record and "deleted" not in record and "review" not in record:
         return FactSpan(start, end, value, question, answer)
     deleted = record.get("deleted")
     if not isinstance(deleted, bool | None):
@@ -319,7 +324,18 @@ def _span_of(record: object) -> FactSpan:
     if current is not None and not current.strip():
         raise TypeError("'current' must not be blank")
     current = None if current == value else current
-    return FactSpan(start, end, value, question, answer, current, bool(deleted))
+    review = _review_of(record, deleted)
+    is_deleted = bool(deleted) or review == "rejected"
+    return FactSpan(start, end, value, question, answer, current, is_deleted, review=review)
+
+
+def _review_of(record: Mapping[str, Any], deleted: bool | None) -> Review | None:
+    review = record.get("review")
+    if review is not None and review not in REVIEWS:
+        raise TypeError(f"'review' must be one of {', '.join(REVIEWS)}")
+    if review == "rejected" and deleted is False:
+        raise TypeError("what is rejected is deleted, and 'deleted' is false")
+    return cast("Review | None", review)
 
 
 def _words(record: Mapping[str, Any], name: str) -> str | None:
@@ -358,14 +374,17 @@ def _fact_record(span: FactSpan) -> dict[str, Any]:
         record["current"] = span.current
     if span.deleted:
         record["deleted"] = True
+    if span.review is not None:
+        record["review"] = span.review
     return record
 
 
 def digests(document: AnnotatedDocument) -> tuple[str, str]:
     """Gives the SHA-256 of the document's text, and of its record, by which an ingest recognises an unchanged document.
 
-    The record is ``json.dumps(to_record(document), sort_keys=True, separators=(",", ":"))`` without `current` and
-    `deleted`, which say what happened to the facts and not what the document says: so an export is no new edition.
+    The record is ``json.dumps(to_record(document), sort_keys=True, separators=(",", ":"))`` without `current`,
+    `deleted` and `review`, which say what happened to the facts and not what the document says: an export is no new
+    edition.
     """
     quote = _quoted  # built here, since json.dumps of a dictionary for each fact takes three times as long
     facts = ",".join(

@@ -28,6 +28,7 @@ _FACT = pa.struct(
         ("answer", pa.string()),
         ("current", pa.string()),
         ("deleted", pa.bool_()),
+        ("review", pa.string()),
     ]
 )
 _SCHEMA = pa.schema(

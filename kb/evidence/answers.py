@@ -43,7 +43,8 @@ class StoredAnswers:
         asked = self.answering.asked(question, mode, **options)
         if not self.store.settings.keep_answers:
             return asked.answer
-        return self._stored(asked, output_of(asked, mode))
+        output = output_of(asked, mode, accepted_only=options.get("accepted_only", False))
+        return self._stored(asked, output)
 
     @tried_again
     def _stored(self, asked: AnsweredQuestion, output: NewOutput) -> Answer:
@@ -60,7 +61,7 @@ def _withheld(answer: Answer) -> Answer:
     return replace(answer, answer=None, facts=(), source=None, withheld=True, nearest=())
 
 
-def output_of(asked: AnsweredQuestion, mode: str) -> NewOutput:
+def output_of(asked: AnsweredQuestion, mode: str, *, accepted_only: bool = False) -> NewOutput:
     """Gives an answer as an output that quotes its document; one that says nothing as a lookup that found nothing."""
     answer, query = asked.answer, asked.query
     # In the mode "paper" it is the value of a fact, whatever its document says.
@@ -73,6 +74,7 @@ def output_of(asked: AnsweredQuestion, mode: str) -> NewOutput:
         seq=answer.seq,
         splices=_splices(asked),
         ranking=READER if mode == "read" else KEY,
+        accepted_only=accepted_only,
         quotes=QuotedStretch(source.document_id, source.start, source.end) if source else None,
     )
 

@@ -76,6 +76,7 @@ def record(session: Session, generation: NewOutput) -> int:
         quoted_start=generation.quotes.start if generation.quotes else None,
         quoted_end=generation.quotes.end if generation.quotes else None,
         ranking=generation.ranking,
+        accepted_only=generation.accepted_only,
     )
     session.add(stored)
     session.flush()

@@ -55,7 +55,8 @@ class QuotedStretch:
 class NewOutput:
     """An output to store for auditors.
 
-    Where it `quotes`, it says between its splices what the document does. `ranking` is what its lookups found facts by.
+    Where it `quotes`, it says between its splices what the document does. `ranking` is what its lookups found facts by,
+    and `accepted_only` says that it was asked for without proposed facts.
     """
 
     prompt: str
@@ -66,6 +67,7 @@ class NewOutput:
     splices: tuple[Splice, ...]
     quotes: QuotedStretch | None = None
     ranking: str = KEY
+    accepted_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,7 @@ from typing import Any, Unpack
 from sqlalchemy import Select, column, func, literal, or_, select, table, text
 from sqlalchemy.orm import Session
 
-from colmlm.kb.errors import PairNotFound
-from colmlm.kb.facts import reading
+from colmlm.kb.facts import holding, reading
 from colmlm.kb.facts.compared import (
     AlsoSaid,
     ComparedCounts,
@@ -27,8 +26,8 @@ from colmlm.kb.facts.compared import (
 )
 from colmlm.kb.facts.edits import storable_ids
 from colmlm.kb.facts.records import COUNTED, FACTS_LISTED, Edit, FactRecord
-from colmlm.kb.log import audit
 from colmlm.kb.log.records import OnRecord
+from colmlm.kb.store.bad_values import check_limit
 from colmlm.kb.store.contention import tried_again
 from colmlm.kb.store.store import Store
 
@@ -59,12 +58,6 @@ _ALSO_SAID = text("""
 SELECT fact_id, other_id FROM standing_pair WHERE same_value AND fact_id = ANY(:ids)
 UNION SELECT fact_id, other_id FROM standing_pair WHERE same_value AND other_id = ANY(:ids)
 """)
-_HOLD = text("""
-UPDATE fact_pair SET held_seq = :seq WHERE id = (
-    SELECT id FROM standing_pair
-    WHERE fact_id = :one AND other_id = :other AND NOT same_value AND (held_seq IS NULL) = :holds
-) RETURNING id
-""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +70,7 @@ class Comparisons:
         """Lists the pairs of live facts that contradict each other, or say the same. Raises `CorpusNotFound`."""
         after, limit = sought.get("after", 0), sought.get("limit", FACTS_LISTED)
         corpus = sought.get("corpus")
+        check_limit(limit)
         found = _found(kind, corpus, held=sought.get("held", False))
         page = found.where(_PAIRS.c.id > after).order_by(_PAIRS.c.id).limit(limit + 1)
         with self.store.sessions() as session:
@@ -95,6 +89,7 @@ class Comparisons:
         Raises `CorpusNotFound`.
         """
         corpus, limit = part.get("corpus"), part.get("limit", FACTS_LISTED)
+        check_limit(limit)
         named = {"corpus": corpus, "after": part.get("after", 0), "limit": limit + 1}
         with self.store.sessions() as session:
             if corpus is not None:
@@ -127,18 +122,12 @@ class Comparisons:
 
     @tried_again
     def hold(self, fact_id: int, other_id: int, *, holds: bool = True, **who: Unpack[OnRecord]) -> Edit:
-        """Notes that two facts that contradict both hold, until one of them is edited; without `holds`, that not.
+        """Notes that two facts that contradict both hold, until one of them says or asks something else.
 
-        Raises `PairNotFound`, also where somebody has noted the same before.
+        Without `holds` it notes that they do not. Raises `PairNotFound`, also where somebody has noted the same before.
         """
-        one, other = sorted((fact_id, other_id))
         with self.store.sessions.begin() as session:
-            pending = audit.begin(session, who["actor"], who["reason"])
-            given = {"one": one, "other": other, "seq": pending.seq if holds else None, "holds": holds}
-            if len(storable_ids((one, other))) < 2 or session.scalar(_HOLD, given) is None:
-                raise PairNotFound((one, other))
-            seq = audit.append(session, pending, "hold", (one, other), payload={"holds": holds})
-        return Edit(seq=seq, kind="hold", fact_ids=(one, other))
+            return holding.hold(session, (fact_id, other_id), who["actor"], who["reason"], holds=holds)
 
 
 def _found(kind: str, corpus: str | None = None, *, held: bool = False) -> Select[*tuple[Any, ...]]:

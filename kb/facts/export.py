@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
-from sqlalchemy import Row, func, select
+from sqlalchemy import Row, case, func, select
 from sqlalchemy.orm import Session, aliased
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
@@ -60,6 +60,8 @@ def _spans() -> Any:
             FactRow.answer,
             func.nullif(_LAST.value, _SAID.value),
             FactRow.deleted_seq.is_not(None),
+            None,  # no file has the doubts of a machine
+            case((FactRow.review_seq.is_not(None), FactRow.review)),
         )
     )
 

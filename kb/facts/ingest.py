@@ -13,6 +13,7 @@ An ingest that was interrupted is resumed by ingesting the same file again: it p
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
@@ -134,7 +135,7 @@ class IngestRun:
         with ThreadPoolExecutor(1, "ingest") as writer:
             writing: Future[IngestReport] | None = None
             try:
-                for piece in reading.pieces(max(1, self.commit_every)):
+                for piece in reading.pieces(min(max(1, self.commit_every), sys.maxsize)):
                     if writing is not None:
                         before, writing = writing, None
                         finish(before)
@@ -237,7 +238,7 @@ def ingest(
         if generated:
             payload["generated"] = True
         elif replaced.kept:
-            payload |= reviewed.accept_edited(session, replaced.kept, pending.seq)
+            payload |= reviewed.accept_edited(session, _marked(taken), pending.seq)
         if came_back := suppressor.lift(session):
             payload["allowed_erased"] = came_back
         # The change does not list the facts it inserted, perhaps a million: they have its seq in `created_seq`.
@@ -260,6 +261,16 @@ def ingest(
         contradictions=against,
         duplicates=alike,
     )
+
+
+def _marked(taken: Sequence[IncomingDocument]) -> list[int]:
+    """Gives the facts that were kept since a person's file marks them; none that the file itself says is proposed."""
+    return [
+        fact_id
+        for row in taken
+        for ordinal, fact_id in row.kept.items()
+        if row.document.facts[ordinal].review != "proposed"
+    ]
 
 
 def _rows(documents: Sequence[AnnotatedDocument]) -> list[IncomingDocument]:

@@ -84,13 +84,16 @@ def move(
     reason: str,
     *,
     allow_erased: bool = False,
+    question: str | None = None,
     version: int | None = None,
     anyway: bool = False,
 ) -> Edit:
     """Moves the span of a live fact within its document, whose words there become its value.
 
-    The annotator's answer goes, since it paraphrases the value before.
+    The annotator's answer goes, since it paraphrases the value before. A `question` takes the place of the fact's.
     """
+    if question is not None:
+        audit.check_text("question", question, blank=False)
     suppressor = Suppressor(session, allow_erased=allow_erased)
     pending = audit.begin(session, actor, reason)
     now = live_states(session, [fact_id])
@@ -99,9 +102,10 @@ def move(
     if before.document_id is None:
         raise InvalidValue("span", f"fact {fact_id} has no document; edit its value")
     placed = place(session, before.document_id, to, but=fact_id)
-    placed.require_not_erased(suppressor, before.question)
+    question = before.question if question is None else question
+    placed.require_not_erased(suppressor, question)
     after = replace(
-        before, value=placed.value, answer=None, span_start=placed.start, span_end=placed.end,
+        before, value=placed.value, question=question, answer=None, span_start=placed.start, span_end=placed.end,
         said_version=before.version + 1,
     )  # fmt: skip
     if (after.place, after.value) == (before.place, before.value):

@@ -47,7 +47,8 @@ JOIN unnest(CAST(:facts AS bigint[]), CAST(:others AS bigint[])) AS given (fact_
   ON given.fact_id = p.fact_id AND given.other_id = p.other_id
 WHERE NOT p.same_value AND p.score IS NULL
 """)
-# What a slower comparison read before an edit does not replace what that edit kept, nor a score what words tell.
+# What a slower comparison read before an edit does not replace what that edit kept, nor a score what words tell. That
+# both hold is kept while both say and ask the same, also where one was deleted and restored since.
 _KEEP = text("""
 INSERT INTO fact_pair AS p (
     fact_id, other_id, version, other_version, given_seq, other_given_seq, corpus, other_corpus, same_value, score
@@ -61,8 +62,13 @@ ON CONFLICT (fact_id, other_id) DO UPDATE SET
     version = excluded.version, other_version = excluded.other_version, given_seq = excluded.given_seq,
     other_given_seq = excluded.other_given_seq, same_value = excluded.same_value, score = excluded.score,
     found_at = clock_timestamp(),
-    held_seq = CASE WHEN (p.version, p.other_version) = (excluded.version, excluded.other_version)
-                    THEN p.held_seq END
+    held_seq = CASE WHEN (p.given_seq, p.other_given_seq) = (excluded.given_seq, excluded.other_given_seq)
+        AND NOT EXISTS (
+            SELECT FROM fact_past was JOIN fact f ON f.id = was.fact_id
+            WHERE was.question IS DISTINCT FROM f.question
+              AND (was.fact_id = p.fact_id AND was.version >= p.version
+                   OR was.fact_id = p.other_id AND was.version >= p.other_version)
+        ) THEN p.held_seq END
 WHERE excluded.version >= p.version AND excluded.other_version >= p.other_version
   AND (excluded.score IS NULL OR p.score IS NOT NULL
        OR (p.version, p.other_version) <> (excluded.version, excluded.other_version))

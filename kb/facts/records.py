@@ -104,8 +104,12 @@ class Addition(Contradicting, total=False):
 
 
 class Moving(Contradicting, total=False):
-    """How the span of a fact is moved: where a `version` is given, only while the fact has that version."""
+    """How the span of a fact is moved: where a `version` is given, only while the fact has that version.
 
+    With a `question` the fact answers that from then on.
+    """
+
+    question: str | None
     version: int | None
 
 

@@ -19,8 +19,11 @@ FROM unnest(CAST(:ids AS bigint[]), CAST(:reviews AS text[])) AS given (id, revi
 WHERE f.id = given.id AND was.review <> given.review RETURNING f.id, was.review
 """)
 _PROPOSED = text("SELECT id FROM fact WHERE id = ANY(:ids) AND review = 'proposed' AND deleted_seq IS NULL")
+# What came in as rejected, from another base, is taken for having been proposed there.
 _BEFORE_REJECTION = text("""
-SELECT f.id, c.payload #>> ARRAY['reviewed', f.id::text] AS review FROM fact f JOIN change c ON c.seq = f.review_seq
+SELECT f.id, CASE WHEN c.kind = 'ingest' AND f.created_seq = c.seq THEN 'proposed'
+                  ELSE c.payload #>> ARRAY['reviewed', f.id::text] END AS review
+FROM fact f JOIN change c ON c.seq = f.review_seq
 WHERE f.id = ANY(:ids) AND f.review = 'rejected'
 """)
 _HIDDEN = """

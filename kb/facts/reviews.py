@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
-Review = Literal["proposed", "accepted", "rejected"]
-REVIEWS: tuple[Review, ...] = get_args(Review)
+from colmlm.kb.corpus.format import REVIEWS as REVIEWS
+from colmlm.kb.corpus.format import Review as Review
+
 VerdictKind = Literal["accept", "reject", "propose"]
 OUTCOMES: dict[VerdictKind, Review] = {"accept": "accepted", "reject": "rejected", "propose": "proposed"}
 

@@ -44,6 +44,8 @@ from colmlm.kb.facts.records import (
     Order,
 )
 from colmlm.kb.facts.sought import SoughtText
+from colmlm.kb.log import audit
+from colmlm.kb.store.bad_values import check_limit
 from colmlm.kb.tables import FactRow, FactVersionRow, SentenceRow
 
 _RANK = 1 << 56  # a place in a list is rank * _RANK + id, so that it is one number as every `after` is
@@ -71,6 +73,8 @@ def search(
 
     Raises `CorpusNotFound`, and `InvalidQuery` where the text cannot be in any.
     """
+    check_limit(limit)
+    audit.check_text("text", (text or "").replace("\x00", ""), limit=10**9)  # with a NUL it is in no text
     if (corpus := filters.get("corpus")) is not None:
         reading.require_corpus(session, corpus)
     sought = SoughtText.read(session, text, literally=literally) if text else None

@@ -10,7 +10,7 @@ from sqlalchemy import Row, func, select, text
 from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import NotUndoable
-from colmlm.kb.facts import edits, mending, pairs, reviewed
+from colmlm.kb.facts import edits, holding, mending, pairs, reviewed
 from colmlm.kb.facts.mending import FactState
 from colmlm.kb.facts.placing import place
 from colmlm.kb.facts.records import Edit
@@ -18,7 +18,7 @@ from colmlm.kb.log import audit
 from colmlm.kb.tables import ChangeRow, FactPastRow, FactRow, FactVersionRow
 
 DELETING = ("delete", "reject")
-UNDONE = ("insert", "update", "move", "restore", *DELETING, *audit.VERDICTS)
+UNDONE = ("insert", "update", "move", "restore", holding.KIND, *DELETING, *audit.VERDICTS)
 INSTEAD = {
     "forget": "a forget run is undone by `colmlm forget restore`",
     "ingest": "ingest the former file again",
@@ -37,13 +37,18 @@ WHERE v.fact_id = ANY(:ids) AND restored.from_seq = :seq
 
 
 def undo(session: Session, seq: int, actor: str, reason: str) -> Edit:
-    """Takes back change `seq`, an edit or a verdict. Raises `NoSuchChange` or `NotUndoable`."""
+    """Takes back change `seq`: an edit, a verdict, or that both of two facts hold.
+
+    Raises `NoSuchChange` or `NotUndoable`.
+    """
     audit.require_change(session, seq)
     change = session.scalars(select(ChangeRow).where(ChangeRow.seq == seq)).one_or_none()
     if change is None or change.kind not in UNDONE:
         kind = change.kind if change else "nothing"
         raise NotUndoable(seq, f"its kind is {kind}; {INSTEAD.get(kind, 'only edits of facts are undone')}")
     pending = audit.begin(session, actor, reason)
+    if change.kind == holding.KIND:
+        return holding.undo(session, pending, change)
     ids = edits.storable_ids(change.fact_ids)
     versions = edits.last_versions(session, ids)
     edits.refuse_erased(session, ids)
@@ -93,7 +98,7 @@ def _had_abstained(session: Session, seq: int, fact_ids: Sequence[int]) -> bool:
 
 
 def _former(session: Session, change: ChangeRow, now: FactState) -> FactState:
-    """Gives the state before the change: the value, and what else it changed: the question, or the place and answer."""
+    """Gives the state before the change: the value, and what else it changed: the question, or place and answer too."""
     key = (now.fact_id, now.version - 1)
     former = replace(now, value=session.get_one(FactVersionRow, key).value)
     if (past := session.get(FactPastRow, key)) is None:
@@ -104,5 +109,6 @@ def _former(session: Session, change: ChangeRow, now: FactState) -> FactState:
         raise NotUndoable(change.seq, "a newer text replaced the document of fact", [now.fact_id])
     place(session, past.document_id, {"start": past.span_start, "end": past.span_end}, but=now.fact_id)
     return replace(
-        former, answer=past.answer, span_start=past.span_start, span_end=past.span_end, said_version=past.said_version
+        former, question=past.question, answer=past.answer, span_start=past.span_start, span_end=past.span_end,
+        said_version=past.said_version,
     )  # fmt: skip

@@ -186,7 +186,8 @@ class CalibrateAnswers(Work, frozen=True, kw_only=True):
 class AskQuestions(Work, frozen=True, kw_only=True):
     """Ask all questions of a set, and store what came of each as a run.
 
-    They are asked as `colmlm ask` does, in a `mode`, or with a `ranking` as a lookup does.
+    They are asked as `colmlm ask` does, in a `mode`, or with a `ranking` as a lookup does. With `accepted_only` no
+    proposed fact answers.
     """
 
     kind: ClassVar[str] = "ask-questions"
@@ -195,6 +196,7 @@ class AskQuestions(Work, frozen=True, kw_only=True):
     mode: Literal["read", "paper"] = "read"
     ranking: Literal["key", "words", "reader"] | None = None
     threshold: Annotated[float, Meta(ge=-1, le=1)] | None = None
+    accepted_only: bool = False
 
     def __post_init__(self) -> None:
         if self.ranking is not None and self.mode != "read":

@@ -1,12 +1,13 @@
 """Asks the questions of a group again, to see whether they find the fact that is said to solve it.
 
-An answer's question is asked as it was; what a decoder looked up is looked up again by the query that was kept.
+An answer's question is asked as it was; what a decoder looked up is looked up again by the query that was kept. What
+was asked for without proposed facts is asked again so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Sequence
+from typing import NamedTuple, Protocol
 
 from sqlalchemy import func, select
 
@@ -16,7 +17,12 @@ from colmlm.kb.misses.questions import MissPlace
 from colmlm.kb.misses.records import AskedAgain, MissedQuestion
 from colmlm.kb.tables import GenerationRow
 
-Asks = Callable[[str], Collection[int]]  # gives the facts that a question is answered with
+
+class Asks(Protocol):
+    """Gives the facts that a question is answered with."""
+
+    def __call__(self, question: str, *, accepted_only: bool) -> Collection[int]: ...
+
 
 MOST_ASKED = 5  # different questions of a group, the newest
 READ = "read"  # the mode of outputs whose question was answered from texts
@@ -59,9 +65,9 @@ def _kept(store: SearchableStore, asked: Sequence[MissedQuestion]) -> dict[MissP
 
 def _found(store: SearchableStore, asks: Asks | None, one: MissedQuestion, kept: _Kept) -> Collection[int]:
     if kept.mode == READ and asks is not None:
-        return asks(one.question)
+        return asks(one.question, accepted_only=one.accepted_only)
     if kept.query is None:
         return ()
     checkpoint_id, query = kept.query
-    hits = looked_up(store, checkpoint_id, [query], k=1, threshold=None)
+    hits = looked_up(store, checkpoint_id, [query], k=1, threshold=None, accepted_only=one.accepted_only)
     return [hit.fact_id for hit in hits[0]] if hits else ()

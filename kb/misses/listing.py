@@ -91,22 +91,28 @@ def asked_in(session: Session, group_id: int, show: ShowTexts | None) -> tuple[M
     """Gives the different questions among the last misses of a group, newest first."""
     rows = session.execute(_newest(group_id)).all()
     asked = questions(session, [MissPlace(row.generation_id, row.ordinal) for row in rows], show)
-    found: dict[str, list[Any]] = {}
+    found: dict[tuple[str, bool], list[Any]] = {}
     for row in rows:
         question = asked.get(MissPlace(row.generation_id, row.ordinal), "")
-        found.setdefault(question, []).append(row)
+        found.setdefault((question, row.accepted_only), []).append(row)
     proposed = _proposed(session, [row.generation_id for row in rows]) if show is None else {}
     return tuple(
         MissedQuestion(
-            question, len(same), same[0].at, same[0].generation_id, same[0].ordinal, _first(same, proposed)
+            question,
+            len(same),
+            same[0].at,
+            same[0].generation_id,
+            same[0].ordinal,
+            _first(same, proposed),
+            accepted_only,
         )
-        for question, same in found.items()
+        for (question, accepted_only), same in found.items()
     )
 
 
 def _newest(group_id: int) -> Select[*tuple[Any, ...]]:
     return (
-        select(MissRow.generation_id, MissRow.ordinal, GenerationRow.at)
+        select(MissRow.generation_id, MissRow.ordinal, GenerationRow.at, GenerationRow.accepted_only)
         .join(GenerationRow, GenerationRow.id == MissRow.generation_id)
         .where(MissRow.group_id == group_id)
         .order_by(MissRow.generation_id.desc(), MissRow.ordinal)

@@ -28,6 +28,7 @@ from colmlm.kb.misses.records import (
     MissState,
     Solving,
 )
+from colmlm.kb.store.bad_values import check_limit
 from colmlm.kb.store.contention import tried_again
 
 NEAR = 3  # facts that are shown with a group
@@ -48,12 +49,14 @@ class Misses:
             return MissPage((), 0, 0, False, None)
         self._group_some()
         state, limit = sought.get("state", "open"), sought.get("limit", MISSES_LISTED)
+        check_limit(limit)
+        check_limit(nearest := sought.get("nearest", NEAR), least=0)
         with self.store.sessions() as session:
             found = listing.groups(
                 session, state, sought.get("order", "asked"), sought.get("after", 0), limit + 1, self.show
             )
             total, ungrouped = listing.count(session, state), grouping.num_ungrouped(session)
-        shown = with_near(self.store, found[:limit], sought.get("nearest", NEAR))
+        shown = with_near(self.store, found[:limit], nearest)
         end = shown[-1].group_id if len(found) > limit else None
         return MissPage(tuple(shown), total, ungrouped, True, end)
 

@@ -82,12 +82,24 @@ def _by_key(store: SearchableStore, asked: Mapping[int, Query], k: int) -> dict[
 
 
 def looked_up(
-    store: SearchableStore, checkpoint_id: str, queries: Sequence[bytes], *, k: int, threshold: float | None
+    store: SearchableStore,
+    checkpoint_id: str,
+    queries: Sequence[bytes],
+    *,
+    k: int,
+    threshold: float | None,
+    accepted_only: bool = False,
 ) -> list[tuple[Hit, ...]] | None:
     """Gives the hits of each query; None where the active keyset is of another checkpoint, or there is none."""
     queries_BD = np.frombuffer(b"".join(queries), dtype=STORED).reshape(len(queries), -1).astype(np.float32)
     try:
-        lookups = store.lookups.find(queries_BD, checkpoint_id=checkpoint_id, k=k, threshold=threshold)
+        lookups = store.lookups.find(
+            queries_BD,
+            checkpoint_id=checkpoint_id,
+            k=k,
+            threshold=threshold,
+            accepted_only=accepted_only,
+        )
     except (KeysetMismatch, NoActiveKeyset, InvalidQuery, IndexBehind):
         return None
     return [one.hits for one in lookups]

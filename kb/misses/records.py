@@ -80,7 +80,7 @@ class MissPage:
 @dataclass(frozen=True, slots=True)
 class MissedQuestion:
     """One question of a group, as often as it was asked lately, with its last output and the value that was proposed
-    for it last.
+    for it last. Where it is `accepted_only`, it was asked for without proposed facts, and is asked again so.
     """
 
     question: str
@@ -89,6 +89,7 @@ class MissedQuestion:
     generation_id: int
     ordinal: int
     proposed: str | None
+    accepted_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,6 +89,7 @@ def _stored(store: Store, name: str, asked: AskedSet, asker: Asker, about: tuple
             reader=asker.reader, first_seq=asked.first_seq, seq=audit.head_seq(session),
             num_asked=len(asked.items), num_right=counts["right"], num_wrong=counts["wrong"],
             num_abstained=counts["abstained"], num_skipped=asked.skipped, actor=actor, seconds=round(seconds, 2),
+            accepted_only=asker.accepted_only,
         )  # fmt: skip
         session.add(row)
         session.flush()

@@ -13,7 +13,7 @@ from colmlm.kb.questions import reading
 from colmlm.kb.questions.records import AskedItem, ChangedItem, RunComparison
 from colmlm.kb.tables import ChangeRow
 
-SETTINGS = ("how", "threshold", "keyset_id", "checkpoint_id", "reader")
+SETTINGS = ("how", "threshold", "keyset_id", "checkpoint_id", "reader", "accepted_only")
 MOST_SEQS = 1_000
 
 

@@ -45,6 +45,11 @@ class Asker(Protocol):
         """The digest of the reader, where this way has one read."""
         ...
 
+    @property
+    def accepted_only(self) -> bool:
+        """Whether no proposed fact answers."""
+        ...
+
     def ask(self, question: str) -> Heard: ...
 
     def looked_in(self, question: str) -> Sequence[str]:
@@ -59,23 +64,27 @@ class ByAnswers:
     answering: Answering
     way: Way = "read"
     threshold: float | None = None
+    accepted_only: bool = False
 
     @property
     def reader(self) -> str | None:
         return self.answering.reader.digest if self.way == "read" else None
 
     def ask(self, question: str) -> Heard:
-        asked = self.answering.asked(question, self.way, threshold=self.threshold, nearest=0)
+        asked = self.answering.asked(
+            question, self.way, threshold=self.threshold, nearest=0, accepted_only=self.accepted_only
+        )
         answer, best = asked.answer, asked.best
         if self.way == "paper" and best is None:
-            best = next((hit.value for hit in self.answering.nearest_hits(question)), None)
+            best = next(iter(self.looked_in(question)), None)
         most = _most(asked.parts)
         return Heard(answer.answer, most, asked.under, answer.score, answer.threshold, answer.withheld, best)
 
     def looked_in(self, question: str) -> Sequence[str]:
         if self.way == "paper":
-            return [hit.value for hit in self.answering.nearest_hits(question)]
-        return self.answering.looked_in(question)
+            hits = self.answering.nearest_hits(question, accepted_only=self.accepted_only)
+            return [hit.value for hit in hits]
+        return self.answering.looked_in(question, accepted_only=self.accepted_only)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +96,7 @@ class ByRanking:
     encoder: Encoder
     way: Way
     threshold: float | None = None
+    accepted_only: bool = False
 
     @property
     def reader(self) -> str | None:
@@ -105,7 +115,7 @@ class ByRanking:
         return Heard(None, None, near, score, lookup.threshold, bool(gone), best)
 
     def looked_in(self, question: str) -> Sequence[str]:
-        return self.answering.looked_in(question)
+        return self.answering.looked_in(question, accepted_only=self.accepted_only)
 
     def _find(self, question: str, threshold: float | None) -> Lookup:
         (found,) = self.lookups.find(
@@ -114,6 +124,7 @@ class ByRanking:
             ranking=self.way,
             texts=[question],
             threshold=threshold,
+            accepted_only=self.accepted_only,
         )
         return found
 

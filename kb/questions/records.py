@@ -52,7 +52,8 @@ class QuestionRun:
     """One asking of a set. `asked` is the sum of `right`, `wrong` and `abstained`; `skipped` were erased in part.
 
     It is `right` to say nothing where nothing is expected. The run went from change `first_seq` of the log to `seq`.
-    `how` is the mode of answers or the ranking of lookups, whose threshold was `threshold`.
+    `how` is the mode of answers or the ranking of lookups, whose threshold was `threshold`. Where it was
+    `accepted_only`, no proposed fact answered.
     """
 
     run_id: int
@@ -72,6 +73,7 @@ class QuestionRun:
     actor: str
     at: datetime
     seconds: float
+    accepted_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +124,8 @@ class RunComparison:
     """What differs between two runs of one set: the questions that came out otherwise, and what happened meanwhile.
 
     The log went from change `first_seq` to `last_seq`; `changes` counts its changes of each kind. `settings` are
-    the names of what was asked with otherwise: "how", "threshold", "keyset_id", "checkpoint_id" or "reader".
+    the names of what was asked with otherwise: "how", "threshold", "keyset_id", "checkpoint_id", "reader" or
+    "accepted_only".
     """
 
     before: QuestionRun

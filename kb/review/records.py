@@ -59,6 +59,7 @@ class InboxItem:
     """A proposed fact to judge: how many of the newest outputs cite it (`uses`), and what was doubted about it.
 
     `doubt` is the code of what the check of the annotator found wrong with its question, None where it found nothing.
+    It `contradicts` where one of the newest contradictions is of it and another fact.
     """
 
     fact: FactRecord
@@ -66,6 +67,7 @@ class InboxItem:
     doubt: str | None
     around: Surroundings | None
     neighbours: tuple[Neighbour, ...]
+    contradicts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,8 @@ class ReviewProgress:
 
 @dataclass(frozen=True, slots=True)
 class Inbox:
-    """A part of the inbox, those facts first where most is at stake: cited ones by how often, doubted ones, others.
+    """A part of the inbox, those facts first where most is at stake: cited ones by how often, doubted ones,
+    those that contradict others, and the others.
 
     `total` counts all that fit up to 10,000 and is otherwise not exact. `progress` is that of the corpus or document.
     """

@@ -72,7 +72,7 @@ def copy_documents(
 ) -> None:
     """Inserts documents under their ids, and their new facts, in order, under ids from `first_fact_id` on.
 
-    The facts are accepted, or where a machine marked them `proposed`.
+    The facts have the review that their file says; the others are accepted, or where a machine marked them `proposed`.
     """
     rows = list(rows)
     review = f"proposed\t{seq}" if proposed else "accepted\t\\N"
@@ -115,9 +115,10 @@ def _fact_lines(
             question = r"\N" if span.question is None else _escaped(span.question)
             answer = r"\N" if span.answer is None else _escaped(span.answer)
             doubt = r"\N" if span.doubt is None else _escaped(span.doubt)
+            said = review if span.review is None else f"{span.review}\t{seq}"
             facts.append(
                 f"{fact_id}\t{document_id}\t{ordinal}\t{span.start}\t{span.end}\t{question}\t{answer}\t{seq}\t{deleted}"
-                f"\t{review}\t{doubt}\n"
+                f"\t{said}\t{doubt}\n"
             )
             if span.current is None:
                 versions.append(f"{fact_id}\t1\t{_escaped(span.value)}\t{seq}\t{deleted}\n")

@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from colmlm.kb.errors import DatabaseUnavailable, MigrationNeeded
+from colmlm.kb.store.bad_values import refuse_bad_values
 from colmlm.kb.store.embedded_server import EmbeddedServer
 from colmlm.kb.store.pool import WatchedPool
 from colmlm.kb.store.settings import Settings
@@ -49,6 +50,7 @@ def connect(settings: Settings, application: str = "colmlm") -> Engine:
             connect_args={"application_name": application},  # names this program to those who wait for it
         )
         _ping_after_a_pause(engine)
+        refuse_bad_values(engine)
         try:
             with engine.connect() as connection:
                 connection.execute(text("SELECT 1"))
@@ -105,6 +107,7 @@ def beside(engine: Engine, application: str, waits: Waits, connections: int) -> 
         },
     )
     _ping_after_a_pause(made)
+    refuse_bad_values(made)
     return made
 
 
@@ -113,7 +116,7 @@ def reader(engine: Engine, waits: Waits) -> Engine:
 
     Its statements are planned once, whatever the number of ids they are given.
     """
-    return create_engine(
+    made = create_engine(
         engine.url,
         poolclass=WatchedPool,
         hide_parameters=True,
@@ -123,6 +126,8 @@ def reader(engine: Engine, waits: Waits) -> Engine:
             "options": f"-c plan_cache_mode=force_generic_plan {waits.options()}",
         },
     )
+    refuse_bad_values(made)
+    return made
 
 
 def migrate(engine: Engine, revision: str = "head") -> None:

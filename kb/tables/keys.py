@@ -125,6 +125,7 @@ class GenerationRow(TableRow):
     quoted_start: Mapped[int | None] = mapped_column(Integer)
     quoted_end: Mapped[int | None] = mapped_column(Integer)
     ranking: Mapped[str] = mapped_column(server_default="key")
+    accepted_only: Mapped[bool] = mapped_column(server_default=text("false"))
 
 
 class AttributionRow(TableRow):

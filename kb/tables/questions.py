@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import CheckConstraint, Float, ForeignKey, Identity, Index, Integer, func
+from sqlalchemy import CheckConstraint, Float, ForeignKey, Identity, Index, Integer, func, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from colmlm.kb.tables.declarative import TableRow
@@ -68,6 +68,7 @@ class QuestionRunRow(TableRow):
     actor: Mapped[str]
     at: Mapped[datetime] = mapped_column(server_default=func.now())
     seconds: Mapped[float] = mapped_column(Float)
+    accepted_only: Mapped[bool] = mapped_column(server_default=text("false"))
 
 
 class QuestionOutcomeRow(TableRow):

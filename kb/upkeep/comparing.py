@@ -33,7 +33,10 @@ LEFT JOIN document d ON d.id = f.document_id WHERE g.fact_id = ANY(:ids)
 _CLEAR = text("""
 DELETE FROM fact_pair p
 WHERE p.held_seq IS NULL AND p.score IS NOT NULL AND p.found_at < :began
-   OR NOT EXISTS (SELECT FROM standing_pair s WHERE s.id = p.id)
+   OR NOT EXISTS (SELECT FROM standing_pair s WHERE s.id = p.id) AND (p.held_seq IS NULL OR NOT EXISTS (
+       SELECT FROM fact f  -- that both hold is needed again where one is restored
+       WHERE f.id IN (p.fact_id, p.other_id) AND f.deleted_seq IS NOT NULL AND f.erased_seq IS NULL
+   ))
 """)
 
 OnPart = Callable[[int, int, str], None]  # called with how much is done, of how much, and of what

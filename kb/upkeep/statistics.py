@@ -16,7 +16,8 @@ from colmlm.kb.tables import DocumentRow, FactRow, ForgetRunRow, GenerationRow, 
 class Statistics:
     """Counts as of change `head_seq`. `documents` are the current ones, and `facts` the live ones.
 
-    `facts_without_document` counts the live facts that no document says. `deleted` facts can be restored, `erased` not.
+    `facts_without_document` counts the live facts that no document says. `deleted` facts can be restored, `erased` not,
+    and `to_review` are the live ones that are proposed.
     """
 
     head_seq: int
@@ -30,6 +31,7 @@ class Statistics:
     keysets: int
     active_keyset_id: int | None
     forget_runs: int
+    to_review: int
 
 
 def statistics(session: Session) -> Statistics:
@@ -40,6 +42,7 @@ def statistics(session: Session) -> Statistics:
         func.count().filter(live, FactRow.document_id.is_(None)).label("facts_without_document"),
         func.count().filter(FactRow.deleted_seq.is_not(None), FactRow.erased_seq.is_(None)).label("deleted"),
         func.count(FactRow.erased_seq).label("erased"),
+        func.count().filter(live, FactRow.review == "proposed").label("to_review"),
     )
     session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
     of_facts = session.execute(select(*counted).select_from(FactRow)).one()
@@ -57,4 +60,5 @@ def statistics(session: Session) -> Statistics:
         keysets=session.scalar(select(func.count()).where(KeysetRow.state != "retired")) or 0,
         active_keyset_id=session.scalar(select(KeysetRow.id).where(KeysetRow.state == "active")),
         forget_runs=session.scalar(select(func.count()).select_from(ForgetRunRow)) or 0,
+        to_review=of_facts.to_review,
     )

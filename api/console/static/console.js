@@ -135,6 +135,7 @@ async function settle(form, submitter) {
   const at = cards().indexOf((submitter || form).closest("[data-item]"));
   const body = new URLSearchParams(new FormData(form, submitter));
   await swap(form.dataset.swap, form.action, { options: { method: "POST", body }, push: false });
+  if ($("[data-focus]", $(form.dataset.swap))) return; // it was refused, and the refusal has the focus
   (cards()[Math.min(Math.max(at, 0), cards().length - 1)] || $(form.dataset.swap))?.focus();
 }
 

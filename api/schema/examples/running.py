@@ -67,7 +67,7 @@ EXAMPLES: tuple[Any, ...] = (
         status=403,
         cause="RightMissing",
     ),
-    Statistics(41, 1, 1, 1048, 3, 12, 1, 7, 2, 2, 5),
+    Statistics(41, 1, 1, 1048, 3, 12, 1, 7, 2, 2, 5, 30),
     Health(
         ok=True,
         missing=[],

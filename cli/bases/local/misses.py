@@ -39,5 +39,6 @@ class LocalMisses:
     def _misses(self) -> Misses:
         return Misses(self.runtime.kb, self._asked)
 
-    def _asked(self, question: str) -> list[int]:
-        return [fact.fact_id for fact in self.runtime.answers.ask(question).facts]
+    def _asked(self, question: str, *, accepted_only: bool) -> list[int]:
+        said = self.runtime.answers.ask(question, accepted_only=accepted_only)
+        return [fact.fact_id for fact in said.facts]

@@ -162,7 +162,7 @@ class _Models:
         return calibrating.run(file, how, actor=run.job.actor, reason=work.reason)
 
     def ask_questions(self, run: JobRun, work: AskQuestions) -> object:
-        how = AskingSet(work.mode, work.ranking, work.threshold)
+        how = AskingSet(work.mode, work.ranking, work.threshold, work.accepted_only)
         asking = SetAsking(self.runtime, run.kb, self._telling(run))
         return asdict(asking.run(work.question_set, how, actor=run.job.actor))
 

@@ -8,14 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
 from colmlm.kb.answers.answering import Answering
+from colmlm.kb.facts.reviews import ReviewVerdict
 from colmlm.kb.jobs.kinds import AskQuestions
 from colmlm.kb.jobs.runner import JobRun
 from colmlm.kb.jobs.worker import Worker
 from colmlm.kb.lookup.questions import Questions
 from colmlm.kb.questions.hearing import ByAnswers
+from colmlm.kb.questions.records import DraftQuestion
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import CAPITAL, LAKE
 from tests.api.console.conftest import OpenPage
@@ -40,7 +43,12 @@ def work(almanac: KnowledgeBase, encoder: FakeEncoder) -> Callable[[], None]:
             run.progress(done, total, "questions asked")
 
         return asdict(
-            run.kb.questions.run(work.question_set, ByAnswers(answering), told, actor=run.job.actor)
+            run.kb.questions.run(
+                work.question_set,
+                ByAnswers(answering, accepted_only=work.accepted_only),
+                told,
+                actor=run.job.actor,
+            )
         )
 
     def once() -> None:
@@ -93,6 +101,22 @@ def test_twenty_questions_say_what_an_edit_did(
     expect(changed.first).to_contain_text("Lima")
     expect(changed.first).to_contain_text("Cusco")
     expect(changed.first.locator("td").last).to_have_text(str(almanac.log.head_seq()))
+
+
+def test_a_run_takes_accepted_facts_only(
+    open_page: OpenPage, almanac: KnowledgeBase, fact_id: int, work: Callable[[], None]
+) -> None:
+    almanac.review.settle([ReviewVerdict(fact_id, "propose", 1, "accepted")], actor="ann", reason="again")
+    almanac.questions.add("lands", [DraftQuestion(CAPITAL, ("Lima",))], actor="ann")
+    page = open_page("operator", "/console/questions/lands")
+    page.get_by_label("Accepted facts only").check()
+    ask_all(page, work)
+    expect(page.locator("#job")).to_contain_text("0 of 1 right")
+    page.goto("/console/questions/lands")
+    expect(page.get_by_role("region", name="Runs of this set")).to_contain_text("accepted facts only")
+    page.get_by_role("link", name="1", exact=True).click()
+    expect(page.locator("dl")).to_contain_text("accepted facts only")
+    assert Axe().run(page).violations_count == 0
 
 
 def test_a_question_is_kept_from_an_output_and_edited(open_page: OpenPage, almanac: KnowledgeBase) -> None:

@@ -105,8 +105,39 @@ def test_a_span_is_fixed_by_selecting_text_and_the_question_with_it(
     settled(page, FACTS - 1)
     fact = almanac.facts.show(proposed[3])
     assert (fact.value, fact.question, fact.review) == ("by masons", "Who built tower 3?", "accepted")
+    assert fact.version == 2, "both are one change"
     assert almanac.documents.text(fact.source.document_id)[fact.source.start : fact.source.end] == "by masons"  # type: ignore[union-attr]
     assert almanac.keysets.active().num_unkeyed == 0
+
+
+def test_a_fix_that_contradicts_keeps_what_was_sent_and_is_done_anyway(
+    open_page: OpenPage, almanac: KnowledgeBase, proposed: list[int]
+) -> None:
+    page = open_page("operator", "/console/review?corpus=raw")
+    page.evaluate(SELECT, [proposed[3], "by masons"])
+    item = page.locator(f"#item-{proposed[3]}")
+    item.get_by_label("Question").fill("When was tower 2 built?")
+    item.get_by_label("Reason").fill("asked otherwise")
+    item.get_by_role("button", name="Save and accept").click()
+    expect(item.get_by_role("alert")).to_be_focused()
+    expect(item.get_by_role("alert")).to_contain_text("Answered already")
+    expect(item.get_by_role("link", name=f"fact {proposed[2]}")).to_be_visible()
+    for name, said in (("Words", "by masons"), ("Question", "When was tower 2 built?"), ("Reason", "asked")):
+        assert said in item.get_by_label(name).input_value()
+    found = Axe().run(page)
+    assert found.violations_count == 0, found.generate_report()
+    assert almanac.facts.show(proposed[3]).review == "proposed"
+    item.get_by_label("Do it anyway").check()
+    item.get_by_role("button", name="Save and accept").click()
+    settled(page, FACTS - 1)
+    fact = almanac.facts.show(proposed[3])
+    assert (fact.value, fact.question, fact.review, fact.version) == (
+        "by masons", "When was tower 2 built?", "accepted", 2
+    )  # fmt: skip
+    page.get_by_role("button", name="Undo").click()
+    expect(page.locator(".note.good")).to_contain_text("moved one fact")
+    fact = almanac.facts.show(proposed[3])
+    assert (fact.value, fact.question, fact.review) == ("1503", "When was tower 3 built?", "proposed")
 
 
 def test_many_are_chosen_by_key_and_settled_in_one_change(
@@ -142,6 +173,12 @@ def test_what_another_settled_meanwhile_is_told_and_left(
     page.locator(f"#item-{proposed[1]}").get_by_role("button", name="Save and accept").click()
     expect(page.get_by_role("alert")).to_contain_text("changed meanwhile")
     assert almanac.facts.show(proposed[1]).value == "1601"
+
+
+def test_the_status_counts_what_is_to_review(open_page: OpenPage, proposed: list[int]) -> None:
+    page = open_page("reader", "/console/status")
+    page.get_by_role("link", name=f"{FACTS} facts to review").click()
+    expect(page.get_by_role("heading", name="Review", exact=True)).to_be_visible()
 
 
 def test_everything_works_without_the_script(

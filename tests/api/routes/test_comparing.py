@@ -68,6 +68,9 @@ def test_both_may_hold(operator: Client, fact_id: int) -> None:
     assert said(operator.get(AGAINST))["items"] == []
     (pair,) = said(operator.get(AGAINST, params={"held": True}))["items"]
     assert pair["held_seq"] == held["seq"]
+    undone = said(operator.post(f"/v1/changes/{held['seq']}/undo", json={"reason": "it does not"}))
+    assert (undone["kind"], undone["fact_ids"]) == ("hold", [fact_id, cusco])
+    said(operator.post("/v1/facts/hold", json=body))
     said(operator.post("/v1/facts/hold", json={**body, "holds": False}))
     assert said(operator.get(AGAINST))["total"] == 1
     none = said(operator.post("/v1/facts/hold", json={**body, "fact_ids": [fact_id, 999]}), 404)

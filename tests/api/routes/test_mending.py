@@ -57,6 +57,19 @@ def test_a_fact_is_marked_moved_and_both_are_undone(operator: Client, atlas: Kno
     assert refused["about"]["fact_ids"] == [fact] and "since" in refused["detail"]
 
 
+def test_a_span_moves_with_a_question_in_one_change(
+    operator: Client, atlas: KnowledgeBase, fact_id: int
+) -> None:
+    head = atlas.log.changes()[-1].seq
+    body = {"text": "country", "question": SEAT, "version": 1, "reason": "asked otherwise"}
+    moved = said(operator.post(f"/v1/facts/{fact_id}/move", json=body))
+    assert (moved["kind"], moved["seq"], moved["keyed"]) == ("move", head + 1, True)
+    assert look_up(operator, SEAT, moved["min_seq"]) == ["country"]
+    said(operator.post(f"/v1/changes/{moved['seq']}/undo", json={"reason": "was right"}))
+    fact = said(operator.get(f"/v1/facts/{fact_id}"))
+    assert (fact["value"], fact["question"]) == ("Lima", CAPITAL)
+
+
 def test_what_is_no_span_is_refused_with_its_cause(operator: Client, atlas: KnowledgeBase) -> None:
     at = atlas.documents.find()[0].document_id
     path = f"/v1/documents/{at}/facts"

@@ -21,6 +21,9 @@ def test_a_contradiction_is_found_and_resolved(run: Run, atlas: list[int]) -> No
     held = run("facts", "hold", atlas[0], cusco, *WHY).json
     assert held["holds"] and run("facts", "contradictions", "--json").json["total"] == 0
     assert run("facts", "contradictions", "--held", "--json").json["total"] == 1
+    undone = run("facts", "undo", held["seq"], *WHY).json
+    assert undone["kind"] == "hold" and run("facts", "contradictions", "--json").json["total"] == 1
+    run("facts", "hold", atlas[0], cusco, *WHY)
     assert not run("facts", "hold", atlas[0], cusco, "--not", *WHY).json["holds"]
 
     edited = run("facts", "edit", cusco, "--value", "Lima", *WHY).json

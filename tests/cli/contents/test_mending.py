@@ -58,6 +58,13 @@ def test_a_span_is_moved_and_the_move_undone(run: Run, atlas: list[int]) -> None
     assert run("facts", "move", atlas[0], "--text", "Titicaca", *WHY[:2]).code == 4
 
 
+def test_a_span_is_moved_with_another_question(run: Run, atlas: list[int]) -> None:
+    moved = run("facts", "move", atlas[0], "--text", "country", "--question", SEAT, *WHY).json
+    fact = run("facts", "show", atlas[0], "--json").json
+    assert (fact["value"], fact["question"], fact["version"]) == ("country", SEAT, 2)
+    assert moved["kind"] == "move" and moved["keyed"]
+
+
 def test_many_are_edited_from_a_file_in_one_change(run: Run, atlas: list[int], tmp_path: Path) -> None:
     file = tmp_path / "corrections.csv"
     file.write_text(f"fact_id,value,question\n{atlas[0]},Cusco,\n{atlas[1]},,{SEAT}\n")

@@ -70,6 +70,17 @@ def test_a_set_is_asked_in_every_way(run: Run, keyed: list[int]) -> None:
     assert run("questions", "run", "none").code == 3
 
 
+def test_a_run_takes_accepted_facts_only(run: Run, keyed: list[int]) -> None:
+    run("review", "propose", keyed[0], "--reason", "read it again")
+    run("questions", "add", "one", "--question", CAPITAL, "--expected", "Lima")
+    first = run("questions", "run", "one", "--json").json
+    done = run("questions", "run", "one", "--accepted-only", "--json").json
+    assert (first["accepted_only"], done["accepted_only"]) == (False, True)
+    assert keyed[0] in first["items"][0]["fact_ids"] and keyed[0] not in done["items"][0]["fact_ids"]
+    assert "accepted facts only" in run("questions", "show", "one", "--runs").out
+    assert run("questions", "compare", "one", "--json").json["settings"] == ["accepted_only"]
+
+
 def test_questions_are_added_and_removed(run: Run, keyed: list[int], tmp_path: Path) -> None:
     output = run("ask", CAPITAL, "--json").json["generation_id"]
     assert run("questions", "add", "seen", "--output", output).code == 0

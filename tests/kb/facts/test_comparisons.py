@@ -7,9 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import text
 
-from colmlm.kb.errors import AnsweredAlready, CorpusNotFound, PairNotFound
+from colmlm.kb.errors import AnsweredAlready, CorpusNotFound, NotUndoable, PairNotFound
 from colmlm.kb.evidence.shown import Shown
 from colmlm.kb.facts.records import Correction, FactDraft
+from colmlm.kb.facts.reviews import ReviewVerdict
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.upkeep.comparing import compare
 from tests.fakes import FakeEncoder, WordEncoder, activated
@@ -297,6 +298,43 @@ def test_keys_tell_of_questions_in_other_words(kb: KnowledgeBase):
     pairs = kb.comparisons.pairs("contradictions").pairs
     assert all(pair.score is not None and pair.score >= 0.8 and pair.answering is None for pair in pairs)
     assert compared(kb, 0.99) == (1, 1), "what is not found again goes"
+
+
+def test_that_both_hold_is_undone_and_the_undo_too(kb: KnowledgeBase):
+    first, second = add(kb, "1889"), add(kb, "1890")
+    held = kb.comparisons.hold(first, second, **WHO)
+    undone = kb.facts.undo(held.seq, **WHO)
+    assert (undone.kind, undone.fact_ids, undone.keyed) == ("hold", (first, second), True)
+    assert against(kb) == [("1889", "1890")] and against(kb, held=True) == []
+    with pytest.raises(NotUndoable, match="since"):
+        kb.facts.undo(held.seq, **WHO)
+    kb.facts.undo(undone.seq, **WHO)
+    assert against(kb, held=True) == [("1889", "1890")] and kb.log.verify().ok
+    other = kb.comparisons.hold(first, second, holds=False, **WHO)
+    kb.facts.edit(second, "1891", **WHO)
+    with pytest.raises(NotUndoable, match="since") as refused:
+        kb.facts.undo(other.seq, **WHO)
+    assert refused.value.fact_ids == (first, second)
+
+
+def test_both_hold_still_where_a_rejection_or_a_deletion_is_taken_back(kb: KnowledgeBase):
+    first, second = add(kb, "1889"), add(kb, "1890")
+    kb.comparisons.hold(first, second, **WHO)
+    now = kb.facts.show(second)
+    (rejected,) = kb.review.settle([ReviewVerdict(second, "reject", now.version, now.review)], **WHO).seqs
+    assert against(kb, held=True) == []
+    compare(kb, None, lambda *_: None)
+    kb.facts.undo(rejected, **WHO)
+    assert against(kb) == [] and against(kb, held=True) == [("1889", "1890")]
+    kb.facts.delete([first, second], **WHO)
+    kb.facts.restore([second], **WHO)
+    kb.facts.restore([first], **WHO)
+    assert against(kb) == [] and against(kb, held=True) == [("1889", "1890")]
+    kb.facts.delete([second], **WHO)
+    kb.facts.edit(first, question="When was the tower opened?", **WHO)
+    kb.facts.edit(first, question=TOWER, **WHO)
+    kb.facts.restore([second], **WHO)
+    assert against(kb) == [("1889", "1890")], "it asked something else for a time"
 
 
 def test_a_comparison_keeps_what_was_said_to_hold(kb: KnowledgeBase, encoder: FakeEncoder):

@@ -7,8 +7,16 @@ from pathlib import Path
 
 from sqlalchemy import URL, text
 
-from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, read_annotated, to_record
+from colmlm.kb.corpus.format import (
+    AnnotatedDocument,
+    FactSpan,
+    Parsed,
+    parse_record,
+    read_annotated,
+    to_record,
+)
 from colmlm.kb.corpus.parquet import read_parquet, write_parquet
+from colmlm.kb.facts.reviews import ReviewVerdict, VerdictKind
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
 from tests.fakes import FakeEncoder
@@ -17,6 +25,11 @@ from tests.kb.facts.test_ingest import CHANGED
 from tests.servers import clone
 
 WHO = {"actor": "tester", "reason": "test"}
+
+
+def judged(kb: KnowledgeBase, fact: int, verdict: VerdictKind) -> ReviewVerdict:
+    now = kb.facts.show(fact)
+    return ReviewVerdict(fact, verdict, now.version, now.review)
 
 
 def written(kb: KnowledgeBase, path: Path) -> bytes:
@@ -39,6 +52,8 @@ def edited(kb: KnowledgeBase) -> None:
     kb.facts.delete([ids["value 1"], ids["value 3"]], **WHO, abstain=True)
     kb.facts.edit(ids["value 4"], "corrected", **WHO)
     kb.facts.edit(ids["value 4"], "value 4", **WHO)
+    for verdict in ("propose", "accept"):
+        kb.review.settle([judged(kb, ids["value 5"], verdict)], **WHO)
     ingest(kb, CHANGED)
 
 
@@ -74,6 +89,58 @@ def test_an_export_ingests_to_the_same_state_and_exports_to_the_same_bytes(
         assert values(other, encoder, questions)[3:5] == [None, None], "it has no key until a rekey"
         other.keysets.rekey(encoder)
         assert values(other, encoder, questions)[3:5] == ["value 0", "corrected"] and other.upkeep.fsck().ok
+
+
+def test_what_was_reviewed_arrives_as_it_was(kb: KnowledgeBase, server: URL, tmp_path: Path):
+    kb.corpora.ingest([Parsed(document) for document in numbered(5)], "lands", generated=True, **WHO)
+    facts = [fact_id(kb, f"value {n}") for n in range(5)]
+    kb.review.settle([judged(kb, facts[0], "accept"), judged(kb, facts[1], "reject")], **WHO)
+    kb.facts.delete([facts[2]], **WHO)
+    exported = written(kb, tmp_path / "first.jsonl")
+    said = [record["facts"][0] for record in map(json.loads, exported.splitlines())]
+    assert [(one.get("review"), one.get("deleted")) for one in said] == [
+        ("accepted", None), ("rejected", True), ("proposed", True), ("proposed", None), ("proposed", None)
+    ]  # fmt: skip
+    for parsed in (read_annotated, read_parquet):
+        file = tmp_path / "first.jsonl"
+        if parsed is read_parquet:
+            file = tmp_path / "first.parquet"
+            write_parquet(kb.corpora.export("lands", live_only=False), file)
+        with (
+            clone(server) as url,
+            KnowledgeBase.open(Settings(home=tmp_path / "o", database_url=url)) as other,
+        ):
+            other.corpora.ingest(parsed(file), "lands", **WHO)
+            arrived = other.facts.find(deleted=None)
+            assert [fact.review for fact in arrived] == [
+                "accepted", "rejected", "proposed", "proposed", "proposed"
+            ]  # fmt: skip
+            assert written(other, tmp_path / "second.jsonl") == exported
+            assert (progress := other.review.progress()).proposed == 2
+            assert (progress.accepted, progress.rejected) == (1, 1)
+            other.facts.restore([arrived[1].fact_id], **WHO)
+            assert other.facts.show(arrived[1].fact_id).review == "proposed", "it goes back to the inbox"
+            assert other.upkeep.fsck().ok
+
+
+def test_a_file_that_says_what_is_proposed_accepts_nothing_else_than_it_leaves_out(kb: KnowledgeBase):
+    text = "One and two. It goes on."
+    spans = (FactSpan(0, 3, "One"), FactSpan(8, 11, "two"))
+    kb.corpora.ingest([Parsed(AnnotatedDocument("d", text, spans))], "lands", generated=True, **WHO)
+    again = (FactSpan(0, 3, "One", review="proposed"), FactSpan(8, 11, "two"))
+    ingest(kb, AnnotatedDocument("d", text + " More.", again))
+    assert [fact.review for fact in kb.facts.find()] == ["proposed", "accepted"]
+
+
+def test_a_review_that_is_none_is_refused():
+    spans = [
+        {"start": 0, "end": 3, "value": "One", "review": "perhaps"},
+        {"start": 4, "end": 7, "value": "and", "review": "rejected", "deleted": False},
+        {"start": 8, "end": 11, "value": "two", "review": "rejected"},
+    ]
+    parsed = parse_record({"id": "d", "text": "One and two.", "facts": spans}, "d")
+    assert parsed.document is not None and len(parsed.refusals) == 2
+    assert parsed.document.facts == (FactSpan(8, 11, "two", deleted=True, review="rejected"),)
 
 
 def test_parquet_holds_the_same_as_json_lines(kb: KnowledgeBase, tmp_path: Path):

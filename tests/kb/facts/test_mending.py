@@ -8,6 +8,7 @@ import pytest
 
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import (
+    AnsweredAlready,
     DocumentReplaced,
     FactDeleted,
     FactErased,
@@ -172,6 +173,20 @@ def test_a_move_takes_the_words_there_and_keeps_where_it_was(peru: KnowledgeBase
     assert [c.kind for c in peru.log.changes(fact_id=lima)] == ["ingest", "move"]
 
 
+def test_a_move_with_a_question_is_one_change_and_contradicts_on_purpose_alone(peru: KnowledgeBase):
+    lima = fact_id(peru, "Lima")
+    with pytest.raises(AnsweredAlready):
+        peru.facts.move(lima, {"text": "South America"}, question=EMMA, **WHO)
+    assert peru.facts.show(lima).version == 1, "nothing was done"
+    edit = peru.facts.move(lima, {"text": "South America"}, question=EMMA, anyway=True, **WHO)
+    fact = peru.facts.show(lima)
+    assert (fact.value, fact.question, fact.version, edit.kind) == ("South America", EMMA, 2, "move")
+    change = peru.log.changes(fact_id=lima)[-1]
+    assert change.seq == edit.seq
+    with pytest.raises(InvalidValue, match="blank"):
+        peru.facts.move(lima, {"text": "capital"}, question=" ", **WHO)
+
+
 @pytest.mark.parametrize(
     ("to", "cause"),
     [
@@ -323,6 +338,9 @@ EDITS: dict[str, Callable[[KnowledgeBase, int], Edit]] = {
     "question": lambda kb, fact: kb.facts.edit(fact, question=SEAT, **WHO),
     "both": lambda kb, fact: kb.facts.edit(fact, "Cusco", question=SEAT, **WHO),
     "move": lambda kb, fact: kb.facts.move(fact, {"text": "South America"}, **WHO),
+    "move and question": lambda kb, fact: kb.facts.move(
+        fact, {"text": "South America"}, question=SEAT, **WHO
+    ),
     "delete": lambda kb, fact: kb.facts.delete([fact], **WHO),
 }
 

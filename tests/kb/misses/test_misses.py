@@ -15,6 +15,7 @@ from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import FactDeleted, FactNotFound, InvalidValue, MissGroupNotFound, MissGroupState
 from colmlm.kb.evidence import feedback
 from colmlm.kb.evidence.records import NewFeedback, NewOutput, Splice
+from colmlm.kb.facts.reviews import ReviewVerdict
 from colmlm.kb.misses.grouping import Grouping
 from colmlm.kb.misses.misses import Misses
 from colmlm.kb.service import KnowledgeBase
@@ -31,12 +32,20 @@ def encoder() -> WordEncoder:
     return WordEncoder()
 
 
-def asked(kb: KnowledgeBase, question: str, *, mode: str = "read", encoder: WordEncoder | None = None) -> int:
+def asked(
+    kb: KnowledgeBase,
+    question: str,
+    *,
+    mode: str = "read",
+    encoder: WordEncoder | None = None,
+    accepted_only: bool = False,
+) -> int:
     """Stores a question that found nothing, with its query if an encoder is given."""
     query = encoder.encode_questions([question]).astype("<f2").tobytes() if encoder else None
     space = encoder.checkpoint.checkpoint_id if encoder else ""
     splice = Splice(0, 0, "no_match", score=0.1, query=query)
-    return kb.outputs.record(NewOutput(question, "", space, mode, kb.log.head_seq(), (splice,)))
+    made = NewOutput(question, "", space, mode, kb.log.head_seq(), (splice,), accepted_only=accepted_only)
+    return kb.outputs.record(made)
 
 
 def counts(kb: KnowledgeBase, state: str = "open") -> list[tuple[str, int]]:
@@ -129,13 +138,13 @@ def test_a_group_is_solved_once_all_its_questions_find_the_fact(kb: KnowledgeBas
     (group,) = kb.misses.find().groups
     (fact,) = kb.facts.add(CANTEEN, "May 1987", **WHO).fact_ids
 
-    def half(question: str) -> Sequence[int]:
+    def half(question: str, *, accepted_only: bool) -> Sequence[int]:
         return [fact] if question == CANTEEN else []
 
     missed = Misses(kb, half).solve(group.group_id, fact, **WHO)
     assert not missed.solved and [one.found for one in missed.asked] == [False, True]
     assert counts(kb) == [(OPENED, 2)]
-    done = Misses(kb, lambda question: [fact]).solve(group.group_id, fact, **WHO)
+    done = Misses(kb, lambda question, *, accepted_only: [fact]).solve(group.group_id, fact, **WHO)
     assert done.solved and done.seq == kb.log.head_seq()
     (solved,) = kb.misses.find(state="solved").groups
     assert solved.fact_id == fact and solved.decision is not None
@@ -143,7 +152,7 @@ def test_a_group_is_solved_once_all_its_questions_find_the_fact(kb: KnowledgeBas
     assert counts(kb) == [(CANTEEN, 3)], "asked again without a match: it was not solved"
     kb.facts.delete([fact], **WHO)
     with pytest.raises(FactDeleted):
-        Misses(kb, lambda question: [fact]).solve(group.group_id, fact, **WHO)
+        Misses(kb, lambda question, *, accepted_only: [fact]).solve(group.group_id, fact, **WHO)
 
 
 def test_a_fact_or_a_reason_that_is_none_solves_nothing_whatever_the_questions_find(
@@ -221,6 +230,35 @@ def test_misses_are_kept_for_a_time_and_go_with_their_questions(kb: KnowledgeBas
     assert counts(kb) == [(OPENED, 1)]
     asked(kb, CANTEEN)
     assert counts(kb) == [(CANTEEN, 2)], "the group has another leader"
+
+
+def test_what_was_asked_without_proposed_facts_is_solved_by_none(
+    kb: KnowledgeBase, encoder: WordEncoder
+) -> None:
+    (fact,) = kb.facts.add(CANTEEN, "May 1987", **WHO).fact_ids
+    kb.keysets.rekey(encoder)
+    kb.review.settle([ReviewVerdict(fact, "propose", 1, "accepted")], **WHO)
+    asked(kb, CANTEEN, encoder=encoder, mode="auto", accepted_only=True)
+    asked(kb, CANTEEN, encoder=encoder, mode="auto")
+    asked(kb, CANTEEN, encoder=encoder, accepted_only=True)
+    (group,) = kb.misses.find().groups
+    details = kb.misses.read(group.group_id)
+    assert [(one.asked, one.accepted_only) for one in details.questions] == [(2, True), (1, False)]
+    said: list[bool] = []
+
+    def asks(question: str, *, accepted_only: bool) -> list[int]:
+        said.append(accepted_only)
+        return [] if accepted_only and kb.facts.show(fact).review == "proposed" else [fact]
+
+    misses = Misses(kb, asks)
+    done = misses.solve(group.group_id, fact, **WHO)
+    assert not done.solved and [one.found for one in done.asked] == [False, True] and said == [True]
+    done = Misses(kb).solve(group.group_id, fact, **WHO)
+    assert [one.found for one in done.asked] == [False, True], (
+        "a query that was kept finds it no more than that"
+    )
+    kb.review.settle([ReviewVerdict(fact, "accept", 1)], **WHO)
+    assert misses.solve(group.group_id, fact, **WHO).solved
 
 
 def test_nothing_is_listed_where_no_questions_are_kept(kb: KnowledgeBase) -> None:

@@ -18,6 +18,7 @@ from colmlm.kb.errors import (
 )
 from colmlm.kb.evidence.answers import StoredAnswers
 from colmlm.kb.facts.redaction import MARK
+from colmlm.kb.facts.reviews import ReviewVerdict
 from colmlm.kb.lookup.questions import Questions
 from colmlm.kb.questions.asking import KEPT_RUNS
 from colmlm.kb.questions.hearing import ByAnswers
@@ -75,6 +76,25 @@ def test_a_question_that_is_kept_already_gets_the_new_values(kb: KnowledgeBase, 
     kept = {one.question: one.expected for one in kb.questions.questions(lands)}
     assert kept[HEIGHT] == ("6,768 m",) and kept["New?"] == () and len(kept) == 5
     assert kb.questions.show(lands).corpus == "lands"
+
+
+def test_a_run_that_takes_accepted_facts_only_says_so_and_is_compared_as_such(
+    kb: KnowledgeBase, lands: str, answering: Answering
+) -> None:
+    lima = fact_id(kb, "Lima")
+    kb.review.settle([ReviewVerdict(lima, "propose", 1, "accepted")], **WHO)
+    first = run(kb, answering)
+    for way in ("read", "paper"):
+        asker = ByAnswers(answering, way, 0.0 if way == "read" else None, accepted_only=True)
+        second = kb.questions.run(lands, asker, actor="ann")
+        assert (first.accepted_only, second.accepted_only) == (False, True)
+        items = {one.question: one for one in kb.questions.items(lands, second.run_id)}
+        assert items[CAPITAL].outcome != "right" and items[CAPITAL].fact_id != lima
+    assert kb.questions.runs(lands)[0] == second
+    assert "accepted_only" in kb.questions.compare(lands, first.run_id, second.run_id).settings
+    kb.review.settle([ReviewVerdict(lima, "accept", 1)], **WHO)
+    third = kb.questions.run(lands, ByAnswers(answering, accepted_only=True), actor="ann")
+    assert third.right == first.right
 
 
 def test_a_question_is_edited_and_removed(kb: KnowledgeBase, lands: str) -> None:

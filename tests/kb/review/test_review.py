@@ -234,6 +234,37 @@ def test_the_inbox_begins_where_most_is_at_stake(kb: KnowledgeBase):
     assert of_kind == {"cited": ["value 5", "value 2"], "doubted": ["value 4"], "unasked": ["value 4"]}
 
 
+def test_the_inbox_has_what_contradicts_behind_what_is_doubted(kb: KnowledgeBase):
+    documents = numbered(6)
+    doubted = replace(documents[3].facts[0], question=None, doubt="unverified")
+    propose(kb, *documents[:3], replace(documents[3], facts=(doubted,)), *documents[4:])
+    cite(kb, "value 2")
+    for value, other in (("value 4", "basalt"), ("value 1", "granite"), ("value 2", "marble")):
+        question = kb.facts.show(fact_id(kb, value)).question
+        assert question is not None
+        kb.facts.add(question, other, anyway=True, **WHO)
+    told = [(item.fact.value, item.contradicts) for item in kb.review.inbox().items]
+    assert told == [
+        ("value 2", True),
+        ("value 3", False),
+        ("value 1", True),
+        ("value 4", True),
+        ("value 0", False),
+        ("value 5", False),
+    ]
+    for limit in (1, 2, 4):
+        places, after = [], 0
+        while True:
+            page = kb.review.inbox(after=after, limit=limit)
+            places += [(item.fact.value, item.contradicts) for item in page.items]
+            if page.next_after is None:
+                break
+            after = page.next_after
+        assert places == told, limit
+    kb.comparisons.hold(fact_id(kb, "value 1"), fact_id(kb, "granite"), **WHO)
+    assert [item.fact.value for item in kb.review.inbox().items][2:4] == ["value 4", "value 0"]
+
+
 def test_progress_counts_what_was_settled_of_a_corpus_or_document(peru: KnowledgeBase):
     propose(peru, *numbered(3), corpus="texts")
     settle(peru, "Lima", "accept")
@@ -327,3 +358,12 @@ def test_four_at_once_lose_no_verdict_and_give_none_twice(kb: KnowledgeBase):
     }
     report = kb.upkeep.fsck()
     assert report.ok and report.chain_ok
+
+
+def test_what_is_to_review_is_counted(kb: KnowledgeBase):
+    one, other = (kb.facts.add(f"Question {n}?", str(n), **WHO).fact_ids[0] for n in range(2))
+    kb.review.settle([ReviewVerdict(n, "propose", 1, "accepted") for n in (one, other)], **WHO)
+    assert kb.upkeep.statistics().to_review == 2
+    kb.review.settle([ReviewVerdict(one, "accept", 1)], **WHO)
+    kb.facts.delete([other], **WHO)
+    assert kb.upkeep.statistics().to_review == 0

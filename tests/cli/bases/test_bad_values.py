@@ -1,0 +1,150 @@
+"""Ids beyond 64 bits, negative ones, lone surrogates and NULs: every verb of every noun refuses them in our words."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from colmlm.api.client.client import Client
+from colmlm.api.client.connection import Connection
+from colmlm.kb.corpus.format import Parsed
+from colmlm.kb.errors import KBError
+from colmlm.kb.evidence.records import NewFeedback, NewOutput, QuotedStretch, Splice
+from colmlm.kb.facts.records import Correction
+from colmlm.kb.facts.reviews import ReviewVerdict
+from colmlm.kb.jobs.kinds import AskQuestions
+from colmlm.kb.questions.records import DraftQuestion
+from colmlm.kb.service import KnowledgeBase
+from tests.cli.bases.test_nouns import OPTIONS, OURS, PROTOCOLS, verbs
+from tests.cli.elsewhere import There
+from tests.fakes import FakeEncoder
+from tests.kb.corpora import PERU
+from tests.kb.full import fill
+
+NUMBERS = (2**63, 2**64, 1 << 70, -1, -(2**63) - 1, -(1 << 70))
+TEXTS = ("a\ud800b", "a\x00b")
+
+
+def splices(number: int) -> tuple[Splice, ...]:
+    return (Splice(0, 1, "hit", number, 1, 0.9),)
+
+
+def outputs() -> Iterator[NewOutput]:
+    for number in NUMBERS:
+        yield NewOutput("p", "o", "fake", "auto", number, ())
+        yield NewOutput("p", "o", "fake", "auto", 1, splices(number))
+        yield NewOutput("p", "o", "fake", "auto", 1, (Splice(0, 1, "hit", 1, number, 0.9),))
+        yield NewOutput("p", "o", "fake", "read", 1, (), QuotedStretch(number, 0, 1))
+    for said in TEXTS:
+        yield NewOutput(said, "o", "fake", "auto", 1, ())
+        yield NewOutput("p", said, "fake", "auto", 1, ())
+        yield NewOutput("p", "o", said, "auto", 1, ())
+
+
+# By the annotation of a parameter: what is good, and what is not.
+SAMPLES: dict[str, tuple[Any, list[Any]]] = {
+    "int": (1, list(NUMBERS)),
+    "str": ("x", list(TEXTS)),
+    "float": (0.5, []),
+    "bool": (False, []),
+    "Sequence[int]": ([1], [[number] for number in NUMBERS]),
+    "Sequence[str]": (["x"], [[said] for said in TEXTS]),
+    "Collection[str]": (["x"], [[said] for said in TEXTS]),
+    "Marking": (
+        {"text": "x"},
+        [{"text": said} for said in TEXTS] + [{"start": number, "end": number + 1} for number in NUMBERS],
+    ),
+    "Sequence[Correction]": (
+        [Correction(1, "x")],
+        [[Correction(number, "x")] for number in NUMBERS]
+        + [[Correction(1, "x", version=number)] for number in NUMBERS]
+        + [[Correction(1, said, said)] for said in TEXTS],
+    ),
+    "Sequence[ReviewVerdict]": (
+        [ReviewVerdict(1, "accept", 1)],
+        [[ReviewVerdict(number, "accept", 1)] for number in NUMBERS]
+        + [[ReviewVerdict(1, "accept", number)] for number in NUMBERS],
+    ),
+    "Sequence[DraftQuestion]": (
+        [DraftQuestion("x", ("y",))],
+        [[DraftQuestion(said)] for said in TEXTS] + [[DraftQuestion("x", (said,))] for said in TEXTS],
+    ),
+    "NewFeedback": (
+        NewFeedback("down"),
+        [NewFeedback("down", said) for said in TEXTS] + [NewFeedback("down", None, said) for said in TEXTS],
+    ),
+    "NewOutput": (NewOutput("p", "o", "fake", "auto", 1, ()), list(outputs())),
+    "Iterable[Parsed]": ([Parsed(PERU)], []),
+    "Encoder": (FakeEncoder(), []),
+    "npt.NDArray[Any]": (np.zeros((1, 64), np.float32), []),
+    "Kind": ("contradictions", []),
+    "Work": (AskQuestions(question_set="x"), []),
+}
+
+
+def parameters(verb: Callable[..., Any]) -> Iterator[tuple[str, str, bool]]:
+    """Gives name and annotation of each parameter of a verb, options too, and whether it has to be given."""
+    for one in inspect.signature(verb).parameters.values():
+        said = str(one.annotation)
+        if said.startswith("Unpack["):
+            options = OPTIONS[said[len("Unpack[") : -1]]
+            for name, kind in options.__annotations__.items():
+                yield name, getattr(kind, "__forward_arg__", str(kind)), name in options.__required_keys__
+        elif one.name != "self":
+            yield one.name, said, one.default is inspect.Parameter.empty
+
+
+def calls(verb: Callable[..., Any]) -> Iterator[dict[str, Any]]:
+    """Gives the arguments of calls in each of which one value is bad."""
+    given = list(parameters(verb))
+    good = {name: SAMPLES[kind][0] for name, kind, needed in given if needed}
+    for name, kind, _ in given:
+        for bad in SAMPLES.get(kind.removesuffix(" | None"), (None, []))[1]:
+            yield {**good, name: bad}
+
+
+def strays(verb: Callable[..., Any], bound: Callable[..., Any]) -> Iterator[str]:
+    """Gives the calls of a verb that end in another error than one of the tree."""
+    for arguments in calls(verb):
+        try:
+            found = bound(**arguments)
+            if isinstance(found, Iterator):
+                list(found)
+        except KBError as error:
+            assert str(error).encode("utf-8", "backslashreplace")
+        except Exception as error:
+            yield f"{verb.__name__}({arguments!r}): {error!r}"[:400]
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_no_verb_lets_a_value_that_cannot_be_stored_reach_the_database_unrefused(
+    kb: KnowledgeBase, name: str
+) -> None:
+    fill(kb, FakeEncoder())
+    noun = {"tokens": "access"}.get(name, name)
+    ours = verbs(OURS[name])
+    walked = [verb for verb in verbs(PROTOCOLS[name]) if verb in ours]
+    assert walked or name == "upkeep"
+    found = [
+        stray
+        for verb in walked
+        for stray in strays(vars(OURS[name])[verb], getattr(getattr(kb, noun, None) or OURS[name](kb), verb))
+    ]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("name", [name for name in OURS if name != "upkeep"])
+def test_nor_does_a_verb_over_http(there: There, name: str) -> None:
+    with Client(Connection(there.address, there.tokens["admin"].read_text().strip())) as client:
+        noun = getattr(client, name)
+        found = [
+            stray
+            for verb in verbs(PROTOCOLS[name])
+            if all(not needed or kind in SAMPLES for _, kind, needed in parameters(vars(type(noun))[verb]))
+            for stray in strays(vars(type(noun))[verb], getattr(noun, verb))
+        ]
+    assert not found, "\n".join(found)
