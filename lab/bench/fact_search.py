@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import count, islice
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 import psutil
 import typer
@@ -22,13 +22,16 @@ if TYPE_CHECKING:
     from colmlm.kb.corpus.format import AnnotatedDocument
     from colmlm.kb.facts.compared import Kind
     from colmlm.kb.facts.records import FactSearch
+    from colmlm.kb.review.records import InboxFilters
     from colmlm.kb.service import KnowledgeBase
     from colmlm.lab.bench.word_corpus import WordCorpus
 
 FACTS_EXAMPLES = examples("colmlm bench facts --facts 1000000 --json")
 CORPORA = 10
 COMMON = 30  # of the commonest words, those asked for
+PROPOSED = 8  # of the corpora, those whose facts nobody has reviewed
 ASKED_AGAIN = 10  # of so many facts, one asks what the one before asks
+DOUBTED = 20  # of so many facts, one whose question the check of its annotator doubts
 
 
 def facts(
@@ -53,14 +56,20 @@ def facts(
 
 
 def fill(kb: KnowledgeBase, corpus: WordCorpus, seed: int) -> None:
-    """Ingests the documents, with titles and questions, as ten corpora by three actors."""
+    """Ingests the documents, with titles and questions, as ten corpora by three actors, eight of them unreviewed."""
     from colmlm.kb.corpus.format import Parsed
 
     documents = _documents(corpus, seed)
     for n in range(CORPORA):
         note(f"ingesting corpus {n}")
         part = islice(documents, -(-len(corpus.documents) // CORPORA))
-        kb.corpora.ingest(map(Parsed, part), f"corpus{n}", actor=f"actor{n % 3}", reason="benchmark")
+        kb.corpora.ingest(
+            map(Parsed, part),
+            f"corpus{n}",
+            actor=f"actor{n % 3}",
+            reason="benchmark",
+            generated=n < PROPOSED,
+        )
 
 
 def _documents(corpus: WordCorpus, seed: int) -> Iterator[AnnotatedDocument]:
@@ -77,9 +86,10 @@ def _documents(corpus: WordCorpus, seed: int) -> Iterator[AnnotatedDocument]:
         spans = []
         for fact in document.facts:
             words = " ".join(spelt(int(word)) for word in next(said)[:4])
-            if next(numbers) % ASKED_AGAIN != 1:
+            number = next(numbers)
+            if number % ASKED_AGAIN != 1:
                 asked = f"What is the {words} {some(1)}?"
-            spans.append(replace(fact, question=asked))
+            spans.append(replace(fact, question=asked, doubt=None if number % DOUBTED else "unverified"))
         yield replace(document, title=some(3).capitalize(), facts=tuple(spans))
 
 
@@ -115,13 +125,23 @@ def _timed(kb: KnowledgeBase, found: Iterator[int]) -> dict[str, float]:
 
 
 def _lists(kb: KnowledgeBase, drawn: random.Random) -> dict[str, Iterator[int]]:
-    """Gives the lists of facts that are compared, each from anywhere on."""
+    """Gives the lists of facts that are compared, each from anywhere on, and the pages of the inbox."""
     last = max((pair.pair_id for pair in kb.comparisons.pairs("duplicates", limit=10_000).pairs), default=1)
 
     def pairs(kind: Kind, corpus: str | None = None) -> Iterator[int]:
         return (kb.comparisons.pairs(kind, corpus=corpus, after=drawn.randrange(last)).total for _ in count())
 
+    def inbox(**filters: Unpack[InboxFilters]) -> Iterator[int]:
+        after: int | None = None
+        while True:
+            page = kb.review.inbox(after=after or 0, **filters)
+            after = page.next_after
+            yield page.total
+
     return {
+        "inbox": inbox(),
+        "inbox of a corpus": inbox(corpus="corpus7"),
+        "inbox, what was doubted": inbox(kind="doubted"),
         "contradictions": pairs("contradictions"),
         "contradictions in a corpus": pairs("contradictions", "corpus7"),
         "duplicates": pairs("duplicates"),

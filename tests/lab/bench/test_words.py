@@ -73,3 +73,5 @@ def test_pages_of_facts_are_timed_by_kind_of_search() -> None:
     figures = json.loads(done.out)["figures"]
     assert figures["every fact"]["mean_found"] == 500 and figures["a corpus"]["mean_found"] == 50
     assert figures["deleted"]["mean_found"] == 0 and figures["a word of a text"]["mean_found"] > 0
+    assert figures["inbox"]["mean_found"] == 400 and figures["inbox of a corpus"]["mean_found"] == 50
+    assert figures["inbox, what was doubted"]["mean_found"] == 20
