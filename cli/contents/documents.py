@@ -74,7 +74,7 @@ def show(
 
 @anywhere
 def stats(base: Base, as_json: AsJson = False) -> None:
-    """Count everything: corpora, documents, facts, those to review, outputs, keysets and forget runs, of one change."""
+    """Count everything as of one change: corpora, documents, facts, outputs, keysets and forget runs."""
     found = base.upkeep.statistics()
     if as_json:
         print_json(found)

@@ -188,7 +188,7 @@ def undo(
     no_key: NoKey = False,
     as_json: AsJson = False,
 ) -> None:
-    """Undo an add, edit, move, delete, restore, hold or verdict, all of it, where no fact of it was edited since."""
+    """Undo an add, edit, move, delete, restore, hold or verdict, all of that change."""
     done = base.facts.undo(seq, keyed=not no_key, actor=base.actor(actor), reason=reason)
     show_.edited(done, as_json)
 

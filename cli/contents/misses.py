@@ -13,7 +13,6 @@ from colmlm.cli.errors import CHECK_FAILED
 from colmlm.cli.options import MAX_BIGINT, Actor, After, AsJson, Limit, Reason, each_once, examples, some_text
 from colmlm.cli.output import note, print_json, print_table, say, shorten
 from colmlm.kb.errors import MissGroupState
-from colmlm.kb.facts.redaction import MARK
 
 if TYPE_CHECKING:
     from colmlm.kb.facts.records import Contradicting
@@ -223,6 +222,8 @@ def _asked(group: MissGroup, question: str | None) -> str:
     """Gives the question of the fact to add. Raises before anything is added where the group could not be solved."""
     if group.state == "solved":
         raise MissGroupState([group.group_id], group.state)
+    from colmlm.kb.facts.redaction import MARK
+
     if question is None and MARK in group.question:
         raise typer.BadParameter("a part of the group's question was erased or is withheld; give --question.")
     return question or group.question

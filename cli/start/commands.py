@@ -104,7 +104,7 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
         ),
         "stats": Lazy(
             "colmlm.cli.contents.documents:stats",
-            "Count everything: corpora, documents, facts, stored outputs, keysets and forget runs, as of one change.",
+            "Count everything as of one change: corpora, documents, facts, outputs, keysets and forget runs.",
             examples="STATS_EXAMPLES",
         ),
         "outputs": Lazy(

@@ -16,7 +16,7 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "add": "Add a fact: by question and value, or one that a document says.",
             "edit": "Give a fact another value, another question, or both, from this commit on and in every process.",
             "move": "Move a fact's span within its document, whose words there become its value.",
-            "undo": "Undo an add, edit, move, delete, restore or verdict, all of that change.",
+            "undo": "Undo an add, edit, move, delete, restore, hold or verdict, all of that change.",
             "delete": "Delete facts: all of them in one change, or none.",
             "restore": "Bring deleted facts back with the value they had last: all of them in one change, or none.",
             "contradictions": "List pairs of live facts that answer one question with two values, and which one does.",

@@ -161,7 +161,7 @@ def test_a_fact_or_a_reason_that_is_none_solves_nothing_whatever_the_questions_f
     asked(kb, CANTEEN)
     (group,) = kb.misses.find().groups
     (fact,) = kb.facts.add(CANTEEN, "May 1987", **WHO).fact_ids
-    misses = Misses(kb, lambda question: [])
+    misses = Misses(kb, lambda question, *, accepted_only: [])
     assert not misses.solve(group.group_id, fact, **WHO).solved
     with pytest.raises(FactNotFound):
         misses.solve(group.group_id, 998, **WHO)
