@@ -6,6 +6,8 @@ that declares no right is open to admins only.
 
 from __future__ import annotations
 
+from functools import partial
+
 from litestar import Litestar
 from litestar.di import Provide
 
@@ -30,11 +32,13 @@ from colmlm.kb.answers.answering import Answering
 from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.evidence.answers import StoredAnswers
 from colmlm.kb.keys.rekey import Encoder
+from colmlm.kb.lookup.gathered import find_together
 from colmlm.kb.lookup.questions import Questions
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.waits import AT_THE_DOOR, Waits
 
 AT_DOOR = (Lane.door, Lane.probes, Lane.records)
+MOST_LOOKUPS_AT_ONCE = 32  # of one search: the others would wait longer than two searches take
 BEHIND_DOOR = tuple(set(Lane) - {Lane.at_once, *AT_DOOR})
 
 
@@ -57,6 +61,7 @@ def create_app(
     settings, tuning = settings or ServerSettings(), tuning or Tuning()
     operations = operations or Operations.of(kb, settings)
     operations.observe(kb)
+    shared = operations.shared
     lanes = Lanes(tuning.lanes)
     operations.metrics.watch(lanes)
     door = kb.beside("door", AT_THE_DOOR, lanes.threads(*AT_DOOR))
@@ -71,6 +76,7 @@ def create_app(
         tuning.readiness_seconds,
         tuning.look_seconds,
         operations.worker,
+        shared.are_all_up if shared else None,
     )
     ports = Ports(
         kb=asked,
@@ -80,6 +86,7 @@ def create_app(
         if reader is None
         else StoredAnswers(asked, Answering(asked, Questions(asked, [encoder]) if encoder else None, reader)),
         door=door,
+        key_lookups=lanes.gathered(Lane.lookups, partial(find_together, asked.lookups), MOST_LOOKUPS_AT_ONCE),
         lanes=lanes,
         readiness=readiness,
         metrics_text=operations.metrics.text,
@@ -87,7 +94,15 @@ def create_app(
         settings=settings,
     )
     return GatedLitestar(
-        doorway(door, settings, lanes, operations.watch, tuning.clock, local),
+        doorway(
+            door,
+            settings,
+            lanes,
+            operations.watch,
+            tuning.clock,
+            local,
+            shared.rates(tuning.clock) if shared else None,
+        ),
         route_handlers=[*health.HANDLERS, *pages.HANDLERS, routes.v1()],
         dependencies={"ports": Provide(lambda: ports, sync_to_thread=False)},
         guards=[rights.require_right],

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from litestar.di import NamedDependency
 from litestar.params import SkipValidation
 
+from colmlm.api.door.gathering import Gathered
 from colmlm.api.door.lanes import Lanes
 from colmlm.api.door.tuning import Tuning
 from colmlm.api.errors import ModelMissing
@@ -24,9 +25,12 @@ from colmlm.api.watch.readiness import Readiness
 from colmlm.kb.answers.calibrations import AnswerCalibrations
 from colmlm.kb.answers.ranked import RankedLookups
 from colmlm.kb.answers.reading import JudgedReader
+from colmlm.kb.errors import KBError
 from colmlm.kb.evidence.answers import StoredAnswers
 from colmlm.kb.keys.records import CheckpointInfo
 from colmlm.kb.keys.rekey import Encoder
+from colmlm.kb.lookup.gathered import Found, KeyLookup
+from colmlm.kb.lookup.records import Lookup
 from colmlm.kb.service import KnowledgeBase
 
 
@@ -54,6 +58,7 @@ class Ports:
     generator: Generator | None
     answers: StoredAnswers | None
     door: KnowledgeBase
+    key_lookups: Gathered[KeyLookup, Found]
     lanes: Lanes
     readiness: Readiness
     metrics_text: Callable[[], bytes]
@@ -68,6 +73,13 @@ class Ports:
     def need_calibrations(self) -> AnswerCalibrations:
         reader = self.need_answers().reader
         return AnswerCalibrations(self.kb, reader.digest, reader.confidence.threshold)
+
+    async def find_by_key(self, asked: KeyLookup) -> list[Lookup]:
+        """Finds facts of now by key, together with other requests that ask. Raises what `Lookups.find` does."""
+        found = await self.key_lookups.ask(asked)
+        if isinstance(found, KBError):
+            raise found
+        return found
 
     @property
     def lookups(self) -> RankedLookups:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 import uvicorn
@@ -17,6 +17,7 @@ from colmlm.api.door.drain import DrainingServer
 from colmlm.api.door.local_token import LocalToken
 from colmlm.api.nouns.generation import Generator
 from colmlm.api.settings import ServerSettings
+from colmlm.api.supervision.shared import Shared
 from colmlm.api.watch.metrics import Metrics
 from colmlm.api.watch.operations import Operations
 from colmlm.api.watch.tracing import Tracing
@@ -44,14 +45,17 @@ def run_server(
     worker: OwnWorker = no_worker,
     local: LocalToken | None = None,
     reader: JudgedReader | None = None,
+    shared: Shared | None = None,
+    on_up: Callable[[], object] | None = None,
 ) -> None:
     """Serves on `listener` until SIGTERM or SIGINT, and returns once every running request has ended.
 
-    `worker` gives the state of the worker process that this server runs; `local` is admitted beside
-    the tokens of the database.
+    With `shared` it is one of several at its port: it calls `on_up` when it answers, leaves the metrics' own address
+    to `serve_metrics`, and by SIGHUP hands over to another. `worker` gives the state of the worker process that this
+    server runs; `local` is admitted beside the tokens of the database.
     """
     settings = settings or ServerSettings()
-    operations = Operations.of(kb, settings, tracing, worker)
+    operations = Operations.of(kb, settings, tracing, worker, shared)
     config = uvicorn.Config(
         create_app(
             kb, encoder, generator, operations=operations, settings=settings, local=local, reader=reader
@@ -66,19 +70,20 @@ def run_server(
         if tracing is not None:
             at_end.callback(tracing.close)
         at_end.callback(_leave_snapshot, kb)
-        at_end.enter_context(_metrics_listener(settings, operations.metrics))
+        if shared is None:
+            at_end.enter_context(serve_metrics(settings, operations.metrics))
         at_end.enter_context(Follower(kb))
-        # asyncio sets TCP_NODELAY only on connections whose socket names TCP as its protocol; those of a socket
-        # passed in do not. Without it a response's second packet waits until the first is acknowledged, which
-        # clients delay by 40 ms.
+        # Connections inherit TCP_NODELAY from their listener. uvloop sets it on every connection, asyncio only where
+        # the socket names TCP as its protocol, which one that is passed in does not. Without it a response's second
+        # packet waits until the first is acknowledged, which clients delay by 40 ms.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         gc.collect()
         gc.freeze()  # Collecting the loaded modules again would stop all threads for 0.1 s each time
-        DrainingServer(config, operations.drain).run(sockets=[listener])
+        DrainingServer(config, operations.drain, on_up).run(sockets=[listener])
 
 
 @contextmanager
-def _metrics_listener(settings: ServerSettings, metrics: Metrics) -> Iterator[None]:
+def serve_metrics(settings: ServerSettings, metrics: Metrics) -> Iterator[None]:
     """Serves the metrics without a token at a separate address, where the settings name one."""
     if (address := settings.metrics_address()) is None:
         yield

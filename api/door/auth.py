@@ -10,7 +10,7 @@ stops a foreign name that resolves to a loopback address (DNS rebinding).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 from litestar.datastructures import Headers
 
+from colmlm.api.door.gathering import Gathered
 from colmlm.api.door.lanes import Lane, Lanes
 from colmlm.api.door.local_token import LocalToken
 from colmlm.api.door.rights import SAFE_METHODS
@@ -36,7 +37,7 @@ _HOST = re.compile(
     r"(?:(?P<name>[A-Za-z0-9._-]+)|\[(?P<address>[A-Za-z0-9:.%_-]+)\])(?::(?P<port>[0-9]{1,5}))?"
 )
 
-Verified = Callable[[str], TokenRecord | None]
+MOST_AT_ONCE = 256  # secrets in one statement
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,7 @@ class Admission:
     access: Access
     hosts: frozenset[str]
     lanes: Lanes
+    tokens: Gathered[str, TokenRecord | None]
     local: LocalToken | None = None
 
     def check_host(self, headers: Headers) -> None:
@@ -62,23 +64,26 @@ class Admission:
         if is_open(scope):
             return None
         bearer = _bearer(headers)
-        token = await self._verified(
-            *(
-                (self._of_secret, bearer)
-                if bearer is not None
-                else (self.access.of_session, session_of(headers))
-            )
-        )
-        if bearer is None and scope["method"] not in SAFE_METHODS:
+        if bearer is not None:
+            return self._signed_in(await self._of_secret(bearer))
+        token = self._signed_in(await self._of_session(session_of(headers)))
+        if scope["method"] not in SAFE_METHODS:
             check_origin(headers)
         return token
 
-    def _of_secret(self, secret: str) -> TokenRecord | None:
-        local = None if self.local is None else self.local.of_secret(secret)
-        return local or self.access.of_secret(secret)
+    async def _of_secret(self, secret: str) -> TokenRecord | None:
+        if not secret:
+            return None
+        if self.local is not None and (local := self.local.of_secret(secret)) is not None:
+            return local
+        with self.lanes.place(Lane.door):
+            return await self.tokens.ask(secret)
 
-    async def _verified(self, verified: Verified, secret: str | None) -> TokenRecord:
-        token = await self.lanes.run(Lane.door, verified, secret) if secret else None
+    async def _of_session(self, secret: str | None) -> TokenRecord | None:
+        return await self.lanes.run(Lane.door, self.access.of_session, secret) if secret else None
+
+    @staticmethod
+    def _signed_in(token: TokenRecord | None) -> TokenRecord:
         if token is None:
             raise NotSignedIn
         return token
@@ -86,7 +91,9 @@ class Admission:
 
 def gate(access: Access, hosts: Iterable[str], lanes: Lanes, local: LocalToken | None = None) -> Admission:
     """Makes a gate that accepts these host names in upper or lower case. IPv6 addresses have no brackets."""
-    return Admission(access, frozenset(host.strip("[]").lower() for host in hosts), lanes, local)
+    names = frozenset(host.strip("[]").lower() for host in hosts)
+    tokens = lanes.gathered(Lane.door, access.of_secrets, MOST_AT_ONCE)
+    return Admission(access, names, lanes, tokens, local)
 
 
 def is_open(scope: HTTPScope) -> bool:

@@ -26,7 +26,7 @@ from colmlm.api.door.arrival import arrived
 from colmlm.api.door.cors import Cors, cors
 from colmlm.api.door.departure import noticed
 from colmlm.api.door.lanes import Lane, Lanes
-from colmlm.api.door.limits import Clock, RateLimits
+from colmlm.api.door.limits import Clock, RateLimits, Take, own_rates
 from colmlm.api.door.local_token import LocalToken
 from colmlm.api.door.renamed import under_its_present_name
 from colmlm.api.openai import errors as openai_errors
@@ -59,6 +59,7 @@ _HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
+_PARTING = {"connection": "close"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,11 @@ class Doorway:
         if self.watch is not None and self.watch.drain.has_begun and scope["path"] not in auth.PROBES:
             raise errors.Draining
 
+    @property
+    def parting(self) -> dict[str, str]:
+        """The header that asks a client to connect again, to the process that takes over."""
+        return _PARTING if self.watch is not None and self.watch.drain.hands_over else {}
+
     def watching(self, scope: HTTPScope, request: requests.Asked) -> AbstractContextManager[None]:
         return self.watch.running(scope, request) if self.watch is not None else nullcontext()
 
@@ -103,14 +109,15 @@ def doorway(
     watch: Watch | None = None,
     clock: Clock = time.monotonic,
     local: LocalToken | None = None,
+    rates: Take | None = None,
 ) -> Doorway:
     """Builds the checks from the server's settings; they use the connections of this knowledge base.
 
-    `clock` times the rate limits.
+    `clock` times the rate limits, `rates` keeps them where several processes do (None: this one alone).
     """
     return Doorway(
         auth.gate(kb.access, (*LOOPBACK, settings.host, *settings.allowed_hosts), lanes, local),
-        RateLimits(settings.rate_limit, clock),
+        RateLimits(settings.rate_limit, rates or own_rates(clock)),
         cors(settings.cors_origins),
         Journal(kb.log, lanes, clock),
         lanes,
@@ -146,6 +153,7 @@ class GatedLitestar(Litestar):
         renamed, headers = under_its_present_name(scope), Headers.from_scope(scope)
         with requests.asked(headers) as request, self.doorway.watching(scope, request):
             said = {**requests.said(request), **renamed, **self.doorway.cors.headers(headers)}
+            said |= self.doorway.parting
             sending = _hardened(send, said, request)
             try:
                 answer = await self.doorway.admit(scope, headers, request)

@@ -8,7 +8,7 @@ by name. Places are taken and given back on the event loop only.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -19,9 +19,11 @@ from typing import ParamSpec, TypeVar, cast
 
 from litestar.concurrency import set_asyncio_executor, sync_to_thread
 
+from colmlm.api.door.gathering import Gathered
 from colmlm.api.errors import Busy
 
 P = ParamSpec("P")
+A = TypeVar("A")
 T = TypeVar("T")
 Sleep = Callable[[float], object]
 
@@ -179,6 +181,18 @@ class Lanes:
         """Runs `work` in a thread of that lane and gives its result. Raises `Busy`."""
         with self.place(lane):
             return await sync_to_thread(work, *args, **kwargs)
+
+    def gathered(self, lane: Lane, work: Callable[[list[A]], Sequence[T]], most: int) -> Gathered[A, T]:
+        """Gives `work` gathered in a thread of that lane, for requests that each hold a place already."""
+
+        async def run(asked: list[A]) -> Sequence[T]:
+            before = _current.set(self._held[lane])
+            try:
+                return await sync_to_thread(work, asked)
+            finally:
+                _current.reset(before)
+
+        return Gathered(run, most)
 
     def threads(self, *lanes: Lane) -> int:
         """Gives the largest number of threads that these lanes have together."""

@@ -1,4 +1,4 @@
-"""Limits the rate of requests of a token. Each server process counts by itself and grants the full rate."""
+"""Limits the rate of requests of a token: in this process, or in all that share its port."""
 
 from __future__ import annotations
 
@@ -9,6 +9,19 @@ from colmlm.api.errors import TooManyRequests
 from colmlm.kb.access.records import TokenRecord
 
 Clock = Callable[[], float]
+Take = Callable[
+    [int, int], float
+]  # takes a permit of a token, by id and rate, or gives the seconds until there is one
+
+
+def taken(permits: float, elapsed: float, per_minute: int) -> tuple[float, float]:
+    """Takes one of `permits` that were counted `elapsed` seconds ago and refill evenly up to `per_minute`.
+
+    Gives those left, and 0 or the seconds until there is one.
+    """
+    rate = per_minute / 60
+    permits = min(per_minute, permits + elapsed * rate)
+    return (permits, (1 - permits) / rate) if permits < 1 else (permits - 1, 0.0)
 
 
 class Bucket:
@@ -21,32 +34,33 @@ class Bucket:
 
     def take(self) -> float:
         """Takes a permit and gives 0, or gives the seconds until there is one."""
-        now, rate = self._clock(), self.per_minute / 60
-        self._permits = min(self.per_minute, self._permits + (now - self._filled_at) * rate)
+        now = self._clock()
+        self._permits, wait = taken(self._permits, now - self._filled_at, self.per_minute)
         self._filled_at = now
-        if self._permits < 1:
-            return (1 - self._permits) / rate
-        self._permits -= 1
-        return 0.0
+        return wait
+
+
+def own_rates(clock: Clock = time.monotonic) -> Take:
+    """Gives buckets of this process alone, one for each token."""
+    buckets: dict[int, Bucket] = {}
+
+    def take(token_id: int, per_minute: int) -> float:
+        bucket = buckets.get(token_id)
+        if bucket is None or bucket.per_minute != per_minute:
+            bucket = buckets[token_id] = Bucket(per_minute, clock)
+        return bucket.take()
+
+    return take
 
 
 class RateLimits:
-    """A bucket for each token, at the token's own rate or at `default` (None: no limit).
+    """Limits each token to its own rate or to `default` (None: no limit). For the event loop only."""
 
-    For the event loop only.
-    """
-
-    def __init__(self, default: int | None, clock: Clock = time.monotonic) -> None:
-        self._default, self._clock = default, clock
-        self._buckets: dict[int, Bucket] = {}
+    def __init__(self, default: int | None, take: Take) -> None:
+        self._default, self._take = default, take
 
     def check(self, token: TokenRecord) -> None:
         """Counts a request of this token. Raises `TooManyRequests`."""
         per_minute = token.rate_limit or self._default
-        if per_minute is None:
-            return
-        bucket = self._buckets.get(token.key_id)
-        if bucket is None or bucket.per_minute != per_minute:
-            bucket = self._buckets[token.key_id] = Bucket(per_minute, self._clock)
-        if wait := bucket.take():
+        if per_minute is not None and (wait := self._take(token.key_id, per_minute)):
             raise TooManyRequests(per_minute, wait)

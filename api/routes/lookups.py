@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import chain, repeat
 
@@ -19,7 +20,8 @@ from colmlm.api.schema.shown import require_past
 from colmlm.api.wire.answers import LookupAnswer, LookupAnswers
 from colmlm.api.wire.requests import MAX_QUERIES, LookupRequest
 from colmlm.kb.errors import InvalidQuery, KeysetMismatch
-from colmlm.kb.lookup.options import READER
+from colmlm.kb.lookup.gathered import KeyLookup
+from colmlm.kb.lookup.options import KEY, READER
 from colmlm.kb.lookup.records import AsOfLookup, Lookup
 
 
@@ -33,6 +35,10 @@ async def look_up(ports: FromPorts, request: WithToken, data: JSONBody[LookupReq
     """
     if data.as_of is not None:
         require_past(request)
+    if not data.questions and data.ranking == KEY and data.as_of is None and data.min_seq is None:
+        checkpoint_id = _checkpoint_id(ports, data)
+        asked = KeyLookup(_queries(ports, data), checkpoint_id, data.k, data.threshold, data.accepted_only)
+        return answered(checkpoint_id, [], await ports.find_by_key(asked))
     with past_apart(ports, data.as_of) if data.ranking != READER else ports.lanes.instead(Lane.decoding):
         return await sync_to_thread(_looked_up, ports, data)
 
@@ -50,8 +56,13 @@ def _looked_up(ports: Ports, data: LookupRequest) -> LookupAnswers:
         queries_BD, checkpoint_id=checkpoint_id, k=data.k, threshold=data.threshold, min_seq=data.min_seq,
         ranking=data.ranking, texts=[*data.questions, *data.texts], accepted_only=data.accepted_only,
     )  # fmt: skip
-    questions = chain(data.questions, repeat(None, len(data.queries)))
-    answers = [answer(question, lookup) for question, lookup in zip(questions, lookups, strict=True)]
+    return answered(checkpoint_id, data.questions, lookups)
+
+
+def answered(checkpoint_id: str, questions: Sequence[str], lookups: Sequence[Lookup]) -> LookupAnswers:
+    """Converts the results of the questions, then those of the queries, to the response."""
+    asked = chain(questions, repeat(None))
+    answers = [answer(question, lookup) for question, lookup in zip(asked, lookups, strict=False)]
     return LookupAnswers(checkpoint_id=checkpoint_id, answers=answers)
 
 

@@ -5,6 +5,7 @@ A `POST /v1/lookups` whose body is `application/octet-stream` is rerouted here, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -21,13 +22,14 @@ from colmlm.api.door.rights import Right, needs
 from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts
 from colmlm.api.routes.edits import WithToken
-from colmlm.api.routes.lookups import answer, past_apart
+from colmlm.api.routes.lookups import answered, past_apart
 from colmlm.api.schema.shown import require_past
 from colmlm.api.wire.answers import LookupAnswers
 from colmlm.api.wire.requests import MAX_ID, SEEN
 from colmlm.api.wire.vectors import JSON, LOOKUPS, MAX_DIM, MAX_VECTORS, MSGPACK, OCTETS, VECTORS
 from colmlm.kb.errors import InvalidQuery
-from colmlm.kb.lookup.records import LookupSpace
+from colmlm.kb.lookup.gathered import KeyLookup
+from colmlm.kb.lookup.records import Lookup, LookupSpace
 
 if TYPE_CHECKING:
     from litestar.types import HTTPScope
@@ -102,22 +104,31 @@ async def look_up_vectors(
         require_past(request)
     kind = request.accept.best_match([JSON, *_MSGPACKS], JSON)
 
+    rows = queries(body, dim, dtype)
+    if as_of is None and min_seq is None:
+        asked = KeyLookup(rows, checkpoint_id, k, threshold, accepted_only)
+        return _encoded(kind, checkpoint_id, await ports.find_by_key(asked))
+
     def looked_up() -> Response[LookupAnswers]:
         asked = ports.kb.lookups if as_of is None else ports.kb.lookups.as_of(as_of)
         found = asked.find(
-            queries(body, dim, dtype),
+            rows,
             checkpoint_id=checkpoint_id,
             k=k,
             threshold=threshold,
             min_seq=min_seq,
             accepted_only=accepted_only,
         )
-        answers = LookupAnswers(checkpoint_id=checkpoint_id, answers=[answer(None, one) for one in found])
-        encoded: Any = msgspec.json.encode(answers) if kind == JSON else msgspec.msgpack.encode(answers)
-        return Response(encoded, media_type=kind)
+        return _encoded(kind, checkpoint_id, found)
 
     with past_apart(ports, as_of):
         return await sync_to_thread(looked_up)
+
+
+def _encoded(kind: str, checkpoint_id: str, found: Sequence[Lookup]) -> Response[LookupAnswers]:
+    answers = answered(checkpoint_id, [], found)
+    encoded: Any = msgspec.json.encode(answers) if kind == JSON else msgspec.msgpack.encode(answers)
+    return Response(encoded, media_type=kind)
 
 
 def queries(body: bytes, dim: int, dtype: str) -> npt.NDArray[np.float32]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -31,8 +31,11 @@ KINDS = (
 class StandingGauges(Collector):
     """Gauges of the knowledge base's state. If the database does not answer, they say only that."""
 
-    def __init__(self, kb: KnowledgeBase, worker: OwnWorker = no_worker) -> None:
-        self._kb, self._worker = kb, worker
+    def __init__(
+        self, kb: KnowledgeBase, worker: OwnWorker = no_worker, since: Callable[[int], int] | None = None
+    ) -> None:
+        """`since` gives the change that changes are counted from, of the head (None: the head at the first scrape)."""
+        self._kb, self._worker, self._since = kb, worker, since
         self._asking = threading.Lock()
         self._changes = dict.fromkeys(KINDS, 0)
         self._counted_seq: int | None = None
@@ -62,7 +65,8 @@ class StandingGauges(Collector):
 
         Every server gives the same increments.
         """
-        since = head if self._counted_seq is None else self._counted_seq
+        if (since := self._counted_seq) is None:
+            since = head if self._since is None else self._since(head)
         for kind, count in self._kb.log.counts(since, head).items():
             self._changes[kind] = self._changes.get(kind, 0) + count
         self._counted_seq = head

@@ -17,8 +17,10 @@ from prometheus_client import (
     ProcessCollector,
     generate_latest,
 )
+from prometheus_client.multiprocess import MultiProcessCollector
 
 from colmlm.api.door.lanes import Lanes
+from colmlm.api.supervision.shared import Shared
 from colmlm.api.watch.gauges import LaneGauges, StandingGauges
 from colmlm.kb.jobs.attendance import OwnWorker, no_worker
 from colmlm.kb.lookup.records import Lookup
@@ -40,34 +42,41 @@ _PARTS = {
 class Metrics:
     """The metrics of one process: an `kb.lookup.observing.Observer` of lookups, and the counters of the HTTP layer."""
 
-    def __init__(self, kb: KnowledgeBase, worker: OwnWorker = no_worker) -> None:
+    def __init__(
+        self, kb: KnowledgeBase, worker: OwnWorker = no_worker, shared: Shared | None = None
+    ) -> None:
+        """With `shared`, counters and histograms are of all its processes together, the other metrics of this one."""
         self.registry = CollectorRegistry()
+        own = self.registry if shared is None else None
+        if shared is not None:
+            MultiProcessCollector(self.registry, str(shared.metrics_folder))  # type: ignore[no-untyped-call]
         self._seconds = {
-            part: Histogram(f"colmlm_{part}_seconds", said, buckets=buckets, registry=self.registry)
+            part: Histogram(f"colmlm_{part}_seconds", said, buckets=buckets, registry=own)
             for part, (said, buckets) in _PARTS.items()
         }
-        self._lookups = Counter(
-            "colmlm_lookups", "Queries answered, by outcome", ["outcome"], registry=self.registry
-        )
+        self._lookups = Counter("colmlm_lookups", "Queries answered, by outcome", ["outcome"], registry=own)
         for outcome in ("hit", "no_match", "abstained"):
             self._lookups.labels(outcome)  # at 0 from the start, so that a rate has a first value
         self._requests = Counter(
             "colmlm_http_requests",
             "HTTP requests, by route and status",
             ["method", "route", "status"],
-            registry=self.registry,
+            registry=own,
         )
         self._request_seconds = Histogram(
             "colmlm_http_request_seconds",
             "From a request to the end of its answer",
             ["route"],
             buckets=_LONG,
-            registry=self.registry,
+            registry=own,
         )
         self.in_progress = Gauge(
-            "colmlm_http_requests_in_progress", "HTTP requests being answered", registry=self.registry
+            "colmlm_http_requests_in_progress",
+            "HTTP requests being answered",
+            registry=own,
+            multiprocess_mode="livesum",
         )
-        self.registry.register(StandingGauges(kb, worker))
+        self.registry.register(StandingGauges(kb, worker, shared.counted_since if shared else None))
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
 

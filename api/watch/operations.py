@@ -8,6 +8,7 @@ from typing import cast
 from colmlm.api.door.drain import Drain
 from colmlm.api.nouns.generation import Generator
 from colmlm.api.settings import ServerSettings
+from colmlm.api.supervision.shared import Shared
 from colmlm.api.watch.metrics import Metrics
 from colmlm.api.watch.observed import ObservedGenerator, TracingObserver
 from colmlm.api.watch.tracing import Tracing
@@ -24,6 +25,7 @@ class Operations:
     drain: Drain
     tracing: Tracing | None = None
     worker: OwnWorker = no_worker
+    shared: Shared | None = None
 
     @classmethod
     def of(
@@ -32,9 +34,13 @@ class Operations:
         settings: ServerSettings,
         tracing: Tracing | None = None,
         worker: OwnWorker = no_worker,
+        shared: Shared | None = None,
     ) -> Operations:
-        """Makes them from the settings. `worker` gives the state of the server's own worker."""
-        return cls(Metrics(kb, worker), Drain(settings.drain_seconds), tracing, worker)
+        """Makes them from the settings. `worker` gives the state of the server's own worker.
+
+        `shared` is what this process shares with others that serve at the same port.
+        """
+        return cls(Metrics(kb, worker, shared), Drain(settings.drain_seconds), tracing, worker, shared)
 
     @property
     def watch(self) -> Watch:

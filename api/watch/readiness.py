@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -23,7 +24,8 @@ class Readiness:
     """Checks what the server is missing, by names of a fixed list. `encoder` is None in a server without a model.
 
     Anybody may send a probe, so a result is reused for `keep_seconds`, and one check runs at a time, for at most
-    `look_seconds`, while other probes wait for its result. Used on the event loop.
+    `look_seconds`, while other probes wait for its result. `others` tells whether all processes that serve at this port
+    are there. Used on the event loop.
     """
 
     kb: KnowledgeBase
@@ -34,6 +36,7 @@ class Readiness:
     keep_seconds: float = 1.0
     look_seconds: float = 5.0
     worker: OwnWorker = no_worker
+    others: Callable[[], bool] | None = None
     _kept: tuple[float, tuple[str, ...], tuple[str, ...]] | None = None
     _asking: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -42,7 +45,7 @@ class Readiness:
         if self.drain.has_begun:
             return ("draining",)
         missing, _ = await self._looked()
-        return missing
+        return missing if self.others is None or self.others() else (*missing, "servers")
 
     async def degraded(self) -> tuple[str, ...]:
         """Gives the names of what is degraded, though every request is answered: `worker`, where no jobs are done."""

@@ -6,6 +6,7 @@ import errno
 import os
 import socket
 import sys
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
@@ -22,19 +23,26 @@ from colmlm.cli.options import AsJson, examples
 from colmlm.cli.output import note, print_json, progress, say
 from colmlm.kb.corpus.format import read_annotated
 from colmlm.kb.demo import DEMO_CORPUS
-from colmlm.kb.errors import KBError
+from colmlm.kb.errors import InvalidValue, KBError
 
 if TYPE_CHECKING:
+    from colmlm.api.door.local_token import LocalToken
+    from colmlm.api.supervision.shared import Shared
     from colmlm.cli.composition.worker_process import WorkerProcess
 
 UP_EXAMPLES = examples("colmlm up", "colmlm up --port 9000 --home ./kb", "colmlm up --no-serve --json")
-SERVE_EXAMPLES = examples("colmlm serve", "colmlm serve --port 9000 --no-model")
+SERVE_EXAMPLES = examples("colmlm serve", "colmlm serve --port 9000 --no-model", "colmlm serve --workers 4")
 DEMO = "demo"
 TOKEN_FILE = "token"
+BACKLOG = 1024  # connections that wait to be accepted, for example while a process is replaced
 
 Port = Annotated[int | None, typer.Option("--port", min=1, max=65535, help="Default: COLMLM_PORT or 8484.")]
 Host = Annotated[
     str | None, typer.Option("--host", help="Default: COLMLM_HOST or 127.0.0.1, this machine only.")
+]
+Workers = Annotated[
+    int,
+    typer.Option("--workers", min=1, max=64, help="Server processes at this port, with one model in memory."),
 ]
 NoWorker = Annotated[
     bool, typer.Option("--no-worker", help="Without a worker for jobs: they wait for `colmlm worker`.")
@@ -84,14 +92,21 @@ def serve(
         ),
     ] = False,
     no_worker: NoWorker = False,
+    workers: Workers = 1,
 ) -> None:
     """Serve the API and the console on a knowledge base that is there already."""
     with Runtime.from_environment() as runtime:
         _override(runtime, host, port)
-        listener = _listen(runtime)
+        listeners = _listeners(runtime, workers)
         runtime.open()
         note(f"Serving on {_address(runtime)}; end with Ctrl-C.")
-        _serve(runtime, listener, with_model=not no_model, with_worker=not no_worker)
+        if workers == 1:
+            _serve(runtime, listeners[0], with_model=not no_model, with_worker=not no_worker)
+            return
+        from colmlm.cli.operating.sharing import serve_shared
+
+        worker = None if no_worker else partial(_worker, runtime)
+        serve_shared(runtime, listeners, _address(runtime), with_model=not no_model, worker=worker)
 
 
 def _override(runtime: Runtime, host: str | None, port: int | None) -> None:
@@ -99,14 +114,26 @@ def _override(runtime: Runtime, host: str | None, port: int | None) -> None:
     runtime.serving = replace(serving, host=host or serving.host, port=port or serving.port)
 
 
-def _listen(runtime: Runtime) -> socket.socket:
+def _listen(runtime: Runtime, *, reuse_port: bool = False) -> socket.socket:
     """Listens at the address before anything else, so that a taken port is found out before minutes of work."""
     host, port = runtime.serving.host, runtime.serving.port
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        return socket.create_server((host, port), family=family, backlog=BACKLOG, reuse_port=reuse_port)
     except (OSError, UnicodeError) as error:
         taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
         raise PortTaken(host, port, "something listens there already" if taken else str(error)) from error
+
+
+def _listeners(runtime: Runtime, number: int) -> list[socket.socket]:
+    """Gives as many sockets at the address, among which the system spreads connections."""
+    alone = _listen(runtime)  # refused also where another program shares the port
+    if number == 1:
+        return [alone]
+    if not hasattr(os, "fork") or not hasattr(socket, "SO_REUSEPORT"):
+        raise InvalidValue("workers", "this system has no processes that share a port; serve with one")
+    alone.close()
+    return [_listen(runtime, reuse_port=True) for _ in range(number)]
 
 
 def _prepare(runtime: Runtime) -> None:
@@ -171,32 +198,48 @@ def _announce(runtime: Runtime, token: str, *, served: bool, home: Path | None, 
 
 def _serve(runtime: Runtime, listener: socket.socket, *, with_model: bool, with_worker: bool) -> None:
     """Serves until a signal comes, with a worker beside it, then drains. The log goes to stderr."""
-    from colmlm.api.routes.streams import check_client
-    from colmlm.api.serving import run_server
     from colmlm.api.watch import logs
-    from colmlm.api.watch.tracing import tracing_from
-    from colmlm.kb.jobs.attendance import no_worker
 
     logs.configure(runtime.serving)
-    encoder = runtime.encoder if with_model else None
-    generator = replace(runtime.generator, check=check_client) if with_model else None
-    reader = runtime.reader if with_model else None
+    if with_model:
+        runtime.encoder, runtime.generator, runtime.reader  # noqa: B018
     sys.stdout.flush()  # so that whoever started this reads the address now, and not when the server ends
     with (
         _worker(runtime) if with_worker else nullcontext() as worker,
         told_of(runtime, listener, _address(runtime)) if with_model else nullcontext() as local,
     ):
-        run_server(
-            runtime.kb,
-            listener,
-            encoder,
-            generator,
-            settings=runtime.serving,
-            tracing=tracing_from(os.environ),
-            worker=worker.state if worker else no_worker,
-            local=local,
-            reader=reader,
-        )
+        run(runtime, listener, with_model=with_model, local=local, worker=worker)
+
+
+def run(
+    runtime: Runtime,
+    listener: socket.socket,
+    *,
+    with_model: bool,
+    local: LocalToken | None,
+    worker: WorkerProcess | None = None,
+    shared: Shared | None = None,
+    on_up: Callable[[], object] | None = None,
+) -> None:
+    """Runs a server process with what the runtime has loaded, as `api.serving.run_server` describes."""
+    from colmlm.api.routes.streams import check_client
+    from colmlm.api.serving import run_server
+    from colmlm.api.watch.tracing import tracing_from
+    from colmlm.kb.jobs.attendance import no_worker
+
+    run_server(
+        runtime.kb,
+        listener,
+        runtime.encoder if with_model else None,
+        replace(runtime.generator, check=check_client) if with_model else None,
+        settings=runtime.serving,
+        tracing=tracing_from(os.environ),
+        worker=worker.state if worker else no_worker,
+        local=local,
+        reader=runtime.reader if with_model else None,
+        shared=shared,
+        on_up=on_up,
+    )
 
 
 def _worker(runtime: Runtime) -> WorkerProcess:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -88,15 +88,22 @@ class Access:
             return tokens.verify(session, secret) is not None
 
     def of_secret(self, secret: str) -> TokenRecord | None:
-        """Gives the working token of a secret, and notes its use.
+        """Gives the working token of a secret, and notes its use."""
+        return self.of_secrets([secret])[0]
 
-        The token is read from the database on every call, so that revoking it takes effect at once.
+    def of_secrets(self, secrets: Sequence[str]) -> list[TokenRecord | None]:
+        """Gives the working token of each secret, and notes their uses.
+
+        They are read from the database by one statement on every call, so that revoking one takes effect at once.
         """
-        with self.store.sessions() as session:
-            token = tokens.verify(session, secret)
-            if token is not None and tokens.note_use(session, token):
-                session.commit()
-            return token
+        engine = self.store.engine
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            found = tokens.verify_all(connection, secrets)
+        if due := {token for token in found if token is not None and tokens.is_use_due(token)}:
+            with self.store.sessions.begin() as session:
+                for token in sorted(due, key=lambda token: token.key_id):
+                    tokens.note_use(session, token)
+        return found
 
     def of_session(self, secret: str) -> TokenRecord | None:
         """Gives the working token behind a browser's session, also read from the database on every call."""

@@ -1,0 +1,125 @@
+"""Serves at one port with several processes, which share what is loaded before they are forked."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import socket
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from colmlm.cli.bases.nearby import told_of
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.kb.errors import KBError
+
+if TYPE_CHECKING:
+    from colmlm.api.supervision.shared import Shared
+    from colmlm.cli.composition.worker_process import WorkerProcess
+
+_THREADS = "OMP_NUM_THREADS"
+
+
+def serve_shared(
+    runtime: Runtime,
+    listeners: Sequence[socket.socket],
+    address: str,
+    *,
+    with_model: bool,
+    worker: Callable[[], WorkerProcess] | None,
+) -> None:
+    """Serves with a process for each of the listeners until a signal comes, and drains them all.
+
+    `worker` starts the worker for jobs, which one more process does, and again where it ends.
+    """
+    with tempfile.TemporaryDirectory(prefix="colmlm-metrics-") as folder, ExitStack() as at_end:
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder  # read once, when the library is imported
+        from colmlm.api.supervision.shared import Shared
+        from colmlm.api.supervision.supervisor import Supervisor
+        from colmlm.api.watch import logs
+
+        logs.configure(runtime.serving)
+        with _one_thread():
+            _load(runtime, with_model=with_model)
+        local = at_end.enter_context(told_of(runtime, listeners[0], address) if with_model else nullcontext())
+        shared = Shared(len(listeners), Path(folder))
+        gc.collect()
+        gc.freeze()  # what is never collected is never written to, and stays one copy
+
+        def serve(place: int) -> None:
+            from colmlm.cli.operating.serving import run
+
+            for other in listeners:
+                if other is not listeners[place]:
+                    other.close()
+            if with_model:
+                _take_threads(len(listeners))
+            run(
+                runtime,
+                listeners[place],
+                with_model=with_model,
+                local=local,
+                shared=shared,
+                on_up=lambda: shared.tell_up(place, os.getpid()),
+            )
+
+        def stop_listening() -> None:
+            for listener in listeners:
+                listener.close()
+
+        def attend() -> None:
+            stop_listening()
+            _attend(runtime, shared, worker)
+
+        Supervisor(shared, serve, attend, stop_listening).run()
+
+
+def _load(runtime: Runtime, *, with_model: bool) -> None:
+    """Loads the models, and opens the index where there is one, without a thread or a connection that stays."""
+    if with_model:
+        runtime.encoder, runtime.generator, runtime.reader  # noqa: B018
+    with suppress(KBError):  # each server says what is missing
+        runtime.kb.searcher.catch_up()
+    runtime.kb.close()  # each process connects for itself
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Lets numeric libraries that are imported within the block compute in one thread.
+
+    The threads of OpenMP do not survive a fork, and a child would wait for them for ever.
+    """
+    before = os.environ.get(_THREADS)
+    os.environ[_THREADS] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_THREADS]
+        else:
+            os.environ[_THREADS] = before
+
+
+def _take_threads(num_servers: int) -> None:
+    """Gives this process its part of the processor's threads for the model."""
+    import torch
+
+    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // num_servers))
+
+
+def _attend(runtime: Runtime, shared: Shared, worker: Callable[[], WorkerProcess] | None) -> None:
+    """Runs what there is once beside all servers, until SIGTERM: the worker for jobs, and the metrics' own address."""
+    from colmlm.api.serving import serve_metrics
+    from colmlm.api.watch.metrics import Metrics
+    from colmlm.kb.jobs.attendance import no_worker
+
+    ends = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: ends.set())
+    with worker() if worker else nullcontext() as run:
+        metrics = Metrics(runtime.kb, run.state if run else no_worker, shared)
+        with serve_metrics(runtime.serving, metrics):
+            ends.wait()
