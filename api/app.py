@@ -23,6 +23,7 @@ from colmlm.api.nouns.generation import Generator
 from colmlm.api.ports import Ports
 from colmlm.api.routes import health
 from colmlm.api.routes import listing as routes
+from colmlm.api.routes.short_way import ShortWay
 from colmlm.api.schema import openapi
 from colmlm.api.settings import ServerSettings
 from colmlm.api.watch.operations import Operations
@@ -103,6 +104,7 @@ def create_app(
             local,
             shared.rates(tuning.clock) if shared else None,
         ),
+        ShortWay(ports),
         route_handlers=[*health.HANDLERS, *pages.HANDLERS, routes.v1()],
         dependencies={"ports": Provide(lambda: ports, sync_to_thread=False)},
         guards=[rights.require_right],

@@ -27,6 +27,11 @@ async def arrived(scope: HTTPScope, receive: Receive, lane: Lane) -> Receive:
     handler = scope["route_handler"]
     assert isinstance(handler, HTTPRouteHandler), "no route is of another kind"
     limit = handler.resolve_request_max_body_size()
+    return replayed(await read(receive, limit), receive)
+
+
+async def read(receive: Receive, limit: int | None) -> deque[HTTPReceiveMessage]:
+    """Reads messages until the body is complete or larger than `limit`, or the client has left."""
     messages: deque[HTTPReceiveMessage] = deque()
     size, more = 0, True
     while more:
@@ -35,6 +40,11 @@ async def arrived(scope: HTTPScope, receive: Receive, lane: Lane) -> Receive:
         more = message["type"] == "http.request" and message.get("more_body", False)
         size += len(message["body"]) if message["type"] == "http.request" else 0
         more = more and (limit is None or size <= limit)
+    return messages
+
+
+def replayed(messages: deque[HTTPReceiveMessage], receive: Receive) -> Receive:
+    """Gives a `receive` that gives these messages first."""
 
     async def receiving() -> HTTPReceiveMessage:
         return messages.popleft() if messages else await receive()  # type: ignore[return-value]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from litestar import Litestar
-from litestar.datastructures import Headers, MutableScopeHeaders
+from litestar.datastructures import Headers
 from litestar.enums import ScopeType
 from litestar.middleware import DefineMiddleware
 from sqlalchemy.exc import SQLAlchemyError
@@ -31,6 +31,7 @@ from colmlm.api.door.local_token import LocalToken
 from colmlm.api.door.renamed import under_its_present_name
 from colmlm.api.openai import errors as openai_errors
 from colmlm.api.routes import vectors
+from colmlm.api.routes.short_way import ShortWay
 from colmlm.api.settings import ServerSettings
 from colmlm.api.watch.journal import Journal
 from colmlm.api.watch.watcher import Watch
@@ -51,14 +52,15 @@ if TYPE_CHECKING:
         Send,
     )
 
-_HEADERS = {
-    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
-    "x-content-type-options": "nosniff",
-    "cache-control": "no-store",
-    "referrer-policy": "same-origin",  # with "no-referrer" browsers would also hide the Origin of the sign-in form
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
-}
+_HEADERS = [
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"cache-control", b"no-store"),
+    # With "no-referrer" browsers would also hide the Origin of the sign-in form.
+    (b"referrer-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+]
 _PARTING = {"connection": "close"}
 
 
@@ -129,9 +131,14 @@ class GatedLitestar(Litestar):
     """Litestar behind the checks of a `Doorway`: its own middleware does not see requests that match no route."""
 
     def __init__(
-        self, doorway: Doorway, *, middleware: Sequence[DefineMiddleware] = (), **options: Any
+        self,
+        doorway: Doorway,
+        short_way: ShortWay | None = None,
+        *,
+        middleware: Sequence[DefineMiddleware] = (),
+        **options: Any,
     ) -> None:
-        self.doorway = doorway
+        self.doorway, self.short_way = doorway, short_way
         lane = DefineMiddleware(InLane, lanes=doorway.lanes)
         super().__init__(middleware=[lane, *middleware], on_shutdown=[self._close_lanes], **options)
 
@@ -162,9 +169,14 @@ class GatedLitestar(Litestar):
             if answer is not None:
                 await answer(scope, receive, sending)
             else:
-                vectors.route(scope)
-                await super().__call__(scope, receive, sending)
+                await self._route(scope, receive, sending)
             await self.doorway.journal.note(scope, request)
+
+    async def _route(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
+        receiving = receive if self.short_way is None else await self.short_way.take(scope, receive, send)
+        if receiving is not None:
+            vectors.route(scope)
+            await super().__call__(scope, receiving, send)
 
 
 class InLane:
@@ -205,9 +217,10 @@ def _hardened(send: Send, said: dict[str, str], request: requests.Asked) -> Send
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
             request.status = message["status"]
-            headers = MutableScopeHeaders.from_message(message)
-            for name, value in {**_HEADERS, **said}.items():
-                headers.setdefault(name, value)
+            headers = list(message.get("headers", ()))
+            present = {name.lower() for name, _ in headers}
+            added = [*_HEADERS, *((name.encode(), value.encode("latin-1")) for name, value in said.items())]
+            message["headers"] = [*headers, *(one for one in added if one[0] not in present)]
         await send(message)
 
     return sending

@@ -35,12 +35,21 @@ async def look_up(ports: FromPorts, request: WithToken, data: JSONBody[LookupReq
     """
     if data.as_of is not None:
         require_past(request)
-    if not data.questions and data.ranking == KEY and data.as_of is None and data.min_seq is None:
-        checkpoint_id = _checkpoint_id(ports, data)
-        asked = KeyLookup(_queries(ports, data), checkpoint_id, data.k, data.threshold, data.accepted_only)
-        return answered(checkpoint_id, [], await ports.find_by_key(asked))
+    if (asked := key_lookup(data)) is not None:
+        return answered(asked.checkpoint_id, [], await ports.find_by_key(asked))
     with past_apart(ports, data.as_of) if data.ranking != READER else ports.lanes.instead(Lane.decoding):
         return await sync_to_thread(_looked_up, ports, data)
+
+
+def key_lookup(data: LookupRequest) -> KeyLookup | None:
+    """Gives a lookup that waits for nothing and needs no model, to be found together with others; None for any other.
+
+    Raises `InvalidQuery`.
+    """
+    if data.questions or data.ranking != KEY or data.as_of is not None or data.min_seq is not None:
+        return None
+    _check(data)
+    return KeyLookup(_rows(data), data.checkpoint_id or "", data.k, data.threshold, data.accepted_only)
 
 
 def past_apart(ports: Ports, as_of: int | None) -> AbstractContextManager[None]:
@@ -68,10 +77,7 @@ def answered(checkpoint_id: str, questions: Sequence[str], lookups: Sequence[Loo
 
 def _checkpoint_id(ports: Ports, data: LookupRequest) -> str:
     """Gives the checkpoint of the request's vectors. Raises where questions and queries are of two checkpoints."""
-    if not 1 <= len(data.questions) + len(data.queries) <= MAX_QUERIES:
-        raise InvalidQuery(f"a lookup takes 1 to {MAX_QUERIES} questions and queries")
-    if data.queries and data.checkpoint_id is None:
-        raise InvalidQuery("queries need the checkpoint_id that encoded them")
+    _check(data)
     if not data.questions:
         return data.checkpoint_id or ""
     encoding = ports.need_encoder().checkpoint.checkpoint_id
@@ -80,17 +86,28 @@ def _checkpoint_id(ports: Ports, data: LookupRequest) -> str:
     return encoding
 
 
+def _check(data: LookupRequest) -> None:
+    if not 1 <= len(data.questions) + len(data.queries) <= MAX_QUERIES:
+        raise InvalidQuery(f"a lookup takes 1 to {MAX_QUERIES} questions and queries")
+    if data.queries and data.checkpoint_id is None:
+        raise InvalidQuery("queries need the checkpoint_id that encoded them")
+
+
 def _queries(ports: Ports, data: LookupRequest) -> npt.NDArray[np.float32]:
     """Gives [B, d]: the rows of the questions, then those of the queries."""
-    widths = {len(query) for query in data.queries}
-    if data.questions:
-        encoded = ports.need_encoder().encode_questions(data.questions)
-        widths.add(encoded.shape[1])
-    if len(widths) != 1:
-        raise InvalidQuery(f"queries of different widths: {', '.join(map(str, sorted(widths)))}")
+    if not data.questions:
+        return _rows(data)
+    encoded = ports.need_encoder().encode_questions(data.questions)
+    return np.concatenate([encoded, _rows(data, encoded.shape[1])])
+
+
+def _rows(data: LookupRequest, *widths: int) -> npt.NDArray[np.float32]:
+    """Gives the rows of the queries, of one width, which is that of others where there are."""
+    found = {len(query) for query in data.queries}.union(widths)
+    if len(found) != 1:
+        raise InvalidQuery(f"queries of different widths: {', '.join(map(str, sorted(found)))}")
     with np.errstate(over="ignore"):  # an overflow becomes infinite, which the lookup refuses
-        given = np.array(data.queries, dtype=np.float32).reshape(len(data.queries), widths.pop())
-    return np.concatenate([encoded, given]) if data.questions else given
+        return np.array(data.queries, dtype=np.float32).reshape(len(data.queries), found.pop())
 
 
 def answer(question: str | None, lookup: Lookup) -> LookupAnswer:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import mmap
+import os
 import struct
 import tempfile
 import time
@@ -29,11 +30,12 @@ class Shared:
 
     def __init__(self, num_servers: int, metrics_folder: Path) -> None:
         self.num_servers, self.metrics_folder = num_servers, metrics_folder
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
         self._rates_at = _CELL.size * (1 + num_servers)
         size = self._rates_at + _BUCKET.size * _BUCKETS
-        self._file.truncate(size)
-        self._memory = mmap.mmap(self._file.fileno(), size)
+        with tempfile.TemporaryFile() as file:
+            file.truncate(size)
+            self._memory = mmap.mmap(file.fileno(), size)
+            self._file = os.dup(file.fileno())  # open as long as the process lives
 
     def tell_up(self, place: int, pid: int) -> None:
         """Notes the process that serves at this place; 0 where there is none."""

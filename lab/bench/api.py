@@ -6,15 +6,13 @@ import http.client
 import json
 import os
 import secrets
-import signal
-import socket
 import statistics
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -24,35 +22,62 @@ import typer
 
 from colmlm.cli.options import AsJson, examples
 from colmlm.cli.output import note, print_json, print_table, say
-from colmlm.kb import interpreter
 from colmlm.kb.access import tokens as access
 from colmlm.kb.errors import InvalidValue
 from colmlm.kb.keys import keysets
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
-from colmlm.lab.bench.clients import HttpFigures, HttpLoad
+from colmlm.lab.bench.beside import ChromaFigures, EditFigures, beside_chroma, beside_edits
+from colmlm.lab.bench.clients import HttpFigures
 from colmlm.lab.bench.durations import milliseconds
+from colmlm.lab.bench.loads import lookup_load, sent
 from colmlm.lab.bench.machine import machine
+from colmlm.lab.bench.servers import bare_asgi, our_server
 
 API_EXAMPLES = examples(
     "colmlm bench api --facts 20000 --json",
     "colmlm bench api --existing --streams 10",
+    "colmlm bench api --facts 100000 --workers 2 --edits 50 --peers --json",
 )
 NUM_QUERIES = 500
-START_SECONDS = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is to be measured: numbers of clients, seconds for each, and what runs beside."""
+
+    clients: list[int]
+    seconds: float
+    workers: int
+    edits: int
+    streams: int
+    peers: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiFigures:
-    """The figures. `overhead_ms` is the p50 of one HTTP client minus that of the same lookup in process."""
+    """The figures. `overhead_ms` is the p50 of one HTTP client minus that of the same lookup in process.
+
+    What is compared is of the most clients: beside the bare application (`vs_bare`), with edits made meanwhile
+    (`vs_without_edits`), at half that rate in an open loop, and beside Chroma's server at no lower recall
+    (`vs_chroma`).
+    """
 
     facts: int
     dim: int
+    workers: int
     in_process_p50_ms: float
     in_process_p99_ms: float
     http: list[HttpFigures]
     overhead_ms: float
+    open_loop: HttpFigures
+    bare_asgi_per_second: float
+    vs_bare: float
+    edits: EditFigures | None
+    vs_without_edits: float | None
+    chroma: ChromaFigures | None
+    vs_chroma: float | None
     streams: int
     first_token_p50_ms: float | None
     first_token_most_ms: float | None
@@ -73,6 +98,15 @@ def api(
             "--streams", min=0, max=1000, help="With --existing: outputs to stream; they are stored."
         ),
     ] = 0,
+    workers: Annotated[
+        int, typer.Option("--workers", min=1, max=64, help="Server processes, as of `colmlm serve`.")
+    ] = 1,
+    edits: Annotated[
+        int, typer.Option("--edits", min=0, max=1000, help="Facts deleted and restored a second beside it.")
+    ] = 0,
+    peers: Annotated[
+        bool, typer.Option("--peers", help="Also the same keys behind Chroma's server.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Measure lookups per second, p50 and p99 over HTTP from several clients, and what HTTP adds to a lookup.
@@ -82,13 +116,16 @@ def api(
     numbers = _numbers(clients)
     if streams and not existing:
         raise InvalidValue("streams", "synthetic keys have no model; pass --existing")
+    if peers and find_spec("chromadb") is None:
+        raise InvalidValue("peers", "chromadb is not installed; it comes with: pip install 'colmlm[bench]'")
+    asked = Asked(numbers, seconds, workers, edits, streams, peers)
     if existing:
-        figures = _measure(Settings.from_environment(os.environ), numbers, seconds, streams)
+        figures = _measure(Settings.from_environment(os.environ), asked)
     else:
         with tempfile.TemporaryDirectory(prefix="colmlm-bench-") as folder:
             settings = Settings(home=Path(folder), actor="bench")
             _synthetic(settings, facts, dim)
-            figures = _measure(settings, numbers, seconds, 0)
+            figures = _measure(settings, asked)
     if as_json:
         print_json(asdict(figures) | {"seconds": seconds, "machine": machine()})
     else:
@@ -124,28 +161,42 @@ def _synthetic(settings: Settings, facts: int, dim: int) -> None:
         kb.keysets.finish(keyset.keyset_id)
 
 
-def _measure(settings: Settings, numbers: list[int], seconds: float, streams: int) -> ApiFigures:
+def _measure(settings: Settings, asked: Asked) -> ApiFigures:
     with KnowledgeBase.open(settings) as kb, _key(kb) as token:
         keyset = kb.keysets.active()
         with kb.sessions() as session:
             sample = keysets.sample_keys(session, keyset.keyset_id, keyset.dim, NUM_QUERIES, keyset.num_keys)
         queries = sample[:NUM_QUERIES]
         note("lookups in process")
-        ours = _in_process(kb, queries, keyset.checkpoint_id)
+        ours, scores = _in_process(kb, queries, keyset.checkpoint_id)
         note("starting a server")
-        with _server(settings, token, with_model=bool(streams)) as port:
-            http = [
-                _over_http(port, token, queries, keyset.checkpoint_id, number, seconds) for number in numbers
-            ]
-            waits = sorted(_first_token(port, token, prompt) for prompt in _prompts(kb, streams))
+        with our_server(settings, with_model=bool(asked.streams), workers=asked.workers) as port:
+            load = lookup_load(port, token, queries, keyset.checkpoint_id, asked.seconds)
+            http = [sent(load, clients=number) for number in asked.clients]
+            best = http[-1]
+            open_loop = sent(load, clients=best.clients, rate=best.per_second / 2)
+            edited = beside_edits(kb, load, best.clients, asked.edits) if asked.edits else None
+            waits = sorted(_first_token(port, token, prompt) for prompt in _prompts(kb, asked.streams))
+        note("the bare application")
+        with bare_asgi() as port:
+            bare = sent(replace(load, port=port), clients=best.clients)
+        chroma = beside_chroma(kb, keyset, queries, scores, load, best.clients) if asked.peers else None
     alone = next((one.p50_ms for one in http if one.clients == 1), float("nan"))
     return ApiFigures(
         facts=keyset.num_keys,
         dim=keyset.dim,
+        workers=asked.workers,
         in_process_p50_ms=milliseconds(ours, 50),
         in_process_p99_ms=milliseconds(ours, 99),
         http=http,
         overhead_ms=alone - milliseconds(ours, 50),
+        open_loop=open_loop,
+        bare_asgi_per_second=bare.per_second,
+        vs_bare=best.per_second / bare.per_second,
+        edits=edited,
+        vs_without_edits=edited.http.per_second / best.per_second if edited else None,
+        chroma=chroma,
+        vs_chroma=best.per_second / chroma.http.per_second if chroma else None,
         streams=len(waits),
         first_token_p50_ms=statistics.median(waits) if waits else None,
         first_token_most_ms=waits[-1] if waits else None,
@@ -165,66 +216,22 @@ def _key(kb: KnowledgeBase) -> Iterator[str]:
             access.revoke_token(session, name)
 
 
-def _in_process(kb: KnowledgeBase, queries: npt.NDArray[np.float32], checkpoint_id: str) -> list[float]:
-    """Gives the seconds of consecutive lookups. The first fifty are a warm-up and are not counted."""
-    took = []
+def _in_process(
+    kb: KnowledgeBase, queries: npt.NDArray[np.float32], checkpoint_id: str
+) -> tuple[list[float], npt.NDArray[np.float32]]:
+    """Gives the seconds of consecutive lookups, and the best score of each query.
+
+    The first fifty lookups are a warm-up and are not counted.
+    """
+    took, scores = [], np.full(len(queries), -np.inf, dtype=np.float32)
     for n in range(50 + len(queries)):
-        query = queries[n % len(queries)][None]
+        i = n % len(queries)
         started = time.perf_counter()
-        kb.lookups.find(query, checkpoint_id=checkpoint_id)
+        (found,) = kb.lookups.find(queries[i][None], checkpoint_id=checkpoint_id)
         took.append(time.perf_counter() - started)
-    return took[50:]
-
-
-@contextmanager
-def _server(settings: Settings, token: str, *, with_model: bool) -> Iterator[int]:
-    """Starts `colmlm serve` with these settings, and yields its port once it is ready."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = int(free.getsockname()[1])
-    ours = {"COLMLM_HOME": str(settings.home), "COLMLM_LOG_LEVEL": "warning"}
-    words = ["serve", "--host", "127.0.0.1", "--port", str(port), "--no-worker"]
-    words += [] if with_model else ["--no-model"]
-    with subprocess.Popen(
-        interpreter.command("-m", "colmlm.cli", *words), env={**os.environ, **ours}
-    ) as process:
-        try:
-            _wait_until_ready(process, port)
-            yield port
-        finally:
-            process.send_signal(signal.SIGTERM)
-
-
-def _wait_until_ready(process: subprocess.Popen[bytes], port: int) -> None:
-    until = time.monotonic() + START_SECONDS
-    while process.poll() is None and time.monotonic() < until:
-        try:
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=START_SECONDS)
-            connection.request("GET", "/readyz")
-            if connection.getresponse().status == 200:
-                return
-        except OSError:
-            pass
-        time.sleep(0.1)
-    raise InvalidValue("server", "it did not become ready; `colmlm doctor` says what is missing")
-
-
-def _over_http(
-    port: int, token: str, queries: npt.NDArray[np.float32], checkpoint_id: str, number: int, seconds: float
-) -> HttpFigures:
-    note(f"{number} clients")
-    bodies = [json.dumps({"queries": [q], "checkpoint_id": checkpoint_id}) for q in queries.tolist()]
-    load = HttpLoad(
-        host="127.0.0.1",
-        port=port,
-        path="/v1/lookups",
-        headers={"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
-        bodies=bodies,
-        clients=number,
-        seconds=seconds,
-    )
-    command = interpreter.command("-m", "colmlm.lab.bench.clients")
-    ran = subprocess.run(command, input=json.dumps(asdict(load)), text=True, capture_output=True, check=True)
-    return HttpFigures(**json.loads(ran.stdout))
+        if found.hits:
+            scores[i] = found.hits[0].score
+    return took[50:], scores
 
 
 def _prompts(kb: KnowledgeBase, number: int) -> list[str]:
@@ -249,28 +256,25 @@ def _first_token(port: int, token: str, prompt: str) -> float:
 
 
 def _show(f: ApiFigures) -> None:
-    say(f"{f.facts} keys of width {f.dim}")
-    rows: list[tuple[object, ...]] = [
-        (
-            "in process, one after the other",
-            "",
-            f"{f.in_process_p50_ms:.2f}",
-            f"{f.in_process_p99_ms:.2f}",
-            "",
-        )
+    say(f"{f.facts} keys of width {f.dim}, {f.workers} server processes")
+    in_process = ("in process, one after the other", "", f.in_process_p50_ms, f.in_process_p99_ms, "", "")
+    compared = [
+        ("half that rate, open loop", f.open_loop),
+        *([(f"with {f.edits.per_second:.0f} edits a second", f.edits.http)] if f.edits else []),
+        *([("Chroma's server", f.chroma.http)] if f.chroma else []),
     ]
-    rows += [
-        (
-            f"HTTP, {one.clients} clients",
-            f"{one.per_second:.0f}",
-            f"{one.p50_ms:.2f}",
-            f"{one.p99_ms:.2f}",
-            one.errors,
-        )
-        for one in f.http
-    ]
-    print_table(("lookups", "a second", "p50 ms", "p99 ms", "errors"), rows)
+    named = [*((f"HTTP, {one.clients} clients", one) for one in f.http), *compared]
+    print_table(
+        ("lookups", "a second", "p50 ms", "p99 ms", "p99.9 ms", "errors"),
+        [
+            in_process,
+            *((name, one.per_second, one.p50_ms, one.p99_ms, one.p999_ms, one.errors) for name, one in named),
+        ],
+    )
     say(f"HTTP adds {f.overhead_ms:.2f} ms to a lookup")
+    say(f"{f.vs_bare:.2f} of the bare ASGI application's {f.bare_asgi_per_second:.0f} requests a second")
+    if f.vs_chroma is not None:
+        say(f"{f.vs_chroma:.2f} of Chroma's rate")
     if f.first_token_p50_ms is not None:
         say(
             f"first token: p50 {f.first_token_p50_ms:.0f} ms, most {f.first_token_most_ms:.0f} ms of {f.streams}"

@@ -1,25 +1,34 @@
-"""Runs clients that send lookups over HTTP one after another, in a process apart from the server's.
+"""Sends requests over HTTP and times them, in a process apart from the server's.
 
     python -m colmlm.lab.bench.clients < load.json
 
-Each client is a thread with one connection of the standard library's HTTP client, whose own cost is small.
+One thread keeps all connections by raw sockets and requests that are put together beforehand, so that a request costs
+it some hundredths of a millisecond and the server is what is measured. In a closed loop each client sends as soon as it
+was answered. In an open one requests are due at a rate, whatever the server does, and are timed from when they were
+due.
 """
 
 from __future__ import annotations
 
-import http.client
 import json
+import selectors
+import socket
 import sys
-import threading
 import time
-from dataclasses import asdict, dataclass
+from collections import deque
+from dataclasses import asdict, dataclass, field
 
 from colmlm.lab.bench.durations import milliseconds
+
+ANSWER_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class HttpLoad:
-    """The load to send: each body in turn to `path`, on `connections` connections for `seconds` seconds."""
+    """The load to send: each body in turn to `path`, on `clients` connections for `seconds` seconds.
+
+    `rate` is how many are due in a second (0: a closed loop).
+    """
 
     host: str
     port: int
@@ -28,6 +37,7 @@ class HttpLoad:
     bodies: list[str]
     clients: int
     seconds: float
+    rate: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,62 +50,130 @@ class HttpFigures:
     per_second: float
     p50_ms: float
     p99_ms: float
+    p999_ms: float
+
+
+@dataclass(slots=True)
+class _Client:
+    """One connection, and the request on it."""
+
+    load: HttpLoad
+    connection: socket.socket = field(init=False)
+    received: bytearray = field(default_factory=bytearray)
+    due: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.connect()
+
+    def connect(self) -> None:
+        self.connection = socket.create_connection((self.load.host, self.load.port), ANSWER_SECONDS)
+        self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.received.clear()
+
+    def send(self, request: bytes, due: float) -> None:
+        self.due = due
+        self.connection.sendall(request)
+
+    def receive(self) -> int | None:
+        """Gives the status of the answer once all of it is there; 0 where the connection ended."""
+        try:
+            part = self.connection.recv(1 << 16)
+        except OSError:
+            part = b""
+        if not part:
+            return 0
+        self.received += part
+        if (end := self.received.find(b"\r\n\r\n")) < 0:
+            return None
+        head = bytes(self.received[:end]).lower()
+        length = int(head.partition(b"\r\ncontent-length:")[2].partition(b"\r\n")[0] or 0)
+        if len(self.received) < end + 4 + length:
+            return None
+        self.received.clear()
+        return int(head[9:12])
 
 
 def measure(load: HttpLoad) -> HttpFigures:
     """Sends the load and gives its figures. The first request of each connection is not counted."""
-    starting = threading.Barrier(load.clients + 1)
-    results: list[tuple[list[float], int]] = []
-    threads = [
-        threading.Thread(target=lambda n=n: results.append(_client(load, n, starting)))
-        for n in range(load.clients)
-    ]
-    for thread in threads:
-        thread.start()
-    starting.wait()
+    requests = [_request(load, body) for body in load.bodies]
+    clients = [_Client(load) for _ in range(load.clients)]
+    for client in clients:
+        client.send(requests[0], 0.0)
+        while client.receive() is None:
+            pass
     started = time.perf_counter()
-    for thread in threads:
-        thread.join()
+    seconds, errors = _Run(load, requests, clients, started).run()
     took = time.perf_counter() - started
-    seconds = [one for client, _ in results for one in client]
+    for client in clients:
+        client.connection.close()
     return HttpFigures(
         clients=load.clients,
         requests=len(seconds),
-        errors=sum(errors for _, errors in results),
+        errors=errors,
         per_second=len(seconds) / took,
         p50_ms=milliseconds(seconds, 50),
         p99_ms=milliseconds(seconds, 99),
+        p999_ms=milliseconds(seconds, 99.9),
     )
 
 
-def _client(load: HttpLoad, number: int, starting: threading.Barrier) -> tuple[list[float], int]:
-    """Gives the seconds of each request that got 200, and the number of the others."""
-    connection = http.client.HTTPConnection(load.host, load.port, timeout=60)
-    bodies = [body.encode() for body in load.bodies]
-    seconds: list[float] = []
-    errors = 0
-    _ask(connection, load, bodies[0])
-    starting.wait()
-    until = time.perf_counter() + load.seconds
-    while (began := time.perf_counter()) < until:
-        number += 1
-        if _ask(connection, load, bodies[number % len(bodies)]):
-            seconds.append(time.perf_counter() - began)
+class _Run:
+    """The loop that sends and receives until the time is up and all that was sent is answered."""
+
+    def __init__(self, load: HttpLoad, requests: list[bytes], clients: list[_Client], started: float) -> None:
+        self.load, self.requests = load, requests
+        self.until, self.next_due = started + load.seconds, started
+        self.idle, self.due = deque(clients), deque[float]()
+        self.sent = 0
+        self.seconds: list[float] = []
+        self.errors = 0
+
+    def run(self) -> tuple[list[float], int]:
+        """Gives the seconds of each request that got 200, and the number of the others."""
+        with selectors.DefaultSelector() as waiting:
+            while True:
+                self._send(waiting)
+                now = time.perf_counter()
+                if now >= self.until and not waiting.get_map() and not self.due:
+                    return self.seconds, self.errors
+                pause = max(0.0, self.next_due - now) if self.load.rate and now < self.until else 1.0
+                for key, _ in waiting.select(pause):
+                    self._receive(waiting, key.data)
+
+    def _send(self, waiting: selectors.BaseSelector) -> None:
+        now = time.perf_counter()
+        if not self.load.rate:
+            if now < self.until:
+                self.due.extend([now] * (len(self.idle) - len(self.due)))
         else:
-            errors += 1
-    connection.close()
-    return seconds, errors
+            while self.next_due <= min(now, self.until):
+                self.due.append(self.next_due)
+                self.next_due += 1 / self.load.rate
+        while self.due and self.idle:
+            client = self.idle.popleft()
+            client.send(self.requests[self.sent % len(self.requests)], self.due.popleft())
+            self.sent += 1
+            waiting.register(client.connection, selectors.EVENT_READ, client)
+
+    def _receive(self, waiting: selectors.BaseSelector, client: _Client) -> None:
+        if (status := client.receive()) is None:
+            return
+        waiting.unregister(client.connection)
+        if status == 200:
+            self.seconds.append(time.perf_counter() - client.due)
+        else:
+            self.errors += 1
+        if status == 0:
+            client.connection.close()
+            client.connect()
+        self.idle.append(client)
 
 
-def _ask(connection: http.client.HTTPConnection, load: HttpLoad, body: bytes) -> bool:
-    try:
-        connection.request("POST", load.path, body, load.headers)
-        answer = connection.getresponse()
-        answer.read()
-    except (http.client.HTTPException, OSError):
-        connection.close()  # the next request reconnects
-        return False
-    return answer.status == 200
+def _request(load: HttpLoad, body: str) -> bytes:
+    sent = body.encode()
+    headers = {"Host": f"{load.host}:{load.port}", **load.headers, "Content-Length": str(len(sent))}
+    lines = [f"POST {load.path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+    return "\r\n".join([*lines, "", ""]).encode() + sent
 
 
 def main() -> None:
