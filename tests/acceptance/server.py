@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from colmlm.api.nouns.generation import GenerationRequest, Item
+from colmlm.api.nouns.models import Models
 from colmlm.api.serving import run_server
 from colmlm.api.settings import ServerSettings
 from colmlm.api.watch import logs
@@ -94,7 +95,7 @@ def main() -> None:
         print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
         generator = PacedGenerator(kb, encoder, options.pace)
         run_server(
-            kb, listener, encoder, generator,
+            kb, listener, models=Models.of(kb, encoder, generator),
             settings=serving, tracing=tracing_from(os.environ), reader=NearReader() if options.reads else None,
         )  # fmt: skip
 
