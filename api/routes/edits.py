@@ -71,7 +71,7 @@ def keyed(ports: Ports, edit: Edit) -> EditResult:
 
 def key_at_once(ports: Ports) -> bool:
     """Keys the facts that lack keys. Gives False without the active keyset's model, or where more than a request should
-    key do.
+    key do. In keysets that may answer next, or again, they get keys as well, so that a switch or a rollback loses none.
     """
     try:
         model = ports.models.answering()
@@ -80,6 +80,9 @@ def key_at_once(ports: Ports) -> bool:
     if model is None or _backlog(ports, model.checkpoint.checkpoint_id) > ports.tuning.keyed_at_once:
         return False
     ports.kb.keysets.rekey(model.encoder)
+    for checkpoint_id, encoder in ports.models.encoders().items():
+        if checkpoint_id != model.checkpoint.checkpoint_id and ports.kb.keysets.is_ready(checkpoint_id):
+            ports.kb.keysets.rekey(encoder)
     return True
 
 

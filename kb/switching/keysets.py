@@ -71,6 +71,11 @@ class Keysets:
         with self.store.sessions() as session:
             return keysets.keyset_head(session, keysets.active_keyset_id(session))
 
+    def is_ready(self, checkpoint_id: str) -> bool:
+        """Tells whether a checkpoint has a keyset that could answer and is not active."""
+        with self.store.sessions() as session:
+            return keysets.ready_keyset_of(session, checkpoint_id) is not None
+
     def line(self) -> Line:
         """Tells which keyset answers and which may answer next, by a small statement."""
         with self.store.sessions() as session:

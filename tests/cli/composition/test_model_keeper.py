@@ -11,23 +11,11 @@ import pytest
 from colmlm.api.nouns.models import LoadedModel, Models
 from colmlm.cli.composition.model_keeper import ModelKeeper
 from colmlm.kb.errors import KeysetMismatch
-from colmlm.kb.keys.records import CheckpointInfo
 from colmlm.kb.service import KnowledgeBase
-from tests.fakes import FakeEncoder, activated, measured
+from tests.fakes import FakeEncoder, activated, measured, salt_at
 from tests.kb.corpora import ingest, numbered
 
 PLENTY = 1 << 40
-
-
-@dataclass(slots=True)
-class Stored(FakeEncoder):
-    """An encoder whose checkpoint is registered at a directory named by its salt."""
-
-    home: Path = Path()
-
-    @property
-    def checkpoint(self) -> CheckpointInfo:
-        return CheckpointInfo(f"fake{self.salt}", f"fake {self.salt}", self.dim, str(self.home / self.salt))
 
 
 @dataclass
@@ -45,17 +33,17 @@ class Trial:
         self.keeper = ModelKeeper(
             self.kb,
             self.models,
-            lambda path: LoadedModel(self.stored(path.name)),
+            lambda path: LoadedModel(self.stored(salt_at(path))),
             lambda path: 1 << 20,
             available=lambda: self.free,
         )
 
-    def stored(self, salt: str) -> Stored:
-        return Stored(salt=salt, home=self.home)
+    def stored(self, salt: str) -> FakeEncoder:
+        return FakeEncoder(salt=salt, home=self.home)
 
     def made(self, salt: str) -> int:
         """Keys everything with another checkpoint, and gives the keyset."""
-        (self.home / salt).mkdir()
+        (self.home / f"salt-{salt}").mkdir()
         keyset = self.kb.keysets.rekey(self.stored(salt))
         return self.kb.keysets.calibrate(keyset.keyset_id, measured(0.9)).keyset_id
 
@@ -84,7 +72,7 @@ def test_the_next_model_is_loaded_when_its_keyset_has_passed_and_the_former_is_k
     old = trial.models.answering()
     trial.kb.keysets.activate(new)
     now = trial.models.answering()
-    assert old and now and (old.checkpoint.name, now.checkpoint.name) == ("fake old", "fake new")
+    assert old and now and (old.checkpoint.name, now.checkpoint.name) == ("fake model old", "fake model new")
     assert trial.loaded() == ["fakenew", "fakeold"], "for a rollback"
     trial.kb.keysets.rollback()
     assert trial.models.answering() == old and trial.loaded() == ["fakenew", "fakeold"]
@@ -107,9 +95,9 @@ def test_what_is_not_loaded_is_told_with_the_reason_and_tried_again(trial: Trial
     assert trial.loaded() == ["fakeold"]
     assert trial.models.refused == {"fakenew": "it needs 3 MB of memory, and 1 MB are free"}
     trial.free, trial.keeper.again_seconds = PLENTY, 0.0
-    (trial.home / "new").rename(trial.home / "elsewhere")
+    (trial.home / "salt-new").rename(trial.home / "elsewhere")
     assert trial.loaded() == ["fakeold"] and "where it was registered" in trial.models.refused["fakenew"]
-    (trial.home / "elsewhere").rename(trial.home / "new")
+    (trial.home / "elsewhere").rename(trial.home / "salt-new")
     trial.keeper.load = lambda path: LoadedModel(trial.stored("third"))
     assert trial.loaded() == ["fakeold"] and "another checkpoint" in trial.models.refused["fakenew"]
     trial.keeper.load = lambda path: LoadedModel(trial.stored("new"))
