@@ -18,7 +18,7 @@ from colmlm.api.door.lanes import Lane, Lanes
 from colmlm.api.door.local_token import LocalToken
 from colmlm.api.door.tuning import Tuning
 from colmlm.api.nouns.generation import Generator
-from colmlm.api.nouns.models import Models
+from colmlm.api.nouns.models import LoadedModels
 from colmlm.api.ports import Ports
 from colmlm.api.routes import health
 from colmlm.api.routes import listing as routes
@@ -48,7 +48,7 @@ def create_app(
     settings: ServerSettings | None = None,
     local: LocalToken | None = None,
     reader: JudgedReader | None = None,
-    models: Models | None = None,
+    models: LoadedModels | None = None,
 ) -> Litestar:
     """Builds the API on this knowledge base. Without an encoder, a generator or a reader, routes that
     need one answer 503.
@@ -60,7 +60,7 @@ def create_app(
     settings, tuning = settings or ServerSettings(), tuning or Tuning()
     operations = operations or Operations.of(kb, settings)
     operations.observe(kb)
-    models = Models.of(kb, encoder, generator) if models is None else models
+    models = LoadedModels.of(kb, encoder, generator) if models is None else models
     lanes = Lanes(tuning.lanes)
     operations.metrics.watch(lanes)
     door = kb.beside("door", AT_THE_DOOR, lanes.threads(*AT_DOOR))

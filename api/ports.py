@@ -19,7 +19,7 @@ from colmlm.api.door.lanes import Lanes
 from colmlm.api.door.tuning import Tuning
 from colmlm.api.errors import ModelMissing
 from colmlm.api.nouns.generation import Generator
-from colmlm.api.nouns.models import Models
+from colmlm.api.nouns.models import LoadedModels
 from colmlm.api.settings import ServerSettings
 from colmlm.api.watch.readiness import Readiness
 from colmlm.kb.answers.calibrations import AnswerCalibrations
@@ -55,7 +55,7 @@ class Ports:
     """
 
     kb: KnowledgeBase
-    models: Models
+    models: LoadedModels
     observed: Callable[[Generator], Generator]
     answers: StoredAnswers | None
     door: KnowledgeBase

@@ -15,7 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from colmlm.api.app import create_app
 from colmlm.api.door.drain import DrainingServer
 from colmlm.api.door.local_token import LocalToken
-from colmlm.api.nouns.models import Models
+from colmlm.api.nouns.models import LoadedModels
 from colmlm.api.settings import ServerSettings
 from colmlm.api.watch.metrics import Metrics
 from colmlm.api.watch.operations import Operations
@@ -36,7 +36,7 @@ def run_server(
     kb: KnowledgeBase,
     listener: socket.socket,
     *,
-    models: Models,
+    models: LoadedModels,
     settings: ServerSettings | None = None,
     tracing: Tracing | None = None,
     worker: OwnWorker = no_worker,

@@ -28,8 +28,8 @@ class LoadedModel:
         return self.encoder.checkpoint
 
 
-class Models:
-    """Models by their checkpoints. Threads take them while others come and go.
+class LoadedModels:
+    """LoadedModels by their checkpoints. Threads take them while others come and go.
 
     `refused` tells of checkpoints that should be loaded and are not, each with the reason.
     """
@@ -41,7 +41,9 @@ class Models:
         self._changing = threading.Lock()
 
     @classmethod
-    def of(cls, kb: KnowledgeBase, encoder: Encoder | None, generator: Generator | None = None) -> Models:
+    def of(
+        cls, kb: KnowledgeBase, encoder: Encoder | None, generator: Generator | None = None
+    ) -> LoadedModels:
         """Gives the one model of a server that loads no others; none without an encoder."""
         return cls(kb, [] if encoder is None else [LoadedModel(encoder, generator)])
 

@@ -10,7 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from colmlm.api.door.drain import Drain
 from colmlm.api.door.lanes import Lane, Lanes
-from colmlm.api.nouns.models import Models
+from colmlm.api.nouns.models import LoadedModels
 from colmlm.kb.errors import NoActiveKeyset
 from colmlm.kb.jobs.attendance import OwnWorker, no_worker
 from colmlm.kb.jobs.queue import Jobs
@@ -27,7 +27,7 @@ class Readiness:
     """
 
     kb: KnowledgeBase
-    models: Models
+    models: LoadedModels
     drain: Drain
     lanes: Lanes
     max_lag: int

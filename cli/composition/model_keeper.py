@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Self
 import psutil
 from sqlalchemy.exc import SQLAlchemyError
 
-from colmlm.api.nouns.models import LoadedModel, Models
+from colmlm.api.nouns.models import LoadedModel, LoadedModels
 from colmlm.kb.errors import KBError
-from colmlm.kb.keys.succession import Line
+from colmlm.kb.keys.succession import Succession
 from colmlm.kb.store import outages
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class ModelKeeper:
     """
 
     kb: KnowledgeBase
-    models: Models
+    models: LoadedModels
     load: Callable[[Path], LoadedModel]
     weigh: Callable[[Path], int]
     available: Callable[[], int] = lambda: int(psutil.virtual_memory().available)
@@ -89,7 +89,7 @@ class ModelKeeper:
             key: said for key, (_, said) in self._failed.items() if key in there - self.models.checkpoints
         }
 
-    def _wanted(self, line: Line, active: int) -> Iterator[int]:
+    def _wanted(self, line: Succession, active: int) -> Iterator[int]:
         """Gives the keysets whose models are wanted, the most important first."""
         if self._former is None or self._former[0] != active:  # the log is asked once for each activation
             self._former = active, self.kb.keysets.former(active)

@@ -25,7 +25,7 @@ from colmlm.kb.demo import DEMO_CORPUS
 from colmlm.kb.errors import KBError
 
 if TYPE_CHECKING:
-    from colmlm.api.nouns.models import Models
+    from colmlm.api.nouns.models import LoadedModels
     from colmlm.cli.composition.model_keeper import ModelKeeper
     from colmlm.cli.composition.worker_process import WorkerProcess
 
@@ -174,7 +174,7 @@ def _announce(runtime: Runtime, token: str, *, served: bool, home: Path | None, 
 
 def _serve(runtime: Runtime, listener: socket.socket, *, with_model: bool, with_worker: bool) -> None:
     """Serves until a signal comes, with a worker beside it, then drains. The log goes to stderr."""
-    from colmlm.api.nouns.models import Models
+    from colmlm.api.nouns.models import LoadedModels
     from colmlm.api.routes.streams import check_client
     from colmlm.api.serving import run_server
     from colmlm.api.watch import logs
@@ -182,7 +182,7 @@ def _serve(runtime: Runtime, listener: socket.socket, *, with_model: bool, with_
     from colmlm.kb.jobs.attendance import no_worker
 
     logs.configure(runtime.serving)
-    models = Models(runtime.kb, [runtime.model_at(None, check_client)] if with_model else [])
+    models = LoadedModels(runtime.kb, [runtime.model_at(None, check_client)] if with_model else [])
     reader = runtime.reader if with_model else None
     sys.stdout.flush()  # so that whoever started this reads the address now, and not when the server ends
     with (
@@ -202,7 +202,7 @@ def _serve(runtime: Runtime, listener: socket.socket, *, with_model: bool, with_
         )
 
 
-def _keeper(runtime: Runtime, models: Models) -> ModelKeeper:
+def _keeper(runtime: Runtime, models: LoadedModels) -> ModelKeeper:
     from colmlm.api.routes.streams import check_client
     from colmlm.cli.composition.model_keeper import ModelKeeper
     from colmlm.model.lm.checkpoint import weights_bytes

@@ -14,7 +14,7 @@ from colmlm.kb.tables import KeysetRow
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class Succession:
     """The keysets that can answer, by id with the ids of their checkpoints. `next` passed its gate after the active one
     was made, and is the newest that did.
     """
@@ -24,14 +24,14 @@ class Line:
     answering: Mapping[int, str]
 
 
-def line(session: Session) -> Line:
-    """Gives the line as it is now."""
+def succession(session: Session) -> Succession:
+    """Gives it as it is now."""
     passed = KeysetRow.gate["passed"].as_boolean().label("passed")
     statement = select(KeysetRow.id, KeysetRow.state, KeysetRow.checkpoint_id, passed)
     rows = session.execute(statement.where(KeysetRow.state.in_(("active", "ready")))).all()
     active = next((row.id for row in rows if row.state == "active"), None)
     later = [row.id for row in rows if row.state == "ready" and row.passed and row.id > (active or 0)]
-    return Line(active, max(later, default=None), {row.id: row.checkpoint_id for row in rows})
+    return Succession(active, max(later, default=None), {row.id: row.checkpoint_id for row in rows})
 
 
 def former(session: Session, active: int) -> int | None:

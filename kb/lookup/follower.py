@@ -103,7 +103,7 @@ class Follower:
 def follow(kb: SearchableStore) -> None:
     """Brings this process's index to the head of the log, and opens the keyset that may be activated next."""
     with kb.sessions() as session:
-        line = succession.line(session)
+        line = succession.succession(session)
     if line.active is None:
         return
     kb.searcher.catch_up()

@@ -21,7 +21,7 @@ from colmlm.kb.keys.keycopy import Keys
 from colmlm.kb.keys.keysets import Ids, Vectors
 from colmlm.kb.keys.records import MAX_EDITS, CheckpointInfo, GateStanding, KeysetHead, KeysetRecord
 from colmlm.kb.keys.rekey import Encoder, RekeyRun
-from colmlm.kb.keys.succession import Line
+from colmlm.kb.keys.succession import Succession
 from colmlm.kb.lookup.replica import rebuild, save
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.store.contention import tried_again
@@ -76,10 +76,10 @@ class Keysets:
         with self.store.sessions() as session:
             return keysets.ready_keyset_of(session, checkpoint_id) is not None
 
-    def line(self) -> Line:
+    def line(self) -> Succession:
         """Tells which keyset answers and which may answer next, by a small statement."""
         with self.store.sessions() as session:
-            return succession.line(session)
+            return succession.succession(session)
 
     def former(self, active: int) -> int | None:
         """Gives the keyset that a rollback from the active one leads to; None where there is none. It reads the log."""

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from colmlm.api.nouns.generation import GenerationRequest, Item
-from colmlm.api.nouns.models import LoadedModel, Models
+from colmlm.api.nouns.models import LoadedModel, LoadedModels
 from colmlm.api.serving import run_server
 from colmlm.api.settings import ServerSettings
 from colmlm.api.watch import logs
@@ -102,7 +102,7 @@ def main() -> None:
             salted = FakeEncoder(salt=salt_at(path))
             return LoadedModel(salted, PacedGenerator(kb, salted, options.pace))
 
-        models = Models.of(kb, encoder, PacedGenerator(kb, encoder, options.pace))
+        models = LoadedModels.of(kb, encoder, PacedGenerator(kb, encoder, options.pace))
         keeper = ModelKeeper(kb, models, load, lambda path: 0)
         with keeper if options.keeper else nullcontext():
             run_server(

@@ -10,7 +10,7 @@ from litestar import Litestar
 from colmlm.api.app import create_app
 from colmlm.api.door.tuning import Tuning
 from colmlm.api.nouns.generation import Finished, GenerationRequest, Spliced
-from colmlm.api.nouns.models import LoadedModel, Models
+from colmlm.api.nouns.models import LoadedModel, LoadedModels
 from colmlm.cli.composition.generator import LocalOutputs, StoringGenerator
 from colmlm.cli.composition.model_encoder import ModelEncoder
 from colmlm.kb.answers.ranked import RankedLookups
@@ -33,12 +33,12 @@ def second(atlas: KnowledgeBase) -> int:
 
 
 @pytest.fixture
-def models(atlas: KnowledgeBase) -> Models:
-    return Models(atlas, [LoadedModel(one, LookupGenerator(atlas, one)) for one in (OLD, NEW)])
+def models(atlas: KnowledgeBase) -> LoadedModels:
+    return LoadedModels(atlas, [LoadedModel(one, LookupGenerator(atlas, one)) for one in (OLD, NEW)])
 
 
 @pytest.fixture
-def app(atlas: KnowledgeBase, models: Models) -> Litestar:
+def app(atlas: KnowledgeBase, models: LoadedModels) -> Litestar:
     return create_app(
         atlas, models=models, reader=NearReader(), tuning=Tuning(longest_seconds=0, readiness_seconds=-1.0)
     )
@@ -98,7 +98,7 @@ def test_an_edit_after_the_switch_is_keyed_by_the_new_model(
 
 
 def test_a_model_that_is_not_loaded_is_told(
-    app: Litestar, models: Models, atlas: KnowledgeBase, second: int, connect: Connect
+    app: Litestar, models: LoadedModels, atlas: KnowledgeBase, second: int, connect: Connect
 ) -> None:
     client = connect(app, "admin")
     models.keep({"fake"})

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from colmlm.api.nouns.models import LoadedModel, Models
+from colmlm.api.nouns.models import LoadedModel, LoadedModels
 from colmlm.cli.composition.model_keeper import ModelKeeper
 from colmlm.kb.errors import KeysetMismatch
 from colmlm.kb.service import KnowledgeBase
@@ -29,7 +29,7 @@ class Trial:
     def __post_init__(self) -> None:
         ingest(self.kb, *numbered(4))
         self.keysets = {"old": self.made("old")}
-        self.models = Models(self.kb, [LoadedModel(self.stored("old"))])
+        self.models = LoadedModels(self.kb, [LoadedModel(self.stored("old"))])
         self.keeper = ModelKeeper(
             self.kb,
             self.models,
