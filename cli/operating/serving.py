@@ -6,7 +6,6 @@ import errno
 import os
 import socket
 import sys
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
@@ -26,8 +25,6 @@ from colmlm.kb.demo import DEMO_CORPUS
 from colmlm.kb.errors import InvalidValue, KBError
 
 if TYPE_CHECKING:
-    from colmlm.api.door.local_token import LocalToken
-    from colmlm.api.supervision.shared import Shared
     from colmlm.cli.composition.worker_process import WorkerProcess
 
 UP_EXAMPLES = examples("colmlm up", "colmlm up --port 9000 --home ./kb", "colmlm up --no-serve --json")
@@ -137,15 +134,16 @@ def _listeners(runtime: Runtime, number: int) -> list[socket.socket]:
 
 
 def _prepare(runtime: Runtime) -> None:
-    """Prepares database, corpus and keys. The model, which takes longest, is loaded beside the first two."""
+    """Prepares database, corpus and keys. The model, which takes longest, is loaded beside the corpus."""
     from colmlm.cli.composition.keying import key_everything
     from colmlm.kb.store import database
 
+    engine = database.connect(runtime.settings)
+    database.migrate(engine)
+    engine.dispose()
+    runtime.open()
     with ThreadPoolExecutor(max_workers=1) as loading:
         model: Future[object] = loading.submit(lambda: runtime.checkpoint)
-        engine = database.connect(runtime.settings)
-        database.migrate(engine)
-        engine.dispose()
         _ingest_demo(runtime)
         model.result()
     key_everything(runtime)
@@ -199,47 +197,16 @@ def _announce(runtime: Runtime, token: str, *, served: bool, home: Path | None, 
 def _serve(runtime: Runtime, listener: socket.socket, *, with_model: bool, with_worker: bool) -> None:
     """Serves until a signal comes, with a worker beside it, then drains. The log goes to stderr."""
     from colmlm.api.watch import logs
+    from colmlm.cli.operating.server import load, run
 
     logs.configure(runtime.serving)
-    if with_model:
-        runtime.encoder, runtime.generator, runtime.reader  # noqa: B018
+    models = load(runtime, with_model=with_model)
     sys.stdout.flush()  # so that whoever started this reads the address now, and not when the server ends
     with (
         _worker(runtime) if with_worker else nullcontext() as worker,
         told_of(runtime, listener, _address(runtime)) if with_model else nullcontext() as local,
     ):
-        run(runtime, listener, with_model=with_model, local=local, worker=worker)
-
-
-def run(
-    runtime: Runtime,
-    listener: socket.socket,
-    *,
-    with_model: bool,
-    local: LocalToken | None,
-    worker: WorkerProcess | None = None,
-    shared: Shared | None = None,
-    on_up: Callable[[], object] | None = None,
-) -> None:
-    """Runs a server process with what the runtime has loaded, as `api.serving.run_server` describes."""
-    from colmlm.api.routes.streams import check_client
-    from colmlm.api.serving import run_server
-    from colmlm.api.watch.tracing import tracing_from
-    from colmlm.kb.jobs.attendance import no_worker
-
-    run_server(
-        runtime.kb,
-        listener,
-        runtime.encoder if with_model else None,
-        replace(runtime.generator, check=check_client) if with_model else None,
-        settings=runtime.serving,
-        tracing=tracing_from(os.environ),
-        worker=worker.state if worker else no_worker,
-        local=local,
-        reader=runtime.reader if with_model else None,
-        shared=shared,
-        on_up=on_up,
-    )
+        run(runtime, listener, models, local=local, worker=worker)
 
 
 def _worker(runtime: Runtime) -> WorkerProcess:

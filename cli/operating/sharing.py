@@ -18,6 +18,7 @@ from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.errors import KBError
 
 if TYPE_CHECKING:
+    from colmlm.api.nouns.models import LoadedModels
     from colmlm.api.supervision.shared import Shared
     from colmlm.cli.composition.worker_process import WorkerProcess
 
@@ -44,14 +45,14 @@ def serve_shared(
 
         logs.configure(runtime.serving)
         with _one_thread():
-            _load(runtime, with_model=with_model)
+            models = _loaded(runtime, with_model=with_model)
         local = at_end.enter_context(told_of(runtime, listeners[0], address) if with_model else nullcontext())
         shared = Shared(len(listeners), Path(folder))
         gc.collect()
         gc.freeze()  # what is never collected is never written to, and stays one copy
 
         def serve(place: int) -> None:
-            from colmlm.cli.operating.serving import run
+            from colmlm.cli.operating.server import run
 
             for other in listeners:
                 if other is not listeners[place]:
@@ -61,7 +62,7 @@ def serve_shared(
             run(
                 runtime,
                 listeners[place],
-                with_model=with_model,
+                models,
                 local=local,
                 shared=shared,
                 on_up=lambda: shared.tell_up(place, os.getpid()),
@@ -78,13 +79,15 @@ def serve_shared(
         Supervisor(shared, serve, attend, stop_listening).run()
 
 
-def _load(runtime: Runtime, *, with_model: bool) -> None:
+def _loaded(runtime: Runtime, *, with_model: bool) -> LoadedModels:
     """Loads the models, and opens the index where there is one, without a thread or a connection that stays."""
-    if with_model:
-        runtime.encoder, runtime.generator, runtime.reader  # noqa: B018
+    from colmlm.cli.operating.server import load
+
+    models = load(runtime, with_model=with_model)
     with suppress(KBError):  # each server says what is missing
         runtime.kb.searcher.catch_up()
     runtime.kb.close()  # each process connects for itself
+    return models
 
 
 @contextmanager

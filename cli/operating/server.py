@@ -1,0 +1,72 @@
+"""One server process: what it loads, and how it is run with that."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
+from typing import TYPE_CHECKING
+
+from colmlm.cli.composition.runtime import Runtime
+
+if TYPE_CHECKING:
+    from colmlm.api.door.local_token import LocalToken
+    from colmlm.api.nouns.models import LoadedModels
+    from colmlm.api.supervision.shared import Shared
+    from colmlm.cli.composition.model_keeper import ModelKeeper
+    from colmlm.cli.composition.worker_process import WorkerProcess
+
+
+def load(runtime: Runtime, *, with_model: bool) -> LoadedModels:
+    """Loads the models that a server answers with, and the reader."""
+    from colmlm.api.nouns.models import LoadedModels
+    from colmlm.api.routes.streams import check_client
+
+    if with_model:
+        runtime.reader  # noqa: B018
+    return LoadedModels(runtime.kb, [runtime.model_at(None, check_client)] if with_model else [])
+
+
+def run(
+    runtime: Runtime,
+    listener: socket.socket,
+    models: LoadedModels,
+    *,
+    local: LocalToken | None,
+    worker: WorkerProcess | None = None,
+    shared: Shared | None = None,
+    on_up: Callable[[], object] | None = None,
+) -> None:
+    """Runs a server process with what was loaded, as `api.serving.run_server` describes."""
+    from colmlm.api.serving import run_server
+    from colmlm.api.watch.tracing import tracing_from
+    from colmlm.kb.jobs.attendance import no_worker
+
+    with _keeper(runtime, models) if models else nullcontext():
+        run_server(
+            runtime.kb,
+            listener,
+            settings=runtime.serving,
+            tracing=tracing_from(os.environ),
+            worker=worker.state if worker else no_worker,
+            local=local,
+            reader=runtime.reader if models else None,
+            models=models,
+            shared=shared,
+            on_up=on_up,
+        )
+
+
+def _keeper(runtime: Runtime, models: LoadedModels) -> ModelKeeper:
+    from colmlm.api.routes.streams import check_client
+    from colmlm.cli.composition.model_keeper import ModelKeeper
+    from colmlm.model.lm.checkpoint import weights_bytes
+
+    return ModelKeeper(
+        runtime.kb,
+        models,
+        partial(runtime.model_at, check=check_client),
+        partial(weights_bytes, cache=runtime.settings.home / "models"),
+    )
