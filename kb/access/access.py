@@ -13,6 +13,7 @@ from colmlm.kb.access import browser_sessions, idempotency, tokens
 from colmlm.kb.access.idempotency import KeptAnswer
 from colmlm.kb.access.records import TokenRecord
 from colmlm.kb.log.origin import Claim
+from colmlm.kb.store import database
 from colmlm.kb.store.store import Store
 
 
@@ -96,8 +97,7 @@ class Access:
 
         They are read from the database by one statement on every call, so that revoking one takes effect at once.
         """
-        engine = self.store.engine
-        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        with database.statement_on(self.store.engine) as connection:
             found = tokens.verify_all(connection, secrets)
         if due := {token for token in found if token is not None and tokens.is_use_due(token)}:
             with self.store.sessions.begin() as session:

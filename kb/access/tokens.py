@@ -16,27 +16,16 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import (
-    ARRAY,
-    ColumnElement,
-    Connection,
-    LargeBinary,
-    any_,
-    bindparam,
-    delete,
-    exists,
-    func,
-    inspect,
-    or_,
-    select,
-    update,
-)
+import psycopg
+from psycopg.rows import namedtuple_row
+from sqlalchemy import ColumnElement, delete, exists, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from colmlm.kb.access.records import LONGEST, MAX_RATE, ROLES, TokenRecord
 from colmlm.kb.errors import ApiKeyEnded, ApiKeyNotFound, InvalidValue
 from colmlm.kb.log import audit
 from colmlm.kb.log.origin import current
+from colmlm.kb.store.database import connection_of
 from colmlm.kb.tables import ApiKeyRow, BrowserSessionRow
 
 USE_WRITTEN_EVERY = timedelta(minutes=1)
@@ -46,16 +35,15 @@ _WORKS = (
     ApiKeyRow.revoked_at.is_(None),
     or_(ApiKeyRow.expires_at.is_(None), ApiKeyRow.expires_at > func.now()),
 )
-# Made once, since putting it together costs as much as running it.
-_DIGESTS = bindparam("digests", type_=ARRAY(LargeBinary))
-_PREVIOUS_WORKS = func.coalesce(ApiKeyRow.previous_until > func.now(), False)
-_OF_DIGESTS = select(*inspect(ApiKeyRow).columns, _PREVIOUS_WORKS.label("previous_works")).where(
-    or_(
-        ApiKeyRow.key_hash == any_(_DIGESTS),
-        (ApiKeyRow.previous_hash == any_(_DIGESTS)) & (ApiKeyRow.previous_until > func.now()),
-    ),
-    *_WORKS,
-)
+# The driver runs this itself: prepared it is planned once, and costs a third of what it does through SQLAlchemy.
+_OF_DIGESTS = """
+SELECT id, name, key_hash, role, created_at, revoked_at, prefix, expires_at, last_used_at, rate_limit, rotated_at,
+       previous_hash, previous_until, previous_used_at, coalesce(previous_until > now(), false) AS previous_works
+FROM api_key
+WHERE (key_hash = ANY(%(digests)s::bytea[])
+       OR previous_hash = ANY(%(digests)s::bytea[]) AND previous_until > now())
+  AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())
+"""
 _MARK = "colmlm_"  # a prefix by which secret scanners find a secret that was committed by mistake
 _SHOWN = len(_MARK) + 6  # characters of a secret that are shown, to distinguish tokens
 
@@ -128,17 +116,22 @@ def rotate_token(
 
 def verify(session: Session, secret: str) -> TokenRecord | None:
     """Gives the token of this secret, or None where the secret is unknown, or it or its token has ended."""
-    return verify_all(session.connection(), [secret])[0]
+    session.flush()
+    return verify_all(connection_of(session), [secret])[0]
 
 
-def verify_all(connection: Connection, secrets: Sequence[str]) -> list[TokenRecord | None]:
+def verify_all(connection: psycopg.Connection, secrets: Sequence[str]) -> list[TokenRecord | None]:
     """Gives the token of each secret as `verify` does, in one statement.
 
     A row is found by its secret's digest, so that how long that takes reveals nothing of the secret.
     """
     digests = [digest_of(secret) for secret in secrets]
     found: dict[bytes, TokenRecord] = {}
-    for row in connection.execute(_OF_DIGESTS, {"digests": list(set(digests))}):
+    with connection.cursor(binary=True, row_factory=namedtuple_row) as cursor:
+        rows: list[Any] = cursor.execute(
+            _OF_DIGESTS, {"digests": list(set(digests))}, prepare=True
+        ).fetchall()
+    for row in rows:
         found[row.key_hash] = token = _record(row)
         if row.previous_works:
             found[row.previous_hash] = replace(token, by_previous=True)

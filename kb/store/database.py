@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -90,6 +92,19 @@ def connection_of(session: Session) -> psycopg.Connection:
     connection = session.connection().connection.driver_connection
     assert isinstance(connection, psycopg.Connection)
     return connection
+
+
+@contextmanager
+def statement_on(engine: Engine) -> Iterator[psycopg.Connection]:
+    """Gives the driver's own connection for one statement that reads, without a transaction around it."""
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        driver = connection.connection.driver_connection
+        assert isinstance(driver, psycopg.Connection)
+        try:
+            yield driver
+        except psycopg.OperationalError as error:
+            connection.invalidate()  # it may be gone, or in the middle of something
+            raise OperationalError(None, None, error) from error  # as SQLAlchemy would
 
 
 def beside(engine: Engine, application: str, waits: Waits, connections: int) -> Engine:
