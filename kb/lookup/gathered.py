@@ -36,7 +36,7 @@ class KeyLookup:
         return self.checkpoint_id, self.queries_BD.shape[1], self.k, self.threshold, self.accepted_only
 
 
-class Finder(Protocol):
+class FindsByKey(Protocol):
     """The part of `Lookups` that finds by key."""
 
     def find(
@@ -44,7 +44,7 @@ class Finder(Protocol):
     ) -> list[Lookup]: ...
 
 
-def find_together(lookups: Finder, asked: Sequence[KeyLookup]) -> list[Found]:
+def find_together(lookups: FindsByKey, asked: Sequence[KeyLookup]) -> list[Found]:
     """Gives the result of each, or the error that refuses it."""
     kinds: dict[object, list[int]] = {}
     for i, one in enumerate(asked):
@@ -55,7 +55,7 @@ def find_together(lookups: Finder, asked: Sequence[KeyLookup]) -> list[Found]:
     return [found[i] for i in range(len(asked))]
 
 
-def _of_kind(lookups: Finder, alike: list[KeyLookup]) -> list[Found]:
+def _of_kind(lookups: FindsByKey, alike: list[KeyLookup]) -> list[Found]:
     sizes = [len(one.queries_BD) for one in alike]
     first, queries_BD = alike[0], np.concatenate([one.queries_BD for one in alike])
     try:

@@ -44,7 +44,7 @@ NUM_QUERIES = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class MeasuredLoad:
     """What is to be measured: numbers of clients, seconds for each, and what runs beside."""
 
     clients: list[int]
@@ -118,7 +118,7 @@ def api(
         raise InvalidValue("streams", "synthetic keys have no model; pass --existing")
     if peers and find_spec("chromadb") is None:
         raise InvalidValue("peers", "chromadb is not installed; it comes with: pip install 'colmlm[bench]'")
-    asked = Asked(numbers, seconds, workers, edits, streams, peers)
+    asked = MeasuredLoad(numbers, seconds, workers, edits, streams, peers)
     if existing:
         figures = _measure(Settings.from_environment(os.environ), asked)
     else:
@@ -161,7 +161,7 @@ def _synthetic(settings: Settings, facts: int, dim: int) -> None:
         kb.keysets.finish(keyset.keyset_id)
 
 
-def _measure(settings: Settings, asked: Asked) -> ApiFigures:
+def _measure(settings: Settings, asked: MeasuredLoad) -> ApiFigures:
     with KnowledgeBase.open(settings) as kb, _key(kb) as token:
         keyset = kb.keysets.active()
         with kb.sessions() as session:
