@@ -81,7 +81,7 @@ def list_proposed(
     limit: Limit = 50,
     as_json: AsJson = False,
 ) -> None:
-    """List proposed facts, those first where most is at stake: cited ones, doubted ones, contradicting ones, others."""
+    """List proposed facts, those first where most is at stake: cited, doubted, contradicting, others."""
     found = base.review.inbox(corpus=corpus, document_id=document, kind=kind.value, after=after, limit=limit)
     if as_json:
         print_json(found)
