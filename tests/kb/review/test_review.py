@@ -190,6 +190,25 @@ def test_a_newer_text_keeps_what_was_settled(peru: KnowledgeBase):
     assert review_of(peru, "6,768 m") == ("accepted", True), "a person's marks say so too"
 
 
+def test_a_persons_file_accepts_what_it_states_again(peru: KnowledgeBase):
+    peru.facts.edit(fact_id(peru, "Lima"), "Cusco", **WHO)
+    settle(peru, "Cusco", "propose")
+    lima, amazon, height = PERU.facts
+    propose(peru, PERU)
+    ingest(peru, replace(PERU, facts=(lima, amazon, replace(height, review="proposed"))), corpus="raw")
+    assert [review_of(peru, value)[0] for value in ("Cusco", "Amazon", "6,768 m")] == [
+        "proposed",
+        "accepted",
+        "proposed",
+    ], "the file says another capital, and of the height that nobody has read it"
+    last = peru.log.changes()[-1]
+    assert (last.kind, last.fact_ids) == ("accept", (fact_id(peru, "Amazon"),))
+    report = ingest(peru, PERU, CHILE, corpus="raw")
+    assert review_of(peru, "6,768 m") == ("accepted", True) and report.seq == peru.log.head_seq()
+    peru.facts.undo(report.seq, **WHO)
+    assert review_of(peru, "6,768 m") == ("proposed", True) and review_of(peru, "Santiago")[0] == "accepted"
+
+
 def test_the_inbox_shows_what_a_reviewer_needs(peru: KnowledgeBase):
     ingest(peru, document("again", "They govern from ", ("Lima", CAPITAL), "."))
     ingest(peru, document("other", "They govern from ", ("Cusco", CAPITAL), "."))
