@@ -25,7 +25,7 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "hold": "Note that both of two facts hold, so that they are no contradiction until one of them is edited.",
         },
         "review": {
-            "list": "List proposed facts, those first where most is at stake: cited ones, doubted ones, others.",
+            "list": "List proposed facts, those first where most is at stake: cited, doubted, contradicting, others.",
             "accept": "Accept proposed facts, those that nobody has settled meanwhile.",
             "reject": "Reject facts, which deletes them.",
             "propose": "Propose accepted facts again, so that they are reviewed once more.",
