@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from colmlm.kb.errors import InvalidValue
-from colmlm.kb.lookup.index import FLAT_SPEC, NPROBE, default_spec
+from colmlm.kb.lookup.index import LISTS_READ, TRAINED_PER_LIST
+from colmlm.kb.lookup.specs import FLAT_SPEC, default_spec
 
 PAGE, PAGE_USABLE = 8192, 8168
 KEY_ROW = 76  # header, ids, kind and item pointer of a key's row
@@ -22,7 +23,6 @@ INDEX_KEY = (
 )
 FLAT_KEY = 64  # bytes besides the vector: two ids and the map between them
 SNAPSHOT_KEY = 24  # bytes besides the code: the id and its entry of the direct map
-TRAINED_PER_LIST = 64
 HEADROOM = 1.5  # factor on disk for the write-ahead log, dead rows before vacuum, a retired keyset until it is dropped
 
 # Seconds on one core.
@@ -140,7 +140,7 @@ def search_seconds(load: Load) -> float:
     """Estimates one search on one core: it scores every centroid, then the codes of the lists that it reads."""
     if load.is_flat:
         return PER_FLAT_NUMBER * load.keys * load.dim
-    read = load.keys * min(1.0, NPROBE / load.nlist)
+    read = load.keys * min(1.0, LISTS_READ / load.nlist)
     return PER_CENTROID_NUMBER * load.nlist * load.dim + PER_CODE_BYTE * read * load.code
 
 

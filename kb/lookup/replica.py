@@ -24,7 +24,8 @@ from colmlm.kb.keys.keycopy import indexed_keys
 from colmlm.kb.keys.keysets import AUTO_SPEC, Ids, Vectors
 from colmlm.kb.keys.records import KeysetHead, KeysetRecord
 from colmlm.kb.log import audit
-from colmlm.kb.lookup.index import FLAT_SPEC, FLAT_UP_TO, KeyIndex, default_spec
+from colmlm.kb.lookup.index import KeyIndex
+from colmlm.kb.lookup.specs import FLAT_SPEC, FLAT_UP_TO, default_spec
 from colmlm.kb.tables import ChangeRow, FactKeyRow, FactVersionRow, TombstoneRow
 
 BATCH = 10_000
