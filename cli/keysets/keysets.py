@@ -171,10 +171,19 @@ def _show(keysets: list[KeysetRecord], gates: Sequence[GateStanding | None] | No
     columns = ("id", "checkpoint", "state", "keys", "unkeyed", "threshold", "index", "applied change", "gate")
     rows = [
         (k.keyset_id, k.checkpoint_name, k.state, k.num_keys, k.num_unkeyed,
-         f"{k.threshold:.3f}{'' if k.calibrated else ' (not calibrated)'}", k.index_spec, k.applied_seq, gate)
+         f"{k.threshold:.3f}{'' if k.calibrated else ' (not calibrated)'}", _index(k), k.applied_seq, gate)
         for k, gate in zip(keysets, [_said(gate) for gate in gates or [None] * len(keysets)], strict=True)
     ]  # fmt: skip
     print_table(columns, rows)
+
+
+def _index(keyset: KeysetRecord) -> str:
+    """Gives the spec that the keyset has, or got by its size, and how many lists of its index a search reads."""
+    fit = keyset.index_fit
+    if fit is None or not fit.lists:
+        return keyset.index_spec
+    recall = "" if fit.recall is None else f", recall {fit.recall:.3f}"
+    return f"{fit.spec}, {fit.lists_read} of {fit.lists} lists{recall}"
 
 
 def _said(gate: GateStanding | None) -> str:

@@ -22,6 +22,7 @@ from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
 from colmlm.kb.errors import KBError
+from colmlm.kb.keys.keysets import index_fit
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.store import outages
 from colmlm.kb.tables import KeysetRow
@@ -103,12 +104,15 @@ class Follower:
 
 def follow(kb: SearchableStore) -> None:
     """Brings this process's index to the head of the log, and opens the keyset that may be activated next."""
-    statement = select(KeysetRow.id, KeysetRow.state, KeysetRow.gate["passed"].as_boolean().label("passed"))
+    passed = KeysetRow.gate["passed"].as_boolean().label("passed")
+    statement = select(KeysetRow.id, KeysetRow.state, passed, KeysetRow.index_fit)
     with kb.sessions() as session:
         rows = session.execute(statement.where(KeysetRow.state.in_(("active", "ready")))).all()
-    active = next((row.id for row in rows if row.state == "active"), None)
+    active = next((row for row in rows if row.state == "active"), None)
     if active is None:
         return
     kb.searcher.catch_up()
-    passed = [row.id for row in rows if row.state == "ready" and row.passed and row.id > active]
-    kb.searcher.stand_by(max(passed, default=None), {row.id for row in rows})
+    if kb.searcher.keyset_in_use == active.id:
+        kb.searcher.take(index_fit(active.index_fit))
+    passing = [row.id for row in rows if row.state == "ready" and row.passed and row.id > active.id]
+    kb.searcher.stand_by(max(passing, default=None), {row.id for row in rows})

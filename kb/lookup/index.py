@@ -189,7 +189,6 @@ class KeyIndex:
                 with self._lock.reading():
                     _write(self._index, temporary)
                     fields |= {"dim": self.dim, "spec": self.spec, "count": len(self)}
-                fields["lists_read"] = self.lists_read
                 fields["sha256"] = sha256(temporary)
                 # The name has the digest, because another process may save other bytes at the same seq.
                 file = path / f"keyset-{keyset_id}-seq-{applied_seq}-{fields['sha256'][:16]}.faiss"
@@ -216,7 +215,6 @@ class KeyIndex:
                     raise ValueError(f"{file.name} does not have the checksum of its manifest")
                 self = cls(dim, manifest["spec"])
                 self._adopt(faiss.read_index(str(file)))
-                self.lists_read = manifest.get("lists_read", LISTS_READ)
             counts = {self._index.ntotal, len(self), manifest["count"]}
             if len(counts) > 1 or self._index.d != dim:
                 raise ValueError(f"{file.name} does not hold the keys that its manifest counts")

@@ -21,6 +21,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from colmlm.kb.errors import IndexBehind, InvalidQuery, KeysetMismatch, NoSuchChange
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keysets import Vectors, active_keyset_id
+from colmlm.kb.keys.records import IndexFit
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.contested import SPARE, settled
 from colmlm.kb.lookup.deciding import Decider, Decision
@@ -249,6 +250,11 @@ class Searcher:
     def catch_up(self) -> int:
         return self._catch_up(self.current())
 
+    def take(self, fit: IndexFit | None) -> None:
+        """Reads as many lists of the active keyset's index as was found best, perhaps by another process."""
+        if self._replica is not None:
+            self._replica.take(fit)
+
     def rebuild(self) -> None:
         """Builds the replica again from the database alone, and writes its snapshot."""
         with self._opening, self.sessions() as session:
@@ -265,6 +271,7 @@ class Searcher:
             keyset = keysets.keyset_head(session, keyset_id)
             if held is None or held.keyset_id != keyset_id:
                 held = open_replica(session, keyset, self.directory, on_keys)
+            held.take(keyset.index_fit)
             held.catch_up(session)
             if held.has_outgrown(keyset):
                 held = rebuild(session, keyset, on_keys)

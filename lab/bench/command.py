@@ -16,6 +16,7 @@ from colmlm.lab.bench import models
 from colmlm.lab.bench.api import API_EXAMPLES, api
 from colmlm.lab.bench.fact_search import FACTS_EXAMPLES
 from colmlm.lab.bench.fact_search import facts as search_facts
+from colmlm.lab.bench.index_edits import EDITS_EXAMPLES, edits
 from colmlm.lab.bench.machine import machine
 from colmlm.lab.bench.query import QUERY_EXAMPLES, query
 from colmlm.lab.bench.words import WORDS_EXAMPLES, words
@@ -31,6 +32,7 @@ app = typer.Typer(
 app.command("api", epilog=API_EXAMPLES)(api)
 app.command("encode", epilog=models.ENCODE_EXAMPLES)(models.encode)
 app.command("decode", epilog=models.DECODE_EXAMPLES)(models.decode)
+app.command("edits", epilog=EDITS_EXAMPLES)(edits)
 app.command("facts", epilog=FACTS_EXAMPLES)(search_facts)
 app.command("query", epilog=QUERY_EXAMPLES)(query)
 app.command("words", epilog=WORDS_EXAMPLES)(words)

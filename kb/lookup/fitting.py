@@ -1,0 +1,105 @@
+"""Fits an index to its keys by measuring: which codes tell them apart, and how many lists a search has to read.
+
+The measure is the share of queries whose exact nearest key is among the candidates that a lookup scores. The queries
+are keys moved a long way, half of it towards another key: against questions that people asked, they need about as many
+lists, and as many candidates, as those do. The gate measures the same with the questions of the keyset itself.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from colmlm.kb.lookup.index import KeyIndex, Vectors
+from colmlm.kb.lookup.present import Ids
+from colmlm.kb.lookup.specs import FLAT_SPEC, bits_spec, default_spec, paper_spec
+
+GOAL = 0.98  # the share of nearest keys that a lookup is to find
+MEASURED = 500  # queries
+TIE = 1e-6  # keys whose scores differ by no more are equally near
+_MOVED = 1.0  # by how much of its length a key is moved to be a query
+_COMPARED = 10_000  # keys that codes are compared on
+# The share of nearest keys from which codes of a bit for each number are taken. It grows with the number of keys: at
+# width 576 it was 0.90 to 0.98 among 10,000, and above 0.99 among 200,000; at width 128 it stayed at 0.6.
+_TOLD_APART = 0.8
+_SLACK = 0.005  # below what reading all lists finds, where the codes and not the lists are the limit
+_QUERIES_AT_ONCE = 125
+
+
+class Nearest:
+    """The exact nearest keys of some queries among keys that are shown to it batch by batch. Ties are all kept."""
+
+    def __init__(self, queries: Vectors) -> None:
+        self.queries = queries
+        self._best = np.full(len(queries), -np.inf, np.float32)
+        self._seen: list[tuple[Ids, Ids, Vectors]] = []
+
+    def see(self, ids: Ids, keys: Vectors) -> None:
+        """Compares the queries with these keys [n, d] of these ids [n]."""
+        for start in range(0, len(self.queries), _QUERIES_AT_ONCE):
+            part = slice(start, start + _QUERIES_AT_ONCE)
+            scores = self.queries[part] @ keys.T
+            self._best[part] = np.maximum(self._best[part], scores.max(axis=1, initial=-np.inf))
+            rows, columns = np.nonzero(scores >= self._best[part, None] - TIE)
+            self._seen.append((rows + start, ids[columns], scores[rows, columns]))
+
+    def recall(self, index: KeyIndex) -> float:
+        """Gives the share of queries that have one of their nearest keys among the candidates of a lookup."""
+        found = np.zeros(len(self.queries), dtype=np.bool_)
+        _, candidates = index.search(self.queries, index.over_fetch(1))
+        for rows, ids, scores in self._seen:
+            near = scores >= self._best[rows] - TIE
+            rows, ids = rows[near], ids[near]
+            found[rows[(candidates[rows] == ids[:, None]).any(axis=1)]] = True
+        return float(found.mean()) if len(found) else 1.0
+
+
+def moved(keys: Vectors, size: int) -> Vectors:
+    """Gives up to `size` of these keys [n, d] as queries, each moved half towards another key and half anywhere."""
+    random = np.random.default_rng(0)
+    chosen = random.permutation(len(keys))[:size]
+    others = (chosen + random.integers(1, max(2, len(keys)), size=len(chosen))) % len(keys)
+    way = _units(keys[others] - keys[chosen]) + _units(random.standard_normal((len(chosen), keys.shape[1])))
+    return _units(keys[chosen] + _MOVED * _units(way)).astype(np.float32)
+
+
+def _units(rows: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
+    units: npt.NDArray[np.floating] = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+    return units
+
+
+def fitting_spec(sample: Vectors, num_keys: int) -> str:
+    """Gives the spec for so many keys of which this is a sample [n, d], by what each kind of code finds among them."""
+    dim = sample.shape[1]
+    if default_spec(num_keys, dim) == FLAT_SPEC:
+        return FLAT_SPEC
+    keys = sample[np.random.default_rng(0).permutation(len(sample))[:_COMPARED]]
+    index = KeyIndex(dim, f"RR{dim},IVF{max(1, len(keys) // 256)},RaBitQ")
+    index.lists_read = index.lists
+    ids, nearest = np.arange(len(keys)), Nearest(moved(keys, MEASURED))
+    index.add(ids, keys)
+    nearest.see(ids, keys)
+    fits = nearest.recall(index) >= _TOLD_APART
+    return bits_spec(num_keys, dim) if fits else paper_spec(num_keys, dim)
+
+
+def fit_lists(index: KeyIndex, nearest: Nearest, goal: float = GOAL) -> float:
+    """Lets a search read the fewest lists with which it surely finds this share of nearest keys; gives what it finds.
+
+    Where the codes allow less, it reads as many as find nearly what all lists would.
+    """
+    steps = sorted({min(index.lists, round(4 * 1.2**step)) for step in range(64)})
+    index.lists_read = steps[-1]
+    all_found = nearest.recall(index)
+    wanted = min(goal + math.sqrt(goal * (1 - goal) / max(1, len(nearest.queries))), all_found - _SLACK)
+    low, high, found = 0, len(steps) - 1, all_found
+    while low < high:
+        index.lists_read = steps[(middle := (low + high) // 2)]
+        if (share := nearest.recall(index)) >= wanted:
+            high, found = middle, share
+        else:
+            low = middle + 1
+    index.lists_read = steps[high]
+    return found
