@@ -27,7 +27,7 @@ from colmlm.kb.keys.records import IndexFit, KeysetHead, KeysetRecord
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.fitting import MEASURED, Nearest, fit_lists, fitting_spec, moved
 from colmlm.kb.lookup.index import KeyIndex
-from colmlm.kb.lookup.specs import FLAT_SPEC, FLAT_UP_TO, default_spec
+from colmlm.kb.lookup.specs import FLAT_SPEC, default_spec, parsed
 from colmlm.kb.tables import ChangeRow, FactKeyRow, FactVersionRow, TombstoneRow
 
 BATCH = 10_000
@@ -85,10 +85,11 @@ class Replica:
         if fit is not None and (fit.spec, fit.lists) == (self.index.spec, self.index.lists):
             self.index.lists_read, self.recall = fit.lists_read, fit.recall
 
-    def has_outgrown(self, keyset: AnyKeyset) -> bool:
-        """Says whether the index is still exact although the keyset has grown to a size that needs another kind."""
-        is_exact = keyset.index_spec == AUTO_SPEC and self.index.spec == FLAT_SPEC
-        return is_exact and len(self.index) > 2 * FLAT_UP_TO
+    def has_outgrown(self, index_spec: str) -> bool:
+        """Says whether the index is still exact although another kind is due: half its keys would do to train that."""
+        half = len(self.index) // 2
+        due = parsed(default_spec(half, self.dim) if index_spec == AUTO_SPEC else index_spec)
+        return self.index.spec == FLAT_SPEC and due is not None and due.lists > 0 and due.train_min <= half
 
     def _renew(self, session: Session, which: ColumnElement[bool]) -> None:
         """Makes the index hold, of these keys, exactly those whose facts are live or tombstones."""
