@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from colmlm.kb.log.records import OnRecord
 
+RECALL = 0.98  # the share of nearest keys that lookups are to find
 MAX_EDITS = 1000  # edits of facts allowed between a gate and the activation that relies on it
 
 

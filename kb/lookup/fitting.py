@@ -18,7 +18,6 @@ from colmlm.kb.lookup.index import KeyIndex, Vectors
 from colmlm.kb.lookup.present import Ids
 from colmlm.kb.lookup.specs import FLAT_SPEC, bits_spec, default_spec, paper_spec
 
-GOAL = 0.98  # the share of nearest keys that a lookup is to find
 MEASURED = 500  # queries
 TIE = 1e-6  # keys whose scores differ by no more are equally near
 # By how much of its length a key is moved to be a query. The first gives queries as near to keys as questions are.
@@ -89,7 +88,7 @@ def fitting_spec(sample: Vectors, num_keys: int) -> str:
     return bits_spec(num_keys, dim) if fits else paper_spec(num_keys, dim)
 
 
-def fit_lists(index: KeyIndex, nearest: Nearest, goal: float = GOAL) -> float:
+def fit_lists(index: KeyIndex, nearest: Nearest, goal: float) -> float:
     """Lets a search read the fewest lists with which it surely finds this share of nearest keys; gives what it finds.
 
     Where the codes allow less, it reads as many as find nearly what all lists would.

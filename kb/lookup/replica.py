@@ -23,7 +23,7 @@ from colmlm.kb.facts.edits import IS_LIVE, MAX_ID
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keycopy import indexed_keys
 from colmlm.kb.keys.keysets import AUTO_SPEC, Ids, Vectors
-from colmlm.kb.keys.records import IndexFit, KeysetHead, KeysetRecord
+from colmlm.kb.keys.records import RECALL, IndexFit, KeysetHead, KeysetRecord
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.fitting import MEASURED, Nearest, fit_lists, fitting_spec, moved
 from colmlm.kb.lookup.index import KeyIndex
@@ -169,8 +169,12 @@ def build(dim: int, spec: str, ids: Ids, keys: Vectors) -> KeyIndex:
     return index
 
 
-def rebuild(session: Session, keyset: AnyKeyset, on_keys: OnKeys | None = None) -> Replica:
+def rebuild(
+    session: Session, keyset: AnyKeyset, on_keys: OnKeys | None = None, goal: float = RECALL
+) -> Replica:
     """Builds the replica from the database alone, a batch of keys at a time, and fits it to them.
+
+    Lookups are to find this share, `goal`, of the nearest keys.
 
     Once the index is trained, `on_keys` is called with the number of keys added and that of all keys.
     """
@@ -183,7 +187,7 @@ def rebuild(session: Session, keyset: AnyKeyset, on_keys: OnKeys | None = None) 
         index.add(ids, keys)
         nearest.see(ids, keys)
         report(len(index), max(num_keys, len(index)))
-    recall = fit_lists(index, nearest) if index.lists else None
+    recall = fit_lists(index, nearest, goal) if index.lists else None
     return Replica(keyset.keyset_id, keyset.checkpoint_id, keyset.dim, index, head, recall)
 
 

@@ -32,7 +32,7 @@ from colmlm.kb.lookup.records import Lookup, Ranking
 from colmlm.kb.lookup.replica import OnKeys, Replica, load_replica, open_replica, rebuild, save
 
 _WITHOUT_TIMEOUT = text("SET LOCAL idle_in_transaction_session_timeout = 0")  # training may take longer
-_MINE = text("SELECT pg_try_advisory_xact_lock(hashtextextended('colmlm index ' || :keyset_id, 0))")
+_MINE = text("SELECT pg_try_advisory_xact_lock(hashtextextended('index of keyset ' || :keyset_id, 0))")
 
 
 @dataclass(slots=True)

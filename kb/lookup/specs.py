@@ -58,6 +58,11 @@ def bits_spec(num_keys: int, dim: int) -> str:
     return f"RR{dim},IVF{default_nlist(num_keys)},RaBitQ"
 
 
+def bits_code_bytes(dim: int) -> int:
+    """Gives the length of a code with a bit for each number: the bits, and two factors of the estimate."""
+    return (dim + 7) // 8 + 8
+
+
 def paper_spec(num_keys: int, dim: int) -> str:
     """Gives the paper's spec, with a byte for each four numbers of a key."""
     # d' is the largest multiple of 4 up to d, since each of the d/4 codes covers 4 numbers.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from colmlm.kb.lookup.fitting import GOAL, Nearest, fit_lists, fitting_spec, moved
+from colmlm.kb.keys.records import RECALL
+from colmlm.kb.lookup.fitting import Nearest, fit_lists, fitting_spec, moved
 from colmlm.kb.lookup.index import KeyIndex
 from colmlm.lab.bench.synthetic import exact_top1, synthetic_keys
 
@@ -23,11 +24,11 @@ def filled(spec: str) -> tuple[KeyIndex, Nearest]:
 
 def test_the_fewest_lists_are_read_that_find_what_is_wanted() -> None:
     index, nearest = filled("IVF128,Flat")
-    recall = fit_lists(index, nearest)
-    assert recall >= GOAL and 4 < index.lists_read < index.lists
+    recall = fit_lists(index, nearest, RECALL)
+    assert recall >= RECALL and 4 < index.lists_read < index.lists
     assert recall == nearest.recall(index)
     index.lists_read //= 2
-    assert nearest.recall(index) < GOAL
+    assert nearest.recall(index) < RECALL
 
 
 def test_recall_is_that_of_an_exhaustive_search() -> None:
@@ -40,8 +41,8 @@ def test_recall_is_that_of_an_exhaustive_search() -> None:
 
 def test_where_codes_are_the_limit_no_more_lists_are_read_than_help() -> None:
     index, nearest = filled("IVF128,PQ1")
-    recall = fit_lists(index, nearest)
-    assert recall < GOAL
+    recall = fit_lists(index, nearest, RECALL)
+    assert recall < RECALL
     index.lists_read = index.lists
     assert recall >= nearest.recall(index) - 0.01
 
