@@ -20,14 +20,12 @@ from types import TracebackType
 from typing import Any, Self
 
 import psycopg
-from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
 from colmlm.kb.errors import KBError
-from colmlm.kb.keys.keysets import index_fit
+from colmlm.kb.keys import keysets, succession
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.store import outages
-from colmlm.kb.tables import KeysetRow
 
 CHANNEL = "colmlm_change"
 POLL_SECONDS = 1.0
@@ -139,16 +137,12 @@ def follow(kb: SearchableStore) -> bool:
 
     It says whether the index has outgrown its kind, so that another is to be built.
     """
-    passed = KeysetRow.gate["passed"].as_boolean().label("passed")
-    statement = select(KeysetRow.id, KeysetRow.state, passed, KeysetRow.index_spec, KeysetRow.index_fit)
     with kb.sessions() as session:
-        rows = session.execute(statement.where(KeysetRow.state.in_(("active", "ready")))).all()
-    active = next((row for row in rows if row.state == "active"), None)
-    if active is None:
-        return False
+        line = succession.succession(session)
+        if line.active is None:
+            return False
+        active = keysets.keyset_head(session, line.active)
     kb.searcher.catch_up()
-    if kb.searcher.keyset_in_use == active.id:
-        kb.searcher.take(index_fit(active.index_fit))
-    passing = [row.id for row in rows if row.state == "ready" and row.passed and row.id > active.id]
-    kb.searcher.stand_by(max(passing, default=None), {row.id for row in rows})
+    kb.searcher.take(active)
+    kb.searcher.stand_by(line.next, line.answering)
     return kb.searcher.has_outgrown(active.index_spec)

@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from colmlm.kb.errors import IndexBehind, InvalidQuery, KeysetMismatch, NoSuchChange, SnapshotRefused
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keysets import Vectors, active_keyset_id
-from colmlm.kb.keys.records import IndexFit, KeysetHead
+from colmlm.kb.keys.records import KeysetHead
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.contested import SPARE, settled
 from colmlm.kb.lookup.deciding import Decider, Decision
@@ -222,6 +222,19 @@ class Searcher:
         keysets.require_answering(session, self.keyset_id)
         return self.keyset_id
 
+    def former(self, checkpoint_id: str) -> Searcher | None:
+        """Gives lookups in the keyset of this checkpoint, which answered before another was activated.
+
+        None where it answers no more, or is active. Its index is the one that is kept open for a rollback.
+        """
+        with self._opening, self.sessions() as session:
+            keyset_id = keysets.ready_keyset_of(session, checkpoint_id)
+            if keyset_id is None:
+                return None
+            if self._standby is None or self._standby.keyset_id != keyset_id:
+                self._standby = open_replica(session, keysets.keyset_head(session, keyset_id), self.directory)
+            return replace(self.of_keyset(keyset_id, self._standby), observer=self.observer)
+
     def stand_by(self, keyset_id: int | None, useful: Collection[int]) -> None:
         """Keeps this keyset's replica open (None: the one kept so far) and caught up; drops one that is not `useful`.
 
@@ -250,13 +263,18 @@ class Searcher:
         """The keyset of the index that is open in this process; None where none is open yet."""
         return self._replica.keyset_id if self._replica else None
 
+    @property
+    def checkpoint_in_use(self) -> str | None:
+        """The checkpoint of the keyset whose index is open in this process; None where none is open yet."""
+        return self._replica.checkpoint_id if self._replica else None
+
     def catch_up(self) -> int:
         return self._catch_up(self.current())
 
-    def take(self, fit: IndexFit | None) -> None:
-        """Reads as many lists of the active keyset's index as was found best, perhaps by another process."""
-        if self._replica is not None:
-            self._replica.take(fit)
+    def take(self, keyset: KeysetHead) -> None:
+        """Reads as many lists of this keyset's index as was found best, perhaps by another process."""
+        if self._replica is not None and self._replica.keyset_id == keyset.keyset_id:
+            self._replica.take(keyset.index_fit)
 
     def rebuild(self) -> None:
         """Builds the replica again from the database alone, and writes its snapshot."""
