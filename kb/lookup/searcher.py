@@ -15,24 +15,22 @@ from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import Engine, Row, text
+from sqlalchemy import Engine, Row
 from sqlalchemy.orm import Session, sessionmaker
 
-from colmlm.kb.errors import IndexBehind, InvalidQuery, KeysetMismatch, NoSuchChange, SnapshotRefused
+from colmlm.kb.errors import IndexBehind, InvalidQuery, KeysetMismatch, NoSuchChange
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keysets import Vectors, active_keyset_id
 from colmlm.kb.keys.records import KeysetHead
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.contested import SPARE, settled
 from colmlm.kb.lookup.deciding import Decider, Decision
+from colmlm.kb.lookup.growing import grown
 from colmlm.kb.lookup.observing import NOBODY, Observer
 from colmlm.kb.lookup.options import LookupOptions, Wanted
 from colmlm.kb.lookup.ranking import as_queries, decide, rank
 from colmlm.kb.lookup.records import Lookup, Ranking
-from colmlm.kb.lookup.replica import OnKeys, Replica, load_replica, open_replica, rebuild, save
-
-_WITHOUT_TIMEOUT = text("SET LOCAL idle_in_transaction_session_timeout = 0")  # training may take longer
-_MINE = text("SELECT pg_try_advisory_xact_lock(hashtextextended('index of keyset ' || :keyset_id, 0))")
+from colmlm.kb.lookup.replica import OnKeys, Replica, open_replica, rebuild, save
 
 
 @dataclass(slots=True)
@@ -305,39 +303,16 @@ class Searcher:
         return self._replica is not None and self._replica.has_outgrown(index_spec)
 
     def grow(self, on_keys: OnKeys | None = None) -> None:
-        """Puts another kind of index in the place of one that was outgrown, which answers until then.
-
-        It takes the snapshot of a process that did so before, and else builds the index and writes one; of several
-        processes one builds, and the others find its snapshot later.
-        """
+        """Puts another kind of index in the place of one that was outgrown, which answers until then."""
         held = self._replica
         if held is None:
             return
         with self.sessions.begin() as session:
-            session.execute(_WITHOUT_TIMEOUT)
             keyset = keysets.keyset_head(session, held.keyset_id)
-            if not session.scalar(_MINE, {"keyset_id": held.keyset_id}):
-                return
-            grown = self._grown(session, keyset) or self._built(session, keyset, on_keys)
+            replica = grown(session, keyset, self.directory, on_keys)
         with self._opening:
-            if self._replica is held:
-                self._replica = grown
-
-    def _grown(self, session: Session, keyset: KeysetHead) -> Replica | None:
-        """Gives the replica from a snapshot that is not outgrown; None where there is none."""
-        try:
-            found = load_replica(session, keyset, self.directory)
-        except SnapshotRefused:
-            return None
-        found.catch_up(session)
-        return None if found.has_outgrown(keyset.index_spec) else found
-
-    def _built(self, session: Session, keyset: KeysetHead, on_keys: OnKeys | None) -> Replica:
-        """Builds the replica, caught up, and writes its snapshot."""
-        built = rebuild(session, keyset, on_keys)
-        built.catch_up(session)
-        save(session, built, self.directory)
-        return built
+            if replica is not None and self._replica is held:
+                self._replica = replica
 
     def snapshot(self) -> None:
         """Writes the active keyset's index to disk, caught up."""
