@@ -25,7 +25,7 @@ from colmlm.kb.keys.keycopy import indexed_keys
 from colmlm.kb.keys.keysets import AUTO_SPEC, Ids, Vectors
 from colmlm.kb.keys.records import RECALL, IndexFit, KeysetHead, KeysetRecord
 from colmlm.kb.log import audit
-from colmlm.kb.lookup.fitting import MEASURED, Nearest, fit_lists, fitting_spec, moved
+from colmlm.kb.lookup.fitting import Nearest, fit_lists, fitting_spec, moved, parted
 from colmlm.kb.lookup.index import KeyIndex
 from colmlm.kb.lookup.specs import FLAT_SPEC, default_spec, parsed
 from colmlm.kb.tables import ChangeRow, FactKeyRow, FactVersionRow, TombstoneRow
@@ -205,8 +205,9 @@ def _trained(session: Session, keyset: AnyKeyset, num_keys: int) -> tuple[KeyInd
         return KeyIndex(keyset.dim, FLAT_SPEC), none
     if is_auto:
         index = KeyIndex(keyset.dim, fitting_spec(sample, num_keys))
-    index.train(sample)
-    return index, moved(sample, MEASURED)
+    held_out, trained_on = parted(sample, len(sample) - index.train_min)
+    index.train(trained_on)
+    return index, moved(held_out)
 
 
 def open_replica(

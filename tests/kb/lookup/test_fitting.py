@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from colmlm.kb.keys.records import RECALL
-from colmlm.kb.lookup.fitting import Nearest, fit_lists, fitting_spec, moved
+from colmlm.kb.lookup.fitting import Nearest, fit_lists, fitting_spec, moved, parted
 from colmlm.kb.lookup.index import KeyIndex
 from colmlm.lab.bench.synthetic import exact_top1, synthetic_keys
 
@@ -15,7 +15,7 @@ WIDE = synthetic_keys(4_000, 576, seed=0)
 
 
 def filled(spec: str) -> tuple[KeyIndex, Nearest]:
-    index, ids, nearest = KeyIndex(64, spec), np.arange(len(KEYS)) + 7, Nearest(moved(KEYS, 300))
+    index, ids, nearest = KeyIndex(64, spec), np.arange(len(KEYS)) + 7, Nearest(moved(KEYS[:300]))
     index.add(ids, KEYS)
     for start in range(0, len(KEYS), 1_000):
         nearest.see(ids[start : start + 1_000], KEYS[start : start + 1_000])
@@ -45,6 +45,13 @@ def test_where_codes_are_the_limit_no_more_lists_are_read_than_help() -> None:
     assert recall < RECALL
     index.lists_read = index.lists
     assert recall >= nearest.recall(index) - 0.01
+
+
+def test_queries_are_keys_that_the_index_is_not_trained_on_where_enough_are_left() -> None:
+    held_out, trained_on = parted(KEYS, spare=len(KEYS) - 1_000)
+    both = np.concatenate([held_out, trained_on])
+    assert len(held_out) == 500 and len(np.unique(both, axis=0)) == len(KEYS) == len(both)
+    assert len(parted(KEYS, spare=499)[1]) == len(KEYS)
 
 
 def test_keys_that_are_equally_near_count_alike() -> None:

@@ -48,7 +48,7 @@ class Distant(FakeEncoder):
     """A checkpoint whose questions lie a long way from their keys."""
 
     def encode_questions(self, questions: Sequence[str]) -> Vectors:
-        return moved(FakeEncoder.encode_questions(self, questions), len(questions))
+        return moved(FakeEncoder.encode_questions(self, questions))
 
 
 def ready(kb: KnowledgeBase, encoder: FakeEncoder) -> KeysetRecord:
