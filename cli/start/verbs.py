@@ -160,6 +160,7 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "api": "Measure lookups per second, p50 and p99 over HTTP from several clients.",
             "encode": "Time the keys of a corpus beside the bare forward pass.",
             "decode": "Time greedy decoding beside `transformers.generate`, one prompt and eight at once.",
+            "edits": "Measure what adding and removing one key costs in an index of several sizes.",
             "facts": "Measure pages of facts: found by rare, common and several words, by no word, and by each filter.",
             "query": "Time how each method forms a query at gold lookups, in turns.",
             "words": "Measure the search for sentences by words, beside bm25s where they are SQuAD's.",
