@@ -68,10 +68,7 @@ class SoughtText:
 
     def _going_on(self, last: str) -> str:
         """Gives a query of the last word: in some form, or as the beginning of another."""
-        if not self.last:
-            return last
-        begins = any(stem.startswith(self.last) for stem in self.stems[-1])
-        return _beginning(self.last) if begins else f"({last} | {_beginning(self.last)})"
+        return f"({last} | {_beginning(self.last)})" if self.last else last
 
     def pattern(self) -> re.Pattern[str]:
         """Gives a pattern of what `within` finds."""

@@ -29,6 +29,8 @@ def stretches_of(session: Session, corpus: str) -> Stretches:
         (row.id, row.before)
         for row in session.execute(_EDGES, {"corpus": corpus, "far": _FAR, "most": _MOST})
     )
+    if not edges:
+        return [(0, 0)]  # no document has this id
     ends = [before for _, before in edges[1:]] + [session.scalar(_LAST, {"corpus": corpus})]
     return [(first, last) for (first, _), last in zip(edges, ends, strict=True)]
 

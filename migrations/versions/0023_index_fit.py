@@ -5,7 +5,7 @@ from __future__ import annotations
 from colmlm.migrations.statements import run
 
 revision = "0023"
-down_revision = "0021"
+down_revision = "0022"
 branch_labels = None
 depends_on = None
 
