@@ -18,6 +18,7 @@ from colmlm.api.door.lanes import Lane, Lanes
 from colmlm.api.door.local_token import LocalToken
 from colmlm.api.door.tuning import Tuning
 from colmlm.api.nouns.generation import Generator
+from colmlm.api.nouns.models import LoadedModels
 from colmlm.api.ports import Ports
 from colmlm.api.routes import health
 from colmlm.api.routes import listing as routes
@@ -47,16 +48,19 @@ def create_app(
     settings: ServerSettings | None = None,
     local: LocalToken | None = None,
     reader: JudgedReader | None = None,
+    models: LoadedModels | None = None,
 ) -> Litestar:
     """Builds the API on this knowledge base. Without an encoder, a generator or a reader, routes that
     need one answer 503.
 
     The server answers to loopback names, and to the host and the allowed hosts of the settings. It admits the tokens
-    of the database, and the one of this process, `local`.
+    of the database, and the one of this process, `local`. `models` are those of a server that loads others while
+    it runs, in place of the encoder and the generator.
     """
     settings, tuning = settings or ServerSettings(), tuning or Tuning()
     operations = operations or Operations.of(kb, settings)
     operations.observe(kb)
+    models = LoadedModels.of(kb, encoder, generator) if models is None else models
     lanes = Lanes(tuning.lanes)
     operations.metrics.watch(lanes)
     door = kb.beside("door", AT_THE_DOOR, lanes.threads(*AT_DOOR))
@@ -64,7 +68,7 @@ def create_app(
     asked = kb.beside("requests", Waits.of(kb.settings), lanes.threads(*BEHIND_DOOR, Lane.edits))
     readiness = Readiness(
         door,
-        encoder,
+        models,
         operations.drain,
         lanes,
         settings.ready_lag,
@@ -74,11 +78,13 @@ def create_app(
     )
     ports = Ports(
         kb=asked,
-        encoder=encoder,
-        generator=operations.observed(generator),
+        models=models,
+        observed=operations.observed,
         answers=None
         if reader is None
-        else StoredAnswers(asked, Answering(asked, Questions(asked, [encoder]) if encoder else None, reader)),
+        else StoredAnswers(
+            asked, Answering(asked, Questions(asked, models.encoders) if models else None, reader)
+        ),
         door=door,
         lanes=lanes,
         readiness=readiness,

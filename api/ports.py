@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,15 +19,20 @@ from colmlm.api.door.lanes import Lanes
 from colmlm.api.door.tuning import Tuning
 from colmlm.api.errors import ModelMissing
 from colmlm.api.nouns.generation import Generator
+from colmlm.api.nouns.models import LoadedModels
 from colmlm.api.settings import ServerSettings
 from colmlm.api.watch.readiness import Readiness
 from colmlm.kb.answers.calibrations import AnswerCalibrations
 from colmlm.kb.answers.ranked import RankedLookups
 from colmlm.kb.answers.reading import JudgedReader
+from colmlm.kb.errors import KeysetMismatch
 from colmlm.kb.evidence.answers import StoredAnswers
 from colmlm.kb.keys.records import CheckpointInfo
 from colmlm.kb.keys.rekey import Encoder
+from colmlm.kb.lookup.questions import ATTEMPTS
 from colmlm.kb.service import KnowledgeBase
+
+T = TypeVar("T")
 
 
 class QuestionEncoder(Protocol):
@@ -50,8 +55,8 @@ class Ports:
     """
 
     kb: KnowledgeBase
-    encoder: Encoder | None
-    generator: Generator | None
+    models: LoadedModels
+    observed: Callable[[Generator], Generator]
     answers: StoredAnswers | None
     door: KnowledgeBase
     lanes: Lanes
@@ -74,10 +79,32 @@ class Ports:
         """Lookups of now by any ranking; the reader is needed where one reads."""
         return RankedLookups(self.kb, lambda: self.need_answers().reader)
 
+    @property
+    def encoder(self) -> Encoder | None:
+        """The encoder that lookups are made with, as far as this process has seen (`encoded` minds a switch)."""
+        model = self.models.now()
+        return model.encoder if model else None
+
+    @property
+    def generator_loaded(self) -> bool:
+        model = self.models.now()
+        return model is not None and model.generator is not None
+
+    def encoded(self, ask: Callable[[QuestionEncoder], T]) -> T:
+        """Asks with the encoder that lookups are made with, and again where another keyset was activated meanwhile."""
+        for _ in range(ATTEMPTS):
+            encoder = self.need_encoder()
+            try:
+                return ask(encoder)
+            except KeysetMismatch:
+                if self.encoder is encoder:
+                    raise
+        return ask(self.need_encoder())
+
     def need_encoder(self) -> QuestionEncoder:
-        if self.encoder is None:
+        if (encoder := self.encoder) is None:
             raise ModelMissing("an encoder")
-        return self.encoder
+        return encoder
 
     def need_answers(self) -> StoredAnswers:
         if self.answers is None:
@@ -85,9 +112,14 @@ class Ports:
         return self.answers
 
     def need_generator(self) -> Generator:
-        if self.generator is None:
+        """Gives the generator of the keyset that is active now. What is begun with it ends with it.
+
+        Raises `KeysetMismatch` where that keyset's model is not loaded.
+        """
+        model = self.models.answering()
+        if model is None or model.generator is None:
             raise ModelMissing("a generator")
-        return self.generator
+        return self.observed(model.generator)
 
 
 FromPorts = NamedDependency[SkipValidation[Ports]]  # converting would copy what must be shared

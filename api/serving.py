@@ -15,7 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from colmlm.api.app import create_app
 from colmlm.api.door.drain import DrainingServer
 from colmlm.api.door.local_token import LocalToken
-from colmlm.api.nouns.generation import Generator
+from colmlm.api.nouns.models import LoadedModels
 from colmlm.api.settings import ServerSettings
 from colmlm.api.watch.metrics import Metrics
 from colmlm.api.watch.operations import Operations
@@ -23,7 +23,6 @@ from colmlm.api.watch.tracing import Tracing
 from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.errors import KBError, SettingsError
 from colmlm.kb.jobs.attendance import OwnWorker, no_worker
-from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.lookup.follower import Follower
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.keeper import Keeper
@@ -36,9 +35,8 @@ _log = logging.getLogger(__name__)
 def run_server(
     kb: KnowledgeBase,
     listener: socket.socket,
-    encoder: Encoder | None = None,
-    generator: Generator | None = None,
     *,
+    models: LoadedModels,
     settings: ServerSettings | None = None,
     tracing: Tracing | None = None,
     worker: OwnWorker = no_worker,
@@ -53,9 +51,7 @@ def run_server(
     settings = settings or ServerSettings()
     operations = Operations.of(kb, settings, tracing, worker)
     config = uvicorn.Config(
-        create_app(
-            kb, encoder, generator, operations=operations, settings=settings, local=local, reader=reader
-        ),
+        create_app(kb, models=models, operations=operations, settings=settings, local=local, reader=reader),
         log_config=None,
         access_log=False,
         lifespan="on",

@@ -101,7 +101,7 @@ CheckpointPath = Annotated[
         "--checkpoint",
         exists=True,
         file_okay=False,
-        help="A checkpoint directory. Default: COLMLM_CHECKPOINT or the released one.",
+        help="A checkpoint directory. Default: COLMLM_CHECKPOINT, else the active keyset's, else the released one.",
     ),
 ]
 Threshold = Annotated[

@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -34,16 +35,18 @@ class FakeEncoder:
     """Makes keys by hash: a fact's from its question if it has one, otherwise from the text before its span.
 
     So the question of a fact finds it with a score of about 1, and anything else scores about 0. `salt` makes another
-    checkpoint with an unrelated key space.
+    checkpoint with an unrelated key space, which is registered at a folder of this `home` if there is one (`salt_at`).
     """
 
     salt: str = ""
     dim: int = DIM
     calls: list[int] = field(default_factory=list)
+    home: Path | None = None
 
     @property
     def checkpoint(self) -> CheckpointInfo:
-        return CheckpointInfo(f"fake{self.salt}", f"fake model {self.salt}".strip(), self.dim)
+        path = None if self.home is None else str(self.home / f"salt-{self.salt}")
+        return CheckpointInfo(f"fake{self.salt}", f"fake model {self.salt}".strip(), self.dim, path)
 
     def encode_documents(self, documents: Sequence[AnnotatedDocument]) -> list[Vectors]:
         self.calls.append(len(documents))
@@ -64,6 +67,11 @@ class FakeEncoder:
 
     def vector(self, text: str) -> Vectors:
         return unit_vector(f"{self.salt}/{text}", self.dim)
+
+
+def salt_at(path: Path) -> str:
+    """Gives the salt of the checkpoint that is registered at this folder."""
+    return path.name.removeprefix("salt-")
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from colmlm.api.console.ask import output_and_evidence
 from colmlm.api.console.forms import Form, form_page
 from colmlm.api.console.views import Page, PageRequest, page
 from colmlm.api.door.rights import Lane, Right, needs
-from colmlm.api.ports import FromPorts, Ports
+from colmlm.api.ports import FromPorts, Ports, QuestionEncoder
 from colmlm.api.schema.schemas import PathId
 from colmlm.api.schema.shown import shown_to
 from colmlm.kb.errors import KBError
@@ -122,15 +122,17 @@ def time(ports: FromPorts, request: PageRequest) -> Page:
 
 
 def _answers(ports: Ports, question: str, seq: int) -> tuple[AsOfLookup, Lookup]:
-    encoder = ports.need_encoder()
-    asked: dict[str, Any] = {
-        "queries_BD": encoder.encode_questions([question]),
-        "checkpoint_id": encoder.checkpoint.checkpoint_id,
-        "k": NEAREST,
-    }
-    (now,) = ports.kb.lookups.find(**asked)
-    (then,) = ports.kb.lookups.as_of(seq).find(**asked)
-    return then, now
+    def ask(encoder: QuestionEncoder) -> tuple[AsOfLookup, Lookup]:
+        asked: dict[str, Any] = {
+            "queries_BD": encoder.encode_questions([question]),
+            "checkpoint_id": encoder.checkpoint.checkpoint_id,
+            "k": NEAREST,
+        }
+        (now,) = ports.kb.lookups.find(**asked)
+        (then,) = ports.kb.lookups.as_of(seq).find(**asked)
+        return then, now
+
+    return ports.encoded(ask)
 
 
 @get("/audit/denials", opt=needs(Right.audit), sync_to_thread=True)

@@ -85,9 +85,9 @@ def _forgetting(ports: Ports, sample: int = PREVIEW) -> Forgetting:
     Without the model, stored keys are used in place of encoded questions.
     """
     active = ports.kb.keysets.active()
-    fits = ports.encoder is not None and ports.encoder.checkpoint.checkpoint_id == active.checkpoint_id
+    encoder = ports.models.encoders().get(active.checkpoint_id)
     largest = ports.kb.settings.plan_max_facts
-    return Forgetting(ports.kb, ports.encoder if fits else None, ports.reader, sample=sample, largest=largest)
+    return Forgetting(ports.kb, encoder, ports.reader, sample=sample, largest=largest)
 
 
 @get("/forget/{run_id:int}", opt=needs(Right.audit), sync_to_thread=True)

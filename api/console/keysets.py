@@ -27,6 +27,8 @@ HEIGHT, WIDTH = 120, 640  # of a histogram's drawing, in SVG units
 class KeysetLine:
     keyset: KeysetRecord
     gate: GateStanding
+    is_loaded: bool
+    refused: str | None  # why its model is not loaded
 
     @property
     def total(self) -> int:
@@ -154,8 +156,16 @@ def active_keyset(ports: Ports) -> KeysetRecord | None:
 
 
 def _rows(ports: Ports) -> list[KeysetLine]:
-    retraining = ports.kb.keysets
-    return [KeysetLine(keyset, retraining.standing(keyset.keyset_id)) for keyset in ports.kb.keysets.all()]
+    retraining, models = ports.kb.keysets, ports.models
+    return [
+        KeysetLine(
+            keyset,
+            retraining.standing(keyset.keyset_id),
+            is_loaded=keyset.state != "retired" and keyset.checkpoint_id in models,
+            refused=models.refused.get(keyset.checkpoint_id),
+        )
+        for keyset in retraining.all()
+    ]
 
 
 def _ask(ports: Ports, request: PageRequest, verb: str, keyset_id: int | None, form: Form) -> Page:

@@ -14,7 +14,7 @@ from typing import Any
 from litestar import Request, Response, post
 from litestar.params import JSONBody
 
-from colmlm.api.nouns.generation import ANSWER, Finished, GenerationRequest
+from colmlm.api.nouns.generation import ANSWER, Finished, GenerationRequest, Generator
 from colmlm.api.openai.answers import (
     ChatChoice,
     ChatChunk,
@@ -31,7 +31,7 @@ from colmlm.api.openai.errors import DECODING
 from colmlm.api.openai.models import require_model
 from colmlm.api.openai.requests import ChatRequest, Message
 from colmlm.api.openai.streams import chunks
-from colmlm.api.ports import FromPorts, Ports, await_seen
+from colmlm.api.ports import FromPorts, await_seen
 from colmlm.kb.answers.records import NOTHING
 from colmlm.kb.evidence.records import OutputTrace
 
@@ -57,7 +57,7 @@ def chat(
     base_url = str(request.base_url)
     await_seen(ports, data.min_seq)
     if data.stream:
-        return chunks(_chunks(ports, data, decoding, heading("chatcmpl", model), base_url))
+        return chunks(_chunks(generator, data, decoding, heading("chatcmpl", model), base_url))
     (done,) = generator.complete([decoding])
     assert done.trace is not None, "something was to be decoded"
     shift = _shift(done.trace.output)
@@ -96,14 +96,18 @@ def as_text(messages: Sequence[Message]) -> str:
 
 
 def _chunks(
-    ports: Ports, data: ChatRequest, decoding: GenerationRequest, fields: dict[str, Any], base_url: str
+    generator: Generator,
+    data: ChatRequest,
+    decoding: GenerationRequest,
+    fields: dict[str, Any],
+    base_url: str,
 ) -> Iterator[ChatChunk]:
     """Yields the role, the text as it is decoded, the finish reason with the citations, and the usage if wanted.
 
     In place of the text it yields the refusal, where nothing is said.
     """
     shift, took = None, Finished(reason="length", prompt_tokens=0, completion_tokens=0)
-    for item in ports.need_generator().stream(decoding):
+    for item in generator.stream(decoding):
         if isinstance(item, str):
             if shift is None:
                 yield _chunk(fields, Delta(role="assistant", content=""))

@@ -8,7 +8,7 @@ from typing import Any
 from litestar import Request, Response, post
 from litestar.params import JSONBody
 
-from colmlm.api.nouns.generation import Completed, Finished, GenerationRequest
+from colmlm.api.nouns.generation import Completed, Finished, GenerationRequest, Generator
 from colmlm.api.openai.answers import (
     Citation,
     Completion,
@@ -24,7 +24,7 @@ from colmlm.api.openai.errors import DECODING
 from colmlm.api.openai.models import require_model
 from colmlm.api.openai.requests import CompletionRequest
 from colmlm.api.openai.streams import chunks
-from colmlm.api.ports import FromPorts, Ports, await_seen
+from colmlm.api.ports import FromPorts, await_seen
 from colmlm.kb.evidence.records import OutputTrace
 
 
@@ -43,7 +43,7 @@ def complete(
     decodings, base_url = data.decodings(), str(request.base_url)
     await_seen(ports, data.min_seq)
     if data.stream:
-        return chunks(_chunks(ports, data, decodings, heading("cmpl", model), base_url))
+        return chunks(_chunks(generator, data, decodings, heading("cmpl", model), base_url))
     done = generator.complete(decodings, data.logprobs)
     choices = [_choice(index, one, data, base_url) for index, one in enumerate(done)]
     return Response(
@@ -76,7 +76,7 @@ def _logprobs(done: Completed, data: CompletionRequest) -> CompletionLogprobs | 
 
 
 def _chunks(
-    ports: Ports,
+    generator: Generator,
     data: CompletionRequest,
     decodings: list[GenerationRequest],
     fields: dict[str, Any],
@@ -89,7 +89,7 @@ def _chunks(
         text = decoding.prompt if isinstance(decoding.prompt, str) else ""
         if lead := text if data.echo else "":
             yield Completion(**fields, choices=[CompletionChoice(index=index, text=lead)])
-        for item in ports.need_generator().stream(decoding):
+        for item in generator.stream(decoding):
             if isinstance(item, str):
                 yield Completion(**fields, choices=[CompletionChoice(index=index, text=item)])
             elif isinstance(item, Finished):

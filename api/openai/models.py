@@ -12,11 +12,16 @@ from colmlm.api.nouns.generation import Generator
 from colmlm.api.openai.errors import ROUTE, ModelNotFound
 from colmlm.api.ports import FromPorts
 
+SERVED = "colmlm"  # names whichever model answers, also after another keyset was activated
+
 ModelId = Annotated[str, PathParameter(max_length=300)]
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
-    """The model. `id` is the checkpoint's name and `checkpoint_id` its digest; a request may name either."""
+    """The model. `id` is the checkpoint's name and `checkpoint_id` its digest.
+
+    A request may name either, or `colmlm`, which is whichever model answers.
+    """
 
     id: str
     checkpoint_id: str
@@ -43,7 +48,7 @@ def list_models(ports: FromPorts) -> Models:
 def read_model(ports: FromPorts, model_id: ModelId) -> Model:
     """Read a model.
 
-    `model_id` is its name or its digest.
+    `model_id` is its name, its digest, or `colmlm`.
     """
     generator = ports.need_generator()
     require_model(generator, model_id)
@@ -51,9 +56,9 @@ def read_model(ports: FromPorts, model_id: ModelId) -> Model:
 
 
 def require_model(generator: Generator, asked: str) -> str:
-    """Gives the served model's name if `asked` is its name or its digest. Raises `ModelNotFound`."""
+    """Gives the served model's name if `asked` is its name, its digest or `SERVED`. Raises `ModelNotFound`."""
     served = generator.model
-    if asked not in (served.name, served.checkpoint_id):
+    if asked not in (SERVED, served.name, served.checkpoint_id):
         raise ModelNotFound(asked, served.name)
     return served.name
 

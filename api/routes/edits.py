@@ -10,7 +10,7 @@ from colmlm.api.ports import Ports
 from colmlm.api.wire.answers import EditResult
 from colmlm.api.wire.requests import Why
 from colmlm.kb.access.records import TokenRecord
-from colmlm.kb.errors import FactDeleted
+from colmlm.kb.errors import FactDeleted, KeysetMismatch
 from colmlm.kb.facts.records import Edit
 from colmlm.kb.log.audit import check_name
 from colmlm.kb.log.origin import act_for
@@ -70,12 +70,19 @@ def keyed(ports: Ports, edit: Edit) -> EditResult:
 
 
 def key_at_once(ports: Ports) -> bool:
-    """Keys the facts that lack keys. Gives False where there is no encoder, or more facts than a request should key."""
-    if ports.encoder is None:
+    """Keys the facts that lack keys. Gives False without the active keyset's model, or where more than a request should
+    key do. In keysets that may answer next, or again, they get keys as well, so that a switch or a rollback loses none.
+    """
+    try:
+        model = ports.models.answering()
+    except KeysetMismatch:
         return False
-    if _backlog(ports, ports.encoder.checkpoint.checkpoint_id) > ports.tuning.keyed_at_once:
+    if model is None or _backlog(ports, model.checkpoint.checkpoint_id) > ports.tuning.keyed_at_once:
         return False
-    ports.kb.keysets.rekey(ports.encoder)
+    ports.kb.keysets.rekey(model.encoder)
+    for checkpoint_id, encoder in ports.models.encoders().items():
+        if checkpoint_id != model.checkpoint.checkpoint_id and ports.kb.keysets.is_ready(checkpoint_id):
+            ports.kb.keysets.rekey(encoder)
     return True
 
 

@@ -58,14 +58,14 @@ def state_of(ports: Ports) -> Health:
     """Collects what is present and what is missing now."""
     at_head = database.is_at_head(ports.kb.engine)
     keyset = _active_keyset(ports) if at_head else None
-    checkpoint_id = ports.encoder.checkpoint.checkpoint_id if ports.encoder else None
+    checkpoint_id = _loaded(ports, keyset)
     missing = [
         what
         for what, is_missing in {
             "migrations": not at_head,
             "active keyset": keyset is None,
-            "encoder": ports.encoder is None,
-            "generator": ports.generator is None,
+            "encoder": checkpoint_id is None,
+            "generator": not ports.generator_loaded,
             "checkpoint of the active keyset": keyset
             and checkpoint_id
             and keyset.checkpoint_id != checkpoint_id,
@@ -84,11 +84,20 @@ def state_of(ports: Ports) -> Health:
         index_lag=None if applied_seq is None or head_seq is None else max(0, head_seq - applied_seq),
         active_keyset=keyset,
         checkpoint_id=checkpoint_id,
-        generator_loaded=ports.generator is not None,
+        generator_loaded=ports.generator_loaded,
         degraded=list(ports.readiness.ailing()),
         workers=Jobs(ports.kb).num_workers() if at_head else None,
         worker=_own_worker(ports.readiness.worker()),
+        models=sorted(ports.models.checkpoints),
+        models_refused=dict(ports.models.refused),
     )
+
+
+def _loaded(ports: Ports, keyset: KeysetRecord | None) -> str | None:
+    """Gives the checkpoint of the keyset if it is loaded, else another that is."""
+    if keyset is not None and keyset.checkpoint_id in ports.models:
+        return keyset.checkpoint_id
+    return ports.encoder.checkpoint.checkpoint_id if ports.encoder else None
 
 
 def _own_worker(state: WorkerState | None) -> OwnWorkerHealth | None:

@@ -13,7 +13,7 @@ from litestar.params import JSONBody
 
 from colmlm.api.door.rights import Lane, Right, needs
 from colmlm.api.errors import PROBLEMS
-from colmlm.api.ports import FromPorts, Ports
+from colmlm.api.ports import FromPorts, Ports, QuestionEncoder
 from colmlm.api.routes.edits import WithToken
 from colmlm.api.schema.shown import require_past
 from colmlm.api.wire.answers import LookupAnswer, LookupAnswers
@@ -43,8 +43,14 @@ def past_apart(ports: Ports, as_of: int | None) -> AbstractContextManager[None]:
 
 
 def _looked_up(ports: Ports, data: LookupRequest) -> LookupAnswers:
-    checkpoint_id = _checkpoint_id(ports, data)
-    queries_BD = _queries(ports, data)
+    if not data.questions:
+        return _found(ports, data, None)
+    return ports.encoded(lambda encoder: _found(ports, data, encoder))
+
+
+def _found(ports: Ports, data: LookupRequest, encoder: QuestionEncoder | None) -> LookupAnswers:
+    checkpoint_id = _checkpoint_id(encoder, data)
+    queries_BD = _queries(encoder, data)
     asked = ports.lookups if data.as_of is None else ports.kb.lookups.as_of(data.as_of)
     lookups = asked.find(
         queries_BD, checkpoint_id=checkpoint_id, k=data.k, threshold=data.threshold, min_seq=data.min_seq,
@@ -55,31 +61,31 @@ def _looked_up(ports: Ports, data: LookupRequest) -> LookupAnswers:
     return LookupAnswers(checkpoint_id=checkpoint_id, answers=answers)
 
 
-def _checkpoint_id(ports: Ports, data: LookupRequest) -> str:
+def _checkpoint_id(encoder: QuestionEncoder | None, data: LookupRequest) -> str:
     """Gives the checkpoint of the request's vectors. Raises where questions and queries are of two checkpoints."""
     if not 1 <= len(data.questions) + len(data.queries) <= MAX_QUERIES:
         raise InvalidQuery(f"a lookup takes 1 to {MAX_QUERIES} questions and queries")
     if data.queries and data.checkpoint_id is None:
         raise InvalidQuery("queries need the checkpoint_id that encoded them")
-    if not data.questions:
+    if encoder is None:
         return data.checkpoint_id or ""
-    encoding = ports.need_encoder().checkpoint.checkpoint_id
+    encoding = encoder.checkpoint.checkpoint_id
     if data.checkpoint_id not in (None, encoding):
         raise KeysetMismatch(str(data.checkpoint_id), encoding)
     return encoding
 
 
-def _queries(ports: Ports, data: LookupRequest) -> npt.NDArray[np.float32]:
+def _queries(encoder: QuestionEncoder | None, data: LookupRequest) -> npt.NDArray[np.float32]:
     """Gives [B, d]: the rows of the questions, then those of the queries."""
     widths = {len(query) for query in data.queries}
-    if data.questions:
-        encoded = ports.need_encoder().encode_questions(data.questions)
+    if encoder is not None:
+        encoded = encoder.encode_questions(data.questions)
         widths.add(encoded.shape[1])
     if len(widths) != 1:
         raise InvalidQuery(f"queries of different widths: {', '.join(map(str, sorted(widths)))}")
     with np.errstate(over="ignore"):  # an overflow becomes infinite, which the lookup refuses
         given = np.array(data.queries, dtype=np.float32).reshape(len(data.queries), widths.pop())
-    return np.concatenate([encoded, given]) if data.questions else given
+    return np.concatenate([encoded, given]) if encoder is not None else given
 
 
 def answer(question: str | None, lookup: Lookup) -> LookupAnswer:

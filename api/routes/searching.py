@@ -148,12 +148,14 @@ def nearest(ports: Ports, question: str | None, sought: FactSearch) -> list[int]
         return None
     if sought.get("text"):
         raise InvalidQuery("facts are sought by a text or by what they are near to, not by both")
-    encoder = ports.need_encoder()
-    (ranking,) = ports.kb.lookups.nearest(
-        encoder.encode_questions([question]),
-        checkpoint_id=encoder.checkpoint.checkpoint_id,
-        k=NEAREST,
-        accepted_only=None,
+    asked = question
+    (ranking,) = ports.encoded(
+        lambda encoder: ports.kb.lookups.nearest(
+            encoder.encode_questions([asked]),
+            checkpoint_id=encoder.checkpoint.checkpoint_id,
+            k=NEAREST,
+            accepted_only=None,
+        )
     )
     return [hit.fact_id for hit in ranking.hits]
 

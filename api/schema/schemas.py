@@ -32,8 +32,9 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 
     `index_seq` is the last change in this process's index, `head_seq` the last in the log; `index_lag` is how many were
     not yet in the index at the request. `checkpoint_id` is the loaded model's; lookups need it to be the active
-    keyset's. `workers` is the number of live workers, and `worker` the one that this server runs; `degraded` holds
-    `worker` where no jobs are done.
+    keyset's. `workers` is the number of live workers, and `worker` the one that this server runs. `degraded` holds
+    `worker` where no jobs are done, and `model` where a model that may be wanted next is not loaded; `models_refused`
+    says why, by checkpoint, and `models` are the checkpoints that are loaded.
     """
 
     ok: bool
@@ -49,6 +50,8 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     degraded: list[str]
     workers: int | None = None
     worker: OwnWorkerHealth | None = None
+    models: list[str] = []
+    models_refused: dict[str, str] = {}
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True):

@@ -46,8 +46,6 @@ class Operations:
         tracing = self.tracing
         kb.searcher.observer = TracingObserver(self.metrics, tracing) if tracing else self.metrics
 
-    def observed(self, generator: Generator | None) -> Generator | None:
-        """Wraps the generator so that its outputs are timed."""
-        if generator is None:
-            return None
+    def observed(self, generator: Generator) -> Generator:
+        """Wraps a generator so that its outputs are timed."""
         return cast(Generator, ObservedGenerator(generator, self.metrics, self.tracing))

@@ -10,24 +10,24 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from colmlm.api.door.drain import Drain
 from colmlm.api.door.lanes import Lane, Lanes
+from colmlm.api.nouns.models import LoadedModels
 from colmlm.kb.errors import NoActiveKeyset
 from colmlm.kb.jobs.attendance import OwnWorker, no_worker
 from colmlm.kb.jobs.queue import Jobs
-from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 
 
 @dataclass(slots=True)
 class Readiness:
-    """Checks what the server is missing, by names of a fixed list. `encoder` is None in a server without a model.
+    """Checks what the server is missing, by names of a fixed list. `models` is empty in a server without one.
 
     Anybody may send a probe, so a result is reused for `keep_seconds`, and one check runs at a time, for at most
     `look_seconds`, while other probes wait for its result. Used on the event loop.
     """
 
     kb: KnowledgeBase
-    encoder: Encoder | None
+    models: LoadedModels
     drain: Drain
     lanes: Lanes
     max_lag: int
@@ -45,7 +45,9 @@ class Readiness:
         return missing
 
     async def degraded(self) -> tuple[str, ...]:
-        """Gives the names of what is degraded, though every request is answered: `worker`, where no jobs are done."""
+        """Gives the names of what is degraded, though every request is answered: `worker`, where no
+        jobs are done, and `model`, where one that may be wanted next is not loaded.
+        """
         _, degraded = await self._looked()
         return degraded
 
@@ -58,14 +60,18 @@ class Readiness:
     def ailing(self) -> tuple[str, ...]:
         """Checks now, in the database, what is degraded."""
         try:
-            return ("worker",) if Jobs(self.kb).is_wanting(self.worker()) else ()
+            wanting = Jobs(self.kb).is_wanting(self.worker())
         except SQLAlchemyError:
             return self._own_ailing()
+        return (*(("worker",) if wanting else ()), *self._models())
 
     def _own_ailing(self) -> tuple[str, ...]:
-        """Checks what is degraded without the database: only whether the server's own worker runs."""
+        """Checks what is degraded without the database: whether its own worker runs, and its models are there."""
         state = self.worker()
-        return ("worker",) if state is not None and not state.running else ()
+        return (*(("worker",) if state is not None and not state.running else ()), *self._models())
+
+    def _models(self) -> tuple[str, ...]:
+        return ("model",) if self.models.refused else ()
 
     async def _found(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Runs the check. On a timeout the database counts as missing, since it may hang with its connections open."""
@@ -93,8 +99,8 @@ class Readiness:
             active = self.kb.keysets.answering()
         except NoActiveKeyset:
             return ["active keyset"]
-        loaded = self.encoder.checkpoint.checkpoint_id if self.encoder else active.checkpoint_id
-        return [] if loaded == active.checkpoint_id else ["checkpoint of the active keyset"]
+        there = not self.models or active.checkpoint_id in self.models
+        return [] if there else ["checkpoint of the active keyset"]
 
     def _index(self) -> list[str]:
         """Checks that the index is open and near the head of the log.

@@ -7,6 +7,7 @@ imported before a command needs it, since importing torch takes seconds.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from importlib.util import find_spec
@@ -20,6 +21,7 @@ from colmlm.cli.settings import UserSettings
 from colmlm.kb.store.settings import Settings
 
 if TYPE_CHECKING:
+    from colmlm.api.nouns.models import LoadedModel
     from colmlm.cli.composition.generator import StoringGenerator
     from colmlm.cli.composition.model_encoder import ModelEncoder
     from colmlm.kb.answers.answering import Answering
@@ -79,16 +81,63 @@ class Runtime:
 
     @cached_property
     def checkpoint(self) -> Checkpoint:
-        """The checkpoint of the settings, by default the released one. Loading it takes seconds."""
+        """The checkpoint of the settings; else that of the active keyset, where this works with a base that is open and
+        the checkpoint is where it was registered; else the released one. Loading it takes seconds.
+        """
         from colmlm.model.lm.checkpoint import load
 
-        return load(self.user.checkpoint or released_checkpoint(), self.settings.home / "models")
+        return load(
+            self.user.checkpoint or self._registered() or released_checkpoint(),
+            self.settings.home / "models",
+        )
+
+    def _registered(self) -> Path | None:
+        """Gives the directory of the active keyset's checkpoint; None where it is none or no base is open."""
+        from colmlm.kb.errors import NoActiveKeyset
+
+        if "kb" not in self.__dict__:
+            return None
+        try:
+            path = self.kb.keysets.checkpoint(self.kb.keysets.answering().keyset_id).path
+        except NoActiveKeyset:
+            return None
+        return Path(path) if path is not None and Path(path).is_dir() else None
+
+    def refresh(self) -> None:
+        """Forgets a model whose keyset is no longer the active one, unless the settings name it."""
+        if self.user.checkpoint is None and "checkpoint" in self.__dict__:
+            found = self._registered()
+            if found is not None and found != self.checkpoint.path:
+                for part in ("checkpoint", "encoder", "generator", "answers"):
+                    self.__dict__.pop(part, None)
 
     @cached_property
     def encoder(self) -> ModelEncoder:
         from colmlm.cli.composition.model_encoder import ModelEncoder
 
         return ModelEncoder(self.checkpoint)
+
+    def model_at(self, path: Path | None, check: Callable[[], None]) -> LoadedModel:
+        """Loads the model of the checkpoint at `path` (None: that of the settings) for a server, which may load others.
+
+        Its lookups also answer an output that began before another keyset was activated. `check` is called at every
+        step of decoding.
+        """
+        from colmlm.api.nouns.models import LoadedModel
+        from colmlm.cli.composition.generator import LocalOutputs, StoringGenerator
+        from colmlm.cli.composition.model_encoder import ModelEncoder
+        from colmlm.model.lm.checkpoint import load
+
+        checkpoint = self.checkpoint if path is None else load(path, self.settings.home / "models")
+        generator = StoringGenerator(
+            checkpoint,
+            LocalOutputs(self.kb),
+            replace(self.lookups, steady=True),
+            prompt_max_tokens=self.serving.prompt_max_tokens,
+            ranking=self.serving.ranking,
+            check=check,
+        )
+        return LoadedModel(self.encoder if path is None else ModelEncoder(checkpoint), generator)
 
     def encoder_at(self, path: Path | None) -> ModelEncoder:
         """Gives the encoder of the checkpoint at `path` (None: that of the settings)."""
@@ -130,6 +179,7 @@ class Runtime:
     def generator(self) -> StoringGenerator:
         from colmlm.cli.composition.generator import LocalOutputs, StoringGenerator
 
+        self.open()  # the active keyset decides on the checkpoint
         most, ranking = self.serving.prompt_max_tokens, self.serving.ranking
         return StoringGenerator(
             self.checkpoint, LocalOutputs(self.kb), self.lookups, prompt_max_tokens=most, ranking=ranking
@@ -139,6 +189,7 @@ class Runtime:
         """Gives a generator whose lookups find facts as of change `seq`, which is stored with its outputs."""
         from colmlm.cli.composition.generator import LocalOutputs, StoringGenerator
 
+        self.open()
         return StoringGenerator(self.checkpoint, LocalOutputs(self.kb), self.kb.lookups.as_of(seq), seq)
 
     def actor(self, named: str | None) -> str:

@@ -25,6 +25,8 @@ from colmlm.kb.demo import DEMO_CORPUS
 from colmlm.kb.errors import KBError
 
 if TYPE_CHECKING:
+    from colmlm.api.nouns.models import LoadedModels
+    from colmlm.cli.composition.model_keeper import ModelKeeper
     from colmlm.cli.composition.worker_process import WorkerProcess
 
 UP_EXAMPLES = examples("colmlm up", "colmlm up --port 9000 --home ./kb", "colmlm up --no-serve --json")
@@ -110,15 +112,16 @@ def _listen(runtime: Runtime) -> socket.socket:
 
 
 def _prepare(runtime: Runtime) -> None:
-    """Prepares database, corpus and keys. The model, which takes longest, is loaded beside the first two."""
+    """Prepares database, corpus and keys. The model, which takes longest, is loaded beside the corpus."""
     from colmlm.cli.composition.keying import key_everything
     from colmlm.kb.store import database
 
+    engine = database.connect(runtime.settings)
+    database.migrate(engine)
+    engine.dispose()
+    runtime.open()
     with ThreadPoolExecutor(max_workers=1) as loading:
         model: Future[object] = loading.submit(lambda: runtime.checkpoint)
-        engine = database.connect(runtime.settings)
-        database.migrate(engine)
-        engine.dispose()
         _ingest_demo(runtime)
         model.result()
     key_everything(runtime)
@@ -171,6 +174,7 @@ def _announce(runtime: Runtime, token: str, *, served: bool, home: Path | None, 
 
 def _serve(runtime: Runtime, listener: socket.socket, *, with_model: bool, with_worker: bool) -> None:
     """Serves until a signal comes, with a worker beside it, then drains. The log goes to stderr."""
+    from colmlm.api.nouns.models import LoadedModels
     from colmlm.api.routes.streams import check_client
     from colmlm.api.serving import run_server
     from colmlm.api.watch import logs
@@ -178,25 +182,37 @@ def _serve(runtime: Runtime, listener: socket.socket, *, with_model: bool, with_
     from colmlm.kb.jobs.attendance import no_worker
 
     logs.configure(runtime.serving)
-    encoder = runtime.encoder if with_model else None
-    generator = replace(runtime.generator, check=check_client) if with_model else None
+    models = LoadedModels(runtime.kb, [runtime.model_at(None, check_client)] if with_model else [])
     reader = runtime.reader if with_model else None
     sys.stdout.flush()  # so that whoever started this reads the address now, and not when the server ends
     with (
         _worker(runtime) if with_worker else nullcontext() as worker,
         told_of(runtime, listener, _address(runtime)) if with_model else nullcontext() as local,
+        _keeper(runtime, models) if with_model else nullcontext(),
     ):
         run_server(
             runtime.kb,
             listener,
-            encoder,
-            generator,
             settings=runtime.serving,
             tracing=tracing_from(os.environ),
             worker=worker.state if worker else no_worker,
             local=local,
             reader=reader,
+            models=models,
         )
+
+
+def _keeper(runtime: Runtime, models: LoadedModels) -> ModelKeeper:
+    from colmlm.api.routes.streams import check_client
+    from colmlm.cli.composition.model_keeper import ModelKeeper
+    from colmlm.model.lm.checkpoint import weights_bytes
+
+    return ModelKeeper(
+        runtime.kb,
+        models,
+        partial(runtime.model_at, check=check_client),
+        partial(weights_bytes, cache=runtime.settings.home / "models"),
+    )
 
 
 def _worker(runtime: Runtime) -> WorkerProcess:

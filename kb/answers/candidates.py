@@ -41,7 +41,7 @@ FROM (
     SELECT s.id, s.fact_id FROM sentence s WHERE s.id = ANY(:ids) AND s.fact_id IS NOT NULL
 ) AS held
 JOIN fact_key k ON k.fact_id = held.fact_id
-JOIN keyset active ON active.id = k.keyset_id AND active.state = 'active'
+WHERE k.keyset_id = :keyset_id
 """)
 
 # Sentences that have facts, of which each is left out, and none was deleted.
@@ -149,10 +149,10 @@ def _staying(session: Session, hits: Sequence[Hit], gone: Collection[int]) -> li
     return [hit for hit in hits if placed.get(hit.fact_id) not in gone][:BY_KEY]
 
 
-def keys_of(session: Session, sentence_ids: Collection[int]) -> dict[int, list[int]]:
-    """Gives the keys of the facts that begin in each of these sentences, in the active keyset."""
+def keys_of(session: Session, sentence_ids: Collection[int], keyset_id: int) -> dict[int, list[int]]:
+    """Gives the keys of the facts that begin in each of these sentences, in a keyset."""
     found = defaultdict[int, list[int]](list)
-    for row in session.execute(_KEYS, {"ids": list(sentence_ids)}):
+    for row in session.execute(_KEYS, {"ids": list(sentence_ids), "keyset_id": keyset_id}):
         found[row.sentence_id].append(row.key_id)
     return found
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy.typing as npt
 
@@ -24,11 +24,14 @@ from colmlm.kb.answers.contested import settled
 from colmlm.kb.answers.places import ReadPlace, best_first, passages, places_in, weigh
 from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.answers.windows import FactInWindow, SaidWindow, windows
-from colmlm.kb.errors import InvalidQuery
+from colmlm.kb.errors import InvalidQuery, KeysetMismatch
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.options import KEY, RANKINGS, READER, LookupOptions, Wanted
 from colmlm.kb.lookup.records import Hit, Lookup
 from colmlm.kb.lookup.searchable import SearchableStore
+
+if TYPE_CHECKING:
+    from colmlm.kb.lookup.searcher import Searcher
 
 NEITHER = (
     0.75  # of the best sentence's BM25: as many words make a fact neither nearer than its cosine nor farther
@@ -40,10 +43,15 @@ Found = Sequence[CandidateSentence]
 
 @dataclass(frozen=True, slots=True)
 class RankedLookups:
-    """Lookups of now by any ranking; a decoder's port. `reader` is called where one has to read, and may raise."""
+    """Lookups of now by any ranking; a decoder's port. `reader` is called where one has to read, and may raise.
+
+    What is `steady` also answers queries of the checkpoint whose keyset was active until another was activated, so that
+    an output ends with the checkpoint that it began with. Queries of no request that begins afterwards may come here.
+    """
 
     kb: SearchableStore
     reader: Callable[[], JudgedReader]
+    steady: bool = False
 
     def find(
         self, queries_BD: npt.NDArray[Any], *, checkpoint_id: str, **options: Unpack[LookupOptions]
@@ -52,9 +60,24 @@ class RankedLookups:
 
         It raises what `Lookups.find` does, and `InvalidQuery` for another ranking, or too few texts.
         """
+        try:
+            return self._find(self.kb.searcher, queries_BD, checkpoint_id, options)
+        except KeysetMismatch:
+            former = self.kb.searcher.former(checkpoint_id) if self.steady else None
+            if former is None:
+                raise
+            return self._find(former, queries_BD, checkpoint_id, options)
+
+    def _find(
+        self,
+        searcher: Searcher,
+        queries_BD: npt.NDArray[Any],
+        checkpoint_id: str,
+        options: LookupOptions,
+    ) -> list[Lookup]:
         ranking, texts = options.get("ranking", KEY), options.get("texts", ())
         if ranking == KEY:
-            return self.kb.lookups.find(queries_BD, checkpoint_id=checkpoint_id, **options)
+            return searcher.find(queries_BD, checkpoint_id=checkpoint_id, **options)
         wanted = Wanted(
             options.get("k", 1),
             options.get("threshold"),
@@ -63,9 +86,9 @@ class RankedLookups:
         )
         _check(ranking, texts, wanted, len(queries_BD))
         if wanted.min_seq is not None:
-            self.kb.searcher.await_change(wanted.min_seq)
-        seq = self.kb.lookups.catch_up()
-        near = self.kb.lookups.nearest(
+            searcher.await_change(wanted.min_seq)
+        seq, keyset_id = searcher.catch_up(), searcher.keyset_in_use
+        near = searcher.nearest(
             queries_BD, checkpoint_id=checkpoint_id, k=BY_KEY, accepted_only=wanted.accepted_only
         )
         with self.kb.sessions() as session:
@@ -81,10 +104,10 @@ class RankedLookups:
                 for text, one in zip(texts, near, strict=True)
             ]
             ids = sorted({one.sentence_id for row in found for one in row})
-            keys = {} if ranking == READER else keys_of(session, ids)
+            keys = {} if ranking == READER or keyset_id is None else keys_of(session, ids, keyset_id)
         if ranking == READER:
             return self._read(texts, found, wanted)
-        return self.kb.searcher.among(
+        return searcher.among(
             queries_BD,
             [_added(row, keys) for row in found],
             checkpoint_id=checkpoint_id,

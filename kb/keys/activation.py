@@ -57,13 +57,13 @@ def activate(
     than `max_edits` edits of facts ago, or where it did not ask the kept `questions` that are named.
     """
     audit.begin(session, actor, reason)  # locks the log, so that no edit commits after the gate is judged
-    former = active_keyset_id(session)
+    was = active_keyset_id(session)
     keyset = keysets.get_keyset(session, keyset_id)
     found, gate = standing(session, keyset), keysets.gate_of(session, keyset_id)
-    evidence: dict[str, Any] = {"was": former, "gate_seq": found.seq, "forced": False}
+    evidence: dict[str, Any] = {"was": was, "gate_seq": found.seq, "forced": False}
     if (
         keyset.state == "ready"
-        and former is not None
+        and was is not None
         and (refusal := _refusal(found, max_edits) or _unasked(gate, questions))
     ):
         if not force:
@@ -79,7 +79,7 @@ def roll_back(session: Session, actor: str, reason: str) -> KeysetRecord:
     active = active_keyset_id(session)
     if active is None:
         raise NoActiveKeyset
-    return _flip(session, _former(session, active), actor, reason, {"was": active, "rollback": True})
+    return _flip(session, former(session, active), actor, reason, {"was": active, "rollback": True})
 
 
 def finish_building(session: Session, keyset_id: int, actor: str) -> KeysetRecord:
@@ -149,14 +149,14 @@ def _unasked(gate: Mapping[str, Any] | None, questions: str | None) -> str | Non
     return f"its gate did not ask the questions {questions!r}"
 
 
-def _former(session: Session, active: int) -> int:
-    """Finds in the change log the keyset that was active before this one."""
+def former(session: Session, active: int) -> int:
+    """Finds in the change log the keyset that was active before this one. Raises `NoFormerKeyset`."""
     # Joined with the keysets that exist, since a row that somebody put into the log may name anything.
     log = select(KeysetRow.id).join(
         ChangeRow, ChangeRow.payload["keyset"] == func.to_jsonb(KeysetRow.id, type_=JSONB)
     )
     others = log.where(ChangeRow.kind == "activate", KeysetRow.id != active)
-    former: int | None = session.scalar(others.order_by(ChangeRow.seq.desc()).limit(1))
-    if former is None:
+    found: int | None = session.scalar(others.order_by(ChangeRow.seq.desc()).limit(1))
+    if found is None:
         raise NoFormerKeyset(active)
-    return former
+    return found

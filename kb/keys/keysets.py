@@ -128,6 +128,12 @@ def require_answering(session: Session, keyset_id: int) -> None:
         raise KeysetNotReady(keyset_id, state)
 
 
+def ready_keyset_of(session: Session, checkpoint_id: str) -> int | None:
+    """Gives the keyset of a checkpoint that is ready and not active: it answered before, or may be activated next."""
+    of_checkpoint = select(KeysetRow.id).where(KeysetRow.checkpoint_id == checkpoint_id)
+    return session.scalar(of_checkpoint.where(KeysetRow.state == "ready"))
+
+
 def list_keysets(session: Session) -> list[KeysetRecord]:
     return _records(session, None)
 

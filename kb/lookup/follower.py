@@ -18,13 +18,12 @@ from types import TracebackType
 from typing import Any, Self
 
 import psycopg
-from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
 from colmlm.kb.errors import KBError
+from colmlm.kb.keys import succession
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.store import outages
-from colmlm.kb.tables import KeysetRow
 
 CHANNEL = "colmlm_change"
 POLL_SECONDS = 1.0
@@ -103,12 +102,9 @@ class Follower:
 
 def follow(kb: SearchableStore) -> None:
     """Brings this process's index to the head of the log, and opens the keyset that may be activated next."""
-    statement = select(KeysetRow.id, KeysetRow.state, KeysetRow.gate["passed"].as_boolean().label("passed"))
     with kb.sessions() as session:
-        rows = session.execute(statement.where(KeysetRow.state.in_(("active", "ready")))).all()
-    active = next((row.id for row in rows if row.state == "active"), None)
-    if active is None:
+        line = succession.succession(session)
+    if line.active is None:
         return
     kb.searcher.catch_up()
-    passed = [row.id for row in rows if row.state == "ready" and row.passed and row.id > active]
-    kb.searcher.stand_by(max(passed, default=None), {row.id for row in rows})
+    kb.searcher.stand_by(line.next, line.answering)

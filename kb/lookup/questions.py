@@ -7,6 +7,7 @@ encoders and uses that of the active keyset; where another was activated meanwhi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TypeVar, Unpack
 
 from colmlm.kb.errors import KeysetMismatch
@@ -27,15 +28,18 @@ class Questions:
     """Asks questions of a knowledge base with the encoder of the active keyset. Threads may share it."""
 
     def __init__(
-        self, kb: SearchableStore, encoders: Sequence[Encoder], keyset_id: int | None = None
+        self,
+        kb: SearchableStore,
+        encoders: Sequence[Encoder] | Callable[[], Mapping[str, Encoder]],
+        keyset_id: int | None = None,
     ) -> None:
-        """Takes at least one encoder, also of keysets that are still to be activated.
+        """Takes at least one encoder, also of keysets that are still to be activated, or a function that gives those
+        there are now, by checkpoint and the likeliest first.
 
         With a `keyset_id` it asks in that keyset, active or not.
         """
         self.kb = kb
-        self._encoders: Mapping[str, Encoder] = {e.checkpoint.checkpoint_id: e for e in encoders}
-        self._last = encoders[0].checkpoint.checkpoint_id
+        self._encoders = encoders if callable(encoders) else partial(_by_checkpoint, encoders)
         self._in_keyset = None if keyset_id is None else kb.searcher.of_keyset(keyset_id)
 
     def ask(self, questions: Sequence[str], **options: Unpack[LookupOptions]) -> tuple[str, list[Lookup]]:
@@ -92,16 +96,23 @@ class Questions:
     def _asked(
         self, questions: Sequence[str], find: Callable[[Vectors, str], list[T]]
     ) -> tuple[str, Vectors, list[T]]:
-        checkpoint_id = self._last
+        encoders = self._encoders()
+        in_use = self.kb.searcher.checkpoint_in_use or ""
+        checkpoint_id = in_use if in_use in encoders else next(iter(encoders))
         for attempt in range(1, ATTEMPTS + 1):
-            queries_BD = self._encoders[checkpoint_id].encode_questions(questions)
+            queries_BD = encoders[checkpoint_id].encode_questions(questions)
             try:
                 return checkpoint_id, queries_BD, find(queries_BD, checkpoint_id)
             except KeysetMismatch as refused:
-                if refused.active not in self._encoders or attempt == ATTEMPTS:
+                encoders = self._encoders()
+                if refused.active not in encoders or attempt == ATTEMPTS:
                     raise
-                self._last = checkpoint_id = refused.active
+                checkpoint_id = refused.active
         raise AssertionError("the last attempt answers or raises")
+
+
+def _by_checkpoint(encoders: Sequence[Encoder]) -> Mapping[str, Encoder]:
+    return {encoder.checkpoint.checkpoint_id: encoder for encoder in encoders}
 
 
 def _one(checkpoint_id: str, queries_BD: Vectors, found: list[T]) -> tuple[AskedQuery, T]:

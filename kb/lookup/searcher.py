@@ -218,6 +218,19 @@ class Searcher:
         keysets.require_answering(session, self.keyset_id)
         return self.keyset_id
 
+    def former(self, checkpoint_id: str) -> Searcher | None:
+        """Gives lookups in the keyset of this checkpoint, which answered before another was activated.
+
+        None where it answers no more, or is active. Its index is the one that is kept open for a rollback.
+        """
+        with self._opening, self.sessions() as session:
+            keyset_id = keysets.ready_keyset_of(session, checkpoint_id)
+            if keyset_id is None:
+                return None
+            if self._standby is None or self._standby.keyset_id != keyset_id:
+                self._standby = open_replica(session, keysets.keyset_head(session, keyset_id), self.directory)
+            return replace(self.of_keyset(keyset_id, self._standby), observer=self.observer)
+
     def stand_by(self, keyset_id: int | None, useful: Collection[int]) -> None:
         """Keeps this keyset's replica open (None: the one kept so far) and caught up; drops one that is not `useful`.
 
@@ -245,6 +258,11 @@ class Searcher:
     def keyset_in_use(self) -> int | None:
         """The keyset of the index that is open in this process; None where none is open yet."""
         return self._replica.keyset_id if self._replica else None
+
+    @property
+    def checkpoint_in_use(self) -> str | None:
+        """The checkpoint of the keyset whose index is open in this process; None where none is open yet."""
+        return self._replica.checkpoint_id if self._replica else None
 
     def catch_up(self) -> int:
         return self._catch_up(self.current())

@@ -14,13 +14,14 @@ from colmlm.kb.errors import InvalidValue, KeysetActive, KeysetNotReady
 from colmlm.kb.facts import reading
 from colmlm.kb.facts.ingest import MANY_FACTS
 from colmlm.kb.facts.records import Edit
-from colmlm.kb.keys import activation, keysets
+from colmlm.kb.keys import activation, keysets, succession
 from colmlm.kb.keys.bulk import store_keys
 from colmlm.kb.keys.calibration import Calibration
 from colmlm.kb.keys.keycopy import Keys
 from colmlm.kb.keys.keysets import Ids, Vectors
 from colmlm.kb.keys.records import MAX_EDITS, CheckpointInfo, GateStanding, KeysetHead, KeysetRecord
 from colmlm.kb.keys.rekey import Encoder, RekeyRun
+from colmlm.kb.keys.succession import Succession
 from colmlm.kb.lookup.replica import rebuild, save
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.store.contention import tried_again
@@ -69,6 +70,21 @@ class Keysets:
         """Gives what is needed to open the active keyset, by a small statement. Raises `NoActiveKeyset`."""
         with self.store.sessions() as session:
             return keysets.keyset_head(session, keysets.active_keyset_id(session))
+
+    def is_ready(self, checkpoint_id: str) -> bool:
+        """Tells whether a checkpoint has a keyset that could answer and is not active."""
+        with self.store.sessions() as session:
+            return keysets.ready_keyset_of(session, checkpoint_id) is not None
+
+    def line(self) -> Succession:
+        """Tells which keyset answers and which may answer next, by a small statement."""
+        with self.store.sessions() as session:
+            return succession.succession(session)
+
+    def former(self, active: int) -> int | None:
+        """Gives the keyset that a rollback from the active one leads to; None where there is none. It reads the log."""
+        with self.store.sessions() as session:
+            return succession.former(session, active)
 
     def checkpoint(self, keyset_id: int) -> CheckpointInfo:
         """Tells which checkpoint makes the keys of a keyset. Raises `KeysetNotFound`."""

@@ -68,6 +68,16 @@ def load(path: Path, cache: Path, *, precision: str = "auto") -> Checkpoint:
     return _ready(config, model, tokenizer, digest, path, precision)
 
 
+def weights_bytes(path: Path, cache: Path) -> int:
+    """Gives the bytes of the files of weights that loading a checkpoint reads, an adapter's base among them."""
+    names = [path / name for name in (WEIGHTS, ADAPTER)]
+    if (path / CONFIG_FILE).is_file():
+        config = CheckpointConfig.load(path)
+        if config.kind != "full" and config.base is not None:
+            names.append(resolve_base(config.base, cache) / WEIGHTS)
+    return sum(name.stat().st_size for name in names if name.is_file())
+
+
 def base_checkpoint(
     base: str, cache: Path, *, precision: str = "auto", markup: Markup = CO_LMLM
 ) -> Checkpoint:

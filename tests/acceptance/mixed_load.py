@@ -1,9 +1,9 @@
-"""Runs everything at once on real processes: lookups, streams, edits, forgets, jobs, a keyset switch, a kill -9.
+"""Runs everything at once on real processes: lookups, streams, edits, forgets, jobs, keyset switches, a kill -9.
 
-Two servers run on one database, one with the model of the old keyset and one with that of the new, as during the
-upgrade of a fleet; a client that one of them refuses after the switch asks the other. The worker is killed once, and
-another continues its jobs. The outcome has errors, wrong answers, how much the servers' memory grew, and whether index,
-keys and log agree.
+Two servers run on one database and begin with the model of the old keyset. They load that of the new one, which has
+passed its gate; then it is activated and rolled back again and again, and no request may be refused. The worker is
+killed once, and another continues its jobs. The outcome has errors, wrong answers, how much the servers' memory grew,
+and whether index, keys and log agree.
 
     python -m tests.acceptance.mixed_load --minutes 30
 """
@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -59,7 +59,7 @@ class Counts:
     edits: int = 0
     forgets: int = 0
     jobs: int = 0
-    switched: int = 0  # requests that one server refused for its checkpoint and the other answered
+    of_new: int = 0  # answers by the new model
     errors: int = 0
     wrong: int = 0
     returned: int = 0
@@ -74,9 +74,10 @@ class Outcome:
     edits: int
     forgets: int
     jobs: int
-    keyset_switches: int
+    activations: int
+    rollbacks: int
     worker_kills: int
-    switched: int
+    of_new: int
     errors: int
     wrong: int
     returned: int
@@ -97,21 +98,19 @@ class Refused(Exception):
     """An answer with an unexpected status."""
 
     def __init__(self, status: int, body: bytes) -> None:
-        self.status = status
-        self.problem = json.loads(body).get("type", "") if body[:1] == b"{" else ""
         super().__init__(f"{status} {body[:200]!r}")
 
 
 class Client:
-    """A connection to each server. The server that answered last is asked first, and the other if that refuses."""
+    """A connection to each server; requests go to the `preferred` one."""
 
-    def __init__(self, addresses: list[str], token: str, counts: Counts) -> None:
+    def __init__(self, addresses: list[str], token: str, counts: Counts, preferred: int = 0) -> None:
         self.connections = [
             http.client.HTTPConnection(address.removeprefix("http://"), timeout=60) for address in addresses
         ]
         self.headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         self.counts = counts
-        self.preferred = 0
+        self.preferred = preferred
         self.last_asked = 0.0
 
     def __enter__(self) -> Self:
@@ -122,14 +121,6 @@ class Client:
             connection.close()
 
     def ask(self, method: str, path: str, body: object = None) -> bytes:
-        try:
-            return self._ask(self.preferred, method, path, body)
-        except Refused as refused:
-            if not refused.problem.endswith("KeysetMismatch"):
-                raise
-        self.connections[self.preferred].close()
-        self.preferred = 1 - self.preferred
-        self.counts.switched += 1
         return self._ask(self.preferred, method, path, body)
 
     def _ask(self, number: int, method: str, path: str, body: object) -> bytes:
@@ -146,7 +137,9 @@ class Client:
 
     def values(self, question: str, **options: Any) -> list[str]:
         asked = {"questions": [question], **options}
-        (answer,) = json.loads(self.ask("POST", "/v1/lookups", asked))["answers"]
+        told = json.loads(self.ask("POST", "/v1/lookups", asked))
+        self.counts.of_new += told["checkpoint_id"] == NEW.checkpoint.checkpoint_id
+        (answer,) = told["answers"]
         return [hit["value"] for hit in answer["hits"]]
 
     def resident_mb(self, number: int) -> float:
@@ -157,7 +150,7 @@ class Client:
 Step = Callable[[Client, int], None]
 
 
-def run(settings: Settings, seconds: float) -> Outcome:
+def run(settings: Settings, seconds: float, switches: int = 2) -> Outcome:
     """Loads the empty, migrated database of `settings` for that many seconds."""
     with ExitStack() as stack:
         kb = stack.enter_context(KnowledgeBase.open(settings))
@@ -165,12 +158,12 @@ def run(settings: Settings, seconds: float) -> Outcome:
         with kb.sessions.begin() as session:
             token = create_token(session, "mixed load", "operator")
         servers = [
-            stack.enter_context(server_process(settings, *words, COLMLM_LOG_LEVEL="warning"))
-            for words in ((), ("--salt", "2"))
+            stack.enter_context(server_process(settings, "--keeper", COLMLM_LOG_LEVEL="warning"))
+            for _ in range(2)
         ]
         addresses = [server.address for server in servers]
         worker = stack.enter_context(worker_process(settings))
-        _wait_until_up(addresses)
+        _wait_until_up(addresses, token)
         started = time.monotonic()
         load = _Load(kb, addresses, token)
         first = load.memory()
@@ -181,8 +174,11 @@ def run(settings: Settings, seconds: float) -> Outcome:
                 worker.kill()  # SIGKILL, at any point of its work
                 stack.enter_context(worker_process(settings))
                 load.await_steps(seconds / 3)
-                kb.keysets.activate(new, max_edits=10**9)
-                load.await_steps(seconds / 3)
+                for _ in range(switches):
+                    kb.keysets.activate(new, max_edits=10**9)
+                    load.await_steps(seconds / 6 / switches)
+                    kb.keysets.rollback()
+                    load.await_steps(seconds / 6 / switches)
             finally:
                 load.is_over.set()
             counts = [one.result() for one in working]
@@ -193,7 +189,8 @@ def run(settings: Settings, seconds: float) -> Outcome:
         report = kb.upkeep.fsck()
     return Outcome(
         seconds=round(took, 1),
-        keyset_switches=1,
+        activations=switches,
+        rollbacks=switches,
         worker_kills=1,
         **{name: sum(getattr(c, name) for c in counts) for name in _SUMMED},
         causes=[cause for c in counts for cause in c.causes][:20],
@@ -205,7 +202,7 @@ def run(settings: Settings, seconds: float) -> Outcome:
     )
 
 
-_SUMMED = ("lookups", "generations", "edits", "forgets", "jobs", "switched", "errors", "wrong", "returned")
+_SUMMED = ("lookups", "generations", "edits", "forgets", "jobs", "of_new", "errors", "wrong", "returned")
 
 
 @contextmanager
@@ -222,15 +219,26 @@ def worker_process(settings: Settings) -> Iterator[subprocess.Popen[bytes]]:
 def _prepare(kb: KnowledgeBase) -> int:
     """Ingests facts with keys of both models; gives the id of the keyset that is to be activated."""
     ingest(kb, *numbered(FACTS))
+    encoders = [replace(encoder, home=kb.settings.home) for encoder in (OLD, NEW)]
+    for encoder in encoders:
+        Path(str(encoder.checkpoint.path)).mkdir(parents=True)
     _, new = (
         kb.keysets.calibrate(kb.keysets.rekey(encoder).keyset_id, measured(0.9)).keyset_id
-        for encoder in (OLD, NEW)
+        for encoder in encoders
     )
     assert kb.keysets.check(new, NEW, active_encoder=OLD).passed
     return new
 
 
-def _wait_until_up(addresses: list[str]) -> None:
+def _models(address: str, token: str) -> list[str]:
+    """Gives the checkpoints that a server has loaded."""
+    with Client([address], token, Counts()) as client:
+        loaded: list[str] = json.loads(client.ask("GET", "/health"))["models"]
+        return loaded
+
+
+def _wait_until_up(addresses: list[str], token: str) -> None:
+    """Waits until the servers are ready and have loaded the model that is to be switched to."""
     for address in addresses:
         until = time.monotonic() + 60
         while True:
@@ -238,7 +246,7 @@ def _wait_until_up(addresses: list[str]) -> None:
             connection.request("GET", "/readyz")
             missing = json.loads(connection.getresponse().read())["missing"]
             connection.close()
-            if missing in ([], ["checkpoint of the active keyset"]):
+            if not missing and NEW.checkpoint.checkpoint_id in _models(address, token):
                 break
             assert time.monotonic() < until, missing
             time.sleep(0.1)
@@ -269,8 +277,8 @@ class _Load:
         self.edited = [(n, ids[n]) for n in range(ASKED, FACTS - 20)]
         self.forgotten = [(n, ids[n]) for n in range(FACTS - 20, FACTS)]
 
-    def client(self, counts: Counts) -> Client:
-        return Client(self.addresses, self.token, counts)
+    def client(self, counts: Counts, number: int = 0) -> Client:
+        return Client(self.addresses, self.token, counts, number % len(self.addresses))
 
     def memory(self) -> list[float]:
         with self.client(Counts()) as client:
@@ -288,7 +296,7 @@ class _Load:
 
     def repeat(self, step: Step, client_number: int) -> Counts:
         counts, number = Counts(), client_number
-        with self.client(counts) as client:
+        with self.client(counts, client_number) as client:
             while not self.is_over.is_set():
                 number += 7
                 try:
@@ -356,6 +364,7 @@ class _Load:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=30)
+    parser.add_argument("--switches", type=int, default=10, help="activations, each rolled back")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="colmlm-") as folder:
         Path(folder).chmod(0o755)
@@ -363,7 +372,8 @@ def main() -> int:
         engine = database.connect(settings)
         database.migrate(engine)
         url = engine.url.render_as_string(hide_password=False)
-        outcome = run(Settings(home=Path(folder), database_url=url, actor="mixed load"), 60 * options.minutes)
+        served = Settings(home=Path(folder), database_url=url, actor="mixed load")
+        outcome = run(served, 60 * options.minutes, options.switches)
         engine.dispose()
     print(json.dumps(asdict(outcome)))
     return 0 if outcome.is_good else 1

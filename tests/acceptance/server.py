@@ -1,9 +1,10 @@
 """A server process like `colmlm serve`, with stand-ins for the model, so that it starts in a second without torch.
 
-    python -m tests.acceptance.server [--salt 2] [--pace 0.5] [--reads]
+    python -m tests.acceptance.server [--salt 2] [--pace 0.5] [--reads] [--keeper]
 
 It prints its address, serves the database of COLMLM_DATABASE_URL, and waits `pace` seconds before each piece of a
-stream. With `--reads` it has a reader, and gives answers.
+stream. With `--reads` it has a reader, and gives answers. With `--keeper` it loads the models of the keysets in
+line, whose directories are named by their salts.
 """
 
 from __future__ import annotations
@@ -15,19 +16,22 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 
 from colmlm.api.nouns.generation import GenerationRequest, Item
+from colmlm.api.nouns.models import LoadedModel, LoadedModels
 from colmlm.api.serving import run_server
 from colmlm.api.settings import ServerSettings
 from colmlm.api.watch import logs
 from colmlm.api.watch.tracing import tracing_from
+from colmlm.cli.composition.model_keeper import ModelKeeper
 from colmlm.kb import interpreter
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
 from tests.api.generator import LookupGenerator
-from tests.fakes import FakeEncoder, NearReader
+from tests.fakes import FakeEncoder, NearReader, salt_at
 from tests.places import PYTHONPATH, ROOT
 
 
@@ -84,6 +88,7 @@ def main() -> None:
     parser.add_argument("--salt", default="")
     parser.add_argument("--pace", type=float, default=0.0)
     parser.add_argument("--reads", action="store_true")
+    parser.add_argument("--keeper", action="store_true")
     options = parser.parse_args()
     settings = Settings.from_environment(os.environ)
     serving = ServerSettings.from_environment(os.environ)
@@ -92,11 +97,19 @@ def main() -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     with KnowledgeBase.open(settings) as kb:
         print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
-        generator = PacedGenerator(kb, encoder, options.pace)
-        run_server(
-            kb, listener, encoder, generator,
-            settings=serving, tracing=tracing_from(os.environ), reader=NearReader() if options.reads else None,
-        )  # fmt: skip
+
+        def load(path: Path) -> LoadedModel:
+            salted = FakeEncoder(salt=salt_at(path))
+            return LoadedModel(salted, PacedGenerator(kb, salted, options.pace))
+
+        models = LoadedModels.of(kb, encoder, PacedGenerator(kb, encoder, options.pace))
+        keeper = ModelKeeper(kb, models, load, lambda path: 0)
+        with keeper if options.keeper else nullcontext():
+            run_server(
+                kb, listener, models=models,
+                settings=serving, tracing=tracing_from(os.environ),
+                reader=NearReader() if options.reads else None,
+            )  # fmt: skip
 
 
 if __name__ == "__main__":

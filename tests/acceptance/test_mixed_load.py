@@ -9,4 +9,4 @@ def test_nothing_fails_while_everything_happens_at_once(settings: Settings) -> N
     assert outcome.causes == []
     assert outcome.is_good, outcome
     done = (outcome.lookups, outcome.generations, outcome.edits, outcome.forgets, outcome.jobs)
-    assert min(*done, outcome.switched) > 0, outcome
+    assert min(*done, outcome.of_new) > 0, outcome

@@ -14,11 +14,13 @@ from colmlm.api.nouns.generation import (
     Spliced,
     TokenLogprob,
 )
+from colmlm.kb.answers.ranked import RankedLookups
 from colmlm.kb.errors import PromptRefused
 from colmlm.kb.evidence.records import NewOutput, OutputTrace, Splice
 from colmlm.kb.keys.records import CheckpointInfo
 from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.service import KnowledgeBase
+from tests.fakes import NearReader
 
 BEFORE = "𝄞 They say "  # the clef is one code point and two UTF-16 units
 
@@ -69,7 +71,7 @@ class LookupGenerator:
             question = prompt.strip().removeprefix("Question: ").removesuffix(" Answer:")
             query_1D = self.encoder.encode_questions([question])
             asked = query_1D.astype("<f2").tobytes()
-            (found,) = self.kb.lookups.find(
+            (found,) = RankedLookups(self.kb, NearReader, steady=True).find(
                 query_1D,
                 checkpoint_id=self.encoder.checkpoint.checkpoint_id,
                 threshold=request.threshold,

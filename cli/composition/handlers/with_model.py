@@ -43,8 +43,7 @@ if TYPE_CHECKING:
 def handlers(runtime: Runtime) -> dict[str, Handler]:
     """Gives the handler of every kind. A model of this runtime is loaded when a job first needs it."""
     models = _Models(runtime)
-    return {
-        **HANDLERS,
+    need_one: dict[str, Handler] = {
         Rekey.kind: models.rekey,
         Gate.kind: models.gate,
         Ingest.kind: models.ingest,
@@ -53,6 +52,17 @@ def handlers(runtime: Runtime) -> dict[str, Handler]:
         AskQuestions.kind: models.ask_questions,
         VerifyForgetting.kind: models.verify,
     }
+    return {**HANDLERS, **{kind: _refreshed(runtime, handler) for kind, handler in need_one.items()}}
+
+
+def _refreshed(runtime: Runtime, handler: Handler) -> Handler:
+    """Lets a job begin with the model of the keyset that is active then."""
+
+    def handle(run: JobRun, work: Any) -> object:
+        runtime.refresh()
+        return handler(run, work)
+
+    return handle
 
 
 def problem(error: Exception) -> Problem:

@@ -47,6 +47,21 @@ def test_a_new_checkpoint_answers_once_activated_and_the_old_one_again(
     assert run("keysets", "rekey", 77).code == 3
 
 
+def test_commands_take_the_active_keysets_checkpoint_where_the_settings_name_none(
+    run: Run, keyed: list[int], other: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLMLM_CHECKPOINT")
+    asked = ("lookup", "anything", "--threshold", -1)
+    assert run(*asked).code == 0
+    new = run("rekey", "--checkpoint", other, "--json").json["keyset_id"]
+    run("keysets", "activate", new, "--force")
+    assert run(*asked).code == 0
+    added = run("facts", "add", "--question", "Who?", "--value", "Ann", "--reason", "r", "--json")
+    assert added.code == 0 and run("keysets", "list", "--json").json["keysets"][1]["num_unkeyed"] == 0
+    run("keysets", "rollback")
+    assert run(*asked).code == 0
+
+
 def test_a_keyset_is_checked_against_the_active_one_with_both_models_and_then_activated(
     run: Run, keyed: list[int], other: Path, tmp_path: Path
 ) -> None:

@@ -244,3 +244,34 @@ def test_the_past_is_ranked_by_key_alone(andes: KnowledgeBase, encoder: WordEnco
     past = andes.lookups.as_of(andes.log.head_seq())
     with pytest.raises(InvalidQuery, match="by key alone"):
         past.find(asked, checkpoint_id=encoder.checkpoint.checkpoint_id, ranking="reader", texts=[CAPITAL])
+
+
+@pytest.mark.parametrize("ranking", ["key", "words", "reader"])
+def test_steady_lookups_end_in_the_keyset_that_they_began_in(
+    andes: KnowledgeBase, encoder: WordEncoder, ranking: str
+):
+    steady, strict = RankedLookups(andes, NearReader, steady=True), RankedLookups(andes, NearReader)
+
+    def values(ranked: RankedLookups) -> list[str]:
+        (found,) = ranked.find(
+            encoder.encode_questions([CAPITAL]),
+            checkpoint_id=encoder.checkpoint.checkpoint_id,
+            ranking=ranking,
+            texts=[CAPITAL],
+        )
+        return said(found)
+
+    assert values(steady) == values(strict) == ["Lima"]
+    second = andes.keysets.rekey(WordEncoder(salt="other")).keyset_id
+    activated(andes, second)
+    assert values(steady) == ["Lima"]
+    with pytest.raises(KeysetMismatch):
+        values(strict)
+    andes.facts.delete([fact_id(andes, "Lima")], **WHO)
+    assert values(steady) == []
+    andes.keysets.rollback()
+    assert values(steady) == values(strict) == []
+    activated(andes, second)
+    andes.keysets.retire(second - 1)
+    with pytest.raises(KeysetMismatch):
+        values(steady)

@@ -1,0 +1,96 @@
+"""The models that a server has loaded: of the keyset that answers, and of those that may answer next.
+
+A request takes the model of the keyset that is active when it begins, and keeps it to its end.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from colmlm.api.nouns.generation import Generator
+from colmlm.kb.errors import KeysetMismatch, NoActiveKeyset
+from colmlm.kb.keys.records import CheckpointInfo
+from colmlm.kb.keys.rekey import Encoder
+from colmlm.kb.service import KnowledgeBase
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A checkpoint with what encodes by it, and what decodes with it if this server decodes."""
+
+    encoder: Encoder
+    generator: Generator | None = None
+
+    @property
+    def checkpoint(self) -> CheckpointInfo:
+        return self.encoder.checkpoint
+
+
+class LoadedModels:
+    """LoadedModels by their checkpoints. Threads take them while others come and go.
+
+    `refused` tells of checkpoints that should be loaded and are not, each with the reason.
+    """
+
+    def __init__(self, kb: KnowledgeBase, loaded: Sequence[LoadedModel] = ()) -> None:
+        self.refused: Mapping[str, str] = {}
+        self._kb = kb
+        self._loaded = {model.checkpoint.checkpoint_id: model for model in loaded}
+        self._changing = threading.Lock()
+
+    @classmethod
+    def of(
+        cls, kb: KnowledgeBase, encoder: Encoder | None, generator: Generator | None = None
+    ) -> LoadedModels:
+        """Gives the one model of a server that loads no others; none without an encoder."""
+        return cls(kb, [] if encoder is None else [LoadedModel(encoder, generator)])
+
+    def __contains__(self, checkpoint_id: str) -> bool:
+        return checkpoint_id in self._loaded
+
+    def __bool__(self) -> bool:
+        return bool(self._loaded)
+
+    @property
+    def checkpoints(self) -> frozenset[str]:
+        return frozenset(self._loaded)
+
+    def encoders(self) -> Mapping[str, Encoder]:
+        """Gives the encoders by checkpoint, that of the answering keyset first."""
+        first, loaded = self.now(), self._loaded
+        models = [first, *loaded.values()] if first else []
+        return {model.checkpoint.checkpoint_id: model.encoder for model in models}
+
+    def now(self) -> LoadedModel | None:
+        """Gives the model that lookups are made with, as far as this process has seen; else any.
+
+        It asks nothing, and a lookup raises `KeysetMismatch` where another keyset was activated since.
+        """
+        loaded = self._loaded
+        return loaded.get(self._kb.searcher.checkpoint_in_use or "") or next(iter(loaded.values()), None)
+
+    def answering(self) -> LoadedModel | None:
+        """Gives the model of the keyset that is active at this moment; where none is active any, and None without any.
+
+        Raises `KeysetMismatch` where the active keyset's model is not loaded.
+        """
+        loaded = self._loaded
+        try:
+            wanted = self._kb.keysets.answering().checkpoint_id
+        except NoActiveKeyset:
+            return self.now()
+        if loaded and wanted not in loaded:
+            raise KeysetMismatch(next(iter(loaded)), wanted)
+        return loaded.get(wanted)
+
+    def put(self, model: LoadedModel) -> None:
+        """Adds a model that was loaded."""
+        with self._changing:
+            self._loaded = {**self._loaded, model.checkpoint.checkpoint_id: model}
+
+    def keep(self, checkpoint_ids: Collection[str]) -> None:
+        """Drops all other models; requests that began with one of them still end with it."""
+        with self._changing:
+            self._loaded = {key: model for key, model in self._loaded.items() if key in checkpoint_ids}
