@@ -198,9 +198,7 @@ class DecoderTogether:
 
     def _admitted(self) -> list[_Ticket]:
         """Takes those out of the queue that have a row now, and refuses those that have waited too long."""
-        now = time.monotonic()
-        for late in self._queue.drop(lambda ticket: ticket.has_left or ticket.until < now):
-            late.told.put(self._busy())
+        self._queue.drop(lambda ticket: ticket.has_left)
         joining: list[_Ticket] = []
         held = sum(ticket.tokens for ticket in self._live)
         while (ticket := self._queue.next()) is not None:
@@ -209,21 +207,28 @@ class DecoderTogether:
                 break
             joining.append(self._queue.take())
             held += ticket.tokens
+        now = time.monotonic()
+        for late in self._queue.drop(lambda ticket: ticket.until < now):
+            late.told.put(self._busy())
         return joining
 
     def _step(self, joining: Sequence[_Ticket]) -> None:
         for ticket in joining:
             row = self.run.join(ticket.prompt, ticket.config, ticket.seed)
             ticket.telling = Telling(row, self.decoder.tokenizer)
-        for ticket in self._live:
-            if ticket.has_left and ticket.telling is not None:
-                self.run.leave(ticket.telling.row)
         if self.run.live:
             self.run.step()
-        going_on = [ticket for ticket in self._live if not ticket.has_left and not ticket.tell()]
+        going_on = [ticket for ticket in self._live if not self._is_over(ticket)]
         with self._changed:
             ended, self._live = len(self._live) - len(going_on), going_on
             self._measure(ended)
+
+    def _is_over(self, ticket: _Ticket) -> bool:
+        """Tells what is new to who asked, or takes the row out where nobody waits; tells whether that was all."""
+        if not ticket.has_left or ticket.telling is None:
+            return ticket.tell()
+        self.run.leave(ticket.telling.row)
+        return True
 
     def _measure(self, ended: int) -> None:
         """Notes the pace at which outputs end, while others wait."""
