@@ -117,9 +117,7 @@ class Runtime:
 
         return ModelEncoder(self.checkpoint)
 
-    def model_at(
-        self, path: Path | None, check: Callable[[], None], asker: Callable[[], str]
-    ) -> LoadedModel:
+    def model_at(self, path: Path | None, check: Callable[[], None], asker: Callable[[], str]) -> LoadedModel:
         """Loads the model of the checkpoint at `path` (None: that of the settings) for a server, which may load others.
 
         Its lookups also answer an output that began before another keyset was activated. `check` is called at every

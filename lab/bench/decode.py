@@ -105,13 +105,13 @@ def bench_decode(
     prompts = [" ".join(document.text.split()[:_WORDS]) for document in documents[:BATCH]]
     questions = _asked(documents[:BATCH])
     alone, together = (against(checkpoint, some, tokens, rounds) for some in (prompts[:1], prompts))
-    with _knowledge_base(checkpoint, home) as kb:
+    with demo_base(checkpoint, home) as kb:
         cost = lookup_cost(checkpoint, kb.lookups, questions, rounds)
         shares = time_shares(checkpoint, kb.lookups, questions)
     ranked = {}
     if rankings:
         assert reader is not None
-        with _knowledge_base(checkpoint, home / "rankings", len(documents)) as kb:
+        with demo_base(checkpoint, home / "rankings", len(documents)) as kb:
             some = _asked(documents)[:_RANKED]
             ranked = bench_rankings(checkpoint, kb, reader, some, rankings, rounds)
     return DecodeFigures(
@@ -294,7 +294,7 @@ def time_shares(checkpoint: Checkpoint, kb: LookupPort, questions: Sequence[str]
 
 
 @contextmanager
-def _knowledge_base(checkpoint: Checkpoint, home: Path, documents: int = _KNOWN) -> Iterator[KnowledgeBase]:
+def demo_base(checkpoint: Checkpoint, home: Path, documents: int = _KNOWN) -> Iterator[KnowledgeBase]:
     """Yields a knowledge base of the first demo documents, with keys of this checkpoint, in a database of its own."""
     settings = Settings(home=home, actor="bench")
     engine = database.connect(settings)

@@ -38,7 +38,7 @@ class SpliceRecord:
 
 @dataclass(slots=True, eq=False)
 class Row:
-    """One sequence with its own settings. `pending` is the queue of forced tokens: the prompt, then every spliced value.
+    """One sequence with its own settings. `pending` is the queue of forced tokens: the prompt, then spliced values.
     `past` holds what was fed, and `failure` is the error that ended the row.
 
     `text` is the output up to the last splice and `tail` the tokens sampled since, so that offsets into the output are

@@ -57,9 +57,7 @@ class DecodingRun:
         self.num_steps = 0
 
     def _unseen(self) -> Tensor:
-        return torch.zeros(
-            self.tokenizer.vocabulary_size, dtype=torch.bool, device=self.checkpoint.lm.device
-        )
+        return torch.zeros(self.tokenizer.vocabulary_size, dtype=torch.bool, device=self.checkpoint.lm.device)
 
     @torch.inference_mode()
     def join(self, prompt: Prompt, config: DecodeConfig, seed: int) -> Row:
@@ -124,7 +122,7 @@ class DecodingRun:
     def _shares(self) -> list[tuple[Row, int]]:
         """Gives the number of tokens that this step feeds of each queue, those not fed for longest first."""
         short = [(row, len(row.pending)) for row in self.live if len(row.pending) <= BLOCK]
-        left = 1 if short else WIDE
+        left = 1 if any(row.sampled or row.splices for row in self.live) else WIDE
         for row in sorted((row for row in self.live if len(row.pending) > BLOCK), key=lambda r: r.last_fed):
             if left <= 0:
                 break

@@ -1,4 +1,4 @@
-"""One decoder for the threads of a process: their prompts are decoded in one run, which rows join and leave at any step.
+"""One decoder for the threads of a process: their prompts are decoded in one run, which rows may join and leave.
 
 A thread of its own steps the run. A request that finds no row free waits in a queue, in turns with those of other
 tokens, for a bounded time. Who asked for a row tells the run when nobody waits for it any more, and it leaves.
@@ -186,10 +186,10 @@ class DecoderTogether:
         while True:
             with self._changed:
                 joining = self._admitted()
-                if not joining and not self._live and not self._changed.wait(IDLE_SECONDS):
-                    if not len(self._queue):
-                        self._thread = None
-                        return
+                is_idle = not joining and not self._live
+                if is_idle and not self._changed.wait(IDLE_SECONDS) and not len(self._queue):
+                    self._thread = None
+                    return
                 self._live += joining
             try:
                 self._step(joining)

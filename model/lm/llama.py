@@ -26,7 +26,9 @@ from transformers import LlamaForCausalLM
 
 from colmlm.model.lm.past import Blocks, Past, Piece
 
-Attend = Callable[[int, Tensor], Tensor]  # from the number of a layer and its q, k and v to what is attended to
+Attend = Callable[
+    [int, Tensor], Tensor
+]  # from the number of a layer and its q, k and v to what is attended to
 
 _MOVING_ROTATIONS = ("dynamic", "longrope")
 _ROOM = 128  # extra slots that a cache is made with

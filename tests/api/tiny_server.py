@@ -56,9 +56,7 @@ def tiny_server(kb: KnowledgeBase, checkpoint: Checkpoint) -> Iterator[TinyServe
     )  # a random model's queries are near no key
     lookups = RankedLookups(kb, NearReader)
     together = DecoderTogether(Decoder(checkpoint, lookups), asker=asker)
-    generator = StoringGenerator(
-        checkpoint, LocalOutputs(kb), lookups, check=check_client, together=together
-    )
+    generator = StoringGenerator(checkpoint, LocalOutputs(kb), lookups, check=check_client, together=together)
     with Session(kb.engine) as session, session.begin():
         keys = {role: create_token(session, role, role) for role in ("reader", "decoder", "operator")}
     with served(create_app(kb, encoder, generator, reader=NearReader())) as address:

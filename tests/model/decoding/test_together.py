@@ -22,7 +22,14 @@ from colmlm.model.lm.checkpoint import Checkpoint, load
 from tests.model.lookups import FakeLookup, Result, by_direction
 from tests.tiny import tiny_checkpoint
 
-PROMPTS = ["The capital", "", "Question: Who was it, after all, that came?\nAnswer:", "é🏔️ x", "of " * 40, "<FACT>"]
+PROMPTS = [
+    "The capital",
+    "",
+    "Question: Who was it, after all, that came?\nAnswer:",
+    "é🏔️ x",
+    "of " * 40,
+    "<FACT>",
+]
 CONFIGS = [
     DecodeConfig(max_tokens=24),
     DecodeConfig(max_tokens=40, temperature=1.0, top_p=0.9, seed=7),
@@ -61,9 +68,7 @@ def test_states_do_not_depend_on_who_is_beside(single: Checkpoint):
     with torch.inference_mode():
         beside = llama.feed([Piece(one, 0, llama.past()) for one in ids]).split([len(one) for one in ids])
         for one, states_TD in zip(ids, beside, strict=True):
-            torch.testing.assert_close(
-                llama.feed([Piece(one, 0, llama.past())]), states_TD, rtol=0, atol=0
-            )
+            torch.testing.assert_close(llama.feed([Piece(one, 0, llama.past())]), states_TD, rtol=0, atol=0)
             past, parts = llama.past(), []
             for at in range(0, len(one), 32):
                 parts.append(llama.feed([Piece(one[at : at + 32], at, past)]))
