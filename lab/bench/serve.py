@@ -95,7 +95,7 @@ def _measure(
 ) -> ServeFigures:
     prompts = api._prompts(kb, PROMPTS)
     note("transformers, one prompt after another")
-    plain = _plain(checkpoint, prompts[:8], tokens)
+    plain = _plain(checkpoint, prompts[:4], tokens)
     drawn = random.Random(0)
     ids = [[drawn.randrange(1000, 20_000) for _ in range(long)] for _ in range(LONG_PROMPTS if long else 0)]
     note("starting a server")

@@ -116,6 +116,8 @@ def _complete(
     seen: _Seen,
 ) -> None:
     asked = {
+        "model": "colmlm",
+        "temperature": 0,
         "prompt": prompt,
         "max_tokens": max_tokens,
         "stream": True,

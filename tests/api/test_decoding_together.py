@@ -50,17 +50,14 @@ def test_thirty_two_clients_at_once_are_all_answered_as_each_is_alone(tiny: Tiny
 
 
 def test_where_the_queue_is_full_both_apis_say_when_to_come_again(tiny: TinyServer) -> None:
-    full = DecoderTogether(Decoder(tiny.checkpoint, None), Room(rows=1, waiting=0, seconds=60))
-    tiny.generator.together = full
+    tiny.generator.together = DecoderTogether(Decoder(tiny.checkpoint, None), Room(rows=0, waiting=0))
     headers = {"Authorization": f"Bearer {tiny.keys['reader']}"}
-    endless = {"model": MODEL, "prompt": "x", "max_tokens": 500, "stream": True, "mode": "off"}
+    body = {"prompt": "x", "mode": "off"}
     with httpx.Client(base_url=tiny.address, headers=headers, timeout=60) as client:
-        with client.stream("POST", "/v1/completions", json=endless) as held:
-            next(held.iter_lines())
-            body = {"prompt": "x", "mode": "off"}
-            refused = client.post("/v1/generations", json=body)
-            openai_refused = client.post("/v1/completions", json={**body, "model": MODEL, "stream": True})
-        assert (refused.status_code, refused.json()["type"]) == (503, "urn:colmlm:DecoderBusy")
-        assert int(refused.headers["retry-after"]) >= 1
-        assert openai_refused.status_code == 503 and int(openai_refused.headers["retry-after"]) >= 1
-        assert openai_refused.json()["error"]["code"] == "decoder_busy"
+        for stream in (False, True):
+            refused = client.post("/v1/generations", json={**body, "stream": stream})
+            assert (refused.status_code, refused.json()["type"]) == (503, "urn:colmlm:DecoderBusy")
+            assert int(refused.headers["retry-after"]) >= 1
+            refused = client.post("/v1/completions", json={**body, "model": MODEL, "stream": stream})
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "decoder_busy")
+            assert int(refused.headers["retry-after"]) >= 1
