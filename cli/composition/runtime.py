@@ -126,6 +126,7 @@ class Runtime:
         from colmlm.api.nouns.models import LoadedModel
         from colmlm.cli.composition.generator import LocalOutputs, StoringGenerator
         from colmlm.cli.composition.model_encoder import ModelEncoder
+        from colmlm.kb.errors import DecoderBusy
         from colmlm.model.decoding.decoder import Decoder
         from colmlm.model.decoding.together import DecoderTogether, Room
         from colmlm.model.lm.checkpoint import load
@@ -144,7 +145,7 @@ class Runtime:
             prompt_max_tokens=self.serving.prompt_max_tokens,
             ranking=self.serving.ranking,
             check=check,
-            together=DecoderTogether(Decoder(checkpoint, lookups), room, asker),
+            together=DecoderTogether(Decoder(checkpoint, lookups), room, asker, DecoderBusy),
         )
         return LoadedModel(self.encoder if path is None else ModelEncoder(checkpoint), generator)
 

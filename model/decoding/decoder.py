@@ -73,7 +73,7 @@ class Decoder:
         Each lookup is yielded in between; one with a hit comes right after the piece that ends with its value.
         """
         run, (row,) = self.run([prompt], config)
-        telling = Telling(row, self.tokenizer)
+        telling = RowNews(row, self.tokenizer)
         for _ in run.steps():
             on_step()
             yield from telling.news()
@@ -111,7 +111,7 @@ class Decoder:
         return WordQueries(self.tokenizer, self.query_encoder, end_tokens(self.checkpoint))
 
 
-class Telling:
+class RowNews:
     """What a row has to tell since it was last asked: the pieces of its output, and its lookups in between."""
 
     def __init__(self, row: Row, tokenizer: FactTokenizer) -> None:

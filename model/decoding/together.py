@@ -14,15 +14,23 @@ from dataclasses import dataclass, field
 from math import ceil
 from queue import Empty, SimpleQueue
 
-from colmlm.kb.errors import DecoderBusy
 from colmlm.model.decoding.config import DecodeConfig, Prompt
-from colmlm.model.decoding.decoder import DecodedOutput, Decoder, OnStep, Telling, output_of
+from colmlm.model.decoding.decoder import DecodedOutput, Decoder, OnStep, RowNews, output_of
 from colmlm.model.decoding.prefixes import MIB, Prefixes
 from colmlm.model.decoding.rows import SpliceRecord
 
+Refusal = Callable[[int, int], Exception]  # from how many wait, and the seconds after which to come again
 News = str | SpliceRecord | DecodedOutput
 CHECK_SECONDS = 0.05  # how often a thread that waits asks whether its client is still there
 IDLE_SECONDS = 1.0  # how long the thread of the run outlasts its last row
+
+
+class DecoderFull(Exception):
+    """No room is left: `waiting` prompts wait, and will be done in `retry_after` seconds."""
+
+    def __init__(self, waiting: int, retry_after: int) -> None:
+        self.waiting, self.retry_after = waiting, retry_after
+        super().__init__(f"{waiting} prompts wait; come again in {retry_after} s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +47,7 @@ class Room:
 
 
 @dataclass(slots=True, eq=False)
-class _Ticket:
+class Ticket:
     """A prompt that somebody wants decoded, and what is told them: news, then the output or the error."""
 
     prompt: Prompt
@@ -49,7 +57,7 @@ class _Ticket:
     streams: bool
     until: float
     told: SimpleQueue[News | Exception] = field(default_factory=SimpleQueue)
-    telling: Telling | None = None
+    telling: RowNews | None = None
     has_left: bool = False
 
     def tell(self) -> bool:
@@ -69,18 +77,18 @@ class Queue:
     """The tickets that wait, taken in turns from those who ask."""
 
     def __init__(self) -> None:
-        self._by_asker: OrderedDict[str, deque[_Ticket]] = OrderedDict()
+        self._by_asker: OrderedDict[str, deque[Ticket]] = OrderedDict()
 
     def __len__(self) -> int:
         return sum(map(len, self._by_asker.values()))
 
-    def put(self, asker: str, ticket: _Ticket) -> None:
+    def put(self, asker: str, ticket: Ticket) -> None:
         self._by_asker.setdefault(asker, deque()).append(ticket)
 
-    def next(self) -> _Ticket | None:
+    def next(self) -> Ticket | None:
         return next(iter(self._by_asker.values()))[0] if self._by_asker else None
 
-    def take(self) -> _Ticket:
+    def take(self) -> Ticket:
         """Takes the next ticket; the next one is then another asker's, where others wait."""
         asker, tickets = self._by_asker.popitem(last=False)
         ticket = tickets.popleft()
@@ -88,7 +96,7 @@ class Queue:
             self._by_asker[asker] = tickets
         return ticket
 
-    def drop(self, unwanted: Callable[[_Ticket], bool]) -> list[_Ticket]:
+    def drop(self, unwanted: Callable[[Ticket], bool]) -> list[Ticket]:
         """Takes out and gives the tickets that are unwanted."""
         dropped = [ticket for tickets in self._by_asker.values() for ticket in tickets if unwanted(ticket)]
         for asker, tickets in list(self._by_asker.items()):
@@ -102,14 +110,21 @@ class Queue:
 class DecoderTogether:
     """Decodes for many threads at once. Each output is what `Decoder` gives alone.
 
-    `asker` names who asks in the current thread.
+    `asker` names who asks in the current thread; `refusal` makes the error that refuses a prompt.
     """
 
-    def __init__(self, decoder: Decoder, room: Room | None = None, asker: Callable[[], str] = str) -> None:
-        self.decoder, self.room, self.asker = decoder, room or Room(), asker
+    def __init__(
+        self,
+        decoder: Decoder,
+        room: Room | None = None,
+        asker: Callable[[], str] = str,
+        refusal: Refusal = DecoderFull,
+    ) -> None:
+        self.decoder, self.room = decoder, room or Room()
+        self.asker, self.refusal = asker, refusal
         self.prefixes = Prefixes(self.room.prefix_mb * MIB)
         self.run = decoder.new_run(self.prefixes)
-        self._queue, self._live = Queue(), list[_Ticket]()
+        self._queue, self._live = Queue(), list[Ticket]()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._pace, self._last = 0.0, 0.0  # seconds from one output's end to the next, smoothed
@@ -117,7 +132,7 @@ class DecoderTogether:
     def generate(
         self, prompts: Sequence[Prompt], config: DecodeConfig, on_step: OnStep = lambda: None
     ) -> list[DecodedOutput]:
-        """Decodes as `Decoder.generate`. Raises `DecoderBusy`."""
+        """Decodes as `Decoder.generate`. Raises what `refusal` gives."""
         tickets = self._asked(prompts, config, streams=False)
         try:
             return [output for ticket in tickets for output in self._outputs(ticket, on_step)]
@@ -127,17 +142,17 @@ class DecoderTogether:
     def stream(
         self, prompt: Prompt, config: DecodeConfig, on_step: OnStep = lambda: None
     ) -> Iterator[str | SpliceRecord | DecodedOutput]:
-        """Decodes as `Decoder.stream`. Raises `DecoderBusy`."""
+        """Decodes as `Decoder.stream`. Raises what `refusal` gives."""
         tickets = self._asked([prompt], config, streams=True)
         try:
             yield from self._news(tickets[0], on_step)
         finally:
             self._let_go(tickets)
 
-    def _outputs(self, ticket: _Ticket, on_step: OnStep) -> Iterator[DecodedOutput]:
+    def _outputs(self, ticket: Ticket, on_step: OnStep) -> Iterator[DecodedOutput]:
         return (news for news in self._news(ticket, on_step) if isinstance(news, DecodedOutput))
 
-    def _news(self, ticket: _Ticket, on_step: OnStep) -> Iterator[News]:
+    def _news(self, ticket: Ticket, on_step: OnStep) -> Iterator[News]:
         while True:
             on_step()
             try:
@@ -150,12 +165,12 @@ class DecoderTogether:
             if isinstance(told, DecodedOutput):
                 return
 
-    def _asked(self, prompts: Sequence[Prompt], config: DecodeConfig, *, streams: bool) -> list[_Ticket]:
+    def _asked(self, prompts: Sequence[Prompt], config: DecodeConfig, *, streams: bool) -> list[Ticket]:
         """Queues prompts, and sees that a thread works on them."""
         self.decoder.check(config)
         asker, until = self.asker(), time.monotonic() + self.room.seconds
         tickets = [
-            _Ticket(prompt, config, config.seed + n, self._tokens(prompt, config), streams, until)
+            Ticket(prompt, config, config.seed + n, self._tokens(prompt, config), streams, until)
             for n, prompt in enumerate(prompts)
         ]
         with self._changed:
@@ -164,7 +179,7 @@ class DecoderTogether:
             for ticket in tickets:
                 self._queue.put(asker, ticket)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="colmlm decoder", daemon=True)
+                self._thread = threading.Thread(target=self._work, name="decoding", daemon=True)
                 self._thread.start()
             self._changed.notify()
         return tickets
@@ -172,14 +187,14 @@ class DecoderTogether:
     def _tokens(self, prompt: Prompt, config: DecodeConfig) -> int:
         return len(self.decoder.tokenizer.prompt(prompt)) + config.max_tokens
 
-    def _let_go(self, tickets: Sequence[_Ticket]) -> None:
+    def _let_go(self, tickets: Sequence[Ticket]) -> None:
         """Marks these as left; they leave before the next step."""
         for ticket in tickets:
             ticket.has_left = True
 
-    def _busy(self) -> DecoderBusy:
+    def _busy(self) -> Exception:
         """Makes the refusal, with the seconds in which those who wait now will be done at the present pace."""
-        return DecoderBusy(len(self._queue), max(1, ceil(len(self._queue) * self._pace)))
+        return self.refusal(len(self._queue), max(1, ceil(len(self._queue) * self._pace)))
 
     def _work(self) -> None:
         """Steps the run as long as there are rows, in the decoder's thread."""
@@ -196,10 +211,10 @@ class DecoderTogether:
             except Exception as error:  # noqa: BLE001 - every thread that waits is told, and the next run is a new one
                 self._fail(error)
 
-    def _admitted(self) -> list[_Ticket]:
+    def _admitted(self) -> list[Ticket]:
         """Takes those out of the queue that have a row now, and refuses those that have waited too long."""
         self._queue.drop(lambda ticket: ticket.has_left)
-        joining: list[_Ticket] = []
+        joining: list[Ticket] = []
         held = sum(ticket.tokens for ticket in self._live)
         while (ticket := self._queue.next()) is not None:
             others = len(self._live) + len(joining)
@@ -212,10 +227,10 @@ class DecoderTogether:
             late.told.put(self._busy())
         return joining
 
-    def _step(self, joining: Sequence[_Ticket]) -> None:
+    def _step(self, joining: Sequence[Ticket]) -> None:
         for ticket in joining:
             row = self.run.join(ticket.prompt, ticket.config, ticket.seed)
-            ticket.telling = Telling(row, self.decoder.tokenizer)
+            ticket.telling = RowNews(row, self.decoder.tokenizer)
         if self.run.live:
             self.run.step()
         going_on = [ticket for ticket in self._live if not self._is_over(ticket)]
@@ -223,7 +238,7 @@ class DecoderTogether:
             ended, self._live = len(self._live) - len(going_on), going_on
             self._measure(ended)
 
-    def _is_over(self, ticket: _Ticket) -> bool:
+    def _is_over(self, ticket: Ticket) -> bool:
         """Tells what is new to who asked, or takes the row out where nobody waits; tells whether that was all."""
         if not ticket.has_left or ticket.telling is None:
             return ticket.tell()

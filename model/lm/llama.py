@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import LlamaForCausalLM
 
-from colmlm.model.lm.past import Blocks, Past, Piece
+from colmlm.model.lm.past import BlocksOfStep, Past, Piece
 
 Attend = Callable[
     [int, Tensor], Tensor
@@ -206,7 +206,7 @@ class Llama:
         """
         device, ids = self.embedding.device, [token for piece in pieces for token in piece.ids]
         positions = [piece.start + n for piece in pieces for n in range(len(piece.ids))]
-        blocks = Blocks(pieces, self.heads // self.kv_heads, self.scale)
+        blocks = BlocksOfStep(pieces, self.heads // self.kv_heads, self.scale)
 
         def attend(number: int, qkv_NW: Tensor) -> Tensor:
             q = qkv_NW[:, : self.q_width].view(len(qkv_NW), self.kv_heads, -1, self.head_dim)

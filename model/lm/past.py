@@ -62,7 +62,7 @@ class _Block:
         return self.start + self.length
 
 
-class Blocks:
+class BlocksOfStep:
     """The attention of one step over the pasts of its pieces. `group` is the number of query heads per key head."""
 
     def __init__(self, pieces: Sequence[Piece], group: int, scale: float) -> None:

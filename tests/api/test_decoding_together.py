@@ -10,6 +10,7 @@ import httpx
 import openai
 import pytest
 
+from colmlm.kb.errors import DecoderBusy
 from colmlm.kb.service import KnowledgeBase
 from colmlm.model.decoding.decoder import Decoder
 from colmlm.model.decoding.together import DecoderTogether, Room
@@ -50,7 +51,9 @@ def test_thirty_two_clients_at_once_are_all_answered_as_each_is_alone(tiny: Tiny
 
 
 def test_where_the_queue_is_full_both_apis_say_when_to_come_again(tiny: TinyServer) -> None:
-    tiny.generator.together = DecoderTogether(Decoder(tiny.checkpoint, None), Room(rows=0, waiting=0))
+    none = Room(rows=0, waiting=0)
+    decoder = Decoder(tiny.checkpoint, None)
+    tiny.generator.together = DecoderTogether(decoder, none, refusal=DecoderBusy)
     headers = {"Authorization": f"Bearer {tiny.keys['reader']}"}
     body = {"prompt": "x", "mode": "off"}
     with httpx.Client(base_url=tiny.address, headers=headers, timeout=60) as client:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -14,10 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from colmlm.kb.errors import DecoderBusy
 from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.decoding.decoder import DecodedOutput, Decoder
-from colmlm.model.decoding.together import DecoderTogether, Room
+from colmlm.model.decoding.together import DecoderFull, DecoderTogether, Queue, Room, Ticket
 from colmlm.model.lm.checkpoint import Checkpoint, load
 from tests.model.lookups import FakeLookup, Result, by_direction
 from tests.tiny import tiny_checkpoint
@@ -155,7 +152,7 @@ def test_a_full_queue_refuses_and_says_when_to_come_again(single: Checkpoint):
     together = DecoderTogether(Decoder(single, None), Room(rows=1, waiting=0))
     with closing(together.stream("long", LONG)) as long:
         next(long)
-        with pytest.raises(DecoderBusy) as refused:
+        with pytest.raises(DecoderFull) as refused:
             together.generate(["x"], LONG)
     assert refused.value.retry_after >= 1
 
@@ -164,30 +161,25 @@ def test_who_waits_too_long_is_refused(single: Checkpoint):
     together = DecoderTogether(Decoder(single, None), Room(rows=1, seconds=0.0))
     with closing(together.stream("long", LONG)) as long:
         next(long)
-        with pytest.raises(DecoderBusy):
+        with pytest.raises(DecoderFull):
             together.generate(["x"], LONG)
         assert long is not None
 
 
-def test_tokens_take_turns(single: Checkpoint):
-    """One token has five prompts in the queue when another sends its first."""
-    who = threading.local()
-    together = DecoderTogether(Decoder(single, None), Room(rows=1), lambda: str(who.name))
-    order: list[str] = []
-
-    def ask(name: str) -> None:
-        who.name = name
-        together.generate(["x"], replace(LONG, max_tokens=3, min_tokens=3))
-        order.append(name)
-
-    who.name = "first"
-    with ThreadPoolExecutor(8) as threads, closing(together.stream("long", LONG)) as long:
-        next(long)
-        for name in ["many"] * 5 + ["one"]:
-            threads.submit(ask, name)
-            _wait_until(lambda: len(together._queue) > 0)
-        _wait_until(lambda: len(together._queue) == 6)
-    assert order.index("one") <= 1
+def test_tokens_take_turns():
+    """One token has sent five prompts when others send theirs."""
+    queue = Queue()
+    for asker, prompt in [("many", f"many {n}") for n in range(5)] + [
+        ("b", "b 0"),
+        ("c", "c 0"),
+        ("b", "b 1"),
+    ]:
+        queue.put(asker, Ticket(prompt, LONG, 0, 1, streams=False, until=0.0))
+    assert [str(ticket.prompt) for ticket in queue.drop(lambda ticket: ticket.prompt == "many 1")] == [
+        "many 1"
+    ]
+    taken = [queue.take().prompt for _ in range(len(queue))]
+    assert taken == ["many 0", "b 0", "c 0", "many 2", "b 1", "many 3", "many 4"]
 
 
 def test_a_lookup_that_fails_ends_only_those_who_asked(single: Checkpoint):
@@ -212,17 +204,3 @@ def test_lookups_of_a_step_are_one(single: Checkpoint):
     config = DecodeConfig(max_tokens=2, mode="forced")
     Decoder(single, lookup).generate(PROMPTS[:4], config)
     assert lookup.calls[0] == 4
-
-
-def _wait_until(holds: Callable[[], bool]) -> None:
-    for _ in _ticks():
-        if holds():
-            return
-    raise AssertionError("it never came to be")
-
-
-def _ticks() -> Iterator[None]:
-    pause = threading.Event()
-    for _ in range(1000):
-        yield
-        pause.wait(0.01)
