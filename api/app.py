@@ -36,7 +36,8 @@ from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.waits import AT_THE_DOOR, Waits
 
 AT_DOOR = (Lane.door, Lane.probes, Lane.records)
-BEHIND_DOOR = tuple(set(Lane) - {Lane.at_once, *AT_DOOR})
+# Threads that wait for the decoder hold no connection meanwhile: the few that they need are among the others.
+BEHIND_DOOR = tuple(set(Lane) - {Lane.at_once, Lane.decoding, *AT_DOOR})
 
 
 def create_app(

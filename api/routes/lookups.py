@@ -33,7 +33,7 @@ async def look_up(ports: FromPorts, request: WithToken, data: JSONBody[LookupReq
     """
     if data.as_of is not None:
         require_past(request)
-    with past_apart(ports, data.as_of) if data.ranking != READER else ports.lanes.instead(Lane.decoding):
+    with past_apart(ports, data.as_of) if data.ranking != READER else ports.lanes.instead(Lane.reading):
         return await sync_to_thread(_looked_up, ports, data)
 
 

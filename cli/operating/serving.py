@@ -175,14 +175,14 @@ def _announce(runtime: Runtime, token: str, *, served: bool, home: Path | None, 
 def _serve(runtime: Runtime, listener: socket.socket, *, with_model: bool, with_worker: bool) -> None:
     """Serves until a signal comes, with a worker beside it, then drains. The log goes to stderr."""
     from colmlm.api.nouns.models import LoadedModels
-    from colmlm.api.routes.streams import check_client
+    from colmlm.api.routes.streams import asker, check_client
     from colmlm.api.serving import run_server
     from colmlm.api.watch import logs
     from colmlm.api.watch.tracing import tracing_from
     from colmlm.kb.jobs.attendance import no_worker
 
     logs.configure(runtime.serving)
-    models = LoadedModels(runtime.kb, [runtime.model_at(None, check_client)] if with_model else [])
+    models = LoadedModels(runtime.kb, [runtime.model_at(None, check_client, asker)] if with_model else [])
     reader = runtime.reader if with_model else None
     sys.stdout.flush()  # so that whoever started this reads the address now, and not when the server ends
     with (
@@ -203,14 +203,14 @@ def _serve(runtime: Runtime, listener: socket.socket, *, with_model: bool, with_
 
 
 def _keeper(runtime: Runtime, models: LoadedModels) -> ModelKeeper:
-    from colmlm.api.routes.streams import check_client
+    from colmlm.api.routes.streams import asker, check_client
     from colmlm.cli.composition.model_keeper import ModelKeeper
     from colmlm.model.lm.checkpoint import weights_bytes
 
     return ModelKeeper(
         runtime.kb,
         models,
-        partial(runtime.model_at, check=check_client),
+        partial(runtime.model_at, check=check_client, asker=asker),
         partial(weights_bytes, cache=runtime.settings.home / "models"),
     )
 

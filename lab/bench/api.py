@@ -177,7 +177,7 @@ def _in_process(kb: KnowledgeBase, queries: npt.NDArray[np.float32], checkpoint_
 
 
 @contextmanager
-def _server(settings: Settings, token: str, *, with_model: bool) -> Iterator[int]:
+def _server(settings: Settings, token: str, *, with_model: bool, **variables: str) -> Iterator[int]:
     """Starts `colmlm serve` with these settings, and yields its port once it is ready."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = int(free.getsockname()[1])
@@ -185,7 +185,7 @@ def _server(settings: Settings, token: str, *, with_model: bool) -> Iterator[int
     words = ["serve", "--host", "127.0.0.1", "--port", str(port), "--no-worker"]
     words += [] if with_model else ["--no-model"]
     with subprocess.Popen(
-        interpreter.command("-m", "colmlm.cli", *words), env={**os.environ, **ours}
+        interpreter.command("-m", "colmlm.cli", *words), env={**os.environ, **ours, **variables}
     ) as process:
         try:
             _wait_until_ready(process, port)
