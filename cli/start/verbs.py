@@ -163,6 +163,7 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "edits": "Measure what adding and removing one key costs in an index of several sizes.",
             "facts": "Measure pages of facts: found by rare, common and several words, by no word, and by each filter.",
             "query": "Time how each method forms a query at gold lookups, in turns.",
+            "serve": "Measure completions over HTTP from 1 to 64 clients.",
             "words": "Measure the search for sentences by words, beside bm25s where they are SQuAD's.",
             "train": "Time an optimiser step with the joint loss beside transformers' Trainer.",
             "store": "Measure ingest, lookup, delete, forget and reopen on synthetic keys with exact ground truth.",

@@ -73,9 +73,15 @@ def serve(
 
     numbers = api._numbers(clients)
     with tempfile.TemporaryDirectory(prefix="colmlm-bench-") as folder:
-        checkpoint = Runtime.from_environment().checkpoint
+        users = Runtime.from_environment()
+        checkpoint = users.checkpoint
         note("making a knowledge base")
         settings = Settings(home=Path(folder), actor="bench")
+        models = users.settings.home / "models"
+        models.mkdir(parents=True, exist_ok=True)
+        (settings.home / "models").symlink_to(
+            models.absolute()
+        )  # so that the server converts no base model again
         with demo_base(checkpoint, settings.home) as kb:
             figures = _measure(kb, settings, checkpoint, numbers, seconds, tokens, long)
     if as_json:
