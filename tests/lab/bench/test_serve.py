@@ -33,9 +33,8 @@ def test_clients_count_tokens_pieces_and_refusals(kb: KnowledgeBase, tmp_path: P
 
 @pytest.mark.slow
 def test_a_server_is_measured_with_two_numbers_of_clients() -> None:
-    ran = program(
-        "bench", "serve", "--clients", "1,8", "--seconds", "1", "--tokens", "4", "--long", "100", "--json"
-    )
+    few = ("--clients", "1,8", "--seconds", "1", "--tokens", "4", "--long", "100")
+    ran = program("bench", "serve", *few, "--json", timeout=280)
     assert ran.returncode == 0, ran.stderr
     found = json.loads(ran.stdout)
     assert [(one["clients"], one["refused"]) for one in found["clients"]] == [(1, 0), (8, 0)]
