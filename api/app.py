@@ -41,7 +41,8 @@ from colmlm.kb.store.waits import AT_THE_DOOR, Waits
 
 AT_DOOR = (Lane.door, Lane.probes, Lane.records)
 MOST_LOOKUPS_AT_ONCE = 32  # of one search: the others would wait longer than two searches take
-BEHIND_DOOR = tuple(set(Lane) - {Lane.at_once, *AT_DOOR})
+# Threads that wait for the decoder hold no connection meanwhile: the few that they need are among the others.
+BEHIND_DOOR = tuple(set(Lane) - {Lane.at_once, Lane.decoding, *AT_DOOR})
 
 
 def create_app(

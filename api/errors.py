@@ -36,6 +36,7 @@ from colmlm.kb.access.records import ROLES, Right
 from colmlm.kb.errors import (
     Collided,
     DatabaseUnavailable,
+    DecoderBusy,
     IndexBehind,
     KBError,
     LockHeld,
@@ -270,7 +271,7 @@ _PASSING = (
 def _headers(error: KBError) -> dict[str, str]:
     if isinstance(error, NotSignedIn):
         return {"WWW-Authenticate": "Bearer"}
-    if isinstance(error, TooManyRequests):
+    if isinstance(error, TooManyRequests | DecoderBusy):
         return {"Retry-After": str(error.retry_after)}
     return {"Retry-After": "1"} if isinstance(error, _PASSING) else {}
 

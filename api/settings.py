@@ -18,6 +18,8 @@ Origin = Annotated[
 ]  # as browsers write them, since they are compared as they are
 Rate = Annotated[int, Meta(ge=1, le=1_000_000, description="a number of requests a minute from 1 to 1000000")]
 Tokens = Annotated[int, Meta(ge=0, le=10**9, description="a number of tokens")]
+Rows = Annotated[int, Meta(ge=1, le=128, description="a number of prompts from 1 to 128")]
+Waiting = Annotated[int, Meta(ge=0, le=256, description="a number of prompts from 0 to 256")]
 Changes = Annotated[int, Meta(ge=0, le=10**12, description="a number of changes")]
 
 
@@ -31,6 +33,9 @@ class ServerSettings:
     cors_origins: tuple[Origin, ...] = ()
     rate_limit: Rate | None = None
     prompt_max_tokens: Tokens = 4096
+    decoding_rows: Rows = 64
+    decoding_queue: Waiting = 256
+    decoding_wait_seconds: Seconds = 30.0
     ranking: Literal["key", "words", "reader"] = "key"
     ready_lag: Changes = 1000
     drain_seconds: Seconds = 30.0

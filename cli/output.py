@@ -140,7 +140,7 @@ class _Lines:
 
 
 def counted(number: int, noun: str) -> str:
-    """Tells whether stdin is a terminal, so that somebody can be asked."""
+    """Says how many there are: "1 document", "12 documents"."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 

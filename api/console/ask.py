@@ -55,7 +55,7 @@ def ask(ports: FromPorts, request: PageRequest) -> Page:
     return _show(ports, request, Form.asked(request))
 
 
-@post("/ask/answer", opt=needs(Right.read, Lane.decoding), status_code=200, sync_to_thread=True)
+@post("/ask/answer", opt=needs(Right.read, Lane.reading), status_code=200, sync_to_thread=True)
 def read(ports: FromPorts, request: PageRequest, data: Sent) -> Page:
     """Answer the question, store the answer, and show it with the passages near it, which are not stored."""
     form = Form(data)

@@ -50,7 +50,7 @@ def read(ports: FromPorts, request: PageRequest, group_id: PathId) -> Page:
     return _show(ports, request, group_id, Form.asked(request))
 
 
-@post("/misses/{group_id:int}/solve", opt=needs(Right.edit, Lane.decoding), sync_to_thread=True)
+@post("/misses/{group_id:int}/solve", opt=needs(Right.edit, Lane.reading), sync_to_thread=True)
 def solve(ports: FromPorts, request: PageRequest, group_id: PathId, data: Sent) -> Page:
     """Solve a group by a fact that is there, if its questions find it."""
     form = Form(data)

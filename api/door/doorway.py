@@ -192,7 +192,7 @@ class InLane:
         lane = rights.lane_of(scope)
         receiving = await arrived(scope, receive, lane)
         with self.lanes.place(lane):
-            if lane is not Lane.decoding:
+            if lane not in (Lane.reading, Lane.decoding):
                 await self.app(scope, receiving, send)
                 return
             async with noticed(receiving, requests.current()) as watched:

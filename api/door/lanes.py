@@ -40,6 +40,7 @@ class Lane(StrEnum):
     long_reads = "long reads"
     edits = "edits"  # edits wait for each other at the change log's lock
     uploads = "uploads"
+    reading = "questions that are read"
     decoding = "decoding"
     feeds = "streams that wait"
 
@@ -70,13 +71,14 @@ SIZES: Mapping[Lane, Size] = MappingProxyType(
         Lane.long_reads: Size(1, 16, gives_way=True),
         Lane.edits: Size(4, 64),
         Lane.uploads: Size(2, 32),
-        Lane.decoding: Size(4, 4),  # each request holds a decoder's cache in memory, so none waits inside
+        Lane.reading: Size(4, 64),
+        Lane.decoding: Size(384, 384),  # threads that wait for the one decoder, whose own room is less
         Lane.feeds: Size(4, 64),
     }
 )
 
 
-_OF_THE_PRESENT = (Lane.lookups, Lane.decoding)
+_OF_THE_PRESENT = (Lane.lookups, Lane.reading, Lane.decoding)
 
 
 class _Held:

@@ -98,8 +98,9 @@ def _facts(
 
 
 def _edits(line: int, one: Correction, fact: FactRecord) -> Iterator[PlannedEdit]:
-    value = one.value if one.value != fact.value else None
-    question = one.question if one.question != fact.question else None
+    states = fact.review == "proposed"  # what a row repeats of such a fact accepts it
+    value = one.value if one.value != fact.value or states else None
+    question = one.question if one.question != fact.question or states else None
     if value is not None or question is not None:
         was_value, was_question = fact.value if value else None, fact.question if question else None
         yield PlannedEdit(line, one.fact_id, was_value, value, was_question, question)

@@ -14,7 +14,7 @@ from colmlm.api.wire.requests import QuestionRequest, Why
 from colmlm.kb.answers.records import Answer, AnswerThreshold
 
 
-@post("/answers", status_code=200, opt=needs(Right.read, Lane.decoding), responses=PROBLEMS)
+@post("/answers", status_code=200, opt=needs(Right.read, Lane.reading), responses=PROBLEMS)
 async def answer_question(ports: FromPorts, data: JSONBody[QuestionRequest]) -> Answer:
     """Answer a question.
 

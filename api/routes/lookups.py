@@ -37,7 +37,7 @@ async def look_up(ports: FromPorts, request: WithToken, data: JSONBody[LookupReq
         require_past(request)
     if (asked := key_lookup(data)) is not None:
         return answered(asked.checkpoint_id, [], await ports.find_by_key(asked))
-    with past_apart(ports, data.as_of) if data.ranking != READER else ports.lanes.instead(Lane.decoding):
+    with past_apart(ports, data.as_of) if data.ranking != READER else ports.lanes.instead(Lane.reading):
         return await sync_to_thread(_looked_up, ports, data)
 
 

@@ -103,7 +103,7 @@ def reopen_misses(ports: FromPorts, request: WithToken, data: JSONBody[MissGroup
 @post(
     "/misses/{group_id:int}/solve",
     status_code=200,
-    opt=needs(Right.edit, Lane.decoding),
+    opt=needs(Right.edit, Lane.reading),
     responses=PROBLEMS,
     sync_to_thread=True,
 )

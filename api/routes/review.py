@@ -22,9 +22,10 @@ from colmlm.kb.facts.reviews import ReviewVerdict
 OfCorpus = Annotated[str | None, QueryParameter(max_length=1000, description="Only of this corpus")]
 OfDocument = Annotated[int | None, QueryParameter(ge=1, le=MAX_ID, description="Only of this document")]
 OfKind = Annotated[
-    Literal["any", "cited", "doubted", "unasked"],
+    Literal["any", "cited", "doubted", "contradicting", "unasked"],
     QueryParameter(
-        description="All; those that outputs cite; those that the annotator's check doubts; or those without a question"
+        description="All; those that outputs cite; those that the annotator's check doubts; those of the 2,000 newest "
+        "contradictions; or those without a question"
     ),
 ]
 
@@ -64,9 +65,10 @@ def list_proposed(
 ) -> InboxPage:
     """List proposed facts.
 
-    Those first where most is at stake: cited ones by how often, then those that the annotator's own check doubts, then
-    the others by id. Each comes with what its document says around it, and with facts whose question has the same
-    words. Facts are counted up to 10,000; where there are more, `is_exact` is false.
+    Those first where most is at stake: cited ones by how often, then those that the annotator's own check doubts, those
+    that contradict others, and the others by document and id. Each comes with what its document says around it, and
+    with facts whose question has the same words. Facts are counted up to 10,000; where there are more, `is_exact` is
+    false.
     """
     found = shown_to(request, ports).inbox(
         corpus=corpus, document_id=document_id, kind=kind, after=after_of(cursor, "review"), limit=limit

@@ -10,6 +10,7 @@ from litestar.response import ServerSentEventMessage
 from colmlm.api.door import requests
 from colmlm.api.errors import ClientLeft, problem_of
 from colmlm.api.nouns.generation import Finished, Item, Missed, Spliced
+from colmlm.kb.log import origin
 
 
 def check_client() -> None:
@@ -17,6 +18,11 @@ def check_client() -> None:
     request = requests.current()
     if request is not None and request.has_left:
         raise ClientLeft
+
+
+def asker() -> str:
+    """Names the token that asks, so that the decoder takes turns between tokens."""
+    return origin.current().principal.name
 
 
 def events(items: Iterator[Item]) -> Iterator[ServerSentEventMessage]:

@@ -18,6 +18,7 @@ _STATUSES: dict[type[KBError], int] = {
     errors.KBError: 500,
     errors.Collided: 503,
     errors.DatabaseUnavailable: 503,
+    errors.DecoderBusy: 503,
     errors.IndexBehind: 503,
     errors.LockHeld: 503,
     errors.LogHeld: 503,

@@ -94,9 +94,8 @@ def show_output(trace: OutputTrace) -> None:
     source of each splice.
     """
     made = f"checkpoint {trace.checkpoint_id}" if trace.checkpoint_id else "no checkpoint"
-    say(
-        f"output {trace.generation_id}, mode {trace.mode}, ranking {trace.ranking}, {made}, {trace.at:%Y-%m-%d %H:%M}"
-    )
+    of = f"mode {trace.mode}, ranking {trace.ranking}{', accepted facts only' if trace.accepted_only else ''}"
+    say(f"output {trace.generation_id}, {of}, {made}, {trace.at:%Y-%m-%d %H:%M}")
     say(f"prompt: {trace.prompt}")
     say(f"output: {marked(trace)}")
     if trace.quotes is not None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from colmlm.model.decoding.decoder import DecodedOutput, Decoder
     from colmlm.model.decoding.lookup import LookupPort
     from colmlm.model.decoding.rows import SpliceRecord
+    from colmlm.model.decoding.together import DecoderTogether
     from colmlm.model.lm.checkpoint import Checkpoint
 
 ROWS_TOGETHER = 8  # limits the memory of the cache of a batch, which is as long as its longest row
@@ -61,7 +62,7 @@ class StoringGenerator:
     `lookup` is the knowledge base, or a wrapper of it. `seq` is stored as the change of an output without lookups
     (None: the last change). A prompt may have `prompt_max_tokens` (None: as many as the model reads). `ranking` is what
     facts are found by where a request does not say. `check` is called at every step, and what it raises ends the
-    decoding.
+    decoding. Prompts are decoded `together` with those of other threads where there is a decoder for that.
     """
 
     checkpoint: Checkpoint
@@ -71,6 +72,7 @@ class StoringGenerator:
     prompt_max_tokens: int | None = None
     ranking: str = KEY
     check: Callable[[], None] = lambda: None
+    together: DecoderTogether | None = None
 
     @property
     def model(self) -> CheckpointInfo:
@@ -151,10 +153,10 @@ class StoringGenerator:
     def _config(self, request: GenerationRequest) -> DecodeConfig:
         return decode_config(request, self.ranking)
 
-    def _decoder(self) -> Decoder:
+    def _decoder(self) -> Decoder | DecoderTogether:
         from colmlm.model.decoding.decoder import Decoder
 
-        return Decoder(self.checkpoint, self.lookup)
+        return self.together or Decoder(self.checkpoint, self.lookup)
 
     def _looked_up(self, splice: SpliceRecord, said: str) -> Spliced | Missed:
         if splice.outcome != "hit":

@@ -117,25 +117,35 @@ class Runtime:
 
         return ModelEncoder(self.checkpoint)
 
-    def model_at(self, path: Path | None, check: Callable[[], None]) -> LoadedModel:
+    def model_at(self, path: Path | None, check: Callable[[], None], asker: Callable[[], str]) -> LoadedModel:
         """Loads the model of the checkpoint at `path` (None: that of the settings) for a server, which may load others.
 
         Its lookups also answer an output that began before another keyset was activated. `check` is called at every
-        step of decoding.
+        step of decoding. Prompts are decoded together, in turns between those whom `asker` names.
         """
         from colmlm.api.nouns.models import LoadedModel
         from colmlm.cli.composition.generator import LocalOutputs, StoringGenerator
         from colmlm.cli.composition.model_encoder import ModelEncoder
+        from colmlm.kb.errors import DecoderBusy
+        from colmlm.model.decoding.decoder import Decoder
+        from colmlm.model.decoding.together import DecoderTogether, Room
         from colmlm.model.lm.checkpoint import load
 
         checkpoint = self.checkpoint if path is None else load(path, self.settings.home / "models")
+        lookups = replace(self.lookups, steady=True)
+        room = Room(
+            rows=self.serving.decoding_rows,
+            waiting=self.serving.decoding_queue,
+            seconds=self.serving.decoding_wait_seconds,
+        )
         generator = StoringGenerator(
             checkpoint,
             LocalOutputs(self.kb),
-            replace(self.lookups, steady=True),
+            lookups,
             prompt_max_tokens=self.serving.prompt_max_tokens,
             ranking=self.serving.ranking,
             check=check,
+            together=DecoderTogether(Decoder(checkpoint, lookups), room, asker, DecoderBusy),
         )
         return LoadedModel(self.encoder if path is None else ModelEncoder(checkpoint), generator)
 

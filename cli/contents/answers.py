@@ -107,10 +107,12 @@ def _show(found: Answer) -> None:
         if (source := found.source) is not None:
             where = f"{source.corpus}/{source.external_id}, {source.start} to {source.end}"
         said = ", ".join(str(fact.fact_id) for fact in found.facts)
-        note(f"{where}; fact {said}; score {found.score:.2f}")
+        facts = "fact" if len(found.facts) == 1 else "facts"
+        note(f"{where}; {facts} {said}; score {found.score:.2f}")
         if found.unreviewed:
             proposed = ", ".join(map(str, found.unreviewed))
-            note(f"Unreviewed: nobody has accepted fact {proposed} yet. See: colmlm review list")
+            facts = "fact" if len(found.unreviewed) == 1 else "facts"
+            note(f"Unreviewed: nobody has accepted {facts} {proposed} yet. See: colmlm review list")
         return
     say(NOTHING)
     if found.withheld:

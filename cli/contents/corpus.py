@@ -111,7 +111,7 @@ def _as_dict(report: IngestReport) -> dict[str, object]:
 
 
 def _show(report: IngestReport, refused: int, dry_run: bool) -> None:
-    taken = f"{report.documents} documents with {report.facts} new facts"
+    taken = f"{counted(report.documents, 'document')} with {counted(report.facts, 'new fact')}"
     say(
         f"{'Would take' if dry_run else 'Took'} {taken} into {report.corpus!r}; {report.unchanged} were there already."
     )

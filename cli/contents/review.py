@@ -45,6 +45,7 @@ class Kind(StrEnum):
     any = "any"
     cited = "cited"
     doubted = "doubted"
+    contradicting = "contradicting"
     unasked = "unasked"
 
 
@@ -73,14 +74,14 @@ def list_proposed(
         Kind,
         typer.Option(
             "--kind",
-            help="Any; cited by outputs; doubted by the annotator's own check; or without a question.",
+            help="Any; cited by outputs; doubted by the annotator's check; contradicting others; without a question.",
         ),
     ] = Kind.any,
     after: After = 0,
     limit: Limit = 50,
     as_json: AsJson = False,
 ) -> None:
-    """List proposed facts, those first where most is at stake: cited ones, doubted ones, others."""
+    """List proposed facts, those first where most is at stake: cited, doubted, contradicting, others."""
     found = base.review.inbox(corpus=corpus, document_id=document, kind=kind.value, after=after, limit=limit)
     if as_json:
         print_json(found)

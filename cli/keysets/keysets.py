@@ -17,9 +17,10 @@ from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.keysets import calibration, keyset_gate
 from colmlm.cli.options import Actor, AsJson, CheckpointPath, KeysetId, Reason, Yes, examples
 from colmlm.cli.output import print_json, print_table, progress, say
+from colmlm.kb.keys.records import RECALL
 
 if TYPE_CHECKING:
-    from colmlm.kb.keys.records import GateStanding, KeysetRecord
+    from colmlm.kb.keys.records import GateStanding, IndexFit, KeysetRecord
 
     pass
 
@@ -132,14 +133,24 @@ def rekey_one(
 
 
 @app.command(epilog=examples("colmlm keysets build 2"))
-def build(keyset_id: KeysetId, as_json: AsJson = False) -> None:
+def build(
+    keyset_id: KeysetId,
+    recall: Annotated[
+        float,
+        typer.Option(
+            "--recall", min=0.5, max=1.0, help="The share of nearest keys that lookups are to find."
+        ),
+    ] = RECALL,
+    as_json: AsJson = False,
+) -> None:
     """Rebuild a keyset's index, trained on all its keys, and write the snapshot that servers open."""
     with Runtime.from_environment() as runtime, progress("Building the index"):
-        built = runtime.kb.keysets.build(keyset_id)
+        built = runtime.kb.keysets.build(keyset_id, recall=recall)
     if as_json:
         print_json(built)
     else:
-        say(f"Keyset {keyset_id}: {built.num_keys} keys in {built.index_spec}, up to change {built.seq}.")
+        fit = _fitted(built.index_spec, built.fit)
+        say(f"Keyset {keyset_id}: {built.num_keys} keys in {fit}, up to change {built.seq}.")
 
 
 @app.command(epilog=examples("colmlm keysets retire 1 --dry-run", "colmlm keysets retire 1 --yes"))
@@ -171,10 +182,19 @@ def _show(keysets: list[KeysetRecord], gates: Sequence[GateStanding | None] | No
     columns = ("id", "checkpoint", "state", "keys", "unkeyed", "threshold", "index", "applied change", "gate")
     rows = [
         (k.keyset_id, k.checkpoint_name, k.state, k.num_keys, k.num_unkeyed,
-         f"{k.threshold:.3f}{'' if k.calibrated else ' (not calibrated)'}", k.index_spec, k.applied_seq, gate)
+         f"{k.threshold:.3f}{'' if k.calibrated else ' (not calibrated)'}", _fitted(k.index_spec, k.index_fit),
+         k.applied_seq, gate)
         for k, gate in zip(keysets, [_said(gate) for gate in gates or [None] * len(keysets)], strict=True)
     ]  # fmt: skip
     print_table(columns, rows)
+
+
+def _fitted(spec: str, fit: IndexFit | None) -> str:
+    """Gives the spec of an index, and how many of its lists a search reads."""
+    if fit is None or not fit.lists:
+        return spec
+    recall = "" if fit.recall is None else f", recall {fit.recall:.3f}"
+    return f"{fit.spec}, {fit.lists_read} of {fit.lists} lists{recall}"
 
 
 def _said(gate: GateStanding | None) -> str:

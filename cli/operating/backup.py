@@ -188,6 +188,8 @@ def _show_restored(report: RestoreReport, dry_run: bool) -> None:
     ):
         if fact_ids:
             say(f"{what}: {_listed(fact_ids)} ({len(fact_ids)})")
+    if limited := [one.corpus or f"keyset {one.keyset}" for one in report.limited_again]:
+        say(f"limited to accepted facts again: {', '.join(limited)}")
     for erasure in report.repeated:
         say(f"  by change {erasure.seq} of that log, {erasure.at}: {_listed(erasure.fact_ids)}")
     if report.erased_again and not dry_run:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from colmlm.kb.errors import InvalidValue
-from colmlm.kb.lookup.index import FLAT_SPEC, NPROBE, default_spec
+from colmlm.kb.lookup.index import LISTS_READ, TRAINED_PER_LIST
+from colmlm.kb.lookup.specs import FLAT_SPEC, bits_code_bytes, default_spec
 
 PAGE, PAGE_USABLE = 8192, 8168
 KEY_ROW = 76  # header, ids, kind and item pointer of a key's row
@@ -18,16 +19,16 @@ KEY_INDEXES = 90  # three B-tree entries for each key
 SENTENCES = 3.5  # the rows of sentences and the index on their words, for each byte of text
 FACT_ROWS = 330  # a fact, its version, their indexes, and its share of the document's row and of the log
 INDEX_KEY = (
-    105  # bytes besides the code: id in its list, id in the direct map, id in the sorted array, room to grow
+    105  # bytes besides the code: id in its list, id in the direct map, id among those present, room to grow
 )
 FLAT_KEY = 64  # bytes besides the vector: two ids and the map between them
 SNAPSHOT_KEY = 24  # bytes besides the code: the id and its entry of the direct map
-TRAINED_PER_LIST = 64
 HEADROOM = 1.5  # factor on disk for the write-ahead log, dead rows before vacuum, a retired keyset until it is dropped
 
 # Seconds on one core.
 PER_CENTROID_NUMBER = 1.43e-10
-PER_CODE_BYTE = 6.4e-10
+PER_CODE_BYTE = 6.4e-10  # of a code that is looked up in tables
+PER_BITS_BYTE = 2.3e-10  # of a code of bits
 PER_FLAT_NUMBER = 1.5e-10
 AROUND_ONE = 1.32e-3  # a single lookup: the deciding statement, exact scores, Python
 AROUND_EACH_OF_MANY = 0.29e-3  # the same in batches of 64
@@ -64,13 +65,20 @@ class Load:
         return default_spec(self.keys, self.dim) == FLAT_SPEC
 
     @property
+    def is_bits(self) -> bool:
+        """Whether the index is taken to hold a bit for each number of a key."""
+        return self.code_bytes is None and default_spec(self.keys, self.dim).endswith("RaBitQ")
+
+    @property
     def nlist(self) -> int:
         return int(default_spec(self.keys, self.dim).partition("IVF")[2].partition(",")[0] or 0)
 
     @property
     def code(self) -> int:
         """Bytes of a key in the index."""
-        return 4 * self.dim if self.is_flat else self.code_bytes or self.dim // 4
+        if self.is_flat:
+            return 4 * self.dim
+        return self.code_bytes or (bits_code_bytes(self.dim) if self.is_bits else self.dim // 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +148,9 @@ def search_seconds(load: Load) -> float:
     """Estimates one search on one core: it scores every centroid, then the codes of the lists that it reads."""
     if load.is_flat:
         return PER_FLAT_NUMBER * load.keys * load.dim
-    read = load.keys * min(1.0, NPROBE / load.nlist)
-    return PER_CENTROID_NUMBER * load.nlist * load.dim + PER_CODE_BYTE * read * load.code
+    per_byte = PER_BITS_BYTE if load.is_bits else PER_CODE_BYTE
+    read = load.keys * min(1.0, LISTS_READ / load.nlist)
+    return PER_CENTROID_NUMBER * load.nlist * load.dim + per_byte * read * load.code
 
 
 def _centroids(load: Load) -> int:

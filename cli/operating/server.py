@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 def load(runtime: Runtime, *, with_model: bool) -> LoadedModels:
     """Loads the models that a server answers with, and the reader."""
     from colmlm.api.nouns.models import LoadedModels
-    from colmlm.api.routes.streams import check_client
+    from colmlm.api.routes.streams import asker, check_client
 
     if with_model:
         runtime.reader  # noqa: B018
-    return LoadedModels(runtime.kb, [runtime.model_at(None, check_client)] if with_model else [])
+    return LoadedModels(runtime.kb, [runtime.model_at(None, check_client, asker)] if with_model else [])
 
 
 def run(
@@ -60,13 +60,13 @@ def run(
 
 
 def _keeper(runtime: Runtime, models: LoadedModels) -> ModelKeeper:
-    from colmlm.api.routes.streams import check_client
+    from colmlm.api.routes.streams import asker, check_client
     from colmlm.cli.composition.model_keeper import ModelKeeper
     from colmlm.model.lm.checkpoint import weights_bytes
 
     return ModelKeeper(
         runtime.kb,
         models,
-        partial(runtime.model_at, check=check_client),
+        partial(runtime.model_at, check=check_client, asker=asker),
         partial(weights_bytes, cache=runtime.settings.home / "models"),
     )

@@ -18,6 +18,7 @@ from typing import Unpack
 from colmlm.kb.answers.calibrations import confidence_here
 from colmlm.kb.answers.candidates import BY_KEY, CandidateSentence, candidates
 from colmlm.kb.answers.contested import settled
+from colmlm.kb.answers.nearby import nearby
 from colmlm.kb.answers.parts import parts_of
 from colmlm.kb.answers.places import ReadPlace, read_places, weigh
 from colmlm.kb.answers.reading import JudgedReader
@@ -85,7 +86,7 @@ class Answering:
         _check(question, threshold)
         query, near = self._near(question, accepted_only=accepted_only)
         for _ in range(ATTEMPTS):
-            found, read = self._windows(question, near, accepted_only=accepted_only)
+            found, read = self._windows(question, query, near, accepted_only=accepted_only)
             places = read_places(self.reader, question, found, read)
             with self.kb.sessions() as session:
                 seq = audit.head_seq(session)
@@ -97,7 +98,7 @@ class Answering:
                 break
         else:
             raise InvalidQuery("the texts near it are changed all the time; ask again")
-        passages = tuple(_passage(one, read[one.sentence_id]) for one in found[:nearest])
+        passages = tuple(nearby(found, read)[:nearest])
         score = self.reader.confidence.of(weigh(question, places)) if places else 0.0
         answer = self._decided(question, contested, score, least, passages, seq)
         if not contested:
@@ -111,13 +112,13 @@ class Answering:
 
         All is as if the sentences `gone` were not there.
         """
-        _, near = self._near(question, BY_KEY + KEYS_OF_A_SENTENCE * len(gone))
-        return read_places(self.reader, question, *self._windows(question, near, gone))
+        query, near = self._near(question, BY_KEY + KEYS_OF_A_SENTENCE * len(gone))
+        return read_places(self.reader, question, *self._windows(question, query, near, gone))
 
     def looked_in(self, question: str, *, accepted_only: bool = False) -> list[str]:
         """Gives the texts that are read for a question, with what is deleted withheld."""
-        _, near = self._near(question, accepted_only=accepted_only)
-        _, read = self._windows(question, near, accepted_only=accepted_only)
+        query, near = self._near(question, accepted_only=accepted_only)
+        _, read = self._windows(question, query, near, accepted_only=accepted_only)
         return [window.shown() for window in read.values()]
 
     def nearest_hits(self, question: str, *, accepted_only: bool = False) -> tuple[Hit, ...]:
@@ -164,11 +165,24 @@ class Answering:
             return None, Ranking()
 
     def _windows(
-        self, question: str, near: Ranking, gone: Collection[int] = (), *, accepted_only: bool = False
+        self,
+        question: str,
+        query: AskedQuery | None,
+        near: Ranking,
+        gone: Collection[int] = (),
+        *,
+        accepted_only: bool = False,
     ) -> tuple[list[CandidateSentence], dict[int, SaidWindow]]:
         with self.kb.sessions() as session:
             found = candidates(
-                session, self.kb.words, question, near.hits, near.tombstone, gone, accepted_only=accepted_only
+                session,
+                self.kb.words,
+                question,
+                near.hits,
+                near.tombstone,
+                gone,
+                asked=query,
+                accepted_only=accepted_only,
             )[:WINDOWS]
             read = windows(session, [one.sentence_id for one in found], accepted_only=accepted_only)
         return [one for one in found if one.sentence_id in read], read
@@ -208,8 +222,3 @@ def _check(question: str, threshold: float | None) -> None:
         raise InvalidQuery(f"the question has {len(question):,} characters, more than {MAX_QUESTION:,}")
     if threshold is not None and not 0 <= threshold <= 1:
         raise InvalidQuery(f"the threshold {threshold} is not a probability, from 0 to 1")
-
-
-def _passage(candidate: CandidateSentence, window: SaidWindow) -> NearbyPassage:
-    live = tuple(fact.said for fact in window.facts if fact.version is not None)
-    return NearbyPassage(window.shown(), window.source_of(0, len(window.text)), candidate.score, live)

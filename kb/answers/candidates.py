@@ -13,8 +13,9 @@ from statistics import median
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from colmlm.kb.answers.deleted import deleted_in
 from colmlm.kb.answers.windows import HIDDEN
-from colmlm.kb.lookup.records import Hit
+from colmlm.kb.lookup.records import AskedQuery, Hit
 from colmlm.kb.lookup.words import MOST_CANDIDATES, SentenceFound, WordSearch
 
 BY_KEY = 50  # facts
@@ -87,19 +88,24 @@ def candidates(
     tombstone: tuple[int, float] | None = None,
     gone: Collection[int] = (),
     *,
+    asked: AskedQuery | None = None,
     accepted_only: bool | None = None,
 ) -> list[CandidateSentence]:
     """Gives the sentences that hold these hits of a lookup, or share words with the question, best first.
 
-    The sentence of a `tombstone`, a fact with its cosine, is one of them. A sentence that was found by words alone has
-    the least cosine of the hits, and one found by key alone no words. All is as if the sentences `gone` were not there,
-    and those in which every fact is left out (`kb.answers.windows.windows`, `accepted_only`).
+    The sentence of a `tombstone`, a fact with its cosine, is one of them. With the query that was `asked`, a sentence
+    that was found by words is as near as the nearest deleted fact in it. Else a sentence that was found by words alone
+    has the least cosine of the hits, and one found by key alone no words. All is as if the sentences `gone` were not
+    there, and those in which every fact is left out (`kb.answers.windows.windows`, `accepted_only`).
     """
-    by_key = _by_key(session, hits, tombstone)
+    by_key = dict(_by_key(session, hits, tombstone))
     if gone:
         hits = _staying(session, hits, gone)
         by_key = {one: cosine for one, cosine in by_key.items() if one not in gone}
     found = _by_words(session, words, question, by_key, gone, accepted_only)
+    if asked is not None:
+        for one, cosine in deleted_in(session, [row.sentence_id for row in found], asked).items():
+            by_key[one] = max(cosine, by_key.get(one, cosine))
     best = max((one.score for one in found), default=0.0) or 1.0
     by_words = {one.sentence_id: one.score / best for one in found}
     cosines = [hit.score for hit in hits] or [0.0]

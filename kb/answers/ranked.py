@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Unpack
 
+import numpy as np
 import numpy.typing as npt
 
 from colmlm.kb.answers.answering import ATTEMPTS, WINDOWS
@@ -25,9 +26,10 @@ from colmlm.kb.answers.places import ReadPlace, best_first, passages, places_in,
 from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.answers.windows import FactInWindow, SaidWindow, windows
 from colmlm.kb.errors import InvalidQuery, KeysetMismatch
+from colmlm.kb.keys.keysets import STORED
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.options import KEY, RANKINGS, READER, LookupOptions, Wanted
-from colmlm.kb.lookup.records import Hit, Lookup
+from colmlm.kb.lookup.records import AskedQuery, Hit, Lookup
 from colmlm.kb.lookup.searchable import SearchableStore
 
 if TYPE_CHECKING:
@@ -99,9 +101,10 @@ class RankedLookups:
                     text,
                     one.hits,
                     one.tombstone,
+                    asked=AskedQuery(checkpoint_id, query_D.astype(STORED).tobytes()),
                     accepted_only=wanted.accepted_only,
                 )[:WINDOWS]
-                for text, one in zip(texts, near, strict=True)
+                for text, one, query_D in zip(texts, near, np.asarray(queries_BD), strict=True)
             ]
             ids = sorted({one.sentence_id for row in found for one in row})
             keys = {} if ranking == READER or keyset_id is None else keys_of(session, ids, keyset_id)

@@ -6,9 +6,10 @@ signed by the key that signed the backup or by one that the operator names.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from colmlm.kb.backup.write import Backup
 from colmlm.kb.errors import LogRefused
@@ -16,6 +17,7 @@ from colmlm.kb.facts.records import Mentioned
 from colmlm.kb.facts.redaction import as_mentioned
 from colmlm.kb.log import signing
 from colmlm.kb.log.witness import Entry, Head, read_log
+from colmlm.kb.review import limits as limiting
 
 DELETING = ("delete", "forget", "reject")
 
@@ -34,11 +36,21 @@ class LaterErasure:
 
 
 @dataclass(frozen=True, slots=True)
-class NewerLog:
-    """The erasures and deletions that a log has after a backup, up to its `head`.
+class LaterLimit:
+    """A change of the newer log by which only accepted facts answer: of a corpus, or in a keyset."""
 
-    `deleted` facts are deleted and not erased at the end of the log; those in `abstaining` left tombstones. `sealed`
-    are breaks of the log that were acknowledged: what these changes say is ignored.
+    seq: int
+    corpus: str | None = None
+    keyset: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NewerLog:
+    """The erasures, deletions and limits to accepted facts that a log has after a backup, up to its `head`.
+
+    `deleted` facts are deleted and not erased at the end of the log; those in `abstaining` left tombstones, those in
+    `rejected` were rejected. `limits` are those corpora and keysets of which only accepted facts answer at its end.
+    `sealed` are breaks of the log that were acknowledged: what these changes say is ignored.
     """
 
     file: str
@@ -46,6 +58,8 @@ class NewerLog:
     erasures: tuple[LaterErasure, ...] = ()
     deleted: frozenset[int] = frozenset()
     abstaining: frozenset[int] = frozenset()
+    rejected: frozenset[int] = frozenset()
+    limits: tuple[LaterLimit, ...] = ()
     sealed: tuple[int, ...] = ()
 
 
@@ -76,7 +90,8 @@ def _is_head_alone(file: Path) -> bool:
 
 def _since(entries: Iterable[Entry], head: Head, backup: Backup, what: str) -> NewerLog:
     erasures: list[LaterErasure] = []
-    deleted: dict[int, bool] = {}
+    deleted: dict[int, Entry] = {}
+    limits: dict[tuple[Any, Any], LaterLimit] = {}
     sealed: list[int] = []
     for found in entries:
         entry = found.said
@@ -94,16 +109,28 @@ def _since(entries: Iterable[Entry], head: Head, backup: Backup, what: str) -> N
             mentions = as_mentioned(entry["payload"].get("mentions"))
             erasures.append(LaterErasure(seq, entry["at"], tuple(fact_ids), mentions))
         elif kind in DELETING:
-            deleted.update(dict.fromkeys(fact_ids, bool(entry["payload"].get("abstain"))))
+            deleted.update(dict.fromkeys(fact_ids, found))
         elif kind == "restore":
             for fact_id in fact_ids:
                 deleted.pop(fact_id, None)
+        elif kind == limiting.KIND:
+            _set(limits, seq, entry["payload"])
     gone = {fact_id for erasure in erasures for fact_id in erasure.fact_ids}
     return NewerLog(
         what,
         head,
         tuple(erasures),
         frozenset(deleted) - gone,
-        frozenset(fact_id for fact_id, abstain in deleted.items() if abstain) - gone,
+        frozenset(fact_id for fact_id, by in deleted.items() if by.said["payload"].get("abstain")) - gone,
+        frozenset(fact_id for fact_id, by in deleted.items() if by.said["kind"] == "reject") - gone,
+        tuple(limits.values()),
         tuple(sealed),
     )
+
+
+def _set(limits: dict[tuple[Any, Any], LaterLimit], seq: int, said: Mapping[str, Any]) -> None:
+    """Keeps a limit that was set, and leaves out one that was lifted."""
+    corpus, keyset = said.get("corpus"), said.get("keyset")
+    limits.pop((corpus, keyset), None)
+    if said.get("accepted_only"):
+        limits[corpus, keyset] = LaterLimit(seq, corpus, keyset)

@@ -1,46 +1,37 @@
-"""Restores a backup into an empty database in one transaction, and repeats the erasures that a newer log names.
+"""Restores a backup into an empty database in one transaction, and repeats what a newer log says of it.
 
-A backup still holds what was erased after it was made. The log of the base that went on names those erasures, and they
-are repeated in the transaction that restores, so that nobody ever sees the base without them.
+A backup still holds what was erased after it was made, and answers with proposed facts where that was forbidden since.
+The log of the base that went on names those erasures and limits, and they are repeated in the transaction that
+restores, so that nobody ever sees the base without them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from psycopg import sql
-from sqlalchemy import Table, exists, func, select, text, true
+from sqlalchemy import Table, exists, select, text
 from sqlalchemy.orm import Session
 
 from colmlm.kb.access import browser_sessions
-from colmlm.kb.backup.newer_log import NewerLog, read_newer_log
+from colmlm.kb.backup import repeating
+from colmlm.kb.backup.newer_log import LaterLimit, NewerLog, read_newer_log
+from colmlm.kb.backup.repeating import Repeated
 from colmlm.kb.backup.write import Archive, Backup, Heard, open_backup, tables
-from colmlm.kb.erasure.verbs import erase_facts
 from colmlm.kb.errors import BackupRefused, DatabaseNotEmpty, NewerLogNeeded
 from colmlm.kb.facts import sentences
-from colmlm.kb.facts.edits import delete_facts
 from colmlm.kb.keys import keysets
 from colmlm.kb.log import audit
 from colmlm.kb.log.witness import Head, hash_at
 from colmlm.kb.store.database import connection_of, head_revision
-from colmlm.kb.tables import ChangeRow, FactKeyRow, FactRow, KeysetRow, SecretRow
+from colmlm.kb.tables import ChangeRow, FactKeyRow, KeysetRow, SecretRow
 
 if TYPE_CHECKING:
     from colmlm.kb.store.store import Store
-
-
-@dataclass(frozen=True, slots=True)
-class Repeated:
-    """An erasure of `fact_ids`, change `seq` of the newer log, that the restore repeated as change `seq_here`."""
-
-    seq: int
-    at: str
-    fact_ids: tuple[int, ...]
-    seq_here: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +39,8 @@ class RestoreReport:
     """What a restore did, and with which newer log (`log_file`; None: without one).
 
     `erased_again` are the facts of `repeated`, `deleted_since` those that the newer log deleted, and `deleted_again`
-    those of them that the restore deleted too, on request. `sealed` are changes of that log which were ignored.
+    those of them that the restore deleted too, or rejected, on request. `limited_again` are the corpora and keysets of
+    which only accepted facts answer, as that log says. `sealed` are changes of it which were ignored.
     """
 
     backup: Backup
@@ -59,6 +51,7 @@ class RestoreReport:
     erased_again: tuple[int, ...]
     deleted_since: tuple[int, ...]
     deleted_again: tuple[int, ...]
+    limited_again: tuple[LaterLimit, ...] = ()
     sealed: tuple[int, ...] = ()
 
     @property
@@ -81,8 +74,8 @@ def restore_backup(
 ) -> RestoreReport:
     """Fills an empty, migrated database from a backup: with all of it or, on an error or a kill, with nothing.
 
-    It repeats the erasures of the newer log in `log_file`. Raises `NewerLogNeeded` where that is None, unless
-    `without_later_erasures` says that what was erased after the backup may come back. `keys` are fingerprints,
+    It repeats the erasures and limits of the newer log in `log_file`. Raises `NewerLogNeeded` where that is None,
+    unless `without_later_erasures` says that what was erased after the backup may come back. `keys` are fingerprints,
     one of which must have signed the backup and one the log. `dry_run` does everything and rolls back.
     Raises `BackupRefused`, `DatabaseNotEmpty`, `LogRefused`, `SignatureRefused`.
     """
@@ -184,10 +177,11 @@ def _catch_up(
     reapply_deletes: bool,
     without_later_erasures: bool,
 ) -> RestoreReport:
-    repeated = tuple(_repeat(session, newer, actor)) if newer else ()
-    deleted = _facts(session, newer.deleted, FactRow.deleted_seq.is_(None)) if newer else []
+    repeated = tuple(repeating.erase(session, newer, actor)) if newer else ()
+    deleted = repeating.live(session, newer.deleted) if newer else []
+    limited = tuple(repeating.limit(session, newer, actor)) if newer else ()
     if newer and reapply_deletes:
-        _delete_again(session, newer, deleted, actor)
+        repeating.delete(session, newer, deleted, actor)
     browser_sessions.end_all(session)  # a session that was ended after the backup must not be valid again
     _note(session, backup, newer, actor)
     return RestoreReport(
@@ -199,6 +193,7 @@ def _catch_up(
         erased_again=tuple(sorted({fact_id for erasure in repeated for fact_id in erasure.fact_ids})),
         deleted_since=tuple(deleted),
         deleted_again=tuple(deleted) if reapply_deletes else (),
+        limited_again=limited,
         sealed=newer.sealed if newer else (),
     )
 
@@ -209,26 +204,3 @@ def _note(session: Session, backup: Backup, newer: NewerLog | None, actor: str) 
     seq, hash_ = (newer.head.seq, newer.head.hash) if newer else (None, None)
     payload = {"backup": {"seq": backup.seq, "hash": backup.hash}, "newer_log": {"seq": seq, "hash": hash_}}
     audit.append(session, pending, "restore-backup", payload=payload)
-
-
-def _repeat(session: Session, newer: NewerLog, actor: str) -> Iterator[Repeated]:
-    for erasure in newer.erasures:
-        if known := _facts(session, erasure.fact_ids, true()):
-            reason = f"erased by change {erasure.seq} of the log that went on after this backup"
-            reach = erasure.mentions or "same-document"
-            done = erase_facts(session, known, actor, reason, mentions=reach)
-            if done.seq is not None:  # None where they were erased before and nothing says them
-                yield Repeated(erasure.seq, erasure.at, done.fact_ids, done.seq)
-
-
-def _delete_again(session: Session, newer: NewerLog, deleted: Sequence[int], actor: str) -> None:
-    for abstain in (False, True):
-        if chosen := [fact_id for fact_id in deleted if (fact_id in newer.abstaining) is abstain]:
-            reason = "deleted in the log that went on after this backup"
-            delete_facts(session, chosen, actor, reason, abstain=abstain)
-
-
-def _facts(session: Session, fact_ids: Iterable[int], state: Any) -> list[int]:
-    """Gives those of these facts that the restored base has in this state; it lacks facts newer than the backup."""
-    statement = select(FactRow.id).where(FactRow.id == func.any(list(fact_ids)), state).order_by(FactRow.id)
-    return list(session.scalars(statement))

@@ -84,6 +84,7 @@ KBError
 ├── LogRefused
 ├── BackupRefused
 ├── CalibrationRefused
+├── DecoderBusy
 ├── IndexBehind
 ├── IndexInvariant
 └── SnapshotRefused
@@ -131,6 +132,7 @@ from colmlm.kb.errors.failures import (
     CalibrationRefused,
     Collided,
     DatabaseUnavailable,
+    DecoderBusy,
     IndexBehind,
     IndexInvariant,
     JobGivenUp,
@@ -201,6 +203,7 @@ __all__ = [
     "CorpusNotFound",
     "DatabaseNotEmpty",
     "DatabaseUnavailable",
+    "DecoderBusy",
     "DocumentNotFound",
     "DocumentReplaced",
     "ErasureRequestNotFound",

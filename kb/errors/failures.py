@@ -152,6 +152,17 @@ class CalibrationRefused(KBError):
         )
 
 
+class DecoderBusy(KBError):
+    title = "Decoder busy"
+
+    def __init__(self, waiting: int, retry_after: int) -> None:
+        self.retry_after = retry_after
+        super().__init__(
+            f"{waiting} prompts wait to be decoded, and this one waits no longer. Nothing was stored; "
+            f"try again in {retry_after} s."
+        )
+
+
 class IndexBehind(KBError):
     title = "Index is behind"
 

@@ -136,6 +136,7 @@ def trace_output(session: Session, generation_id: int) -> OutputTrace:
         ranking=stored.ranking,
         feedback=feedback.of_output(session, generation_id),
         miss_groups=noting.groups_of(session, generation_id),
+        accepted_only=stored.accepted_only,
     )
 
 

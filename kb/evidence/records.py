@@ -167,6 +167,7 @@ class OutputTrace:
     `abstained` where it says nothing. Of an output that `quotes` they are the words of that stretch of a document.
     `checkpoint_id` is empty where nothing was encoded.
     `ranking` is what its lookups found facts by: "key", "words" or "reader".
+    `accepted_only` says that it was asked for without proposed facts.
     `feedback` is what people said of it, and `miss_groups` are those that its misses are in.
     """
 
@@ -185,6 +186,7 @@ class OutputTrace:
     ranking: str = KEY
     feedback: tuple[Feedback, ...] = ()
     miss_groups: tuple[int, ...] = ()
+    accepted_only: bool = False
 
     @property
     def question(self) -> str:

@@ -26,7 +26,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, Refusal, check_spans, digests
 from colmlm.kb.errors import InvalidValue
-from colmlm.kb.facts import pairs, reviewed, sentences
+from colmlm.kb.facts import edits, pairs, reviewed, sentences, stated
 from colmlm.kb.facts.editions import Replaced, move_kept, replace_old
 from colmlm.kb.facts.records import IngestReport
 from colmlm.kb.facts.sentences import SearchedText
@@ -211,12 +211,12 @@ def ingest(
     pending = audit.begin(session, actor, reason)
     known = _known(session, corpus, [document.external_id for document in documents])
     changed: dict[int, IncomingDocument] = {}
-    unchanged: list[int] = []
+    unchanged: dict[int, IncomingDocument] = {}
     taken: list[IncomingDocument] = []
     for row in rows:
         old_id, record_sha256 = known.get(row.document.external_id, (None, None))
         if old_id is not None and record_sha256 == row.record_sha256:
-            unchanged.append(old_id)
+            unchanged[old_id] = row
             continue
         taken.append(row)
         if old_id is not None:
@@ -238,7 +238,7 @@ def ingest(
         if generated:
             payload["generated"] = True
         elif replaced.kept:
-            payload |= reviewed.accept_edited(session, _marked(taken), pending.seq)
+            payload |= reviewed.accept_edited(session, stated.kept(taken), pending.seq)
         if came_back := suppressor.lift(session):
             payload["allowed_erased"] = came_back
         # The change does not list the facts it inserted, perhaps a million: they have its seq in `created_seq`.
@@ -246,6 +246,10 @@ def ingest(
         seq = audit.append(
             session, pending, "ingest", touched, num_facts=num_facts + len(touched), payload=payload
         )
+    if not generated and (fact_ids := stated.unchanged(session, unchanged)):
+        accepting = audit.begin(session, actor, reason) if taken else pending
+        accepted = reviewed.accept_edited(session, fact_ids, accepting.seq)
+        seq = edits.done(session, accepting, "accept", fact_ids, accepted).seq
     return IngestReport(
         corpus=corpus,
         documents=len(taken),
@@ -255,22 +259,12 @@ def ingest(
         overlaps_resolved=0,
         refusals=(),
         seq=seq,
-        still_deleted=replaced.kept_deleted + _num_deleted(session, unchanged),
+        still_deleted=replaced.kept_deleted + _num_deleted(session, list(unchanged)),
         suppressed=len(suppressor.found),
         suppressed_at=tuple(suppressor.found),
         contradictions=against,
         duplicates=alike,
     )
-
-
-def _marked(taken: Sequence[IncomingDocument]) -> list[int]:
-    """Gives the facts that were kept since a person's file marks them; none that the file itself says is proposed."""
-    return [
-        fact_id
-        for row in taken
-        for ordinal, fact_id in row.kept.items()
-        if row.document.facts[ordinal].review != "proposed"
-    ]
 
 
 def _rows(documents: Sequence[AnnotatedDocument]) -> list[IncomingDocument]:

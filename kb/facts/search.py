@@ -44,6 +44,7 @@ from colmlm.kb.facts.records import (
     Order,
 )
 from colmlm.kb.facts.sought import SoughtText
+from colmlm.kb.facts.stretches import Stretches, lies_in, stretches_of
 from colmlm.kb.log import audit
 from colmlm.kb.store.bad_values import check_limit
 from colmlm.kb.tables import FactRow, FactVersionRow, SentenceRow
@@ -51,7 +52,8 @@ from colmlm.kb.tables import FactRow, FactVersionRow, SentenceRow
 _RANK = 1 << 56  # a place in a list is rank * _RANK + id, so that it is one number as every `after` is
 # Limits make the server read tables where it should read indexes, and workers cost more than so little work.
 _BY_INDEX = text_of("""
-SELECT set_config('enable_seqscan', 'off', true), set_config('max_parallel_workers_per_gather', '0', true)
+SELECT set_config('enable_seqscan', 'off', true), set_config('max_parallel_workers_per_gather', '0', true),
+    set_config('plan_cache_mode', 'force_custom_plan', true)
 """)
 FAR = 20_000  # ids between the place where a page begins and the facts that it may find
 _IS, _VALUE, _QUESTION, _WORDS, _SENTENCE = range(5)
@@ -84,7 +86,8 @@ def search(
     elif sought is not None:
         is_live = filters.get("state", "live") == "live"
         last = reading.IS_LIVE_VERSION if is_live else reading.IS_LAST_VERSION
-        ranked = _saying(session, sought, which, last, past=past)
+        lies = [] if corpus is None else [stretches_of(session, corpus)]
+        ranked = _saying(session, sought, which, last, lies, past=past)
     else:
         ranked = _fitting(session, after, filters)
     by_rank = (sought is not None or nearest is not None) and order == "best"
@@ -138,6 +141,7 @@ def _saying(
     sought: SoughtText,
     which: list[ColumnElement[bool]],
     last: ColumnElement[bool],
+    lies: Sequence[Stretches],
     *,
     past: bool,
 ) -> CTE:
@@ -147,23 +151,27 @@ def _saying(
         (func.lower(value) == sought.text, _IS), (sought.as_it_stands(value), _VALUE), else_=_WORDS
     )
     question_rank = case((sought.as_it_stands(question), _QUESTION), else_=_WORDS)
+    near = [lies_in(stretches, FactRow.document_id) for stretches in lies]
     session.execute(_BY_INDEX)
     sources = [
-        select(FactRow.id, value_rank.label("rank")).join(FactVersionRow, last).where(sought.within(value)),
-        select(FactRow.id, question_rank.label("rank")).where(sought.within(question)),
-        *_of_sentences(sought, past=past),
+        select(FactRow.id, value_rank.label("rank"))
+        .join(FactVersionRow, last)
+        .where(sought.within(value), *near),
+        select(FactRow.id, question_rank.label("rank")).where(sought.within(question), *near),
+        *_of_sentences(sought, lies, past=past),
     ]
     return _union(sources, which, RANKED).cte("found")
 
 
-def _of_sentences(sought: SoughtText, *, past: bool) -> list[Ranked]:
+def _of_sentences(sought: SoughtText, lies: Sequence[Stretches], *, past: bool) -> list[Ranked]:
     if (said := sought.of_sentences()) is None:
         return []
     ranked = select(FactRow.id, literal(_SENTENCE).label("rank")).where(said)
-    of_document = ranked.join(SentenceRow, STANDS_IN)
+    near = [lies_in(stretches, SentenceRow.document_id) for stretches in lies]
+    of_document = ranked.join(SentenceRow, STANDS_IN).where(*near)
     return [
         of_document if past else of_document.where(~says_the_past()),
-        ranked.join(SentenceRow, SentenceRow.fact_id == FactRow.id),
+        *([] if lies else [ranked.join(SentenceRow, SentenceRow.fact_id == FactRow.id)]),
     ]
 
 

@@ -64,9 +64,11 @@ class SoughtText:
         if not self.stems:
             return None
         *whole, last = (" & ".join(map(quoted, stems)) for stems in self.stems)
-        return SentenceRow.words.op("@@")(
-            _query([*whole, f"({last} | {_beginning(self.last)})" if self.last else last])
-        )
+        return SentenceRow.words.op("@@")(_query([*whole, self._going_on(last)]))
+
+    def _going_on(self, last: str) -> str:
+        """Gives a query of the last word: in some form, or as the beginning of another."""
+        return f"({last} | {_beginning(self.last)})" if self.last else last
 
     def pattern(self) -> re.Pattern[str]:
         """Gives a pattern of what `within` finds."""

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from colmlm.kb.errors import InvalidValue, KeysetActive, KeysetNotFound, KeysetNotReady, NoActiveKeyset
 from colmlm.kb.facts.edits import IS_LIVE, is_kept
 from colmlm.kb.keys.calibration import Calibration
-from colmlm.kb.keys.records import CheckpointInfo, KeysetHead, KeysetRecord
+from colmlm.kb.keys.records import CheckpointInfo, IndexFit, KeysetHead, KeysetRecord
 from colmlm.kb.log import audit
 from colmlm.kb.tables import (
     ChangeRow,
@@ -110,13 +110,21 @@ def keyset_head(session: Session, keyset_id: int | None) -> KeysetHead:
     """Gives what is needed to open this keyset's index. Raises `NoActiveKeyset` for None, and `KeysetNotFound`."""
     if keyset_id is None:
         raise NoActiveKeyset
-    statement = select(KeysetRow.id, KeysetRow.checkpoint_id, CheckpointRow.dim, KeysetRow.index_spec)
-    statement = statement.join(CheckpointRow, CheckpointRow.id == KeysetRow.checkpoint_id).where(
-        KeysetRow.id == keyset_id
+    columns = (
+        KeysetRow.id,
+        KeysetRow.checkpoint_id,
+        CheckpointRow.dim,
+        KeysetRow.index_spec,
+        KeysetRow.index_fit,
+    )
+    statement = (
+        select(*columns)
+        .join(CheckpointRow, CheckpointRow.id == KeysetRow.checkpoint_id)
+        .where(KeysetRow.id == keyset_id)
     )
     if (row := session.execute(statement).one_or_none()) is None:
         raise KeysetNotFound(keyset_id)
-    return KeysetHead(row.id, row.checkpoint_id, row.dim, row.index_spec)
+    return KeysetHead(row.id, row.checkpoint_id, row.dim, row.index_spec, index_fit(row.index_fit))
 
 
 def require_answering(session: Session, keyset_id: int) -> None:
@@ -201,7 +209,13 @@ def _record(row: Row[Any]) -> KeysetRecord:
         num_unkeyed=0 if keyset.state == "retired" else row.u,
         applied_seq=keyset.applied_seq,
         accepted_only=keyset.accepted_only,
+        index_fit=index_fit(keyset.index_fit),
     )
+
+
+def index_fit(stored: dict[str, Any] | None) -> IndexFit | None:
+    """Gives how a keyset's index was fitted, as it is stored; None where it never was."""
+    return None if stored is None else IndexFit(**stored)
 
 
 def retire(session: Session, keyset_id: int, actor: str, reason: str) -> KeysetRecord:
@@ -255,6 +269,11 @@ def is_threshold_chosen(session: Session, keyset_id: int) -> bool:
 def note_snapshot(session: Session, keyset_id: int, applied_seq: int) -> None:
     """Stores the last change that is in the newest snapshot of this keyset."""
     _set(session, keyset_id, applied_seq=applied_seq)
+
+
+def note_fit(session: Session, keyset_id: int, fit: IndexFit) -> None:
+    """Stores how this keyset's index was fitted to its keys."""
+    _set(session, keyset_id, index_fit=asdict(fit))
 
 
 def note_gate(session: Session, keyset_id: int, gate: dict[str, Any]) -> None:

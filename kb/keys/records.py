@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from colmlm.kb.log.records import OnRecord
 
+RECALL = 0.98  # the share of nearest keys that lookups are to find
 MAX_EDITS = 1000  # edits of facts allowed between a gate and the activation that relies on it
 
 
@@ -25,6 +26,20 @@ class CheckpointInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class IndexFit:
+    """How a keyset's index was fitted to its keys: its `spec`, and how many of its lists a search reads.
+
+    `recall` is the share of nearest keys that it then found; None where that was not measured. An exact index has no
+    lists.
+    """
+
+    spec: str
+    lists: int
+    lists_read: int
+    recall: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class KeysetHead:
     """What is needed to open a keyset's index.
 
@@ -35,6 +50,7 @@ class KeysetHead:
     checkpoint_id: str
     dim: int
     index_spec: str
+    index_fit: IndexFit | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +72,7 @@ class KeysetRecord:
     num_unkeyed: int
     applied_seq: int
     accepted_only: bool = False
+    index_fit: IndexFit | None = None
 
 
 class Activating(OnRecord, total=False):

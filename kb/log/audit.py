@@ -43,7 +43,7 @@ MAINTENANCE = ("key", *NO_KEYS)
 VERDICTS = ("accept", "propose")  # these change nothing of facts but their review; "reject" deletes them
 
 # The driver runs these two statements itself, since every edit needs them and a round trip is all they should cost.
-_BEGIN = "SELECT at, secret, seq, hash FROM begin_change(%s)"
+BEGUN = "SELECT at, secret, seq, hash FROM begin_change(%(lock)s)"
 _APPEND = """
 INSERT INTO change (seq, kind, fact_ids, num_facts, actor, reason, at, prev_hash, hash, payload)
 VALUES (%s, %s, %s::bigint[], %s, %s, %s, %s, %s, %s, %s)
@@ -71,19 +71,30 @@ def begin(session: Session, actor: str, reason: str) -> Pending:
 
     Raises `LogHeld` where another keeps the lock.
     """
+    return begin_with(session, actor, reason, BEGUN, {})[0]
+
+
+def begin_with(
+    session: Session, actor: str, reason: str, statement: str, values: Mapping[str, Any]
+) -> tuple[Pending, list[tuple[Any, ...]]]:
+    """Does what `begin` does within a statement that does more, and gives what else is in its rows.
+
+    The rows begin with the columns of `BEGUN`, and there is at least one. What the statement reads is as of before it
+    had the lock.
+    """
     check_who(actor, reason)
     # Under READ COMMITTED each statement of the function has its own snapshot, so the second one sees what the lock's
     # last holder committed.
     asked = time.monotonic()
     try:
-        row = connection_of(session).execute(_BEGIN, (CHANGE_LOCK,)).fetchone()
+        rows = connection_of(session).execute(statement, {**values, "lock": CHANGE_LOCK}).fetchall()
     except LockNotAvailable as error:
         engine = session.get_bind().engine  # this transaction has failed and runs no more statements
         raise LogHeld(holder_of(engine, CHANGE_LOCK), round(time.monotonic() - asked, 1)) from error
-    assert row is not None, "the first migration makes the secret"
-    at, secret, head, hash_ = row
+    at, secret, head, hash_ = rows[0][:4]  # the first migration makes the secret
     seq, prev_hash = (head + 1, hash_) if head else (1, GENESIS)
-    return Pending(seq, prev_hash, at.astimezone(UTC), actor, reason, bytes(secret))
+    pending = Pending(seq, prev_hash, at.astimezone(UTC), actor, reason, bytes(secret))
+    return pending, [row[4:] for row in rows]
 
 
 def check_who(actor: str, reason: str) -> None:

@@ -3,7 +3,8 @@
 Lookups are correct without it, since each sees every change that was committed before it; a follower only spares
 them the work. The database announces every change on a channel; a poll is the fallback where an announcement
 is lost. A keyset that has passed its gate is opened before it is activated, and the one that was active before stays
-open, so that no lookup waits for a switch or a rollback.
+open, so that no lookup waits for a switch or a rollback. Where a keyset has outgrown its exact index, another is built
+beside it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import logging
 import selectors
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -21,15 +23,20 @@ import psycopg
 from sqlalchemy.exc import SQLAlchemyError
 
 from colmlm.kb.errors import KBError
-from colmlm.kb.keys import succession
+from colmlm.kb.keys import keysets, succession
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.store import outages
 
 CHANNEL = "colmlm_change"
 POLL_SECONDS = 1.0
+GROW_AGAIN_SECONDS = 60.0  # from an index that could not be built to the next attempt
 LONGEST_PAUSE = 2.0  # seconds at most between two attempts to reach a database that does not answer
 
 _log = logging.getLogger(__name__)
+
+
+class _Stopped(Exception):
+    """The process ends, and does not wait for an index."""
 
 
 class Follower:
@@ -39,6 +46,8 @@ class Follower:
         self.kb, self.poll_seconds = kb, poll_seconds
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
+        self._growing: threading.Thread | None = None
+        self._grow_from = 0.0  # the time before which no index is built, since the last one failed
 
     def start(self) -> Self:
         self._ringing, self._bell = socket.socketpair()
@@ -52,6 +61,8 @@ class Follower:
             self._stopping.set()
             self._ringing.send(b".")
             self._thread.join()
+            if self._growing is not None:
+                self._growing.join()
             self._ringing.close()
             self._bell.close()
             self._thread = None
@@ -69,16 +80,37 @@ class Follower:
         while not self._stopping.is_set():
             try:
                 with self._listening() as connection:
-                    follow(self.kb)  # applies changes that were announced before this connection listened
+                    self._follow()  # applies changes that were announced before this connection listened
                     if failures:
                         _log.info("following the change log again")
                     failures = 0
                     while self._wait(connection):
-                        follow(self.kb)
+                        self._follow()
             except (SQLAlchemyError, psycopg.Error, KBError, OSError) as error:
                 failures += 1
                 outages.tell(_log, "cannot follow the change log, will try again", error)
                 self._stopping.wait(outages.pause(failures, LONGEST_PAUSE))
+
+    def _follow(self) -> None:
+        is_growing = self._growing is not None and self._growing.is_alive()
+        if follow(self.kb) and not is_growing and time.monotonic() >= self._grow_from:
+            self._growing = threading.Thread(target=self._grow, name="index-builder", daemon=True)
+            self._growing.start()
+
+    def _grow(self) -> None:
+        """Builds the index that is due, while the one that was outgrown answers and is followed."""
+        try:
+            self.kb.searcher.grow(self._grown)
+        except _Stopped:
+            pass
+        except (SQLAlchemyError, psycopg.Error, KBError, OSError, RuntimeError) as error:
+            self._grow_from = time.monotonic() + GROW_AGAIN_SECONDS
+            outages.tell(_log, "cannot build the index, will try again", error)
+
+    def _grown(self, done: int, total: int) -> None:
+        if self._stopping.is_set():
+            raise _Stopped
+        _log.info("index: %d of %d keys", done, total)
 
     @contextmanager
     def _listening(self) -> Iterator[psycopg.Connection[Any]]:
@@ -100,11 +132,17 @@ class Follower:
         return not self._stopping.is_set()
 
 
-def follow(kb: SearchableStore) -> None:
-    """Brings this process's index to the head of the log, and opens the keyset that may be activated next."""
+def follow(kb: SearchableStore) -> bool:
+    """Brings this process's index to the head of the log, and opens the keyset that may be activated next.
+
+    It says whether the index has outgrown its kind, so that another is to be built.
+    """
     with kb.sessions() as session:
         line = succession.succession(session)
-    if line.active is None:
-        return
+        if line.active is None:
+            return False
+        active = keysets.keyset_head(session, line.active)
     kb.searcher.catch_up()
+    kb.searcher.take(active)
     kb.searcher.stand_by(line.next, line.answering)
+    return kb.searcher.has_outgrown(active.index_spec)

@@ -5,7 +5,7 @@ never reused, never positional. Three traps of Faiss decide the shape of this fi
 
 - `IDMap` around an IVF answers with wrong ids after one removal, with no error. So a small index is exact
   (`IDMap2,Flat`), and an IVF gets the ids natively, with a Hashtable direct map that makes removal cheap.
-- The same id added twice can't be removed again. So ids are checked against a sorted array of those present.
+- The same id added twice can't be removed again. So ids are checked against the set of those present.
 - `read_index` believes damaged bytes, and `write_index` overwrites in place. So a snapshot is a file of a new
   name plus a manifest with its checksum, renamed last: a crash leaves the old pair or the new pair.
 """
@@ -14,12 +14,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import hashlib
-import json
-import math
 import os
-import re
-import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,41 +25,30 @@ import numpy as np
 import numpy.typing as npt
 
 from colmlm.kb.errors import IndexInvariant, SnapshotRefused
+from colmlm.kb.lookup.locking import ReadWriteLock
+from colmlm.kb.lookup.present import Ids, PresentIds
+from colmlm.kb.lookup.snapshot_files import (
+    FORMAT,
+    locked_directory,
+    manifest_text,
+    publish,
+    read_manifest,
+    sha256,
+)
+from colmlm.kb.lookup.specs import FLAT_SPEC, parsed
 
 faiss: Any = untyped_faiss  # its type stubs lack half of the methods that SWIG generates
-Ids = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]
 
-FLAT_SPEC = "IDMap2,Flat"
-FLAT_UP_TO = 50_000  # keys up to which search is exact, without training, at some milliseconds a query
-NPROBE = 64  # inverted lists read for each query (0.9 ms at 1 M x 128), or all where there are fewer
-QUERIES_PER_THREAD = 16  # queries for each thread of a search, so that a smaller batch uses one thread
-FORMAT = 1  # version of the manifest's format
-# These are the specs known to remove keys correctly. Left out on purpose are IDMap over IVF (wrong ids), FastScan
-# `PQ..fs` (throws with a Hashtable), and HNSW, NSG and RFlat as storage (no removal).
-_SPEC = re.compile(
-    r"IDMap2,Flat|(?P<opq>OPQ\d+(_\d+)?,)?IVF(?P<nlist>\d+)(_HNSW\d+)?,(Flat|(?P<pq>PQ\d+(x(?P<bits>\d+))?))"
-)
+LISTS_READ = 64  # inverted lists read for each query where nothing was measured, or all where there are fewer
+VECTORS_PER_THREAD = 16  # for each thread of a call, so that a smaller batch uses one thread
+TRAINED_PER_LIST = 39  # keys for each centroid
+ROUNDS = 6  # of k-means; ten, on 64 keys for each centroid, find no more of the nearest keys
 # Reading a damaged or foreign snapshot may raise any of these.
 _DOUBTS = (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, IndexInvariant)
 # From so many queries on a flat search is one product of matrices, a third to a seventh of the time for each query.
 # Faiss 1.15 counts queries times width, for all indexes of the process, and begins at 128,000.
 MATRIX_FROM = 4
-
-
-def default_spec(num_keys: int, dim: int) -> str:
-    """Gives the Faiss factory string for this number and width of keys: exact up to a size, then the paper's form."""
-    if num_keys <= FLAT_UP_TO or dim < 4:
-        return FLAT_SPEC
-    # d' is the largest multiple of 4 up to d, since each of the d/4 codes covers 4 numbers.
-    return f"OPQ{dim // 4}_{dim // 4 * 4},IVF{default_nlist(num_keys)},PQ{dim // 4}"
-
-
-def default_nlist(num_keys: int) -> int:
-    """Gives the number of inverted lists for an index of `num_keys` keys."""
-    # The power of two at or below 4 sqrt(n) leaves each list the 39 training keys that k-means wants; 65,536
-    # centroids already cost 9 ms a query at d = 960.
-    return min(65_536, 1 << int(math.log2(4 * math.sqrt(num_keys))))
 
 
 class KeyIndex:
@@ -78,22 +62,38 @@ class KeyIndex:
 
         Raises `IndexInvariant` where `spec` is not known to remove correctly or can't hold `dim`.
         """
-        self.dim, self.spec, self._lock = dim, spec, _ReadWriteLock()
+        self.dim, self.spec, self._lock = dim, spec, ReadWriteLock()
         index, self.train_min = _build(dim, spec)
         self._adopt(index)
 
     def _adopt(self, index: Any) -> None:  # also reads back which ids it holds
         self._index, self._ivf = index, faiss.try_extract_index_ivf(index)
         if self._ivf is None:
-            self._ids: Ids = np.sort(faiss.vector_to_array(index.id_map))
+            self._present = PresentIds(faiss.vector_to_array(index.id_map))
         else:
-            self._ivf.nprobe = min(NPROBE, self._ivf.nlist)
-            self._ids = np.sort(_ids_in(self._ivf.invlists))
+            self.lists_read = LISTS_READ
+            self._present = PresentIds(_ids_in(self._ivf.invlists))
 
     @property
     def ids(self) -> Ids:
-        """Gives a copy of the ids present at this instant, ascending."""
-        return self._ids.copy()
+        """Gives the ids present at this instant, ascending."""
+        with self._lock.reading():
+            return self._present.ascending()
+
+    @property
+    def lists(self) -> int:
+        """The number of inverted lists; 0 where the index is exact and has none."""
+        return 0 if self._ivf is None else int(self._ivf.nlist)
+
+    @property
+    def lists_read(self) -> int:
+        """The number of inverted lists that a search reads for each query; to be set where there are any."""
+        return 0 if self._ivf is None else int(self._ivf.nprobe)
+
+    @lists_read.setter
+    def lists_read(self, number: int) -> None:
+        if self._ivf is not None:
+            self._ivf.nprobe = max(1, min(number, self.lists))
 
     @property
     def bare(self) -> Any:
@@ -101,7 +101,7 @@ class KeyIndex:
         return self._index
 
     def __len__(self) -> int:
-        return len(self._ids)
+        return len(self._present)
 
     def add(self, ids: Iterable[int] | Ids, keys: npt.NDArray[Any]) -> None:
         """Adds keys [n, d] under ids [n], all or none; raises `IndexInvariant` where one is refused.
@@ -118,8 +118,9 @@ class KeyIndex:
             self._refuse_duplicates(ids_n)
             if not self._index.is_trained:
                 self.train(xb)
-            self._index.add_with_ids(xb, ids_n)
-            self._ids = np.sort(np.concatenate([self._ids, ids_n]), kind="stable")  # merges two sorted runs
+            with self.threads(len(xb) // VECTORS_PER_THREAD):
+                self._index.add_with_ids(xb, ids_n)
+            self._present.add(np.sort(ids_n))
 
     def remove(self, ids: Iterable[int] | Ids) -> int:
         """Removes the keys of these ids and gives how many were present.
@@ -128,30 +129,20 @@ class KeyIndex:
         """
         wanted = np.unique(_as_ids(ids))
         with self._lock.writing():
-            at, is_present = self._find(wanted)
-            present = wanted[is_present]
+            present = wanted[self._present.has(wanted)]
             # A Hashtable accepts only an IDSelectorArray; a flat index would scan that in n x m steps, so it gets a
             # hash set.
             selector = faiss.IDSelectorBatch if self._ivf is None else faiss.IDSelectorArray
             removed = int(self._index.remove_ids(selector(present))) if len(present) else 0
-            self._ids = np.delete(self._ids, at[is_present])
-            if removed != len(present) or self._index.ntotal != len(self._ids):
+            self._present.discard(present)
+            if removed != len(present) or self._index.ntotal != len(self):
                 raise IndexInvariant(f"Faiss removed {removed} keys where {len(present)} were present")
             return removed
 
     def missing(self, ids: Iterable[int] | Ids) -> Ids:
         """Gives those of these ids that are not in the index, ascending and each once."""
         wanted = np.unique(_as_ids(ids))
-        return wanted[~self._find(wanted)[1]]
-
-    def _find(self, ids: Ids) -> tuple[Ids, npt.NDArray[np.bool_]]:
-        """Gives each id's position among those present, or where it would be inserted, and whether it is present."""
-        present = self._ids
-        at = np.searchsorted(present, ids)
-        is_present = np.zeros(len(ids), dtype=np.bool_)
-        inside = at < len(present)
-        is_present[inside] = present[at[inside]] == ids[inside]
-        return at, is_present
+        return wanted[~self._present.has(wanted)]
 
     def search(self, queries_BD: npt.NDArray[Any], k: int) -> tuple[Vectors, Ids]:
         """Finds the k keys of largest inner product for each query: scores D [B, k] and ids I [B, k], best first.
@@ -163,8 +154,8 @@ class KeyIndex:
         shape = len(xq), k
         faiss.cvar.distance_compute_blas_threshold = MATRIX_FROM * xq.shape[1]
         D, I = np.full(shape, -np.inf, np.float32), np.full(shape, -1, np.int64)  # noqa: E741
-        with self._lock.reading(), self.threads(len(xq) // QUERIES_PER_THREAD):
-            k_present = min(k, len(self._ids))
+        with self._lock.reading(), self.threads(len(xq) // VECTORS_PER_THREAD):
+            k_present = min(k, len(self))
             if k_present and len(xq):  # an untrained index can't be searched
                 D[:, :k_present], I[:, :k_present] = self._index.search(xq, k_present)
         D[I < 0] = -np.inf  # Faiss fills these with the lowest float32
@@ -175,7 +166,8 @@ class KeyIndex:
     def threads(wanted: int) -> Iterator[None]:
         """Lets Faiss use up to `wanted` threads within the block, and at least one.
 
-        With two threads for one query p99 beside a busy process was 18 to 46 ms, with one under 5.
+        With two threads for one query p99 beside a busy process was 18 to 46 ms, with one under 5. One added key took
+        12 ms, with one 8 microseconds.
         """
         before = faiss.omp_get_max_threads()
         try:
@@ -200,13 +192,13 @@ class KeyIndex:
             try:
                 with self._lock.reading():
                     _write(self._index, temporary)
-                    fields |= {"dim": self.dim, "spec": self.spec, "count": len(self._ids)}
-                fields["sha256"] = _sha256(temporary)
+                    fields |= {"dim": self.dim, "spec": self.spec, "count": len(self)}
+                fields["sha256"] = sha256(temporary)
                 # The name has the digest, because another process may save other bytes at the same seq.
                 file = path / f"keyset-{keyset_id}-seq-{applied_seq}-{fields['sha256'][:16]}.faiss"
-                _publish(temporary, file, directory)
-                temporary.write_text(_manifest(fields | {"file": file.name}))
-                _publish(temporary, path / f"keyset-{keyset_id}.json", directory)
+                publish(temporary, file, directory)
+                temporary.write_text(manifest_text(fields | {"file": file.name}))
+                publish(temporary, path / f"keyset-{keyset_id}.json", directory)
             finally:
                 temporary.unlink(missing_ok=True)
             for old in set(path.glob(f"keyset-{keyset_id}-seq-*.faiss")) - {file}:
@@ -221,13 +213,13 @@ class KeyIndex:
         """
         try:
             with locked_directory(path, fcntl.LOCK_SH):
-                manifest = _read_manifest(path / f"keyset-{keyset_id}.json", keyset_id, dim)
+                manifest = read_manifest(path / f"keyset-{keyset_id}.json", keyset_id, dim)
                 file = path / Path(manifest["file"]).name
-                if _sha256(file) != manifest["sha256"]:
+                if sha256(file) != manifest["sha256"]:
                     raise ValueError(f"{file.name} does not have the checksum of its manifest")
                 self = cls(dim, manifest["spec"])
                 self._adopt(faiss.read_index(str(file)))
-            counts = {self._index.ntotal, len(self), len(np.unique(self.ids)), manifest["count"]}
+            counts = {self._index.ntotal, len(self), manifest["count"]}
             if len(counts) > 1 or self._index.d != dim:
                 raise ValueError(f"{file.name} does not hold the keys that its manifest counts")
             return self, int(manifest["applied_seq"])
@@ -237,7 +229,7 @@ class KeyIndex:
     @property
     def train_size(self) -> int:
         """The number of keys to train on; more would take longer and change little."""
-        return max(64 * (self._ivf.nlist if self._ivf is not None else 0), 2 * self.train_min)
+        return max(TRAINED_PER_LIST * self.lists, 2 * self.train_min)
 
     def train(self, keys: npt.NDArray[Any]) -> None:
         """Trains the index on a sample of the keys [n, d], n at least `train_min`.
@@ -252,7 +244,7 @@ class KeyIndex:
 
     def _refuse_duplicates(self, ids: Ids) -> None:
         unique, counts = np.unique(ids, return_counts=True)
-        twice = unique[(counts > 1) | self._find(unique)[1]]
+        twice = unique[(counts > 1) | self._present.has(unique)]
         if len(twice):
             raise IndexInvariant(f"{len(twice)} ids are given twice or present: {twice[:5].tolist()}")
 
@@ -263,34 +255,11 @@ class KeyIndex:
         return x
 
 
-class _ReadWriteLock:
-    """A lock for many readers or one writer. A waiting writer keeps new readers waiting behind it."""
-
-    def __init__(self) -> None:
-        self._gate, self._left, self._readers = threading.Lock(), threading.Condition(), 0
-
-    @contextmanager
-    def reading(self) -> Iterator[None]:
-        with self._gate, self._left:
-            self._readers += 1
-        try:
-            yield
-        finally:
-            with self._left:
-                self._readers -= 1
-                self._left.notify_all()
-
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        with self._gate:
-            with self._left:
-                self._left.wait_for(lambda: self._readers == 0)
-            yield
-
-
 def _build(dim: int, spec: str) -> tuple[Any, int]:
-    if (match := _SPEC.fullmatch(spec)) is None:
-        raise IndexInvariant(f"{spec!r} is not known to remove rightly, {FLAT_SPEC} or [OPQ..,]IVF..,PQ.. is")
+    if (parts := parsed(spec)) is None:
+        raise IndexInvariant(
+            f"{spec!r} is not known to remove rightly, {FLAT_SPEC}, RR..,IVF..,RaBitQ and [OPQ..,]IVF..,PQ.. are"
+        )
     try:
         index = faiss.index_factory(dim, spec, faiss.METRIC_INNER_PRODUCT)
     except RuntimeError as error:
@@ -298,24 +267,33 @@ def _build(dim: int, spec: str) -> tuple[Any, int]:
     if (ivf := faiss.try_extract_index_ivf(index)) is not None:
         ivf.set_direct_map_type(faiss.DirectMap.Hashtable)
         ivf.cp.min_points_per_centroid = 1
-    if match["pq"]:
-        ivf = faiss.downcast_index(ivf)
-        # Polysemous training takes 1.6 s for each code and serves a filter that is not used here.
-        ivf.do_polysemous_training = False
-        ivf.pq.cp.max_points_per_centroid = 64
-        # With fewer points than the default minimum, 39, Faiss prints a warning for each of hundreds of clusterings.
-        ivf.pq.cp.min_points_per_centroid = 1
-    if match["opq"]:
-        # 10 rounds take a quarter of the time of 50; the best key is in the top 20 for 0.994 of queries, not 0.998.
-        opq = faiss.downcast_VectorTransform(index.chain.at(0))
-        opq.niter, opq.max_train_points = 10, 64 * 256
-        quiet = faiss.ProductQuantizer(opq.d_out, opq.M, 8)
-        quiet.cp.min_points_per_centroid = 1
-        opq.pq = quiet
-        # Faiss does not own the object, so this keeps it alive.
-        index.referenced_objects = [*getattr(index, "referenced_objects", []), quiet]
-    codes = max(2 ** int(match["bits"] or 8) if match["pq"] else 0, 256 if match["opq"] else 0)
-    return index, max(codes, int(match["nlist"] or 0))  # k-means needs a key for each centroid
+        ivf.cp.niter = ROUNDS
+    if parts.is_pq:
+        _spare_codes(faiss.downcast_index(ivf))
+    if parts.is_opq:
+        _spare_rotation(index)
+    return index, parts.train_min
+
+
+def _spare_codes(ivf: Any) -> None:
+    """Leaves out of the training of codes what takes long and gives little."""
+    # Polysemous training takes 1.6 s for each code and serves a filter that is not used here.
+    ivf.do_polysemous_training = False
+    ivf.pq.cp.max_points_per_centroid = 64
+    # With fewer points than the default minimum, 39, Faiss prints a warning for each of hundreds of clusterings.
+    ivf.pq.cp.min_points_per_centroid = 1
+
+
+def _spare_rotation(index: Any) -> None:
+    """Shortens the training of a rotation."""
+    # 10 rounds take a quarter of the time of 50; the best key is in the top 20 for 0.994 of queries, not 0.998.
+    opq = faiss.downcast_VectorTransform(index.chain.at(0))
+    opq.niter, opq.max_train_points = 10, 64 * 256
+    quiet = faiss.ProductQuantizer(opq.d_out, opq.M, 8)
+    quiet.cp.min_points_per_centroid = 1
+    opq.pq = quiet
+    # Faiss does not own the object, so this keeps it alive.
+    index.referenced_objects = [*getattr(index, "referenced_objects", []), quiet]
 
 
 def _ids_in(lists: Any) -> Ids:
@@ -331,26 +309,6 @@ def _as_ids(ids: Iterable[int] | Ids) -> Ids:
     return np.ascontiguousarray(array, dtype=np.int64).reshape(-1)
 
 
-def _manifest(fields: dict[str, Any]) -> str:
-    digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
-    return json.dumps(fields | {"manifest_sha256": digest}, indent=1)
-
-
-def _read_manifest(file: Path, keyset_id: int, dim: int) -> dict[str, Any]:
-    text = file.read_text()
-    fields: dict[str, Any] = json.loads(text)
-    del fields["manifest_sha256"]
-    found = fields["format"], fields["keyset_id"], fields["dim"]
-    if text != _manifest(fields) or found != (FORMAT, keyset_id, dim):
-        raise ValueError(f"{file.name} is damaged, or not format {FORMAT}, keyset {keyset_id}, width {dim}")
-    return fields
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
 def _write(index: Any, file: Path) -> None:
     """Writes the index to a file.
 
@@ -363,22 +321,3 @@ def _write(index: Any, file: Path) -> None:
             if os.strerror(number) in str(error):
                 raise OSError(number, os.strerror(number), str(file)) from error
         raise
-
-
-def _publish(temporary: Path, file: Path, directory: int) -> None:
-    """Gives a written file its final name, after its bytes are on disk."""
-    with temporary.open("rb") as stream:
-        os.fsync(stream.fileno())
-    temporary.replace(file)
-    os.fsync(directory)
-
-
-@contextmanager
-def locked_directory(path: Path, mode: int) -> Iterator[int]:
-    """Locks the directory against the other processes that share it, and gives its descriptor."""
-    directory = os.open(path, os.O_RDONLY)
-    try:
-        fcntl.flock(directory, mode)
-        yield directory
-    finally:
-        os.close(directory)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from sqlalchemy import ColumnElement, and_, case, func, or_, select
 from sqlalchemy.orm import Session
 
@@ -22,9 +23,11 @@ from colmlm.kb.facts.edits import IS_LIVE, MAX_ID
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keycopy import indexed_keys
 from colmlm.kb.keys.keysets import AUTO_SPEC, Ids, Vectors
-from colmlm.kb.keys.records import KeysetHead, KeysetRecord
+from colmlm.kb.keys.records import RECALL, IndexFit, KeysetHead, KeysetRecord
 from colmlm.kb.log import audit
-from colmlm.kb.lookup.index import FLAT_SPEC, FLAT_UP_TO, KeyIndex, default_spec
+from colmlm.kb.lookup.fitting import Nearest, fit_lists, fitting_spec, moved, parted
+from colmlm.kb.lookup.index import KeyIndex
+from colmlm.kb.lookup.specs import FLAT_SPEC, default_spec, parsed
 from colmlm.kb.tables import ChangeRow, FactKeyRow, FactVersionRow, TombstoneRow
 
 BATCH = 10_000
@@ -35,13 +38,17 @@ AnyKeyset = KeysetHead | KeysetRecord
 
 @dataclass(slots=True)
 class Replica:
-    """The index of `keyset_id` with every change up to `applied_seq` applied, and perhaps later ones."""
+    """The index of `keyset_id` with every change up to `applied_seq` applied, and perhaps later ones.
+
+    `recall` is the share of nearest keys that it found when it was fitted to its keys; None where that is not known.
+    """
 
     keyset_id: int
     checkpoint_id: str
     dim: int
     index: KeyIndex
     applied_seq: int
+    recall: float | None = None
     _follow: threading.Lock = field(default_factory=threading.Lock)
 
     def catch_up(self, session: Session, wait_seconds: float | None = None) -> int:
@@ -69,10 +76,20 @@ class Replica:
         finally:
             self._follow.release()
 
-    def has_outgrown(self, keyset: AnyKeyset) -> bool:
-        """Says whether the index is still exact although the keyset has grown to a size that needs another kind."""
-        is_exact = keyset.index_spec == AUTO_SPEC and self.index.spec == FLAT_SPEC
-        return is_exact and len(self.index) > 2 * FLAT_UP_TO
+    @property
+    def fit(self) -> IndexFit:
+        return IndexFit(self.index.spec, self.index.lists, self.index.lists_read, self.recall)
+
+    def take(self, fit: IndexFit | None) -> None:
+        """Reads as many lists as was found best for an index like this one."""
+        if fit is not None and (fit.spec, fit.lists) == (self.index.spec, self.index.lists):
+            self.index.lists_read, self.recall = fit.lists_read, fit.recall
+
+    def has_outgrown(self, index_spec: str) -> bool:
+        """Says whether the index is still exact although another kind is due: half its keys would do to train that."""
+        half = len(self.index) // 2
+        due = parsed(default_spec(half, self.dim) if index_spec == AUTO_SPEC else index_spec)
+        return self.index.spec == FLAT_SPEC and due is not None and due.lists > 0 and due.train_min <= half
 
     def _renew(self, session: Session, which: ColumnElement[bool]) -> None:
         """Makes the index hold, of these keys, exactly those whose facts are live or tombstones."""
@@ -152,32 +169,45 @@ def build(dim: int, spec: str, ids: Ids, keys: Vectors) -> KeyIndex:
     return index
 
 
-def rebuild(session: Session, keyset: AnyKeyset, on_keys: OnKeys | None = None) -> Replica:
-    """Builds the replica from the database alone, a batch of keys at a time.
+def rebuild(
+    session: Session, keyset: AnyKeyset, on_keys: OnKeys | None = None, goal: float = RECALL
+) -> Replica:
+    """Builds the replica from the database alone, a batch of keys at a time, and fits it to them.
+
+    Lookups are to find this share, `goal`, of the nearest keys.
 
     Once the index is trained, `on_keys` is called with the number of keys added and that of all keys.
     """
     head = audit.head_seq(session)  # read before the keys, as in catch_up
     num_keys = keysets.num_indexed_keys(session, keyset.keyset_id)
-    index = _trained(session, keyset, num_keys)
-    report = on_keys or (lambda done, total: None)
+    index, queries = _trained(session, keyset, num_keys)
+    nearest, report = Nearest(queries), on_keys or (lambda done, total: None)
     report(0, num_keys)
     for ids, keys in indexed_keys(session, keyset.keyset_id, keyset.dim):
         index.add(ids, keys)
+        nearest.see(ids, keys)
         report(len(index), max(num_keys, len(index)))
-    return Replica(keyset.keyset_id, keyset.checkpoint_id, keyset.dim, index, head)
+    recall = fit_lists(index, nearest, goal) if index.lists else None
+    return Replica(keyset.keyset_id, keyset.checkpoint_id, keyset.dim, index, head, recall)
 
 
-def _trained(session: Session, keyset: AnyKeyset, num_keys: int) -> KeyIndex:
-    """Gives an empty index, trained for all keys of the keyset. Where they are too few for its spec, it is exact."""
-    spec = default_spec(num_keys, keyset.dim) if keyset.index_spec == AUTO_SPEC else keyset.index_spec
-    index = KeyIndex(keyset.dim, spec)
-    if index.train_min:
-        sample = keysets.sample_keys(session, keyset.keyset_id, keyset.dim, index.train_size, num_keys)
-        if len(sample) < index.train_min:
-            return KeyIndex(keyset.dim, FLAT_SPEC)
-        index.train(sample)
-    return index
+def _trained(session: Session, keyset: AnyKeyset, num_keys: int) -> tuple[KeyIndex, Vectors]:
+    """Gives an empty index, trained for all keys of the keyset, and queries to fit it with.
+
+    Where the keys are too few for its spec, it is exact and needs none.
+    """
+    is_auto, none = keyset.index_spec == AUTO_SPEC, np.empty((0, keyset.dim), np.float32)
+    index = KeyIndex(keyset.dim, default_spec(num_keys, keyset.dim) if is_auto else keyset.index_spec)
+    if not index.lists:
+        return index, none
+    sample = keysets.sample_keys(session, keyset.keyset_id, keyset.dim, index.train_size, num_keys)
+    if len(sample) < index.train_min:
+        return KeyIndex(keyset.dim, FLAT_SPEC), none
+    if is_auto:
+        index = KeyIndex(keyset.dim, fitting_spec(sample, num_keys))
+    held_out, trained_on = parted(sample, len(sample) - index.train_min)
+    index.train(trained_on)
+    return index, moved(held_out)
 
 
 def open_replica(
@@ -197,7 +227,9 @@ def load_replica(session: Session, keyset: AnyKeyset, directory: Path) -> Replic
     directory = snapshots_of(session, directory)
     index, applied_seq = KeyIndex.load(directory, keyset_id=keyset.keyset_id, dim=keyset.dim)
     _require_same_history(session, directory, keyset.keyset_id, applied_seq)
-    return Replica(keyset.keyset_id, keyset.checkpoint_id, keyset.dim, index, applied_seq)
+    replica = Replica(keyset.keyset_id, keyset.checkpoint_id, keyset.dim, index, applied_seq)
+    replica.take(keyset.index_fit)
+    return replica
 
 
 def snapshots_of(session: Session, directory: Path) -> Path:
@@ -214,6 +246,7 @@ def save(session: Session, replica: Replica, directory: Path) -> None:
             json.dumps({"seq": replica.applied_seq, "hash": _hash_at(session, replica.applied_seq)})
         )
     keysets.note_snapshot(session, replica.keyset_id, replica.applied_seq)
+    keysets.note_fit(session, replica.keyset_id, replica.fit)
 
 
 def _require_same_history(session: Session, directory: Path, keyset_id: int, applied_seq: int) -> None:

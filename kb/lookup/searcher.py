@@ -21,9 +21,11 @@ from sqlalchemy.orm import Session, sessionmaker
 from colmlm.kb.errors import IndexBehind, InvalidQuery, KeysetMismatch, NoSuchChange
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keysets import Vectors, active_keyset_id
+from colmlm.kb.keys.records import KeysetHead
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.contested import SPARE, settled
 from colmlm.kb.lookup.deciding import Decider, Decision
+from colmlm.kb.lookup.growing import grown
 from colmlm.kb.lookup.observing import NOBODY, Observer
 from colmlm.kb.lookup.options import LookupOptions, Wanted
 from colmlm.kb.lookup.ranking import as_queries, decide, rank
@@ -267,6 +269,11 @@ class Searcher:
     def catch_up(self) -> int:
         return self._catch_up(self.current())
 
+    def take(self, keyset: KeysetHead) -> None:
+        """Reads as many lists of this keyset's index as was found best, perhaps by another process."""
+        if self._replica is not None and self._replica.keyset_id == keyset.keyset_id:
+            self._replica.take(keyset.index_fit)
+
     def rebuild(self) -> None:
         """Builds the replica again from the database alone, and writes its snapshot."""
         with self._opening, self.sessions() as session:
@@ -283,12 +290,29 @@ class Searcher:
             keyset = keysets.keyset_head(session, keyset_id)
             if held is None or held.keyset_id != keyset_id:
                 held = open_replica(session, keyset, self.directory, on_keys)
+            held.take(keyset.index_fit)
             held.catch_up(session)
-            if held.has_outgrown(keyset):
+            if held.has_outgrown(keyset.index_spec):
                 held = rebuild(session, keyset, on_keys)
                 if self._replica is not None and self._replica.keyset_id == keyset_id:
                     self._replica = held
             save(session, held, self.directory)
+
+    def has_outgrown(self, index_spec: str) -> bool:
+        """Says whether the index that answers is due to be built anew, for a keyset with this spec."""
+        return self._replica is not None and self._replica.has_outgrown(index_spec)
+
+    def grow(self, on_keys: OnKeys | None = None) -> None:
+        """Puts another kind of index in the place of one that was outgrown, which answers until then."""
+        held = self._replica
+        if held is None:
+            return
+        with self.sessions.begin() as session:
+            keyset = keysets.keyset_head(session, held.keyset_id)
+            replica = grown(session, keyset, self.directory, on_keys)
+        with self._opening:
+            if replica is not None and self._replica is held:
+                self._replica = replica
 
     def snapshot(self) -> None:
         """Writes the active keyset's index to disk, caught up."""

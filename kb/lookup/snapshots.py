@@ -17,8 +17,8 @@ from colmlm.kb.errors import SnapshotRefused
 from colmlm.kb.facts.edits import is_kept
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.records import KeysetRecord
-from colmlm.kb.lookup.index import locked_directory
 from colmlm.kb.lookup.replica import Replica, load_replica, snapshots_of
+from colmlm.kb.lookup.snapshot_files import locked_directory
 from colmlm.kb.tables import FactKeyRow
 
 _FILE = re.compile(r"keyset-(\d+)(?:\.tmp|\.json|\.history|-seq-\d+-[0-9a-f]{16}\.faiss)")

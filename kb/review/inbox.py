@@ -1,34 +1,32 @@
 """The inbox: proposed facts, those first where most is at stake. Session first.
 
-What is cited is read from the newest lookups of outputs, and what contradicts from the newest contradictions, so that a
-page costs the same however many there are.
+Facts that are neither cited nor contradict are read in the order of an index, doubted ones and then the others, each
+by document and id. So a part of a corpus costs the same as one of all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterator
 
-from sqlalchemy import ColumnElement, func, literal, select, text, tuple_
+from sqlalchemy import BigInteger, ColumnElement, func, literal, literal_column, select, tuple_
 from sqlalchemy.orm import Session
 
 from colmlm.kb.facts import reading
+from colmlm.kb.facts.edits import MAX_ID
 from colmlm.kb.facts.reading import IS_PROPOSED
 from colmlm.kb.facts.records import COUNTED
 from colmlm.kb.review.neighbours import neighbours
+from colmlm.kb.review.part import Part
 from colmlm.kb.review.records import IN_INBOX, Inbox, InboxItem, Kind, ReviewProgress
+from colmlm.kb.review.stakes import CONTRADICTING, DOUBTED, OTHERS, PLACE, Stakes, past
 from colmlm.kb.review.surroundings import surroundings
 from colmlm.kb.store.bad_values import check_limit
-from colmlm.kb.tables import AttributionRow, DocumentRow, FactRow
+from colmlm.kb.tables import FactRow
 
-NEWEST = 5_000  # lookups of outputs that are looked at for what is cited
-NEWEST_PAIRS = 2_000  # contradictions that are looked at for what contradicts
-_MOST = 100  # uses from which on facts are at stake alike
-_PLACE = 1 << 56  # a place in the inbox is group * _PLACE + id, so that it is one number as every `after` is
-_DOUBTED, _CONTRADICTING, _OTHERS = range(_MOST, _MOST + 3)  # groups behind those of cited facts
 _HAS_NO_DOUBT = FactRow.doubt.is_(None)
-_OPEN = text("""
-SELECT fact_id, other_id FROM standing_pair WHERE NOT same_value AND held_seq IS NULL ORDER BY id DESC LIMIT :newest
-""")
+_DOCUMENT = literal_column("coalesce(fact.document_id, 0)", BigInteger)  # as the index has it
+_ORDER = (_HAS_NO_DOUBT, _DOCUMENT, FactRow.id)
+_KNOWN: tuple[Kind, ...] = ("cited", "contradicting")  # kinds whose facts are known one by one
 
 
 def inbox(
@@ -42,37 +40,28 @@ def inbox(
 ) -> Inbox:
     """Gives a part of the inbox. Raises `CorpusNotFound`."""
     check_limit(limit)
-    if corpus is not None:
-        reading.require_corpus(session, corpus)
-    of = list(_of(corpus, document_id))
-    which = [IS_PROPOSED, *of, *_of_kind(kind)]
-    uses = _cited(session, which)
-    against = _contradicting(session, which)
-    if kind == "cited":
-        places = _past(_cited_places(uses), after, limit + 1)
+    part = Part.read(session, corpus, document_id)
+    which = [IS_PROPOSED, *part.walked, *_of_kind(kind)]
+    stakes = Stakes.read(session, which)
+    if kind in _KNOWN:
+        known = stakes.places(kind)
+        places, number = past(known, after, limit + 1), len(known)
     else:
-        places = _places(session, which, uses, against, after, limit + 1)
+        places = _places(session, which, part, stakes, after, limit + 1)
+        number = _count(session, [IS_PROPOSED, *part.counted, *_of_kind(kind)])
     more, places = len(places) > limit, places[:limit]
-    number = len(uses) if kind == "cited" else _count(session, which)
     return Inbox(
-        items=tuple(_items(session, [place % _PLACE for place in places], uses, against)),
+        items=tuple(_items(session, [place % PLACE for place in places], stakes)),
         total=min(number, COUNTED),
-        is_exact=number <= COUNTED,
+        is_exact=number <= COUNTED and (kind != "contradicting" or stakes.reach),
         next_after=places[-1] if more else None,
-        progress=_progress(session, of),
+        progress=_progress(session, part),
     )
 
 
 def progress(session: Session, corpus: str | None, document_id: int | None) -> ReviewProgress:
-    """Counts what is proposed and what was settled, of a corpus or document or of all."""
-    return _progress(session, list(_of(corpus, document_id)))
-
-
-def _of(corpus: str | None, document_id: int | None) -> Iterator[ColumnElement[bool]]:
-    if corpus is not None:
-        yield FactRow.document_id.in_(select(DocumentRow.id).where(DocumentRow.corpus == corpus))
-    if document_id is not None:
-        yield FactRow.document_id == document_id
+    """Counts what is proposed and what was settled, of a corpus or document or of all. Raises `CorpusNotFound`."""
+    return _progress(session, Part.read(session, corpus, document_id))
 
 
 def _of_kind(kind: Kind) -> Iterator[ColumnElement[bool]]:
@@ -82,76 +71,47 @@ def _of_kind(kind: Kind) -> Iterator[ColumnElement[bool]]:
         yield FactRow.question.is_(None)
 
 
-def _cited(session: Session, which: list[ColumnElement[bool]]) -> dict[int, int]:
-    """Gives how many of the newest outputs cite each fact that fits; facts that none cites are left out."""
-    newest = (
-        select(AttributionRow.generation_id, AttributionRow.fact_id)
-        .order_by(AttributionRow.generation_id.desc(), AttributionRow.ordinal.desc())
-        .limit(NEWEST)
-    )
-    citing: dict[int, set[int]] = {}
-    for generation_id, fact_id in session.execute(newest):
-        citing.setdefault(fact_id or 0, set()).add(generation_id)
-    # Their ids are given one by one, since joined with them the server would read all that is proposed.
-    fitting = session.scalars(select(FactRow.id).where(FactRow.id == func.any(list(citing)), *which))
-    return {fact_id: len(citing[fact_id]) for fact_id in fitting}
-
-
-def _contradicting(session: Session, which: list[ColumnElement[bool]]) -> frozenset[int]:
-    """Gives the facts that fit and that one of the newest contradictions is of."""
-    pairs = session.execute(_OPEN, {"newest": NEWEST_PAIRS})
-    facts = sorted({fact_id for pair in pairs for fact_id in pair})
-    return frozenset(session.scalars(select(FactRow.id).where(FactRow.id == func.any(facts), *which)))
-
-
-def _cited_places(uses: Mapping[int, int]) -> list[int]:
-    return sorted((_MOST - min(number, _MOST)) * _PLACE + fact_id for fact_id, number in uses.items())
-
-
-def _past(places: Iterable[int], after: int, limit: int) -> list[int]:
-    return [place for place in places if place > after][:limit]
-
-
 def _places(
-    session: Session,
-    which: list[ColumnElement[bool]],
-    uses: Mapping[int, int],
-    against: Collection[int],
-    after: int,
-    limit: int,
+    session: Session, which: list[ColumnElement[bool]], part: Part, stakes: Stakes, after: int, limit: int
 ) -> list[int]:
     """Gives the places of facts past `after`: cited ones, doubted ones, those that contradict, and the others."""
-    found = _past(_cited_places(uses), after, limit)
-    if len(found) < limit and after < _CONTRADICTING * _PLACE:
-        doubted = _by_index(session, [*which, FactRow.id != func.all(list(uses))], _DOUBTED, after, limit)
-        found += [place for place in doubted if place < _CONTRADICTING * _PLACE][: limit - len(found)]
-    if len(found) < limit and after < _OTHERS * _PLACE:
-        left = select(FactRow.id).where(FactRow.id == func.any(list(against)), _HAS_NO_DOUBT)
-        ids = sorted(set(session.scalars(left)) - uses.keys())
-        found += _past((_CONTRADICTING * _PLACE + fact_id for fact_id in ids), after, limit - len(found))
+    found = past(stakes.places(), after, limit)
+    others = [*which, FactRow.id != func.all([*stakes.uses, *stakes.against])]
+    doubted = [*which, FactRow.id != func.all(list(stakes.uses))]
+    if len(found) < limit and after < CONTRADICTING * PLACE:
+        found += _by_index(session, doubted, part, DOUBTED, after, limit - len(found))
+    if len(found) < limit and after < OTHERS * PLACE:
+        found += past(stakes.contradicting(), after, limit - len(found))
     if len(found) < limit:
-        before = [*uses, *against]
-        found += _by_index(
-            session, [*which, FactRow.id != func.all(before)], _OTHERS, after, limit - len(found)
-        )
+        found += _by_index(session, others, part, OTHERS, after, limit - len(found))
     return found
 
 
 def _by_index(
-    session: Session, which: list[ColumnElement[bool]], group: int, after: int, limit: int
+    session: Session, which: list[ColumnElement[bool]], part: Part, group: int, after: int, limit: int
 ) -> list[int]:
-    """Gives places past `after` in the order of the index, from those of a group on: doubted ones, or others."""
-    last = max(after - group * _PLACE, 0)
-    past = tuple_(_HAS_NO_DOUBT, FactRow.id) > tuple_(literal(group == _OTHERS), literal(last))
-    rows = session.execute(
-        select(_HAS_NO_DOUBT, FactRow.id).where(*which, past).order_by(_HAS_NO_DOUBT, FactRow.id).limit(limit)
-    )
-    return [(_OTHERS if undoubted else _DOUBTED) * _PLACE + fact_id for undoubted, fact_id in rows]
+    """Gives places of a group past `after`, in the order of the index: doubted ones, or the others."""
+    found: list[int] = []
+    begin, order = _begin(session, after, group), tuple_(*_ORDER)
+    for first, last in part.stretches:
+        ends = max(begin, (first, 0)), (last, MAX_ID)
+        above, below = (tuple_(literal(group == OTHERS), *map(literal, end)) for end in ends)
+        rows = select(FactRow.id).where(*which, order > above, order <= below).order_by(*_ORDER)
+        found += session.scalars(rows.limit(limit - len(found)))
+        if len(found) == limit:
+            break
+    return [group * PLACE + fact_id for fact_id in found]
 
 
-def _items(
-    session: Session, fact_ids: list[int], uses: Mapping[int, int], against: Collection[int]
-) -> Iterator[InboxItem]:
+def _begin(session: Session, after: int, group: int) -> tuple[int, int]:
+    """Gives the document and id of the fact at `after`, past which a group goes on; zeros where it begins."""
+    last = after - group * PLACE
+    if last <= 0:
+        return 0, 0
+    return session.scalar(select(_DOCUMENT).select_from(FactRow).where(FactRow.id == last)) or 0, last
+
+
+def _items(session: Session, fact_ids: list[int], stakes: Stakes) -> Iterator[InboxItem]:
     facts = reading.fact_records(session, fact_ids)
     asked = select(FactRow.id, FactRow.doubt).where(FactRow.id == func.any(fact_ids))
     doubts = {row.id: row.doubt for row in session.execute(asked)}
@@ -160,16 +120,16 @@ def _items(
     for fact_id in fact_ids:
         yield InboxItem(
             facts[fact_id],
-            uses.get(fact_id, 0),
+            stakes.uses.get(fact_id, 0),
             doubts[fact_id],
             around.get(fact_id),
             near.get(fact_id, ()),
-            fact_id in against,
+            fact_id in stakes.against,
         )
 
 
-def _progress(session: Session, of: list[ColumnElement[bool]]) -> ReviewProgress:
-    settled = FactRow.review_seq.is_not(None)
+def _progress(session: Session, part: Part) -> ReviewProgress:
+    of, settled = part.counted, FactRow.review_seq.is_not(None)
     proposed = _count(session, [IS_PROPOSED, *of])
     accepted = _count(session, [FactRow.review == "accepted", settled, *of])
     rejected = _count(session, [FactRow.review == "rejected", settled, *of])

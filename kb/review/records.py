@@ -8,7 +8,7 @@ from typing import Literal, TypedDict, get_args
 from colmlm.kb.facts.records import FactRecord
 from colmlm.kb.facts.reviews import Review
 
-Kind = Literal["any", "cited", "doubted", "unasked"]
+Kind = Literal["any", "cited", "doubted", "contradicting", "unasked"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 IN_INBOX = 50  # unless another `limit` is given
 
@@ -16,8 +16,8 @@ IN_INBOX = 50  # unless another `limit` is given
 class InboxFilters(TypedDict, total=False):
     """Which proposed facts to review: of a corpus, of a document, and of a `kind`.
 
-    The kinds are those "cited" in outputs, those "doubted" by the check of the machine that marked them, and those
-    "unasked", without a question.
+    The kinds are those "cited" in outputs, those "doubted" by the check of the machine that marked them, those
+    "contradicting" other facts, and those "unasked", without a question.
     """
 
     corpus: str | None
@@ -45,7 +45,7 @@ class Surroundings:
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """Another live fact whose question has the same words; `same` where it says the same, but for upper case."""
+    """Another live fact that asks the same, in the same words; `same` where it says the same, but for upper case."""
 
     fact_id: int
     value: str
@@ -86,7 +86,7 @@ class ReviewProgress:
 @dataclass(frozen=True, slots=True)
 class Inbox:
     """A part of the inbox, those facts first where most is at stake: cited ones by how often, doubted ones,
-    those that contradict others, and the others.
+    those that contradict others, and the others, by document and id.
 
     `total` counts all that fit up to 10,000 and is otherwise not exact. `progress` is that of the corpus or document.
     """

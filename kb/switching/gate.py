@@ -1,7 +1,8 @@
 """The gate of a keyset: the measurements that it must pass before it may answer, each with a figure and a limit.
 
 - `index recall`: the share of the exact nearest keys that the search of a lookup finds; the queries are questions, or
-  stored keys with a little noise where facts have no questions.
+  stored keys with a little noise where facts have no questions. Where it is too low, lookups are made to read as many
+  more lists of the index as these queries need, and it is measured again.
 - `index ids wrong`: keys in the index that no live fact or tombstone has, and keys that it lacks.
 - `facts lost`: live facts without a key, which no lookup could find.
 - `tombstones ignored`: forgotten facts whose key no longer makes a lookup abstain.
@@ -30,7 +31,15 @@ from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.questions.asking import AskedSet
 from colmlm.kb.switching.kept_questions import asked_in
 from colmlm.kb.switching.limits import GateLimits
-from colmlm.kb.switching.measures import Answers, Scores, ask, index_recall, near_keys, tombstones_passed_over
+from colmlm.kb.switching.measures import (
+    Answers,
+    Scores,
+    ask,
+    index_recall,
+    near_keys,
+    read_more,
+    tombstones_passed_over,
+)
 from colmlm.kb.switching.sample import Sample, draw
 
 OnTexts = Callable[[int, int], None]
@@ -164,6 +173,8 @@ def check_keyset(
         kept = asked_in(kb, keyset_id, encoder, limits, reader, progress.asked)
     report = _report(sample, encoder, active_encoder, limits, progress, kept)
     with kb.sessions.begin() as session:
+        if sample.replica.fit != sample.keyset.index_fit:
+            keysets.note_fit(session, keyset_id, sample.replica.fit)
         keysets.note_gate(session, keyset_id, report.stored())
     return report
 
@@ -253,7 +264,11 @@ def _index_recall(sample: Sample, questions_BD: Vectors, limits: GateLimits) -> 
     queries, note = questions_BD, ""
     if not len(queries):
         queries, note = near_keys(sample.keys, limits.sample), "stored keys with noise"
+    read_more(sample.replica, sample.keys, queries, limits.min_recall_at_1)
     figures: list[float | None] = [index_recall(sample.index, sample.keys, queries, k) for k in (1, 10)]
+    if sample.index.lists:
+        lists = f"{sample.index.lists_read} of {sample.index.lists} lists read"
+        note = f"{note}; {lists}" if note else lists
     if not len(queries):
         figures, note = [None, None], "the keyset has no keys"
     return (

@@ -19,7 +19,15 @@ from colmlm.kb.keys.bulk import store_keys
 from colmlm.kb.keys.calibration import Calibration
 from colmlm.kb.keys.keycopy import Keys
 from colmlm.kb.keys.keysets import Ids, Vectors
-from colmlm.kb.keys.records import MAX_EDITS, CheckpointInfo, GateStanding, KeysetHead, KeysetRecord
+from colmlm.kb.keys.records import (
+    MAX_EDITS,
+    RECALL,
+    CheckpointInfo,
+    GateStanding,
+    IndexFit,
+    KeysetHead,
+    KeysetRecord,
+)
 from colmlm.kb.keys.rekey import Encoder, RekeyRun
 from colmlm.kb.keys.succession import Succession
 from colmlm.kb.lookup.replica import rebuild, save
@@ -37,6 +45,7 @@ class BuiltIndex:
     index_spec: str
     num_keys: int
     seq: int
+    fit: IndexFit
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,18 +177,19 @@ class Keysets:
         self.store.searcher.prepare(keyset_id)
         return self.show(keyset_id)
 
-    def build(self, keyset_id: int) -> BuiltIndex:
+    def build(self, keyset_id: int, *, recall: float = RECALL) -> BuiltIndex:
         """Rebuilds a keyset's index from the database, trained on all its keys, and writes its snapshot.
 
-        A server then opens it in the time that reading the file takes.
+        Lookups read as few of its lists as find this share of the nearest keys. A server then opens it in the time that
+        reading the file takes.
         """
         with self.store.sessions.begin() as session:
             keyset = keysets.get_keyset(session, keyset_id)
             if keyset.state == "retired":
                 raise KeysetNotReady(keyset_id, keyset.state)
-            replica = rebuild(session, keyset)
+            replica = rebuild(session, keyset, goal=recall)
             save(session, replica, self.store.settings.index_directory)
-        return BuiltIndex(keyset_id, replica.index.spec, len(replica.index), replica.applied_seq)
+        return BuiltIndex(keyset_id, replica.index.spec, len(replica.index), replica.applied_seq, replica.fit)
 
     @tried_again
     def calibrate(self, keyset_id: int, measured: Calibration) -> KeysetRecord:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from colmlm.kb.keys.records import RECALL
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateLimits:
@@ -14,7 +16,7 @@ class GateLimits:
     """
 
     sample: int = 500
-    min_recall_at_1: float = 0.98
+    min_recall_at_1: float = RECALL
     min_recall_at_10: float = 0.95
     max_facts_lost: int = 0
     max_question_loss: float = 0.02

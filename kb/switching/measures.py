@@ -9,7 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from colmlm.kb.keys.keysets import Vectors
+from colmlm.kb.lookup.fitting import Nearest, fit_lists
 from colmlm.kb.lookup.index import KeyIndex
+from colmlm.kb.lookup.replica import Replica
 from colmlm.kb.switching.sample import NOT_LIVE, ClassedTexts, Keys
 
 Scores = npt.NDArray[np.float64]
@@ -49,6 +51,20 @@ def index_recall(index: KeyIndex, keys: Keys, queries_BD: Vectors, k: int) -> fl
             found += min(k, int((scores_BN[b, places[known]] >= kth_B[b] - _TIE).sum()))
             wanted += k
     return found / wanted if wanted else 0.0
+
+
+def read_more(replica: Replica, keys: Keys, queries_BD: Vectors, goal: float) -> None:
+    """Lets lookups read more lists of the index, where they find too few of the nearest keys of these queries."""
+    nearest = Nearest(queries_BD)
+    nearest.see(keys.ids, keys.vectors)
+    before = replica.index.lists_read
+    if not replica.index.lists or (recall := nearest.recall(replica.index)) >= goal:
+        return
+    better = fit_lists(replica.index, nearest, goal)
+    if replica.index.lists_read > before:
+        replica.recall = better
+    else:  # the codes are the limit, not the lists
+        replica.index.lists_read, replica.recall = before, recall
 
 
 def tombstones_passed_over(index: KeyIndex, keys: Keys) -> int:

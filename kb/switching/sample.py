@@ -22,7 +22,7 @@ from colmlm.kb.keys.keysets import Ids, Vectors, active_keyset_id
 from colmlm.kb.keys.records import KeysetRecord
 from colmlm.kb.lookup.index import KeyIndex
 from colmlm.kb.lookup.options import KEY
-from colmlm.kb.lookup.replica import open_replica
+from colmlm.kb.lookup.replica import Replica, open_replica
 from colmlm.kb.tables import (
     AttributionRow,
     FactKeyRow,
@@ -69,7 +69,7 @@ class Sample:
     keyset: KeysetRecord
     active: KeysetRecord | None
     active_gate: dict[str, Any] | None
-    index: KeyIndex
+    replica: Replica
     keys: Keys
     active_keys: Keys | None
     questions: ClassedTexts
@@ -77,6 +77,10 @@ class Sample:
     lost: tuple[int, ...]
     tombstones_unkeyed: int
     has_questions: bool
+
+    @property
+    def index(self) -> KeyIndex:
+        return self.replica.index
 
 
 def draw(session: Session, directory: Path, keyset: KeysetRecord, size: int) -> Sample:
@@ -94,7 +98,7 @@ def draw(session: Session, directory: Path, keyset: KeysetRecord, size: int) -> 
         active_gate=session.scalar(select(KeysetRow.gate).where(KeysetRow.id == active_id))
         if active
         else None,
-        index=replica.index,
+        replica=replica,
         keys=_keys(session, keyset, classes),
         active_keys=_keys(session, active, classes) if active else None,
         questions=_questions(session, keyset, active, classes, size),

@@ -67,8 +67,9 @@ class FactRow(TableRow):
         Index("fact_document_id_idx", "document_id", "ordinal"),
         Index("fact_created_seq_idx", "created_seq"),
         Index(
-            "fact_proposed_idx",
+            "fact_inbox_idx",
             text("(doubt IS NULL)"),
+            text("coalesce(document_id, 0)"),
             "id",
             postgresql_where=text("review = 'proposed' AND deleted_seq IS NULL"),
         ),

@@ -63,6 +63,7 @@ class KeysetRow(TableRow):
     applied_seq: Mapped[int]
     gate: Mapped[dict[str, Any] | None]
     accepted_only: Mapped[bool] = mapped_column(server_default=text("false"))
+    index_fit: Mapped[dict[str, Any] | None]
 
 
 class FactKeyRow(TableRow):

@@ -113,7 +113,7 @@ def api(
 
     The server and the clients are processes of their own on this machine and share its cores.
     """
-    numbers = _numbers(clients)
+    numbers = numbers_of(clients)
     if streams and not existing:
         raise InvalidValue("streams", "synthetic keys have no model; pass --existing")
     if peers and find_spec("chromadb") is None:
@@ -132,7 +132,7 @@ def api(
         _show(figures)
 
 
-def _numbers(text: str) -> list[int]:
+def numbers_of(text: str) -> list[int]:
     try:
         found = [int(number) for number in text.split(",")]
     except ValueError:
@@ -162,7 +162,7 @@ def _synthetic(settings: Settings, facts: int, dim: int) -> None:
 
 
 def _measure(settings: Settings, asked: MeasuredLoad) -> ApiFigures:
-    with KnowledgeBase.open(settings) as kb, _key(kb) as token:
+    with KnowledgeBase.open(settings) as kb, token_for(kb) as token:
         keyset = kb.keysets.active()
         with kb.sessions() as session:
             sample = keysets.sample_keys(session, keyset.keyset_id, keyset.dim, NUM_QUERIES, keyset.num_keys)
@@ -176,7 +176,7 @@ def _measure(settings: Settings, asked: MeasuredLoad) -> ApiFigures:
             best = http[-1]
             open_loop = sent(load, clients=best.clients, rate=best.per_second / 2)
             edited = beside_edits(kb, load, best.clients, asked.edits) if asked.edits else None
-            waits = sorted(_first_token(port, token, prompt) for prompt in _prompts(kb, asked.streams))
+            waits = sorted(_first_token(port, token, prompt) for prompt in prompts_of(kb, asked.streams))
         note("the bare application")
         with bare_asgi() as port:
             bare = sent(replace(load, port=port), clients=best.clients)
@@ -204,7 +204,7 @@ def _measure(settings: Settings, asked: MeasuredLoad) -> ApiFigures:
 
 
 @contextmanager
-def _key(kb: KnowledgeBase) -> Iterator[str]:
+def token_for(kb: KnowledgeBase) -> Iterator[str]:
     """Creates a token for this measurement only, and yields its secret."""
     name = f"bench-{secrets.token_hex(4)}"
     with kb.sessions.begin() as session:
@@ -234,7 +234,7 @@ def _in_process(
     return took[50:], scores
 
 
-def _prompts(kb: KnowledgeBase, number: int) -> list[str]:
+def prompts_of(kb: KnowledgeBase, number: int) -> list[str]:
     """Gives prompts that ask for facts of the knowledge base."""
     asked = [fact.question for fact in kb.facts.find(limit=10 * number + 1) if fact.question]
     return [f"Question: {question} Answer:" for question in asked[:number]]

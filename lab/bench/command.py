@@ -16,8 +16,10 @@ from colmlm.lab.bench import models
 from colmlm.lab.bench.api import API_EXAMPLES, api
 from colmlm.lab.bench.fact_search import FACTS_EXAMPLES
 from colmlm.lab.bench.fact_search import facts as search_facts
+from colmlm.lab.bench.index_edits import EDITS_EXAMPLES, edits
 from colmlm.lab.bench.machine import machine
 from colmlm.lab.bench.query import QUERY_EXAMPLES, query
+from colmlm.lab.bench.serve import SERVE_EXAMPLES, serve
 from colmlm.lab.bench.words import WORDS_EXAMPLES, words
 
 if TYPE_CHECKING:
@@ -31,8 +33,10 @@ app = typer.Typer(
 app.command("api", epilog=API_EXAMPLES)(api)
 app.command("encode", epilog=models.ENCODE_EXAMPLES)(models.encode)
 app.command("decode", epilog=models.DECODE_EXAMPLES)(models.decode)
+app.command("edits", epilog=EDITS_EXAMPLES)(edits)
 app.command("facts", epilog=FACTS_EXAMPLES)(search_facts)
 app.command("query", epilog=QUERY_EXAMPLES)(query)
+app.command("serve", epilog=SERVE_EXAMPLES)(serve)
 app.command("words", epilog=WORDS_EXAMPLES)(words)
 app.command("train", epilog=models.TRAIN_EXAMPLES)(models.train)
 
@@ -169,6 +173,11 @@ def _show(f: StoreFigures) -> None:
         ("in batches", f"{f.batch_queries_per_s:.0f} queries/s", f"{f.batch_vs_faiss:.2f} of bare Faiss"),
         ("recall@1", f"{f.recall_at_1:.3f}", f"bare Faiss {f.faiss_recall_at_1:.3f}"),
         ("ingest", f"{f.ingest_facts_per_s:.0f} facts/s", f"{f.ingest_vs_bare:.2f} of bare {copy_or_add}"),
+        (
+            "build",
+            f"{f.index_train_seconds + f.index_add_seconds + f.index_fit_seconds:.1f} s",
+            f"training {f.index_train_seconds:.1f} s, keys {f.index_add_seconds:.1f}, fit {f.index_fit_seconds:.1f}",
+        ),
         ("delete p50", f"{f.delete_p50_ms:.2f} ms", f"bare commit {f.bare_commit_p50_ms:.2f} ms"),
         ("delete p99", f"{f.delete_p99_ms:.2f} ms", f"found afterwards: {f.deleted_but_found}"),
         (
@@ -179,5 +188,5 @@ def _show(f: StoreFigures) -> None:
         ("reopen", f"{f.reopen_seconds:.1f} s", "from kill -9 of everything to the first answer"),
         ("memory", f"{f.bytes_per_fact:.0f} bytes a fact", f"database {f.database_bytes_per_fact:.0f}"),
     ]
-    say(f"{f.facts} facts of width {f.dim}, {f.spec}")
+    say(f"{f.facts} facts of width {f.dim}, {f.spec}, {f.lists_read} of {f.lists} lists read")
     print_table(("what", "measured", "beside"), rows)

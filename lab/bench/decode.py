@@ -26,7 +26,6 @@ from colmlm.lab.bench.rounds import Seconds, in_turns
 from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.decoding.decoder import Decoder
 from colmlm.model.decoding.lookup import LookupPort, LookupResult
-from colmlm.model.decoding.run import DecodingRun
 from colmlm.model.lm.checkpoint import Checkpoint
 
 BATCH = 8
@@ -106,13 +105,13 @@ def bench_decode(
     prompts = [" ".join(document.text.split()[:_WORDS]) for document in documents[:BATCH]]
     questions = _asked(documents[:BATCH])
     alone, together = (against(checkpoint, some, tokens, rounds) for some in (prompts[:1], prompts))
-    with _knowledge_base(checkpoint, home) as kb:
+    with demo_base(checkpoint, home) as kb:
         cost = lookup_cost(checkpoint, kb.lookups, questions, rounds)
         shares = time_shares(checkpoint, kb.lookups, questions)
     ranked = {}
     if rankings:
         assert reader is not None
-        with _knowledge_base(checkpoint, home / "rankings", len(documents)) as kb:
+        with demo_base(checkpoint, home / "rankings", len(documents)) as kb:
             some = _asked(documents)[:_RANKED]
             ranked = bench_rankings(checkpoint, kb, reader, some, rankings, rounds)
     return DecodeFigures(
@@ -163,10 +162,10 @@ def against(checkpoint: Checkpoint, prompts: Sequence[str], tokens: int, rounds:
 def plain_tokens(checkpoint: Checkpoint, prompts: Sequence[str], tokens: int) -> list[list[int]]:
     """Gives the tokens that this program decodes without lookups."""
     config = DecodeConfig(mode="off", max_tokens=tokens, min_tokens=tokens)
-    run = Decoder(checkpoint, None).run(prompts, config)
+    run, rows = Decoder(checkpoint, None).run(prompts, config)
     for _ in run.steps():
         pass
-    return [row.tail for row in run.rows]
+    return [row.tail for row in rows]
 
 
 def generated_tokens(checkpoint: Checkpoint, prompts: Sequence[str], tokens: int) -> list[list[int]]:
@@ -285,10 +284,8 @@ def time_shares(checkpoint: Checkpoint, kb: LookupPort, questions: Sequence[str]
     timed_kb: Any = _Timed(kb, spent, {"find": "lookups"})
     started = time.perf_counter()
     for question in questions:
-        run: DecodingRun = Decoder(checkpoint, timed_kb).run(
-            [question], DecodeConfig(mode="auto", max_tokens=24)
-        )
-        run.llama = _Timed(run.llama, spent, {"advance": "forward", "logits": "logits"})  # type: ignore[assignment]
+        run, _ = Decoder(checkpoint, timed_kb).run([question], DecodeConfig(mode="auto", max_tokens=24))
+        run.llama = _Timed(run.llama, spent, {"feed": "forward", "logits": "logits"})  # type: ignore[assignment]
         for _ in run.steps():
             pass
     total = time.perf_counter() - started
@@ -297,7 +294,7 @@ def time_shares(checkpoint: Checkpoint, kb: LookupPort, questions: Sequence[str]
 
 
 @contextmanager
-def _knowledge_base(checkpoint: Checkpoint, home: Path, documents: int = _KNOWN) -> Iterator[KnowledgeBase]:
+def demo_base(checkpoint: Checkpoint, home: Path, documents: int = _KNOWN) -> Iterator[KnowledgeBase]:
     """Yields a knowledge base of the first demo documents, with keys of this checkpoint, in a database of its own."""
     settings = Settings(home=home, actor="bench")
     engine = database.connect(settings)

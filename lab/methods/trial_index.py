@@ -21,9 +21,10 @@ from colmlm.kb.keys.keycopy import indexed_keys
 from colmlm.kb.keys.keysets import Ids, Vectors, active_keyset_id
 from colmlm.kb.keys.records import KeysetHead
 from colmlm.kb.log import audit
-from colmlm.kb.lookup.index import FLAT_SPEC, KeyIndex, default_nlist
+from colmlm.kb.lookup.index import KeyIndex
 from colmlm.kb.lookup.replica import Replica
 from colmlm.kb.lookup.searcher import Searcher
+from colmlm.kb.lookup.specs import FLAT_SPEC, default_nlist
 from colmlm.kb.tables import DocumentRow, FactKeyRow, FactRow
 
 if TYPE_CHECKING:

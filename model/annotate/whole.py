@@ -12,23 +12,31 @@ _FIRST = re.compile(r"\s*(and|or|the|an?)\s+(?=\S)", re.IGNORECASE)
 _LAST = re.compile(
     r"[\s,;:(]+(a|an|and|as|at|but|by|for|from|in|into|of|on|or|than|the|to|which|who|with)\s*\Z"
 )
+_BREAK = re.compile(r"\s*\n[ \t\r]*\n\s*")  # between a heading or a paragraph and the next one
 _LEFT_ALONE = frozenset(("what", "when", "where", "which", "who", "whom", "whose", "why", "how"))  # "The Who"
 
 
 def whole_spans(text: str, spans: Sequence[Span], wholes: Wholes | None = None) -> list[Span]:
-    """Gives sorted spans without overlap completed to wholes and narrowed; those that then overlap are one.
+    """Gives sorted spans without overlap completed to wholes and narrowed; those that then overlap are one. Of a span
+    that goes on in another paragraph only the longest part is taken.
 
     What it gives it leaves as it is. `wholes` are those of the text, where they are known.
     """
     wholes = wholes or Wholes(text)
     completed: list[Span] = []
     for start, end in spans:
-        start, end = wholes.around(start, end)
+        start, end = wholes.around(*_in_one_paragraph(text, start, end))
         if completed and start < completed[-1][1]:
             completed[-1] = (completed[-1][0], max(end, completed[-1][1]))
         else:
             completed.append((start, end))
     return [narrow(text, start, end, wholes) for start, end in completed]
+
+
+def _in_one_paragraph(text: str, start: int, end: int) -> Span:
+    breaks = [found.span() for found in _BREAK.finditer(text, start, end)]
+    parts = zip([start, *(last for _, last in breaks)], [*(first for first, _ in breaks), end], strict=True)
+    return max(parts, key=lambda part: part[1] - part[0])
 
 
 def narrow(text: str, start: int, end: int, wholes: Wholes) -> Span:

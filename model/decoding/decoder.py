@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 from colmlm.model.decoding.config import DecodeConfig, Prompt
 from colmlm.model.decoding.lookup import LookupPort
+from colmlm.model.decoding.prefixes import Prefixes
 from colmlm.model.decoding.queries import Queries, QueryEncoder, StateQueries, WordQueries
 from colmlm.model.decoding.rows import Row, SpliceRecord
 from colmlm.model.decoding.run import DecodingRun, end_tokens
 from colmlm.model.lm.checkpoint import Checkpoint
+from colmlm.model.text.tokens import FactTokenizer
 
 OnStep = Callable[[], object]
 
@@ -58,10 +60,10 @@ class Decoder:
         """
         if not prompts:
             return []
-        run = self.run(prompts, config)
+        run, rows = self.run(prompts, config)
         for _ in run.steps():
             on_step()
-        return [self._generation(row, config) for row in run.rows]
+        return [output_of(row, self.tokenizer) for row in rows]
 
     def stream(
         self, prompt: Prompt, config: DecodeConfig, on_step: OnStep = lambda: None
@@ -70,22 +72,27 @@ class Decoder:
 
         Each lookup is yielded in between; one with a hit comes right after the piece that ends with its value.
         """
-        run, told = self.run([prompt], config), 0
-        (row,) = run.rows
+        run, (row,) = self.run([prompt], config)
+        telling = RowNews(row, self.tokenizer)
         for _ in run.steps():
             on_step()
-            if piece := row.release(self.tokenizer, config.stop, config.abstains):
-                yield piece
-            yield from row.splices[told:]
-            told = len(row.splices)
-        yield self._generation(row, config)
+            yield from telling.news()
+        yield output_of(row, self.tokenizer)
 
-    def run(self, prompts: Sequence[Prompt], config: DecodeConfig) -> DecodingRun:
+    def run(self, prompts: Sequence[Prompt], config: DecodeConfig) -> tuple[DecodingRun, list[Row]]:
         """Makes the run that decodes these prompts, not yet started. Raises `ValueError` if it could not look up."""
+        self.check(config)
+        run = self.new_run()
+        return run, [run.join(prompt, config, config.seed + n) for n, prompt in enumerate(prompts)]
+
+    def new_run(self, prefixes: Prefixes | None = None) -> DecodingRun:
+        """Makes a run without rows."""
+        return DecodingRun(self.checkpoint, self.lookup, self._queries(), prefixes)
+
+    def check(self, config: DecodeConfig) -> None:
+        """Raises `ValueError` where what is asked could not be looked up."""
         if config.mode != "off":
             self._check_lookups(config.mode)
-        lookup = None if config.mode == "off" else self.lookup
-        return DecodingRun(self.checkpoint, prompts, config, lookup, self._queries())
 
     def _check_lookups(self, mode: str) -> None:
         markup = self.tokenizer.markup
@@ -103,8 +110,26 @@ class Decoder:
             return StateQueries(self.checkpoint.checkpoint_id)
         return WordQueries(self.tokenizer, self.query_encoder, end_tokens(self.checkpoint))
 
-    def _generation(self, row: Row, config: DecodeConfig) -> DecodedOutput:
-        return DecodedOutput(
-            row.prompt, row.output(self.tokenizer), tuple(row.splices), row.seq, config.mode, row.content,
-            row.finish or "length", row.prompt_tokens, tuple(row.sampled), config.ranking,
-        )  # fmt: skip
+
+class RowNews:
+    """What a row has to tell since it was last asked: the pieces of its output, and its lookups in between."""
+
+    def __init__(self, row: Row, tokenizer: FactTokenizer) -> None:
+        self.row, self.tokenizer, self.told = row, tokenizer, 0
+
+    def news(self) -> Iterator[str | SpliceRecord]:
+        row = self.row
+        if piece := row.release(self.tokenizer, row.config.stop, row.config.abstains):
+            yield piece
+        yield from row.splices[self.told :]
+        self.told = len(row.splices)
+
+
+def output_of(row: Row, tokenizer: FactTokenizer) -> DecodedOutput:
+    """Gives the output of a finished row. Raises the error that ended it."""
+    if row.failure is not None:
+        raise row.failure
+    return DecodedOutput(
+        row.prompt, row.output(tokenizer), tuple(row.splices), row.seq, row.config.mode, row.content,
+        row.finish or "length", row.prompt_tokens, tuple(row.sampled), row.config.ranking,
+    )  # fmt: skip

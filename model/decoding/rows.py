@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from colmlm.model.decoding.config import DecodeConfig
+from colmlm.model.lm.past import Past
 from colmlm.model.text.tokens import FactTokenizer
 
 REPLACEMENT = "\ufffd"
@@ -36,7 +38,8 @@ class SpliceRecord:
 
 @dataclass(slots=True, eq=False)
 class Row:
-    """One sequence. `pending` is the queue of forced tokens: the prompt, then every spliced value.
+    """One sequence with its own settings. `pending` is the queue of forced tokens: the prompt, then spliced values.
+    `past` holds what was fed, and `failure` is the error that ended the row.
 
     `text` is the output up to the last splice and `tail` the tokens sampled since, so that offsets into the output are
     exact whatever text the tokens decode to. `sampled` are all tokens that the model chose, including the one that
@@ -51,9 +54,13 @@ class Row:
     pending: list[int]
     prompt: str
     prompt_tokens: int
+    config: DecodeConfig
+    past: Past
     generator: torch.Generator
     seen_V: Tensor
+    prompt_ids: list[int] = field(default_factory=list)
     position: int = 0
+    last_fed: int = 0
     seq: int | None = None
     text: str = ""
     tail: list[int] = field(default_factory=list)
@@ -66,6 +73,7 @@ class Row:
     words: str = ""
     no_fact_until: int = 0
     finish: str | None = None
+    failure: Exception | None = None
     released: int = 0
 
     @property
@@ -77,6 +85,23 @@ class Row:
     def after_splice(self) -> int:
         """The offset in the output at which the text sampled since the last splice begins."""
         return len(self.text)
+
+    @property
+    def asked(self) -> tuple[object, ...]:
+        """What is asked of a lookup beside its query. Rows that ask the same are looked up together."""
+        config = self.config
+        return config.threshold, config.min_seq, config.ranking, config.accepted_only
+
+    @property
+    def drawn_by(self) -> tuple[float, float, float]:
+        """How tokens are chosen. Rows that choose alike do so together."""
+        return self.config.repetition_penalty, self.config.temperature, self.config.top_p
+
+    def feed(self, count: int) -> list[int]:
+        """Takes so many tokens out of the queue."""
+        taken, self.pending = self.pending[:count], self.pending[count:]
+        self.position += count
+        return taken
 
     def output(self, tokenizer: FactTokenizer) -> str:
         return self.text + tokenizer.decode(self.tail)

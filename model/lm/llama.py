@@ -15,7 +15,7 @@ Every operation rounds where transformers rounds, so that bf16 agrees as well.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -23,6 +23,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import LlamaForCausalLM
+
+from colmlm.model.lm.past import BlocksOfStep, Past, Piece
+
+Attend = Callable[
+    [int, Tensor], Tensor
+]  # from the number of a layer and its q, k and v to what is attended to
 
 _MOVING_ROTATIONS = ("dynamic", "longrope")
 _ROOM = 128  # extra slots that a cache is made with
@@ -189,9 +195,32 @@ class Llama:
             ids_BT, cos, sin, mask=mask, cache=cache, slots_N=slots_N, end=end, tokens_N=tokens_N
         )
 
+    def past(self) -> Past:
+        """Makes the empty past of a sequence that is decoded together with others."""
+        return Past(self.embedding, len(self.layers), self.kv_heads, self.head_dim)
+
+    def feed(self, pieces: Sequence[Piece]) -> Tensor:
+        """Gives the [N, D] states of the tokens of all pieces, one after another; each sees its own past only.
+
+        A piece's states are the same to the last bit whatever the others are (fp32).
+        """
+        device, ids = self.embedding.device, [token for piece in pieces for token in piece.ids]
+        positions = [piece.start + n for piece in pieces for n in range(len(piece.ids))]
+        blocks = BlocksOfStep(pieces, self.heads // self.kv_heads, self.scale)
+
+        def attend(number: int, qkv_NW: Tensor) -> Tensor:
+            q = qkv_NW[:, : self.q_width].view(len(qkv_NW), self.kv_heads, -1, self.head_dim)
+            kv = qkv_NW[:, self.q_width :].view(len(qkv_NW), 2, self.kv_heads, self.head_dim)
+            return blocks.attend(number, q, kv)
+
+        at_N = torch.tensor(_at_least_two(positions), device=device)
+        x = F.embedding(torch.tensor(_at_least_two(ids), device=device), self.embedding)
+        return self._through_layers(x, self.cos_SD[at_N], self.sin_SD[at_N], attend)[: len(ids)]
+
     def logits(self, states_ND: Tensor) -> Tensor:
         """Gives the [N, V] next-token logits, in float32 (float64 if the model is in float64)."""
-        logits_NV = self.head(states_ND)
+        alone = len(states_ND) == 1  # multiplied as two, so that the last bits are those it has among others
+        logits_NV = self.head(states_ND.expand(2, -1))[:1] if alone else self.head(states_ND)
         return logits_NV if logits_NV.dtype is torch.float64 else logits_NV.float()
 
     def _forward(
@@ -214,10 +243,8 @@ class Llama:
         rows, width, _ = x.shape
         if tokens_N is not None:
             x, cos, sin = (each.flatten(0, 1)[tokens_N] for each in (x, cos, sin))
-        cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)  # all heads share them
-        for number, layer in enumerate(self.layers):
-            qkv = layer.qkv(_rms_norm(x, layer.norm_D, self.eps))
-            _rotate(qkv[..., : self.rotated].unflatten(-1, (-1, self.head_dim)), cos, sin)
+
+        def attend(number: int, qkv: Tensor) -> Tensor:
             if tokens_N is not None:
                 qkv = _padded(qkv, tokens_N, rows, width)
             kv = qkv[..., self.q_width :]
@@ -227,14 +254,22 @@ class Llama:
                 assert cache is not None
                 kv = cache.layers[number].view(rows, cache.slots, -1)[:, :end]
             attended = self._attend(qkv[..., : self.q_width], kv, mask)
-            if tokens_N is not None:
-                attended = attended.flatten(0, 1)[tokens_N]
-            x = x + layer.out(attended)
+            return attended if tokens_N is None else attended.flatten(0, 1)[tokens_N]
+
+        states = self._through_layers(x, cos, sin, attend)
+        return states if tokens_N is None else _padded(states, tokens_N, rows, width)
+
+    def _through_layers(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
+        """Gives the states of these embeddings, after the final norm."""
+        cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)  # all heads share them
+        for number, layer in enumerate(self.layers):
+            qkv = layer.qkv(_rms_norm(x, layer.norm_D, self.eps))
+            _rotate(qkv[..., : self.rotated].unflatten(-1, (-1, self.head_dim)), cos, sin)
+            x = x + layer.out(attend(number, qkv))
             inner = _rms_norm(x, layer.mlp_norm_D, self.eps)
             gate, up = layer.gate_up(inner).chunk(2, dim=-1)
             x = x + layer.down(self.activation(gate).mul_(up))
-        states = _rms_norm(x, self.norm_D, self.eps)
-        return states if tokens_N is None else _padded(states, tokens_N, rows, width)
+        return _rms_norm(x, self.norm_D, self.eps)
 
     def _attend(self, q: Tensor, kv_BSW: Tensor, mask: Tensor | None) -> Tensor:
         """Gives [B, T, heads * head_dim]. Without earlier tokens in the cache attention is causal over the T tokens."""
@@ -289,6 +324,11 @@ def _padded(x_ND: Tensor, tokens_N: Tensor, rows: int, width: int) -> Tensor:
     """Gives [rows, width, D] with the tokens at their positions and zeros elsewhere."""
     padded = x_ND.new_zeros(rows * width, x_ND.shape[-1]).index_copy_(0, tokens_N, x_ND)
     return padded.view(rows, width, -1)
+
+
+def _at_least_two(tokens: list[int]) -> list[int]:
+    """Doubles a single token: a product of one row is another kernel, which rounds otherwise."""
+    return tokens * 2 if len(tokens) == 1 else tokens
 
 
 def _rms_norm(x: Tensor, weight_D: Tensor, eps: float) -> Tensor:

@@ -100,6 +100,7 @@ class LookupGenerator:
             seq=seq,
             splices=splices,
             ranking=request.ranking or "key",
+            accepted_only=request.accepted_only,
         )
         yield self.kb.outputs.trace(self.kb.outputs.record(stored))
 

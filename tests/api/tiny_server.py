@@ -11,13 +11,15 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from colmlm.api.app import create_app
-from colmlm.api.routes.streams import check_client
+from colmlm.api.routes.streams import asker, check_client
 from colmlm.cli.composition.generator import LocalOutputs, StoringGenerator
 from colmlm.cli.composition.model_encoder import ModelEncoder
 from colmlm.kb.access.tokens import create_token
 from colmlm.kb.answers.ranked import RankedLookups
 from colmlm.kb.corpus.format import Parsed
 from colmlm.kb.service import KnowledgeBase
+from colmlm.model.decoding.decoder import Decoder
+from colmlm.model.decoding.together import DecoderTogether
 from colmlm.model.lm.checkpoint import Checkpoint, load
 from tests.api.conftest import PERU
 from tests.api.serving import served
@@ -53,7 +55,8 @@ def tiny_server(kb: KnowledgeBase, checkpoint: Checkpoint) -> Iterator[TinyServe
         kb.keysets.rekey(encoder).keyset_id, -1.0
     )  # a random model's queries are near no key
     lookups = RankedLookups(kb, NearReader)
-    generator = StoringGenerator(checkpoint, LocalOutputs(kb), lookups, check=check_client)
+    together = DecoderTogether(Decoder(checkpoint, lookups), asker=asker)
+    generator = StoringGenerator(checkpoint, LocalOutputs(kb), lookups, check=check_client, together=together)
     with Session(kb.engine) as session, session.begin():
         keys = {role: create_token(session, role, role) for role in ("reader", "decoder", "operator")}
     with served(create_app(kb, encoder, generator, reader=NearReader())) as address:

@@ -191,7 +191,7 @@ def facts(there: There) -> list[int]:
 
 
 def program(
-    *words: object, env: dict[str, str] | None = None, **options: Any
+    *words: object, env: dict[str, str] | None = None, timeout: float = 120, **options: Any
 ) -> subprocess.CompletedProcess[str]:
     """Runs the program in a process of its own."""
     command = interpreter.command("-m", "colmlm.cli", *words)
@@ -201,7 +201,7 @@ def program(
         cwd=ROOT,
         text=True,
         capture_output=True,
-        timeout=120,
+        timeout=timeout,
         **options,
     )
 

@@ -17,6 +17,7 @@ from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.decoding.decoder import DecodedOutput, Decoder
 from colmlm.model.lm.checkpoint import Checkpoint
 from colmlm.model.lm.config import CheckpointConfig
+from colmlm.model.lm.past import Piece
 from colmlm.model.text.markup import CO_LMLM, Markup
 from colmlm.model.text.tokens import FactTokenizer
 from tests.tiny import bare_tokenizer
@@ -89,12 +90,9 @@ Script = Sequence[str | int]
 
 @dataclass
 class Slots:
-    """The tokens that each row of a `ScriptedLM` was fed, by position, as a cache holds them."""
+    """The tokens that a row was fed, by position, as its past holds them."""
 
-    rows: list[list[int]]
-
-    def keep(self, rows: Sequence[int]) -> None:
-        self.rows = [self.rows[row] for row in rows]
+    ids: list[int]
 
 
 @dataclass
@@ -121,22 +119,22 @@ class ScriptedLM:
     def causal(self) -> SimpleNamespace:
         return SimpleNamespace(config=SimpleNamespace(eos_token_id=self.tokenizer.end_of_text))
 
-    def cache(self, rows: int) -> Slots:
-        return Slots([[] for _ in range(rows)])
+    def past(self) -> Slots:
+        return Slots([])
 
-    def advance(self, ids_BT: Tensor, starts: Sequence[int], cache: Slots, lengths: Sequence[int]) -> Tensor:
-        rows, width = ids_BT.shape
-        assert rows == len(starts) == len(cache.rows) == len(lengths)
-        assert max(lengths) <= width
-        self.widths.append(width)
-        states = torch.ones(rows, width, 2)
-        for row, start in enumerate(starts):
-            assert start <= len(cache.rows[row]) and start + width <= self.context
-            cache.rows[row] = cache.rows[row][:start] + ids_BT[row].tolist()
-            for t in range(width):
-                self.seen.append(tuple(cache.rows[row][: start + t + 1]))
-                states[row, t, 0] = len(self.seen) - 1
-        return states
+    def feed(self, pieces: Sequence[Piece]) -> Tensor:
+        """Gives states that name what each token sees."""
+        self.widths.append(max(len(piece.ids) for piece in pieces))
+        states = []
+        for piece in pieces:
+            past: Any = piece.past
+            assert piece.start <= len(past.ids) and piece.start + len(piece.ids) <= self.context
+            past.ids = past.ids[: piece.start]
+            for token in piece.ids:
+                past.ids.append(token)
+                self.seen.append(tuple(past.ids))
+                states.append(torch.tensor([len(self.seen) - 1.0, 1.0]))
+        return torch.stack(states)
 
     def logits(self, states_ND: Tensor) -> Tensor:
         logits = torch.zeros(len(states_ND), self.tokenizer.vocabulary_size)

@@ -98,9 +98,15 @@ def test_what_facts_are_found_by_is_chosen_and_shown(open_page: OpenPage, almana
     page.get_by_label("Find facts by").select_option("reader")
     ask(page, CAPITAL)
     expect(page.get_by_role("region", name="Output 1")).to_contain_text("ranked by reader")
+    expect(page.get_by_role("region", name="Output 1")).not_to_contain_text("accepted facts only")
+    expect(page.locator("#evidence")).to_contain_text("nearness by key did not decide")
+    page.get_by_label("Find facts by").select_option("reader")
+    page.get_by_label("Look up accepted facts only").check()
+    ask(page, CAPITAL)
+    expect(page.get_by_role("region", name="Output 2")).to_contain_text("accepted facts only")
     expect(page.locator("#evidence")).to_contain_text("nearness by key did not decide")
     page.goto("/console/audit/outputs")
-    expect(page.get_by_role("cell", name="reader", exact=True)).to_be_visible()
+    expect(page.get_by_role("cell", name="reader", exact=True)).to_have_count(2)
 
 
 def test_a_question_is_answered_with_the_document_that_says_it(

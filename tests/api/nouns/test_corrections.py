@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -46,6 +47,14 @@ def test_what_stays_as_it_is_is_counted_and_not_edited() -> None:
     planned = plan("fact_id,value,question\n1,Lima,Which capital?\n2,Ucayali,\n", show_many)
     assert planned.corrections == [Correction(2, "Ucayali")] and planned.unchanged == 1
     assert (planned.edits[0].was_value, planned.edits[0].was_question) == ("Amazon", None)
+
+
+def test_a_row_that_repeats_a_proposed_fact_accepts_it() -> None:
+    def proposed(fact_ids: Sequence[int]) -> list[FactRecord]:
+        return [replace(fact, review="proposed") for fact in show_many(fact_ids)]
+
+    planned = plan("fact_id,value,question\n1,Lima,\n", proposed)
+    assert planned.corrections == [Correction(1, "Lima")] and planned.unchanged == 0
 
 
 def test_every_row_that_cannot_be_used_is_named_with_its_line() -> None:

@@ -11,7 +11,8 @@ import pytest
 from litestar import Litestar
 
 from colmlm.api.app import create_app
-from colmlm.api.door.lanes import SIZES, Lane
+from colmlm.api.door.lanes import SIZES, Lane, Size
+from colmlm.api.door.tuning import Tuning
 from colmlm.api.nouns.generation import GenerationRequest
 from colmlm.api.routes.streams import check_client
 from colmlm.kb.evidence.records import OutputTrace
@@ -213,11 +214,12 @@ class Waiting(Endless):
 def test_client_that_leaves_before_the_answer_gives_its_place_back(
     atlas: KnowledgeBase, encoder: FakeEncoder, new_token: Callable[[str], str]
 ) -> None:
-    app = create_app(atlas, encoder, Waiting(atlas, encoder))
+    few = Tuning(lanes={**SIZES, Lane.decoding: Size(2, 2)})
+    app = create_app(atlas, encoder, Waiting(atlas, encoder), tuning=few)
     headers = {"Authorization": f"Bearer {new_token('reader')}"}
     lanes = app.doorway.lanes  # type: ignore[attr-defined]
     with served(app) as address, httpx.Client(base_url=address, headers=headers) as client:
-        for _ in range(PLACES + 1):
+        for _ in range(3):
             with pytest.raises(httpx.ReadTimeout):
                 client.post("/v1/generations", json={"prompt": "x"}, timeout=0.5)
             while lanes.taken()[Lane.decoding]:

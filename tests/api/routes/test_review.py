@@ -89,6 +89,9 @@ def test_lookups_and_answers_leave_proposed_facts_out_where_asked(operator: Clie
     assert said(operator.post("/v1/answers", json=answer))["facts"][0]["review"] == "proposed"
     without = said(operator.post("/v1/answers", json={**answer, "accepted_only": True}))
     assert callao not in [fact["fact_id"] for fact in without["facts"]]
+    outputs = said(operator.get("/v1/generations"))["items"]
+    traced = [said(operator.get(f"/v1/generations/{one['generation_id']}")) for one in outputs]
+    assert sorted(one["accepted_only"] for one in traced) == [False, True]
     limit = {"accepted_only": True, "corpus": "raw", "reason": "not read yet"}
     assert said(operator.post("/v1/review/limits", json=limit))["kind"] == "accepted-only"
     assert look_up(operator, PORT) == [] and look_up(operator, CAPITAL) == ["Lima"]

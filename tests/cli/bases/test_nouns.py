@@ -117,6 +117,7 @@ HERE_ONLY = {
         "all", "active", "standing",  # `listed` gives all in one
         "answering", "checkpoint", "has_question_keys", "has_threshold", "keys", "gate",  # what keys and measures
         "create", "store_keys", "finish", "build", "calibrate",  # done where the model is
+        "line", "former", "is_ready",  # which models a server should have
     },
     "questions": {"run", "askable", "taken"},  # what asks, calibrates, and shows a form
     "tokens": {

@@ -147,7 +147,7 @@ def test_an_ingest_that_is_cut_off_says_how_far_it_came_and_goes_on(
         ran = run(*INGEST, file, *INTO, "--commit-every", 2)
     assert ran.code == 9 and "4 documents are in 'atlas'. Run the same command again" in ran.err
     ran = run(*INGEST, file, *INTO, "--commit-every", 2)
-    assert ran.code == 0 and "Took 1 documents" in ran.out and "4 were there already" in ran.out
+    assert ran.code == 0 and "Took 1 document with" in ran.out and "4 were there already" in ran.out
 
 
 def test_documents_are_deleted_after_a_count_and_stay_deleted(

@@ -87,6 +87,18 @@ def test_a_keyset_is_checked_against_the_active_one_with_both_models_and_then_ac
     assert "failed (facts lost)" in run("keysets", "list").out
 
 
+def test_the_list_says_how_many_lists_of_an_index_are_read(run: Run, keyed: list[int], other: Path) -> None:
+    new = run("keysets", "create", "--checkpoint", other, "--index-spec", "IVF2,Flat", "--json").json
+    run("keysets", "rekey", new["keyset_id"])
+    built = run("keysets", "build", new["keyset_id"], "--recall", 0.9, "--json").json
+    fit = {"spec": "IVF2,Flat", "lists": 2, "lists_read": 2, "recall": 1.0}
+    assert built["fit"] == fit
+    assert run("keysets", "list", "--json").json["keysets"][1]["index_fit"] == fit
+    said = "IVF2,Flat, 2 of 2 lists"
+    assert said in " ".join(run("keysets", "build", new["keyset_id"]).out.split())
+    assert said in " ".join(run("keysets", "list").out.split())
+
+
 def test_retiring_says_what_goes_and_asks(run: Run, keyed: list[int], other: Path) -> None:
     new = run("rekey", "--checkpoint", other, "--json").json["keyset_id"]
     assert run("keysets", "retire", 1, "--yes").code == 4, "it is active"

@@ -22,7 +22,7 @@ def test_a_million_facts_take_what_was_measured() -> None:
 
     Sentences were measured later, at 30,000 of its facts: 335 bytes each.
     """
-    found = sizes(Load(facts=1_000_000, dim=576, text_bytes=96))
+    found = sizes(Load(facts=1_000_000, dim=576, text_bytes=96, code_bytes=144))
     assert found.database / 1e6 == pytest.approx(1881 + 335, rel=0.01)
     assert found.index_memory / 1e6 == pytest.approx(253, rel=0.01)
     assert found.lookup_ms == pytest.approx(4.35, rel=0.02)
@@ -64,6 +64,12 @@ def test_more_of_anything_is_never_smaller() -> None:
 def test_a_spec_with_other_codes_is_one_that_the_index_takes() -> None:
     spec = sizes(Load(facts=60_000, dim=64, code_bytes=8)).index_spec
     assert spec == "OPQ8_64,IVF512,PQ8" and KeyIndex(64, spec).spec == spec
+
+
+def test_wide_keys_are_taken_to_have_a_bit_for_each_number() -> None:
+    found, paper = (sizes(Load(facts=1_000_000, dim=576, code_bytes=code)) for code in (None, 144))
+    assert found.index_spec == "RR576,IVF2048,RaBitQ"
+    assert found.index_memory < paper.index_memory and found.search_ms < paper.search_ms
 
 
 def test_the_command_gives_the_same_in_json_and_words() -> None:

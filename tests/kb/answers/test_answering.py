@@ -58,6 +58,31 @@ def test_nothing_is_said_in_place_of_a_deleted_fact(answers: Answering, kb: Know
     assert answers.ask(CAPITAL).answer == "Lima"
 
 
+def test_a_deleted_facts_sentence_is_read_as_if_it_were_live(answers: Answering, kb: KnowledgeBase):
+    def nearness() -> dict[str, float]:
+        return {place.window.text: place.candidate.cosine for place in answers.places(CAPITAL)}
+
+    live = nearness()
+    kb.facts.delete([fact_id(kb, "Lima")], **WHO)
+    deleted = nearness()
+    assert max(live.values()) > 0.9
+    assert deleted == pytest.approx(live, abs=1e-3)
+
+
+def test_passages_that_lie_within_another_are_not_shown_again(answers: Answering):
+    shown = [one.source for one in answers.ask(HEIGHT).nearest if one.source]
+    assert len(shown) > 1
+    for one in shown:
+        assert not [
+            other
+            for other in shown
+            if other is not one
+            and other.document_id == one.document_id
+            and other.start <= one.start
+            and one.end <= other.end
+        ]
+
+
 def test_a_fact_that_is_deleted_while_the_reader_reads_is_not_said(answers: Answering, kb: KnowledgeBase):
     lima = fact_id(kb, "Lima")
     deleted = []

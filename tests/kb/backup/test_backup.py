@@ -15,9 +15,11 @@ from sqlalchemy import URL, text
 
 from colmlm.kb.backup.restore import restore_backup
 from colmlm.kb.backup.write import tables, verify_backup, write_backup
+from colmlm.kb.corpus.format import Parsed
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import BackupRefused, DatabaseNotEmpty, LogRefused, NewerLogNeeded, SignatureRefused
 from colmlm.kb.evidence.records import NewOutput
+from colmlm.kb.facts.reviews import ReviewVerdict
 from colmlm.kb.log.signing import fingerprint, signing_key
 from colmlm.kb.log.witness import export_log, signed_head
 from colmlm.kb.service import KnowledgeBase
@@ -180,6 +182,45 @@ def test_what_was_erased_after_the_backup_stays_erased(
         assert [empty.words.find(session, word, 1) == [] for word in ("Lima", "capital")] == [True, False]
     assert empty.upkeep.fsck().ok
     assert [change.kind for change in empty.log.changes()][-2:] == ["delete", "restore-backup"]
+
+
+def test_what_was_rejected_or_limited_after_the_backup_is_so_again(
+    original: KnowledgeBase, empty: KnowledgeBase, encoder: FakeEncoder, tmp_path: Path
+):
+    port = document("raw", "In raw stands ", ("Arica", "Where is the port?"), ".")
+    original.corpora.ingest([Parsed(port)], "raw", generated=True, **WHO)
+    original.corpora.ingest([Parsed(port)], "open", generated=True, **WHO)
+    file = _backup(original, tmp_path)
+    capital, height = fact_id(original, "Cusco"), fact_id(original, "6,768 m")
+    for fact in map(original.facts.show, (capital, height)):
+        original.review.settle([ReviewVerdict(fact.fact_id, "reject", fact.version, fact.review)], **WHO)
+    original.facts.restore([height], **WHO)
+    original.facts.delete([height], **WHO)
+    original.review.limit(corpus="raw", accepted_only=True, **WHO)
+    for accepted_only in (True, False):
+        original.review.limit(corpus="open", accepted_only=accepted_only, **WHO)
+    original.review.limit(keyset_id=1, accepted_only=True, **WHO)
+    original.corpora.ingest([Parsed(port)], "later", generated=True, **WHO)
+    original.review.limit(corpus="later", accepted_only=True, **WHO)
+    log = _log(original, tmp_path)
+    report = restore_backup(empty, file, actor="tester", log_file=log, reapply_deletes=True)
+    assert report.deleted_again == (capital, height)
+    assert [(one.corpus, one.keyset) for one in report.limited_again] == [("raw", None), (None, 1)]
+    there, here = (
+        [(fact.review, fact.deleted_seq is None) for fact in map(base.facts.show, (capital, height))]
+        for base in (original, empty)
+    )
+    assert here == there == [("rejected", False), ("accepted", False)]
+    limits = [
+        {one.corpus: one.accepted_only for one in base.corpora.all() if one.corpus != "later"}
+        for base in (original, empty)
+    ]
+    assert limits[0] == limits[1] == {"lands": True, "raw": True, "open": False}
+    assert [keyset.accepted_only for keyset in empty.keysets.all()] == [True, False]
+    kinds = [change.kind for change in empty.log.changes() if change.seq > report.backup.seq]
+    assert kinds == ["accepted-only", "accepted-only", "reject", "delete", "restore-backup"]
+    empty.facts.restore([capital], **WHO)
+    assert empty.facts.show(capital).review == "accepted" and empty.upkeep.fsck().ok
 
 
 def test_a_repeated_erasure_reaches_as_far_as_it_did(

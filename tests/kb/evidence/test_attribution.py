@@ -115,3 +115,9 @@ def test_what_was_never_stored_cannot_be_traced(kb: KnowledgeBase):
         kb.outputs.trace(1)
     with pytest.raises(FactNotFound):
         kb.outputs.trace_fact(1)
+
+
+@pytest.mark.parametrize("accepted_only", [False, True])
+def test_a_trace_says_whether_proposed_facts_were_left_out(kb: KnowledgeBase, accepted_only: bool):
+    made = NewOutput("Who?", "Me.", "", "auto", kb.log.head_seq(), (), accepted_only=accepted_only)
+    assert kb.outputs.trace(kb.outputs.record(made)).accepted_only is accepted_only

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
+from sqlalchemy import text
 
 from colmlm.kb.errors import (
     CorpusNotFound,
@@ -14,6 +17,7 @@ from colmlm.kb.errors import (
 )
 from colmlm.kb.facts.facts import PAGE
 from colmlm.kb.service import KnowledgeBase
+from tests.gates import await_that, gate
 from tests.kb.corpora import CHILE, PERU, fact_id, ingest, numbered
 
 WHO = {"actor": "tester", "reason": "test"}
@@ -148,3 +152,25 @@ def test_what_does_not_exist_is_named(kb: KnowledgeBase):
         kb.documents.text(1)
     with pytest.raises(CorpusNotFound):
         kb.corpora.export("nowhere")
+
+
+def test_a_fact_that_is_corrected_while_its_deletion_waits_is_deleted_with_the_new_value(kb: KnowledgeBase):
+    ingest(kb, PERU)
+    one = fact_id(kb, "Amazon")
+    url = kb.engine.url.render_as_string(hide_password=False)
+    with ThreadPoolExecutor() as threads:
+        with gate(url, "INSERT ON change", "NEW.kind = 'update'") as reached:
+            corrected = threads.submit(kb.facts.edit, one, "Ucayali", **WHO)
+            await_that(reached)
+            deleted = threads.submit(kb.facts.delete, [one], **WHO)
+            await_that(lambda: _waiting(kb) == 2)
+        assert corrected.result().seq < deleted.result().seq
+    fact = kb.facts.show(one)
+    assert (fact.value, fact.version, fact.deleted_seq) == ("Ucayali", 2, deleted.result().seq)
+    assert kb.log.verify().ok
+
+
+def _waiting(kb: KnowledgeBase) -> int:
+    with kb.sessions() as session:
+        waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        return session.scalar(text(f"{waiting} AND datname = current_database()")) or 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from sqlalchemy import text
 
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import CorpusNotFound, InvalidQuery
@@ -82,6 +83,20 @@ def test_pages_end_where_what_was_found_does(kb: KnowledgeBase):
                 break
             after = page.next_after
         assert found == [f"value {n}" for n in (range(25) if order != "newest" else range(24, -1, -1))]
+
+
+@pytest.mark.parametrize("ingests", [1, 2, 12])
+def test_a_word_in_a_corpus_is_found_in_every_ingest_and_in_no_other_corpus(kb: KnowledgeBase, ingests: int):
+    said = [document(f"d{n}", f"Word {n} ", (f"Value {n}", f"What is {n}?"), ".") for n in range(ingests)]
+    for one in said:
+        ingest(kb, one)
+        ingest(kb, one, corpus="others")
+        with kb.sessions.begin() as session:  # as if many documents of others had come between
+            session.execute(text("SELECT setval('document_id_seq', nextval('document_id_seq') + 5000)"))
+    for found in ("value", "what", "words"):
+        page = kb.facts.search(text=found, corpus="lands", order="id")
+        assert values(page) == [f"Value {n}" for n in range(ingests)], found
+        assert {fact.source.corpus for fact in page.facts if fact.source} == {"lands"}
 
 
 def test_filters_leave_what_fits_all_of_them(kb: KnowledgeBase):

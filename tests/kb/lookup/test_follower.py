@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from sqlalchemy import text, update
 
@@ -120,6 +121,33 @@ def test_the_index_of_a_retired_keyset_is_let_go(
         until(lambda: another_process.searcher._standby is not None)
         kb.keysets.retire(old.keyset_id)
         until(lambda: another_process.searcher._standby is None)
+
+
+@pytest.mark.parametrize("by_another", [True, False], ids=["another process built it", "nobody built it"])
+def test_an_exact_index_that_is_outgrown_answers_until_another_is_built(
+    kb: KnowledgeBase, another_process: KnowledgeBase, encoder: FakeEncoder, by_another: bool
+):
+    ingest(kb, PERU)
+    keyset = kb.keysets.create(encoder.checkpoint, index_spec="IVF4,Flat")
+    kb.keysets.rekey(encoder)
+    outgrown = another_process.searcher.current()
+    assert outgrown.index.spec == "IDMap2,Flat"
+    ingest(kb, *numbered(20))
+    new = [fact for fact in kb.facts.every() if fact.value.startswith("value")]
+    keys = encoder.encode_questions([fact.question or "" for fact in new])
+    kb.keysets.store_keys(keyset.keyset_id, np.array([fact.fact_id for fact in new]), keys, **WHO)
+    if by_another:
+        kb.keysets.build(keyset.keyset_id)
+    assert values(another_process, encoder, ["Question 3?", CAPITAL]) == ["value 3", "Lima"]
+    assert another_process.searcher.current() is outgrown
+    with Follower(another_process, poll_seconds=0.01):
+        until(lambda: another_process.searcher.current() is not outgrown)
+        grown = another_process.searcher.current().index
+        assert (grown.spec, len(grown)) == ("IVF4,Flat", 23)
+        kb.facts.delete([fact_id(kb, "Lima")], **WHO)
+        until(lambda: len(grown) == 22)
+        assert values(another_process, encoder, ["Question 3?", CAPITAL]) == ["value 3", None]
+    assert kb.keysets.show(keyset.keyset_id).index_fit == another_process.searcher.current().fit
 
 
 @pytest.mark.parametrize("snapshot", ["none", "old", "of another history"])

@@ -18,6 +18,7 @@ from colmlm.kb.errors import (
     NotUndoable,
 )
 from colmlm.kb.evidence.records import NewOutput, Splice
+from colmlm.kb.facts.records import FactRecord
 from colmlm.kb.facts.reviews import Review, ReviewVerdict, VerdictKind
 from colmlm.kb.service import KnowledgeBase
 from tests.kb.corpora import CAPITAL, CHILE, PERU, document, fact_id, ingest, numbered
@@ -189,6 +190,25 @@ def test_a_newer_text_keeps_what_was_settled(peru: KnowledgeBase):
     assert review_of(peru, "6,768 m") == ("accepted", True), "a person's marks say so too"
 
 
+def test_a_persons_file_accepts_what_it_states_again(peru: KnowledgeBase):
+    peru.facts.edit(fact_id(peru, "Lima"), "Cusco", **WHO)
+    settle(peru, "Cusco", "propose")
+    lima, amazon, height = PERU.facts
+    propose(peru, PERU)
+    ingest(peru, replace(PERU, facts=(lima, amazon, replace(height, review="proposed"))), corpus="raw")
+    assert [review_of(peru, value)[0] for value in ("Cusco", "Amazon", "6,768 m")] == [
+        "proposed",
+        "accepted",
+        "proposed",
+    ], "the file says another capital, and of the height that nobody has read it"
+    last = peru.log.changes()[-1]
+    assert (last.kind, last.fact_ids) == ("accept", (fact_id(peru, "Amazon"),))
+    report = ingest(peru, PERU, CHILE, corpus="raw")
+    assert review_of(peru, "6,768 m") == ("accepted", True) and report.seq == peru.log.head_seq()
+    peru.facts.undo(report.seq, **WHO)
+    assert review_of(peru, "6,768 m") == ("proposed", True) and review_of(peru, "Santiago")[0] == "accepted"
+
+
 def test_the_inbox_shows_what_a_reviewer_needs(peru: KnowledgeBase):
     ingest(peru, document("again", "They govern from ", ("Lima", CAPITAL), "."))
     ingest(peru, document("other", "They govern from ", ("Cusco", CAPITAL), "."))
@@ -261,8 +281,49 @@ def test_the_inbox_has_what_contradicts_behind_what_is_doubted(kb: KnowledgeBase
                 break
             after = page.next_after
         assert places == told, limit
+    against = kb.review.inbox(kind="contradicting", limit=2)
+    assert [item.fact.value for item in against.items] == ["value 2", "value 1"]
+    assert (against.total, against.is_exact) == (3, True) and against.next_after is not None
+    rest = kb.review.inbox(kind="contradicting", after=against.next_after)
+    assert [item.fact.value for item in rest.items] == ["value 4"] and rest.next_after is None
     kb.comparisons.hold(fact_id(kb, "value 1"), fact_id(kb, "granite"), **WHO)
     assert [item.fact.value for item in kb.review.inbox().items][2:4] == ["value 4", "value 0"]
+
+
+@pytest.mark.parametrize("limit", [1, 3, 50])
+def test_the_inbox_of_a_corpus_goes_by_document_through_all_its_ingests(kb: KnowledgeBase, limit: int):
+    for n in range(10):
+        one = document(f"d{n}", ("One", f"Which is {n}?"), " or ", ("Two", f"Which other is {n}?"), ".")
+        spans = (
+            one.facts if n % 3 else (replace(one.facts[0], question=None, doubt="unverified"), one.facts[1])
+        )
+        propose(kb, replace(one, facts=spans), corpus="lands")
+        propose(kb, one, corpus="others")
+        with kb.sessions.begin() as session:  # as if many documents of others had come between
+            session.execute(text("SELECT setval('document_id_seq', nextval('document_id_seq') + 5000)"))
+    propose(
+        kb,
+        document("d0", "Now ", ("One", "Which is 0?"), " or ", ("Two", "Which other is 0?"), "."),
+        corpus="lands",
+    )
+    found, after = list[FactRecord](), 0
+    while True:
+        page = kb.review.inbox(corpus="lands", after=after, limit=limit)
+        found += [item.fact for item in page.items]
+        assert page.total == page.progress.proposed == 20
+        if page.next_after is None:
+            break
+        after = page.next_after
+    assert len({fact.fact_id for fact in found}) == 20
+    doubts = [item.doubt for item in kb.review.inbox(corpus="lands").items]
+    assert doubts == ["unverified"] * doubts.count("unverified") + [None] * doubts.count(None)
+    last = found[doubts.count("unverified") :]
+    stands = [(fact.source.document_id, fact.fact_id) for fact in last if fact.source is not None]
+    assert stands == sorted(stands), "d0 has a newer text, and so the last place"
+    (document_id, _), *_ = stands
+    of_document = kb.review.inbox(document_id=document_id).total
+    assert kb.review.inbox(corpus="lands", document_id=document_id).total == of_document > 0
+    assert kb.review.inbox(corpus="others", document_id=document_id).total == 0
 
 
 def test_progress_counts_what_was_settled_of_a_corpus_or_document(peru: KnowledgeBase):

@@ -18,7 +18,9 @@ from colmlm.kb.errors import (
     QuestionSetNotFound,
 )
 from colmlm.kb.evidence.records import NewOutput, Splice
-from colmlm.kb.keys.records import KeysetRecord
+from colmlm.kb.keys import keysets
+from colmlm.kb.keys.records import RECALL, KeysetRecord
+from colmlm.kb.lookup.fitting import moved
 from colmlm.kb.questions.records import DraftQuestion
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.switching.gate import Criterion, GateReport
@@ -40,6 +42,13 @@ class Confused(FakeEncoder):
 
     def encode_contexts(self, texts: Sequence[str]) -> Vectors:
         return FakeEncoder.encode_contexts(self, [self.mistakes.get(t, t) for t in texts])
+
+
+class Distant(FakeEncoder):
+    """A checkpoint whose questions lie a long way from their keys."""
+
+    def encode_questions(self, questions: Sequence[str]) -> Vectors:
+        return moved(FakeEncoder.encode_questions(self, questions))
 
 
 def ready(kb: KnowledgeBase, encoder: FakeEncoder) -> KeysetRecord:
@@ -153,6 +162,24 @@ def test_an_index_that_approximates_too_coarsely_fails(kb: KnowledgeBase):
     report = kb.keysets.check(keyset.keyset_id, coarse, GateLimits(min_recall_at_10=0.99))
     assert report.failed == ("index recall@10",) and criterion(report, "question recall@1").figure == 1
     assert kb.keysets.check(keyset.keyset_id, coarse, GateLimits(min_recall_at_10=0.5)).passed
+
+
+def test_the_gate_lets_lookups_read_as_many_lists_as_the_questions_need(
+    kb: KnowledgeBase, encoder: FakeEncoder
+):
+    ingest(kb, *numbered(300))
+    keyset_id = kb.keysets.create(encoder.checkpoint, index_spec="IVF64,Flat").keyset_id
+    ready(kb, encoder)
+    few = replace(kb.keysets.build(keyset_id).fit, lists_read=1)
+    with kb.sessions.begin() as session:
+        keysets.note_fit(session, keyset_id, few)
+    report = kb.keysets.check(keyset_id, Distant(), GateLimits(min_recall_at_10=0))
+    fit = kb.keysets.show(keyset_id).index_fit
+    assert fit is not None and fit.lists_read > 1 and fit.recall is not None and fit.recall >= RECALL
+    assert criterion(report, "index recall@1").figure >= RECALL
+    assert f"{fit.lists_read} of 64 lists read" in criterion(report, "index recall@1").note
+    opened = kb.searcher.of_keyset(keyset_id).current()
+    assert opened.index.lists_read == fit.lists_read
 
 
 def test_without_an_encoder_of_the_active_keyset_its_own_gate_is_compared_with(

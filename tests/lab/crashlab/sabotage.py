@@ -8,9 +8,10 @@ from typing import Any
 from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
+from colmlm.kb.backup import repeating
 from colmlm.kb.backup import restore as backup_restore
 from colmlm.kb.backup.newer_log import NewerLog
-from colmlm.kb.backup.restore import Repeated
+from colmlm.kb.backup.repeating import Repeated
 from colmlm.kb.backup.write import Archive, Heard
 from colmlm.kb.facts import edits
 from colmlm.kb.facts.facts import Facts
@@ -53,7 +54,7 @@ def restores_pass_over_the_newer_log() -> None:
     def repeat(session: Session, newer: NewerLog, actor: str) -> Iterator[Repeated]:
         return iter(())
 
-    backup_restore._repeat = repeat
+    repeating.erase = repeat
 
 
 def migrations_commit_one_by_one() -> None:

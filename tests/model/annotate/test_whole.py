@@ -115,6 +115,14 @@ def test_a_span_loses_what_can_be_no_part_of_it(found: str, kept: str) -> None:
     assert completed(f"x {found} y", found) == [kept]
 
 
+def test_a_fact_ends_with_its_paragraph() -> None:
+    text = "Animals on board\n\nDogs travel free.\nCats do not."
+    across = (text.index("board"), text.index("Dogs") + 4)
+    assert [text[start:end] for start, end in whole_spans(text, [across])] == ["board"]
+    lines = (text.index("free"), text.index("Cats") + 4)
+    assert [text[start:end] for start, end in whole_spans(text, [lines])] == ["free.\nCats"]
+
+
 def test_an_article_that_is_part_of_a_name_stays() -> None:
     assert completed("songs of The Beatles sold", "The Beatles") == ["The Beatles"]
     assert completed("The Beatles sold songs", "The Beatles") == ["Beatles"]

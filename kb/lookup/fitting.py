@@ -1,0 +1,122 @@
+"""Fits an index to its keys by measuring: which codes tell them apart, and how many lists a search has to read.
+
+The measure is the share of queries whose exact nearest key is among the candidates that a lookup scores. The queries
+are keys moved a long way, half of it towards another key: as near to keys as questions are, though questions that
+people asked needed up to twice as many lists. So the gate measures the same with questions, and may have more read.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from colmlm.kb.lookup.index import KeyIndex, Vectors
+from colmlm.kb.lookup.present import Ids
+from colmlm.kb.lookup.specs import FLAT_SPEC, bits_spec, default_spec, paper_spec
+
+MEASURED = 500  # queries
+TIE = 1e-6  # keys whose scores differ by no more are equally near
+# By how much of its length a key is moved to be a query. The first gives queries as near to keys as questions are.
+# Codes are compared by queries further off, since those tell poor codes from good ones among few keys as well.
+_MOVED, _MOVED_FAR = 0.8, 1.0
+_COMPARED = 10_000  # keys that codes are compared on
+# The share of nearest keys from which codes of a bit for each number are taken. At width 576 it was 0.90 to 0.98, and
+# above 0.99 for queries moved less among 200,000; at width 128 it was 0.6, among any number of keys.
+_TOLD_APART = 0.8
+_SLACK = 0.005  # below what reading all lists finds, where the codes and not the lists are the limit
+_QUERIES_AT_ONCE = 125
+
+
+class Nearest:
+    """The exact nearest keys of some queries among keys that are shown to it batch by batch. Ties are all kept."""
+
+    def __init__(self, queries: Vectors) -> None:
+        self.queries = queries
+        self._best = np.full(len(queries), -np.inf, np.float32)
+        self._seen: list[tuple[Ids, Ids, Vectors]] = []
+
+    def see(self, ids: Ids, keys: Vectors) -> None:
+        """Compares the queries with these keys [n, d] of these ids [n]."""
+        for start in range(0, len(self.queries), _QUERIES_AT_ONCE):
+            part = slice(start, start + _QUERIES_AT_ONCE)
+            scores = self.queries[part] @ keys.T
+            self._best[part] = np.maximum(self._best[part], scores.max(axis=1, initial=-np.inf))
+            rows, columns = np.nonzero(scores >= self._best[part, None] - TIE)
+            self._seen.append((rows + start, ids[columns], scores[rows, columns]))
+
+    def recall(self, index: KeyIndex) -> float:
+        """Gives the share of queries that have one of their nearest keys among the candidates of a lookup."""
+        found = np.zeros(len(self.queries), dtype=np.bool_)
+        _, candidates = index.search(self.queries, index.over_fetch(1))
+        for rows, ids, scores in self._seen:
+            near = scores >= self._best[rows] - TIE
+            rows, ids = rows[near], ids[near]
+            found[rows[(candidates[rows] == ids[:, None]).any(axis=1)]] = True
+        return float(found.mean()) if len(found) else 1.0
+
+
+def parted(sample: Vectors, spare: int) -> tuple[Vectors, Vectors]:
+    """Parts a sample of keys [n, d] into those that become queries and those that an index is trained on.
+
+    Keys that it was trained on lie nearer to its centroids than others, which made 74 lists look like enough where 85
+    were. Where only a few keys can be spared, they are in both parts.
+    """
+    mixed = sample[np.random.default_rng(0).permutation(len(sample))]
+    held_out = mixed[:MEASURED]
+    return held_out, mixed[len(held_out) :] if spare >= len(held_out) else sample
+
+
+def moved(keys: Vectors, by: float = _MOVED) -> Vectors:
+    """Gives these keys [n, d] as queries, each moved half towards another of them and half anywhere."""
+    random = np.random.default_rng(0)
+    others = (np.arange(len(keys)) + random.integers(1, max(2, len(keys)), size=len(keys))) % max(
+        1, len(keys)
+    )
+    way = _units(keys[others] - keys) + _units(random.standard_normal(keys.shape))
+    return _units(keys + by * _units(way)).astype(np.float32)
+
+
+def _units(rows: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
+    units: npt.NDArray[np.floating] = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+    return units
+
+
+def fitting_spec(sample: Vectors, num_keys: int) -> str:
+    """Gives the spec for so many keys of which this is a sample [n, d], by what each kind of code finds among them."""
+    dim = sample.shape[1]
+    if default_spec(num_keys, dim) == FLAT_SPEC:
+        return FLAT_SPEC
+    keys = sample[np.random.default_rng(0).permutation(len(sample))[:_COMPARED]]
+    index = KeyIndex(dim, f"RR{dim},IVF{max(1, len(keys) // 256)},RaBitQ")
+    index.lists_read = index.lists
+    ids, nearest = np.arange(len(keys)), Nearest(moved(keys[:MEASURED], _MOVED_FAR))
+    index.add(ids, keys)
+    nearest.see(ids, keys)
+    fits = nearest.recall(index) >= _TOLD_APART
+    return bits_spec(num_keys, dim) if fits else paper_spec(num_keys, dim)
+
+
+def fit_lists(index: KeyIndex, nearest: Nearest, goal: float) -> float:
+    """Lets a search read the fewest lists with which it surely finds this share of nearest keys; gives what it finds.
+
+    Where the codes allow less, it reads as many as find nearly what all lists would.
+    """
+    steps = sorted({min(index.lists, round(4 * 1.2**step)) for step in range(64)})
+    wanted = goal + math.sqrt(goal * (1 - goal) / max(1, len(nearest.queries)))
+    if (found := _read_least(index, nearest, steps, wanted)) < wanted:
+        found = _read_least(index, nearest, steps, found - _SLACK)
+    return found
+
+
+def _read_least(index: KeyIndex, nearest: Nearest, steps: Sequence[int], wanted: float) -> float:
+    """Lets a search read the least number of lists of these that finds what is wanted, else all of them."""
+
+    def recall(step: int) -> float:
+        index.lists_read = steps[step]
+        return nearest.recall(index)
+
+    return recall(bisect_left(range(len(steps) - 1), wanted, key=recall))

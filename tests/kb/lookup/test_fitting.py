@@ -1,0 +1,68 @@
+"""How an index is fitted to keys: by what its codes and its lists are measured to find."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from colmlm.kb.keys.records import RECALL
+from colmlm.kb.lookup.fitting import Nearest, fit_lists, fitting_spec, moved, parted
+from colmlm.kb.lookup.index import KeyIndex
+from colmlm.lab.bench.synthetic import exact_top1, synthetic_keys
+
+KEYS = synthetic_keys(6_000, 64, seed=0)
+WIDE = synthetic_keys(4_000, 576, seed=0)
+
+
+def filled(spec: str) -> tuple[KeyIndex, Nearest]:
+    index, ids, nearest = KeyIndex(64, spec), np.arange(len(KEYS)) + 7, Nearest(moved(KEYS[:300]))
+    index.add(ids, KEYS)
+    for start in range(0, len(KEYS), 1_000):
+        nearest.see(ids[start : start + 1_000], KEYS[start : start + 1_000])
+    return index, nearest
+
+
+def test_the_fewest_lists_are_read_that_find_what_is_wanted() -> None:
+    index, nearest = filled("IVF128,Flat")
+    recall = fit_lists(index, nearest, RECALL)
+    assert recall >= RECALL and 4 < index.lists_read < index.lists
+    assert recall == nearest.recall(index)
+    index.lists_read //= 2
+    assert nearest.recall(index) < RECALL
+
+
+def test_recall_is_that_of_an_exhaustive_search() -> None:
+    index, nearest = filled("IVF128,Flat")
+    index.lists_read = 16
+    found = index.search(nearest.queries, index.over_fetch(1))[1]
+    right = exact_top1(KEYS, nearest.queries) + 7
+    assert nearest.recall(index) == pytest.approx((found == right[:, None]).any(axis=1).mean(), abs=1e-9)
+
+
+def test_where_codes_are_the_limit_no_more_lists_are_read_than_help() -> None:
+    index, nearest = filled("IVF128,PQ1")
+    recall = fit_lists(index, nearest, RECALL)
+    assert recall < RECALL
+    index.lists_read = index.lists
+    assert recall >= nearest.recall(index) - 0.01
+
+
+def test_queries_are_keys_that_the_index_is_not_trained_on_where_enough_are_left() -> None:
+    held_out, trained_on = parted(KEYS, spare=len(KEYS) - 1_000)
+    both = np.concatenate([held_out, trained_on])
+    assert len(held_out) == 500 and len(np.unique(both, axis=0)) == len(KEYS) == len(both)
+    assert len(parted(KEYS, spare=499)[1]) == len(KEYS)
+
+
+def test_keys_that_are_equally_near_count_alike() -> None:
+    twice = np.concatenate([KEYS[:200], KEYS[:200]])
+    index, nearest = KeyIndex(64), Nearest(KEYS[:200])
+    index.add(range(200, 400), KEYS[:200])  # of each pair the index holds one
+    nearest.see(np.arange(400), twice)
+    assert nearest.recall(index) == 1
+
+
+def test_wide_keys_get_a_bit_for_each_number_and_narrow_ones_do_not() -> None:
+    assert fitting_spec(WIDE, 200_000) == "RR576,IVF1024,RaBitQ"
+    assert fitting_spec(KEYS, 200_000) == "OPQ16_64,IVF1024,PQ16"
+    assert fitting_spec(WIDE, 50_000) == "IDMap2,Flat"
