@@ -107,7 +107,7 @@ def _measure(
     ids = [[drawn.randrange(1000, 20_000) for _ in range(long)] for _ in range(LONG_PROMPTS if long else 0)]
     note("starting a server")
     most = {"COLMLM_PROMPT_MAX_TOKENS": "8192"}
-    with api.token_for(kb) as token, our_server(settings, with_model=True, **most) as port:
+    with api.token_for(kb) as token, our_server(settings, with_model=True, variables=most) as port:
 
         def written(number: int, ids: list[list[int]]) -> WritingFigures:
             note(f"{number} clients" + (" beside a long prompt" if ids else ""))
