@@ -22,7 +22,9 @@ _CHROMA = "import sys; from chromadb.cli.cli import app; sys.argv = ['chroma', *
 
 
 @contextmanager
-def our_server(settings: Settings, *, with_model: bool, workers: int = 1, **variables: str) -> Iterator[int]:
+def our_server(
+    settings: Settings, *, with_model: bool, workers: int = 1, variables: Mapping[str, str] | None = None
+) -> Iterator[int]:
     """Starts `colmlm serve` with these settings and variables, and yields its port once it is ready."""
     ours = {"COLMLM_HOME": str(settings.home), "COLMLM_LOG_LEVEL": "warning", **(variables or {})}
     words = ["--no-worker", "--workers", str(workers), *([] if with_model else ["--no-model"])]
