@@ -9,10 +9,13 @@ down_revision = "0022"
 branch_labels = None
 depends_on = None
 
+UPGRADE = "ALTER TABLE keyset ADD COLUMN index_fit jsonb"
+DOWNGRADE = "ALTER TABLE keyset DROP COLUMN index_fit"
+
 
 def upgrade() -> None:
-    run("ALTER TABLE keyset ADD COLUMN index_fit jsonb")
+    run(UPGRADE)
 
 
 def downgrade() -> None:
-    run("ALTER TABLE keyset DROP COLUMN index_fit")
+    run(DOWNGRADE)
