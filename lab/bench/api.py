@@ -28,7 +28,7 @@ from colmlm.kb.keys import keysets
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
-from colmlm.lab.bench.beside import ChromaFigures, EditFigures, beside_chroma, beside_edits
+from colmlm.lab.bench.beside import ChromaFigures, EditsBeside, beside_chroma, beside_edits
 from colmlm.lab.bench.clients import HttpFigures
 from colmlm.lab.bench.durations import milliseconds
 from colmlm.lab.bench.loads import lookup_load, sent
@@ -74,7 +74,7 @@ class ApiFigures:
     open_loop: HttpFigures
     bare_asgi_per_second: float
     vs_bare: float
-    edits: EditFigures | None
+    edits: EditsBeside | None
     vs_without_edits: float | None
     chroma: ChromaFigures | None
     vs_chroma: float | None

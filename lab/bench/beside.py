@@ -23,7 +23,7 @@ MOST_EDITED = 500  # facts that are deleted and restored in turn
 
 
 @dataclass(frozen=True, slots=True)
-class EditFigures:
+class EditsBeside:
     """Lookups beside edits, and how many edits a second were made."""
 
     http: HttpFigures
@@ -40,7 +40,7 @@ class ChromaFigures:
     our_recall_at_1: float
 
 
-def beside_edits(kb: KnowledgeBase, load: HttpLoad, clients: int, per_second: int) -> EditFigures:
+def beside_edits(kb: KnowledgeBase, load: HttpLoad, clients: int, per_second: int) -> EditsBeside:
     """Sends the load while facts are deleted and restored in turn, one a change."""
     over = threading.Event()
     made: list[int] = []
@@ -66,7 +66,7 @@ def beside_edits(kb: KnowledgeBase, load: HttpLoad, clients: int, per_second: in
     turn, left = divmod(len(made), len(facts))
     if deleted := facts[left:] if turn % 2 else facts[:left]:
         kb.facts.restore(deleted, actor="bench", reason="benchmark is over")
-    return EditFigures(found, len(made) / took)
+    return EditsBeside(found, len(made) / took)
 
 
 def beside_chroma(
