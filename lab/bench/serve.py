@@ -130,13 +130,18 @@ def _measure(
     return ServeFigures(
         max_tokens=tokens,
         clients=list(found.values()),
-        gain_at_8=eight.tokens_per_second / one.tokens_per_second if one and eight else None,
-        ttft_at_8=eight.ttft_p50_ms / one.ttft_p50_ms if one and eight else None,
+        gain_at_8=ratio(eight.tokens_per_second, one.tokens_per_second) if one and eight else None,
+        ttft_at_8=ratio(eight.ttft_p50_ms, one.ttft_p50_ms) if one and eight else None,
         plain_tokens_per_second=plain,
         long_tokens=long,
         long_beside=beside,
-        delay_by_long=beside.between_p99_ms / eight.between_p99_ms if beside and eight else None,
+        delay_by_long=ratio(beside.between_p99_ms, eight.between_p99_ms) if beside and eight else None,
     )
+
+
+def ratio(figure: float, other: float) -> float | None:
+    """Gives one figure over another; None where the other is 0, as where too little was written to measure it."""
+    return figure / other if other else None
 
 
 def _plain(checkpoint: Checkpoint, prompts: Sequence[str], tokens: int) -> float:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from colmlm.kb.service import KnowledgeBase
+from colmlm.lab.bench.serve import ratio
 from colmlm.lab.bench.writers import WritingLoad, measure
 from tests.api.tiny_server import eager_checkpoint, tiny_server
 from tests.cli.conftest import program
@@ -29,6 +30,10 @@ def test_clients_count_tokens_pieces_and_refusals(kb: KnowledgeBase, tmp_path: P
         assert found.between_p50_ms <= found.between_p99_ms
         refused = measure(replace(load, token=tiny.keys["decoder"], seconds=0.1, long=[]))
         assert refused.completions == 0 and refused.refused >= 3
+
+
+def test_what_was_not_measured_has_no_ratio() -> None:
+    assert ratio(6.0, 3.0) == 2.0 and ratio(6.0, 0.0) is None
 
 
 @pytest.mark.slow
