@@ -38,7 +38,7 @@ def test_what_was_not_measured_has_no_ratio() -> None:
 
 @pytest.mark.slow
 def test_a_server_is_measured_with_two_numbers_of_clients() -> None:
-    few = ("--clients", "1,8", "--seconds", "1", "--tokens", "4", "--long", "100")
+    few = ("--clients", "1,8", "--seconds", "3", "--tokens", "4", "--long", "100")
     ran = program("bench", "serve", *few, "--json", timeout=280)
     assert ran.returncode == 0, ran.stderr
     found = json.loads(ran.stdout)
