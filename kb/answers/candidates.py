@@ -14,6 +14,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from colmlm.kb.answers.deleted import deleted_in
+from colmlm.kb.answers.held import HELD
 from colmlm.kb.answers.windows import HIDDEN
 from colmlm.kb.lookup.records import AskedQuery, Hit
 from colmlm.kb.lookup.words import MOST_CANDIDATES, SentenceFound, WordSearch
@@ -31,34 +32,21 @@ UNION ALL
 SELECT s.fact_id, s.id FROM sentence s WHERE s.fact_id = ANY(:ids)
 """)
 
-_KEYS = text("""
+_KEYS = text(
+    """
 SELECT held.sentence_id, k.id AS key_id
-FROM (
-    SELECT s.id AS sentence_id, f.id AS fact_id
-    FROM sentence s JOIN fact f
-      ON f.document_id = s.document_id AND s.span_start <= f.span_start AND f.span_start < s.span_end
-    WHERE s.id = ANY(:ids)
-    UNION ALL
-    SELECT s.id, s.fact_id FROM sentence s WHERE s.id = ANY(:ids) AND s.fact_id IS NOT NULL
-) AS held
-JOIN fact_key k ON k.fact_id = held.fact_id
+FROM HELD JOIN fact_key k ON k.fact_id = held.fact_id
 WHERE k.keyset_id = :keyset_id
-""")
+""".replace("HELD", HELD)
+)
 
 # Sentences that have facts, of which each is left out, and none was deleted.
 _LEFT_OUT = text(
     """
 SELECT held.sentence_id
-FROM (
-    SELECT s.id AS sentence_id, f.id AS fact_id
-    FROM sentence s JOIN fact f
-      ON f.document_id = s.document_id AND s.span_start <= f.span_start AND f.span_start < s.span_end
-    WHERE s.id = ANY(:ids)
-    UNION ALL
-    SELECT s.id, s.fact_id FROM sentence s WHERE s.id = ANY(:ids) AND s.fact_id IS NOT NULL
-) AS held JOIN fact f ON f.id = held.fact_id
+FROM HELD JOIN fact f ON f.id = held.fact_id
 GROUP BY held.sentence_id HAVING bool_and(f.deleted_seq IS NULL AND HIDDEN)
-""".replace("HIDDEN", HIDDEN)
+""".replace("HIDDEN", HIDDEN).replace("HELD", HELD)
 )
 
 

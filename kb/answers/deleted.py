@@ -12,23 +12,18 @@ import numpy as np
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from colmlm.kb.answers.held import HELD
 from colmlm.kb.keys.keysets import STORED, decode
 from colmlm.kb.lookup.records import AskedQuery
 
-_KEYS = text("""
+_KEYS = text(
+    """
 SELECT held.sentence_id, k.key
-FROM (
-    SELECT s.id AS sentence_id, f.id AS fact_id
-    FROM sentence s JOIN fact f
-      ON f.document_id = s.document_id AND s.span_start <= f.span_start AND f.span_start < s.span_end
-    WHERE s.id = ANY(:ids)
-    UNION ALL
-    SELECT s.id, s.fact_id FROM sentence s WHERE s.id = ANY(:ids) AND s.fact_id IS NOT NULL
-) AS held
-JOIN fact f ON f.id = held.fact_id AND f.deleted_seq IS NOT NULL AND f.erased_seq IS NULL
+FROM HELD JOIN fact f ON f.id = held.fact_id AND f.deleted_seq IS NOT NULL AND f.erased_seq IS NULL
 JOIN fact_key k ON k.fact_id = f.id
 JOIN keyset y ON y.id = k.keyset_id AND y.state IN ('active', 'ready') AND y.checkpoint_id = :checkpoint_id
-""")
+""".replace("HELD", HELD)
+)
 
 
 def deleted_in(session: Session, sentence_ids: Collection[int], asked: AskedQuery) -> dict[int, float]:
