@@ -212,6 +212,7 @@ def decode_config(request: GenerationRequest, ranking: str = KEY) -> DecodeConfi
     return DecodeConfig(
         mode=request.mode,
         max_tokens=request.max_tokens,
+        min_tokens=request.min_tokens,
         temperature=request.temperature,
         top_p=request.top_p,
         repetition_penalty=request.repetition_penalty,
