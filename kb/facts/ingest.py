@@ -42,10 +42,10 @@ MANY_FACTS = (
 )
 COMMIT_EVERY = 10_000  # documents in one transaction: a smaller file is ingested as a whole or not at all
 
-# By these columns the planner chooses. The words of texts, which take most of the time, are left to the autovacuum: an
+# By these columns the planner chooses, and a search by words by how common they are. Texts are left to the autovacuum: an
 # ANALYZE of some columns does not put it off.
 _ANALYZE = text("""
-ANALYZE document (id, corpus, external_id, replaced_seq), sentence (document_id, fact_id, ordinal),
+ANALYZE document (id, corpus, external_id, replaced_seq), sentence (document_id, fact_id, ordinal, words),
     fact (id, document_id, ordinal, created_seq, deleted_seq, erased_seq, review, review_seq, doubt),
     fact_version (fact_id, version, from_seq, to_seq), fact_pair
 """)

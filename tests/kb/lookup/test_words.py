@@ -11,6 +11,7 @@ from sqlalchemy import text
 
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.erasure.verbs import Erasure
+from colmlm.kb.facts.ingest import MANY_FACTS
 from colmlm.kb.lookup import words
 from colmlm.kb.lookup.words import K1, B, SentenceFound
 from colmlm.kb.service import KnowledgeBase
@@ -168,6 +169,14 @@ def test_common_words_are_known_from_the_statistics(kb: KnowledgeBase) -> None:
         if lexeme in kb.words._collection.common
     }
     assert known and all(count == pytest.approx(counted[lexeme], abs=1.5) for lexeme, count in known.items())
+
+
+def test_a_large_ingest_tells_at_once_which_words_are_common(kb: KnowledgeBase) -> None:
+    """Without statistics every word in many sentences counts alike, and the best sentences are not among the chosen."""
+    many = [AnnotatedDocument(f"m{n}", f"A tower numbered {n}.") for n in range(MANY_FACTS)]
+    ingest(kb, *many, corpus="towers")
+    find(kb, "tower 17")
+    assert kb.words._collection.common["tower"] == pytest.approx(MANY_FACTS, rel=0.01)
 
 
 def test_a_long_question_costs_no_more_than_its_first_words(kb: KnowledgeBase) -> None:
