@@ -1,6 +1,6 @@
 """Files of questions with the values that answer them: CSV with the columns question and value, or JSON Lines with the
 same fields, where `value` may be a list. One that nothing answers has an empty value. Values of the same question add
-up.
+up. The values may also be called expected, as a run's items call them.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from colmlm.kb.questions.records import DraftQuestion
 from colmlm.kb.texts.characters import is_blank
 
 MAX_QUESTION = 2_000  # characters
+_VALUES = "value", "expected"
 
 
 def questions_of_file(file: Path) -> list[DraftQuestion]:
@@ -46,12 +47,12 @@ def _added_up(records: Iterator[tuple[int, Mapping[str, Any]]]) -> list[DraftQue
 
 
 def _question(number: int, record: Mapping[str, Any]) -> tuple[str, list[str]]:
-    question, value = record.get("question"), record.get("value")
+    question, value = record.get("question"), record.get("value", record.get("expected"))
     said = value if isinstance(value, list) else [value] if value is not None else []
-    is_named = "value" in record and all(isinstance(one, str) for one in said)
+    is_named = not record.keys().isdisjoint(_VALUES) and all(isinstance(one, str) for one in said)
     if not isinstance(question, str) or is_blank(question) or not is_named:
         raise InvalidQuestions(
-            f"line {number} has no question with a value that is text, a list of texts or empty"
+            f"line {number} has no 'question' with a 'value' that is text, a list of texts or empty"
         )
     if len(question) > MAX_QUESTION:
         raise InvalidQuestions(f"line {number} has more than {MAX_QUESTION:,} characters")

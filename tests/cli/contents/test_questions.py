@@ -89,7 +89,11 @@ def test_questions_are_added_and_removed(run: Run, keyed: list[int], tmp_path: P
     assert run("questions", "add", "seen", "--file", lines, "--json").json["num_questions"] == 2
     shown = run("questions", "show", "seen")
     assert "Titicaca | Lake Titicaca" in shown.out
-    first = run("questions", "show", "seen", "--json").json["questions"][0]
+    shown_again = run("questions", "show", "seen", "--json").json["questions"]
+    lines.write_text("".join(json.dumps(one) + "\n" for one in shown_again))
+    assert run("questions", "add", "again", "--file", lines, "--json").json["num_questions"] == 2
+    run("questions", "remove", "again", "--yes")
+    first = shown_again[0]
     assert first["question"] == CAPITAL and first["expected"] == ["Lima"]
     gone = run("questions", "remove", "seen", "--question-id", first["question_id"], "--json").json
     assert gone == {"name": "seen", "removed": 1, "question_ids": [first["question_id"]]}
