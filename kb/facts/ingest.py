@@ -42,8 +42,8 @@ MANY_FACTS = (
 )
 COMMIT_EVERY = 10_000  # documents in one transaction: a smaller file is ingested as a whole or not at all
 
-# By these columns the planner chooses, and a search by words by how common they are. Texts are left to the autovacuum: an
-# ANALYZE of some columns does not put it off.
+# By these columns the planner chooses, and a search by words by how common they are. Texts are left to the autovacuum,
+# which an ANALYZE of some columns does not put off.
 _ANALYZE = text("""
 ANALYZE document (id, corpus, external_id, replaced_seq), sentence (document_id, fact_id, ordinal, words),
     fact (id, document_id, ordinal, created_seq, deleted_seq, erased_seq, review, review_seq, doubt),

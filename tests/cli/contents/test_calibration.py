@@ -133,10 +133,10 @@ def test_questions_of_a_corpus_are_asked_again_when_documents_are_added(
         ("a.csv", 'question,value\n"Who?,Ann\n', "is no CSV"),
         ("a.jsonl", "[" * 100_000, "line 1 is no JSON"),
         ("a.csv", b"question,value\nWho?,Andr\xe9\n", "not UTF-8"),
-        ("a.csv", "asked,value\nWho?,Ann\n", "line 2 has no question"),
+        ("a.csv", "asked,value\nWho?,Ann\n", "line 2 has no 'question'"),
         ("a.jsonl", '{"question": "Who?", "value": 1}\n', "line 1 has no 'question' with a 'value'"),
         ("a.jsonl", '{"question": "Who?", "value": "Ann"}\nWho?\n', "line 2 is no JSON"),
-        ("a.jsonl", "[1]\n", "line 1 has no question"),
+        ("a.jsonl", "[1]\n", "line 1 has no 'question'"),
         ("a.jsonl", json.dumps({"question": "x" * 2001, "value": ""}), "more than 2,000 characters"),
     ],
 )
