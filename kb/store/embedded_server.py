@@ -11,6 +11,7 @@ A server that `stop` stopped is started again only by a command, and not by a pr
 from __future__ import annotations
 
 import fcntl
+import getpass
 import logging
 import os
 import subprocess
@@ -171,7 +172,15 @@ class EmbeddedServer:
             yield
 
     def _unavailable(self) -> DatabaseUnavailable:
-        return DatabaseUnavailable(str(self.data), f"it does not start; {self.data / 'log'} says why")
+        return DatabaseUnavailable(str(self.data), f"it does not start; {self._cause()}")
+
+    def _cause(self) -> str:
+        """Says why it does not start, or where that is said; of another user's files PostgreSQL logs nothing."""
+        user = self._handle().system_user or getpass.getuser()
+        with suppress(OSError, KeyError):  # there are no files, or their owner has no name
+            if (owner := (self.data / "PG_VERSION").owner()) != user:
+                return f"its files are {owner}'s and it runs as {user}: chown -R {user} {self.data}"
+        return f"{self.data / 'log'} says why"
 
 
 def require_wanted(settings: Settings) -> None:

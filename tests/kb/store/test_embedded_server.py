@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -103,6 +104,16 @@ def test_a_killed_server_is_started_again_and_a_stopped_one_is_not(
         assert answers(settings)  # asked for, it starts
         require_wanted(settings)
         survive_a_kill(embedded)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+def test_a_copy_whose_files_are_another_users_says_so(embedded: EmbeddedServer, tmp_path: Path):
+    user = (embedded.data / "PG_VERSION").owner()
+    embedded.stop()
+    copied = EmbeddedServer(tmp_path / "copied" / "postgres")
+    shutil.copytree(embedded.data, copied.data)  # which does not keep the owner
+    with pytest.raises(DatabaseUnavailable, match=f"root's and it runs as {user}: chown -R {user}"):
+        copied.start(time.monotonic())
 
 
 def test_a_home_that_is_gone_is_not_made_anew(tmp_path: Path):
