@@ -8,6 +8,7 @@ proposed come with their review, or not at all where only accepted ones are to b
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -17,7 +18,7 @@ from sqlalchemy import Engine, Row
 from colmlm.kb.facts.reviewed import hidden
 from colmlm.kb.lookup.contested import Yields
 from colmlm.kb.lookup.observing import Observer
-from colmlm.kb.store.causes import refusal_of
+from colmlm.kb.store import database
 
 # The driver runs this itself: in its binary form keys come as stored, and a prepared statement is planned once.
 # "active" is the keyset that answers: the active one, or one that is asked for by its id. Whether anything contradicts
@@ -76,13 +77,7 @@ class Decider:
     def decide(self, keyset_id: int, key_ids: list[int], accepted_only: bool | None) -> Decision:
         parameters = {"keyset_id": keyset_id, "key_ids": key_ids, "accepted_only": accepted_only}
         with self.observer.timed("select"):
-            try:
-                rows = self._fetch(parameters)
-            except psycopg.OperationalError as error:  # the database was restarted since the last lookup
-                if refusal_of(error) is not None:  # or it answers and said why it refused
-                    raise
-                self.reader.dispose()
-                rows = self._fetch(parameters)
+            rows = database.read_from(self.reader, partial(self._fetch, parameters))
         keys = {row.key_id: row for row in rows if row.key_id is not None}
         first = rows[0]
         return Decision(first.head, first.keyset_id, first.checkpoint_id, first.threshold, keys)
@@ -91,13 +86,6 @@ class Decider:
     def _statement(self) -> str:
         return _DECIDE if self.asked is None else _DECIDE_ONE
 
-    def _fetch(self, parameters: dict[str, Any]) -> list[Any]:
-        with self.reader.connect() as connection:
-            driver = connection.connection.driver_connection
-            assert isinstance(driver, psycopg.Connection)
-            try:
-                with driver.cursor(binary=True, row_factory=namedtuple_row) as cursor:
-                    return cursor.execute(self._statement, parameters, prepare=True).fetchall()
-            except psycopg.OperationalError:
-                connection.invalidate()
-                raise
+    def _fetch(self, parameters: dict[str, Any], connection: psycopg.Connection) -> list[Any]:
+        with connection.cursor(binary=True, row_factory=namedtuple_row) as cursor:
+            return cursor.execute(self._statement, parameters, prepare=True).fetchall()

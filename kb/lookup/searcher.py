@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -31,6 +32,7 @@ from colmlm.kb.lookup.options import LookupOptions, Wanted
 from colmlm.kb.lookup.ranking import as_queries, decide, rank
 from colmlm.kb.lookup.records import Lookup, Ranking
 from colmlm.kb.lookup.replica import OnKeys, Replica, open_replica, rebuild, save
+from colmlm.kb.store import database
 
 
 @dataclass(slots=True)
@@ -140,10 +142,13 @@ class Searcher:
             # The head of the first SELECT is enough: later changes were made during the lookup, and the SELECT hides
             # what they deleted.
             required = decision.head if required is None else required
-            if decision.keyset_id == replica.keyset_id and seq >= required:
+            if decision.keyset_id != replica.keyset_id:
+                replica = self.current()
+            elif seq >= required:
                 break
-            replica = self.current()
-            self._catch_up(replica)
+            elif self._catch_up(replica) >= required and replica.grown_seq <= seq:
+                seq = required  # nothing was added to the index since, so a search of it now would find the same
+                break
         if decision.checkpoint_id != checkpoint_id:
             raise KeysetMismatch(checkpoint_id, str(decision.checkpoint_id))
         return found, decision, seq
@@ -199,8 +204,7 @@ class Searcher:
             raise IndexBehind(min_seq, applied, self.wait_seconds)
 
     def _catch_up(self, replica: Replica, wait_seconds: float | None = None) -> int:
-        with self.sessions() as session:
-            return replica.catch_up(session, wait_seconds)
+        return database.read_from(self.reader, partial(replica.catch_up, wait_seconds=wait_seconds))
 
     def current(self) -> Replica:
         """Gives the replica of the keyset that is active now, and opens it where this process holds another or none."""
@@ -291,7 +295,7 @@ class Searcher:
             if held is None or held.keyset_id != keyset_id:
                 held = open_replica(session, keyset, self.directory, on_keys)
             held.take(keyset.index_fit)
-            held.catch_up(session)
+            held.catch_up(database.connection_of(session))
             if held.has_outgrown(keyset.index_spec):
                 held = rebuild(session, keyset, on_keys)
                 if self._replica is not None and self._replica.keyset_id == keyset_id:
