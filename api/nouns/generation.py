@@ -18,7 +18,8 @@ class GenerationRequest:
     """A prompt and how to decode it. `mode` is "auto" (the model decides when to look up), "forced" (at once) or "off".
 
     `prompt` is text or token ids; temperature 0 is greedy; `threshold` None is the keyset's own; `min_seq` makes
-    lookups wait for that change; `fact_bias` is added to the logit of `<FACT>` in "auto" (None: the checkpoint's own).
+    lookups wait for that change; the model ends no text before `min_tokens`; `fact_bias` is added to the logit of
+    `<FACT>` in "auto" (None: the checkpoint's own).
 
     `on_miss` says what follows a lookup that finds nothing: "abstain" ends the output behind its last fact, and says
     nothing where it has none; "continue" goes on in the model's own words. None: a question abstains, a text continues.
@@ -30,6 +31,7 @@ class GenerationRequest:
     prompt: str | tuple[int, ...]
     mode: str = "auto"
     max_tokens: int = 64
+    min_tokens: int = 0
     temperature: float = 0.0
     top_p: float = 1.0
     repetition_penalty: float = 1.2

@@ -47,7 +47,7 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Asked(Request, frozen=True, kw_only=True, omit_defaults=True):
-    """The fields that both kinds of requests have. `mode` to `repetition_penalty` are this server's own."""
+    """The fields that both kinds of requests have. `mode` to `min_tokens` are this server's own."""
 
     model: Annotated[str, Meta(min_length=1, max_length=300)]
     temperature: Annotated[float, Meta(ge=0, le=5)] | None = None
@@ -71,6 +71,7 @@ class _Asked(Request, frozen=True, kw_only=True, omit_defaults=True):
     ranking: RankingName | None = None
     accepted_only: AcceptedOnly = False
     repetition_penalty: Annotated[float, Meta(ge=0.5, le=5)] = 1.0
+    min_tokens: Annotated[int, Meta(ge=0, le=MAX_TOKENS)] = 0
 
     def refuse_unsupported(self) -> None:
         """Raises `Unsupported` where a field asks for something that this decoder does not implement."""
@@ -93,6 +94,7 @@ class _Asked(Request, frozen=True, kw_only=True, omit_defaults=True):
             prompt=prompt,
             mode=self.mode or "auto",
             max_tokens=max_tokens,
+            min_tokens=self.min_tokens,
             temperature=1.0 if self.temperature is None else self.temperature,
             top_p=1.0 if self.top_p is None else self.top_p,
             repetition_penalty=self.repetition_penalty,

@@ -111,6 +111,7 @@ class NewGeneration(Request, frozen=True, kw_only=True):
     prompt: Annotated[str, Meta(min_length=1)]
     mode: Literal["auto", "forced", "off"] = "auto"
     max_tokens: Annotated[int, Meta(ge=1, le=512)] = 64
+    min_tokens: Annotated[int, Meta(ge=0, le=512)] = 0
     temperature: Annotated[float, Meta(ge=0, le=5)] = 0.0
     top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
     repetition_penalty: Annotated[float, Meta(ge=0.5, le=5)] = 1.2

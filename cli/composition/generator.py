@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from colmlm.api.nouns.generation import Completed, Finished, GenerationRequest, Item, Missed, Spliced
 from colmlm.cli.composition.logprobs import NO_LOGPROBS, Logprobs, logprobs
 from colmlm.cli.composition.model_encoder import describe
-from colmlm.kb.errors import ContextLengthExceeded, PromptRefused
+from colmlm.kb.errors import ContextLengthExceeded, InvalidDecoding, PromptRefused
 from colmlm.kb.evidence.records import NewOutput, OutputTrace, Splice
 from colmlm.kb.facts.records import Source
 from colmlm.kb.keys.records import CheckpointInfo
@@ -151,7 +151,10 @@ class StoringGenerator:
         )
 
     def _config(self, request: GenerationRequest) -> DecodeConfig:
-        return decode_config(request, self.ranking)
+        try:
+            return decode_config(request, self.ranking)
+        except ValueError as error:
+            raise InvalidDecoding(str(error)) from error
 
     def _decoder(self) -> Decoder | DecoderTogether:
         from colmlm.model.decoding.decoder import Decoder
@@ -209,6 +212,7 @@ def decode_config(request: GenerationRequest, ranking: str = KEY) -> DecodeConfi
     return DecodeConfig(
         mode=request.mode,
         max_tokens=request.max_tokens,
+        min_tokens=request.min_tokens,
         temperature=request.temperature,
         top_p=request.top_p,
         repetition_penalty=request.repetition_penalty,
@@ -217,7 +221,7 @@ def decode_config(request: GenerationRequest, ranking: str = KEY) -> DecodeConfi
         threshold=request.threshold,
         min_seq=request.min_seq,
         fact_bias=request.fact_bias,
-        on_miss="abstain" if request.abstains else "continue",
+        on_miss=request.on_miss or ("abstain" if request.abstains else "continue"),
         ranking=request.ranking or ranking,
         accepted_only=request.accepted_only,
     )

@@ -19,7 +19,7 @@ from colmlm.kb.errors import AdminKeyNeeded, ErasureRequestNotFound, ErasureRequ
 from colmlm.kb.facts import quotations, suppression
 from colmlm.kb.facts.erased_texts import TextOrigin
 from colmlm.kb.facts.records import Mentioned
-from colmlm.kb.facts.redaction import as_mentioned
+from colmlm.kb.facts.redaction import as_mentioned, check_mentioned
 from colmlm.kb.log import audit
 from colmlm.kb.log.origin import acting_as, signed
 from colmlm.kb.lookup.searchable import SearchableStore
@@ -60,6 +60,7 @@ class ErasureRequests:
     ) -> ErasureRequest:
         """Stores a request to erase these facts, all or none; they may be live, deleted or erased. Erases nothing."""
         audit.check_who(actor, reason)
+        check_mentioned(mentions)
         with self.kb.sessions.begin() as session:
             suppression.hold_off_erasure(session)
             targets, again = load_targets(session, fact_ids)

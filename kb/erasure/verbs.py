@@ -28,7 +28,7 @@ from colmlm.kb.facts.edits import MAX_ID
 from colmlm.kb.facts.gone import Gone, StandingTexts
 from colmlm.kb.facts.quotations import Quoting
 from colmlm.kb.facts.records import Mentioned
-from colmlm.kb.facts.redaction import MARK, ErasureTarget, blank, redact_documents
+from colmlm.kb.facts.redaction import MARK, ErasureTarget, blank, check_mentioned, redact_documents
 from colmlm.kb.log import audit, origin
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.principal import Principal
@@ -139,6 +139,7 @@ def erase_facts(
     `asked_by` made the request where somebody else had to approve it; the change names both.
     Of facts that were erased before, it redacts what still says them.
     """
+    check_mentioned(mentions)
     unhurried(session)
     suppression.begin_erasure(session)
     pending = audit.begin(session, actor, reason)

@@ -72,6 +72,7 @@ KBError
 │   ├── InvalidKeys
 │   ├── RequestDiffers
 │   ├── AdminKeyNeeded
+│   ├── InvalidDecoding
 │   ├── PromptRefused       the model cannot read it
 │   ├── ContextLengthExceeded  the prompt has more tokens than are read
 │   ├── NotHeeded           a parameter means nothing where this is done
@@ -151,6 +152,7 @@ from colmlm.kb.errors.failures import (
 from colmlm.kb.errors.invalid import (
     AdminKeyNeeded,
     ContextLengthExceeded,
+    InvalidDecoding,
     InvalidKeys,
     InvalidQuery,
     InvalidQuestions,
@@ -222,6 +224,7 @@ __all__ = [
     "IndexBehind",
     "IndexInvariant",
     "Invalid",
+    "InvalidDecoding",
     "InvalidKeys",
     "InvalidQuery",
     "InvalidQuestions",

@@ -78,6 +78,13 @@ class PromptRefused(Invalid):
         super().__init__(f"The prompt cannot be read: {cause}. Nothing was decoded.")
 
 
+class InvalidDecoding(Invalid):
+    title = "Invalid settings of decoding"
+
+    def __init__(self, cause: str) -> None:
+        super().__init__(f"This cannot be decoded as it says: {cause}. Nothing was decoded.")
+
+
 class ContextLengthExceeded(Invalid):
     title = "Prompt too long"
 

@@ -16,6 +16,7 @@ from sqlalchemy import func, select, tuple_
 from sqlalchemy.orm import Session
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, digests
+from colmlm.kb.errors import InvalidValue
 from colmlm.kb.facts import sentences
 from colmlm.kb.facts.records import MENTIONED, Mentioned
 from colmlm.kb.tables import IS_SAID, DocumentRow, FactRow, FactVersionRow
@@ -28,6 +29,12 @@ CONTEXT = 20  # characters on either side of a span that must match to find it i
 def as_mentioned(kept: object) -> Mentioned | None:
     """Reads a stored choice of mentions; gives None where there was none, or one that this version does not know."""
     return next((known for known in MENTIONED if known == kept), None)
+
+
+def check_mentioned(asked: str) -> None:
+    """Raises `InvalidValue` for a choice of mentions that there is not, of which an erasure would make another."""
+    if as_mentioned(asked) is None:
+        raise InvalidValue("choice of mentions", f"it is none of {', '.join(MENTIONED)}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,8 @@ def serve(
 ) -> None:
     """Measure completions over HTTP from 1 to 64 clients: tokens per second, time to first token, and between tokens.
 
+    No completion ends before it has as many tokens as it may have.
+
     The server and the clients are processes of their own on this machine and share its cores.
     """
     from colmlm.cli.composition.runtime import Runtime
@@ -166,6 +168,7 @@ def _show(f: ServeFigures) -> None:
     rows = [
         (
             name,
+            f"{one.tokens_each:.0f}",
             f"{one.tokens_per_second:.1f}",
             f"{one.ttft_p50_ms:.0f}",
             f"{one.between_p50_ms:.0f}",
@@ -174,7 +177,7 @@ def _show(f: ServeFigures) -> None:
         )
         for name, one in [*((str(one.clients), one) for one in f.clients), *beside]
     ]
-    print_table(("clients", "tokens/s", "first ms", "between p50", "p99", "refused"), rows)
+    print_table(("clients", "tokens each", "tokens/s", "first ms", "between p50", "p99", "refused"), rows)
     if f.gain_at_8 is not None:
         say(f"8 clients get {f.gain_at_8:.2f} times the tokens of one")
     say(f"transformers, one prompt after another: {f.plain_tokens_per_second:.1f} tokens a second")

@@ -32,11 +32,13 @@ class WritingLoad:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WritingFigures:
     """The results of `clients` at once. `ttft` is from the request to the first piece, `between` from a piece to the
-    next; `refused` counts answers other than 200. Where prompts were long, `long_prompts` of them were read meanwhile.
+    next; a completion has `tokens_each` of the model's own on average; `refused` counts answers other than 200. Where
+    prompts were long, `long_prompts` of them were read meanwhile.
     """
 
     clients: int
     completions: int
+    tokens_each: float
     refused: int
     tokens_per_second: float
     ttft_p50_ms: float
@@ -78,7 +80,8 @@ def measure(load: WritingLoad) -> WritingFigures:
     first = [wait for one in seen for wait in one.first]
     return WritingFigures(
         clients=load.clients,
-        completions=sum(one.completions for one in seen),
+        completions=(completions := sum(one.completions for one in seen)),
+        tokens_each=sum(one.tokens for one in seen) / max(1, completions),
         refused=sum(one.refused for one in [*seen, long]),
         tokens_per_second=sum(one.tokens for one in seen) / took,
         ttft_p50_ms=milliseconds(first, 50),
@@ -120,6 +123,7 @@ def _complete(
         "temperature": 0,
         "prompt": prompt,
         "max_tokens": max_tokens,
+        "min_tokens": max_tokens,
         "stream": True,
         "stream_options": {"include_usage": True},
         "on_miss": "continue",

@@ -67,3 +67,5 @@ class DecodeConfig:
             )
         if self.fact_bias is not None and not math.isfinite(self.fact_bias):
             raise ValueError(f"fact_bias {self.fact_bias} is not a finite number")
+        if not -(2**63) <= self.seed < 2**63:
+            raise ValueError(f"seed {self.seed} is no number of 64 bits")

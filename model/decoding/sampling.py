@@ -12,8 +12,9 @@ def penalise(logits_NV: Tensor, seen_NV: Tensor, penalty: float) -> Tensor:
     """Makes tokens already seen less likely: divides positive logits by `penalty` and multiplies negative ones."""
     if penalty == 1.0:
         return logits_NV
-    less_likely_NV = torch.where(logits_NV > 0, logits_NV / penalty, logits_NV * penalty)
-    return torch.where(seen_NV, less_likely_NV, logits_NV)
+    at = seen_NV.nonzero(as_tuple=True)  # few of the vocabulary
+    logits = logits_NV[at]
+    return logits_NV.index_put(at, torch.where(logits > 0, logits / penalty, logits * penalty))
 
 
 def add(logits_NV: Tensor, biases: Iterable[tuple[int, int, float]]) -> Tensor:

@@ -209,9 +209,9 @@ class Llama:
         blocks = BlocksOfStep(pieces, self.heads // self.kv_heads, self.scale)
 
         def attend(number: int, qkv_NW: Tensor) -> Tensor:
-            q = qkv_NW[:, : self.q_width].view(len(qkv_NW), self.kv_heads, -1, self.head_dim)
-            kv = qkv_NW[:, self.q_width :].view(len(qkv_NW), 2, self.kv_heads, self.head_dim)
-            return blocks.attend(number, q, kv)
+            q = qkv_NW[: len(ids), : self.q_width].view(len(ids), self.kv_heads, -1, self.head_dim)
+            kv = qkv_NW[: len(ids), self.q_width :].view(len(ids), 2, self.kv_heads, self.head_dim)
+            return blocks.attend(number, q, kv).expand(len(qkv_NW), -1)
 
         at_N = torch.tensor(_at_least_two(positions), device=device)
         x = F.embedding(torch.tensor(_at_least_two(ids), device=device), self.embedding)

@@ -49,17 +49,17 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Tokens of one sequence that attend in one product: `at` is the first one's place among all tokens of the step."""
+    """Tokens of one sequence that attend in one product.
 
-    past: Past
-    at: int
-    start: int
+    For each layer it has views of the past: `new` is where these tokens are kept, `keys` and `values` end with them.
+    They are made once a step, since a view costs about as much as the sums of a short text.
+    """
+
     length: int
     mask: Tensor | None
-
-    @property
-    def end(self) -> int:
-        return self.start + self.length
+    new: Sequence[Tensor]
+    keys: Sequence[Tensor]
+    values: Sequence[Tensor]
 
 
 class BlocksOfStep:
@@ -68,16 +68,21 @@ class BlocksOfStep:
     def __init__(self, pieces: Sequence[Piece], group: int, scale: float) -> None:
         self.group, self.scale = group, scale
         self.blocks = list(self._blocks(pieces))
+        self.lengths = [block.length for block in self.blocks]
 
     def _blocks(self, pieces: Sequence[Piece]) -> Iterator[_Block]:
-        at = 0
         for piece in pieces:
             start, end = piece.start, piece.start + len(piece.ids)
             piece.past.reserve(end)
             while start < end:
                 length = min(end, (start // BLOCK + 1) * BLOCK) - start
-                yield _Block(piece.past, at, start, length, self._mask(start, length, piece.past.kv))
-                at, start = at + length, start + length
+                yield self._block(piece.past.kv, start, length)
+                start += length
+
+    def _block(self, kv: Tensor, start: int, length: int) -> _Block:
+        end, mask = start + length, self._mask(start, length, kv)
+        new, seen = kv[:, :, :, start:end].unbind(), kv[:, :, None, :, :end]
+        return _Block(length, mask, new, seen[:, 0].unbind(), seen[:, 1].unbind())
 
     def _mask(self, start: int, length: int, like: Tensor) -> Tensor | None:
         """Hides what comes after each token of a block; a single token sees all that there is."""
@@ -90,13 +95,21 @@ class BlocksOfStep:
 
     def attend(self, layer: int, q_NKGD: Tensor, kv_N2KD: Tensor) -> Tensor:
         """Keeps the keys and values of these tokens; gives what each attends to, as [N, heads * head_dim]."""
-        attended = torch.zeros_like(q_NKGD)
-        for block in self.blocks:
-            here, past = slice(block.at, block.at + block.length), block.past.kv[layer]
-            past[:, :, block.start : block.end] = kv_N2KD[here].permute(1, 2, 0, 3)
-            k, v = past[None, :, :, : block.end].unbind(1)
-            # Query heads that share a key head are folded into the token axis, as if they were further tokens.
-            q = q_NKGD[here].permute(1, 2, 0, 3).flatten(1, 2)[None]
-            out = F.scaled_dot_product_attention(q, k, v, attn_mask=block.mask, scale=self.scale)
-            attended[here] = out[0].unflatten(1, (self.group, -1)).permute(2, 0, 1, 3)
-        return attended.flatten(1)
+        pieces = zip(self.blocks, q_NKGD.split(self.lengths), kv_N2KD.split(self.lengths), strict=True)
+        return torch.cat([self._attended(block, layer, q, kv) for block, q, kv in pieces])
+
+    def _attended(self, block: _Block, layer: int, q_TKGD: Tensor, kv_T2KD: Tensor) -> Tensor:
+        """Gives what the tokens of one block attend to.
+
+        Query heads that share a key head are folded into the token axis, as if they were further tokens; those of a
+        single token lie so already.
+        """
+        block.new[layer].copy_(kv_T2KD.permute(1, 2, 0, 3))
+        is_one = block.length == 1
+        q = q_TKGD if is_one else q_TKGD.permute(1, 2, 0, 3).flatten(1, 2)[None]
+        out = F.scaled_dot_product_attention(
+            q, block.keys[layer], block.values[layer], attn_mask=block.mask, scale=self.scale
+        )
+        if not is_one:
+            out = out[0].unflatten(1, (self.group, -1)).permute(2, 0, 1, 3)
+        return out.flatten(1)

@@ -107,9 +107,11 @@ class FactTokenizer:
     def prompt(self, prompt: str | Sequence[int]) -> list[int]:
         """Gives the ids of a prompt, text or ids, beginning with the end-of-text token as every document does.
 
-        Raises `ValueError` if the given ids hold a token of the markup, which would forge a lookup, or an unknown id.
+        Raises `ValueError` if the given ids hold a token of the markup, which would forge a lookup, or an unknown id,
+        and for a text with half a character.
         """
         if isinstance(prompt, str):
+            prompt.encode()  # raises for a lone surrogate, which the tokenizer calls no string at all
             return [self.end_of_text, *self.encode(prompt)]
         wrong = [token for token in prompt if not 0 <= token < self.vocabulary_size or token in self.added]
         if wrong:

@@ -392,3 +392,21 @@ def test_a_completions_metadata_takes_feedback(client: openai.OpenAI, tiny: Tiny
         client.chat.completions.update("998", metadata={"feedback": "up"})
     with pytest.raises(openai.NotFoundError, match="generation_id"):
         client.chat.completions.update(said.id, metadata={"feedback": "up"})
+
+
+def test_a_completion_ends_no_sooner_than_it_is_told_to(client: openai.OpenAI) -> None:
+    """Of many outputs drawn at random some end early; with the least equal to the most none does."""
+
+    def reasons(least: int) -> set[str]:
+        many = client.completions.create(
+            model=MODEL,
+            prompt=["x"] * 32,
+            max_tokens=100,
+            temperature=5,
+            seed=0,
+            extra_body={"mode": "off", "min_tokens": least},
+        )
+        return {choice.finish_reason for choice in many.choices}
+
+    assert reasons(0) == {"length", "stop"}
+    assert reasons(100) == {"length"}

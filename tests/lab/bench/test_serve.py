@@ -26,6 +26,7 @@ def test_clients_count_tokens_pieces_and_refusals(kb: KnowledgeBase, tmp_path: P
         )
         found = measure(load)
         assert found.completions >= 3 and found.refused == 0 and found.long_prompts == 1
+        assert found.tokens_each == 8
         assert found.tokens_per_second > 0 and found.ttft_p50_ms > 0
         assert found.between_p50_ms <= found.between_p99_ms
         refused = measure(replace(load, token=tiny.keys["decoder"], seconds=0.1, long=[]))
