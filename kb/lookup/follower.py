@@ -29,9 +29,7 @@ from colmlm.kb.store import outages
 
 CHANNEL = "colmlm_change"
 POLL_SECONDS = 1.0
-REST_SECONDS = (
-    0.25  # what is announced meanwhile is followed together, beside edits in a row for a few per cent
-)
+REST_SECONDS = 0.25  # between two catch-ups: what is announced meanwhile is followed together
 GROW_AGAIN_SECONDS = 60.0  # from an index that could not be built to the next attempt
 LONGEST_PAUSE = 2.0  # seconds at most between two attempts to reach a database that does not answer
 

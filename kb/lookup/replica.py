@@ -39,7 +39,8 @@ AnyKeyset = KeysetHead | KeysetRecord
 class Replica:
     """The index of `keyset_id` with every change up to `applied_seq` applied, and perhaps later ones.
 
-    No change past `grown_seq` has added a key to it since it was opened.
+    No change past `altered_seq` has altered, since it was opened, which live keys a search finds: none has added a key, nor
+    removed one from an index that estimates, where those that are gone keep others from being scored.
     `recall` is the share of nearest keys that it found when it was fitted to its keys; None where that is not known.
     """
 
@@ -49,7 +50,7 @@ class Replica:
     index: KeyIndex
     applied_seq: int
     recall: float | None = None
-    grown_seq: int = 0
+    altered_seq: int = 0
     _follow: threading.Lock = field(default_factory=threading.Lock)
 
     def catch_up(self, connection: psycopg.Connection, wait_seconds: float | None = None) -> int:
@@ -65,8 +66,7 @@ class Replica:
             # next time.
             found = touched(connection, self.keyset_id, self.applied_seq)
             for keys in renewed(connection, self.keyset_id, found):
-                if self._renew(keys):
-                    self.grown_seq = found.head
+                self._renew(keys, found.head)
             self.applied_seq = found.head
             return self.applied_seq
         finally:
@@ -87,13 +87,15 @@ class Replica:
         due = parsed(default_spec(half, self.dim) if index_spec == AUTO_SPEC else index_spec)
         return self.index.spec == FLAT_SPEC and due is not None and due.lists > 0 and due.train_min <= half
 
-    def _renew(self, keys: Keys) -> bool:
-        """Makes the index hold, of these keys, exactly those that are given; says whether any was added."""
-        self.index.remove([key_id for key_id, key in keys.items() if key is None])
+    def _renew(self, keys: Keys, head: int) -> None:
+        """Makes the index hold, of these keys, exactly those that are given. What is added, is so by change `head`."""
+        gone = [key_id for key_id, key in keys.items() if key is None]
         new = self.index.missing([key_id for key_id, key in keys.items() if key is not None])
+        if len(new) or (gone and self.index.lists):
+            self.altered_seq = head  # first, so that it holds also where the rest is broken off
+        self.index.remove(gone)
         if len(new):
             self._add(new, keysets.decode([keys[key_id] for key_id in new.tolist()], self.dim))  # type: ignore[misc]
-        return len(new) > 0
 
     def _add(self, ids: Ids, keys: Vectors) -> None:
         if len(self.index) == 0:

@@ -144,20 +144,26 @@ class Searcher:
             required = decision.head if required is None else required
             if decision.keyset_id != replica.keyset_id:
                 replica = self.current()
-            elif seq >= required:
-                break
-            elif self._catch_up(replica) >= required and replica.grown_seq <= seq:
-                seq = required  # nothing was added to the index since, so a search of it now would find the same
+            elif seq >= required or self._saw_all(replica, seq):
                 break
         if decision.checkpoint_id != checkpoint_id:
             raise KeysetMismatch(checkpoint_id, str(decision.checkpoint_id))
-        return found, decision, seq
+        return found, decision, max(seq, required)
+
+    def _saw_all(self, replica: Replica, seq: int) -> bool:
+        """Catches up, and says whether a search of the index as of `seq` would find nothing more now.
+
+        Of an exact index that is so where no key was added since: what was removed since was hidden by the SELECT, and
+        made the search go on for others.
+        """
+        self._catch_up(replica)
+        return replica.altered_seq <= seq
 
     def _search(
         self, replica: Replica, queries_BD: Vectors | None, wanted: Wanted, spare: int
     ) -> tuple[list[Ranking], Decision]:
-        """Ranks the nearest facts of each query (k live facts, or all there are), and gives the last decision, with all
-        keys that were found.
+        """Ranks the nearest facts of each query (k live facts, or all there are), and gives the last decision, with the
+        head of the first and all keys that were found.
 
         The index is asked for more than k, since some keys share a fact, some facts are deleted, and proposed ones may
         be left out; where that was not enough it is asked for twice as many.
@@ -169,20 +175,22 @@ class Searcher:
         k, answers = wanted.k, [Ranking() for _ in queries_BD]
         known: dict[int, Row[Any]] = {}
         short, fetch = np.arange(len(queries_BD)), replica.index.over_fetch(k)
+        head: int | None = None
         while True:
             with self.observer.timed("search"):
                 _, candidates = replica.index.search(queries_BD[short], fetch)
             key_ids = np.unique(candidates[candidates >= 0]).tolist()
             decision = self._decider.decide(replica.keyset_id, key_ids, wanted.accepted_only)
             known |= decision.keys
+            head = decision.head if head is None else head  # what was found first may be gone at the last
             for b, found in zip(short, candidates, strict=True):
                 rows = [decision.keys[i] for i in found.tolist() if i in decision.keys]
                 answers[b] = rank(queries_BD[b], rows, k + spare)
-            exhausted = (candidates < 0).any(axis=1) | (fetch >= len(replica.index))
+            exhausted = (candidates < 0).any(axis=1)  # by what was found: the index may change meanwhile
             lacking = np.array([len(answers[b].hits) < k for b in short], dtype=bool)
             short, fetch = short[lacking & ~exhausted], 2 * fetch
             if decision.keyset_id != replica.keyset_id or len(short) == 0:
-                return answers, replace(decision, keys=known)
+                return answers, replace(decision, head=head, keys=known)
 
     @property
     def _decider(self) -> Decider:

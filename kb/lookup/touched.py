@@ -15,26 +15,36 @@ from colmlm.kb.facts.edits import MAX_ID
 
 BATCH = 10_000
 
+# Rows are sought by their ids, one after the other: LIMIT and OFFSET keep the planner, which knows nothing of how many
+# are asked for, from reading a table whole.
 # Changes that store keys of another keyset only count: a rekey of everything must not make an index read it all.
 _PASSED = """
-SELECT c.seq, touching.fact_ids, touching.dropped, touching.stored
-FROM change c LEFT JOIN LATERAL (
-    SELECT c.fact_ids, c.payload -> 'dropped_keys' AS dropped, c.payload -> 'keys' AS stored
-    WHERE c.kind <> 'key' OR c.payload @> jsonb_build_object('keyset', %(keyset_id)s::bigint)
-) AS touching ON true
-WHERE c.seq > %(after)s::bigint
+SELECT passed.seq, c.fact_ids, c.payload -> 'dropped_keys', c.payload -> 'keys'
+FROM generate_series(%(after)s::bigint + 1, (SELECT max(seq) FROM change)) AS passed (seq)
+LEFT JOIN LATERAL (
+    SELECT fact_ids, payload FROM change WHERE seq = passed.seq
+    AND (kind <> 'key' OR payload @> jsonb_build_object('keyset', %(keyset_id)s::bigint)) LIMIT 1
+) AS c ON true
 """
-_KEYS = """
-SELECT k.id, CASE WHEN v.fact_id IS NOT NULL OR t.fact_id IS NOT NULL THEN k.key END
-FROM fact_key k
-LEFT JOIN fact_version v ON v.fact_id = k.fact_id AND v.to_seq IS NULL
-LEFT JOIN tombstone t ON t.fact_id = k.fact_id
-WHERE k.keyset_id = %(keyset_id)s::bigint AND
+_KEY = """
+CASE WHEN (SELECT true FROM fact_version v WHERE v.fact_id = k.fact_id AND v.to_seq IS NULL)
+       OR (SELECT true FROM tombstone t WHERE t.fact_id = k.fact_id) THEN k.key END
 """
-_OF_FACTS = _KEYS + "k.fact_id = ANY(%(ids)s::bigint[])"
-_BETWEEN = _KEYS + "k.id BETWEEN %(first)s::bigint AND %(last)s::bigint"
-_THERE = "SELECT id FROM fact_key WHERE id = ANY(%(ids)s::bigint[])"
-_LAST = "SELECT max(id) FROM fact_key"
+# The keyset is looked at last: without statistics all of its ids would be read, to be compared with those of one fact.
+_OF_FACTS = f"""
+SELECT k.id, {_KEY} FROM unnest(%(ids)s::bigint[]) AS touched (id)
+CROSS JOIN LATERAL (SELECT * FROM fact_key WHERE fact_id = touched.id OFFSET 0) AS k
+WHERE k.keyset_id = %(keyset_id)s::bigint
+"""
+_BETWEEN = f"""
+SELECT k.id, {_KEY} FROM fact_key k
+WHERE k.keyset_id = %(keyset_id)s::bigint AND k.id BETWEEN %(first)s::bigint AND %(last)s::bigint
+"""
+_GONE = """
+SELECT dropped.id FROM unnest(%(ids)s::bigint[]) AS dropped (id)
+WHERE (SELECT true FROM fact_key k WHERE k.keyset_id = %(keyset_id)s::bigint AND k.id = dropped.id) IS NULL
+"""
+_LAST = "SELECT max(id) FROM fact_key WHERE keyset_id = %(keyset_id)s::bigint"
 
 Keys = dict[int, bytes | None]
 
@@ -67,26 +77,22 @@ def renewed(connection: psycopg.Connection, keyset_id: int, found: Touched) -> I
 
     These are of facts that are neither live nor tombstones, and keys that were dropped.
     """
-    if gone := _gone(connection, found.dropped):
-        yield dict.fromkeys(gone)
+    if found.dropped:
+        yield {key_id: None for (key_id,) in _rows(connection, _GONE, keyset_id=keyset_id, ids=found.dropped)}
     facts = sorted(found.facts)
     for start in range(0, len(facts), BATCH):
         yield dict(_rows(connection, _OF_FACTS, keyset_id=keyset_id, ids=facts[start : start + BATCH]))
-    for first, last in _bounded(connection, found.stored):
+    for first, last in _bounded(connection, keyset_id, found.stored):
         for start in range(first, last + 1, BATCH):
             ends = {"first": start, "last": min(start + BATCH - 1, last)}
             yield dict(_rows(connection, _BETWEEN, keyset_id=keyset_id, **ends))
 
 
-def _gone(connection: psycopg.Connection, dropped: list[int]) -> list[int]:
-    """Gives those of these keys that do not exist any more."""
-    there = {key_id for (key_id,) in _rows(connection, _THERE, ids=dropped)} if dropped else set()
-    return [key_id for key_id in dropped if key_id not in there]
-
-
-def _bounded(connection: psycopg.Connection, stored: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def _bounded(
+    connection: psycopg.Connection, keyset_id: int, stored: list[tuple[int, int]]
+) -> list[tuple[int, int]]:
     """Cuts these ranges of key ids at the last id that exists, since a forged range could be endless."""
-    last_key = (_rows(connection, _LAST)[0][0] or 0) if stored else 0
+    last_key = (_rows(connection, _LAST, keyset_id=keyset_id)[0][0] or 0) if stored else 0
     return [(first, min(last, last_key)) for first, last in stored]
 
 

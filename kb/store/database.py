@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import psycopg
-from sqlalchemy import Engine, create_engine, event, inspect, make_url, text
+from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_url, text
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import DisconnectionError, OperationalError
 from sqlalchemy.orm import Session
@@ -36,10 +36,9 @@ PAUSE_SECONDS = 1.0  # a connection used more recently than this is taken to be 
 CONNECT_SECONDS = 5  # how long to wait for a server that does not answer
 START_SECONDS = 10.0  # how long to wait for the embedded server
 
-_BY_ID = "-c plan_cache_mode=force_generic_plan " + " ".join(
-    f"-c enable_{way}=off" for way in ("seqscan", "bitmapscan", "hashjoin", "mergejoin")
-)
-
+# A plan is kept for all executions. Made while a table was small, it would go on reading it whole when it has grown; and
+# a lookup seldom seeks one row twice, so that remembering rows costs more than it spares.
+_PLANNED_ONCE = "-c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c enable_memoize=off"
 
 def connect(settings: Settings, application: str = "colmlm") -> Engine:
     """Gives an engine on the database of `settings`, once that answers. Raises `DatabaseUnavailable`.
@@ -104,14 +103,22 @@ def connection_of(session: Session) -> psycopg.Connection:
 @contextmanager
 def statement_on(engine: Engine) -> Iterator[psycopg.Connection]:
     """Gives the driver's own connection for one statement that reads, without a transaction around it."""
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        driver = connection.connection.driver_connection
-        assert isinstance(driver, psycopg.Connection)
-        try:
-            yield driver
-        except psycopg.OperationalError as error:
-            connection.invalidate()  # it may be gone, or in the middle of something
-            raise OperationalError(None, None, error) from error  # as SQLAlchemy would
+    with (
+        engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection,
+        _driver_of(connection) as driver,
+    ):
+        yield driver
+
+
+@contextmanager
+def _driver_of(connection: Connection) -> Iterator[psycopg.Connection]:
+    driver = connection.connection.driver_connection
+    assert isinstance(driver, psycopg.Connection)
+    try:
+        yield driver
+    except psycopg.OperationalError as error:
+        connection.invalidate()  # it may be gone, or in the middle of something
+        raise OperationalError(None, None, error) from error  # as SQLAlchemy would
 
 
 def beside(engine: Engine, application: str, waits: Waits, connections: int) -> Engine:
@@ -136,8 +143,7 @@ def beside(engine: Engine, application: str, waits: Waits, connections: int) -> 
 def reader(engine: Engine, waits: Waits) -> Engine:
     """Gives an engine on the same database for single statements, without a transaction around them or a ping before.
 
-    Its statements are planned once, whatever the number of ids they are given, and find each row by its id in an index:
-    the planner, which expects more ids than most lookups have, would read a small base whole (0.5 ms for 0.15).
+    Its statements are planned once, whatever the number of ids they are given, and seek rows by indexes.
     """
     made = create_engine(
         engine.url,
@@ -146,7 +152,7 @@ def reader(engine: Engine, waits: Waits) -> Engine:
         isolation_level="AUTOCOMMIT",
         connect_args={
             "application_name": "colmlm",
-            "options": f"{_BY_ID} {waits.options()}",
+            "options": f"{_PLANNED_ONCE} {waits.options()}",
         },
     )
     refuse_bad_values(made)
@@ -157,7 +163,7 @@ def read_from(reader: Engine, ask: Callable[[psycopg.Connection], T]) -> T:
     """Gives what is asked of the driver's own connection, of a `reader`; asks again if the database was restarted."""
     try:
         return _ask(reader, ask)
-    except psycopg.OperationalError as error:
+    except OperationalError as error:
         if refusal_of(error) is not None:  # it answers and said why it refused
             raise
         reader.dispose()
@@ -165,14 +171,8 @@ def read_from(reader: Engine, ask: Callable[[psycopg.Connection], T]) -> T:
 
 
 def _ask(reader: Engine, ask: Callable[[psycopg.Connection], T]) -> T:
-    with reader.connect() as connection:
-        driver = connection.connection.driver_connection
-        assert isinstance(driver, psycopg.Connection)
-        try:
-            return ask(driver)
-        except psycopg.OperationalError:
-            connection.invalidate()
-            raise
+    with reader.connect() as connection, _driver_of(connection) as driver:
+        return ask(driver)
 
 
 def migrate(engine: Engine, revision: str = "head") -> None:
