@@ -39,8 +39,8 @@ AnyKeyset = KeysetHead | KeysetRecord
 class Replica:
     """The index of `keyset_id` with every change up to `applied_seq` applied, and perhaps later ones.
 
-    No change past `altered_seq` has altered, since it was opened, which live keys a search finds: none has added a key, nor
-    removed one from an index that estimates, where those that are gone keep others from being scored.
+    No change past `altered_seq` has altered which live keys a search finds, since it was opened: none has added a key,
+    nor removed one from an index that estimates, where those that are gone keep others from being scored.
     `recall` is the share of nearest keys that it found when it was fitted to its keys; None where that is not known.
     """
 

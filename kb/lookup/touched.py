@@ -26,20 +26,26 @@ LEFT JOIN LATERAL (
     AND (kind <> 'key' OR payload @> jsonb_build_object('keyset', %(keyset_id)s::bigint)) LIMIT 1
 ) AS c ON true
 """
-_KEY = """
-CASE WHEN (SELECT true FROM fact_version v WHERE v.fact_id = k.fact_id AND v.to_seq IS NULL)
+_KEYS = """
+SELECT k.id, CASE WHEN (SELECT true FROM fact_version v WHERE v.fact_id = k.fact_id AND v.to_seq IS NULL)
        OR (SELECT true FROM tombstone t WHERE t.fact_id = k.fact_id) THEN k.key END
+FROM
 """
 # The keyset is looked at last: without statistics all of its ids would be read, to be compared with those of one fact.
-_OF_FACTS = f"""
-SELECT k.id, {_KEY} FROM unnest(%(ids)s::bigint[]) AS touched (id)
+_OF_FACTS = (
+    _KEYS
+    + """
+unnest(%(ids)s::bigint[]) AS touched (id)
 CROSS JOIN LATERAL (SELECT * FROM fact_key WHERE fact_id = touched.id OFFSET 0) AS k
 WHERE k.keyset_id = %(keyset_id)s::bigint
 """
-_BETWEEN = f"""
-SELECT k.id, {_KEY} FROM fact_key k
-WHERE k.keyset_id = %(keyset_id)s::bigint AND k.id BETWEEN %(first)s::bigint AND %(last)s::bigint
+)
+_BETWEEN = (
+    _KEYS
+    + """
+fact_key k WHERE k.keyset_id = %(keyset_id)s::bigint AND k.id BETWEEN %(first)s::bigint AND %(last)s::bigint
 """
+)
 _GONE = """
 SELECT dropped.id FROM unnest(%(ids)s::bigint[]) AS dropped (id)
 WHERE (SELECT true FROM fact_key k WHERE k.keyset_id = %(keyset_id)s::bigint AND k.id = dropped.id) IS NULL

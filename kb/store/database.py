@@ -36,9 +36,10 @@ PAUSE_SECONDS = 1.0  # a connection used more recently than this is taken to be 
 CONNECT_SECONDS = 5  # how long to wait for a server that does not answer
 START_SECONDS = 10.0  # how long to wait for the embedded server
 
-# A plan is kept for all executions. Made while a table was small, it would go on reading it whole when it has grown; and
-# a lookup seldom seeks one row twice, so that remembering rows costs more than it spares.
+# A plan is kept for all executions. Made while a table was small, it would go on reading it whole when that has grown;
+# and a lookup seldom seeks one row twice, so that remembering rows costs more than it spares.
 _PLANNED_ONCE = "-c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c enable_memoize=off"
+
 
 def connect(settings: Settings, application: str = "colmlm") -> Engine:
     """Gives an engine on the database of `settings`, once that answers. Raises `DatabaseUnavailable`.

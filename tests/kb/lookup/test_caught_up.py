@@ -1,4 +1,4 @@
-"""Lookups whose index is behind: they find what it lacked, are not searched again for nothing, and say what they saw."""
+"""Lookups whose index is behind: they find what it lacks, search again only for that, and say what they saw."""
 
 from __future__ import annotations
 
@@ -192,7 +192,9 @@ def test_an_index_that_estimates_is_altered_by_what_it_loses(kb: KnowledgeBase, 
     kb.keysets.rekey(encoder)
     deleted, keyset = [fact_id(kb, f"value {n}") for n in range(3)], kb.keysets.active()
     with kb.sessions() as session:
-        exact, estimating = (rebuild(session, one, goal=0.5) for one in (keyset, replace(keyset, index_spec="IVF4,Flat")))
+        exact, estimating = (
+            rebuild(session, one, goal=0.5) for one in (keyset, replace(keyset, index_spec="IVF4,Flat"))
+        )
         assert (exact.index.lists, estimating.index.lists) == (0, 4)
         seq = kb.facts.delete(deleted, **WHO).seq
         for replica, altered in (exact, 0), (estimating, seq):

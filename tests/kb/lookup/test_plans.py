@@ -14,7 +14,15 @@ from colmlm.kb.store import database
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import ingest, numbered
 
-GIVEN = {"keyset_id": 1, "key_ids": [1, 2], "accepted_only": False, "after": 1, "ids": [1, 2], "first": 1, "last": 9}
+GIVEN = {
+    "keyset_id": 1,
+    "key_ids": [1, 2],
+    "accepted_only": False,
+    "after": 1,
+    "ids": [1, 2],
+    "first": 1,
+    "last": 9,
+}
 STATEMENTS = {
     "decide": deciding._DECIDE,
     "decide_one": deciding._DECIDE_ONE,
