@@ -29,23 +29,15 @@ LEFT JOIN LATERAL (
 _KEYS = """
 SELECT k.id, CASE WHEN (SELECT true FROM fact_version v WHERE v.fact_id = k.fact_id AND v.to_seq IS NULL)
        OR (SELECT true FROM tombstone t WHERE t.fact_id = k.fact_id) THEN k.key END
-FROM
+FROM SOUGHT AS k WHERE k.keyset_id = %(keyset_id)s::bigint
 """
 # The keyset is looked at last: without statistics all of its ids would be read, to be compared with those of one fact.
-_OF_FACTS = (
-    _KEYS
-    + """
-unnest(%(ids)s::bigint[]) AS touched (id)
-CROSS JOIN LATERAL (SELECT * FROM fact_key WHERE fact_id = touched.id OFFSET 0) AS k
-WHERE k.keyset_id = %(keyset_id)s::bigint
-"""
+_OF_FACTS = _KEYS.replace(
+    "SOUGHT",
+    "unnest(%(ids)s::bigint[]) AS touched (id)"
+    " CROSS JOIN LATERAL (SELECT * FROM fact_key WHERE fact_id = touched.id OFFSET 0)",
 )
-_BETWEEN = (
-    _KEYS
-    + """
-fact_key k WHERE k.keyset_id = %(keyset_id)s::bigint AND k.id BETWEEN %(first)s::bigint AND %(last)s::bigint
-"""
-)
+_BETWEEN = _KEYS.replace("SOUGHT", "fact_key") + "AND k.id BETWEEN %(first)s::bigint AND %(last)s::bigint"
 _GONE = """
 SELECT dropped.id FROM unnest(%(ids)s::bigint[]) AS dropped (id)
 WHERE (SELECT true FROM fact_key k WHERE k.keyset_id = %(keyset_id)s::bigint AND k.id = dropped.id) IS NULL
