@@ -29,7 +29,7 @@ from colmlm.kb.lookup.deciding import Decider, Decision
 from colmlm.kb.lookup.growing import grown
 from colmlm.kb.lookup.observing import NOBODY, Observer
 from colmlm.kb.lookup.options import LookupOptions, Wanted
-from colmlm.kb.lookup.ranking import as_queries, decide, rank
+from colmlm.kb.lookup.ranking import as_queries, decide, rank, rank_each
 from colmlm.kb.lookup.records import Lookup, Ranking
 from colmlm.kb.lookup.replica import OnKeys, Replica, open_replica, rebuild, save
 from colmlm.kb.store import database
@@ -78,8 +78,8 @@ class Searcher:
             spare = SPARE if by_rule else 0
             rankings, decision, seq = self._ranked(as_queries(queries_BD), checkpoint_id, wanted, spare)
             least = decision.threshold if wanted.threshold is None else wanted.threshold
-            if by_rule:
-                rankings = [settled(ranking, decision.yields, least, wanted.k) for ranking in rankings]
+            if by_rule and (yields := decision.yields):
+                rankings = [settled(ranking, yields, least, wanted.k) for ranking in rankings]
             found = [decide(ranking, wanted.k, least, seq) for ranking in rankings]
         self.observer.looked_up(found)
         return found
@@ -183,9 +183,10 @@ class Searcher:
             decision = self._decider.decide(replica.keyset_id, key_ids, wanted.accepted_only)
             known |= decision.keys
             head = decision.head if head is None else head  # what was found first may be gone at the last
-            for b, found in zip(short, candidates, strict=True):
-                rows = [decision.keys[i] for i in found.tolist() if i in decision.keys]
-                answers[b] = rank(queries_BD[b], rows, k + spare)
+            rows_B = [[decision.keys[i] for i in ids if i in decision.keys] for ids in candidates.tolist()]
+            ranked = rank_each(queries_BD[short], rows_B, k + (spare if decision.yields else 0))
+            for b, ranking in zip(short, ranked, strict=True):
+                answers[b] = ranking
             exhausted = (candidates < 0).any(axis=1)  # by what was found: the index may change meanwhile
             lacking = np.array([len(answers[b].hits) < k for b in short], dtype=bool)
             short, fetch = short[lacking & ~exhausted], 2 * fetch
