@@ -39,8 +39,7 @@ AnyKeyset = KeysetHead | KeysetRecord
 class Replica:
     """The index of `keyset_id` with every change up to `applied_seq` applied, and perhaps later ones.
 
-    No change past `altered_seq` has altered which live keys a search finds, since it was opened: none has added a key,
-    nor removed one from an index that estimates, where those that are gone keep others from being scored.
+    No change past `grown_seq` has added a key to it since it was opened.
     `recall` is the share of nearest keys that it found when it was fitted to its keys; None where that is not known.
     """
 
@@ -50,7 +49,7 @@ class Replica:
     index: KeyIndex
     applied_seq: int
     recall: float | None = None
-    altered_seq: int = 0
+    grown_seq: int = 0
     _follow: threading.Lock = field(default_factory=threading.Lock)
 
     def catch_up(self, connection: psycopg.Connection, wait_seconds: float | None = None) -> int:
@@ -89,12 +88,10 @@ class Replica:
 
     def _renew(self, keys: Keys, head: int) -> None:
         """Makes the index hold, of these keys, exactly those that are given. What is added, is so by change `head`."""
-        gone = [key_id for key_id, key in keys.items() if key is None]
+        self.index.remove([key_id for key_id, key in keys.items() if key is None])
         new = self.index.missing([key_id for key_id, key in keys.items() if key is not None])
-        if len(new) or (gone and self.index.lists):
-            self.altered_seq = head  # first, so that it holds also where the rest is broken off
-        self.index.remove(gone)
         if len(new):
+            self.grown_seq = head  # first, so that it holds also where adding is broken off
             self._add(new, keysets.decode([keys[key_id] for key_id in new.tolist()], self.dim))  # type: ignore[misc]
 
     def _add(self, ids: Ids, keys: Vectors) -> None:

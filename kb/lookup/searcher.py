@@ -137,7 +137,7 @@ class Searcher:
         while True:
             seq = replica.applied_seq  # read before the search, which may see later changes but never fewer
             found, decision = self._search(
-                replica, queries if checkpoint_id == replica.checkpoint_id else None, wanted, spare
+                replica, seq, queries if checkpoint_id == replica.checkpoint_id else None, wanted, spare
             )
             # The head of the first SELECT is enough: later changes were made during the lookup, and the SELECT hides
             # what they deleted.
@@ -153,20 +153,21 @@ class Searcher:
     def _saw_all(self, replica: Replica, seq: int) -> bool:
         """Catches up, and says whether a search of the index as of `seq` would find nothing more now.
 
-        Of an exact index that is so where no key was added since: what was removed since was hidden by the SELECT, and
-        made the search go on for others.
+        That is so where no key was added since: what was removed since was hidden by the SELECT, and made the search go
+        on for others.
         """
         self._catch_up(replica)
-        return replica.altered_seq <= seq
+        return replica.grown_seq <= seq
 
     def _search(
-        self, replica: Replica, queries_BD: Vectors | None, wanted: Wanted, spare: int
+        self, replica: Replica, seq: int, queries_BD: Vectors | None, wanted: Wanted, spare: int
     ) -> tuple[list[Ranking], Decision]:
         """Ranks the nearest facts of each query (k live facts, or all there are), and gives the last decision, with the
         head of the first and all keys that were found.
 
         The index is asked for more than k, since some keys share a fact, some facts are deleted, and proposed ones may
-        be left out; where that was not enough it is asked for twice as many.
+        be left out; where that was not enough it is asked for twice as many. So is one that estimates, and has not seen
+        every change past `seq`, where it gave dead keys: others would have been scored in their places.
         """
         if queries_BD is None:  # of another checkpoint: only whether this keyset is still active is read
             return [], self._decider.decide(replica.keyset_id, [], wanted.accepted_only)
@@ -174,7 +175,8 @@ class Searcher:
             raise InvalidQuery(f"it has {queries_BD.shape[1]} numbers, the keys have {replica.dim}")
         k, answers = wanted.k, [Ranking() for _ in queries_BD]
         known: dict[int, Row[Any]] = {}
-        short, fetch = np.arange(len(queries_BD)), replica.index.over_fetch(k)
+        short, least = np.arange(len(queries_BD)), replica.index.over_fetch(k)
+        fetch = least
         head: int | None = None
         while True:
             with self.observer.timed("search"):
@@ -188,7 +190,14 @@ class Searcher:
             for b, ranking in zip(short, ranked, strict=True):
                 answers[b] = ranking
             exhausted = (candidates < 0).any(axis=1)  # by what was found: the index may change meanwhile
-            lacking = np.array([len(answers[b].hits) < k for b in short], dtype=bool)
+            scored = least if replica.index.lists and decision.head > seq else 0
+            lacking = np.array(
+                [
+                    len(answers[b].hits) < k or len(rows) < scored
+                    for b, rows in zip(short, rows_B, strict=True)
+                ],
+                dtype=bool,
+            )
             short, fetch = short[lacking & ~exhausted], 2 * fetch
             if decision.keyset_id != replica.keyset_id or len(short) == 0:
                 return answers, replace(decision, head=head, keys=known)

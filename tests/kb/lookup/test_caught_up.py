@@ -5,15 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
+import numpy as np
 import pytest
 
 from colmlm.kb.errors import KeysetMismatch
 from colmlm.kb.lookup.records import Lookup
-from colmlm.kb.lookup.replica import rebuild
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.store.database import connection_of
 from tests.fakes import FakeEncoder, activated
 from tests.kb.corpora import ask, fact_id, ingest, numbered, values
 
@@ -186,20 +185,24 @@ def test_a_switch_between_search_and_decision_refuses_what_was_encoded_for_the_f
         ask(other, encoder, "Question 3?")
 
 
-def test_an_index_that_estimates_is_altered_by_what_it_loses(kb: KnowledgeBase, encoder: FakeEncoder):
-    """There the keys that are gone take the places of others among those that are scored."""
-    ingest(kb, *numbered(20))
+def test_an_index_that_estimates_scores_as_many_live_keys_as_if_it_had_lost_the_dead_ones(
+    kb: KnowledgeBase, another_process: KnowledgeBase, encoder: FakeEncoder
+):
+    ingest(kb, *numbered(40))
+    kb.keysets.create(encoder.checkpoint, index_spec="IVF2,PQ8x3")
     kb.keysets.rekey(encoder)
-    deleted, keyset = [fact_id(kb, f"value {n}") for n in range(3)], kb.keysets.active()
-    with kb.sessions() as session:
-        exact, estimating = (
-            rebuild(session, one, goal=0.5) for one in (keyset, replace(keyset, index_spec="IVF4,Flat"))
-        )
-        assert (exact.index.lists, estimating.index.lists) == (0, 4)
-        seq = kb.facts.delete(deleted, **WHO).seq
-        for replica, altered in (exact, 0), (estimating, seq):
-            replica.catch_up(connection_of(session))
-            assert (replica.applied_seq, replica.altered_seq, len(replica.index)) == (seq, altered, 17)
+    index = another_process.searcher.current().index
+    (query,) = encoder.encode_questions(["None?"])
+    index.lists_read, least = index.lists, index.over_fetch(1)
+    _, (candidates,) = index.search(query[None], 40)
+    assert index.lists == 2 and least == 10 and (candidates >= 0).all()
+    keys = dict(zip(*(part.tolist() for part in kb.keysets.keys(kb.keysets.active().keyset_id)), strict=True))
+    best = {key: float(np.dot(keys[key], query)) for key in keys}
+    facts = {hit.key_id: hit.fact_id for hit in ask(kb, encoder, "None?", k=40, threshold=-1)[0].hits}
+    order = [facts[key] for key in candidates.tolist()]
+    kb.facts.delete(order[: least - 1], **WHO)
+    (lookup,) = ask(another_process, encoder, "None?", threshold=-1)
+    assert lookup.hits[0].fact_id == max(order[least - 1 : 2 * least], key=best.__getitem__)
 
 
 def test_lookups_beside_edits_and_catch_ups_see_every_edit_before_them(
