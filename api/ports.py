@@ -21,7 +21,7 @@ from colmlm.api.door.tuning import Tuning
 from colmlm.api.errors import ModelMissing
 from colmlm.api.nouns.generation import Generator
 from colmlm.api.nouns.models import LoadedModels
-from colmlm.api.routes.sought import Answered, Sought
+from colmlm.api.routes.sought import AdmittedLookup, SecretLookup
 from colmlm.api.settings import ServerSettings
 from colmlm.api.watch.readiness import Readiness
 from colmlm.kb.answers.calibrations import AnswerCalibrations
@@ -63,7 +63,7 @@ class Ports:
     observed: Callable[[Generator], Generator]
     answers: StoredAnswers | None
     door: KnowledgeBase
-    key_lookups: Gathered[Sought, Answered]
+    key_lookups: Gathered[SecretLookup, AdmittedLookup]
     lanes: Lanes
     readiness: Readiness
     metrics_text: Callable[[], bytes]
@@ -81,7 +81,7 @@ class Ports:
 
     async def find_by_key(self, asked: KeyLookup) -> list[Lookup]:
         """Finds facts of now by key, together with other requests that ask. Raises what `Lookups.find` does."""
-        found = (await self.key_lookups.ask(Sought(asked))).found
+        found = (await self.key_lookups.ask(SecretLookup(asked))).found
         if isinstance(found, KBError):
             raise found
         return found or []

@@ -20,7 +20,7 @@ from colmlm.api.door.auth import bearer
 from colmlm.api.door.rights import Lane
 from colmlm.api.ports import Ports
 from colmlm.api.routes.lookups import answered, key_lookup
-from colmlm.api.routes.sought import Sought
+from colmlm.api.routes.sought import SecretLookup
 from colmlm.api.wire.requests import LookupRequest
 from colmlm.api.wire.vectors import LOOKUPS
 from colmlm.kb.errors import KBError
@@ -71,7 +71,7 @@ class ShortWay:
             if (asked := key_lookup(_decoder.decode(body))) is None:
                 return None
             with self.ports.lanes.place(Lane.lookups):
-                answer = await self.ports.key_lookups.ask(Sought(asked, secret))
+                answer = await self.ports.key_lookups.ask(SecretLookup(asked, secret))
         except (msgspec.MsgspecError, KBError, SQLAlchemyError):  # told by who is asked next
             return None
         if answer.token is None:

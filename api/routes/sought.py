@@ -19,7 +19,7 @@ from colmlm.kb.lookup.gathered import FindsByKey, Found, KeyLookup, find_togethe
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Sought:
+class SecretLookup:
     """A lookup, with the secret it is asked with; None where the request was admitted before."""
 
     lookup: KeyLookup
@@ -27,7 +27,7 @@ class Sought:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Answered:
+class AdmittedLookup:
     """What was found, or the error that refuses it, and the token of the secret.
 
     Without a token nothing was sought: the secret is unknown, or may not look up, or not now.
@@ -45,7 +45,7 @@ class Seeking:
     limits: RateLimits
     lookups: FindsByKey
 
-    def find(self, sought: Sequence[Sought]) -> list[Answered]:
+    def find(self, sought: Sequence[SecretLookup]) -> list[AdmittedLookup]:
         """Gives the answer of each. The statements that check secrets and decide begin after all of them came."""
         tokens = self._tokens([one.secret for one in sought if one.secret is not None])
         admitted = [one.secret is None or self._may_ask(tokens[one.secret]) for one in sought]
@@ -55,7 +55,7 @@ class Seeking:
             )
         )
         return [
-            Answered(tokens.get(one.secret), next(found)) if may else Answered()
+            AdmittedLookup(tokens.get(one.secret), next(found)) if may else AdmittedLookup()
             for one, may in zip(sought, admitted, strict=True)
         ]
 
