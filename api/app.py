@@ -6,8 +6,6 @@ that declares no right is open to admins only.
 
 from __future__ import annotations
 
-from functools import partial
-
 from litestar import Litestar
 from litestar.di import Provide
 
@@ -17,6 +15,7 @@ from colmlm.api.door import rights
 from colmlm.api.door.doorway import GatedLitestar, doorway
 from colmlm.api.door.idempotency import once
 from colmlm.api.door.lanes import Lane, Lanes
+from colmlm.api.door.limits import RateLimits, own_rates
 from colmlm.api.door.local_token import LocalToken
 from colmlm.api.door.tuning import Tuning
 from colmlm.api.nouns.generation import Generator
@@ -25,6 +24,7 @@ from colmlm.api.ports import Ports
 from colmlm.api.routes import health
 from colmlm.api.routes import listing as routes
 from colmlm.api.routes.short_way import ShortWay
+from colmlm.api.routes.sought import Seeking
 from colmlm.api.schema import openapi
 from colmlm.api.settings import ServerSettings
 from colmlm.api.watch.operations import Operations
@@ -34,7 +34,6 @@ from colmlm.kb.answers.answering import Answering
 from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.evidence.answers import StoredAnswers
 from colmlm.kb.keys.rekey import Encoder
-from colmlm.kb.lookup.gathered import find_together
 from colmlm.kb.lookup.questions import Questions
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.waits import AT_THE_DOOR, Waits
@@ -73,6 +72,8 @@ def create_app(
     door = kb.beside("door", AT_THE_DOOR, lanes.threads(*AT_DOOR))
     # One connection for each thread, and one more for an edit that timed out and asks who holds the log's lock.
     asked = kb.beside("requests", Waits.of(kb.settings), lanes.threads(*BEHIND_DOOR, Lane.edits))
+    rates = shared.rates(tuning.clock) if shared else own_rates(tuning.clock)
+    limits = RateLimits(settings.rate_limit, rates)
     readiness = Readiness(
         door,
         models,
@@ -94,7 +95,9 @@ def create_app(
             asked, Answering(asked, Questions(asked, models.encoders) if models else None, reader)
         ),
         door=door,
-        key_lookups=lanes.gathered(Lane.lookups, partial(find_together, asked.lookups), MOST_LOOKUPS_AT_ONCE),
+        key_lookups=lanes.gathered(
+            Lane.lookups, Seeking(door.access, limits, asked.lookups).find, MOST_LOOKUPS_AT_ONCE
+        ),
         lanes=lanes,
         readiness=readiness,
         metrics_text=operations.metrics.text,
@@ -109,7 +112,7 @@ def create_app(
             operations.watch,
             tuning.clock,
             local,
-            shared.rates(tuning.clock) if shared else None,
+            limits,
         ),
         ShortWay(ports),
         route_handlers=[*health.HANDLERS, *pages.HANDLERS, routes.v1()],

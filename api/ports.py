@@ -21,6 +21,7 @@ from colmlm.api.door.tuning import Tuning
 from colmlm.api.errors import ModelMissing
 from colmlm.api.nouns.generation import Generator
 from colmlm.api.nouns.models import LoadedModels
+from colmlm.api.routes.sought import AdmittedLookup, SecretLookup
 from colmlm.api.settings import ServerSettings
 from colmlm.api.watch.readiness import Readiness
 from colmlm.kb.answers.calibrations import AnswerCalibrations
@@ -30,7 +31,7 @@ from colmlm.kb.errors import KBError, KeysetMismatch
 from colmlm.kb.evidence.answers import StoredAnswers
 from colmlm.kb.keys.records import CheckpointInfo
 from colmlm.kb.keys.rekey import Encoder
-from colmlm.kb.lookup.gathered import Found, KeyLookup
+from colmlm.kb.lookup.gathered import KeyLookup
 from colmlm.kb.lookup.questions import ATTEMPTS
 from colmlm.kb.lookup.records import Lookup
 from colmlm.kb.service import KnowledgeBase
@@ -62,7 +63,7 @@ class Ports:
     observed: Callable[[Generator], Generator]
     answers: StoredAnswers | None
     door: KnowledgeBase
-    key_lookups: Gathered[KeyLookup, Found]
+    key_lookups: Gathered[SecretLookup, AdmittedLookup]
     lanes: Lanes
     readiness: Readiness
     metrics_text: Callable[[], bytes]
@@ -80,10 +81,10 @@ class Ports:
 
     async def find_by_key(self, asked: KeyLookup) -> list[Lookup]:
         """Finds facts of now by key, together with other requests that ask. Raises what `Lookups.find` does."""
-        found = await self.key_lookups.ask(asked)
+        found = (await self.key_lookups.ask(SecretLookup(asked))).found
         if isinstance(found, KBError):
             raise found
-        return found
+        return found or []
 
     @property
     def lookups(self) -> RankedLookups:

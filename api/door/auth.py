@@ -63,9 +63,8 @@ class Admission:
         """
         if is_open(scope):
             return None
-        bearer = _bearer(headers)
-        if bearer is not None:
-            return self._signed_in(await self._of_secret(bearer))
+        if (secret := bearer(headers)) is not None:
+            return self._signed_in(await self._of_secret(secret))
         token = self._signed_in(await self._of_session(session_of(headers)))
         if scope["method"] not in SAFE_METHODS:
             check_origin(headers)
@@ -110,7 +109,7 @@ def check_origin(headers: Headers) -> None:
         raise CrossOrigin
 
 
-def _bearer(headers: Headers) -> str | None:
+def bearer(headers: Headers) -> str | None:
     """Gives the secret that the header bears, or None without the header.
 
     Another scheme gives "", so that no cookie is tried instead.

@@ -26,7 +26,7 @@ from colmlm.api.door.arrival import arrived
 from colmlm.api.door.cors import Cors, cors
 from colmlm.api.door.departure import noticed
 from colmlm.api.door.lanes import Lane, Lanes
-from colmlm.api.door.limits import Clock, RateLimits, Take, own_rates
+from colmlm.api.door.limits import Clock, RateLimits, own_rates
 from colmlm.api.door.local_token import LocalToken
 from colmlm.api.door.renamed import under_its_present_name
 from colmlm.api.openai import errors as openai_errors
@@ -75,20 +75,22 @@ class Doorway:
     lanes: Lanes
     watch: Watch | None = None
 
-    async def admit(self, scope: HTTPScope, headers: Headers, request: requests.Asked) -> ASGIApp | None:
-        """Sets the scope's user to the request's token. Gives a response only to a preflight, which reaches no route.
-
-        Raises the error that refuses the request.
+    def check(self, scope: HTTPScope, headers: Headers) -> ASGIApp | None:
+        """Raises the error that refuses a request whoever asks. Gives a response only to a preflight, which reaches no
+        route.
         """
         self.gate.check_host(headers)
         self._check_drain(scope)
-        if (preflight := self.cors.preflight(scope["method"], headers)) is not None:
-            return preflight
+        return self.cors.preflight(scope["method"], headers)
+
+    async def admit(self, scope: HTTPScope, headers: Headers, request: requests.Asked) -> None:
+        """Sets the scope's user to the request's token, unless it has one already. Raises the error that refuses it."""
+        if scope.get("user") is not None:
+            return
         token = scope["user"] = await self.gate.admit(scope, headers)
         if token is not None:
             requests.admitted(request, token)
             self.limits.check(token)
-        return None
 
     def _check_drain(self, scope: HTTPScope) -> None:
         """Raises `Draining` where the server is draining. Probes are always answered."""
@@ -111,15 +113,15 @@ def doorway(
     watch: Watch | None = None,
     clock: Clock = time.monotonic,
     local: LocalToken | None = None,
-    rates: Take | None = None,
+    limits: RateLimits | None = None,
 ) -> Doorway:
     """Builds the checks from the server's settings; they use the connections of this knowledge base.
 
-    `clock` times the rate limits, `rates` keeps them where several processes do (None: this one alone).
+    `clock` times the journal. Without `limits` only tokens with a rate of their own are limited.
     """
     return Doorway(
         auth.gate(kb.access, (*LOOPBACK, settings.host, *settings.allowed_hosts), lanes, local),
-        RateLimits(settings.rate_limit, rates or own_rates(clock)),
+        limits or RateLimits(None, own_rates(clock)),
         cors(settings.cors_origins),
         Journal(kb.log, lanes, clock),
         lanes,
@@ -162,21 +164,21 @@ class GatedLitestar(Litestar):
             said = {**requests.said(request), **renamed, **self.doorway.cors.headers(headers)}
             said |= self.doorway.parting
             sending = _hardened(send, said, request)
+            receiving: Receive | None = receive
             try:
-                answer = await self.doorway.admit(scope, headers, request)
+                answer = self.doorway.check(scope, headers)
+                if answer is None and self.short_way is not None:
+                    receiving = await self.short_way.take(scope, headers, request, receive, sending)
+                if answer is None and receiving is not None:
+                    await self.doorway.admit(scope, headers, request)
             except (KBError, SQLAlchemyError) as error:
                 answer = _refused(scope, error)
             if answer is not None:
                 await answer(scope, receive, sending)
-            else:
-                await self._route(scope, receive, sending)
+            elif receiving is not None:
+                vectors.route(scope)
+                await super().__call__(scope, receiving, sending)
             await self.doorway.journal.note(scope, request)
-
-    async def _route(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
-        receiving = receive if self.short_way is None else await self.short_way.take(scope, receive, send)
-        if receiving is not None:
-            vectors.route(scope)
-            await super().__call__(scope, receiving, send)
 
 
 class InLane:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 
@@ -54,13 +55,18 @@ def own_rates(clock: Clock = time.monotonic) -> Take:
 
 
 class RateLimits:
-    """Limits each token to its own rate or to `default` (None: no limit). For the event loop only."""
+    """Limits each token to its own rate or to `default` (None: no limit)."""
 
     def __init__(self, default: int | None, take: Take) -> None:
         self._default, self._take = default, take
+        self._taking = threading.Lock()
 
     def check(self, token: TokenRecord) -> None:
         """Counts a request of this token. Raises `TooManyRequests`."""
         per_minute = token.rate_limit or self._default
-        if per_minute is not None and (wait := self._take(token.key_id, per_minute)):
+        if per_minute is None:
+            return
+        with self._taking:
+            wait = self._take(token.key_id, per_minute)
+        if wait:
             raise TooManyRequests(per_minute, wait)

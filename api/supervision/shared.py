@@ -26,7 +26,7 @@ _BUCKETS, _NEAR = (
 
 
 class Shared:
-    """Made before the first fork. Each process uses it from one thread, but for `counted_since`."""
+    """Made before the first fork. Each process uses it from one thread at a time, but for `counted_since`."""
 
     def __init__(self, num_servers: int, metrics_folder: Path) -> None:
         self.num_servers, self.metrics_folder = num_servers, metrics_folder

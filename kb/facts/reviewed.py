@@ -27,9 +27,10 @@ FROM fact f JOIN change c ON c.seq = f.review_seq
 WHERE f.id = ANY(:ids) AND f.review = 'rejected'
 """)
 _HIDDEN = """
-(f.review <> 'accepted' AND ASKED IS NOT NULL AND (ASKED OR KEYSET OR EXISTS (
-    SELECT 1 FROM corpus_review r JOIN document o ON o.corpus = r.corpus WHERE o.id = f.document_id AND r.accepted_only
-)))
+(f.review <> 'accepted' AND ASKED IS NOT NULL AND (ASKED OR KEYSET OR coalesce((
+    SELECT r.accepted_only FROM corpus_review r
+    WHERE r.corpus = (SELECT o.corpus FROM document o WHERE o.id = f.document_id)
+), false)))
 """
 
 

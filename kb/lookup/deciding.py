@@ -8,6 +8,7 @@ proposed come with their review, or not at all where only accepted ones are to b
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -17,9 +18,11 @@ from sqlalchemy import Engine, Row
 from colmlm.kb.facts.reviewed import hidden
 from colmlm.kb.lookup.contested import Yields
 from colmlm.kb.lookup.observing import Observer
-from colmlm.kb.store.causes import refusal_of
+from colmlm.kb.store import database
 
-# The driver runs this itself: in its binary form keys come as stored, and a prepared statement is planned once.
+# The driver runs this itself: in its binary form keys come as stored, and a prepared statement is planned once. Every
+# row is sought by its id, one after the other (LIMIT keeps the planner from joining otherwise): it expects more
+# candidates than most lookups have, and would read a small base whole for them.
 # "active" is the keyset that answers: the active one, or one that is asked for by its id. Whether anything contradicts
 # is asked once, since in most bases nothing does.
 _DECIDE = """
@@ -29,17 +32,22 @@ SELECT coalesce((SELECT max(seq) FROM change), 0) AS head, active.id AS keyset_i
 FROM (SELECT) AS always
 LEFT JOIN keyset active ON active.state = 'active'
 LEFT JOIN LATERAL (
-    SELECT k.id AS key_id, k.fact_id, v.version, v.value, k.key, f.review,
+    SELECT k.key_id, k.fact_id, v.version, v.value, k.key, f.review,
            CASE WHEN EXISTS (SELECT FROM fact_pair WHERE NOT same_value AND score IS NULL AND held_seq IS NULL) THEN
                ARRAY(SELECT y.to_id FROM fact_yield y WHERE y.fact_id = k.fact_id AND y.version = v.version)
            END AS yields_to
-    FROM fact_key k
-    JOIN fact f ON f.id = k.fact_id
-    LEFT JOIN fact_version v ON v.fact_id = k.fact_id AND v.to_seq IS NULL
-    LEFT JOIN tombstone t ON t.fact_id = k.fact_id
-    WHERE k.keyset_id = %(keyset_id)s::bigint AND k.id = ANY(%(key_ids)s::bigint[])
-      AND active.id = %(keyset_id)s::bigint AND (v.fact_id IS NOT NULL OR t.fact_id IS NOT NULL)
-      AND (v.fact_id IS NULL OR NOT HIDDEN)
+    FROM unnest(%(key_ids)s::bigint[]) AS candidate (id)
+    CROSS JOIN LATERAL (
+        SELECT id AS key_id, fact_id, key FROM fact_key
+        WHERE keyset_id = %(keyset_id)s::bigint AND id = candidate.id LIMIT 1
+    ) AS k
+    CROSS JOIN LATERAL (SELECT review, document_id FROM fact WHERE id = k.fact_id LIMIT 1) AS f
+    LEFT JOIN LATERAL (
+        SELECT version, value FROM fact_version WHERE fact_id = k.fact_id AND to_seq IS NULL LIMIT 1
+    ) AS v ON true
+    WHERE active.id = %(keyset_id)s::bigint AND CASE
+        WHEN v.version IS NULL THEN (SELECT true FROM tombstone t WHERE t.fact_id = k.fact_id) ELSE NOT HIDDEN
+    END
 ) AS found ON true
 """.replace("HIDDEN", hidden("%(accepted_only)s::boolean", "active.accepted_only"))
 _DECIDE_ONE = _DECIDE.replace(
@@ -74,15 +82,11 @@ class Decider:
     observer: Observer
 
     def decide(self, keyset_id: int, key_ids: list[int], accepted_only: bool | None) -> Decision:
-        parameters = {"keyset_id": keyset_id, "key_ids": key_ids, "accepted_only": accepted_only}
+        # As text, since the driver would go through a list number by number, several times.
+        ids = f"{{{','.join(map(str, key_ids))}}}"
+        parameters = {"keyset_id": keyset_id, "key_ids": ids, "accepted_only": accepted_only}
         with self.observer.timed("select"):
-            try:
-                rows = self._fetch(parameters)
-            except psycopg.OperationalError as error:  # the database was restarted since the last lookup
-                if refusal_of(error) is not None:  # or it answers and said why it refused
-                    raise
-                self.reader.dispose()
-                rows = self._fetch(parameters)
+            rows = database.read_from(self.reader, partial(self._fetch, parameters))
         keys = {row.key_id: row for row in rows if row.key_id is not None}
         first = rows[0]
         return Decision(first.head, first.keyset_id, first.checkpoint_id, first.threshold, keys)
@@ -91,13 +95,6 @@ class Decider:
     def _statement(self) -> str:
         return _DECIDE if self.asked is None else _DECIDE_ONE
 
-    def _fetch(self, parameters: dict[str, Any]) -> list[Any]:
-        with self.reader.connect() as connection:
-            driver = connection.connection.driver_connection
-            assert isinstance(driver, psycopg.Connection)
-            try:
-                with driver.cursor(binary=True, row_factory=namedtuple_row) as cursor:
-                    return cursor.execute(self._statement, parameters, prepare=True).fetchall()
-            except psycopg.OperationalError:
-                connection.invalidate()
-                raise
+    def _fetch(self, parameters: dict[str, Any], connection: psycopg.Connection) -> list[Any]:
+        with connection.cursor(binary=True, row_factory=namedtuple_row) as cursor:
+            return cursor.execute(self._statement, parameters, prepare=True).fetchall()

@@ -29,6 +29,7 @@ from colmlm.kb.store import outages
 
 CHANNEL = "colmlm_change"
 POLL_SECONDS = 1.0
+REST_SECONDS = 0.25  # between two catch-ups: what is announced meanwhile is followed together
 GROW_AGAIN_SECONDS = 60.0  # from an index that could not be built to the next attempt
 LONGEST_PAUSE = 2.0  # seconds at most between two attempts to reach a database that does not answer
 
@@ -122,7 +123,8 @@ class Follower:
             yield driver
 
     def _wait(self, connection: psycopg.Connection[Any]) -> bool:
-        """Waits for a change, or until the next poll; gives False where the thread has to stop."""
+        """Rests, and waits for a change or until the next poll; gives False where the thread has to stop."""
+        self._stopping.wait(min(REST_SECONDS, self.poll_seconds))
         with selectors.DefaultSelector() as selector:
             selector.register(connection, selectors.EVENT_READ)
             selector.register(self._bell, selectors.EVENT_READ)

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 from colmlm.kb.errors import SnapshotRefused
 from colmlm.kb.keys.records import KeysetHead
 from colmlm.kb.lookup.replica import OnKeys, Replica, load_replica, rebuild, save
+from colmlm.kb.store.database import connection_of
 
 _WITHOUT_TIMEOUT = text("SET LOCAL idle_in_transaction_session_timeout = 0")  # training may take longer
 _MINE = text("SELECT pg_try_advisory_xact_lock(hashtextextended('index of keyset ' || :keyset_id, 0))")
@@ -33,12 +34,12 @@ def _from_snapshot(session: Session, keyset: KeysetHead, directory: Path) -> Rep
         found = load_replica(session, keyset, directory)
     except SnapshotRefused:
         return None
-    found.catch_up(session)
+    found.catch_up(connection_of(session))
     return None if found.has_outgrown(keyset.index_spec) else found
 
 
 def _built(session: Session, keyset: KeysetHead, directory: Path, on_keys: OnKeys | None) -> Replica:
     built = rebuild(session, keyset, on_keys)
-    built.catch_up(session)
+    built.catch_up(connection_of(session))
     save(session, built, directory)
     return built

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,9 @@ class Candidate:
     review: Review = "accepted"
 
 
+Rows = Sequence[Candidate | Row[Any]]
+
+
 def as_queries(queries_BD: npt.NDArray[Any]) -> Vectors:
     """Gives queries as float32 rows. Raises `InvalidQuery` where they are not rows of finite numbers."""
     queries = np.asarray(queries_BD, dtype=np.float32)
@@ -38,19 +42,37 @@ def as_queries(queries_BD: npt.NDArray[Any]) -> Vectors:
     return queries
 
 
-def rank(
-    query_D: Vectors, rows: Sequence[Candidate | Row[Any]], k: int, added: Mapping[int, float] | None = None
-) -> Ranking:
+def rank(query_D: Vectors, rows: Rows, k: int, added: Mapping[int, float] | None = None) -> Ranking:
     """Ranks the k best facts, each once, by its best key, best first; ties go to the older fact.
 
     `added` is what the scores of keys get in addition, by the key's id.
     """
-    if not rows:
-        return Ranking()
-    keys = np.frombuffer(b"".join(row.key for row in rows), dtype=STORED).reshape(len(rows), -1)
-    scores = (keys.astype(np.float32) @ query_D).tolist()
+    scores = _scores(query_D[None], [rows])
     if added is not None:
         scores = [score + added[row.key_id] for score, row in zip(scores, rows, strict=True)]
+    return _ranked(rows, scores, k)
+
+
+def rank_each(queries_BD: Vectors, rows_B: Sequence[Rows], k: int) -> list[Ranking]:
+    """Ranks for each query, among the rows that were found for it, as `rank` does."""
+    scores = iter(_scores(queries_BD, rows_B))
+    return [_ranked(rows, list(islice(scores, len(rows))), k) for rows in rows_B]
+
+
+def _scores(queries_BD: Vectors, rows_B: Sequence[Rows]) -> list[float]:
+    """Gives the inner products of each query with the keys of its rows, one after the other.
+
+    Each is computed by itself, so that it does not depend on what it is computed with.
+    """
+    keys = np.frombuffer(b"".join(row.key for rows in rows_B for row in rows), dtype=STORED)
+    keys_ND = keys.reshape(-1, queries_BD.shape[1]).astype(np.float32)
+    found: list[float] = np.vecdot(
+        keys_ND, np.repeat(queries_BD, [len(rows) for rows in rows_B], axis=0)
+    ).tolist()
+    return found
+
+
+def _ranked(rows: Rows, scores: Sequence[float], k: int) -> Ranking:
     order = sorted(range(len(rows)), key=lambda i: (-scores[i], rows[i].fact_id, rows[i].key_id))
     hits: dict[int, Hit] = {}
     tombstone: tuple[int, float] | None = None

@@ -12,14 +12,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from sqlalchemy import ColumnElement, and_, case, func, or_, select
+import psycopg
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import IndexInvariant, SnapshotRefused
-from colmlm.kb.facts.edits import IS_LIVE, MAX_ID
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keycopy import indexed_keys
 from colmlm.kb.keys.keysets import AUTO_SPEC, Ids, Vectors
@@ -28,9 +27,9 @@ from colmlm.kb.log import audit
 from colmlm.kb.lookup.fitting import Nearest, fit_lists, fitting_spec, moved, parted
 from colmlm.kb.lookup.index import KeyIndex
 from colmlm.kb.lookup.specs import FLAT_SPEC, default_spec, parsed
-from colmlm.kb.tables import ChangeRow, FactKeyRow, FactVersionRow, TombstoneRow
-
-BATCH = 10_000
+from colmlm.kb.lookup.touched import Keys, renewed, touched
+from colmlm.kb.store.database import connection_of
+from colmlm.kb.tables import ChangeRow
 
 OnKeys = Callable[[int, int], None]
 AnyKeyset = KeysetHead | KeysetRecord
@@ -40,6 +39,7 @@ AnyKeyset = KeysetHead | KeysetRecord
 class Replica:
     """The index of `keyset_id` with every change up to `applied_seq` applied, and perhaps later ones.
 
+    No change past `grown_seq` has added a key to it since it was opened.
     `recall` is the share of nearest keys that it found when it was fitted to its keys; None where that is not known.
     """
 
@@ -49,9 +49,10 @@ class Replica:
     index: KeyIndex
     applied_seq: int
     recall: float | None = None
+    grown_seq: int = 0
     _follow: threading.Lock = field(default_factory=threading.Lock)
 
-    def catch_up(self, session: Session, wait_seconds: float | None = None) -> int:
+    def catch_up(self, connection: psycopg.Connection, wait_seconds: float | None = None) -> int:
         """Applies every change committed by now and gives the seq reached. Threads may call it, and search meanwhile.
 
         It waits for another thread that is catching up, by default to its end; after `wait_seconds` it gives up and
@@ -62,16 +63,10 @@ class Replica:
         try:
             # The head is read before the keys: a change committed in between is newer than `head` and is applied again
             # next time.
-            head = audit.head_seq(session)
-            if head > self.applied_seq:
-                touched, dropped, stored = _touched(session, self.keyset_id, self.applied_seq, head)
-                self.index.remove(_gone(session, dropped))
-                for start in range(0, len(touched), BATCH):
-                    self._renew(session, FactKeyRow.fact_id == func.any(touched[start : start + BATCH]))
-                for first, last in _bounded(session, stored):
-                    for start in range(first, last + 1, BATCH):
-                        self._renew(session, FactKeyRow.id.between(start, min(start + BATCH - 1, last)))
-                self.applied_seq = head
+            found = touched(connection, self.keyset_id, self.applied_seq)
+            for keys in renewed(connection, self.keyset_id, found):
+                self._renew(keys, found.head)
+            self.applied_seq = found.head
             return self.applied_seq
         finally:
             self._follow.release()
@@ -91,19 +86,12 @@ class Replica:
         due = parsed(default_spec(half, self.dim) if index_spec == AUTO_SPEC else index_spec)
         return self.index.spec == FLAT_SPEC and due is not None and due.lists > 0 and due.train_min <= half
 
-    def _renew(self, session: Session, which: ColumnElement[bool]) -> None:
-        """Makes the index hold, of these keys, exactly those whose facts are live or tombstones."""
-        kept = func.coalesce(FactVersionRow.fact_id, TombstoneRow.fact_id)
-        statement = (
-            select(FactKeyRow.id, case((kept.is_not(None), FactKeyRow.key)).label("key"))
-            .outerjoin(FactVersionRow, and_(FactVersionRow.fact_id == FactKeyRow.fact_id, IS_LIVE))
-            .outerjoin(TombstoneRow, TombstoneRow.fact_id == FactKeyRow.fact_id)
-            .where(FactKeyRow.keyset_id == self.keyset_id, which)
-        )
-        keys: dict[int, bytes | None] = {row.id: row.key for row in session.execute(statement)}
+    def _renew(self, keys: Keys, head: int) -> None:
+        """Makes the index hold, of these keys, exactly those that are given. What is added, is so by change `head`."""
         self.index.remove([key_id for key_id, key in keys.items() if key is None])
         new = self.index.missing([key_id for key_id, key in keys.items() if key is not None])
         if len(new):
+            self.grown_seq = head  # first, so that it holds also where adding is broken off
             self._add(new, keysets.decode([keys[key_id] for key_id in new.tolist()], self.dim))  # type: ignore[misc]
 
     def _add(self, ids: Ids, keys: Vectors) -> None:
@@ -111,48 +99,6 @@ class Replica:
             self.index = build(self.dim, self.index.spec, ids, keys)
         else:
             self.index.add(ids, keys)
-
-
-def _touched(
-    session: Session, keyset_id: int, after: int, head: int
-) -> tuple[list[int], list[int], list[tuple[int, int]]]:
-    """Gives what the changes past `after` up to `head` touched: facts, ids of dropped keys, ranges of new key ids."""
-    # Changes that store keys of another keyset are left out: a rekey of everything must not make this index read it
-    # all.
-    concerns = or_(ChangeRow.kind != "key", ChangeRow.payload.contains({"keyset": keyset_id}))
-    between = and_(ChangeRow.seq > after, ChangeRow.seq <= head)
-    touched: set[int] = set()
-    dropped: list[int] = []
-    stored: list[tuple[int, int]] = []
-    columns = ChangeRow.fact_ids, ChangeRow.payload["dropped_keys"], ChangeRow.payload["keys"]
-    for fact_ids, dropped_keys, keys in session.execute(select(*columns).where(between, concerns)):
-        dropped += _ids(dropped_keys)
-        if len(ends := _ids(keys)) == 2:
-            stored.append((ends[0], ends[1]))
-        else:
-            touched.update(_ids(fact_ids))
-    return sorted(touched), dropped, stored
-
-
-def _gone(session: Session, dropped: list[int]) -> list[int]:
-    """Gives those of these keys that do not exist any more."""
-    there = (
-        set(session.scalars(select(FactKeyRow.id).where(FactKeyRow.id == func.any(dropped))))
-        if dropped
-        else set()
-    )
-    return [key_id for key_id in dropped if key_id not in there]
-
-
-def _bounded(session: Session, stored: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Cuts these ranges of key ids at the last id that exists, since a forged range could be endless."""
-    last_key = (session.scalar(select(func.max(FactKeyRow.id))) or 0) if stored else 0
-    return [(first, min(last, last_key)) for first, last in stored]
-
-
-def _ids(said: Any) -> list[int]:
-    """Gives the ids in a member of a change's payload; a row that somebody put into the log may hold anything there."""
-    return [one for one in said if type(one) is int and 0 < one <= MAX_ID] if isinstance(said, list) else []
 
 
 def build(dim: int, spec: str, ids: Ids, keys: Vectors) -> KeyIndex:
@@ -218,7 +164,7 @@ def open_replica(
         replica = load_replica(session, keyset, directory)
     except SnapshotRefused:
         replica = rebuild(session, keyset, on_keys)
-    replica.catch_up(session)
+    replica.catch_up(connection_of(session))
     return replica
 
 

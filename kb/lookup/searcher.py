@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -28,9 +29,10 @@ from colmlm.kb.lookup.deciding import Decider, Decision
 from colmlm.kb.lookup.growing import grown
 from colmlm.kb.lookup.observing import NOBODY, Observer
 from colmlm.kb.lookup.options import LookupOptions, Wanted
-from colmlm.kb.lookup.ranking import as_queries, decide, rank
+from colmlm.kb.lookup.ranking import as_queries, decide, rank, rank_each
 from colmlm.kb.lookup.records import Lookup, Ranking
 from colmlm.kb.lookup.replica import OnKeys, Replica, open_replica, rebuild, save
+from colmlm.kb.store import database
 
 
 @dataclass(slots=True)
@@ -76,8 +78,8 @@ class Searcher:
             spare = SPARE if by_rule else 0
             rankings, decision, seq = self._ranked(as_queries(queries_BD), checkpoint_id, wanted, spare)
             least = decision.threshold if wanted.threshold is None else wanted.threshold
-            if by_rule:
-                rankings = [settled(ranking, decision.yields, least, wanted.k) for ranking in rankings]
+            if by_rule and (yields := decision.yields):
+                rankings = [settled(ranking, yields, least, wanted.k) for ranking in rankings]
             found = [decide(ranking, wanted.k, least, seq) for ranking in rankings]
         self.observer.looked_up(found)
         return found
@@ -135,27 +137,37 @@ class Searcher:
         while True:
             seq = replica.applied_seq  # read before the search, which may see later changes but never fewer
             found, decision = self._search(
-                replica, queries if checkpoint_id == replica.checkpoint_id else None, wanted, spare
+                replica, seq, queries if checkpoint_id == replica.checkpoint_id else None, wanted, spare
             )
             # The head of the first SELECT is enough: later changes were made during the lookup, and the SELECT hides
             # what they deleted.
             required = decision.head if required is None else required
-            if decision.keyset_id == replica.keyset_id and seq >= required:
+            if decision.keyset_id != replica.keyset_id:
+                replica = self.current()
+            elif seq >= required or self._saw_all(replica, seq):
                 break
-            replica = self.current()
-            self._catch_up(replica)
         if decision.checkpoint_id != checkpoint_id:
             raise KeysetMismatch(checkpoint_id, str(decision.checkpoint_id))
-        return found, decision, seq
+        return found, decision, max(seq, required)
+
+    def _saw_all(self, replica: Replica, seq: int) -> bool:
+        """Catches up, and says whether a search of the index as of `seq` would find nothing more now.
+
+        That is so where no key was added since: what was removed since was hidden by the SELECT, and made the search go
+        on for others.
+        """
+        self._catch_up(replica)
+        return replica.grown_seq <= seq
 
     def _search(
-        self, replica: Replica, queries_BD: Vectors | None, wanted: Wanted, spare: int
+        self, replica: Replica, seq: int, queries_BD: Vectors | None, wanted: Wanted, spare: int
     ) -> tuple[list[Ranking], Decision]:
-        """Ranks the nearest facts of each query (k live facts, or all there are), and gives the last decision, with all
-        keys that were found.
+        """Ranks the nearest facts of each query (k live facts, or all there are), and gives the last decision, with the
+        head of the first and all keys that were found.
 
         The index is asked for more than k, since some keys share a fact, some facts are deleted, and proposed ones may
-        be left out; where that was not enough it is asked for twice as many.
+        be left out; where that was not enough it is asked for twice as many. So is one that estimates, and has not seen
+        every change past `seq`, where it gave dead keys: others would have been scored in their places.
         """
         if queries_BD is None:  # of another checkpoint: only whether this keyset is still active is read
             return [], self._decider.decide(replica.keyset_id, [], wanted.accepted_only)
@@ -163,21 +175,32 @@ class Searcher:
             raise InvalidQuery(f"it has {queries_BD.shape[1]} numbers, the keys have {replica.dim}")
         k, answers = wanted.k, [Ranking() for _ in queries_BD]
         known: dict[int, Row[Any]] = {}
-        short, fetch = np.arange(len(queries_BD)), replica.index.over_fetch(k)
+        short, least = np.arange(len(queries_BD)), replica.index.over_fetch(k)
+        fetch = least
+        head: int | None = None
         while True:
             with self.observer.timed("search"):
                 _, candidates = replica.index.search(queries_BD[short], fetch)
             key_ids = np.unique(candidates[candidates >= 0]).tolist()
             decision = self._decider.decide(replica.keyset_id, key_ids, wanted.accepted_only)
             known |= decision.keys
-            for b, found in zip(short, candidates, strict=True):
-                rows = [decision.keys[i] for i in found.tolist() if i in decision.keys]
-                answers[b] = rank(queries_BD[b], rows, k + spare)
-            exhausted = (candidates < 0).any(axis=1) | (fetch >= len(replica.index))
-            lacking = np.array([len(answers[b].hits) < k for b in short], dtype=bool)
+            head = decision.head if head is None else head  # what was found first may be gone at the last
+            rows_B = [[decision.keys[i] for i in ids if i in decision.keys] for ids in candidates.tolist()]
+            ranked = rank_each(queries_BD[short], rows_B, k + (spare if decision.yields else 0))
+            for b, ranking in zip(short, ranked, strict=True):
+                answers[b] = ranking
+            exhausted = (candidates < 0).any(axis=1)  # by what was found: the index may change meanwhile
+            scored = least if replica.index.lists and decision.head > seq else 0
+            lacking = np.array(
+                [
+                    len(answers[b].hits) < k or len(rows) < scored
+                    for b, rows in zip(short, rows_B, strict=True)
+                ],
+                dtype=bool,
+            )
             short, fetch = short[lacking & ~exhausted], 2 * fetch
             if decision.keyset_id != replica.keyset_id or len(short) == 0:
-                return answers, replace(decision, keys=known)
+                return answers, replace(decision, head=head, keys=known)
 
     @property
     def _decider(self) -> Decider:
@@ -199,8 +222,7 @@ class Searcher:
             raise IndexBehind(min_seq, applied, self.wait_seconds)
 
     def _catch_up(self, replica: Replica, wait_seconds: float | None = None) -> int:
-        with self.sessions() as session:
-            return replica.catch_up(session, wait_seconds)
+        return database.read_from(self.reader, partial(replica.catch_up, wait_seconds=wait_seconds))
 
     def current(self) -> Replica:
         """Gives the replica of the keyset that is active now, and opens it where this process holds another or none."""
@@ -291,7 +313,7 @@ class Searcher:
             if held is None or held.keyset_id != keyset_id:
                 held = open_replica(session, keyset, self.directory, on_keys)
             held.take(keyset.index_fit)
-            held.catch_up(session)
+            held.catch_up(database.connection_of(session))
             if held.has_outgrown(keyset.index_spec):
                 held = rebuild(session, keyset, on_keys)
                 if self._replica is not None and self._replica.keyset_id == keyset_id:

@@ -19,6 +19,7 @@ from colmlm.kb.keys import keysets
 from colmlm.kb.keys.records import KeysetRecord
 from colmlm.kb.lookup.replica import Replica, load_replica, snapshots_of
 from colmlm.kb.lookup.snapshot_files import locked_directory
+from colmlm.kb.store.database import connection_of
 from colmlm.kb.tables import FactKeyRow
 
 _FILE = re.compile(r"keyset-(\d+)(?:\.tmp|\.json|\.history|-seq-\d+-[0-9a-f]{16}\.faiss)")
@@ -95,7 +96,7 @@ def _inspect(session: Session, keyset: KeysetRecord, index_directory: Path) -> S
         replica = load_replica(session, keyset, index_directory)
     except SnapshotRefused as refused:
         return Snapshot(keyset.keyset_id, refused=refused.cause)
-    replica.catch_up(session)
+    replica.catch_up(connection_of(session))
     return compare(session, replica)
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import psycopg
-from sqlalchemy import Engine, create_engine, event, inspect, make_url, text
+from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_url, text
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import DisconnectionError, OperationalError
 from sqlalchemy.orm import Session
@@ -18,6 +18,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from colmlm.kb.errors import DatabaseUnavailable, MigrationNeeded
 from colmlm.kb.store.bad_values import refuse_bad_values
+from colmlm.kb.store.causes import refusal_of
 from colmlm.kb.store.embedded_server import EmbeddedServer
 from colmlm.kb.store.pool import WatchedPool
 from colmlm.kb.store.settings import Settings
@@ -26,12 +27,18 @@ from colmlm.kb.store.waits import Waits
 if TYPE_CHECKING:
     from alembic.config import Config
 
+T = TypeVar("T")
+
 MIGRATIONS = Path(__file__).absolute().parents[2] / "migrations"  # by path, since they import this module
 MIGRATION_LOCK = 0x636F6C6D01  # advisory lock keys of this program start with "colm"
 
 PAUSE_SECONDS = 1.0  # a connection used more recently than this is taken to be alive
 CONNECT_SECONDS = 5  # how long to wait for a server that does not answer
 START_SECONDS = 10.0  # how long to wait for the embedded server
+
+# A plan is kept for all executions. Made while a table was small, it would go on reading it whole when that has grown;
+# and a lookup seldom seeks one row twice, so that remembering rows costs more than it spares.
+_PLANNED_ONCE = "-c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c enable_memoize=off"
 
 
 def connect(settings: Settings, application: str = "colmlm") -> Engine:
@@ -97,14 +104,22 @@ def connection_of(session: Session) -> psycopg.Connection:
 @contextmanager
 def statement_on(engine: Engine) -> Iterator[psycopg.Connection]:
     """Gives the driver's own connection for one statement that reads, without a transaction around it."""
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        driver = connection.connection.driver_connection
-        assert isinstance(driver, psycopg.Connection)
-        try:
-            yield driver
-        except psycopg.OperationalError as error:
-            connection.invalidate()  # it may be gone, or in the middle of something
-            raise OperationalError(None, None, error) from error  # as SQLAlchemy would
+    with (
+        engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection,
+        _driver_of(connection) as driver,
+    ):
+        yield driver
+
+
+@contextmanager
+def _driver_of(connection: Connection) -> Iterator[psycopg.Connection]:
+    driver = connection.connection.driver_connection
+    assert isinstance(driver, psycopg.Connection)
+    try:
+        yield driver
+    except psycopg.OperationalError as error:
+        connection.invalidate()  # it may be gone, or in the middle of something
+        raise OperationalError(None, None, error) from error  # as SQLAlchemy would
 
 
 def beside(engine: Engine, application: str, waits: Waits, connections: int) -> Engine:
@@ -129,7 +144,7 @@ def beside(engine: Engine, application: str, waits: Waits, connections: int) -> 
 def reader(engine: Engine, waits: Waits) -> Engine:
     """Gives an engine on the same database for single statements, without a transaction around them or a ping before.
 
-    Its statements are planned once, whatever the number of ids they are given.
+    Its statements are planned once, whatever the number of ids they are given, and seek rows by indexes.
     """
     made = create_engine(
         engine.url,
@@ -138,11 +153,27 @@ def reader(engine: Engine, waits: Waits) -> Engine:
         isolation_level="AUTOCOMMIT",
         connect_args={
             "application_name": "colmlm",
-            "options": f"-c plan_cache_mode=force_generic_plan {waits.options()}",
+            "options": f"{_PLANNED_ONCE} {waits.options()}",
         },
     )
     refuse_bad_values(made)
     return made
+
+
+def read_from(reader: Engine, ask: Callable[[psycopg.Connection], T]) -> T:
+    """Gives what is asked of the driver's own connection, of a `reader`; asks again if the database was restarted."""
+    try:
+        return _ask(reader, ask)
+    except OperationalError as error:
+        if refusal_of(error) is not None:  # it answers and said why it refused
+            raise
+        reader.dispose()
+        return _ask(reader, ask)
+
+
+def _ask(reader: Engine, ask: Callable[[psycopg.Connection], T]) -> T:
+    with reader.connect() as connection, _driver_of(connection) as driver:
+        return ask(driver)
 
 
 def migrate(engine: Engine, revision: str = "head") -> None:

@@ -19,7 +19,7 @@ from colmlm.lab.bench.clients import HttpFigures, HttpLoad
 from colmlm.lab.bench.loads import sent
 from colmlm.lab.bench.servers import chroma
 
-MOST_EDITED = 500  # facts that are deleted and restored in turn
+MOST_EDITED = 50  # facts that are deleted and then restored, in turn: some of either each second or two
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,12 @@ from typing import Any
 
 import pytest
 
+from colmlm.api.app import create_app
+from colmlm.api.door.tuning import Tuning
+from colmlm.api.routes.short_way import MAX_BYTES
+from colmlm.kb.access.tokens import create_token
 from colmlm.kb.service import KnowledgeBase
-from tests.api.conftest import CAPITAL, LAKE, Client
+from tests.api.conftest import CAPITAL, LAKE, Client, Connect
 from tests.api.routes.test_lookups import REFUSED
 from tests.fakes import FakeEncoder
 
@@ -70,3 +74,50 @@ def test_a_deleted_fact_and_another_token_are_told_alike(
     assert short == long and not short[1]["answers"][0]["hits"]
     stranger = both(reader, body, Authorization="Bearer colmlm_of_nobody")
     assert [status for status, _, _ in stranger] == [401, 401]
+
+
+def test_a_long_body_and_one_of_unknown_length_are_answered_alike(
+    reader: Client, encoder: FakeEncoder
+) -> None:
+    body = json.dumps(
+        {"queries": encoder.encode_questions([CAPITAL]).tolist(), "checkpoint_id": "fake"}
+    ).encode()
+    short, *others = (
+        reader.post("/v1/lookups", content=content, headers={"Content-Type": SHORT})
+        for content in (body, body + b" " * MAX_BYTES, iter([body[:9], body[9:]]))
+    )
+    assert short.status_code == 200 and short.json()["answers"][0]["hits"]
+    assert all(other.json() == short.json() for other in others)
+
+
+def test_a_secret_that_nobody_has_makes_no_lookup(
+    atlas: KnowledgeBase, encoder: FakeEncoder, reader: Client
+) -> None:
+    def lookups() -> list[str]:
+        told = reader.get("/metrics").text.splitlines()
+        return [line for line in told if line.startswith("colmlm_lookup_seconds_count")]
+
+    body = {"queries": encoder.encode_questions([CAPITAL]).tolist(), "checkpoint_id": "fake"}
+    before = lookups()
+    reader.post("/v1/lookups", json=body, headers={"Authorization": "Bearer colmlm_of_nobody"})
+    assert lookups() == before != []
+    assert reader.post("/v1/lookups", json=body).status_code == 200
+    assert lookups() != before
+
+
+def test_a_rate_counts_each_lookup_once_also_one_that_is_refused(
+    atlas: KnowledgeBase, encoder: FakeEncoder, connect: Connect
+) -> None:
+    with atlas.sessions.begin() as session:
+        hasty = create_token(session, "hasty", "decoder", rate_limit=3)
+    client = connect(create_app(atlas, encoder, tuning=Tuning(clock=lambda: 0.0)))
+    query = encoder.encode_questions([CAPITAL]).tolist()
+    statuses = [
+        client.post(
+            "/v1/lookups",
+            json={"queries": query, "checkpoint_id": checkpoint_id},
+            headers={"Authorization": f"Bearer {hasty}"},
+        ).status_code
+        for checkpoint_id in ("fake", "another", "fake", "fake", "fake")
+    ]
+    assert statuses == [200, 409, 200, 429, 429]

@@ -19,6 +19,7 @@ from colmlm.kb.log.signing import KEY_FILE, signing_key
 from colmlm.kb.lookup.replica import load_replica, open_replica
 from colmlm.kb.lookup.specs import FLAT_SPEC
 from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store.database import connection_of
 from colmlm.kb.store.settings import Settings
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import ingest, numbered, values
@@ -64,7 +65,7 @@ def test_a_damaged_snapshot_is_never_loaded(saved: KnowledgeBase):
     with saved.sessions() as session:
         keyset = keysets.active_keyset(session)
         loaded = load_replica(session, keyset, directory)
-        loaded.catch_up(session)
+        loaded.catch_up(connection_of(session))
         for file in files(saved):
             sound, tries = file.read_bytes(), 0
             for data in damaged(sound, 12):

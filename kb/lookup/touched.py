@@ -1,0 +1,104 @@
+"""Touched: what changes of the log touched in one keyset, and which keys an index is to hold of that.
+
+The driver runs these statements itself, prepared, since a lookup that finds its index behind waits for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+
+from colmlm.kb.facts.edits import MAX_ID
+
+BATCH = 10_000
+
+# Rows are sought by their ids, one after the other: LIMIT and OFFSET keep the planner, which knows nothing of how many
+# are asked for, from reading a table whole.
+# Changes that store keys of another keyset only count: a rekey of everything must not make an index read it all.
+_PASSED = """
+SELECT passed.seq, c.fact_ids, c.payload -> 'dropped_keys', c.payload -> 'keys'
+FROM generate_series(%(after)s::bigint + 1, (SELECT max(seq) FROM change)) AS passed (seq)
+LEFT JOIN LATERAL (
+    SELECT fact_ids, payload FROM change WHERE seq = passed.seq
+    AND (kind <> 'key' OR payload @> jsonb_build_object('keyset', %(keyset_id)s::bigint)) LIMIT 1
+) AS c ON true
+"""
+_KEYS = """
+SELECT k.id, CASE WHEN (SELECT true FROM fact_version v WHERE v.fact_id = k.fact_id AND v.to_seq IS NULL)
+       OR (SELECT true FROM tombstone t WHERE t.fact_id = k.fact_id) THEN k.key END
+FROM SOUGHT AS k WHERE k.keyset_id = %(keyset_id)s::bigint
+"""
+# The keyset is looked at last: without statistics all of its ids would be read, to be compared with those of one fact.
+_OF_FACTS = _KEYS.replace(
+    "SOUGHT",
+    "unnest(%(ids)s::bigint[]) AS touched (id)"
+    " CROSS JOIN LATERAL (SELECT * FROM fact_key WHERE fact_id = touched.id OFFSET 0)",
+)
+_BETWEEN = _KEYS.replace("SOUGHT", "fact_key") + "AND k.id BETWEEN %(first)s::bigint AND %(last)s::bigint"
+_GONE = """
+SELECT dropped.id FROM unnest(%(ids)s::bigint[]) AS dropped (id)
+WHERE (SELECT true FROM fact_key k WHERE k.keyset_id = %(keyset_id)s::bigint AND k.id = dropped.id) IS NULL
+"""
+_LAST = "SELECT max(id) FROM fact_key WHERE keyset_id = %(keyset_id)s::bigint"
+
+Keys = dict[int, bytes | None]
+
+
+@dataclass(slots=True)
+class Touched:
+    """What changes up to `head` touched: facts, ids of dropped keys, ranges of new key ids."""
+
+    head: int
+    facts: set[int] = field(default_factory=set)
+    dropped: list[int] = field(default_factory=list)
+    stored: list[tuple[int, int]] = field(default_factory=list)
+
+
+def touched(connection: psycopg.Connection, keyset_id: int, after: int) -> Touched:
+    """Gives what every change past `after` that is committed by now touched."""
+    found = Touched(after)
+    for seq, fact_ids, dropped, stored in _rows(connection, _PASSED, keyset_id=keyset_id, after=after):
+        found.head = max(found.head, seq)
+        found.dropped += _ids(dropped)
+        if len(ends := _ids(stored)) == 2:
+            found.stored.append((ends[0], ends[1]))
+        else:
+            found.facts.update(_ids(fact_ids))
+    return found
+
+
+def renewed(connection: psycopg.Connection, keyset_id: int, found: Touched) -> Iterator[Keys]:
+    """Gives the keys, as they are now, of all that was touched, in batches; None for those an index must not hold.
+
+    These are of facts that are neither live nor tombstones, and keys that were dropped.
+    """
+    if found.dropped:
+        yield {key_id: None for (key_id,) in _rows(connection, _GONE, keyset_id=keyset_id, ids=found.dropped)}
+    facts = sorted(found.facts)
+    for start in range(0, len(facts), BATCH):
+        yield dict(_rows(connection, _OF_FACTS, keyset_id=keyset_id, ids=facts[start : start + BATCH]))
+    for first, last in _bounded(connection, keyset_id, found.stored):
+        for start in range(first, last + 1, BATCH):
+            ends = {"first": start, "last": min(start + BATCH - 1, last)}
+            yield dict(_rows(connection, _BETWEEN, keyset_id=keyset_id, **ends))
+
+
+def _bounded(
+    connection: psycopg.Connection, keyset_id: int, stored: list[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """Cuts these ranges of key ids at the last id that exists, since a forged range could be endless."""
+    last_key = (_rows(connection, _LAST, keyset_id=keyset_id)[0][0] or 0) if stored else 0
+    return [(first, min(last, last_key)) for first, last in stored]
+
+
+def _rows(connection: psycopg.Connection, statement: str, **values: Any) -> Sequence[Any]:
+    with connection.cursor(binary=True) as cursor:
+        return cursor.execute(statement, values, prepare=True).fetchall()
+
+
+def _ids(said: Any) -> list[int]:
+    """Gives the ids in a member of a change's payload; a row that somebody put into the log may hold anything there."""
+    return [one for one in said if type(one) is int and 0 < one <= MAX_ID] if isinstance(said, list) else []
