@@ -15,6 +15,8 @@ from colmlm.kb.errors import (
 from colmlm.kb.facts.records import Edit
 from colmlm.kb.keys.keycopy import Keys, copy_keys, require_unit
 from colmlm.kb.log import audit
+from colmlm.kb.store.database import connection_of
+from colmlm.kb.store.references import checked_at_once
 from colmlm.kb.tables import CheckpointRow, FactKeyRow, KeysetRow, key_kinds
 
 _MOST_NAMED = 1000
@@ -34,8 +36,9 @@ def store_keys(
     asked = fact_ids.tolist()
     if kind != "alias" and (fault := _already_keyed(session, keyset_id, asked, kind)):
         raise InvalidKeys(checkpoint_id, fault)
-    _require_live(session, asked)
-    first = copy_keys(session, keyset_id, kind, asked, keys_ND)
+    _lock_live(session, asked)
+    with checked_at_once(session, len(asked)):  # the facts are locked, as a check of each key would lock them
+        first = copy_keys(session, keyset_id, kind, asked, keys_ND)
     # The range of key ids tells indexes what to fetch, and history when keys were added, without a million fact ids.
     payload = {"keyset": keyset_id, "keys": [first, first + len(asked) - 1]}
     seq = audit.append(session, pending, "key", num_facts=len(asked), payload=payload)
@@ -69,6 +72,14 @@ def _already_keyed(session: Session, keyset_id: int, fact_ids: list[int], kind: 
     return f"a {kind} key is there already of fact {', '.join(map(str, keyed[:10]))}{more}"
 
 
+_LOCK_KEPT = b"""
+SELECT count(*) FROM (
+    SELECT FROM fact f WHERE f.id = ANY(%s::bigint[]) AND (
+        EXISTS (SELECT FROM fact_version v WHERE v.fact_id = f.id AND v.to_seq IS NULL)
+        OR EXISTS (SELECT FROM tombstone t WHERE t.fact_id = f.id)
+    ) FOR KEY SHARE OF f
+) AS kept
+"""
 _NOT_KEPT = text("""
 SELECT asked.id, f.id IS NOT NULL AS is_there
 FROM unnest(CAST(:fact_ids AS bigint[])) AS asked (id)
@@ -79,10 +90,15 @@ WHERE v.fact_id IS NULL AND t.fact_id IS NULL ORDER BY asked.id LIMIT :most
 """)
 
 
-def _require_live(session: Session, fact_ids: list[int]) -> None:
-    """Raises where a fact is neither live nor a tombstone. Tombstones have keys, so that queries near them abstain."""
+def _lock_live(session: Session, fact_ids: list[int]) -> None:
+    """Locks the facts against removal until this transaction ends. Raises where one is neither live nor a tombstone.
+
+    Tombstones have keys, so that queries near them abstain.
+    """
+    kept = connection_of(session).execute(_LOCK_KEPT, (fact_ids,)).fetchone()
+    if kept == (len(set(fact_ids)),):
+        return
     rows = session.execute(_NOT_KEPT, {"fact_ids": fact_ids, "most": _MOST_NAMED}).all()
     if missing := [row.id for row in rows if not row.is_there]:
         raise FactNotFound(missing)
-    if rows:
-        raise FactDeleted([row.id for row in rows])
+    raise FactDeleted([row.id for row in rows])
