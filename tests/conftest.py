@@ -31,10 +31,8 @@ from tests.fakes import FakeEncoder
 from tests.places import PYTHONPATH
 
 MEMORY, ROOM = Path("/dev/shm"), 4 << 30  # bytes
-ON_THE_OLDEST_TOO = {
-    f"test_{name}"
-    for name in ("database", "erasure", "ingest", "keysets", "attribution", "sentences", "words", "search")
-}
+_NOUNS = "database erasure ingest keysets attribution sentences words search references"
+ON_THE_OLDEST_TOO = {f"test_{noun}" for noun in _NOUNS.split()}
 
 
 def pytest_configure() -> None:

@@ -35,6 +35,7 @@ from colmlm.kb.log import audit
 from colmlm.kb.store.contention import tried_again
 from colmlm.kb.store.copying import IncomingDocument, copy_documents, reserve
 from colmlm.kb.store.database import connection_of
+from colmlm.kb.store.references import checked_at_once
 from colmlm.kb.tables import DocumentRow, FactRow
 
 MANY_FACTS = (
@@ -298,10 +299,12 @@ def _write(
     replaced = replace_old(session, changed, seq) if changed else Replaced()
     num_facts = sum(row.num_new_facts for row in rows)
     first = reserve(session, "fact_id_seq", num_facts) if num_facts else 0
-    copy_documents(session, corpus, rows, first, seq, proposed=proposed)
-    texts = (SearchedText(r.document_id, None, r.document.title, r.document.text) for r in rows)
-    with connection_of(session).pipeline():  # some texts are cut into sentences while those before are stored
-        sentences.write(session, texts)
+    with checked_at_once(session, num_facts):  # all that these rows refer to is inserted here
+        copy_documents(session, corpus, rows, first, seq, proposed=proposed)
+        texts = (SearchedText(r.document_id, None, r.document.title, r.document.text) for r in rows)
+        # Some texts are cut into sentences while those before are stored.
+        with connection_of(session).pipeline():
+            sentences.write(session, texts)
     if changed:
         replaced = move_kept(session, replaced)
     inserted: list[int | None] = [first, first + num_facts - 1] if num_facts else [None, None]

@@ -28,7 +28,7 @@ _COMPARED = 10_000  # keys that codes are compared on
 # above 0.99 for queries moved less among 200,000; at width 128 it was 0.6, among any number of keys.
 _TOLD_APART = 0.8
 _SLACK = 0.005  # below what reading all lists finds, where the codes and not the lists are the limit
-_QUERIES_AT_ONCE = 125
+_KEYS_AT_ONCE = 20_000  # that are compared with all queries: products of few rows or columns take longer
 
 
 class Nearest:
@@ -41,12 +41,14 @@ class Nearest:
 
     def see(self, ids: Ids, keys: Vectors) -> None:
         """Compares the queries with these keys [n, d] of these ids [n]."""
-        for start in range(0, len(self.queries), _QUERIES_AT_ONCE):
-            part = slice(start, start + _QUERIES_AT_ONCE)
-            scores = self.queries[part] @ keys.T
-            self._best[part] = np.maximum(self._best[part], scores.max(axis=1, initial=-np.inf))
-            rows, columns = np.nonzero(scores >= self._best[part, None] - TIE)
-            self._seen.append((rows + start, ids[columns], scores[rows, columns]))
+        for start in range(0, len(keys), _KEYS_AT_ONCE):
+            scores = self.queries @ keys[start : start + _KEYS_AT_ONCE].T
+            most = scores.max(axis=1, initial=-np.inf)
+            self._best = np.maximum(self._best, most)
+            near = np.flatnonzero(most >= self._best - TIE)  # few, once most keys were seen
+            scores = scores[near]
+            rows, columns = np.nonzero(scores >= self._best[near, None] - TIE)
+            self._seen.append((near[rows], ids[start + columns], scores[rows, columns]))
 
     def recall(self, index: KeyIndex) -> float:
         """Gives the share of queries that have one of their nearest keys among the candidates of a lookup."""

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from colmlm.cli.options import AsJson, examples
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.options import AsJson, CheckpointPath, examples
 from colmlm.cli.output import note, print_json, print_table, say
 from colmlm.lab.bench import models
 from colmlm.lab.bench.api import API_EXAMPLES, api
@@ -24,6 +25,7 @@ from colmlm.lab.bench.words import WORDS_EXAMPLES, words
 
 if TYPE_CHECKING:
     from colmlm.lab.bench.compare import PeerFailure, PeerResult
+    from colmlm.lab.bench.measured_keys import MeasuredKeys
     from colmlm.lab.bench.store import StoreFigures
 
 app = typer.Typer(
@@ -51,11 +53,21 @@ def group() -> None:
         "colmlm bench store --facts 100000 --dim 576",
         "colmlm bench store --facts 1000000 --dim 576 --json > store.json",
         "colmlm bench store --facts 100000 --peers --plots plots",
+        "colmlm bench store --keyset 1 --spec RR576,IVF256,RaBitQ",
     )
 )
 def store(
-    facts: Annotated[int, typer.Option("--facts", min=2000, help="How many synthetic facts.")] = 100_000,
-    dim: Annotated[int, typer.Option("--dim", min=4, max=16_384, help="Width of a key.")] = 576,
+    facts: Annotated[
+        int, typer.Option("--facts", min=2000, help="How many facts; of a keyset at most.")
+    ] = 100_000,
+    dim: Annotated[int, typer.Option("--dim", min=4, max=16_384, help="Width of a synthetic key.")] = 576,
+    keyset: Annotated[
+        int | None,
+        typer.Option(
+            "--keyset", help="Instead of synthetic keys: a keyset of your base, and questions of its facts."
+        ),
+    ] = None,
+    checkpoint: CheckpointPath = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of keys and queries.")] = 0,
     spec: Annotated[
         str | None, typer.Option("--spec", help="A Faiss factory string. Default: by size.")
@@ -81,19 +93,23 @@ def store(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure ingest, lookup, delete, forget and reopen on synthetic keys with exact ground truth.
+    """Measure ingest, lookup, delete, forget and reopen on keys with exact ground truth.
 
-    Every speed is shown beside that of bare Faiss or PostgreSQL in the same run. Let nothing else run meanwhile.
+    Keys are synthetic, or a keyset's, of which nothing is changed; its model asks the questions. Every speed is shown
+    beside that of bare Faiss or PostgreSQL in the same run. Let nothing else run meanwhile.
     """
     from colmlm.lab.bench.store import StoreBench
 
+    if peers and keyset is not None:
+        raise typer.BadParameter("other stores get synthetic keys.", param_hint="--peers")
+    note("making keys")
+    measured = _measured(facts, dim, seed, keyset, checkpoint)
     with tempfile.TemporaryDirectory(dir=directory, prefix="colmlm-bench-") as home:
         bench = StoreBench(
-            num_facts=facts,
-            dim=dim,
+            measured=measured,
             seed=seed,
             spec=spec,
-            num_forgotten=forget or min(100_000, facts // 10),
+            num_forgotten=forget or min(100_000, len(measured.keys) // 10),
             home=Path(home),
             say=note,
         )
@@ -107,6 +123,15 @@ def store(
     _show(figures)
     if others:
         _show_peers(others)
+
+
+def _measured(facts: int, dim: int, seed: int, keyset: int | None, checkpoint: Path | None) -> MeasuredKeys:
+    from colmlm.lab.bench.measured_keys import MeasuredKeys
+
+    if keyset is None:
+        return MeasuredKeys.synthetic(facts, dim, seed)
+    with Runtime.from_environment(checkpoint=checkpoint) as runtime:
+        return MeasuredKeys.of_keyset(runtime.kb, keyset, runtime.encoder, facts, seed)
 
 
 def _compare(figures: StoreFigures) -> list[PeerResult | PeerFailure]:
@@ -179,7 +204,11 @@ def _show(f: StoreFigures) -> None:
             f"training {f.index_train_seconds:.1f} s, keys {f.index_add_seconds:.1f}, fit {f.index_fit_seconds:.1f}",
         ),
         ("delete p50", f"{f.delete_p50_ms:.2f} ms", f"bare commit {f.bare_commit_p50_ms:.2f} ms"),
-        ("delete p99", f"{f.delete_p99_ms:.2f} ms", f"found afterwards: {f.deleted_but_found}"),
+        (
+            "delete p99",
+            f"{f.delete_p99_ms:.2f} ms",
+            f"bare commit {f.bare_commit_p99_ms:.2f} ms; found afterwards: {f.deleted_but_found}",
+        ),
         (
             "forget",
             f"{f.forget_seconds:.1f} s",
@@ -188,5 +217,5 @@ def _show(f: StoreFigures) -> None:
         ("reopen", f"{f.reopen_seconds:.1f} s", "from kill -9 of everything to the first answer"),
         ("memory", f"{f.bytes_per_fact:.0f} bytes a fact", f"database {f.database_bytes_per_fact:.0f}"),
     ]
-    say(f"{f.facts} facts of width {f.dim}, {f.spec}, {f.lists_read} of {f.lists} lists read")
+    say(f"{f.facts} facts of width {f.dim}, keys {f.keys}, {f.spec}, {f.lists_read} of {f.lists} lists read")
     print_table(("what", "measured", "beside"), rows)

@@ -29,11 +29,11 @@ from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
 from colmlm.lab.bench import bare
 from colmlm.lab.bench.durations import milliseconds, seconds_of
-from colmlm.lab.bench.synthetic import documents, exact_top1, queries_near, synthetic_keys
+from colmlm.lab.bench.measured_keys import MeasuredKeys
+from colmlm.lab.bench.synthetic import documents, exact_top1
 
 CHECKPOINT = "synthetic"
 ACTOR, REASON = "bench", "benchmark"
-NUM_QUERIES = 1000
 NUM_DELETES = 1000
 BATCH = 64
 WARM_UP = 50
@@ -45,9 +45,11 @@ Say = Callable[[str], None]
 class StoreFigures:
     """The figures. Times are in seconds unless the name says milliseconds; `_vs_` is the ratio of ours to theirs.
 
-    Fitting an index finds how many of its lists are read; it and training are not part of ingest, adding keys is.
+    `keys` says whose keys they are: "synthetic", or a keyset's. Fitting an index finds how many of its lists are read;
+    it and training are not part of ingest, adding keys is.
     """
 
+    keys: str
     facts: int
     dim: int
     seed: int
@@ -79,6 +81,7 @@ class StoreFigures:
     delete_p99_ms: float
     deleted_but_found: int
     bare_commit_p50_ms: float
+    bare_commit_p99_ms: float
     forget_facts: int
     forget_seconds: float
     forget_commit_seconds: float
@@ -91,18 +94,23 @@ class StoreFigures:
 class StoreBench:
     """One run, in a directory of its own. Nothing else should run on the machine."""
 
-    num_facts: int
-    dim: int
+    measured: MeasuredKeys
     seed: int
     spec: str | None
     num_forgotten: int
     home: Path
     say: Say
 
+    @property
+    def num_facts(self) -> int:
+        return len(self.measured.keys)
+
+    @property
+    def dim(self) -> int:
+        return int(self.measured.keys.shape[1])
+
     def run(self) -> StoreFigures:
-        self.say("making keys")
-        keys = synthetic_keys(self.num_facts, self.dim, seed=self.seed)
-        queries = queries_near(keys, min(NUM_QUERIES, self.num_facts // 8), seed=self.seed)
+        keys, queries = self.measured.keys, self.measured.queries
         right = exact_top1(keys, queries)
         settings = Settings(home=self.home, actor="bench")
         engine = database.connect(settings)
@@ -122,6 +130,7 @@ class StoreBench:
         )
         slower = min(figures["bare_copy_facts_per_s"], figures["bare_add_facts_per_s"])
         return StoreFigures(
+            keys=self.measured.source,
             facts=self.num_facts,
             dim=self.dim,
             seed=self.seed,
@@ -133,10 +142,9 @@ class StoreBench:
     def _ingest(self, kb: KnowledgeBase, keys: npt.NDArray[np.float32]) -> dict[str, Any]:
         keyset = kb.keysets.create(CheckpointInfo(CHECKPOINT, CHECKPOINT, self.dim), self.spec)
         self.say("ingesting documents")
+        made = [Parsed(document) for document in documents(self.num_facts)]
         started = time.perf_counter()
-        kb.corpora.ingest(
-            (Parsed(document) for document in documents(self.num_facts)), "bench", actor=ACTOR, reason=REASON
-        )
+        kb.corpora.ingest(made, "bench", actor=ACTOR, reason=REASON)
         ingested = time.perf_counter()
         self.say("storing keys")
         fact_ids = np.arange(1, self.num_facts + 1, dtype=np.int64)
@@ -235,7 +243,8 @@ class StoreBench:
             "delete_p50_ms": milliseconds(seconds[WARM_UP:], 50),
             "delete_p99_ms": milliseconds(seconds[WARM_UP:], 99),
             "deleted_but_found": found,
-            "bare_commit_p50_ms": milliseconds(commits, 50),
+            "bare_commit_p50_ms": milliseconds(commits[WARM_UP:], 50),
+            "bare_commit_p99_ms": milliseconds(commits[WARM_UP:], 99),
         }
 
     def _forget(self, kb: KnowledgeBase) -> dict[str, Any]:

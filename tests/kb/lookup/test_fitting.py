@@ -55,11 +55,12 @@ def test_queries_are_keys_that_the_index_is_not_trained_on_where_enough_are_left
 
 
 def test_keys_that_are_equally_near_count_alike() -> None:
-    twice = np.concatenate([KEYS[:200], KEYS[:200]])
-    index, nearest = KeyIndex(64), Nearest(KEYS[:200])
+    index, nearest, apart = KeyIndex(64), Nearest(KEYS[:200]), Nearest(KEYS[:200])
     index.add(range(200, 400), KEYS[:200])  # of each pair the index holds one
-    nearest.see(np.arange(400), twice)
-    assert nearest.recall(index) == 1
+    nearest.see(np.arange(400), np.concatenate([KEYS[:200], KEYS[:200]]))
+    for first in (0, 200):
+        apart.see(np.arange(first, first + 200), KEYS[:200])
+    assert nearest.recall(index) == apart.recall(index) == 1
 
 
 def test_wide_keys_get_a_bit_for_each_number_and_narrow_ones_do_not() -> None:

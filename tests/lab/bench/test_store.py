@@ -12,6 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 from colmlm.cli.start.app import app
+from colmlm.kb.corpus.format import to_record
+from colmlm.lab.bench.measured_keys import LEAST
+from colmlm.lab.bench.synthetic import documents
+from tests.cli.conftest import Run
 
 
 @pytest.fixture(scope="module")
@@ -41,3 +45,21 @@ def test_an_exact_index_finds_everything_and_nothing_that_was_deleted(report: di
     assert report["recall_at_1"] == report["faiss_recall_at_1"] == 1.0
     assert report["deleted_but_found"] == 0
     assert report["forget_facts"] == 200
+
+
+def test_keys_and_questions_of_a_keyset_are_measured_and_nothing_of_its_base_is_changed(
+    run: Run, home: Path, tmp_path: Path
+) -> None:
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text("".join(f"{json.dumps(to_record(document))}\n" for document in documents(LEAST)))
+    assert run("corpus", "ingest", corpus, "--format", "annotated", "--corpus", "things").code == 0
+    assert run("bench", "store", "--keyset", 1).code == 3
+    assert run("rekey").code == 0
+    before = run("changes", "--json").out
+    with tempfile.TemporaryDirectory(prefix="colmlm-bench-") as folder:
+        Path(folder).chmod(0o755)
+        report = run("bench", "store", "--keyset", 1, "--directory", folder, "--json").json
+    assert (report["keys"], report["facts"], report["spec"]) == ("keyset 1", LEAST, "IDMap2,Flat")
+    assert report["recall_at_1"] == report["faiss_recall_at_1"] == 1.0 and report["deleted_but_found"] == 0
+    assert run("changes", "--json").out == before
+    assert run("bench", "store", "--keyset", 1, "--peers").code == 2
