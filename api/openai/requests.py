@@ -90,6 +90,9 @@ class _Asked(Request, frozen=True, kw_only=True, omit_defaults=True):
     def decoding(
         self, prompt: str | tuple[int, ...], max_tokens: int, stops: tuple[str, ...]
     ) -> GenerationRequest:
+        """Gives the generation request of a prompt. Raises `Unsupported`."""
+        if self.min_tokens > max_tokens:
+            raise Unsupported("min_tokens", f"{self.min_tokens} is more than the most tokens, {max_tokens}")
         return GenerationRequest(
             prompt=prompt,
             mode=self.mode or "auto",

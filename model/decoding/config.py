@@ -19,7 +19,8 @@ class DecodeConfig:
     `mode`: "auto" lets the model decide when to look up, "forced" also looks up once before the first token, "off"
     forbids lookups (the paper's normal, enforced-lookup and no-KB settings). `fact_bias` is added to the logit of a
     lookup in "auto" (None: as calibrated for the checkpoint); `threshold` None means the keyset's own. A text does not
-    end before `min_tokens`. With `until_hit` it ends with the value of its first lookup, if that lookup has a hit.
+    end before `min_tokens`, at most `max_tokens`. With `until_hit` it ends with the value of its first lookup, if that
+    lookup has a hit.
 
     `on_miss` says what follows a lookup without a match: "continue" goes on in the model's own words, "abstain" ends
     the output. One that abstains goes as far as its last hit, however it ends, and says nothing where it has none.
@@ -65,6 +66,8 @@ class DecodeConfig:
             raise ValueError(
                 "max_tokens and repetition_penalty must be positive, temperature >= 0, 0 < top_p <= 1"
             )
+        if not 0 <= self.min_tokens <= self.max_tokens:
+            raise ValueError(f"min_tokens {self.min_tokens} is not from 0 to max_tokens, {self.max_tokens}")
         if self.fact_bias is not None and not math.isfinite(self.fact_bias):
             raise ValueError(f"fact_bias {self.fact_bias} is not a finite number")
         if not -(2**63) <= self.seed < 2**63:

@@ -1,26 +1,26 @@
 """One decoder for the threads of a process: their prompts are decoded in one run, which rows may join and leave.
 
 A thread of its own steps the run. A request that finds no row free waits in a queue, in turns with those of other
-tokens, for a bounded time. Who asked for a row tells the run when nobody waits for it any more, and it leaves.
+tokens, for a bounded time. A full queue makes room for a token that has fewer waiting than another. Who asked for a
+row tells the run when nobody waits for it any more, and it leaves.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import ceil
-from queue import Empty, SimpleQueue
+from queue import Empty
 
 from colmlm.model.decoding.config import DecodeConfig, Prompt
-from colmlm.model.decoding.decoder import DecodedOutput, Decoder, OnStep, RowNews, output_of
+from colmlm.model.decoding.decoder import DecodedOutput, Decoder, OnStep, RowNews
 from colmlm.model.decoding.prefixes import MIB, Prefixes
 from colmlm.model.decoding.rows import SpliceRecord
+from colmlm.model.decoding.waiting import News, Pace, Queue, Ticket
 
 Refusal = Callable[[int, int], Exception]  # from how many wait, and the seconds after which to come again
-News = str | SpliceRecord | DecodedOutput
 CHECK_SECONDS = 0.05  # how often a thread that waits asks whether its client is still there
 IDLE_SECONDS = 1.0  # how long the thread of the run outlasts its last row
 
@@ -46,67 +46,6 @@ class Room:
     prefix_mb: int = 128
 
 
-@dataclass(slots=True, eq=False)
-class Ticket:
-    """A prompt that somebody wants decoded, and what is told them: news, then the output or the error."""
-
-    prompt: Prompt
-    config: DecodeConfig
-    seed: int
-    tokens: int
-    streams: bool
-    until: float
-    told: SimpleQueue[News | Exception] = field(default_factory=SimpleQueue)
-    telling: RowNews | None = None
-    has_left: bool = False
-
-    def tell(self) -> bool:
-        """Tells what is new; tells whether that was all."""
-        assert self.telling is not None
-        row = self.telling.row
-        if self.streams and row.failure is None:
-            for news in self.telling.news():
-                self.told.put(news)
-        if row.finish is None:
-            return False
-        self.told.put(row.failure or output_of(row, self.telling.tokenizer))
-        return True
-
-
-class Queue:
-    """The tickets that wait, taken in turns from those who ask."""
-
-    def __init__(self) -> None:
-        self._by_asker: OrderedDict[str, deque[Ticket]] = OrderedDict()
-
-    def __len__(self) -> int:
-        return sum(map(len, self._by_asker.values()))
-
-    def put(self, asker: str, ticket: Ticket) -> None:
-        self._by_asker.setdefault(asker, deque()).append(ticket)
-
-    def next(self) -> Ticket | None:
-        return next(iter(self._by_asker.values()))[0] if self._by_asker else None
-
-    def take(self) -> Ticket:
-        """Takes the next ticket; the next one is then another asker's, where others wait."""
-        asker, tickets = self._by_asker.popitem(last=False)
-        ticket = tickets.popleft()
-        if tickets:
-            self._by_asker[asker] = tickets
-        return ticket
-
-    def drop(self, unwanted: Callable[[Ticket], bool]) -> list[Ticket]:
-        """Takes out and gives the tickets that are unwanted."""
-        dropped = [ticket for tickets in self._by_asker.values() for ticket in tickets if unwanted(ticket)]
-        for asker, tickets in list(self._by_asker.items()):
-            if kept := deque(ticket for ticket in tickets if ticket not in dropped):
-                self._by_asker[asker] = kept
-            else:
-                del self._by_asker[asker]
-        return dropped
-
-
 class DecoderTogether:
     """Decodes for many threads at once. Each output is what `Decoder` gives alone.
 
@@ -124,15 +63,17 @@ class DecoderTogether:
         self.asker, self.refusal = asker, refusal
         self.prefixes = Prefixes(self.room.prefix_mb * MIB)
         self.run = decoder.new_run(self.prefixes)
-        self._queue, self._live = Queue(), list[Ticket]()
+        self.queue, self._live = Queue(), list[Ticket]()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
-        self._pace, self._last = 0.0, 0.0  # seconds from one output's end to the next, smoothed
+        self._pace = Pace()
 
     def generate(
         self, prompts: Sequence[Prompt], config: DecodeConfig, on_step: OnStep = lambda: None
     ) -> list[DecodedOutput]:
         """Decodes as `Decoder.generate`. Raises what `refusal` gives."""
+        if not prompts:
+            return []
         tickets = self._asked(prompts, config, streams=False)
         try:
             return [output for ticket in tickets for output in self._outputs(ticket, on_step)]
@@ -170,14 +111,13 @@ class DecoderTogether:
         self.decoder.check(config)
         asker, until = self.asker(), time.monotonic() + self.room.seconds
         tickets = [
-            Ticket(prompt, config, config.seed + n, self._tokens(prompt, config), streams, until)
+            Ticket(asker, prompt, config, config.seed + n, self._tokens(prompt, config), streams, until)
             for n, prompt in enumerate(prompts)
         ]
         with self._changed:
-            if len(self._queue) + len(self._live) + len(tickets) > self.room.rows + self.room.waiting:
-                raise self._busy()
+            self._make_room(tickets)
             for ticket in tickets:
-                self._queue.put(asker, ticket)
+                self.queue.put(ticket)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="decoding", daemon=True)
                 self._thread.start()
@@ -192,9 +132,25 @@ class DecoderTogether:
         for ticket in tickets:
             ticket.has_left = True
 
-    def _busy(self) -> Exception:
-        """Makes the refusal, with the seconds in which those who wait now will be done at the present pace."""
-        return self.refusal(len(self._queue), max(1, ceil(len(self._queue) * self._pace)))
+    def _make_room(self, tickets: Sequence[Ticket]) -> None:
+        """Refuses others' newest prompts where there is no place for these, or these where nobody has more waiting."""
+        over = len(self.queue) + len(self._live) + len(tickets) - self.room.rows - self.room.waiting
+        crowded_out = self.queue.make_room(tickets[0].asker, len(tickets), max(0, over))
+        if crowded_out is None:
+            raise self._busy(tickets[0])
+        for ticket in crowded_out:
+            ticket.told.put(self._busy(ticket))
+
+    def _busy(self, ticket: Ticket) -> Exception:
+        """Makes the refusal, with the seconds in which those who come before this one now will have begun.
+
+        Nobody waits for longer than the room allows, so neither does who comes after them.
+        """
+        tokens = (
+            self.queue.tokens_before(ticket.asker) + ticket.config.max_tokens
+        )  # of the row that it then gets
+        seconds = min(self._pace.seconds(tokens), self.room.seconds)
+        return self.refusal(len(self.queue), max(1, ceil(seconds)))
 
     def _work(self) -> None:
         """Steps the run as long as there are rows, in the decoder's thread."""
@@ -202,7 +158,7 @@ class DecoderTogether:
             with self._changed:
                 joining = self._admitted()
                 is_idle = not joining and not self._live
-                if is_idle and not self._changed.wait(IDLE_SECONDS) and not len(self._queue):
+                if is_idle and not self._changed.wait(IDLE_SECONDS) and not len(self.queue):
                     self._thread = None
                     return
                 self._live += joining
@@ -213,47 +169,42 @@ class DecoderTogether:
 
     def _admitted(self) -> list[Ticket]:
         """Takes those out of the queue that have a row now, and refuses those that have waited too long."""
-        self._queue.drop(lambda ticket: ticket.has_left)
+        self.queue.drop(lambda ticket: ticket.has_left)
         joining: list[Ticket] = []
         held = sum(ticket.tokens for ticket in self._live)
-        while (ticket := self._queue.next()) is not None:
+        while (ticket := self.queue.next()) is not None:
             others = len(self._live) + len(joining)
             if others and (others >= self.room.rows or held + ticket.tokens > self.room.tokens):
                 break
-            joining.append(self._queue.take())
+            joining.append(self.queue.take())
             held += ticket.tokens
         now = time.monotonic()
-        for late in self._queue.drop(lambda ticket: ticket.until < now):
-            late.told.put(self._busy())
+        for late in self.queue.drop(lambda ticket: ticket.until < now):
+            late.told.put(self._busy(late))
         return joining
 
     def _step(self, joining: Sequence[Ticket]) -> None:
         for ticket in joining:
             row = self.run.join(ticket.prompt, ticket.config, ticket.seed)
             ticket.telling = RowNews(row, self.decoder.tokenizer)
-        if self.run.live:
+        if rows := self.run.live:
+            began, before = time.monotonic(), sum(row.content for row in rows)
             self.run.step()
+            self._pace.stepped(time.monotonic() - began, sum(row.content for row in rows) - before)
         going_on = [ticket for ticket in self._live if not self._is_over(ticket)]
         with self._changed:
-            ended, self._live = len(self._live) - len(going_on), going_on
-            self._measure(ended)
+            self._live = going_on
 
     def _is_over(self, ticket: Ticket) -> bool:
         """Tells what is new to who asked, or takes the row out where nobody waits; tells whether that was all."""
-        if not ticket.has_left or ticket.telling is None:
-            return ticket.tell()
-        self.run.leave(ticket.telling.row)
-        return True
-
-    def _measure(self, ended: int) -> None:
-        """Notes the pace at which outputs end, while others wait."""
-        now, before = time.monotonic(), self._last
-        if not ended:
-            return
-        self._last = now
-        took = (now - before) / ended
-        if len(self._queue):
-            self._pace = took if not self._pace else 0.8 * self._pace + 0.2 * took
+        assert ticket.telling is not None
+        row = ticket.telling.row
+        if ticket.has_left:
+            self.run.leave(row)
+            return True
+        if is_over := ticket.tell():
+            self._pace.ended(row.content, row.config.max_tokens)
+        return is_over
 
     def _fail(self, error: Exception) -> None:
         with self._changed:

@@ -410,3 +410,25 @@ def test_a_completion_ends_no_sooner_than_it_is_told_to(client: openai.OpenAI) -
 
     assert reasons(0) == {"length", "stop"}
     assert reasons(100) == {"length"}
+
+
+def test_a_least_above_the_most_is_refused_by_name_on_every_route(
+    tiny: TinyServer, client: openai.OpenAI
+) -> None:
+    more: dict[str, Any] = {"model": MODEL, "extra_body": {"min_tokens": 9}, "stream": False}
+    said = [{"role": "user", "content": "x"}]
+    for ask in (
+        lambda: client.completions.create(prompt="x", max_tokens=8, **more),
+        lambda: client.completions.create(prompt="x", max_tokens=8, **more | {"stream": True}),
+        lambda: client.completions.create(prompt="x", max_tokens=0, echo=True, **more),
+        lambda: client.chat.completions.create(messages=said, max_tokens=8, **more),
+        lambda: client.chat.completions.create(messages=said, max_completion_tokens=8, **more),
+    ):
+        with pytest.raises(openai.BadRequestError, match="9 is more than the most tokens") as refused:
+            ask()
+        assert refused.value.param == "min_tokens"
+    headers = {"Authorization": f"Bearer {tiny.keys['reader']}"}
+    for stream in (False, True):
+        body = {"prompt": "x", "max_tokens": 8, "min_tokens": 9, "stream": stream}
+        answer = httpx.post(f"{tiny.address}/v1/generations", json=body, headers=headers, timeout=60)
+        assert answer.status_code == 422 and "min_tokens 9" in answer.json()["detail"]

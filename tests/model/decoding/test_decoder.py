@@ -179,10 +179,11 @@ def test_lookups_without_a_knowledge_base_are_refused_before_anything_runs(check
         {"mode": "never"}, {"max_tokens": 0}, {"temperature": -0.1}, {"temperature": float("nan")},
         {"temperature": float("inf")}, {"top_p": 0.0}, {"top_p": 1.1}, {"top_p": float("nan")},
         {"repetition_penalty": 0.0}, {"repetition_penalty": float("nan")}, {"repetition_penalty": float("inf")},
+        {"min_tokens": -1}, {"min_tokens": 9, "max_tokens": 8},
     ],
 )  # fmt: skip
 def test_options_that_make_no_sense_are_refused(options: dict[str, object]):
-    with pytest.raises(ValueError, match=r"mode|must be positive"):
+    with pytest.raises(ValueError, match=r"mode|must be positive|min_tokens"):
         DecodeConfig(**options)  # type: ignore[arg-type]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -14,7 +16,8 @@ import torch
 
 from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.decoding.decoder import DecodedOutput, Decoder
-from colmlm.model.decoding.together import DecoderFull, DecoderTogether, Queue, Room, Ticket
+from colmlm.model.decoding.together import DecoderFull, DecoderTogether, Room
+from colmlm.model.decoding.waiting import Pace, Queue, Ticket
 from colmlm.model.lm.checkpoint import Checkpoint, load
 from tests.model.lookups import FakeLookup, Result, by_direction
 from tests.tiny import tiny_checkpoint
@@ -109,7 +112,7 @@ def test_who_leaves_frees_the_row_at_once(single: Checkpoint):
 
 def test_a_long_prompt_is_read_between_the_steps_of_others(single: Checkpoint):
     run = Decoder(single, None).new_run()
-    short = run.join("x", replace(LONG, max_tokens=100), 0)
+    short = run.join("x", replace(LONG, max_tokens=100, min_tokens=100), 0)
     run.step()
     long = run.join("y" * 300, replace(LONG, max_tokens=2, min_tokens=2), 0)
     for _ in range(9):
@@ -166,20 +169,99 @@ def test_who_waits_too_long_is_refused(single: Checkpoint):
         assert long is not None
 
 
+def ticket(asker: str, prompt: str, max_tokens: int = 20) -> Ticket:
+    config = DecodeConfig(max_tokens=max_tokens, mode="off")
+    return Ticket(asker, prompt, config, 0, 1, streams=False, until=0.0)
+
+
+def queue_of(**waiting: int) -> Queue:
+    queue = Queue()
+    for asker, count in waiting.items():
+        for n in range(count):
+            queue.put(ticket(asker, f"{asker} {n}"))
+    return queue
+
+
+def prompts_of(tickets: Sequence[Ticket]) -> list[str]:
+    return [str(one.prompt) for one in tickets]
+
+
 def test_tokens_take_turns():
     """One token has sent five prompts when others send theirs."""
-    queue = Queue()
-    for asker, prompt in [("many", f"many {n}") for n in range(5)] + [
-        ("b", "b 0"),
-        ("c", "c 0"),
-        ("b", "b 1"),
-    ]:
-        queue.put(asker, Ticket(prompt, LONG, 0, 1, streams=False, until=0.0))
-    assert [str(ticket.prompt) for ticket in queue.drop(lambda ticket: ticket.prompt == "many 1")] == [
-        "many 1"
-    ]
-    taken = [queue.take().prompt for _ in range(len(queue))]
+    queue = queue_of(many=5, b=1, c=1)
+    queue.put(ticket("b", "b 1"))
+    assert prompts_of(queue.drop(lambda one: one.prompt == "many 1")) == ["many 1"]
+    taken = prompts_of([queue.take() for _ in range(len(queue))])
     assert taken == ["many 0", "b 0", "c 0", "many 2", "b 1", "many 3", "many 4"]
+
+
+def test_a_full_queue_makes_room_for_who_has_fewer_waiting():
+    queue = queue_of(many=5, some=3)
+    assert prompts_of(queue.make_room("few", 2, 2) or []) == ["many 4", "many 3"]
+    assert queue.make_room("few", 2, 3) is None and len(queue) == 6  # nobody gives up more than is fair
+    assert queue.make_room("many", 1, 1) is None and queue.make_room("few", 9, 1) is None
+    assert queue.make_room("many", 1, 0) == []
+
+
+def test_who_has_fewer_waiting_comes_again_sooner():
+    """Before another prompt of `many` come all, before one of `few` one of each, before one of `b` two."""
+    queue = queue_of(many=4, b=1)
+    assert [queue.tokens_before(asker) for asker in ("many", "few", "b")] == [100, 40, 60]
+
+
+def test_the_pace_is_that_of_the_steps_and_of_what_outputs_use_of_their_most():
+    pace = Pace()
+    assert pace.seconds(100) == 0.0
+    for _ in range(500):
+        pace.stepped(0.1, 4)  # what an idle hour in between would not change
+    assert pace.seconds(100) == pytest.approx(2.5)
+    for _ in range(500):
+        pace.ended(written=10, asked=40)
+    assert pace.seconds(100) == pytest.approx(0.625)
+    for _ in range(500):
+        pace.stepped(0.4, 4)
+    assert pace.seconds(100) == pytest.approx(2.5, rel=0.01)
+
+
+def test_a_refusal_says_how_long_what_waits_will_take(single: Checkpoint):
+    """Its seconds grow with what waits, up to those after which nobody waits any more."""
+
+    def told(waiting: int, seconds: float) -> int:
+        room = Room(rows=1, waiting=waiting, seconds=seconds)
+        together = DecoderTogether(Decoder(single, None), room)
+        together._pace.stepped(1.0, 100)
+        for n in range(waiting):
+            together.queue.put(ticket("", f"{n}", max_tokens=400))
+        with pytest.raises(DecoderFull) as refused:
+            together.generate(["x", "y"], replace(LONG, min_tokens=0))
+        return refused.value.retry_after
+
+    assert [told(waiting, 60) for waiting in (0, 4, 9, 99)] == [4, 20, 40, 60]
+    assert told(99, 7.5) == 8
+
+
+def test_one_token_cannot_keep_others_out(single: Checkpoint):
+    """One has filled the queue; another's prompt is answered, in place of the newest of the first."""
+
+    def asker() -> str:
+        return threading.current_thread().name.partition("_")[0]
+
+    together = DecoderTogether(Decoder(single, None), Room(rows=1, waiting=3, seconds=60), asker)
+    short = replace(LONG, max_tokens=2, min_tokens=2)
+    with ThreadPoolExecutor(4, "many") as many, ThreadPoolExecutor(1, "few") as few:
+        with closing(together.stream("long", LONG)) as long:
+            next(long)
+            asked = [many.submit(together.generate, [f"many {n}"], short) for n in range(3)]
+            while len(together.queue) < 3:
+                assert not any(one.done() for one in asked)
+            with pytest.raises(DecoderFull):
+                many.submit(together.generate, ["many 3"], short).result()
+            served = few.submit(together.generate, ["few"], short)
+            while not any(one.done() for one in asked):
+                assert not served.done()
+        refused = [one for one in asked if one.exception() is not None]
+        assert len(refused) == 1 and isinstance(refused[0].exception(), DecoderFull)
+        assert served.result()[0].content_tokens == 2
 
 
 def test_a_lookup_that_fails_ends_only_those_who_asked(single: Checkpoint):
