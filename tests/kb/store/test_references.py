@@ -28,6 +28,13 @@ WAITING = text("""
 SELECT EXISTS (SELECT FROM pg_locks l JOIN pg_stat_activity a USING (pid)
                WHERE NOT l.granted AND a.datname = current_database())
 """)
+# The bit of 4 is that of INSERT.
+ON_INSERT = text("""
+SELECT count(*) FILTER (WHERE tgrelid = ANY(ARRAY['document', 'fact', 'fact_version', 'sentence', 'fact_key']::regclass[])
+                        OR EXISTS (SELECT FROM pg_inherits WHERE inhrelid = tgrelid)),
+       count(*)
+FROM pg_trigger WHERE NOT tgisinternal AND tgtype & 4 <> 0
+""")
 NOBODYS = text("INSERT INTO fact_version (fact_id, version, value, from_seq) VALUES (1000000, 1, 'x', 1)")
 
 
@@ -65,6 +72,13 @@ def test_rows_of_a_large_ingest_and_its_keys_refer_to_rows_that_are_there(
     with kb.sessions() as session:
         assert session.scalar(DANGLING) == 0
     assert kb.upkeep.fsck().ok
+
+
+def test_no_trigger_would_have_to_run_for_rows_in_bulk(kb: KnowledgeBase, encoder: FakeEncoder) -> None:
+    filled(kb, encoder)
+    with kb.sessions() as session:
+        on_bulk, on_any = session.execute(ON_INSERT).one()
+    assert on_bulk == 0 < on_any
 
 
 def test_rows_are_checked_one_by_one_again_after_a_block(kb: KnowledgeBase) -> None:
