@@ -30,7 +30,7 @@ SELECT EXISTS (SELECT FROM pg_locks l JOIN pg_stat_activity a USING (pid)
 """)
 # The bit of 4 is that of INSERT.
 ON_INSERT = text("""
-SELECT count(*) FILTER (WHERE tgrelid = ANY(ARRAY['document', 'fact', 'fact_version', 'sentence', 'fact_key']::regclass[])
+SELECT count(*) FILTER (WHERE tgrelid = ANY('{document, fact, fact_version, sentence, fact_key}'::regclass[])
                         OR EXISTS (SELECT FROM pg_inherits WHERE inhrelid = tgrelid)),
        count(*)
 FROM pg_trigger WHERE NOT tgisinternal AND tgtype & 4 <> 0
