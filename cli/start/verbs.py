@@ -166,7 +166,7 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "serve": "Measure completions over HTTP from 1 to 64 clients.",
             "words": "Measure the search for sentences by words, beside bm25s where they are SQuAD's.",
             "train": "Time an optimiser step with the joint loss beside transformers' Trainer.",
-            "store": "Measure ingest, lookup, delete, forget and reopen on synthetic keys with exact ground truth.",
+            "store": "Measure ingest, lookup, delete, forget and reopen on keys with exact ground truth.",
         },
         "evaluate": {
             "recall": "Measure recall of question -> fact over all facts of a corpus.",
