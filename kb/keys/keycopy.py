@@ -6,8 +6,9 @@ come from one sequence that all keysets share.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -88,14 +89,18 @@ def indexed_keys(session: Session, keyset_id: int, dim: int) -> Iterator[tuple[I
     width = dim * STORED.itemsize
     layout = _layout([("id", ">i8", 8), ("key", f"V{width}", width)])
     statement = _COPY_INDEXED.format(keyset_id=sql.Literal(keyset_id))
-    with connection_of(session).cursor() as cursor, cursor.copy(statement) as copy:
-        for data in _ahead(_whole_rows(copy, layout.itemsize, _BATCH)):
+    with (
+        connection_of(session).cursor() as cursor,
+        cursor.copy(statement) as copy,
+        closing(_ahead(_whole_rows(copy, layout.itemsize, _BATCH))) as batches,
+    ):
+        for data in batches:
             rows = np.frombuffer(data, layout)
             keys = np.ascontiguousarray(rows["key"]).view(STORED).reshape(-1, dim)
             yield rows["id"].astype(np.int64), keys.astype(np.float32)
 
 
-def _ahead(batches: Iterator[bytes]) -> Iterator[bytes]:
+def _ahead(batches: Iterator[bytes]) -> Generator[bytes]:
     """Gives what the iterator gives, and lets it make the next one meanwhile, in a thread of its own."""
     with ThreadPoolExecutor(1, "keys-ahead") as reader:
         coming = reader.submit(next, batches, None)
