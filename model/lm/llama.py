@@ -3,6 +3,7 @@
 Design:
 - q, k and v are one matrix product, and so are gate and up. On a CPU oneDNN reorders the weights for its kernels
   once instead of at every call, which saves a third of the time per token and costs a second copy of the weights.
+  That copy lies in huge pages: a step reads all of it, and waits for memory more than it computes.
   On other devices the model's own weights become views of the joined ones, so nothing is held twice.
 - Token t of a sequence is stored in slot t of its row of the cache, and a token attends to the slots up to its own.
   So tokens are taken back by feeding others at their positions, and the padding of a shorter row is overwritten
@@ -24,6 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import LlamaForCausalLM
 
+from colmlm.model.lm.memory import collapse
 from colmlm.model.lm.past import BlocksOfStep, Past, Piece
 
 Attend = Callable[
@@ -32,6 +34,7 @@ Attend = Callable[
 
 _MOVING_ROTATIONS = ("dynamic", "longrope")
 _ROOM = 128  # extra slots that a cache is made with
+_PACKING = ("_reorder_linear_weight", "_linear_pointwise", "data_ptr", "_nbytes")
 _TYPICAL_ROWS = 8  # the batch size that oneDNN reorders weights for; measured to serve 1 to 512 rows
 
 
@@ -50,6 +53,7 @@ class Linear:
         self.is_packed = _can_pack(self.weight)
         if self.is_packed:
             self.weight = torch.ops.mkldnn._reorder_linear_weight(self.weight, _TYPICAL_ROWS)
+            collapse(torch.ops.mkldnn.data_ptr(self.weight), torch.ops.mkldnn._nbytes(self.weight))
         elif layers[1:]:
             self._share()
         self.made_of = [_identity(source) for source in self.sources]
@@ -82,7 +86,7 @@ def _can_pack(weight: Tensor) -> bool:
         and weight.dtype in (torch.bfloat16, torch.float32)
         and torch.backends.mkldnn.is_available()
         and (weight.dtype is torch.float32 or torch.ops.mkldnn._is_mkldnn_bf16_supported())
-        and all(hasattr(torch.ops.mkldnn, name) for name in ("_reorder_linear_weight", "_linear_pointwise"))
+        and all(hasattr(torch.ops.mkldnn, name) for name in _PACKING)
     )
 
 

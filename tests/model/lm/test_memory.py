@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from colmlm.model.lm.memory import collapse
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="huge pages are asked for on Linux")
+def test_memory_that_is_moved_to_huge_pages_holds_what_it_held() -> None:
+    held = torch.randint(256, (16 << 20,), dtype=torch.uint8)
+    before = held.clone()
+    assert not huge_kilobytes(held.data_ptr())
+    pages = collapse(held.data_ptr(), held.nbytes)
+    assert torch.equal(held, before)
+    assert huge_kilobytes(held.data_ptr()) >= 2048 * min(pages, 7)  # its ends share pages with others
+
+
+def huge_kilobytes(address: int) -> int:
+    """Gives the size of the huge pages of the mapping that this address is in."""
+    is_in = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        first, *others = line.split()
+        if "-" in first and ":" not in first:
+            start, end = (int(bound, 16) for bound in first.split("-"))
+            is_in = start <= address < end
+        elif is_in and first == "AnonHugePages:":
+            return int(others[0])
+    raise AssertionError("no mapping")
