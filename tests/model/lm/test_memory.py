@@ -12,11 +12,12 @@ from colmlm.model.lm.memory import collapse
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="huge pages are asked for on Linux")
 def test_memory_that_is_moved_to_huge_pages_holds_what_it_held() -> None:
     held = torch.randint(256, (16 << 20,), dtype=torch.uint8)
-    before = held.clone()
-    assert not huge_kilobytes(held.data_ptr())
+    before, huge = held.clone(), huge_kilobytes(held.data_ptr())  # its mapping may hold others' tensors
     pages = collapse(held.data_ptr(), held.nbytes)
     assert torch.equal(held, before)
-    assert huge_kilobytes(held.data_ptr()) >= 2048 * min(pages, 7)  # its ends share pages with others
+    assert huge_kilobytes(held.data_ptr()) >= max(
+        huge, 2048 * min(pages, 7)
+    )  # its ends share pages with others
 
 
 def huge_kilobytes(address: int) -> int:
