@@ -69,6 +69,12 @@ class Decision:
     def yields(self) -> Yields:
         return {row.fact_id: row.yields_to for row in self.keys.values() if row.yields_to}
 
+    def confirms(self, earlier: Decision) -> bool:
+        """Says whether all that an earlier one said of the keyset and its keys still holds."""
+        mine = self.keyset_id, self.checkpoint_id, self.threshold
+        theirs = earlier.keyset_id, earlier.checkpoint_id, earlier.threshold
+        return mine == theirs and all(self.keys.get(key_id) == row for key_id, row in earlier.keys.items())
+
 
 @dataclass(frozen=True, slots=True)
 class Decider:

@@ -59,6 +59,16 @@ def rank_each(queries_BD: Vectors, rows_B: Sequence[Rows], k: int) -> list[Ranki
     return [_ranked(rows, list(islice(scores, len(rows))), k) for rows in rows_B]
 
 
+def merged(first: Ranking, second: Ranking, k: int) -> Ranking:
+    """Ranks the facts of two rankings for the same query, each once: the k best, or as many as the first has."""
+    hits: dict[int, Hit] = {}
+    for hit in sorted((*first.hits, *second.hits), key=lambda hit: (-hit.score, hit.fact_id)):
+        hits.setdefault(hit.fact_id, hit)
+    tombstones = [one.tombstone for one in (first, second) if one.tombstone is not None]
+    nearest = max(tombstones, key=lambda tombstone: tombstone[1], default=None)
+    return Ranking(tuple(hits.values())[: max(k, len(first.hits))], nearest)
+
+
 def _scores(queries_BD: Vectors, rows_B: Sequence[Rows]) -> list[float]:
     """Gives the inner products of each query with the keys of its rows, one after the other.
 

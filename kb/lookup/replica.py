@@ -24,6 +24,7 @@ from colmlm.kb.keys.keycopy import indexed_keys
 from colmlm.kb.keys.keysets import AUTO_SPEC, Ids, Vectors
 from colmlm.kb.keys.records import RECALL, IndexFit, KeysetHead, KeysetRecord
 from colmlm.kb.log import audit
+from colmlm.kb.lookup.added import AddedKeys
 from colmlm.kb.lookup.fitting import Nearest, fit_lists, fitting_spec, moved, parted
 from colmlm.kb.lookup.index import KeyIndex
 from colmlm.kb.lookup.specs import FLAT_SPEC, default_spec, parsed
@@ -39,7 +40,6 @@ AnyKeyset = KeysetHead | KeysetRecord
 class Replica:
     """The index of `keyset_id` with every change up to `applied_seq` applied, and perhaps later ones.
 
-    No change past `grown_seq` has added a key to it since it was opened.
     `recall` is the share of nearest keys that it found when it was fitted to its keys; None where that is not known.
     """
 
@@ -49,7 +49,7 @@ class Replica:
     index: KeyIndex
     applied_seq: int
     recall: float | None = None
-    grown_seq: int = 0
+    added: AddedKeys = field(default_factory=AddedKeys)
     _follow: threading.Lock = field(default_factory=threading.Lock)
 
     def catch_up(self, connection: psycopg.Connection, wait_seconds: float | None = None) -> int:
@@ -91,7 +91,7 @@ class Replica:
         self.index.remove([key_id for key_id, key in keys.items() if key is None])
         new = self.index.missing([key_id for key_id, key in keys.items() if key is not None])
         if len(new):
-            self.grown_seq = head  # first, so that it holds also where adding is broken off
+            self.added.note(head, new.tolist())  # first, so that it holds also where adding is broken off
             self._add(new, keysets.decode([keys[key_id] for key_id in new.tolist()], self.dim))  # type: ignore[misc]
 
     def _add(self, ids: Ids, keys: Vectors) -> None:

@@ -29,7 +29,7 @@ from colmlm.kb.lookup.deciding import Decider, Decision
 from colmlm.kb.lookup.growing import grown
 from colmlm.kb.lookup.observing import NOBODY, Observer
 from colmlm.kb.lookup.options import LookupOptions, Wanted
-from colmlm.kb.lookup.ranking import as_queries, decide, rank, rank_each
+from colmlm.kb.lookup.ranking import as_queries, decide, merged, rank, rank_each
 from colmlm.kb.lookup.records import Lookup, Ranking
 from colmlm.kb.lookup.replica import OnKeys, Replica, open_replica, rebuild, save
 from colmlm.kb.store import database
@@ -139,25 +139,41 @@ class Searcher:
             found, decision = self._search(
                 replica, seq, queries if checkpoint_id == replica.checkpoint_id else None, wanted, spare
             )
-            # The head of the first SELECT is enough: later changes were made during the lookup, and the SELECT hides
-            # what they deleted.
+            # The head of the first SELECT is enough: later changes were made during the lookup.
             required = decision.head if required is None else required
             if decision.keyset_id != replica.keyset_id:
                 replica = self.current()
-            elif seq >= required or self._saw_all(replica, seq):
+            elif seq >= required or self._has_added(replica, seq, queries, found, decision, wanted):
                 break
         if decision.checkpoint_id != checkpoint_id:
             raise KeysetMismatch(checkpoint_id, str(decision.checkpoint_id))
         return found, decision, max(seq, required)
 
-    def _saw_all(self, replica: Replica, seq: int) -> bool:
-        """Catches up, and says whether a search of the index as of `seq` would find nothing more now.
+    def _has_added(
+        self,
+        replica: Replica,
+        seq: int,
+        queries_BD: Vectors,
+        found: list[Ranking],
+        decision: Decision,
+        wanted: Wanted,
+    ) -> bool:
+        """Catches up, and ranks with what was `found` in the index as of `seq` the keys that it got since.
 
-        That is so where no key was added since: what was removed since was hidden by the SELECT, and made the search go
-        on for others.
+        What it lost was hidden by the SELECT, which made the search go on for others. One more SELECT decides on all
+        keys, old and new, so that no answer mixes two states of the base. Says False where the index has to be searched
+        again: it got too many, facts contradict each other, or what was decided before holds no more.
         """
         self._catch_up(replica)
-        return replica.grown_seq <= seq
+        added = replica.added.since(seq)
+        if added and found:
+            again = self._decider.decide(replica.keyset_id, [*decision.keys, *added], wanted.accepted_only)
+            if not again.confirms(decision) or any(row.yields_to is not None for row in again.keys.values()):
+                return False
+            rows = [again.keys[key_id] for key_id in added if key_id in again.keys]
+            more = rank_each(queries_BD, [rows] * len(queries_BD), wanted.k)
+            found[:] = [merged(one, other, wanted.k) for one, other in zip(found, more, strict=True)]
+        return added is not None
 
     def _search(
         self, replica: Replica, seq: int, queries_BD: Vectors | None, wanted: Wanted, spare: int

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from colmlm.kb.errors import KeysetMismatch
+from colmlm.kb.lookup.added import KEPT
 from colmlm.kb.lookup.records import Lookup
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder, activated
@@ -121,6 +122,74 @@ def test_a_fact_that_is_keyed_anew_is_found_by_its_new_question_alone(
 
     interrupted(other, "search", do)
     assert values(other, encoder, ["Third?", "Question 3?"]) == ["value 3", None]
+
+
+def test_keys_that_were_added_meanwhile_are_ranked_with_those_that_were_found(
+    kb: KnowledgeBase, other: KnowledgeBase, encoder: FakeEncoder
+):
+    """All hits and their order are those of a search that begins later, and there is one search."""
+    restore = restored(kb, other, "value 3")
+    between = interrupted(other, "search", restore)
+    found = ask(other, encoder, "Question 3?", "Question 4?", k=4, threshold=-1)
+    assert between.seen.count("search") == 1
+    assert found == ask(other, encoder, "Question 3?", "Question 4?", k=4, threshold=-1)
+    assert found[0].seq == kb.log.head_seq()
+
+
+def test_what_was_found_is_decided_on_together_with_what_was_added(
+    kb: KnowledgeBase, other: KnowledgeBase, encoder: FakeEncoder
+):
+    """A fact that is deleted after the first SELECT and before the second is not told beside a newer one."""
+    restore, deleted = restored(kb, other, "value 3"), fact_id(kb, "value 4")
+
+    def do() -> None:
+        restore()
+        interrupted(other, "select", lambda: kb.facts.delete([deleted], **WHO))
+
+    interrupted(other, "search", do)
+    found = ask(other, encoder, "Question 3?", "Question 4?", k=10, threshold=-1)
+    assert found[0].hits[0].value == "value 3"
+    assert all(deleted not in [hit.fact_id for hit in lookup.hits] for lookup in found)
+
+
+@pytest.mark.parametrize("kind", ["as many as are remembered", "more"])
+def test_an_index_that_got_many_keys_is_searched_again(
+    kb: KnowledgeBase, other: KnowledgeBase, encoder: FakeEncoder, kind: str
+):
+    def do() -> None:
+        ingest(kb, *numbered(10 + KEPT + (kind == "more")))
+        kb.keysets.rekey(encoder)
+
+    between = interrupted(other, "search", do)
+    assert values(other, encoder, ["Question 200?", "Question 3?"]) == ["value 200", "value 3"]
+    assert between.seen.count("search") == (2 if kind == "more" else 1)
+
+
+def test_a_fact_that_comes_to_contradict_another_meanwhile_is_settled_as_ever(
+    kb: KnowledgeBase, other: KnowledgeBase, encoder: FakeEncoder
+):
+    """The older one is found and decided on, and then the newer one is added, to which it yields."""
+    kb.facts.add("Question 3?", "value new", anyway=True, **WHO)
+    kb.keysets.rekey(encoder)
+    restores = [restored(kb, other, value) for value in ("value 5", "value new")]
+
+    def do() -> None:
+        restores[0]()
+        interrupted(other, "select", restores[1])
+
+    interrupted(other, "search", do)
+    assert values(other, encoder, ["Question 3?"]) == ["value new"]
+
+
+def test_a_fact_that_gets_another_key_meanwhile_has_the_score_of_its_best(
+    kb: KnowledgeBase, other: KnowledgeBase, encoder: FakeEncoder
+):
+    keyset_id, facts = kb.keysets.active().keyset_id, np.array([fact_id(kb, "value 3")])
+    alias = encoder.encode_questions(["Third?"])
+    interrupted(other, "search", lambda: kb.keysets.store_keys(keyset_id, facts, alias, kind="alias", **WHO))
+    for lookup in ask(other, encoder, "Question 3?", "Third?", k=4, threshold=-1):
+        assert lookup.hits[0].value == "value 3" and lookup.hits[0].score == pytest.approx(1, abs=1e-2)
+        assert len({hit.fact_id for hit in lookup.hits}) == len(lookup.hits) == 4
 
 
 def test_a_delete_alone_hides_its_fact_and_is_not_searched_for_again(
