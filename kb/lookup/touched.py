@@ -15,16 +15,17 @@ from colmlm.kb.facts.edits import MAX_ID
 
 BATCH = 10_000
 
-# Rows are sought by their ids, one after the other: LIMIT and OFFSET keep the planner, which knows nothing of how many
-# are asked for, from reading a table whole.
+# Rows are sought by their ids, one after the other: OFFSET and scalar sub-selects keep the planner, which knows nothing
+# of how many are asked for, from reading a table whole. The log is read by the numbers that it has: a forged one may be
+# endlessly far from the last.
 # Changes that store keys of another keyset only count: a rekey of everything must not make an index read it all.
 _PASSED = """
-SELECT passed.seq, c.fact_ids, c.payload -> 'dropped_keys', c.payload -> 'keys'
-FROM generate_series(%(after)s::bigint + 1, (SELECT max(seq) FROM change)) AS passed (seq)
-LEFT JOIN LATERAL (
-    SELECT fact_ids, payload FROM change WHERE seq = passed.seq
-    AND (kind <> 'key' OR payload @> jsonb_build_object('keyset', %(keyset_id)s::bigint)) LIMIT 1
-) AS c ON true
+SELECT c.seq, touching.fact_ids, touching.payload -> 'dropped_keys', touching.payload -> 'keys'
+FROM change c LEFT JOIN LATERAL (
+    SELECT c.fact_ids, c.payload
+    WHERE c.kind <> 'key' OR c.payload @> jsonb_build_object('keyset', %(keyset_id)s::bigint)
+) AS touching ON true
+WHERE c.seq > %(after)s::bigint
 """
 _KEYS = """
 SELECT k.id, CASE WHEN (SELECT true FROM fact_version v WHERE v.fact_id = k.fact_id AND v.to_seq IS NULL)
