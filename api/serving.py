@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import logging
 import socket
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -30,9 +29,6 @@ from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.keeper import Keeper
 
 CUT_OFF_SECONDS = 1  # how long requests that outlast the drain have to react to their cancellation
-# How long a thread keeps the interpreter when others wait for it. A request changes threads some six times until it is
-# decoded, and at 5 ms, the interpreter's own, it would wait as often behind each thread that stores an output.
-TURN_SECONDS = 0.0005
 
 _log = logging.getLogger(__name__)
 
@@ -77,7 +73,6 @@ def run_server(
         # the socket names TCP as its protocol, which one that is passed in does not. Without it a response's second
         # packet waits until the first is acknowledged, which clients delay by 40 ms.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sys.setswitchinterval(TURN_SECONDS)
         gc.collect()
         gc.freeze()  # Collecting the loaded modules again would stop all threads for 0.1 s each time
         DrainingServer(config, operations.drain, on_up).run(sockets=[listener])
