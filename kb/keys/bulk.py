@@ -15,7 +15,7 @@ from colmlm.kb.errors import (
 from colmlm.kb.facts.records import Edit
 from colmlm.kb.keys.keycopy import Keys, copy_keys, require_unit
 from colmlm.kb.log import audit
-from colmlm.kb.store.database import connection_of
+from colmlm.kb.store.database import connection_of, id_array
 from colmlm.kb.store.references import checked_at_once
 from colmlm.kb.tables import CheckpointRow, KeysetRow, key_kinds
 
@@ -62,17 +62,12 @@ def _already_keyed(session: Session, keyset_id: int, fact_ids: list[int], kind: 
     """Says which of these facts would get a second key of this kind; None where none would."""
     if len(set(fact_ids)) < len(fact_ids):
         return f"a fact is there twice, and has one {kind} key"
-    sought = {"keyset_id": keyset_id, "kind": kind, "fact_ids": _array(fact_ids), "most": _MOST_NAMED}
+    sought = {"keyset_id": keyset_id, "kind": kind, "fact_ids": id_array(fact_ids), "most": _MOST_NAMED}
     keyed = session.scalars(_KEYED, sought).all()
     if not keyed:
         return None
     more = " and more" if len(keyed) > 10 else ""
     return f"a {kind} key is there already of fact {', '.join(map(str, keyed[:10]))}{more}"
-
-
-def _array(ids: list[int]) -> str:
-    """Gives ids as PostgreSQL writes an array; the driver takes seven times as long for a hundred thousand."""
-    return f"{{{','.join(map(str, ids))}}}"
 
 
 _KEYED = text("""
@@ -103,10 +98,10 @@ def _lock_live(session: Session, fact_ids: list[int]) -> None:
 
     Tombstones have keys, so that queries near them abstain.
     """
-    kept = connection_of(session).execute(_LOCK_KEPT, (_array(fact_ids),)).fetchone()
+    kept = connection_of(session).execute(_LOCK_KEPT, (id_array(fact_ids),)).fetchone()
     if kept == (len(set(fact_ids)),):
         return
-    rows = session.execute(_NOT_KEPT, {"fact_ids": _array(fact_ids), "most": _MOST_NAMED}).all()
+    rows = session.execute(_NOT_KEPT, {"fact_ids": id_array(fact_ids), "most": _MOST_NAMED}).all()
     if missing := [row.id for row in rows if not row.is_there]:
         raise FactNotFound(missing)
     raise FactDeleted([row.id for row in rows])

@@ -88,9 +88,11 @@ class Decider:
     observer: Observer
 
     def decide(self, keyset_id: int, key_ids: list[int], accepted_only: bool | None) -> Decision:
-        # As text, since the driver would go through a list number by number, several times.
-        ids = f"{{{','.join(map(str, key_ids))}}}"
-        parameters = {"keyset_id": keyset_id, "key_ids": ids, "accepted_only": accepted_only}
+        parameters = {
+            "keyset_id": keyset_id,
+            "key_ids": database.id_array(key_ids),
+            "accepted_only": accepted_only,
+        }
         with self.observer.timed("select"):
             rows = database.read_from(self.reader, partial(self._fetch, parameters))
         keys = {row.key_id: row for row in rows if row.key_id is not None}

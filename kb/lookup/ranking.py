@@ -59,7 +59,13 @@ def rank_each(queries_BD: Vectors, rows_B: Sequence[Rows], k: int) -> list[Ranki
     return [_ranked(rows, list(islice(scores, len(rows))), k) for rows in rows_B]
 
 
-def merged(first: Ranking, second: Ranking, k: int) -> Ranking:
+def ranked_with(found: Sequence[Ranking], queries_BD: Vectors, rows: Rows, k: int) -> list[Ranking]:
+    """Ranks these rows for each query together with what was found for it."""
+    more = rank_each(queries_BD, [rows] * len(queries_BD), k)
+    return [_merged(one, other, k) for one, other in zip(found, more, strict=True)]
+
+
+def _merged(first: Ranking, second: Ranking, k: int) -> Ranking:
     """Ranks the facts of two rankings for the same query, each once: the k best, or as many as the first has."""
     hits: dict[int, Hit] = {}
     for hit in sorted((*first.hits, *second.hits), key=lambda hit: (-hit.score, hit.fact_id)):

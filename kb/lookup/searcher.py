@@ -29,7 +29,7 @@ from colmlm.kb.lookup.deciding import Decider, Decision
 from colmlm.kb.lookup.growing import grown
 from colmlm.kb.lookup.observing import NOBODY, Observer
 from colmlm.kb.lookup.options import LookupOptions, Wanted
-from colmlm.kb.lookup.ranking import as_queries, decide, merged, rank, rank_each
+from colmlm.kb.lookup.ranking import as_queries, decide, rank, rank_each, ranked_with
 from colmlm.kb.lookup.records import Lookup, Ranking
 from colmlm.kb.lookup.replica import OnKeys, Replica, open_replica, rebuild, save
 from colmlm.kb.store import database
@@ -160,9 +160,8 @@ class Searcher:
     ) -> bool:
         """Catches up, and ranks with what was `found` in the index as of `seq` the keys that it got since.
 
-        What it lost was hidden by the SELECT, which made the search go on for others. One more SELECT decides on all
-        keys, old and new, so that no answer mixes two states of the base. Says False where the index has to be searched
-        again: it got too many, facts contradict each other, or what was decided before holds no more.
+        One more SELECT decides on all, old and new, so that no answer mixes two states. Says False where the index has
+        to be searched again: it got too many, facts contradict, or what was decided before holds no more.
         """
         self._catch_up(replica)
         added = replica.added.since(seq)
@@ -171,8 +170,7 @@ class Searcher:
             if not again.confirms(decision) or any(row.yields_to is not None for row in again.keys.values()):
                 return False
             rows = [again.keys[key_id] for key_id in added if key_id in again.keys]
-            more = rank_each(queries_BD, [rows] * len(queries_BD), wanted.k)
-            found[:] = [merged(one, other, wanted.k) for one, other in zip(found, more, strict=True)]
+            found[:] = ranked_with(found, queries_BD, rows, wanted.k)
         return added is not None
 
     def _search(
@@ -283,10 +281,7 @@ class Searcher:
         if held is not None and held.keyset_id in useful:
             self._catch_up(held)
         with self._opening:
-            active = self._replica
-            if (
-                held is None or active is None or held.keyset_id != active.keyset_id
-            ):  # unless it was activated meanwhile
+            if held is None or held.keyset_id != self.keyset_in_use:  # unless it was activated meanwhile
                 self._standby = held if held is not None and held.keyset_id in useful else None
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -92,6 +92,11 @@ def _ping_after_a_pause(engine: Engine) -> None:
 
     event.listen(engine, "checkout", checkout)
     event.listen(engine, "checkin", checkin)
+
+
+def id_array(ids: Iterable[int]) -> str:
+    """Gives ids as PostgreSQL writes an array; the driver goes through a list number by number, several times."""
+    return f"{{{','.join(map(str, ids))}}}"
 
 
 def connection_of(session: Session) -> psycopg.Connection:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import pytest
@@ -209,7 +210,7 @@ def test_where_all_candidates_are_deleted_those_behind_them_are_found(
     order = nearest(other, encoder, "Question 3?")
     candidates = other.searcher.current().index.over_fetch(1)
     assert candidates == 5
-    delete = lambda: kb.facts.delete(order[:candidates], **WHO)  # noqa: E731
+    delete = partial(kb.facts.delete, order[:candidates], **WHO)
     if caught_up:
         delete()
         interrupted(other, "select", other.lookups.catch_up)
