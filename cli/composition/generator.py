@@ -46,7 +46,7 @@ class LocalOutputs:
     kb: KnowledgeBase
 
     def store(self, generation: NewOutput) -> OutputTrace:
-        return self.kb.outputs.trace(self.kb.outputs.record(generation))
+        return self.kb.outputs.record_traced(generation)
 
     def source(self, fact_id: int) -> Source | None:
         return self.kb.facts.show(fact_id).source

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from colmlm.cli.composition.model_keeper import ModelKeeper
     from colmlm.cli.composition.worker_process import WorkerProcess
 
+THREADS = "OMP_NUM_THREADS"
+
 
 def load(runtime: Runtime, *, with_model: bool) -> LoadedModels:
     """Loads the models that a server answers with, and the reader."""
@@ -37,13 +39,16 @@ def run(
     local: LocalToken | None,
     worker: WorkerProcess | None = None,
     shared: Shared | None = None,
+    num_servers: int = 1,
     on_up: Callable[[], object] | None = None,
 ) -> None:
-    """Runs a server process with what was loaded, as `api.serving.run_server` describes."""
+    """Runs one of `num_servers` processes with what was loaded, as `api.serving.run_server` describes."""
     from colmlm.api.serving import run_server
     from colmlm.api.watch.tracing import tracing_from
     from colmlm.kb.jobs.attendance import no_worker
 
+    if models:
+        _set_threads(num_servers)
     with _keeper(runtime, models) if models else nullcontext():
         run_server(
             runtime.kb,
@@ -57,6 +62,18 @@ def run(
             shared=shared,
             on_up=on_up,
         )
+
+
+def _set_threads(num_servers: int) -> None:
+    """Gives the model this process's part of the cores, less one where it can, unless OMP_NUM_THREADS says otherwise.
+
+    Threads of OpenMP wait for one another by spinning. On a core that the event loop, lookups or PostgreSQL want too,
+    each product then waits for a turn of the scheduler: a second thread on two cores costs a third of the tokens.
+    """
+    import torch
+
+    if THREADS not in os.environ:
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // num_servers - 1))
 
 
 def _keeper(runtime: Runtime, models: LoadedModels) -> ModelKeeper:

@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING
 
 from colmlm.cli.bases.nearby import told_of
 from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.operating.server import THREADS, load, run
 from colmlm.kb.errors import KBError
 
 if TYPE_CHECKING:
     from colmlm.api.nouns.models import LoadedModels
     from colmlm.api.supervision.shared import Shared
     from colmlm.cli.composition.worker_process import WorkerProcess
-
-_THREADS = "OMP_NUM_THREADS"
 
 
 def serve_shared(
@@ -52,19 +51,16 @@ def serve_shared(
         gc.freeze()  # what is never collected is never written to, and stays one copy
 
         def serve(place: int) -> None:
-            from colmlm.cli.operating.server import run
-
             for other in listeners:
                 if other is not listeners[place]:
                     other.close()
-            if with_model:
-                _take_threads(len(listeners))
             run(
                 runtime,
                 listeners[place],
                 models,
                 local=local,
                 shared=shared,
+                num_servers=len(listeners),
                 on_up=lambda: shared.tell_up(place, os.getpid()),
             )
 
@@ -81,8 +77,6 @@ def serve_shared(
 
 def _loaded(runtime: Runtime, *, with_model: bool) -> LoadedModels:
     """Loads the models, and opens the index where there is one, without a thread or a connection that stays."""
-    from colmlm.cli.operating.server import load
-
     models = load(runtime, with_model=with_model)
     with suppress(KBError):  # each server says what is missing
         runtime.kb.searcher.catch_up()
@@ -96,22 +90,15 @@ def _one_thread() -> Iterator[None]:
 
     The threads of OpenMP do not survive a fork, and a child would wait for them for ever.
     """
-    before = os.environ.get(_THREADS)
-    os.environ[_THREADS] = "1"
+    before = os.environ.get(THREADS)
+    os.environ[THREADS] = "1"
     try:
         yield
     finally:
         if before is None:
-            del os.environ[_THREADS]
+            del os.environ[THREADS]
         else:
-            os.environ[_THREADS] = before
-
-
-def _take_threads(num_servers: int) -> None:
-    """Gives this process its part of the processor's threads for the model."""
-    import torch
-
-    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // num_servers))
+            os.environ[THREADS] = before
 
 
 def _attend(runtime: Runtime, shared: Shared, worker: Callable[[], WorkerProcess] | None) -> None:

@@ -10,13 +10,12 @@ from sqlalchemy import text
 from colmlm.kb.answers.answering import Answering
 from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.answers.records import Answer, AnsweredQuestion, AnswerOptions
-from colmlm.kb.evidence import attribution
+from colmlm.kb.evidence import storing
 from colmlm.kb.evidence.records import NewOutput, QuotedStretch, Splice
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.options import KEY, READER
 from colmlm.kb.store.contention import tried_again
 from colmlm.kb.store.store import Store
-from colmlm.kb.tables import GenerationRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +50,9 @@ class StoredAnswers:
         with self.store.sessions.begin() as session:
             if session.scalar(text("SHOW transaction_read_only")) == "on":
                 return asked.answer
-            generation_id = attribution.record(session, output)
-            stored = session.get_one(GenerationRow, generation_id).output
-        said = asked.answer if stored == output.output else _withheld(asked.answer)
-        return replace(said, generation_id=generation_id)
+            stored = storing.record(session, output).output
+        said = asked.answer if stored.output == output.output else _withheld(asked.answer)
+        return replace(said, generation_id=stored.id)
 
 
 def _withheld(answer: Answer) -> Answer:

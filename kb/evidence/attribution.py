@@ -1,32 +1,31 @@
-"""Attribution: stores outputs with their splices, and traces outputs to facts and facts to the outputs that used them.
+"""Attribution: traces stored outputs to facts, and facts to the outputs that used them.
 
 Attributions name fact, version and change, so they stay valid after the fact was corrected or deleted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 
-from sqlalchemy import func, insert, or_, select
+from sqlalchemy import ColumnElement, func, or_, select
 from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import GenerationNotFound
-from colmlm.kb.evidence import feedback, verbatim
-from colmlm.kb.evidence.quoting import without_erased
+from colmlm.kb.evidence import feedback
 from colmlm.kb.evidence.records import (
     FactTrace,
+    Feedback,
     GenerationRecord,
-    NewOutput,
     OutputTrace,
-    Splice,
     Thumb,
     TracedSplice,
     Use,
     Version,
 )
+from colmlm.kb.evidence.storing import StoredOutput
 from colmlm.kb.facts import edits as facts
-from colmlm.kb.facts import reading, suppression
+from colmlm.kb.facts import reading
 from colmlm.kb.facts.records import FactRecord, Source
 from colmlm.kb.log import audit
 from colmlm.kb.log.records import ChangeRecord
@@ -40,70 +39,11 @@ from colmlm.kb.tables import (
     FactVersionRow,
     FeedbackRow,
     GenerationRow,
-    KeysetRow,
     thumbs,
 )
 
 CONTEXT_CHARACTERS = 300
 SENTENCE_ENDS = (". ", "! ", "? ", "\n")
-
-
-def record(session: Session, generation: NewOutput) -> int:
-    """Stores an output with its splices and gives its id. Raises `InvalidSplice` where a span is not its fact's value.
-
-    Raises `InvalidValue` where the words between the splices are not those of the document that the output quotes.
-    Splices of facts that were erased meanwhile are stored redacted: the output stays as evidence without what it said.
-    For these the span is not compared with the value, since the answer would confirm a guess.
-    """
-    for name in ("prompt", "output"):
-        audit.check_text(name, getattr(generation, name), limit=10_000_000)
-    suppression.hold_off_erasure(session)
-    verbatim.check_splices(session, generation)
-    verbatim.check_quotation(session, generation)
-    generation, redacted_seq = without_erased(session, generation)
-    keyset = select(KeysetRow.id).where(
-        KeysetRow.checkpoint_id == generation.checkpoint_id, KeysetRow.state != "retired"
-    )
-    stored = GenerationRow(
-        prompt=generation.prompt,
-        output=generation.output,
-        checkpoint_id=generation.checkpoint_id,
-        keyset_id=session.scalar(keyset),
-        seq=generation.seq,
-        mode=generation.mode,
-        redacted_seq=redacted_seq,
-        document_id=generation.quotes.document_id if generation.quotes else None,
-        quoted_start=generation.quotes.start if generation.quotes else None,
-        quoted_end=generation.quotes.end if generation.quotes else None,
-        ranking=generation.ranking,
-        accepted_only=generation.accepted_only,
-    )
-    session.add(stored)
-    session.flush()
-    rows = [_attribution(stored.id, ordinal, splice) for ordinal, splice in enumerate(generation.splices)]
-    if rows:
-        session.execute(insert(AttributionRow), rows)
-    missed = [n for n, splice in enumerate(generation.splices) if splice.outcome == "no_match"]
-    noting.note(session, stored.id, missed)
-    return stored.id
-
-
-def _attribution(generation_id: int, ordinal: int, splice: Splice) -> dict[str, object]:
-    return {
-        "generation_id": generation_id,
-        "ordinal": ordinal,
-        "output_start": splice.output_start,
-        "output_end": splice.output_end,
-        "outcome": splice.outcome,
-        "fact_id": splice.fact_id,
-        "fact_version": splice.version,
-        "score": splice.score,
-        "query": splice.query,
-        "part_start": splice.part_start,
-        "part_end": splice.part_end,
-        "quoted_start": splice.quoted_start,
-        "quoted_end": splice.quoted_end,
-    }
 
 
 def trace_output(session: Session, generation_id: int) -> OutputTrace:
@@ -116,9 +56,31 @@ def trace_output(session: Session, generation_id: int) -> OutputTrace:
         .where(AttributionRow.generation_id == generation_id)
         .order_by(AttributionRow.ordinal)
     )
-    attributions = list(session.scalars(statement))
-    used = reading.fact_records(session, [a.fact_id for a in attributions if a.fact_id is not None])
-    splices = [_traced(session, stored, a, used.get(a.fact_id) if a.fact_id else None) for a in attributions]
+    return _trace(
+        session,
+        stored,
+        list(session.scalars(statement)),
+        said_of_it=feedback.of_output(session, generation_id),
+        miss_groups=noting.groups_of(session, generation_id),
+    )
+
+
+def trace_stored(session: Session, stored: StoredOutput) -> OutputTrace:
+    """Traces an output that this transaction has stored, of which nobody can have said anything."""
+    return _trace(session, stored.output, stored.lookups)
+
+
+def _trace(
+    session: Session,
+    stored: GenerationRow,
+    lookups: Sequence[AttributionRow],
+    said_of_it: tuple[Feedback, ...] = (),
+    miss_groups: tuple[int, ...] = (),
+) -> OutputTrace:
+    hits = [lookup.fact_id for lookup in lookups if lookup.fact_id is not None]
+    used = reading.fact_records(session, hits) if hits else {}
+    edits = _edits_of(session, hits, stored.seq) if hits else {}
+    splices = tuple(_traced(stored, lookup, used, edits) for lookup in lookups)
     source = _quoted(session, stored)
     return OutputTrace(
         generation_id=stored.id,
@@ -128,14 +90,14 @@ def trace_output(session: Session, generation_id: int) -> OutputTrace:
         mode=stored.mode,
         seq=stored.seq,
         at=stored.at.astimezone(UTC),
-        splices=tuple(splices),
+        splices=splices,
         redacted_seq=stored.redacted_seq,
         abstained=not stored.output,
         uncited=bool(stored.output) and source is None and all(splice.outcome != "hit" for splice in splices),
         quotes=source,
         ranking=stored.ranking,
-        feedback=feedback.of_output(session, generation_id),
-        miss_groups=noting.groups_of(session, generation_id),
+        feedback=said_of_it,
+        miss_groups=miss_groups,
         accepted_only=stored.accepted_only,
     )
 
@@ -159,8 +121,12 @@ def _quoted(session: Session, stored: GenerationRow) -> Source | None:
 
 
 def _traced(
-    session: Session, stored: GenerationRow, spliced: AttributionRow, fact: FactRecord | None
+    stored: GenerationRow,
+    spliced: AttributionRow,
+    used: Mapping[int, FactRecord],
+    edits: Mapping[int, tuple[ChangeRecord, ...]],
 ) -> TracedSplice:
+    fact = used.get(spliced.fact_id) if spliced.fact_id is not None else None
     live = fact is not None and fact.deleted_seq is None
     return TracedSplice(
         ordinal=spliced.ordinal,
@@ -174,7 +140,7 @@ def _traced(
         source=fact.source if fact else None,
         live=live,
         current_value=fact.value if fact and live else None,
-        history=_edits(session, spliced.fact_id, stored.seq) if spliced.fact_id is not None else (),
+        history=edits.get(spliced.fact_id, ()) if spliced.fact_id is not None else (),
         erased=fact is not None and fact.erased_seq is not None,
         part_start=spliced.part_start,
         part_end=spliced.part_end,
@@ -182,11 +148,15 @@ def _traced(
     )
 
 
-def _edits(
-    session: Session, fact_id: int, after: int, created_seq: int | None = None
-) -> tuple[ChangeRecord, ...]:
-    """Lists the edits of a fact past change `after`, with the change that created it. Keying is not an edit."""
-    touches = or_(ChangeRow.fact_ids.contains([fact_id]), ChangeRow.seq == created_seq)
+def _edits_of(session: Session, fact_ids: Collection[int], after: int) -> dict[int, tuple[ChangeRecord, ...]]:
+    """Lists the edits of each of these facts past change `after`. Keying is not an edit."""
+    changes = _edits(session, ChangeRow.fact_ids.overlap(sorted(set(fact_ids))), after)
+    return {
+        fact_id: tuple(change for change in changes if fact_id in change.fact_ids) for fact_id in fact_ids
+    }
+
+
+def _edits(session: Session, touches: ColumnElement[bool], after: int) -> tuple[ChangeRecord, ...]:
     statement = select(ChangeRow).where(
         touches, ChangeRow.seq > after, ChangeRow.kind.not_in(audit.MAINTENANCE)
     )
@@ -196,6 +166,7 @@ def _edits(
 def trace_fact(session: Session, fact_id: int) -> FactTrace:
     """Gives a fact with its source sentence, its values over time, its edits, and every stored output that used it."""
     fact = reading.get_fact(session, fact_id)
+    touches = or_(ChangeRow.fact_ids.contains([fact_id]), ChangeRow.seq == fact.created_seq)
     uses = session.execute(
         select(AttributionRow, GenerationRow.at)
         .join(GenerationRow, GenerationRow.id == AttributionRow.generation_id)
@@ -206,7 +177,7 @@ def trace_fact(session: Session, fact_id: int) -> FactTrace:
         fact=fact,
         context=_context(session, fact),
         versions=_versions(session, fact_id),
-        history=_edits(session, fact_id, 0, fact.created_seq),
+        history=_edits(session, touches, 0),
         uses=tuple(_use(used, at) for used, at in uses),
     )
 

@@ -8,7 +8,7 @@ import numpy as np
 from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import InvalidSplice, InvalidValue
-from colmlm.kb.evidence import attribution
+from colmlm.kb.evidence import attribution, storing
 from colmlm.kb.evidence.records import NewOutput, OutputTrace
 from colmlm.kb.keys.keysets import STORED
 from colmlm.kb.log import audit
@@ -18,8 +18,7 @@ from colmlm.kb.tables import CheckpointRow
 def record(session: Session, generation: NewOutput) -> OutputTrace:
     """Stores the output and gives its trace; see `Outputs.record_from_elsewhere`."""
     _check(session, generation)
-    generation_id = attribution.record(session, generation)
-    trace = attribution.trace_output(session, generation_id)
+    trace = attribution.trace_stored(session, storing.record(session, generation))
     return replace(trace, splices=tuple(replace(splice, history=()) for splice in trace.splices))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from colmlm.kb.evidence import attribution, elsewhere, feedback
+from colmlm.kb.evidence import attribution, elsewhere, feedback, storing
 from colmlm.kb.evidence.impact import Place, impact_of, impact_of_selection
 from colmlm.kb.evidence.listing import AttributionRecord, attributions
 from colmlm.kb.evidence.neighbours import neighbours_of
@@ -35,7 +35,13 @@ class Outputs:
     def record(self, generation: NewOutput) -> int:
         """Stores an output that was decoded here, with its splices, and gives its id."""
         with self.store.sessions.begin() as session:
-            return attribution.record(session, generation)
+            return storing.record(session, generation).output.id
+
+    @tried_again
+    def record_traced(self, generation: NewOutput) -> OutputTrace:
+        """Stores an output that was decoded here, with its splices, and gives its trace."""
+        with self.store.sessions.begin() as session:
+            return attribution.trace_stored(session, storing.record(session, generation))
 
     @tried_again
     def record_from_elsewhere(self, generation: NewOutput) -> OutputTrace:

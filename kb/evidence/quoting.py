@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from sqlalchemy import func, select
@@ -15,18 +16,15 @@ from colmlm.kb.tables import FactRow, answer_modes
 from colmlm.kb.texts.wording import Span
 
 
-def without_erased(session: Session, made: NewOutput) -> tuple[NewOutput, int | None]:
+def without_erased(
+    session: Session, made: NewOutput, erased: Mapping[int, int]
+) -> tuple[NewOutput, int | None]:
     """Redacts an output before it is stored; gives it with the last erasure that redacted it (None: none did).
 
-    Erasures must be held off. Splices of facts that are erased by now are redacted, and in the rest of the output
-    every text that was erased since the change that the decoder's lookups had seen, and what is redacted in the
-    document that it quotes.
+    Erasures must be held off. Splices of facts that are `erased` by now, each by that change, are redacted, and in the
+    rest of the output every text that was erased since the change that the decoder's lookups had seen, and what is
+    redacted in the document that it quotes.
     """
-    hits = [splice.fact_id for splice in made.splices if splice.fact_id is not None]
-    statement = select(FactRow.id, FactRow.erased_seq).where(
-        FactRow.id == func.any(hits), FactRow.erased_seq.is_not(None)
-    )
-    erased = {row.id: row.erased_seq for row in session.execute(statement)}
     texts = ErasedTexts.counting(session, said := TextOrigin(frozenset(erased), seq=made.seq))
     marks = _marks(session, made)
     if not (erased or texts or marks):

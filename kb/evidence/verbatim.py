@@ -16,9 +16,12 @@ from colmlm.kb.tables import FactRow, FactVersionRow
 OUTCOMES = ("hit", "no_match", "abstained")
 
 
-def check_splices(session: Session, generation: NewOutput) -> None:
-    """Raises `InvalidSplice` where a span of the output is not the value that its splice names, or the part of it."""
-    values = _values(session, [s.fact_id for s in generation.splices if s.fact_id is not None])
+def check_splices(session: Session, generation: NewOutput) -> dict[int, int]:
+    """Gives the changes that erased facts which the output names, by fact.
+
+    Raises `InvalidSplice` where a span of the output is not the value that its splice names, or the part of it.
+    """
+    values, erased = _values(session, [s.fact_id for s in generation.splices if s.fact_id is not None])
     for ordinal, splice in enumerate(generation.splices):
         start, end = splice.output_start, splice.output_end
         if splice.outcome not in OUTCOMES:
@@ -39,6 +42,7 @@ def check_splices(session: Session, generation: NewOutput) -> None:
         elif not _is_part(splice, value) or splice.of(value) != generation.output[start:end]:
             said = "has another value than the output's span"
             raise InvalidSplice(ordinal, f"version {splice.version} of fact {splice.fact_id} {said}")
+    return erased
 
 
 def _is_part(splice: Splice, value: str) -> bool:
@@ -63,12 +67,17 @@ def check_quotation(session: Session, generation: NewOutput) -> None:
         raise InvalidValue("quotes", f"document {quotes.document_id} does not say the output at {place}")
 
 
-def _values(session: Session, fact_ids: Sequence[int]) -> dict[tuple[int, int], str | None]:
-    """Gives the values of these facts by fact and version; None where the fact is erased."""
+def _values(
+    session: Session, fact_ids: Sequence[int]
+) -> tuple[dict[tuple[int, int], str | None], dict[int, int]]:
+    """Gives the values of these facts by fact and version, None where the fact is erased, and what erased facts."""
     storable = [fact_id for fact_id in fact_ids if 0 < fact_id <= facts.MAX_ID]
+    if not storable:
+        return {}, {}
     value = case((FactRow.erased_seq.is_(None), FactVersionRow.value)).label("value")
-    statement = select(FactVersionRow.fact_id, FactVersionRow.version, value).join(
+    statement = select(FactVersionRow.fact_id, FactVersionRow.version, value, FactRow.erased_seq).join(
         FactRow, FactRow.id == FactVersionRow.fact_id
     )
-    versions = session.execute(statement.where(FactVersionRow.fact_id == func.any(storable)))
-    return {(row.fact_id, row.version): row.value for row in versions}
+    versions = session.execute(statement.where(FactVersionRow.fact_id == func.any(storable))).all()
+    values = {(row.fact_id, row.version): row.value for row in versions}
+    return values, {row.fact_id: row.erased_seq for row in versions if row.erased_seq is not None}

@@ -63,7 +63,7 @@ class TextOrigin:
 class ErasedTexts:
     """Finds erased texts in a text by their digests."""
 
-    _digests: Digests
+    _digests: Digests | None  # none is needed where nothing was erased
     _by_digest: dict[bytes, list[ErasedTextRow]]
     # By digest of a first word: the lengths, in words, of the texts that begin with it, longest first.
     _sizes: dict[bytes, list[int]]
@@ -90,7 +90,7 @@ class ErasedTexts:
             by_digest.setdefault(bytes(row.digest), []).append(row)
             sizes.setdefault(bytes(row.first_word), set()).add(row.num_words)
         longest_first = {first: sorted(found, reverse=True) for first, found in sizes.items()}
-        return cls(Digests.of(session), by_digest, longest_first)
+        return cls(Digests.of(session) if rows else None, by_digest, longest_first)
 
     def __bool__(self) -> bool:
         return bool(self._by_digest)
@@ -112,27 +112,29 @@ class ErasedTexts:
 
     def spans(self, text: str, said: TextOrigin, met: set[int]) -> list[Span]:
         """Finds the spans where a text of this origin says an erased text; they may overlap."""
-        if not self._by_digest:
+        if self._digests is None:
             return []
         every = words(text)
         found: list[Span] = []
         for at, word in enumerate(every):
-            for size in self._sizes.get(self._digest_of_first(word.said), ()):
-                if facts := self._facts_saying(every[at : at + size], size, said):
+            for size in self._sizes.get(self._digest_of_first(self._digests, word.said), ()):
+                if facts := self._facts_saying(self._digests, every[at : at + size], size, said):
                     met.update(facts)
                     found.append((word.start, every[at + size - 1].end))
                     break
         return found
 
-    def _facts_saying(self, taken: Sequence[ComparedWord], size: int, said: TextOrigin) -> list[int]:
+    def _facts_saying(
+        self, digests: Digests, taken: Sequence[ComparedWord], size: int, said: TextOrigin
+    ) -> list[int]:
         if len(taken) < size:
             return []
-        digest = self._digests.of_words(word.said for word in taken)
+        digest = digests.of_words(word.said for word in taken)
         return [erased.fact_id for erased in self._by_digest.get(digest, ()) if said.counts(erased)]
 
-    def _digest_of_first(self, word: str) -> bytes:
+    def _digest_of_first(self, digests: Digests, word: str) -> bytes:
         if (known := self._first.get(word)) is None:
-            known = self._first[word] = self._digests.of_first_word(word)
+            known = self._first[word] = digests.of_first_word(word)
         return known
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from sqlalchemy import event
 
 from colmlm.kb.errors import FactNotFound, GenerationNotFound, InvalidSplice
 from colmlm.kb.evidence.records import NewOutput, Splice, Use, Version
@@ -35,6 +36,42 @@ def test_an_output_is_traced_to_the_words_of_a_document(kb: KnowledgeBase, encod
     source = spliced.source
     assert kb.documents.text(source.document_id)[source.start : source.end] == "Lima"
     assert (missed.outcome, missed.fact_id, missed.value, missed.live) == ("no_match", None, "", False)
+
+
+def test_storing_gives_the_trace_that_is_read_afterwards(kb: KnowledgeBase):
+    ingest(kb, PERU)
+    made = _spliced(kb)
+    kb.facts.edit(fact_id(kb, "Lima"), "Cusco", **WHO)
+    stored = kb.outputs.record_traced(made)
+    assert stored == kb.outputs.trace(stored.generation_id)
+    assert [(s.outcome, len(s.history)) for s in stored.splices] == [("hit", 1), ("no_match", 0)]
+
+
+def test_an_output_with_many_facts_is_stored_and_traced_by_as_many_statements_as_one_with_one(
+    kb: KnowledgeBase,
+):
+    ingest(kb, PERU)
+    made = _spliced(kb)
+    hit = made.splices[0]
+    twice = replace(
+        made,
+        output=made.output + " " + made.output,
+        splices=(hit, replace(hit, output_start=18, output_end=22)),
+    )
+    counted: list[str] = []
+
+    def count(_c: object, _cursor: object, statement: str, *_: object) -> None:
+        counted.append(statement)
+
+    def statements(output: NewOutput) -> int:
+        counted.clear()
+        trace = kb.outputs.record_traced(output)
+        assert {splice.value for splice in trace.splices if splice.outcome == "hit"} == {"Lima"}
+        return len(counted)
+
+    event.listen(kb.outputs.store.engine, "before_cursor_execute", count)
+    assert statements(replace(made, splices=(hit,))) == statements(twice) <= 8
+    event.remove(kb.outputs.store.engine, "before_cursor_execute", count)
 
 
 def test_a_trace_answers_after_its_fact_was_corrected_and_deleted(kb: KnowledgeBase):
