@@ -117,13 +117,21 @@ class Runtime:
 
         return ModelEncoder(self.checkpoint)
 
-    def model_at(self, path: Path | None, check: Callable[[], None], asker: Callable[[], str]) -> LoadedModel:
+    def model_at(
+        self,
+        path: Path | None,
+        check: Callable[[], None],
+        asker: Callable[[], str],
+        wide_threads: int | None = None,
+    ) -> LoadedModel:
         """Loads the model of the checkpoint at `path` (None: that of the settings) for a server, which may load others.
 
         Its lookups also answer an output that began before another keyset was activated. `check` is called at every
-        step of decoding. Prompts are decoded together, in turns between those whom `asker` names.
+        step of decoding. Prompts are decoded together, in turns between those whom `asker` names. A step of many
+        tokens is computed by `wide_threads` threads.
         """
         from colmlm.api.nouns.models import LoadedModel
+        from colmlm.cli.composition.gathering_encoder import GatheringEncoder
         from colmlm.cli.composition.generator import LocalOutputs, StoringGenerator
         from colmlm.cli.composition.model_encoder import ModelEncoder
         from colmlm.kb.errors import DecoderBusy
@@ -137,6 +145,7 @@ class Runtime:
             rows=self.serving.decoding_rows,
             waiting=self.serving.decoding_queue,
             seconds=self.serving.decoding_wait_seconds,
+            wide_threads=wide_threads,
         )
         generator = StoringGenerator(
             checkpoint,
@@ -147,7 +156,8 @@ class Runtime:
             check=check,
             together=DecoderTogether(Decoder(checkpoint, lookups), room, asker, DecoderBusy),
         )
-        return LoadedModel(self.encoder if path is None else ModelEncoder(checkpoint), generator)
+        encoder = self.encoder if path is None else ModelEncoder(checkpoint)
+        return LoadedModel(GatheringEncoder(encoder), generator)
 
     def encoder_at(self, path: Path | None) -> ModelEncoder:
         """Gives the encoder of the checkpoint at `path` (None: that of the settings)."""

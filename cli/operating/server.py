@@ -21,14 +21,16 @@ if TYPE_CHECKING:
 THREADS = "OMP_NUM_THREADS"
 
 
-def load(runtime: Runtime, *, with_model: bool) -> LoadedModels:
-    """Loads the models that a server answers with, and the reader."""
+def load(runtime: Runtime, wide_threads: int | None, *, with_model: bool) -> LoadedModels:
+    """Loads the reader and the models that a server answers with; `wide_threads` are as in `Runtime.model_at`."""
     from colmlm.api.nouns.models import LoadedModels
     from colmlm.api.routes.streams import asker, check_client
 
     if with_model:
         runtime.reader  # noqa: B018
-    return LoadedModels(runtime.kb, [runtime.model_at(None, check_client, asker)] if with_model else [])
+    return LoadedModels(
+        runtime.kb, [runtime.model_at(None, check_client, asker, wide_threads)] if with_model else []
+    )
 
 
 def run(
@@ -48,8 +50,8 @@ def run(
     from colmlm.kb.jobs.attendance import no_worker
 
     if models:
-        _set_threads(num_servers)
-    with _keeper(runtime, models) if models else nullcontext():
+        _leave_a_core(num_servers)
+    with _keeper(runtime, models, num_servers) if models else nullcontext():
         run_server(
             runtime.kb,
             listener,
@@ -64,19 +66,24 @@ def run(
         )
 
 
-def _set_threads(num_servers: int) -> None:
-    """Gives the model this process's part of the cores, less one where it can, unless OMP_NUM_THREADS says otherwise.
+def cores(num_servers: int) -> int | None:
+    """Gives this process's part of the cores; None where OMP_NUM_THREADS says how many threads compute."""
+    return None if THREADS in os.environ else max(1, len(os.sched_getaffinity(0)) // num_servers)
+
+
+def _leave_a_core(num_servers: int) -> None:
+    """Lets steps of few tokens be computed by one thread less than this process has cores, where there are two.
 
     Threads of OpenMP wait for one another by spinning. On a core that the event loop, lookups or PostgreSQL want too,
     each product then waits for a turn of the scheduler: a second thread on two cores costs a third of the tokens.
     """
     import torch
 
-    if THREADS not in os.environ:
-        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // num_servers - 1))
+    if (own := cores(num_servers)) is not None:
+        torch.set_num_threads(max(1, own - 1))
 
 
-def _keeper(runtime: Runtime, models: LoadedModels) -> ModelKeeper:
+def _keeper(runtime: Runtime, models: LoadedModels, num_servers: int) -> ModelKeeper:
     from colmlm.api.routes.streams import asker, check_client
     from colmlm.cli.composition.model_keeper import ModelKeeper
     from colmlm.model.lm.checkpoint import weights_bytes
@@ -84,6 +91,6 @@ def _keeper(runtime: Runtime, models: LoadedModels) -> ModelKeeper:
     return ModelKeeper(
         runtime.kb,
         models,
-        partial(runtime.model_at, check=check_client, asker=asker),
+        partial(runtime.model_at, check=check_client, asker=asker, wide_threads=cores(num_servers)),
         partial(weights_bytes, cache=runtime.settings.home / "models"),
     )

@@ -197,10 +197,10 @@ def _announce(runtime: Runtime, token: str, *, served: bool, home: Path | None, 
 def _serve(runtime: Runtime, listener: socket.socket, *, with_model: bool, with_worker: bool) -> None:
     """Serves until a signal comes, with a worker beside it, then drains. The log goes to stderr."""
     from colmlm.api.watch import logs
-    from colmlm.cli.operating.server import load, run
+    from colmlm.cli.operating.server import cores, load, run
 
     logs.configure(runtime.serving)
-    models = load(runtime, with_model=with_model)
+    models = load(runtime, cores(1), with_model=with_model)
     sys.stdout.flush()  # so that whoever started this reads the address now, and not when the server ends
     with (
         _worker(runtime) if with_worker else nullcontext() as worker,

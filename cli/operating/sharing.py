@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from colmlm.cli.bases.nearby import told_of
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.operating.server import THREADS, load, run
+from colmlm.cli.operating.server import THREADS, cores, load, run
 from colmlm.kb.errors import KBError
 
 if TYPE_CHECKING:
@@ -43,8 +43,9 @@ def serve_shared(
         from colmlm.api.watch import logs
 
         logs.configure(runtime.serving)
+        wide_threads = cores(len(listeners))
         with _one_thread():
-            models = _loaded(runtime, with_model=with_model)
+            models = _loaded(runtime, wide_threads, with_model=with_model)
         local = at_end.enter_context(told_of(runtime, listeners[0], address) if with_model else nullcontext())
         shared = Shared(len(listeners), Path(folder))
         gc.collect()
@@ -75,9 +76,9 @@ def serve_shared(
         Supervisor(shared, serve, attend, stop_listening).run()
 
 
-def _loaded(runtime: Runtime, *, with_model: bool) -> LoadedModels:
+def _loaded(runtime: Runtime, wide_threads: int | None, *, with_model: bool) -> LoadedModels:
     """Loads the models, and opens the index where there is one, without a thread or a connection that stays."""
-    models = load(runtime, with_model=with_model)
+    models = load(runtime, wide_threads, with_model=with_model)
     with suppress(KBError):  # each server says what is missing
         runtime.kb.searcher.catch_up()
     runtime.kb.close()  # each process connects for itself

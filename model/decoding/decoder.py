@@ -85,9 +85,9 @@ class Decoder:
         run = self.new_run()
         return run, [run.join(prompt, config, config.seed + n) for n, prompt in enumerate(prompts)]
 
-    def new_run(self, prefixes: Prefixes | None = None) -> DecodingRun:
+    def new_run(self, prefixes: Prefixes | None = None, wide_threads: int | None = None) -> DecodingRun:
         """Makes a run without rows."""
-        return DecodingRun(self.checkpoint, self.lookup, self._queries(), prefixes)
+        return DecodingRun(self.checkpoint, self.lookup, self._queries(), prefixes, wide_threads)
 
     def check(self, config: DecodeConfig) -> None:
         """Raises `ValueError` where what is asked could not be looked up."""

@@ -29,7 +29,8 @@ from colmlm.model.decoding.queries import Queries
 from colmlm.model.decoding.rows import Row, SpliceRecord
 from colmlm.model.decoding.sampling import add, penalise, sample
 from colmlm.model.lm.checkpoint import Checkpoint
-from colmlm.model.lm.past import BLOCK, Piece
+from colmlm.model.lm.past import BLOCK, Piece, block_end
+from colmlm.model.lm.threads import threads_for
 
 NO_FACT_AFTER_MISS = 8
 STORED = np.dtype("<f2")  # the format in which keys are stored, so that a query can be sent again
@@ -37,7 +38,10 @@ WIDE = 512  # tokens of long queues that a step feeds where nobody waits for the
 
 
 class DecodingRun:
-    """A decoding run. `live` are the rows that have joined and are not done; `prefixes` remembers their prompts."""
+    """A decoding run. `live` are the rows that have joined and are not done; `prefixes` remembers their prompts.
+
+    A step of many tokens is computed by `wide_threads` threads (None: by as many as any).
+    """
 
     def __init__(
         self,
@@ -45,10 +49,12 @@ class DecodingRun:
         lookup: LookupPort | None,
         queries: Queries,
         prefixes: Prefixes | None = None,
+        wide_threads: int | None = None,
     ) -> None:
         self.checkpoint, self.tokenizer = checkpoint, checkpoint.tokenizer
         self.llama = checkpoint.lm.inference
         self.lookup, self.queries, self.prefixes = lookup, queries, prefixes
+        self.wide_threads = wide_threads
         self.markup = self.tokenizer.markup
         self.opens = None if self.markup.opens is None else self.tokenizer.fact
         self.ends = end_tokens(checkpoint)
@@ -126,7 +132,7 @@ class DecodingRun:
         for row in sorted((row for row in self.live if len(row.pending) > BLOCK), key=lambda r: r.last_fed):
             if left <= 0:
                 break
-            end = (row.position + left + BLOCK - 1) // BLOCK * BLOCK  # only whole blocks part a queue
+            end = block_end(row.position + left - 1)  # only whole blocks part a queue
             share = min(len(row.pending), end - row.position)
             left -= share
             short.append((row, share))
@@ -136,7 +142,9 @@ class DecodingRun:
         """Feeds these numbers of tokens; gives the rows that were fed with the state of each one's last token."""
         rows = [row for row, _ in shares]
         pieces = [Piece(row.feed(share), row.position - share, row.past) for row, share in shares]
-        states_ND, end, last = self.llama.feed(pieces), 0, {}
+        with threads_for(sum(share for _, share in shares), self.wide_threads):
+            states_ND = self.llama.feed(pieces)
+        end, last = 0, {}
         for row, piece in zip(rows, pieces, strict=True):
             row.last_fed = self.num_steps
             end += len(piece.ids)

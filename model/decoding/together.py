@@ -18,6 +18,7 @@ from colmlm.model.decoding.config import DecodeConfig, Prompt
 from colmlm.model.decoding.decoder import DecodedOutput, Decoder, OnStep, RowNews
 from colmlm.model.decoding.prefixes import MIB, Prefixes
 from colmlm.model.decoding.rows import SpliceRecord
+from colmlm.model.decoding.run import DecodingRun
 from colmlm.model.decoding.waiting import News, Pace, Queue, Ticket
 
 Refusal = Callable[[int, int], Exception]  # from how many wait, and the seconds after which to come again
@@ -36,7 +37,7 @@ class DecoderFull(Exception):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
     """How many `rows` are decoded at once, holding `tokens` together, how many prompts `waiting` for how many
-    `seconds`, and the memory of beginnings that repeat.
+    `seconds`, the memory of beginnings that repeat, and the threads that compute a step of many tokens.
     """
 
     rows: int = 64
@@ -44,6 +45,7 @@ class Room:
     waiting: int = 256
     seconds: float = 30.0
     prefix_mb: int = 128
+    wide_threads: int | None = None
 
 
 class DecoderTogether:
@@ -62,11 +64,14 @@ class DecoderTogether:
         self.decoder, self.room = decoder, room or Room()
         self.asker, self.refusal = asker, refusal
         self.prefixes = Prefixes(self.room.prefix_mb * MIB)
-        self.run = decoder.new_run(self.prefixes)
+        self.run = self._new_run()
         self.queue, self._live = Queue(), list[Ticket]()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._pace = Pace()
+
+    def _new_run(self) -> DecodingRun:
+        return self.decoder.new_run(self.prefixes, self.room.wide_threads)
 
     def generate(
         self, prompts: Sequence[Prompt], config: DecodeConfig, on_step: OnStep = lambda: None
@@ -209,6 +214,6 @@ class DecoderTogether:
     def _fail(self, error: Exception) -> None:
         with self._changed:
             failed, self._live = self._live, []
-            self.run = self.decoder.new_run(self.prefixes)
+            self.run = self._new_run()
         for ticket in failed:
             ticket.told.put(error)

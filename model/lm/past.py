@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 BLOCK = 32  # a block of a longer text ends where the next multiple of this is
+DEEP = 2048  # from this position on at half of that, since a block's attention costs as much as there is before it
 _ROOM = 128  # slots that a past is made with
 
 
@@ -62,6 +63,12 @@ class _Block:
     values: Sequence[Tensor]
 
 
+def block_end(position: int) -> int:
+    """Gives the position at which the block of the token at `position` ends; it depends on nothing else."""
+    size = BLOCK if position < DEEP else BLOCK // 2
+    return (position // size + 1) * size
+
+
 class BlocksOfStep:
     """The attention of one step over the pasts of its pieces. `group` is the number of query heads per key head."""
 
@@ -75,7 +82,7 @@ class BlocksOfStep:
             start, end = piece.start, piece.start + len(piece.ids)
             piece.past.reserve(end)
             while start < end:
-                length = min(end, (start // BLOCK + 1) * BLOCK) - start
+                length = min(end, block_end(start)) - start
                 yield self._block(piece.past.kv, start, length)
                 start += length
 
