@@ -24,11 +24,13 @@ from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keysets import Vectors, active_keyset_id
 from colmlm.kb.keys.records import KeysetHead
 from colmlm.kb.log import audit
+from colmlm.kb.lookup.contenders import contenders
 from colmlm.kb.lookup.contested import SPARE, settled
 from colmlm.kb.lookup.deciding import Decider, Decision
 from colmlm.kb.lookup.growing import grown
 from colmlm.kb.lookup.observing import NOBODY, Observer
 from colmlm.kb.lookup.options import LookupOptions, Wanted
+from colmlm.kb.lookup.present import Ids
 from colmlm.kb.lookup.ranking import as_queries, decide, rank, rank_each, ranked_with
 from colmlm.kb.lookup.records import Lookup, Ranking
 from colmlm.kb.lookup.replica import OnKeys, Replica, open_replica, rebuild, save
@@ -181,7 +183,8 @@ class Searcher:
 
         The index is asked for more than k, since some keys share a fact, some facts are deleted, and proposed ones may
         be left out; where that was not enough it is asked for twice as many. So is one that estimates, and has not seen
-        every change past `seq`, where it gave dead keys: others would have been scored in their places.
+        every change past `seq`, where it gave dead keys: others would have been scored in their places. Of what an
+        exact index finds those are decided on first that can be among the k best.
         """
         if queries_BD is None:  # of another checkpoint: only whether this keyset is still active is read
             return [], self._decider.decide(replica.keyset_id, [], wanted.accepted_only)
@@ -190,11 +193,16 @@ class Searcher:
         k, answers = wanted.k, [Ranking() for _ in queries_BD]
         known: dict[int, Row[Any]] = {}
         short, least = np.arange(len(queries_BD)), replica.index.over_fetch(k)
-        fetch = least
+        fetch, narrowed = least, not replica.index.lists
+        undecided: Ids | None = None  # found before
         head: int | None = None
         while True:
-            with self.observer.timed("search"):
-                _, candidates = replica.index.search(queries_BD[short], fetch)
+            if undecided is None:
+                with self.observer.timed("search"):
+                    scores, found = replica.index.search(queries_BD[short], fetch)
+                candidates = contenders(scores, found, k) if narrowed else found
+            else:
+                found = candidates = undecided
             key_ids = np.unique(candidates[candidates >= 0]).tolist()
             decision = self._decider.decide(replica.keyset_id, key_ids, wanted.accepted_only)
             known |= decision.keys
@@ -203,7 +211,8 @@ class Searcher:
             ranked = rank_each(queries_BD[short], rows_B, k + (spare if decision.yields else 0))
             for b, ranking in zip(short, ranked, strict=True):
                 answers[b] = ranking
-            exhausted = (candidates < 0).any(axis=1)  # by what was found: the index may change meanwhile
+            # By what was found, since the index may change meanwhile.
+            exhausted = (found < 0).any(axis=1) & (candidates == found).all(axis=1)
             scored = least if replica.index.lists and decision.head > seq else 0
             lacking = np.array(
                 [
@@ -212,7 +221,11 @@ class Searcher:
                 ],
                 dtype=bool,
             )
-            short, fetch = short[lacking & ~exhausted], 2 * fetch
+            again = lacking & ~exhausted
+            if narrowed and decision.yields:
+                again[:] = True  # a fact yields to others that were found, which may score less
+            undecided = found[again] if narrowed else None
+            short, fetch, narrowed = short[again], fetch if narrowed else 2 * fetch, False
             if decision.keyset_id != replica.keyset_id or len(short) == 0:
                 return answers, replace(decision, head=head, keys=known)
 
