@@ -9,7 +9,8 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import SnapshotRefused
 from colmlm.kb.keys.records import KeysetHead
-from colmlm.kb.lookup.replica import OnKeys, Replica, load_replica, rebuild, save
+from colmlm.kb.lookup.in_process import OnKeys
+from colmlm.kb.lookup.replica import Replica, load_replica, rebuild, save
 from colmlm.kb.store.database import connection_of
 
 _WITHOUT_TIMEOUT = text("SET LOCAL idle_in_transaction_session_timeout = 0")  # training may take longer
@@ -35,7 +36,7 @@ def _from_snapshot(session: Session, keyset: KeysetHead, directory: Path) -> Rep
     except SnapshotRefused:
         return None
     found.catch_up(connection_of(session))
-    return None if found.has_outgrown(keyset.index_spec) else found
+    return None if found.candidates.has_outgrown(keyset.index_spec) else found
 
 
 def _built(session: Session, keyset: KeysetHead, directory: Path, on_keys: OnKeys | None) -> Replica:

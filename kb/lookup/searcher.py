@@ -27,11 +27,12 @@ from colmlm.kb.log import audit
 from colmlm.kb.lookup.contested import SPARE, settled
 from colmlm.kb.lookup.deciding import Decider, Decision
 from colmlm.kb.lookup.growing import grown
+from colmlm.kb.lookup.in_process import OnKeys
 from colmlm.kb.lookup.observing import NOBODY, Observer
 from colmlm.kb.lookup.options import LookupOptions, Wanted
 from colmlm.kb.lookup.ranking import as_queries, decide, rank, rank_each, ranked_with
 from colmlm.kb.lookup.records import Lookup, Ranking
-from colmlm.kb.lookup.replica import OnKeys, Replica, open_replica, rebuild, save
+from colmlm.kb.lookup.replica import Replica, open_replica, rebuild, save
 from colmlm.kb.store import database
 
 
@@ -189,12 +190,12 @@ class Searcher:
             raise InvalidQuery(f"it has {queries_BD.shape[1]} numbers, the keys have {replica.dim}")
         k, answers = wanted.k, [Ranking() for _ in queries_BD]
         known: dict[int, Row[Any]] = {}
-        short, least = np.arange(len(queries_BD)), replica.index.over_fetch(k)
+        short, least = np.arange(len(queries_BD)), replica.candidates.over_fetch(k)
         fetch = least
         head: int | None = None
         while True:
             with self.observer.timed("search"):
-                _, candidates = replica.index.search(queries_BD[short], fetch)
+                _, candidates = replica.candidates.search(queries_BD[short], fetch)
             key_ids = np.unique(candidates[candidates >= 0]).tolist()
             decision = self._decider.decide(replica.keyset_id, key_ids, wanted.accepted_only)
             known |= decision.keys
@@ -204,7 +205,7 @@ class Searcher:
             for b, ranking in zip(short, ranked, strict=True):
                 answers[b] = ranking
             exhausted = (candidates < 0).any(axis=1)  # by what was found: the index may change meanwhile
-            scored = least if replica.index.lists and decision.head > seq else 0
+            scored = least if replica.candidates.is_estimating and decision.head > seq else 0
             lacking = np.array(
                 [
                     len(answers[b].hits) < k or len(rows) < scored
@@ -305,7 +306,7 @@ class Searcher:
     def take(self, keyset: KeysetHead) -> None:
         """Reads as many lists of this keyset's index as was found best, perhaps by another process."""
         if self._replica is not None and self._replica.keyset_id == keyset.keyset_id:
-            self._replica.take(keyset.index_fit)
+            self._replica.candidates.take(keyset.index_fit)
 
     def rebuild(self) -> None:
         """Builds the replica again from the database alone, and writes its snapshot."""
@@ -323,9 +324,9 @@ class Searcher:
             keyset = keysets.keyset_head(session, keyset_id)
             if held is None or held.keyset_id != keyset_id:
                 held = open_replica(session, keyset, self.directory, on_keys)
-            held.take(keyset.index_fit)
+            held.candidates.take(keyset.index_fit)
             held.catch_up(database.connection_of(session))
-            if held.has_outgrown(keyset.index_spec):
+            if held.candidates.has_outgrown(keyset.index_spec):
                 held = rebuild(session, keyset, on_keys)
                 if self._replica is not None and self._replica.keyset_id == keyset_id:
                     self._replica = held
@@ -333,7 +334,7 @@ class Searcher:
 
     def has_outgrown(self, index_spec: str) -> bool:
         """Says whether the index that answers is due to be built anew, for a keyset with this spec."""
-        return self._replica is not None and self._replica.has_outgrown(index_spec)
+        return self._replica is not None and self._replica.candidates.has_outgrown(index_spec)
 
     def grow(self, on_keys: OnKeys | None = None) -> None:
         """Puts another kind of index in the place of one that was outgrown, which answers until then."""

@@ -102,7 +102,7 @@ def _inspect(session: Session, keyset: KeysetRecord, index_directory: Path) -> S
 
 def compare(session: Session, replica: Replica) -> Snapshot:
     """Compares the ids of an index with those of the keys it should hold."""
-    wanted, found = kept_ids(session, replica.keyset_id), replica.index.ids
+    wanted, found = kept_ids(session, replica.keyset_id), replica.candidates.ids
     return Snapshot(
         replica.keyset_id,
         num_ids=len(found),

@@ -189,7 +189,8 @@ class Keysets:
                 raise KeysetNotReady(keyset_id, keyset.state)
             replica = rebuild(session, keyset, goal=recall)
             save(session, replica, self.store.settings.index_directory)
-        return BuiltIndex(keyset_id, replica.index.spec, len(replica.index), replica.applied_seq, replica.fit)
+        built = replica.candidates
+        return BuiltIndex(keyset_id, built.fit.spec, len(built), built.applied_seq, built.fit)
 
     @tried_again
     def calibrate(self, keyset_id: int, measured: Calibration) -> KeysetRecord:

@@ -20,7 +20,7 @@ from colmlm.kb.keys import keysets
 from colmlm.kb.keys.calibration import normalise
 from colmlm.kb.keys.keysets import Ids, Vectors, active_keyset_id
 from colmlm.kb.keys.records import KeysetRecord
-from colmlm.kb.lookup.index import KeyIndex
+from colmlm.kb.lookup.candidates import Candidates
 from colmlm.kb.lookup.options import KEY
 from colmlm.kb.lookup.replica import Replica, open_replica
 from colmlm.kb.tables import (
@@ -79,8 +79,8 @@ class Sample:
     has_questions: bool
 
     @property
-    def index(self) -> KeyIndex:
-        return self.replica.index
+    def candidates(self) -> Candidates:
+        return self.replica.candidates
 
 
 def draw(session: Session, directory: Path, keyset: KeysetRecord, size: int) -> Sample:

@@ -73,7 +73,7 @@ def test_a_damaged_snapshot_is_never_loaded(saved: KnowledgeBase):
                 with pytest.raises(SnapshotRefused):
                     load_replica(session, keyset, directory)
                 opened = open_replica(session, keyset, directory)
-                assert opened.index.ids.tolist() == loaded.index.ids.tolist()
+                assert opened.candidates.ids.tolist() == loaded.candidates.ids.tolist()
                 tries += 1
             assert tries > 20, file.name
             file.write_bytes(sound)
