@@ -21,6 +21,10 @@ class Candidates(Protocol):
     applied_seq: int
 
     @property
+    def is_lost(self) -> bool:
+        """Says that it answers nothing more and has to be opened anew."""
+
+    @property
     def ids(self) -> Ids:
         """Gives the ids that it holds, ascending and each once."""
 
@@ -31,6 +35,10 @@ class Candidates(Protocol):
     @property
     def is_estimating(self) -> bool:
         """Says whether it ranks keys by estimates of their scores."""
+
+    @property
+    def num_twice(self) -> int:
+        """Counts the keys that it holds more than once."""
 
     def __len__(self) -> int: ...
 

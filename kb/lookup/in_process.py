@@ -18,7 +18,7 @@ from colmlm.kb.keys.records import RECALL, IndexFit, KeysetHead, KeysetRecord
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.fitting import Nearest, fit_lists, fitting_spec, moved, parted
 from colmlm.kb.lookup.index import KeyIndex
-from colmlm.kb.lookup.specs import FLAT_SPEC, default_spec, parsed
+from colmlm.kb.lookup.specs import FLAT_SPEC, collection_of, default_spec, parsed
 
 OnKeys = Callable[[int, int], None]
 AnyKeyset = KeysetHead | KeysetRecord
@@ -36,6 +36,10 @@ class InProcess:
     recall: float | None = None
 
     @property
+    def is_lost(self) -> bool:
+        return False
+
+    @property
     def ids(self) -> Ids:
         return self.index.ids
 
@@ -46,6 +50,10 @@ class InProcess:
     @property
     def is_estimating(self) -> bool:
         return self.index.lists > 0
+
+    @property
+    def num_twice(self) -> int:
+        return 0
 
     def __len__(self) -> int:
         return len(self.index)
@@ -81,6 +89,12 @@ class InProcess:
         half = len(self.index) // 2
         due = parsed(default_spec(half, self.index.dim) if index_spec == AUTO_SPEC else index_spec)
         return self.index.spec == FLAT_SPEC and due is not None and due.lists > 0 and due.train_min <= half
+
+
+def require_spec(dim: int, spec: str) -> None:
+    """Raises `IndexInvariant` where a keyset of this width can't have this spec."""
+    if collection_of(spec) is None:
+        KeyIndex(dim, spec)
 
 
 def build(dim: int, spec: str, ids: Ids, keys: Vectors) -> KeyIndex:

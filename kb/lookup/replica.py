@@ -13,20 +13,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psycopg
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import SnapshotRefused
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.records import RECALL
 from colmlm.kb.log import audit
+from colmlm.kb.lookup import writing
 from colmlm.kb.lookup.added import AddedKeys
 from colmlm.kb.lookup.candidates import Candidates
 from colmlm.kb.lookup.in_process import AnyKeyset, InProcess, OnKeys, build_all
 from colmlm.kb.lookup.index import KeyIndex
+from colmlm.kb.lookup.remote import Remote
 from colmlm.kb.lookup.touched import Keys, renewed, touched
 from colmlm.kb.store.database import connection_of
-from colmlm.kb.tables import ChangeRow
+from colmlm.kb.store.settings import Settings
 
 
 @dataclass(slots=True)
@@ -74,9 +75,18 @@ class Replica:
 
 
 def rebuild(
-    session: Session, keyset: AnyKeyset, on_keys: OnKeys | None = None, goal: float = RECALL
+    session: Session,
+    keyset: AnyKeyset,
+    settings: Settings,
+    on_keys: OnKeys | None = None,
+    goal: float = RECALL,
 ) -> Replica:
-    """Builds the replica from the database alone and fits its index to find this share, `goal`, of the nearest keys."""
+    """Builds the replica from the database alone and fits its index to find this share, `goal`, of the nearest keys.
+
+    Where the keyset names a collection elsewhere, that is mended or filled.
+    """
+    if (there := writing.collection(session, keyset, settings.milvus)) is not None:
+        return _replica(keyset, writing.write_all(session, keyset, there, on_keys))
     return _replica(keyset, build_all(session, keyset, on_keys, goal))
 
 
@@ -85,20 +95,28 @@ def _replica(keyset: AnyKeyset, candidates: Candidates) -> Replica:
 
 
 def open_replica(
-    session: Session, keyset: AnyKeyset, directory: Path, on_keys: OnKeys | None = None
+    session: Session, keyset: AnyKeyset, settings: Settings, on_keys: OnKeys | None = None
 ) -> Replica:
-    """Opens the replica from the keyset's snapshot, or rebuilds it where that is refused, and catches up."""
+    """Opens the replica from the keyset's snapshot, or rebuilds it where that is refused, and catches up.
+
+    What is kept elsewhere is only rebuilt by `rebuild`: it may be far too much to do for a lookup.
+    """
     try:
-        replica = load_replica(session, keyset, directory)
+        replica = load_replica(session, keyset, settings)
     except SnapshotRefused:
-        replica = rebuild(session, keyset, on_keys)
+        replica = rebuild(session, keyset, settings, on_keys)
     replica.catch_up(connection_of(session))
     return replica
 
 
-def load_replica(session: Session, keyset: AnyKeyset, directory: Path) -> Replica:
-    """Loads the replica from the keyset's snapshot and does not catch up. Raises `SnapshotRefused` on any doubt."""
-    directory = snapshots_of(session, directory)
+def load_replica(session: Session, keyset: AnyKeyset, settings: Settings) -> Replica:
+    """Loads the replica from the keyset's snapshot, or from what is kept elsewhere, and does not catch up.
+
+    Raises `SnapshotRefused` or `CandidatesRefused` on any doubt.
+    """
+    if (there := writing.collection(session, keyset, settings.milvus)) is not None:
+        return _replica(keyset, writing.attach(session, there))
+    directory = snapshots_of(session, settings.index_directory)
     index, applied_seq = KeyIndex.load(directory, keyset_id=keyset.keyset_id, dim=keyset.dim)
     _require_same_history(session, directory, keyset.keyset_id, applied_seq)
     found = InProcess(index, applied_seq)
@@ -111,17 +129,26 @@ def snapshots_of(session: Session, directory: Path) -> Path:
     return directory / audit.database_id(session)
 
 
-def save(session: Session, replica: Replica, directory: Path) -> None:
-    """Writes the replica's snapshot. It must have caught up, or a process could bring back what another has removed."""
-    assert isinstance(replica.candidates, InProcess), "the others keep themselves"
-    directory, index = snapshots_of(session, directory), replica.candidates.index
-    with replica._follow:
-        index.save(directory, keyset_id=replica.keyset_id, applied_seq=replica.applied_seq)
-        _history_file(directory, replica.keyset_id).write_text(
-            json.dumps({"seq": replica.applied_seq, "hash": _hash_at(session, replica.applied_seq)})
-        )
+def save(session: Session, replica: Replica, settings: Settings) -> None:
+    """Writes the replica's snapshot, or hands on what is kept elsewhere.
+
+    It must have caught up, or a process could bring back what another has removed.
+    """
+    if isinstance(replica.candidates, Remote):
+        writing.hand_on(session, replica.keyset_id, replica.candidates.collection)
+    else:
+        _save_snapshot(session, replica, snapshots_of(session, settings.index_directory))
     keysets.note_snapshot(session, replica.keyset_id, replica.applied_seq)
     keysets.note_fit(session, replica.keyset_id, replica.candidates.fit)
+
+
+def _save_snapshot(session: Session, replica: Replica, directory: Path) -> None:
+    assert isinstance(replica.candidates, InProcess)
+    with replica._follow:
+        index, seq = replica.candidates.index, replica.applied_seq
+        index.save(directory, keyset_id=replica.keyset_id, applied_seq=seq)
+        noted = {"seq": seq, "hash": writing.hash_at(session, seq)}
+        _history_file(directory, replica.keyset_id).write_text(json.dumps(noted))
 
 
 def _require_same_history(session: Session, directory: Path, keyset_id: int, applied_seq: int) -> None:
@@ -129,7 +156,7 @@ def _require_same_history(session: Session, directory: Path, keyset_id: int, app
     noted = None
     with suppress(OSError, ValueError):
         noted = json.loads(_history_file(directory, keyset_id).read_text())
-    if noted != {"seq": applied_seq, "hash": _hash_at(session, applied_seq)}:
+    if noted != {"seq": applied_seq, "hash": writing.hash_at(session, applied_seq)}:
         raise SnapshotRefused(
             keyset_id=keyset_id, cause=f"its change {applied_seq} is not in this database's log"
         )
@@ -137,7 +164,3 @@ def _require_same_history(session: Session, directory: Path, keyset_id: int, app
 
 def _history_file(directory: Path, keyset_id: int) -> Path:
     return directory / f"keyset-{keyset_id}.history"
-
-
-def _hash_at(session: Session, seq: int) -> str:
-    return session.scalar(select(ChangeRow.hash).where(ChangeRow.seq == seq)) or audit.GENESIS

@@ -163,7 +163,7 @@ def check_keyset(
         keyset = keysets.get_keyset(session, keyset_id)
         if keyset.state not in ("ready", "active"):
             raise KeysetNotReady(keyset_id, keyset.state)
-        sample = draw(session, kb.settings.index_directory, keyset, limits.sample)
+        sample = draw(session, kb.settings, keyset, limits.sample)
     _require_same(encoder, sample.keyset.checkpoint_id)
     if active_encoder is not None and sample.active is not None:
         _require_same(active_encoder, sample.active.checkpoint_id)

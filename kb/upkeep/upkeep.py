@@ -21,7 +21,7 @@ class Upkeep:
     def fsck(self) -> FsckReport:
         """Compares facts, sentences, keys, index, texts and log, and changes nothing."""
         with self.store.sessions() as session:
-            return fsck(session, self.store.settings.index_directory)
+            return fsck(session, self.store.settings)
 
     def repair(self, *, dry_run: bool = False) -> RepairReport:
         """Checks everything, mends what is derived, and checks again; a dry run says what it would mend."""
