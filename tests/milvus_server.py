@@ -1,4 +1,6 @@
-"""A real Milvus server for tests, from its wheel. It listens on all interfaces, so it gets a network of its own.
+"""A real Milvus server for tests, from its wheel; or Milvus Lite, which answers the same client, where that won't start.
+
+The server listens on all interfaces, so it gets a network of its own:
 
     python -m tests.milvus_server PORT DIRECTORY
 
@@ -37,6 +39,7 @@ class MilvusServer:
     """A server on an address of this machine, with all it keeps in one directory."""
 
     directory: Path
+    is_lite: bool = False
     port: int = field(default_factory=lambda: _free_port())
     process: subprocess.Popen[bytes] | None = None
 
@@ -48,6 +51,9 @@ class MilvusServer:
         """Starts it and waits until it answers. Raises `RuntimeError` with the reason where it does not."""
         self.directory.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "tests.milvus_server", str(self.port), str(self.directory)]
+        if self.is_lite:
+            command = [sys.executable, "-m", "milvus_lite", "server", "--data-dir", str(self.directory)]
+            command += ["--host", "127.0.0.1", "--port", str(self.port)]
         said = (self.directory / "said.txt").open("wb")
         self.process = subprocess.Popen(command, stdout=said, stderr=said, start_new_session=True)
         until = time.monotonic() + START_SECONDS
@@ -77,8 +83,8 @@ class MilvusServer:
 
 
 @contextmanager
-def milvus_server(directory: Path) -> Iterator[MilvusServer]:
-    server = MilvusServer(directory)
+def milvus_server(directory: Path, *, is_lite: bool = False) -> Iterator[MilvusServer]:
+    server = MilvusServer(directory, is_lite)
     server.start()
     try:
         yield server

@@ -257,6 +257,12 @@ class Collection:
         with self._asking() as client:
             client.flush(self.name, timeout=_SLOW)
 
+    def is_indexed(self) -> bool:
+        """Says whether Milvus has indexed all that it wrote to its storage."""
+        with self._asking() as client:
+            found = client.describe_index(self.name, index_name="key", timeout=_SLOW)
+        return not int(found.get("pending_index_rows", 0))
+
     def compact(self, seconds: float) -> bool:
         """Has Milvus rewrite what holds deleted keys; says whether it did within this time.
 
@@ -287,7 +293,7 @@ class Collection:
             if getattr(unavailable.__cause__, "code", lambda: None)() == grpc.StatusCode.UNIMPLEMENTED:
                 return None
             raise
-        return sum(segment.num_rows for segment in segments)
+        return sum(int(segment.num_rows) for segment in segments)
 
 
 def _mark(row: Any) -> Mark:
