@@ -1,4 +1,4 @@
-"""A real Milvus server for tests, from its wheel; or Milvus Lite, which answers the same client, where that won't start.
+"""A real Milvus server for tests, from its wheel; where that does not start, Milvus Lite, which has the same client.
 
 The server listens on all interfaces, so it gets a network of its own:
 

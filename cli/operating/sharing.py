@@ -85,7 +85,7 @@ def _loaded(runtime: Runtime, *, with_model: bool) -> LoadedModels:
 
     models = load(runtime, with_model=with_model)
     with suppress(KBError):  # each server says what is missing
-        runtime.kb.searcher.catch_up()
+        runtime.kb.searcher.open_here()
     runtime.kb.close()  # each process connects for itself
     return models
 

@@ -23,6 +23,7 @@ from colmlm.kb.lookup.in_process import OnKeys
 from colmlm.kb.lookup.observing import NOBODY, Observer
 from colmlm.kb.lookup.remote import Remote
 from colmlm.kb.lookup.replica import Replica, open_replica, rebuild, save
+from colmlm.kb.lookup.specs import collection_of
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
 
@@ -102,6 +103,16 @@ class Replicas:
     def checkpoint_in_use(self) -> str | None:
         """The checkpoint of the keyset whose index is open in this process; None where none is open yet."""
         return self._replica.checkpoint_id if self._replica else None
+
+    def open_here(self) -> None:
+        """Opens and catches up the index of the active keyset before a fork.
+
+        Keys elsewhere are asked for over connections and threads that a fork breaks, so they are opened after it.
+        """
+        with self.sessions() as session:
+            keyset = keysets.keyset_head(session, active_keyset_id(session))
+        if collection_of(keyset.index_spec) is None:
+            self.catch_up()
 
     def catch_up(self) -> int:
         return self._catch_up(self.current())

@@ -8,7 +8,11 @@ from typing import Annotated
 from msgspec import Meta
 
 Uri = Annotated[
-    str, Meta(pattern=r"^https?://\S+$", description="an address that starts with http:// or https://")
+    str,
+    Meta(
+        pattern=r"^https?://[^\s@]+$",
+        description="an address that starts with http:// or https:// and holds no password",
+    ),
 ]
 Seconds = Annotated[float, Meta(ge=0.1, le=600, description="a number of seconds from 0.1 to 600")]
 

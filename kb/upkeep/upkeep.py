@@ -30,10 +30,11 @@ class Upkeep:
     def snapshot(self) -> SnapshotStanding | None:
         """Compares the active keyset's snapshot with the database by counts, and opens nothing: `fsck` compares sets.
 
-        None where there is none that can be read. Raises `NoActiveKeyset`.
+        None where there is none that can be read. Raises `NoActiveKeyset`, and where the keys are elsewhere
+        `CandidatesRefused` and `CandidatesUnavailable`.
         """
         with self.store.sessions() as session:
-            return snapshot_standing(session, self.store.settings.index_directory)
+            return snapshot_standing(session, self.store.settings)
 
     def statistics(self) -> Statistics:
         """Counts everything, in one statement for each table, which reads the whole table."""
