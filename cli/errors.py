@@ -97,7 +97,6 @@ EXTRAS = {
     "accelerate": "train",
     "bm25s": "train",
     "matplotlib": "train",
-    "pymilvus": "milvus",
     "rouge_score": "lab",
     "scipy": "lab",
 }

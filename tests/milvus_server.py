@@ -26,8 +26,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import grpc
-
 NEW_NETWORK, NEW_USERS = 0x40000000, 0x10000000  # of unshare(2)
 SET_FLAGS, UP_AND_RUNNING = 0x8914, 0x41  # of ioctl(2) on an interface
 PARTS = ("rootCoord", "proxy", "queryCoord", "queryNode", "indexNode", "dataCoord", "dataNode")
@@ -64,6 +62,7 @@ class MilvusServer:
             time.sleep(0.2)
 
     def _answers(self) -> bool:
+        import grpc
         from pymilvus import MilvusClient
         from pymilvus.exceptions import MilvusException
 

@@ -68,7 +68,7 @@ class Collection:
     def where(self) -> str:
         return f"Collection {self.name} of Milvus at {self.address.uri}"
 
-    def client(self) -> Any:
+    def _connected(self) -> Any:
         if self._client is None:
             from pymilvus import MilvusClient
 
@@ -82,11 +82,14 @@ class Collection:
     @contextmanager
     def _asking(self) -> Iterator[Any]:
         """Lends the client and tells its errors as ours."""
-        import grpc
-        from pymilvus.exceptions import MilvusException
-
         try:
-            yield self.client()
+            import grpc
+            from pymilvus.exceptions import MilvusException
+        except ImportError as error:
+            cause = "its client is not installed; run: pip install 'colmlm[milvus]'"
+            raise CandidatesUnavailable(self.where, cause) from error
+        try:
+            yield self._connected()
         except MilvusException as error:
             if error.code == _NOT_FOUND:
                 raise CandidatesRefused(self.where, "it does not exist") from error
@@ -222,6 +225,11 @@ class Collection:
             client.create_collection(self.name, schema=schema, num_shards=1, timeout=_SLOW)
             client.create_partition(self.name, MARKS, timeout=_SLOW)
             client.create_index(self.name, indexes, timeout=_SLOW)
+        self.load()
+
+    def load(self) -> None:
+        """Has Milvus load it for searches, where that was undone."""
+        with self._asking() as client:
             client.load_collection(self.name, replica_number=1, timeout=_SLOW)
 
     def insert(self, ids: Ids, keys: Vectors) -> None:

@@ -6,6 +6,7 @@ It opens and drops them, keeps them caught up, and writes what is kept of them: 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,6 +28,8 @@ from colmlm.kb.lookup.specs import collection_of
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
 
+HAND_ON_SECONDS = 2.0
+
 
 @dataclass(slots=True)
 class Replicas:
@@ -42,6 +45,7 @@ class Replicas:
     observer: Observer = NOBODY
     _replica: Replica | None = None
     _standby: Replica | None = None  # the keyset that was active before, or that may be activated next
+    _hand_on_from: float = 0.0
     _opening: threading.Lock = field(default_factory=threading.Lock)
 
     def _catch_up(self, replica: Replica, wait_seconds: float | None = None) -> int:
@@ -156,9 +160,15 @@ class Replicas:
             return rebuild(session, keyset, self.settings, on_keys)
 
     def hand_on(self) -> None:
-        """Writes to a collection elsewhere what this process holds and it has not got, unless another process does."""
+        """Writes to a collection elsewhere what this process holds and it has not got, unless another process does.
+
+        It does so every few seconds at most: each time leaves a deleted mark there.
+        """
         held = self._replica
-        if held is not None and isinstance(held.candidates, Remote) and held.candidates.is_ahead:
+        if held is None or not isinstance(held.candidates, Remote) or time.monotonic() < self._hand_on_from:
+            return
+        if held.candidates.is_ahead:
+            self._hand_on_from = time.monotonic() + HAND_ON_SECONDS
             with self.sessions.begin() as session:
                 writing.hand_on(session, held.keyset_id, held.candidates.collection)
 

@@ -100,7 +100,10 @@ def write_all(
     wait_until_mine(session, keyset.keyset_id)
     head = audit.head_seq(session)  # read before the keys, as in catching up
     try:
-        mark = _trusted(session, there) if there.exists() else None
+        mark = None
+        if there.exists():
+            there.load()
+            mark = _trusted(session, there)
         mends = mark is not None and _mended(session, keyset, there)
     except CandidatesRefused:
         there.exists()  # refused again where it is another's

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from colmlm.api.wire.statuses import status_of
+from colmlm.cli.errors import DATABASE, INDEX, explain
 from colmlm.kb.erasure.verbs import Erasure
-from colmlm.kb.errors import CandidatesRefused, CandidatesUnavailable, IndexInvariant
+from colmlm.kb.errors import CandidatesRefused, CandidatesUnavailable, IndexInvariant, KBError
 from colmlm.kb.lookup import remote, writing
 from colmlm.kb.lookup.collection import Collection
 from colmlm.kb.lookup.follower import Follower
@@ -23,31 +24,12 @@ from colmlm.kb.store.milvus_address import MilvusAddress
 from colmlm.kb.store.settings import Settings
 from tests.fakes import FakeEncoder, activated
 from tests.kb.corpora import ask, fact_id, ingest, numbered, values
-from tests.milvus_server import MilvusServer, milvus_server
-
-pytest.importorskip("pymilvus", reason="the extra milvus is not installed")
+from tests.milvus_server import MilvusServer
 
 WHO = {"actor": "tester", "reason": "test"}
 NUMBER = 40
 ASKED = [f"Question {number}?" for number in (0, 7, 39)]
 RIGHT: list[str | None] = ["value 0", "value 7", "value 39"]
-
-
-@pytest.fixture(scope="module")
-def milvus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MilvusServer]:
-    """The server of the wheel, or Milvus Lite where that does not start."""
-    reasons = []
-    with ExitStack() as stack:
-        for is_lite in (False, True):
-            folder = tmp_path_factory.mktemp("milvus") / "data"
-            try:
-                running = stack.enter_context(milvus_server(folder, is_lite=is_lite))
-            except RuntimeError as reason:
-                reasons.append(str(reason))
-            else:
-                yield running
-                return
-    pytest.skip(f"no Milvus starts: {'; '.join(reasons)}")
 
 
 @pytest.fixture
@@ -274,6 +256,14 @@ def test_a_server_that_is_put_back_to_an_older_state_loses_nothing(
         assert values(later, encoder, ["Who wrote Emma?"]) == ["Jane Austen"]
         later.lookups.snapshot()
         assert later.upkeep.fsck().ok
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code"), [(CandidatesUnavailable, 503, DATABASE), (CandidatesRefused, 503, INDEX)]
+)
+def test_each_edge_tells_what_is_elsewhere_from_what_is_wrong(error: type[KBError], status: int, code: int):
+    told = error("Collection facts", "it is away")
+    assert status_of(told) == status and explain(told).exit_code == code
 
 
 def test_two_searches_give_each_id_once_and_the_best_first():
