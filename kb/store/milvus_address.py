@@ -21,6 +21,6 @@ Seconds = Annotated[float, Meta(ge=0.1, le=600, description="a number of seconds
 class MilvusAddress:
     """The server that holds the collections of keysets named `milvus:COLLECTION`. None is asked before one is named."""
 
-    uri: Uri = "http://127.0.0.1:19530"
+    uri: Uri = field(default="http://127.0.0.1:19530", repr=False)  # a wrong one may hold a password
     token: str | None = field(default=None, repr=False)
     timeout_seconds: Seconds = 5.0
