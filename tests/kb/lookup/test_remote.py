@@ -212,6 +212,15 @@ def test_an_erasure_is_out_of_the_collection_once_it_is_compacted(
     assert report.levels[1].state == "left" and "does not exist" in report.levels[1].left
 
 
+def test_its_standing_is_told_and_nothing_is_opened_before_a_fork(
+    elsewhere: KnowledgeBase, another_process: KnowledgeBase
+):
+    standing = elsewhere.upkeep.snapshot()
+    assert standing is not None and standing.num_keys == standing.num_wanted == NUMBER
+    another_process.searcher.open_here()
+    assert another_process.searcher.applied_seq is None
+
+
 def test_retiring_a_keyset_drops_its_collection(elsewhere: KnowledgeBase, encoder: FakeEncoder):
     there, first = collection(elsewhere), elsewhere.keysets.active()
     second = FakeEncoder(salt="2")
