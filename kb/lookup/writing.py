@@ -111,8 +111,8 @@ def write_all(
     if not mends:
         mark = None
         _fill(session, keyset, there, on_keys or (lambda done, total: None))
-    fill = mark.fill if mark is not None else uuid.uuid4().hex
-    _set_mark(session, there, head, fill)
+    if mark is None or mark.seq != head:
+        _set_mark(session, there, head, uuid.uuid4().hex if mark is None else mark.fill)
     return attach(session, there)
 
 

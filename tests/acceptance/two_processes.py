@@ -78,7 +78,7 @@ def run(
         ingest(kb, *numbered(FACTS))
         keyset = kb.keysets.create(encoder.checkpoint, index_spec)
         if beside:
-            _store_beside(kb, keyset.keyset_id, beside, seed)
+            store_beside(kb, keyset.keyset_id, beside, seed)
         kb.keysets.rekey(encoder)
         with spawned(read, settings, encoder.dim) as pipe:
             started = time.monotonic()
@@ -100,7 +100,7 @@ def run(
     )
 
 
-def _store_beside(kb: KnowledgeBase, keyset_id: int, number: int, seed: int) -> None:
+def store_beside(kb: KnowledgeBase, keyset_id: int, number: int, seed: int) -> None:
     kb.corpora.ingest([Parsed(document) for document in documents(number)], "beside", **WHO)
     random_keys = np.random.default_rng(seed).standard_normal((number, WIDTH), np.float32)
     random_keys /= np.linalg.norm(random_keys, axis=1, keepdims=True)
