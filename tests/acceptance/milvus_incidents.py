@@ -1,4 +1,4 @@
-"""Kills a Milvus server that searches a base's keys, puts it back to an older state and wipes it, while facts are asked.
+"""Kills a Milvus server with the keys of a base, puts it back to an older state and wipes it, while facts are asked.
 
 Each incident may give errors. A wrong answer, or no match where a fact is, must not be.
 
