@@ -14,7 +14,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -41,7 +40,7 @@ class Incident:
     name: str
     right: int = 0
     wrong: int = 0
-    errors: Counter[str] = field(default_factory=Counter)
+    errors: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     fsck_ok: bool = False
 
@@ -67,6 +66,7 @@ class Incidents:
         told.seconds = round(time.monotonic() - started, 1)
         self.kb.lookups.snapshot()
         told.fsck_ok = self.kb.upkeep.fsck().ok
+        print(told, file=sys.stderr, flush=True)
         return told
 
     def _round(self, told: Incident) -> bool:
@@ -75,7 +75,8 @@ class Incidents:
             try:
                 (lookup,) = ask(self.kb, self.encoder, question)
             except (CandidatesRefused, CandidatesUnavailable) as error:
-                told.errors[type(error).__name__] += 1
+                name = type(error).__name__
+                told.errors[name] = told.errors.get(name, 0) + 1
                 all_right = False
                 time.sleep(0.1)
                 break
