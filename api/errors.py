@@ -34,6 +34,7 @@ from colmlm.api.wire.answers import FieldError, Problem
 from colmlm.api.wire.statuses import status_of
 from colmlm.kb.access.records import ROLES, Right
 from colmlm.kb.errors import (
+    CandidatesUnavailable,
     Collided,
     DatabaseUnavailable,
     DecoderBusy,
@@ -255,6 +256,7 @@ def _of_kb(error: KBError) -> Problem:
 
 
 _PASSING = (
+    CandidatesUnavailable,
     Collided,
     IndexBehind,
     DatabaseUnavailable,

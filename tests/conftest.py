@@ -28,6 +28,7 @@ from colmlm.kb.store import outages
 from colmlm.kb.store.settings import Settings
 from tests import servers
 from tests.fakes import FakeEncoder
+from tests.milvus_server import MilvusServer, milvus_server
 from tests.places import PYTHONPATH
 
 MEMORY, ROOM = Path("/dev/shm"), 4 << 30  # bytes
@@ -156,3 +157,21 @@ def another_process(settings: Settings) -> Iterator[KnowledgeBase]:
 @pytest.fixture
 def encoder() -> FakeEncoder:
     return FakeEncoder()
+
+
+@pytest.fixture(scope="module")
+def milvus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MilvusServer]:
+    """The server of the wheel, or Milvus Lite where that does not start."""
+    pytest.importorskip("pymilvus", reason="the extra milvus is not installed")
+    reasons = []
+    with ExitStack() as stack:
+        for is_lite in (False, True):
+            folder = tmp_path_factory.mktemp("milvus") / "data"
+            try:
+                running = stack.enter_context(milvus_server(folder, is_lite=is_lite))
+            except RuntimeError as reason:
+                reasons.append(str(reason))
+            else:
+                yield running
+                return
+    pytest.skip(f"no Milvus starts: {'; '.join(reasons)}")

@@ -16,6 +16,8 @@ _STATUSES: dict[type[KBError], int] = {
     errors.LogRefused: 422,
     errors.SignatureRefused: 422,
     errors.KBError: 500,
+    errors.CandidatesRefused: 503,
+    errors.CandidatesUnavailable: 503,
     errors.Collided: 503,
     errors.DatabaseUnavailable: 503,
     errors.DecoderBusy: 503,

@@ -90,26 +90,32 @@ def list_keysets(base: Base, as_json: AsJson = False) -> None:
         _show([keyset for keyset, _ in found], [gate for _, gate in found])
 
 
-@app.command(epilog=examples("colmlm keysets create --checkpoint runs/mine --index-spec IVF1024,PQ32"))
+@app.command(
+    epilog=examples(
+        "colmlm keysets create --checkpoint runs/mine --index-spec IVF1024,PQ32",
+        "colmlm keysets create --index-spec milvus:facts",
+    )
+)
 def create(
     checkpoint: CheckpointPath = None,
     encoder: ByEncoder = None,
     index_spec: Annotated[
         str | None,
-        typer.Option("--index-spec", help="A Faiss factory string. Default: by the number of facts."),
+        typer.Option(
+            "--index-spec",
+            help="A Faiss factory string, or milvus:COLLECTION. Default: by the number of facts.",
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Make an empty keyset of a checkpoint, or show the one it has. It is needed only to choose the index."""
-    from colmlm.kb.lookup.index import KeyIndex
+    from colmlm.kb.lookup.in_process import require_spec
 
     with Runtime.from_environment(checkpoint=checkpoint) as runtime:
         runtime.open()
         made_by = chosen(runtime, encoder, checkpoint).checkpoint
         if index_spec is not None:
-            KeyIndex(
-                made_by.dim, index_spec
-            )  # refuses a bad one now, and not only at the build after the keying
+            require_spec(made_by.dim, index_spec)  # now, and not only at the build after the keying
         keyset = runtime.kb.keysets.create(made_by, index_spec)
     print_json(keyset) if as_json else _show([keyset])
 

@@ -11,7 +11,7 @@ from sqlalchemy import Engine, text
 from colmlm.cli.contents.calibration import described
 from colmlm.cli.errors import one_line
 from colmlm.cli.operating.findings import CheckResult
-from colmlm.kb.errors import DatabaseUnavailable, NoActiveKeyset
+from colmlm.kb.errors import CandidatesRefused, CandidatesUnavailable, DatabaseUnavailable, NoActiveKeyset
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 
@@ -120,7 +120,11 @@ def _answers(kb: KnowledgeBase, user: UserSettings) -> CheckResult:
 
 def _index(kb: KnowledgeBase) -> CheckResult:
     again = "The next process builds it anew; colmlm fsck --repair does so now."
-    if (snapshot := kb.upkeep.snapshot()) is None:
+    try:
+        snapshot = kb.upkeep.snapshot()
+    except (CandidatesRefused, CandidatesUnavailable) as error:
+        return CheckResult("index", "failed", str(error), "Bring Milvus back, or run: colmlm fsck --repair")
+    if snapshot is None:
         return CheckResult("index", "warning", "no usable snapshot", again)
     behind = snapshot.head_seq - snapshot.applied_seq
     found = f"snapshot of {snapshot.num_keys:,} keys, {snapshot.num_bytes / 1e6:,.0f} MB, {behind:,} changes behind"

@@ -80,7 +80,7 @@ def _loaded(runtime: Runtime, wide_threads: int | None, *, with_model: bool) -> 
     """Loads the models, and opens the index where there is one, without a thread or a connection that stays."""
     models = load(runtime, wide_threads, with_model=with_model)
     with suppress(KBError):  # each server says what is missing
-        runtime.kb.searcher.catch_up()
+        runtime.kb.searcher.open_here()
     runtime.kb.close()  # each process connects for itself
     return models
 

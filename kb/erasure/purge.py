@@ -21,8 +21,10 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
 from colmlm.kb.erasure.records import Level
-from colmlm.kb.errors import KBError, NoActiveKeyset
+from colmlm.kb.errors import CandidatesRefused, CandidatesUnavailable, KBError, NoActiveKeyset
+from colmlm.kb.keys import keysets
 from colmlm.kb.log import audit
+from colmlm.kb.lookup import writing
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.lookup.snapshots import remove_orphans
 
@@ -50,6 +52,7 @@ TABLES = (
 STATISTICS = ("pg_statistic", "pg_statistic_ext_data")
 TRIES = 5
 LOCK_SECONDS = 60
+COMPACT_SECONDS = 120.0
 
 Heard = Callable[[str], None]
 
@@ -98,13 +101,15 @@ def _attempt(level: int, act: Callable[[], str]) -> Level:
         return Level(level, NAMES[level - 1], "reached", act())
     except _Stopped as stopped:
         return Level(level, NAMES[level - 1], stopped.state, stopped.left, stopped.remedy)
+    except (CandidatesUnavailable, CandidatesRefused) as error:
+        return Level(level, NAMES[level - 1], "left", str(error), _REMEDIES[level])
     except DBAPIError as error:
         cause = " ".join(str(error.orig).split())
         return Level(level, NAMES[level - 1], "refused", f"the server said: {cause}", _REMEDIES[level])
 
 
 _REMEDIES = {
-    2: "Run it again; the index can be rebuilt from the database.",
+    2: "Run it again; the index can be rebuilt from the database, and so can a collection elsewhere.",
     3: f"The operator of the server runs, as a superuser: VACUUM (FULL, ANALYZE) {', '.join(TABLES)}; "
     f"VACUUM FULL {', '.join(STATISTICS)};",
     4: "The operator of the server runs, as a superuser: ALTER SYSTEM SET wal_recycle = off; pg_reload_conf(); "
@@ -124,7 +129,7 @@ def _not_asked(level: int) -> Level:
 def _out_of_indexes(kb: SearchableStore, on_step: Heard) -> str:
     """Catches the index up with the log and writes every snapshot anew; deletes those that cannot be written."""
     on_step("Removing keys from the index and its snapshots")
-    with suppress(NoActiveKeyset):
+    with suppress(NoActiveKeyset, CandidatesRefused, CandidatesUnavailable):  # told of below
         kb.lookups.catch_up()
     with kb.sessions() as session:
         directory = kb.settings.index_directory / audit.database_id(session)
@@ -136,10 +141,30 @@ def _out_of_indexes(kb: SearchableStore, on_step: Heard) -> str:
             manifest.unlink(missing_ok=True)
     with kb.sessions() as session:
         remove_orphans(session, kb.settings.index_directory)
-    return (
+    return _out_of_collections(kb, on_step) + (
         "Other running processes answer without it already, and drop its keys from memory at their next lookup. "
         "Snapshots of other machines are rewritten when they are next saved."
     )
+
+
+def _out_of_collections(kb: SearchableStore, on_step: Heard) -> str:
+    """Has servers elsewhere rewrite what they hold of deleted keys, and says what they keep after that."""
+    with kb.sessions() as session:
+        in_use = [k for k in keysets.list_keysets(session) if k.state in ("ready", "active")]
+    said = ""
+    for keyset in in_use:
+        with kb.sessions.begin() as session:
+            there = writing.collection(session, keyset, kb.settings.milvus)
+            if there is None:
+                continue
+            on_step(f"Waiting for {there.where} to compact")
+            if not writing.compact(session, keyset.keyset_id, there, COMPACT_SECONDS):
+                raise _Stopped("left", f"{there.where} did not confirm that it was compacted", _REMEDIES[2])
+        said = (
+            "Milvus has compacted what it searches; it deletes the files from before after dataCoord.gc.dropTolerance, "
+            "and its message log ends after its retention. "
+        )
+    return said
 
 
 def _out_of_the_heap(connection: Connection, on_step: Heard) -> str:

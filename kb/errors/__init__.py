@@ -85,6 +85,8 @@ KBError
 ├── LogRefused
 ├── BackupRefused
 ├── CalibrationRefused
+├── CandidatesUnavailable
+├── CandidatesRefused
 ├── DecoderBusy
 ├── IndexBehind
 ├── IndexInvariant
@@ -131,6 +133,8 @@ from colmlm.kb.errors.conflicts import (
 from colmlm.kb.errors.failures import (
     BackupRefused,
     CalibrationRefused,
+    CandidatesRefused,
+    CandidatesUnavailable,
     Collided,
     DatabaseUnavailable,
     DecoderBusy,
@@ -199,6 +203,8 @@ __all__ = [
     "ApiKeyNotFound",
     "BackupRefused",
     "CalibrationRefused",
+    "CandidatesRefused",
+    "CandidatesUnavailable",
     "Collided",
     "Conflict",
     "ContextLengthExceeded",

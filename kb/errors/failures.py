@@ -174,6 +174,28 @@ class IndexBehind(KBError):
         )
 
 
+class CandidatesUnavailable(KBError):
+    title = "Candidates unavailable"
+
+    def __init__(self, where: str, cause: str) -> None:
+        self.where = where
+        super().__init__(
+            f"{where} proposes no keys: {cause}. So nothing can be said of what is known; try again, and check that "
+            "server and COLMLM_MILVUS_URI."
+        )
+
+
+class CandidatesRefused(KBError):
+    title = "Candidates refused"
+
+    def __init__(self, where: str, cause: str) -> None:
+        self.where = where
+        super().__init__(
+            f"{where} is not what this base wrote there: {cause}. It is not searched; compare and mend it with "
+            "`colmlm fsck --repair`."
+        )
+
+
 class IndexInvariant(KBError):
     title = "Index invariant broken"
 

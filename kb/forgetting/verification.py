@@ -33,7 +33,7 @@ def verify(
     With `reading` their questions are read in the whole base, too.
     """
     seq = kb.lookups.catch_up()
-    indexed = kb.searcher.current().index.ids
+    indexed = kb.searcher.current().candidates.ids
     ids = list(plan.fact_ids)
     with kb.sessions() as session:
         keyset = keysets.active_keyset(session)

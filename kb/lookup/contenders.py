@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from colmlm.kb.keys.keysets import Vectors
-from colmlm.kb.lookup.present import Ids
+from colmlm.kb.keys.keysets import Ids, Vectors
 
 ROUNDING = 1e-4  # by more than this no two products of the same unit vectors differ
 

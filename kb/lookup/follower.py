@@ -145,6 +145,7 @@ def follow(kb: SearchableStore) -> bool:
             return False
         active = keysets.keyset_head(session, line.active)
     kb.searcher.catch_up()
+    kb.searcher.hand_on()
     kb.searcher.take(active)
     kb.searcher.stand_by(line.next, line.answering)
     return kb.searcher.has_outgrown(active.index_spec)

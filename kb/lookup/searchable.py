@@ -41,8 +41,7 @@ class SearchableStore(Store):
                 self._searcher = Searcher(
                     reader=self.reader,
                     sessions=self.sessions,
-                    directory=self.settings.index_directory,
-                    wait_seconds=self.settings.index_wait_seconds,
+                    settings=self.settings,
                 )
             return self._searcher
 

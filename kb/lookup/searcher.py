@@ -7,58 +7,38 @@ In the steady state a lookup costs one search and one round trip.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import Engine, Row
-from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy import Row
 
-from colmlm.kb.errors import IndexBehind, InvalidQuery, KeysetMismatch, NoSuchChange
+from colmlm.kb.errors import CandidatesUnavailable, IndexBehind, InvalidQuery, KeysetMismatch, NoSuchChange
 from colmlm.kb.keys import keysets
-from colmlm.kb.keys.keysets import Vectors, active_keyset_id
-from colmlm.kb.keys.records import KeysetHead
+from colmlm.kb.keys.keysets import Ids, Vectors
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.contenders import contenders
 from colmlm.kb.lookup.contested import SPARE, settled
 from colmlm.kb.lookup.deciding import Decider, Decision
-from colmlm.kb.lookup.growing import grown
-from colmlm.kb.lookup.observing import NOBODY, Observer
 from colmlm.kb.lookup.options import LookupOptions, Wanted
-from colmlm.kb.lookup.present import Ids
 from colmlm.kb.lookup.ranking import as_queries, decide, rank, rank_each, ranked_with
 from colmlm.kb.lookup.records import Lookup, Ranking
-from colmlm.kb.lookup.replica import OnKeys, Replica, open_replica, rebuild, save
-from colmlm.kb.store import database
+from colmlm.kb.lookup.replica import Replica, open_replica
+from colmlm.kb.lookup.replicas import Replicas
 
 
 @dataclass(slots=True)
-class Searcher:
+class Searcher(Replicas):
     """Answers lookups with the replica of the active keyset; there is one in each process, shared by its threads.
 
     `reader` is the engine of the deciding SELECT. With a `keyset_id` the replica is of that keyset, active or not.
     """
 
-    reader: Engine
-    sessions: sessionmaker[Session]
-    directory: Path
-    wait_seconds: float
-    keyset_id: int | None = None
-    observer: Observer = NOBODY
-    _replica: Replica | None = None
-    _standby: Replica | None = None  # the keyset that was active before, or that may be activated next
-    _opening: threading.Lock = field(default_factory=threading.Lock)
-
     def of_keyset(self, keyset_id: int, replica: Replica | None = None) -> Searcher:
         """Gives lookups in one keyset, in an index of its own: this `replica`, or one opened with the first lookup."""
-        return Searcher(
-            self.reader, self.sessions, self.directory, self.wait_seconds, keyset_id, _replica=replica
-        )
+        return Searcher(self.reader, self.sessions, self.settings, keyset_id, _replica=replica)
 
     def find(
         self,
@@ -114,7 +94,7 @@ class Searcher:
         The SELECT that decides is that of `find`. `seq` is the change that the keys were chosen as of. Raises
         `KeysetMismatch`, also where another keyset was activated since.
         """
-        replica = self._replica or self.current()
+        replica = self._held()
         decision = self._decider.decide(replica.keyset_id, sorted(set().union(*added)), accepted_only)
         if decision.checkpoint_id != checkpoint_id:
             raise KeysetMismatch(checkpoint_id, str(decision.checkpoint_id))
@@ -134,13 +114,20 @@ class Searcher:
 
         Up to `spare` more facts are ranked where they were found beside those that are wanted.
         """
-        replica = self._replica or self.current()
+        replica = self._held()
         required: int | None = None
+        was_lost = False
         while True:
             seq = replica.applied_seq  # read before the search, which may see later changes but never fewer
-            found, decision = self._search(
-                replica, seq, queries if checkpoint_id == replica.checkpoint_id else None, wanted, spare
-            )
+            try:
+                found, decision = self._search(
+                    replica, seq, queries if checkpoint_id == replica.checkpoint_id else None, wanted, spare
+                )
+            except CandidatesUnavailable:
+                if was_lost or not replica.candidates.is_lost:
+                    raise
+                replica, was_lost = self.current(), True
+                continue
             # The head of the first SELECT is enough: later changes were made during the lookup.
             required = decision.head if required is None else required
             if decision.keyset_id != replica.keyset_id:
@@ -192,14 +179,14 @@ class Searcher:
             raise InvalidQuery(f"it has {queries_BD.shape[1]} numbers, the keys have {replica.dim}")
         k, answers = wanted.k, [Ranking() for _ in queries_BD]
         known: dict[int, Row[Any]] = {}
-        short, least = np.arange(len(queries_BD)), replica.index.over_fetch(k)
-        fetch, narrowed = least, not replica.index.lists
+        short, least = np.arange(len(queries_BD)), replica.candidates.over_fetch(k)
+        fetch, narrowed = least, not replica.candidates.is_estimating
         undecided: Ids | None = None  # found before
         head: int | None = None
         while True:
             if undecided is None:
                 with self.observer.timed("search"):
-                    scores, found = replica.index.search(queries_BD[short], fetch)
+                    scores, found = replica.candidates.search(queries_BD[short], fetch)
                 candidates = contenders(scores, found, k) if narrowed else found
             else:
                 found = candidates = undecided
@@ -213,7 +200,7 @@ class Searcher:
                 answers[b] = ranking
             # By what was found, since the index may change meanwhile.
             exhausted = (found < 0).any(axis=1) & (candidates == found).all(axis=1)
-            scored = least if replica.index.lists and decision.head > seq else 0
+            scored = least if replica.candidates.is_estimating and decision.head > seq else 0
             lacking = np.array(
                 [
                     len(answers[b].hits) < k or len(rows) < scored
@@ -239,35 +226,14 @@ class Searcher:
         Raises `NoSuchChange` where it does not exist, as waiting would be in vain, and `IndexBehind` where it takes too
         long.
         """
-        replica = self._replica or self.current()
+        replica = self._held()
         if replica.applied_seq >= min_seq:
             return
         with self.sessions() as session:
             if min_seq > (head := audit.head_seq(session)):
                 raise NoSuchChange(min_seq, head)
-        if (applied := self._catch_up(replica, self.wait_seconds)) < min_seq:
-            raise IndexBehind(min_seq, applied, self.wait_seconds)
-
-    def _catch_up(self, replica: Replica, wait_seconds: float | None = None) -> int:
-        return database.read_from(self.reader, partial(replica.catch_up, wait_seconds=wait_seconds))
-
-    def current(self) -> Replica:
-        """Gives the replica of the keyset that is active now, and opens it where this process holds another or none."""
-        with self._opening, self.sessions() as session:
-            keyset_id = self._answering(session)
-            if self._replica is None or self._replica.keyset_id != keyset_id:
-                former, standby = self._replica, self._standby
-                if standby is None or standby.keyset_id != keyset_id:
-                    standby = open_replica(session, keysets.keyset_head(session, keyset_id), self.directory)
-                self._replica, self._standby = standby, former
-            return self._replica
-
-    def _answering(self, session: Session) -> int | None:
-        """Gives the keyset that answers. Where one was named, raises `KeysetNotFound` and `KeysetNotReady`."""
-        if self.keyset_id is None:
-            return active_keyset_id(session)
-        keysets.require_answering(session, self.keyset_id)
-        return self.keyset_id
+        if (applied := self._catch_up(replica, self.settings.index_wait_seconds)) < min_seq:
+            raise IndexBehind(min_seq, applied, self.settings.index_wait_seconds)
 
     def former(self, checkpoint_id: str) -> Searcher | None:
         """Gives lookups in the keyset of this checkpoint, which answered before another was activated.
@@ -278,88 +244,6 @@ class Searcher:
             keyset_id = keysets.ready_keyset_of(session, checkpoint_id)
             if keyset_id is None:
                 return None
-            if self._standby is None or self._standby.keyset_id != keyset_id:
-                self._standby = open_replica(session, keysets.keyset_head(session, keyset_id), self.directory)
+            if (held := self._standby) is None or held.keyset_id != keyset_id or held.candidates.is_lost:
+                self._standby = open_replica(session, keysets.keyset_head(session, keyset_id), self.settings)
             return replace(self.of_keyset(keyset_id, self._standby), observer=self.observer)
-
-    def stand_by(self, keyset_id: int | None, useful: Collection[int]) -> None:
-        """Keeps this keyset's replica open (None: the one kept so far) and caught up; drops one that is not `useful`.
-
-        It is opened while lookups go on, so that activating its keyset makes none of them wait.
-        """
-        held = self._standby
-        if keyset_id is not None and (held is None or held.keyset_id != keyset_id):
-            with self.sessions() as session:
-                held = open_replica(session, keysets.keyset_head(session, keyset_id), self.directory)
-        if held is not None and held.keyset_id in useful:
-            self._catch_up(held)
-        with self._opening:
-            if held is None or held.keyset_id != self.keyset_in_use:  # unless it was activated meanwhile
-                self._standby = held if held is not None and held.keyset_id in useful else None
-
-    @property
-    def applied_seq(self) -> int | None:
-        """The last change in this process's index; None where none is open yet."""
-        return self._replica.applied_seq if self._replica else None
-
-    @property
-    def keyset_in_use(self) -> int | None:
-        """The keyset of the index that is open in this process; None where none is open yet."""
-        return self._replica.keyset_id if self._replica else None
-
-    @property
-    def checkpoint_in_use(self) -> str | None:
-        """The checkpoint of the keyset whose index is open in this process; None where none is open yet."""
-        return self._replica.checkpoint_id if self._replica else None
-
-    def catch_up(self) -> int:
-        return self._catch_up(self.current())
-
-    def take(self, keyset: KeysetHead) -> None:
-        """Reads as many lists of this keyset's index as was found best, perhaps by another process."""
-        if self._replica is not None and self._replica.keyset_id == keyset.keyset_id:
-            self._replica.take(keyset.index_fit)
-
-    def rebuild(self) -> None:
-        """Builds the replica again from the database alone, and writes its snapshot."""
-        with self._opening, self.sessions() as session:
-            self._replica = rebuild(session, keysets.keyset_head(session, active_keyset_id(session)))
-        self.snapshot()
-
-    def prepare(self, keyset_id: int, on_keys: OnKeys | None = None) -> None:
-        """Writes a keyset's index to disk, caught up, whether the keyset is active or still to be activated.
-
-        Where the index has to be built, `on_keys` is called with the number of keys added and that of all keys.
-        """
-        held = self._replica
-        with self.sessions.begin() as session:
-            keyset = keysets.keyset_head(session, keyset_id)
-            if held is None or held.keyset_id != keyset_id:
-                held = open_replica(session, keyset, self.directory, on_keys)
-            held.take(keyset.index_fit)
-            held.catch_up(database.connection_of(session))
-            if held.has_outgrown(keyset.index_spec):
-                held = rebuild(session, keyset, on_keys)
-                if self._replica is not None and self._replica.keyset_id == keyset_id:
-                    self._replica = held
-            save(session, held, self.directory)
-
-    def has_outgrown(self, index_spec: str) -> bool:
-        """Says whether the index that answers is due to be built anew, for a keyset with this spec."""
-        return self._replica is not None and self._replica.has_outgrown(index_spec)
-
-    def grow(self, on_keys: OnKeys | None = None) -> None:
-        """Puts another kind of index in the place of one that was outgrown, which answers until then."""
-        held = self._replica
-        if held is None:
-            return
-        with self.sessions.begin() as session:
-            keyset = keysets.keyset_head(session, held.keyset_id)
-            replica = grown(session, keyset, self.directory, on_keys)
-        with self._opening:
-            if replica is not None and self._replica is held:
-                self._replica = replica
-
-    def snapshot(self) -> None:
-        """Writes the active keyset's index to disk, caught up."""
-        self.prepare(self.current().keyset_id)

@@ -10,34 +10,44 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from colmlm.kb.errors import SnapshotRefused
-from colmlm.kb.facts.edits import is_kept
+from colmlm.kb.errors import CandidatesRefused, SnapshotRefused
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.records import KeysetRecord
+from colmlm.kb.lookup.in_process import InProcess
 from colmlm.kb.lookup.replica import Replica, load_replica, snapshots_of
 from colmlm.kb.lookup.snapshot_files import locked_directory
+from colmlm.kb.lookup.specs import collection_of
+from colmlm.kb.lookup.writing import kept_ids
 from colmlm.kb.store.database import connection_of
-from colmlm.kb.tables import FactKeyRow
+from colmlm.kb.store.settings import Settings
 
 _FILE = re.compile(r"keyset-(\d+)(?:\.tmp|\.json|\.history|-seq-\d+-[0-9a-f]{16}\.faiss)")
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A keyset's snapshot after catching up: why it is `refused` (or None), and how its ids differ from the keys'."""
+    """A keyset's snapshot after catching up: why it is `refused` (or None), and how its ids differ from the keys'.
+
+    Of a keyset whose keys are elsewhere it is what is there; `twice` are keys more than ids.
+    """
 
     keyset_id: int
     refused: str | None = None
     num_ids: int = 0
     missing: tuple[int, ...] = ()
     left_over: tuple[int, ...] = ()
+    twice: int = 0
+    is_elsewhere: bool = False
+
+    @property
+    def what(self) -> str:
+        return "collection" if self.is_elsewhere else "snapshot"
 
     @property
     def is_good(self) -> bool:
-        return self.refused is None and not self.missing and not self.left_over
+        return self.refused is None and not self.missing and not self.left_over and not self.twice
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +64,7 @@ class Inspection:
     def differences(self, *, but: int | None = None) -> tuple[str, ...]:
         """Gives a sentence for each snapshot that was accepted and holds wrong keys."""
         return tuple(
-            f"snapshot of keyset {s.keyset_id}: {len(s.missing)} keys missing {list(s.missing[:10])},"
+            f"{s.what} of keyset {s.keyset_id}: {len(s.missing)} keys missing {list(s.missing[:10])},"
             f" {len(s.left_over)} left over {list(s.left_over[:10])}"
             for s in self.snapshots
             if (s.missing or s.left_over) and s.keyset_id != but
@@ -64,26 +74,35 @@ class Inspection:
         """Gives a sentence for each fault that changes no answer."""
         return (
             *(
-                f"snapshot of keyset {s.keyset_id} is refused: {s.refused}"
+                f"{s.what} of keyset {s.keyset_id} is refused: {s.refused}"
                 for s in self.snapshots
                 if s.refused
             ),
+            *(f"{s.what} of keyset {s.keyset_id}: {s.twice} stored twice" for s in self.snapshots if s.twice),
             *(f"{file.name} belongs to no snapshot" for file in self.orphans),
             *(f"keyset {keyset_id} is keyed to the end and still building" for keyset_id in self.unfinished),
         )
 
 
-def inspect(session: Session, index_directory: Path) -> Inspection:
-    """Opens every snapshot of a keyset in use, as the next process would, and compares the sets of ids."""
+def inspect(session: Session, settings: Settings) -> Inspection:
+    """Opens every snapshot of a keyset in use, as the next process would, and compares the sets of ids.
+
+    What is elsewhere is opened of the keysets that answer or could.
+    """
     in_use = [keyset for keyset in keysets.list_keysets(session) if keyset.state != "retired"]
-    directory = snapshots_of(session, index_directory)
-    on_disk = [k for k in in_use if (directory / f"keyset-{k.keyset_id}.json").exists()]
+    directory = snapshots_of(session, settings.index_directory)
+    kept = [
+        k
+        for k in in_use
+        if (directory / f"keyset-{k.keyset_id}.json").exists()
+        or (collection_of(k.index_spec) is not None and k.state != "building")
+    ]
     orphans: list[Path] = []
     if directory.exists():
         with locked_directory(directory, fcntl.LOCK_SH):  # so that no other process is saving meanwhile
             orphans = _orphans(directory, {keyset.keyset_id for keyset in in_use})
     return Inspection(
-        snapshots=tuple(_inspect(session, keyset, index_directory) for keyset in on_disk),
+        snapshots=tuple(_inspect(session, keyset, settings) for keyset in kept),
         orphans=tuple(orphans),
         unfinished=tuple(
             k.keyset_id for k in in_use if k.state == "building" and k.num_keys and not k.num_unkeyed
@@ -91,30 +110,29 @@ def inspect(session: Session, index_directory: Path) -> Inspection:
     )
 
 
-def _inspect(session: Session, keyset: KeysetRecord, index_directory: Path) -> Snapshot:
+def _inspect(session: Session, keyset: KeysetRecord, settings: Settings) -> Snapshot:
     try:
-        replica = load_replica(session, keyset, index_directory)
+        replica = load_replica(session, keyset, settings)
     except SnapshotRefused as refused:
         return Snapshot(keyset.keyset_id, refused=refused.cause)
+    except CandidatesRefused as refused:
+        missing = kept_ids(session, keyset.keyset_id).tolist()
+        return Snapshot(keyset.keyset_id, str(refused), missing=tuple(missing), is_elsewhere=True)
     replica.catch_up(connection_of(session))
     return compare(session, replica)
 
 
 def compare(session: Session, replica: Replica) -> Snapshot:
     """Compares the ids of an index with those of the keys it should hold."""
-    wanted, found = kept_ids(session, replica.keyset_id), replica.index.ids
+    wanted, found = kept_ids(session, replica.keyset_id), replica.candidates.ids
     return Snapshot(
         replica.keyset_id,
         num_ids=len(found),
         missing=tuple(np.setdiff1d(wanted, found).tolist()),
         left_over=tuple(np.setdiff1d(found, wanted).tolist()),
+        twice=replica.candidates.num_twice,
+        is_elsewhere=not isinstance(replica.candidates, InProcess),
     )
-
-
-def kept_ids(session: Session, keyset_id: int) -> keysets.Ids:
-    """Gives the ids of the keys that an index of this keyset holds: those of live facts and of tombstones."""
-    kept = select(FactKeyRow.id).where(FactKeyRow.keyset_id == keyset_id, is_kept(FactKeyRow.fact_id))
-    return np.fromiter(session.scalars(kept), dtype=np.int64)
 
 
 def remove_orphans(session: Session, index_directory: Path) -> None:

@@ -74,3 +74,12 @@ def default_nlist(num_keys: int) -> int:
     # The power of two at or below 4 sqrt(n) leaves each list the 39 training keys that k-means wants; 65,536
     # centroids already cost 9 ms a query at d = 960.
     return min(65_536, 1 << int(math.log2(4 * math.sqrt(num_keys))))
+
+
+_ELSEWHERE = re.compile(r"milvus:(?P<collection>[A-Za-z_][A-Za-z0-9_]{0,254})")
+
+
+def collection_of(spec: str) -> str | None:
+    """Gives the Milvus collection that a keyset with this spec names; None where its index is Faiss's."""
+    match = _ELSEWHERE.fullmatch(spec)
+    return match and match["collection"]

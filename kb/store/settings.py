@@ -14,6 +14,7 @@ from colmlm.kb.corpus.raw.limits import Limits
 from colmlm.kb.errors import SettingsError
 from colmlm.kb.principal import local_user
 from colmlm.kb.store.environment import Seconds, read
+from colmlm.kb.store.milvus_address import MilvusAddress
 
 _POSTGRES = re.compile(r"postgres(?:ql)?(?:\+psycopg)?://")
 
@@ -36,6 +37,7 @@ class Settings:
     keep_answers: bool = True
     upload_max_mb: Megabytes = 256
     document: Limits = field(default_factory=Limits)
+    milvus: MilvusAddress = field(default_factory=MilvusAddress)
     job_retention_days: Days = 90
     miss_retention_days: Days = 365
     plan_max_facts: Number = 100_000

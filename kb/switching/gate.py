@@ -163,7 +163,7 @@ def check_keyset(
         keyset = keysets.get_keyset(session, keyset_id)
         if keyset.state not in ("ready", "active"):
             raise KeysetNotReady(keyset_id, keyset.state)
-        sample = draw(session, kb.settings.index_directory, keyset, limits.sample)
+        sample = draw(session, kb.settings, keyset, limits.sample)
     _require_same(encoder, sample.keyset.checkpoint_id)
     if active_encoder is not None and sample.active is not None:
         _require_same(active_encoder, sample.active.checkpoint_id)
@@ -173,8 +173,8 @@ def check_keyset(
         kept = asked_in(kb, keyset_id, encoder, limits, reader, progress.asked)
     report = _report(sample, encoder, active_encoder, limits, progress, kept)
     with kb.sessions.begin() as session:
-        if sample.replica.fit != sample.keyset.index_fit:
-            keysets.note_fit(session, keyset_id, sample.replica.fit)
+        if sample.candidates.fit != sample.keyset.index_fit:
+            keysets.note_fit(session, keyset_id, sample.candidates.fit)
         keysets.note_gate(session, keyset_id, report.stored())
     return report
 
@@ -264,10 +264,10 @@ def _index_recall(sample: Sample, questions_BD: Vectors, limits: GateLimits) -> 
     queries, note = questions_BD, ""
     if not len(queries):
         queries, note = near_keys(sample.keys, limits.sample), "stored keys with noise"
-    read_more(sample.replica, sample.keys, queries, limits.min_recall_at_1)
-    figures: list[float | None] = [index_recall(sample.index, sample.keys, queries, k) for k in (1, 10)]
-    if sample.index.lists:
-        lists = f"{sample.index.lists_read} of {sample.index.lists} lists read"
+    read_more(sample.candidates, sample.keys, queries, limits.min_recall_at_1)
+    figures: list[float | None] = [index_recall(sample.candidates, sample.keys, queries, k) for k in (1, 10)]
+    if (fit := sample.candidates.fit).lists:
+        lists = f"{fit.lists_read} of {fit.lists} lists read"
         note = f"{note}; {lists}" if note else lists
     if not len(queries):
         figures, note = [None, None], "the keyset has no keys"
@@ -278,14 +278,14 @@ def _index_recall(sample: Sample, questions_BD: Vectors, limits: GateLimits) -> 
 
 
 def _index_ids(sample: Sample) -> Criterion:
-    wrong = np.setxor1d(sample.index.ids, sample.keys.ids)
+    wrong = np.setxor1d(sample.candidates.ids, sample.keys.ids)
     note = f"keys {', '.join(map(str, wrong[:5].tolist()))}" if len(wrong) else ""
     return _at_most("index ids wrong", len(wrong), 0, note)
 
 
 def _tombstones(sample: Sample) -> Criterion:
     unkeyed = sample.tombstones_unkeyed
-    ignored = tombstones_passed_over(sample.index, sample.keys) + unkeyed
+    ignored = tombstones_passed_over(sample.candidates, sample.keys) + unkeyed
     return _at_most("tombstones ignored", ignored, 0, f"{unkeyed} have no key" if unkeyed else "")
 
 

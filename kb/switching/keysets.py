@@ -30,6 +30,7 @@ from colmlm.kb.keys.records import (
 )
 from colmlm.kb.keys.rekey import Encoder, RekeyRun
 from colmlm.kb.keys.succession import Succession
+from colmlm.kb.lookup import writing
 from colmlm.kb.lookup.replica import rebuild, save
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.store.contention import tried_again
@@ -187,9 +188,10 @@ class Keysets:
             keyset = keysets.get_keyset(session, keyset_id)
             if keyset.state == "retired":
                 raise KeysetNotReady(keyset_id, keyset.state)
-            replica = rebuild(session, keyset, goal=recall)
-            save(session, replica, self.store.settings.index_directory)
-        return BuiltIndex(keyset_id, replica.index.spec, len(replica.index), replica.applied_seq, replica.fit)
+            replica = rebuild(session, keyset, self.store.settings, goal=recall)
+            save(session, replica, self.store.settings)
+        built = replica.candidates
+        return BuiltIndex(keyset_id, built.fit.spec, len(built), built.applied_seq, built.fit)
 
     @tried_again
     def calibrate(self, keyset_id: int, measured: Calibration) -> KeysetRecord:
@@ -293,9 +295,17 @@ class Keysets:
 
     @tried_again
     def retire(self, keyset_id: int, *, actor: str | None = None, reason: str = "retire") -> KeysetRecord:
-        """Drops a keyset's keys for good. Raises `KeysetActive`."""
+        """Drops a keyset's keys for good, those elsewhere too. Raises `KeysetActive`.
+
+        Where the server elsewhere does not answer, its keys stay there until this is called again.
+        """
         with self.store.sessions.begin() as session:
-            return keysets.retire(session, keyset_id, actor or self._actor, reason)
+            retired = keysets.retire(session, keyset_id, actor or self._actor, reason)
+        with self.store.sessions() as session:
+            there = writing.collection(session, retired, self.store.settings.milvus)
+        if there is not None:
+            there.drop()
+        return retired
 
     @property
     def _actor(self) -> str:

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from colmlm.kb.keys.keysets import Vectors
+from colmlm.kb.lookup.candidates import Candidates
 from colmlm.kb.lookup.fitting import Nearest, fit_lists
-from colmlm.kb.lookup.index import KeyIndex
-from colmlm.kb.lookup.replica import Replica
+from colmlm.kb.lookup.in_process import InProcess
 from colmlm.kb.switching.sample import NOT_LIVE, ClassedTexts, Keys
 
 Scores = npt.NDArray[np.float64]
@@ -36,7 +36,7 @@ def _units(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return units
 
 
-def index_recall(index: KeyIndex, keys: Keys, queries_BD: Vectors, k: int) -> float:
+def index_recall(index: Candidates, keys: Keys, queries_BD: Vectors, k: int) -> float:
     """Gives the share of the exact k nearest keys that are among the candidates of a lookup. Ties count as found."""
     k = min(k, len(keys.ids))
     found = wanted = 0
@@ -53,21 +53,22 @@ def index_recall(index: KeyIndex, keys: Keys, queries_BD: Vectors, k: int) -> fl
     return found / wanted if wanted else 0.0
 
 
-def read_more(replica: Replica, keys: Keys, queries_BD: Vectors, goal: float) -> None:
-    """Lets lookups read more lists of the index, where they find too few of the nearest keys of these queries."""
-    nearest = Nearest(queries_BD)
-    nearest.see(keys.ids, keys.vectors)
-    before = replica.index.lists_read
-    if not replica.index.lists or (recall := nearest.recall(replica.index)) >= goal:
+def read_more(candidates: Candidates, keys: Keys, queries_BD: Vectors, goal: float) -> None:
+    """Lets lookups read more lists of an index with lists, where they find too few of these queries' nearest keys."""
+    if not isinstance(candidates, InProcess) or not candidates.index.lists:
         return
-    better = fit_lists(replica.index, nearest, goal)
-    if replica.index.lists_read > before:
-        replica.recall = better
+    nearest, before = Nearest(queries_BD), candidates.index.lists_read
+    nearest.see(keys.ids, keys.vectors)
+    if (recall := nearest.recall(candidates.index)) >= goal:
+        return
+    better = fit_lists(candidates.index, nearest, goal)
+    if candidates.index.lists_read > before:
+        candidates.recall = better
     else:  # the codes are the limit, not the lists
-        replica.index.lists_read, replica.recall = before, recall
+        candidates.index.lists_read, candidates.recall = before, recall
 
 
-def tombstones_passed_over(index: KeyIndex, keys: Keys) -> int:
+def tombstones_passed_over(index: Candidates, keys: Keys) -> int:
     """Counts the tombstones that a query with their own key does not find first. Ties with a live fact are allowed."""
     graves = np.flatnonzero(keys.class_N == NOT_LIVE)
     passed_over = 0

@@ -7,7 +7,6 @@ and keys disagree. The keys of the keyset, and of the active one, are in memory 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,9 +19,10 @@ from colmlm.kb.keys import keysets
 from colmlm.kb.keys.calibration import normalise
 from colmlm.kb.keys.keysets import Ids, Vectors, active_keyset_id
 from colmlm.kb.keys.records import KeysetRecord
-from colmlm.kb.lookup.index import KeyIndex
+from colmlm.kb.lookup.candidates import Candidates
 from colmlm.kb.lookup.options import KEY
 from colmlm.kb.lookup.replica import Replica, open_replica
+from colmlm.kb.store.settings import Settings
 from colmlm.kb.tables import (
     AttributionRow,
     FactKeyRow,
@@ -79,13 +79,13 @@ class Sample:
     has_questions: bool
 
     @property
-    def index(self) -> KeyIndex:
-        return self.replica.index
+    def candidates(self) -> Candidates:
+        return self.replica.candidates
 
 
-def draw(session: Session, directory: Path, keyset: KeysetRecord, size: int) -> Sample:
+def draw(session: Session, settings: Settings, keyset: KeysetRecord, size: int) -> Sample:
     """Draws up to `size` questions and as many prefixes. The session must be REPEATABLE READ."""
-    replica = open_replica(session, keyset, directory)
+    replica = open_replica(session, keyset, settings)
     active_id = active_keyset_id(session)
     active = None
     if active_id is not None and active_id != keyset.keyset_id:

@@ -5,8 +5,6 @@ Everything is read in one REPEATABLE READ transaction, so that edits meanwhile d
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
@@ -18,6 +16,7 @@ from colmlm.kb.keys.keysets import active_keyset_id
 from colmlm.kb.log.chain import verify_chain
 from colmlm.kb.lookup.replica import rebuild
 from colmlm.kb.lookup.snapshots import Inspection, Snapshot, compare, inspect
+from colmlm.kb.store.settings import Settings
 from colmlm.kb.tables import IS_SAID, DocumentRow, FactRow, FactVersionRow
 from colmlm.kb.upkeep.records import FsckReport
 
@@ -37,7 +36,7 @@ _PROBLEMS = {
 }
 
 
-def fsck(session: Session, index_directory: Path) -> FsckReport:
+def fsck(session: Session, settings: Settings) -> FsckReport:
     """Checks keys against index, facts and sentences against texts, and the log against its chain.
 
     The index is opened from its snapshot and caught up, as the next process would do, and so is that of
@@ -46,8 +45,8 @@ def fsck(session: Session, index_directory: Path) -> FsckReport:
     """
     session.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
     live_facts = session.scalar(select(func.count()).select_from(FactVersionRow).where(IS_LIVE)) or 0
-    snapshots = inspect(session, index_directory)
-    active, num_keys, unkeyed = _active(session, snapshots, live_facts)
+    snapshots = inspect(session, settings)
+    active, num_keys, unkeyed = _active(session, settings, snapshots, live_facts)
     non_verbatim = _non_verbatim(session)
     chained = verify_chain(session)
     quoting = quotations.find(session, Gone.read(session)).told()
@@ -73,7 +72,9 @@ def fsck(session: Session, index_directory: Path) -> FsckReport:
     )
 
 
-def _active(session: Session, found: Inspection, live_facts: int) -> tuple[Snapshot, int, int]:
+def _active(
+    session: Session, settings: Settings, found: Inspection, live_facts: int
+) -> tuple[Snapshot, int, int]:
     """Gives the active keyset's index as the next process opens it, its number of keys, and of facts without a key.
 
     Where no keyset is active, the index is empty and all live facts are without a key.
@@ -82,8 +83,11 @@ def _active(session: Session, found: Inspection, live_facts: int) -> tuple[Snaps
     if keyset_id is None:
         return Snapshot(0), 0, live_facts
     keyset = keysets.get_keyset(session, keyset_id)
-    good = next((s for s in found.snapshots if s.keyset_id == keyset_id and s.refused is None), None)
-    active = good or compare(session, rebuild(session, keyset))
+    good = next(
+        (s for s in found.snapshots if s.keyset_id == keyset_id and (s.refused is None or s.is_elsewhere)),
+        None,
+    )
+    active = good or compare(session, rebuild(session, keyset, settings))
     return active, keysets.num_indexed_keys(session, keyset_id), keyset.num_unkeyed
 
 

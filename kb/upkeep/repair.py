@@ -57,7 +57,7 @@ class Repair:
     def run(self, *, dry_run: bool = False) -> RepairReport:
         """Checks everything, mends what is derived, and checks again."""
         with self.kb.sessions() as session:
-            found = inspect(session, self.kb.settings.index_directory)
+            found = inspect(session, self.kb.settings)
             quoting = quotations.find(session, Gone.read(session)).told()
             astray = sentences.find_astray(session)
         mended = (*found.differences(), *found.mendable(), *quoting, *astray.told())
@@ -73,7 +73,7 @@ class Repair:
             self._finish(found.unfinished)
             self._rewrite([s.keyset_id for s in found.snapshots if not s.is_good])
         with self.kb.sessions() as session:
-            after = fsck(session, self.kb.settings.index_directory)
+            after = fsck(session, self.kb.settings)
         return RepairReport(dry_run, mended, _left(after, mended if dry_run else ()), after)
 
     def _write_sentences(self, astray: Astray) -> None:
@@ -92,8 +92,8 @@ class Repair:
             with self.kb.sessions.begin() as session:
                 is_active = active_keyset_id(session) == keyset_id
                 if not is_active:
-                    replica = rebuild(session, keysets.get_keyset(session, keyset_id))
-                    save(session, replica, self.kb.settings.index_directory)
+                    replica = rebuild(session, keysets.get_keyset(session, keyset_id), self.kb.settings)
+                    save(session, replica, self.kb.settings)
             if is_active:
                 self.kb.lookups.rebuild()  # this process's index too
 

@@ -9,10 +9,11 @@ from pathlib import Path
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from colmlm.kb.errors import NoActiveKeyset
 from colmlm.kb.keys import keysets
 from colmlm.kb.log import audit
+from colmlm.kb.lookup import writing
 from colmlm.kb.lookup.replica import snapshots_of
+from colmlm.kb.store.settings import Settings
 from colmlm.kb.tables import ChangeRow
 
 
@@ -20,7 +21,8 @@ from colmlm.kb.tables import ChangeRow
 class SnapshotStanding:
     """A snapshot of `num_keys` keys as of change `applied_seq`, where the log ends with `head_seq`.
 
-    `num_wanted` is how many keys it should hold; None where later changes touched keys, so that it is unknown.
+    Of a keyset whose keys are elsewhere it is what is there, and takes no bytes here. `num_wanted` is how many keys it
+    should hold; None where later changes touched keys, so that it is unknown.
     """
 
     num_keys: int
@@ -30,16 +32,19 @@ class SnapshotStanding:
     num_wanted: int | None
 
 
-def snapshot_standing(session: Session, index_directory: Path) -> SnapshotStanding | None:
-    """Describes the active keyset's snapshot; None where there is none that can be read. Raises `NoActiveKeyset`."""
-    if (keyset_id := keysets.active_keyset_id(session)) is None:
-        raise NoActiveKeyset
-    directory, head = snapshots_of(session, index_directory), audit.head_seq(session)
-    try:
-        manifest = json.loads((directory / f"keyset-{keyset_id}.json").read_text())
-        size = (directory / manifest["file"]).stat().st_size
-        held, applied_seq = int(manifest["count"]), int(manifest["applied_seq"])
-    except (OSError, ValueError, LookupError, TypeError):
+def snapshot_standing(session: Session, settings: Settings) -> SnapshotStanding | None:
+    """Describes the active keyset's snapshot; None where there is none that can be read.
+
+    Raises `NoActiveKeyset`, and where its keys are elsewhere `CandidatesRefused` and `CandidatesUnavailable`.
+    """
+    keyset = keysets.keyset_head(session, keysets.active_keyset_id(session))
+    head = audit.head_seq(session)
+    if (there := writing.collection(session, keyset, settings.milvus)) is not None:
+        applied_seq = writing.attach(session, there).applied_seq
+        held, size = there.count(strong=True), 0
+    elif (found := _on_disk(snapshots_of(session, settings.index_directory), keyset.keyset_id)) is not None:
+        held, size, applied_seq = found
+    else:
         return None
     touched = (
         select(ChangeRow.seq)
@@ -47,5 +52,15 @@ def snapshot_standing(session: Session, index_directory: Path) -> SnapshotStandi
         .limit(1)
     )
     is_behind = session.scalar(touched) is not None
-    wanted = None if is_behind else keysets.num_indexed_keys(session, keyset_id)
+    wanted = None if is_behind else keysets.num_indexed_keys(session, keyset.keyset_id)
     return SnapshotStanding(held, size, applied_seq, head, wanted)
+
+
+def _on_disk(directory: Path, keyset_id: int) -> tuple[int, int, int] | None:
+    """Gives the keys of a snapshot, its bytes and its change."""
+    try:
+        manifest = json.loads((directory / f"keyset-{keyset_id}.json").read_text())
+        size = (directory / manifest["file"]).stat().st_size
+        return int(manifest["count"]), size, int(manifest["applied_seq"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return None

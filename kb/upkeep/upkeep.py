@@ -21,7 +21,7 @@ class Upkeep:
     def fsck(self) -> FsckReport:
         """Compares facts, sentences, keys, index, texts and log, and changes nothing."""
         with self.store.sessions() as session:
-            return fsck(session, self.store.settings.index_directory)
+            return fsck(session, self.store.settings)
 
     def repair(self, *, dry_run: bool = False) -> RepairReport:
         """Checks everything, mends what is derived, and checks again; a dry run says what it would mend."""
@@ -30,10 +30,11 @@ class Upkeep:
     def snapshot(self) -> SnapshotStanding | None:
         """Compares the active keyset's snapshot with the database by counts, and opens nothing: `fsck` compares sets.
 
-        None where there is none that can be read. Raises `NoActiveKeyset`.
+        None where there is none that can be read. Raises `NoActiveKeyset`, and where the keys are elsewhere
+        `CandidatesRefused` and `CandidatesUnavailable`.
         """
         with self.store.sessions() as session:
-            return snapshot_standing(session, self.store.settings.index_directory)
+            return snapshot_standing(session, self.store.settings)
 
     def statistics(self) -> Statistics:
         """Counts everything, in one statement for each table, which reads the whole table."""

@@ -16,11 +16,19 @@ import psycopg
 from psycopg import sql
 from sqlalchemy import text
 
+from colmlm.kb.lookup.in_process import InProcess
 from colmlm.kb.lookup.index import KeyIndex
 from colmlm.kb.service import KnowledgeBase
 
 _TABLES = ("document", "fact", "fact_version", "fact_key")
 _ONE_ROW = "SELECT value FROM fact_version WHERE fact_id = %s AND to_seq IS NULL"
+
+
+def index_of(kb: KnowledgeBase) -> KeyIndex:
+    """Gives the Faiss index that this process answers from."""
+    candidates = kb.searcher.current().candidates
+    assert isinstance(candidates, InProcess)
+    return candidates.index
 
 
 def search(index: KeyIndex, queries: npt.NDArray[np.float32], threads: int = 1) -> npt.NDArray[np.int64]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -13,6 +14,7 @@ import typer
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import AsJson, CheckpointPath, examples
 from colmlm.cli.output import note, print_json, print_table, say
+from colmlm.kb.store.settings import Settings
 from colmlm.lab.bench import models
 from colmlm.lab.bench.api import API_EXAMPLES, api
 from colmlm.lab.bench.fact_search import FACTS_EXAMPLES
@@ -54,6 +56,7 @@ def group() -> None:
         "colmlm bench store --facts 1000000 --dim 576 --json > store.json",
         "colmlm bench store --facts 100000 --peers --plots plots",
         "colmlm bench store --keyset 1 --spec RR576,IVF256,RaBitQ",
+        "colmlm bench store --backend milvus:bench",
     )
 )
 def store(
@@ -75,6 +78,13 @@ def store(
     forget: Annotated[
         int | None,
         typer.Option("--forget", min=1, help="How many facts to forget at once. Default: a tenth."),
+    ] = None,
+    backend: Annotated[
+        str | None,
+        typer.Option(
+            "--backend",
+            help="Instead: lookups whose keys are in this collection, milvus:NAME, beside Faiss. It must not exist.",
+        ),
     ] = None,
     peers: Annotated[
         bool,
@@ -100,10 +110,15 @@ def store(
     """
     from colmlm.lab.bench.store import StoreBench
 
-    if peers and keyset is not None:
-        raise typer.BadParameter("other stores get synthetic keys.", param_hint="--peers")
+    if peers and (keyset is not None or backend is not None):
+        raise typer.BadParameter(
+            "other stores get synthetic keys, in a run without a backend.", param_hint="--peers"
+        )
     note("making keys")
     measured = _measured(facts, dim, seed, keyset, checkpoint)
+    if backend is not None:
+        _measure_backend(measured, seed, backend, spec, directory, as_json=as_json)
+        return
     with tempfile.TemporaryDirectory(dir=directory, prefix="colmlm-bench-") as home:
         bench = StoreBench(
             measured=measured,
@@ -123,6 +138,32 @@ def store(
     _show(figures)
     if others:
         _show_peers(others)
+
+
+def _measure_backend(
+    measured: MeasuredKeys,
+    seed: int,
+    backend: str,
+    spec: str | None,
+    directory: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    from colmlm.kb.lookup.specs import collection_of
+    from colmlm.lab.bench.elsewhere import BackendBench
+
+    if collection_of(backend) is None:
+        raise typer.BadParameter(f"{backend!r} is not milvus:COLLECTION.", param_hint="--backend")
+    address = Settings.from_environment(os.environ).milvus
+    with tempfile.TemporaryDirectory(dir=directory, prefix="colmlm-bench-") as home:
+        figures = asdict(BackendBench(measured, seed, backend, spec, address, Path(home), note).run())
+    if as_json:
+        print_json(figures | {"machine": machine()})
+    else:
+        print_table(
+            ("what", "measured"),
+            [(n, f"{v:.3f}" if isinstance(v, float) else str(v)) for n, v in figures.items()],
+        )
 
 
 def _measured(facts: int, dim: int, seed: int, keyset: int | None, checkpoint: Path | None) -> MeasuredKeys:

@@ -278,7 +278,7 @@ def _index(opened: KnowledgeBase, world: World) -> Iterator[Violation]:
         keys = {row.id: row.fact_id for row in connection.execute(_KEYS)}
     kept = {fact.fact_id for fact in world.facts.values() if fact.kept}
     expected = np.array(sorted(i for i, fact_id in keys.items() if fact_id in kept), dtype=np.int64)
-    present = opened.searcher.current().index.ids
+    present = opened.searcher.current().candidates.ids
     for key_id in np.setdiff1d(present, expected).tolist():
         yield Violation("resurrected", f"key {key_id} of fact {keys.get(key_id)} is in the index")
     for key_id in np.setdiff1d(expected, present).tolist():

@@ -178,7 +178,7 @@ class _Asking:
         return {
             "facts": facts,
             "unrelated": facts - growing.real,
-            "index": growing.kb.searcher.current().index.spec,
+            "index": growing.kb.searcher.current().candidates.fit.spec,
             "exact_match": asdict(summary.exact_match),
             "right_value": asdict(summary.right_value),
             "right_fact": asdict(summary.right_fact) if summary.right_fact else None,

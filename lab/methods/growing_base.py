@@ -181,7 +181,7 @@ class Growing:
 
     def latencies(self) -> tuple[list[float], list[float]]:
         """Gives the seconds of each question's lookup, one after another, and of the search within it."""
-        index = self.kb.searcher.current().index
+        index = self.kb.searcher.current().candidates
         lookups, searches = [], []
         for query in self.queries_QD:
             begun = time.perf_counter()

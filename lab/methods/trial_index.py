@@ -21,6 +21,7 @@ from colmlm.kb.keys.keycopy import indexed_keys
 from colmlm.kb.keys.keysets import Ids, Vectors, active_keyset_id
 from colmlm.kb.keys.records import KeysetHead
 from colmlm.kb.log import audit
+from colmlm.kb.lookup.in_process import InProcess
 from colmlm.kb.lookup.index import KeyIndex
 from colmlm.kb.lookup.replica import Replica
 from colmlm.kb.lookup.searcher import Searcher
@@ -84,7 +85,7 @@ class TrialIndex:
                 index.train(np.concatenate([keys[::every] for _, keys in _kept(session, head, left_out)]))
             for ids, keys in _kept(session, head, left_out):
                 index.add(ids, keys)
-        replica = Replica(head.keyset_id, head.checkpoint_id, head.dim, index, seq)
+        replica = Replica(head.keyset_id, head.checkpoint_id, head.dim, InProcess(index, seq))
         return cls(kb.searcher.of_keyset(head.keyset_id, replica), index.spec, num_keys)
 
 

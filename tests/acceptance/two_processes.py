@@ -6,6 +6,7 @@ else from the writer, and reports whether the answer was right. The reader follo
 does.
 
     python -m tests.acceptance.two_processes --operations 10000
+    python -m tests.acceptance.two_processes --operations 10000 --milvus milvus-data --beside 100000
 """
 
 from __future__ import annotations
@@ -16,21 +17,29 @@ import random
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+import numpy as np
+
+from colmlm.kb.corpus.format import Parsed
 from colmlm.kb.lookup.follower import Follower
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
+from colmlm.kb.store.milvus_address import MilvusAddress
 from colmlm.kb.store.settings import Settings
+from colmlm.lab.bench.synthetic import documents
 from tests.acceptance.spawned import spawned
-from tests.fakes import FakeEncoder
+from tests.fakes import DIM, FakeEncoder
 from tests.kb.corpora import ask, ingest, numbered
+from tests.milvus_server import milvus_server
 
 WHO = {"actor": "writer", "reason": "acceptance"}
 IN_FLIGHT = 16  # edited and not yet confirmed facts, by which the writer may be ahead
 FACTS = 200
+WIDTH = 576  # of keys where facts stand beside those that are edited
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +66,21 @@ class Told:
     value: str | None
 
 
-def run(settings: Settings, operations: int, seed: int = 0) -> Outcome:
-    """Runs `operations` operations on the empty, migrated database of `settings`."""
-    encoder = FakeEncoder()
+def run(
+    settings: Settings, operations: int, seed: int = 0, index_spec: str | None = None, beside: int = 0
+) -> Outcome:
+    """Runs `operations` operations on the empty, migrated database of `settings`.
+
+    So many facts stand `beside` those that are edited, with keys at random. `index_spec` says what searches them.
+    """
+    encoder = FakeEncoder(dim=WIDTH if beside else DIM)
     with KnowledgeBase.open(settings) as kb:
         ingest(kb, *numbered(FACTS))
+        keyset = kb.keysets.create(encoder.checkpoint, index_spec)
+        if beside:
+            store_beside(kb, keyset.keyset_id, beside, seed)
         kb.keysets.rekey(encoder)
-        with spawned(read, settings) as pipe:
+        with spawned(read, settings, encoder.dim) as pipe:
             started = time.monotonic()
             kinds = _write(kb, pipe, operations // 2, random.Random(seed))
             wrong, milliseconds = pipe.recv()
@@ -81,6 +98,13 @@ def run(settings: Settings, operations: int, seed: int = 0) -> Outcome:
         lookup_p50_ms=round(milliseconds[len(milliseconds) // 2], 2),
         lookup_p99_ms=round(milliseconds[len(milliseconds) * 99 // 100], 2),
     )
+
+
+def store_beside(kb: KnowledgeBase, keyset_id: int, number: int, seed: int) -> None:
+    kb.corpora.ingest([Parsed(document) for document in documents(number)], "beside", **WHO)
+    random_keys = np.random.default_rng(seed).standard_normal((number, WIDTH), np.float32)
+    random_keys /= np.linalg.norm(random_keys, axis=1, keepdims=True)
+    kb.keysets.store_keys(keyset_id, np.arange(FACTS + 1, FACTS + 1 + number), random_keys, **WHO)
 
 
 def _write(kb: KnowledgeBase, pipe: Connection, edits: int, choose: random.Random) -> list[str]:
@@ -112,9 +136,9 @@ def _write(kb: KnowledgeBase, pipe: Connection, edits: int, choose: random.Rando
     return kinds
 
 
-def read(settings: Settings, pipe: Connection) -> None:
+def read(settings: Settings, dim: int, pipe: Connection) -> None:
     """Runs the reader process: looks up each fact that it is told, and reports wrong answers and times at the end."""
-    encoder, wrong, milliseconds = FakeEncoder(), 0, []
+    encoder, wrong, milliseconds = FakeEncoder(dim=dim), 0, []
     with KnowledgeBase.open(settings) as kb, Follower(kb):
         while (told := pipe.recv()) is not None:
             started = time.perf_counter()
@@ -132,13 +156,22 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--operations", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--milvus", type=Path, help="have a Milvus server search the keys, with its data here"
+    )
+    parser.add_argument("--beside", type=int, default=0, help="facts beside those that are edited")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="colmlm-") as home:
-        settings = Settings(home=Path(home), actor="writer")
+    with ExitStack() as stack:
+        home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="colmlm-")))
+        settings, index_spec = Settings(home=home, actor="writer"), None
+        if options.milvus is not None:
+            server = stack.enter_context(milvus_server(options.milvus))
+            settings = replace(settings, milvus=MilvusAddress(uri=server.uri))
+            index_spec = "milvus:acceptance"
         engine = database.connect(settings)
         database.migrate(engine)
         engine.dispose()
-        outcome = run(settings, options.operations, options.seed)
+        outcome = run(settings, options.operations, options.seed, index_spec, options.beside)
     print(json.dumps(asdict(outcome)))
     return 0 if outcome.wrong == 0 and outcome.chain_ok and outcome.index_ok else 1
 

@@ -45,12 +45,15 @@ def test_settings_name_the_variable_at_fault_and_hide_secrets() -> None:
         "COLMLM_METRICS_LISTEN": "9484",
         "COLMLM_UPLOAD_MAX_MB": "0",
         "COLMLM_JOB_RETENTION_DAYS": "-1",
+        "COLMLM_MILVUS_URI": "http://me:hunter2@milvus",
+        "COLMLM_MILVUS_TIMEOUT_SECONDS": "0",
     }.items():
         with pytest.raises(SettingsError, match=variable) as caught:
             read_all({variable: value})
         assert "hunter2" not in str(caught.value)
     settings = Settings.from_environment({"COLMLM_DATABASE_URL": "postgres://me:hunter2@x/y"})
     assert settings.database_url == "postgresql+psycopg://me:hunter2@x/y" and "hunter2" not in repr(settings)
+    assert "hunter2" not in repr(Settings.from_environment({"COLMLM_MILVUS_TOKEN": "me:hunter2"}))
     assert "hunter2" not in repr(UserSettings.from_environment({"COLMLM_TOKEN": "hunter2"}))
 
 

@@ -53,11 +53,11 @@ def test_deleted_fact_is_gone_before_the_index_catches_up(
     kb.keysets.rekey(encoder)
     assert best(another_process, encoder, CAPITAL).value == "Lima"
     replica = another_process.searcher.current()
-    replica.applied_seq = FAR_AHEAD
+    replica.candidates.advance(FAR_AHEAD)
     kb.facts.delete([fact_id(kb, "Lima")], **WHO)
     kb.facts.edit(fact_id(kb, "Amazon"), "Ucayali", **WHO)
     assert values(another_process, encoder, [CAPITAL, RIVER, HEIGHT]) == [None, "Ucayali", "6,768 m"]
-    assert len(replica.index) == 3, "the index was to lag in this test"
+    assert len(replica.candidates) == 3, "the index was to lag in this test"
 
 
 def test_lookup_widens_until_it_has_passed_every_dead_candidate(
@@ -66,12 +66,12 @@ def test_lookup_widens_until_it_has_passed_every_dead_candidate(
     ingest(kb, *numbered(100))
     kb.keysets.rekey(encoder)
     replica = another_process.searcher.current()
-    replica.applied_seq = FAR_AHEAD
+    replica.candidates.advance(FAR_AHEAD)
     survivor = fact_id(kb, "value 7")
     kb.facts.delete([fact.fact_id for fact in kb.facts.find(limit=200) if fact.fact_id != survivor], **WHO)
     (lookup,) = ask(another_process, encoder, "Nothing like it?", k=3, threshold=-1)
     assert [hit.fact_id for hit in lookup.hits] == [survivor]
-    assert len(replica.index) == 100, "the index was to lag in this test"
+    assert len(replica.candidates) == 100, "the index was to lag in this test"
 
 
 def test_an_edit_is_read_back_with_its_seq_in_another_process(
@@ -90,7 +90,7 @@ def test_index_follows_deletes_and_restores_of_another_process(
 ):
     ingest(kb, PERU, CHILE)
     kb.keysets.rekey(encoder)
-    index = another_process.searcher.current().index
+    index = another_process.searcher.current().candidates
     kb.facts.delete([fact_id(kb, "Lima"), fact_id(kb, "Santiago")], **WHO)
     assert another_process.lookups.catch_up() == kb.log.head_seq() and len(index) == 2
     kb.facts.restore([fact_id(kb, "Lima")], **WHO)
@@ -165,7 +165,7 @@ def test_reopening_starts_from_the_snapshot_and_catches_up(
     lose_key(kb, "6,768 m")
     with KnowledgeBase.open(settings) as reopened:
         assert values(reopened, encoder, [CAPITAL, RIVER]) == [None, "Amazon"]
-        assert len(reopened.searcher.current().index) == 2, "one that was built anew would have one key"
+        assert len(reopened.searcher.current().candidates) == 2, "one that was built anew would have one key"
 
 
 def test_a_damaged_snapshot_is_refused_and_rebuilt(

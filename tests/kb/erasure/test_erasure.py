@@ -54,7 +54,7 @@ def test_no_table_says_an_erased_fact_and_everything_else_stands(
         kb, encoder, f"{RIVER} The Ucayali?", output, (river, 2, "Ucayali"), (fact_id(kb, "Lima"), 1, "Lima")
     )
     (key_id,) = [h.key_id for lookup in ask(kb, encoder, RIVER) for h in lookup.hits]
-    assert key_id in another_process.searcher.current().index.ids
+    assert key_id in another_process.searcher.current().candidates.ids
 
     report = erase(kb, river)
 
@@ -78,7 +78,7 @@ def test_no_table_says_an_erased_fact_and_everything_else_stands(
 
     assert values(kb, encoder, [CAPITAL, RIVER, HEIGHT]) == ["Lima", None, "6,768 m"]
     another_process.lookups.catch_up()
-    assert key_id not in another_process.searcher.current().index.ids
+    assert key_id not in another_process.searcher.current().candidates.ids
     fsck = kb.upkeep.fsck()
     assert fsck.ok and fsck.chain_ok, fsck
 

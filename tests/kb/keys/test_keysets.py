@@ -176,4 +176,4 @@ def test_a_keyset_is_on_disk_before_it_is_activated(kb: KnowledgeBase, encoder: 
     activated(kb, keyset.keyset_id)
     lose_key(kb, "Amazon")
     assert values(kb, newer, [CAPITAL]) == ["Lima"]
-    assert len(kb.searcher.current().index) == 3, "it was to be ready"
+    assert len(kb.searcher.current().candidates) == 3, "it was to be ready"

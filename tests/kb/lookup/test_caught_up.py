@@ -13,6 +13,7 @@ import pytest
 
 from colmlm.kb.errors import KeysetMismatch
 from colmlm.kb.lookup.added import KEPT
+from colmlm.kb.lookup.in_process import InProcess
 from colmlm.kb.lookup.records import Lookup
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder, activated
@@ -204,11 +205,11 @@ def test_a_delete_alone_hides_its_fact_and_is_not_searched_for_again(
 
 
 @pytest.mark.parametrize("caught_up", [False, True], ids=["", "by another thread, after the decision"])
-def test_where_all_candidates_are_deleted_those_behind_them_are_found(
+def test_where_all_heldare_deleted_those_behind_them_are_found(
     kb: KnowledgeBase, other: KnowledgeBase, encoder: FakeEncoder, caught_up: bool
 ):
     order = nearest(other, encoder, "Question 3?")
-    candidates = other.searcher.current().index.over_fetch(1)
+    candidates = other.searcher.current().candidates.over_fetch(1)
     assert candidates == 5
     delete = partial(kb.facts.delete, order[:candidates], **WHO)
     if caught_up:
@@ -261,7 +262,9 @@ def test_an_index_that_estimates_scores_as_many_live_keys_as_if_it_had_lost_the_
     ingest(kb, *numbered(40))
     kb.keysets.create(encoder.checkpoint, index_spec="IVF2,PQ8x3")
     kb.keysets.rekey(encoder)
-    index = another_process.searcher.current().index
+    held = another_process.searcher.current().candidates
+    assert isinstance(held, InProcess)
+    index = held.index
     (query,) = encoder.encode_questions(["None?"])
     index.lists_read, least = index.lists, index.over_fetch(1)
     _, (candidates,) = index.search(query[None], 40)

@@ -52,7 +52,7 @@ def test_an_edit_reaches_an_index_that_nobody_asks(
         followed(another_process, kb)
         kb.facts.delete([fact_id(kb, "Lima")], **WHO)
         followed(another_process, kb)
-    assert len(another_process.searcher.current().index) == 2
+    assert len(another_process.searcher.current().candidates) == 2
 
 
 def test_a_follower_leaves_no_thread_and_no_connection(kb: KnowledgeBase, another_process: KnowledgeBase):
@@ -131,7 +131,7 @@ def test_an_exact_index_that_is_outgrown_answers_until_another_is_built(
     keyset = kb.keysets.create(encoder.checkpoint, index_spec="IVF4,Flat")
     kb.keysets.rekey(encoder)
     outgrown = another_process.searcher.current()
-    assert outgrown.index.spec == "IDMap2,Flat"
+    assert outgrown.candidates.fit.spec == "IDMap2,Flat"
     ingest(kb, *numbered(20))
     new = [fact for fact in kb.facts.every() if fact.value.startswith("value")]
     keys = encoder.encode_questions([fact.question or "" for fact in new])
@@ -142,12 +142,12 @@ def test_an_exact_index_that_is_outgrown_answers_until_another_is_built(
     assert another_process.searcher.current() is outgrown
     with Follower(another_process, poll_seconds=0.01):
         until(lambda: another_process.searcher.current() is not outgrown)
-        grown = another_process.searcher.current().index
-        assert (grown.spec, len(grown)) == ("IVF4,Flat", 23)
+        grown = another_process.searcher.current().candidates
+        assert (grown.fit.spec, len(grown)) == ("IVF4,Flat", 23)
         kb.facts.delete([fact_id(kb, "Lima")], **WHO)
         until(lambda: len(grown) == 22)
         assert values(another_process, encoder, ["Question 3?", CAPITAL]) == ["value 3", None]
-    assert kb.keysets.show(keyset.keyset_id).index_fit == another_process.searcher.current().fit
+    assert kb.keysets.show(keyset.keyset_id).index_fit == another_process.searcher.current().candidates.fit
 
 
 @pytest.mark.parametrize("snapshot", ["none", "old", "of another history"])
@@ -168,7 +168,7 @@ def test_a_process_that_starts_late_comes_to_the_same_index(
     with Follower(another_process):
         followed(another_process, kb)
     kb.lookups.catch_up()
-    ours, theirs = (k.searcher.current().index.ids for k in (kb, another_process))
+    ours, theirs = (k.searcher.current().candidates.ids for k in (kb, another_process))
     assert ours.tolist() == theirs.tolist() and len(ours) == 17
     asked = [f"Question {n}?" for n in (0, 3, 7)]
     assert values(another_process, encoder, asked) == ["value 0", None, "corrected"]

@@ -179,7 +179,7 @@ def test_the_gate_lets_lookups_read_as_many_lists_as_the_questions_need(
     assert criterion(report, "index recall@1").figure >= RECALL
     assert f"{fit.lists_read} of 64 lists read" in criterion(report, "index recall@1").note
     opened = kb.searcher.of_keyset(keyset_id).current()
-    assert opened.index.lists_read == fit.lists_read
+    assert opened.candidates.fit.lists_read == fit.lists_read
 
 
 def test_without_an_encoder_of_the_active_keyset_its_own_gate_is_compared_with(
@@ -295,7 +295,7 @@ def test_a_built_index_is_on_disk_and_whole(kb: KnowledgeBase, encoder: FakeEnco
     assert (built.num_keys, built.index_spec, built.seq) == (300, "IVF4,Flat", kb.log.head_seq())
     lose_key(kb, "value 8")
     assert values(kb, encoder, ["Question 7?"]) == ["value 7"]
-    assert len(kb.searcher.current().index) == 300, "it was to be on disk"
+    assert len(kb.searcher.current().candidates) == 300, "it was to be on disk"
 
 
 def test_kept_questions_are_asked_as_with_the_keyset_active(kb: KnowledgeBase) -> None:

@@ -61,19 +61,18 @@ def files(kb: KnowledgeBase) -> list[Path]:
 
 
 def test_a_damaged_snapshot_is_never_loaded(saved: KnowledgeBase):
-    directory = saved.settings.index_directory
     with saved.sessions() as session:
         keyset = keysets.active_keyset(session)
-        loaded = load_replica(session, keyset, directory)
+        loaded = load_replica(session, keyset, saved.settings)
         loaded.catch_up(connection_of(session))
         for file in files(saved):
             sound, tries = file.read_bytes(), 0
             for data in damaged(sound, 12):
                 file.write_bytes(data)
                 with pytest.raises(SnapshotRefused):
-                    load_replica(session, keyset, directory)
-                opened = open_replica(session, keyset, directory)
-                assert opened.index.ids.tolist() == loaded.index.ids.tolist()
+                    load_replica(session, keyset, saved.settings)
+                opened = open_replica(session, keyset, saved.settings)
+                assert opened.candidates.ids.tolist() == loaded.candidates.ids.tolist()
                 tries += 1
             assert tries > 20, file.name
             file.write_bytes(sound)

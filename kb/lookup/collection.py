@@ -1,0 +1,317 @@
+"""Collection: the keys of one keyset in a Milvus collection. Only this file imports Milvus's client, when it is used.
+
+Four traps of Milvus decide its shape:
+
+- An id that is inserted twice is stored twice, and takes two places of a search. So ids are inserted that a strongly
+  consistent query does not find, and none is ever written over.
+- What is written or deleted is seen by other requests later, up to some seconds. So a *mark* follows what was written,
+  in a partition of its own that no search reads, and says up to which change everything is in; readers hold the rest
+  until the mark is old enough.
+- A collection may be gone, or older than it was: a mark names its base, keyset, fill and change, and is asked for with
+  every search.
+- A compaction that is reported as completed may have left deleted rows where they were. So rows are counted.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from colmlm.kb.errors import CandidatesRefused, CandidatesUnavailable
+from colmlm.kb.keys.keysets import Ids, Vectors
+from colmlm.kb.store.milvus_address import MilvusAddress
+
+MOST_FOUND = 16_384  # rows that Milvus gives at most for one query
+KEYS, MARKS = "_default", "marks"  # partitions
+_AT_ONCE = 2_000  # rows in one call
+_INDEX = {"index_type": "HNSW", "metric_type": "IP", "params": {"M": 16, "efConstruction": 200}}
+_LEAST_EFFORT = 128  # candidates that a search of the graph keeps
+_NOT_FOUND, _NOT_LOADED = 100, 101  # codes of Milvus
+_SLOW = 60.0  # seconds for what writes, loads or flushes
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Says that everything up to change `seq`, whose hash in the log is `log_hash`, was written by fill `fill`.
+
+    `at` is when it was set, in seconds of the database's clock.
+    """
+
+    seq: int
+    fill: str
+    log_hash: str
+    at: float
+
+    @property
+    def note(self) -> str:
+        return f"{self.fill} {self.log_hash} {self.at:.3f}"
+
+
+@dataclass(slots=True)
+class Collection:
+    """The collection `name`, which is written for `owner`: a base and a keyset."""
+
+    address: MilvusAddress
+    name: str
+    dim: int
+    owner: str
+    _client: Any = field(default=None, repr=False)
+
+    @property
+    def where(self) -> str:
+        return f"Collection {self.name} of Milvus at {self.address.uri}"
+
+    def _connected(self) -> Any:
+        if self._client is None:
+            from pymilvus import MilvusClient
+
+            # Its own handler writes tracebacks to stderr for errors that are raised anyway.
+            logging.getLogger("pymilvus").setLevel(logging.CRITICAL + 1)
+            self._client = MilvusClient(
+                uri=self.address.uri, token=self.address.token or "", timeout=self.address.timeout_seconds
+            )
+        return self._client
+
+    @contextmanager
+    def _asking(self) -> Iterator[Any]:
+        """Lends the client and tells its errors as ours."""
+        try:
+            import grpc
+            from pymilvus.exceptions import MilvusException
+        except ImportError as error:
+            cause = "its client is not installed; run: pip install 'colmlm[milvus]'"
+            raise CandidatesUnavailable(self.where, cause) from error
+        try:
+            yield self._connected()
+        except MilvusException as error:
+            if error.code == _NOT_FOUND:
+                raise CandidatesRefused(self.where, "it does not exist") from error
+            raise CandidatesUnavailable(self.where, _said(error.message)) from error
+        except grpc.RpcError as error:
+            code = getattr(error, "code", lambda: None)()
+            raise CandidatesUnavailable(self.where, str(getattr(code, "name", error))) from error
+
+    # What is read
+
+    def exists(self) -> bool:
+        """Says whether there is a collection of this name. Raises `CandidatesRefused` where it is not the owner's."""
+        with self._asking() as client:
+            if not client.has_collection(self.name, timeout=self.address.timeout_seconds):
+                return False
+            found = client.describe_collection(self.name, timeout=self.address.timeout_seconds)
+        if found.get("description") != self.owner:
+            raise CandidatesRefused(self.where, "something else is stored there; name another collection")
+        return True
+
+    def mark(self, *, strong: bool) -> Mark | None:
+        """Gives the newest mark; None where there is none. Where it is not `strong` it may be some seconds old."""
+        rows = self._marks("id < 0", MOST_FOUND, strong)
+        return max(map(_mark, rows), key=lambda mark: mark.seq, default=None)
+
+    def has_mark(self, seq: int, fill: str, *, strong: bool) -> bool:
+        """Says whether this fill got everything up to change `seq` at least."""
+        return any(_mark(row).fill == fill for row in self._marks(f"id <= {-1 - seq}", 1, strong))
+
+    def _marks(self, which: str, most: int, strong: bool) -> Sequence[Any]:
+        return self._query(which, most, MARKS, strong, ["id", "note"])
+
+    def search(self, queries_BD: npt.NDArray[Any], k: int, *, strong: bool) -> tuple[Vectors, Ids]:
+        """Finds the k nearest keys of each query, as `Candidates.search` describes.
+
+        A row that got fewer although there are more repeats its last id, so that it does not look as if there were no
+        more.
+        """
+        if k > MOST_FOUND:
+            raise CandidatesUnavailable(self.where, f"a search wants {k} keys, more than it ever gives")
+        D, I = np.full((len(queries_BD), k), -np.inf, np.float32), np.full((len(queries_BD), k), -1, np.int64)  # noqa: E741
+        with self._asking() as client:
+            found = client.search(
+                self.name,
+                data=np.ascontiguousarray(queries_BD, np.float32),
+                limit=k,
+                output_fields=["id"],
+                partition_names=[KEYS],
+                search_params={"metric_type": "IP", "params": {"ef": max(_LEAST_EFFORT, k)}},
+                consistency_level=_level(strong),
+                timeout=self.address.timeout_seconds,
+            )
+        for b, hits in enumerate(found):
+            I[b, : len(hits)] = [hit["id"] for hit in hits]
+            D[b, : len(hits)] = [hit["distance"] for hit in hits]
+        short = np.flatnonzero((I < 0).any(axis=1))
+        if len(short) and (held := self.count(strong=strong)):
+            for b in short.tolist():
+                got = int((I[b] >= 0).sum())
+                if got < min(k, held):
+                    if got == 0:
+                        raise CandidatesUnavailable(self.where, f"a search found none of its {held} keys")
+                    I[b, got:], D[b, got:] = I[b, got - 1], D[b, got - 1]
+        return D, I
+
+    def count(self, *, strong: bool) -> int:
+        """Counts the rows of keys; one that is stored twice counts twice."""
+        (row,) = self._query("id > 0", None, KEYS, strong, ["count(*)"])
+        return int(row["count(*)"])
+
+    def present(self, ids: Sequence[int]) -> set[int]:
+        """Gives those of these ids that are there, as of now."""
+        found: set[int] = set()
+        for start in range(0, len(ids), MOST_FOUND):
+            some = list(ids[start : start + MOST_FOUND])
+            found.update(row["id"] for row in self._query(f"id in {some}", len(some), KEYS, True, ["id"]))
+        return found
+
+    def ids(self) -> Ids:
+        """Gives all ids, ascending and each once, as of now."""
+        found: list[int] = []
+        with self._asking() as client:
+            rows = client.query_iterator(
+                self.name,
+                batch_size=10_000,
+                filter="id > 0",
+                output_fields=["id"],
+                partition_names=[KEYS],
+                consistency_level=_level(True),
+                timeout=_SLOW,
+            )
+            while batch := rows.next():
+                found += [row["id"] for row in batch]
+            rows.close()
+        return np.unique(np.array(found, dtype=np.int64))
+
+    def _query(
+        self, which: str, most: int | None, partition: str, strong: bool, wanted: list[str]
+    ) -> Sequence[Any]:
+        limit = {} if most is None else {"limit": most}
+        with self._asking() as client:
+            rows: Sequence[Any] = client.query(
+                self.name,
+                filter=which,
+                output_fields=wanted,
+                partition_names=[partition],
+                consistency_level=_level(strong),
+                timeout=max(self.address.timeout_seconds, _SLOW if strong else 0),
+                **limit,
+            )
+        return rows
+
+    # What is written, by one process at a time
+
+    def drop(self) -> None:
+        """Drops it where it is there. Raises `CandidatesRefused` where it is another's."""
+        if self.exists():
+            with self._asking() as client:
+                client.drop_collection(self.name, timeout=_SLOW)
+
+    def create(self) -> None:
+        """Makes it anew and empty, in the place of what this owner has there."""
+        from pymilvus import DataType, MilvusClient
+
+        self.drop()
+        schema = MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False, description=self.owner)
+        schema.add_field("id", DataType.INT64, is_primary=True)
+        schema.add_field("note", DataType.VARCHAR, max_length=256)
+        schema.add_field("key", DataType.FLOAT_VECTOR, dim=self.dim)
+        with self._asking() as client:
+            indexes = client.prepare_index_params()
+            indexes.add_index(field_name="key", **_INDEX)
+            client.create_collection(self.name, schema=schema, num_shards=1, timeout=_SLOW)
+            client.create_partition(self.name, MARKS, timeout=_SLOW)
+            client.create_index(self.name, indexes, timeout=_SLOW)
+        self.load()
+
+    def load(self) -> None:
+        """Has Milvus load it for searches, where that was undone."""
+        with self._asking() as client:
+            client.load_collection(self.name, replica_number=1, timeout=_SLOW)
+
+    def insert(self, ids: Ids, keys: Vectors) -> None:
+        """Adds keys [n, d] under ids [n] that are not there, and makes sure that they are there then."""
+        for start in range(0, len(ids), _AT_ONCE):
+            rows = zip(ids[start : start + _AT_ONCE].tolist(), keys[start : start + _AT_ONCE], strict=True)
+            self._insert([{"id": id_, "note": "", "key": key} for id_, key in rows], KEYS)
+
+    def _insert(self, rows: list[dict[str, Any]], partition: str) -> None:
+        with self._asking() as client:
+            client.insert(self.name, rows, partition_name=partition, timeout=_SLOW)
+
+    def delete(self, ids: Iterable[int]) -> None:
+        """Deletes the keys of these ids; those that are not there are ignored."""
+        self._delete(list(ids), KEYS)
+
+    def _delete(self, ids: list[int], partition: str) -> None:
+        for start in range(0, len(ids), _AT_ONCE):
+            with self._asking() as client:
+                some = ids[start : start + _AT_ONCE]
+                client.delete(self.name, ids=some, partition_name=partition, timeout=_SLOW)
+
+    def set_mark(self, mark: Mark) -> None:
+        """Puts this mark in the place of all others, of which one is there until the new one is."""
+        former = {row["id"] for row in self._marks("id < 0", MOST_FOUND, strong=True)}
+        if (new := -1 - mark.seq) in former:
+            self._delete([new], MARKS)
+        self._insert([{"id": new, "note": mark.note, "key": np.zeros(self.dim, np.float32)}], MARKS)
+        self._delete(sorted(former - {new}), MARKS)
+
+    def flush(self) -> None:
+        """Has Milvus write what it got to its storage, and index it."""
+        with self._asking() as client:
+            client.flush(self.name, timeout=_SLOW)
+
+    def is_indexed(self) -> bool:
+        """Says whether Milvus has indexed all that it wrote to its storage."""
+        with self._asking() as client:
+            found = client.describe_index(self.name, index_name="key", timeout=_SLOW)
+        return not int(found.get("pending_index_rows", 0))
+
+    def compact(self, seconds: float) -> bool:
+        """Has Milvus rewrite what holds deleted keys; says whether it did within this time.
+
+        It did where the rows in its segments are as many as are found.
+        """
+        until = time.monotonic() + seconds
+        self.flush()
+        while True:
+            with self._asking() as client:
+                client.compact(self.name, timeout=_SLOW)
+            rows = self.num_rows()
+            if rows is not None and rows <= self.count(strong=True) + len(
+                self._marks("id < 0", MOST_FOUND, True)
+            ):
+                return True
+            if rows is None or time.monotonic() > until:
+                return False
+            time.sleep(1)
+
+    def num_rows(self) -> int | None:
+        """Counts the rows of its segments, deleted ones too; None where this server does not tell."""
+        import grpc
+
+        try:
+            with self._asking() as client:
+                segments = client.list_persistent_segments(self.name, timeout=_SLOW)
+        except CandidatesUnavailable as unavailable:
+            if getattr(unavailable.__cause__, "code", lambda: None)() == grpc.StatusCode.UNIMPLEMENTED:
+                return None
+            raise
+        return sum(int(segment.num_rows) for segment in segments)
+
+
+def _mark(row: Any) -> Mark:
+    fill, log_hash, at = row["note"].split(" ")
+    return Mark(-1 - row["id"], fill, log_hash, float(at))
+
+
+def _level(strong: bool) -> str:
+    return "Strong" if strong else "Bounded"
+
+
+def _said(message: str) -> str:
+    return " ".join(message.split())[:300]

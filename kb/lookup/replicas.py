@@ -1,0 +1,193 @@
+"""Replicas: those that a process holds open, of the keyset that answers and of one that may answer next.
+
+It opens and drops them, keeps them caught up, and writes what is kept of them: snapshots, or collections elsewhere.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from functools import partial
+
+from sqlalchemy import Engine
+from sqlalchemy.orm import Session, sessionmaker
+
+from colmlm.kb.errors import CandidatesRefused
+from colmlm.kb.keys import keysets
+from colmlm.kb.keys.keysets import active_keyset_id
+from colmlm.kb.keys.records import KeysetHead
+from colmlm.kb.lookup import writing
+from colmlm.kb.lookup.growing import grown
+from colmlm.kb.lookup.in_process import OnKeys
+from colmlm.kb.lookup.observing import NOBODY, Observer
+from colmlm.kb.lookup.remote import Remote
+from colmlm.kb.lookup.replica import Replica, open_replica, rebuild, save
+from colmlm.kb.lookup.specs import collection_of
+from colmlm.kb.store import database
+from colmlm.kb.store.settings import Settings
+
+HAND_ON_SECONDS = 2.0
+
+
+@dataclass(slots=True)
+class Replicas:
+    """The replica of the active keyset, or of the one with a `keyset_id`; there is one object in each process.
+
+    `reader` is an engine that costs no BEGIN and no ROLLBACK. Threads may share it.
+    """
+
+    reader: Engine
+    sessions: sessionmaker[Session]
+    settings: Settings
+    keyset_id: int | None = None
+    observer: Observer = NOBODY
+    _replica: Replica | None = None
+    _standby: Replica | None = None  # the keyset that was active before, or that may be activated next
+    _hand_on_from: float = 0.0
+    _opening: threading.Lock = field(default_factory=threading.Lock)
+
+    def _catch_up(self, replica: Replica, wait_seconds: float | None = None) -> int:
+        return database.read_from(self.reader, partial(replica.catch_up, wait_seconds=wait_seconds))
+
+    def current(self) -> Replica:
+        """Gives the replica of the keyset that is active now, and opens it where this process holds another or none."""
+        with self._opening, self.sessions() as session:
+            keyset_id = self._answering(session)
+            held = self._replica
+            if held is None or held.keyset_id != keyset_id or held.candidates.is_lost:
+                former, standby = self._replica, self._standby
+                if standby is None or standby.keyset_id != keyset_id or standby.candidates.is_lost:
+                    standby = open_replica(session, keysets.keyset_head(session, keyset_id), self.settings)
+                self._replica, self._standby = standby, former
+                return standby
+            return held
+
+    def _held(self) -> Replica:
+        """Gives the replica that is open, or opens one where none is or that is lost."""
+        held = self._replica
+        return self.current() if held is None or held.candidates.is_lost else held
+
+    def _answering(self, session: Session) -> int | None:
+        """Gives the keyset that answers. Where one was named, raises `KeysetNotFound` and `KeysetNotReady`."""
+        if self.keyset_id is None:
+            return active_keyset_id(session)
+        keysets.require_answering(session, self.keyset_id)
+        return self.keyset_id
+
+    def stand_by(self, keyset_id: int | None, useful: Collection[int]) -> None:
+        """Keeps this keyset's replica open (None: the one kept so far) and caught up; drops one that is not `useful`.
+
+        It is opened while lookups go on, so that activating its keyset makes none of them wait.
+        """
+        held = self._standby
+        if held is not None and held.candidates.is_lost:
+            held = None
+        if keyset_id is not None and (held is None or held.keyset_id != keyset_id):
+            with self.sessions() as session:
+                held = open_replica(session, keysets.keyset_head(session, keyset_id), self.settings)
+        if held is not None and held.keyset_id in useful:
+            self._catch_up(held)
+        with self._opening:
+            if held is None or held.keyset_id != self.keyset_in_use:  # unless it was activated meanwhile
+                self._standby = held if held is not None and held.keyset_id in useful else None
+
+    @property
+    def applied_seq(self) -> int | None:
+        """The last change in this process's index; None where none is open yet."""
+        return self._replica.applied_seq if self._replica else None
+
+    @property
+    def keyset_in_use(self) -> int | None:
+        """The keyset of the index that is open in this process; None where none is open yet."""
+        return self._replica.keyset_id if self._replica else None
+
+    @property
+    def checkpoint_in_use(self) -> str | None:
+        """The checkpoint of the keyset whose index is open in this process; None where none is open yet."""
+        return self._replica.checkpoint_id if self._replica else None
+
+    def open_here(self) -> None:
+        """Opens and catches up the index of the active keyset before a fork.
+
+        Keys elsewhere are asked for over connections and threads that a fork breaks, so they are opened after it.
+        """
+        with self.sessions() as session:
+            keyset = keysets.keyset_head(session, active_keyset_id(session))
+        if collection_of(keyset.index_spec) is None:
+            self.catch_up()
+
+    def catch_up(self) -> int:
+        return self._catch_up(self.current())
+
+    def take(self, keyset: KeysetHead) -> None:
+        """Reads as many lists of this keyset's index as was found best, perhaps by another process."""
+        if self._replica is not None and self._replica.keyset_id == keyset.keyset_id:
+            self._replica.candidates.take(keyset.index_fit)
+
+    def rebuild(self) -> None:
+        """Builds the replica again from the database alone, and writes its snapshot."""
+        with self._opening, self.sessions() as session:
+            self._replica = rebuild(
+                session, keysets.keyset_head(session, active_keyset_id(session)), self.settings
+            )
+        self.snapshot()
+
+    def prepare(self, keyset_id: int, on_keys: OnKeys | None = None) -> None:
+        """Writes a keyset's index to disk, caught up, whether the keyset is active or still to be activated.
+
+        Where the index has to be built, `on_keys` is called with the number of keys added and that of all keys. What is
+        kept elsewhere is brought up to the log, or filled.
+        """
+        held = self._replica
+        with self.sessions.begin() as session:
+            keyset = keysets.keyset_head(session, keyset_id)
+            if held is None or held.keyset_id != keyset_id or held.candidates.is_lost:
+                held = self._opened(session, keyset, on_keys)
+            held.candidates.take(keyset.index_fit)
+            held.catch_up(database.connection_of(session))
+            if held.candidates.has_outgrown(keyset.index_spec):
+                held = rebuild(session, keyset, self.settings, on_keys)
+                if self._replica is not None and self._replica.keyset_id == keyset_id:
+                    self._replica = held
+            save(session, held, self.settings)
+
+    def _opened(self, session: Session, keyset: KeysetHead, on_keys: OnKeys | None) -> Replica:
+        try:
+            return open_replica(session, keyset, self.settings, on_keys)
+        except CandidatesRefused:
+            return rebuild(session, keyset, self.settings, on_keys)
+
+    def hand_on(self) -> None:
+        """Writes to a collection elsewhere what this process holds and it has not got, unless another process does.
+
+        It does so every few seconds at most: each time leaves a deleted mark there.
+        """
+        held = self._replica
+        if held is None or not isinstance(held.candidates, Remote) or time.monotonic() < self._hand_on_from:
+            return
+        if held.candidates.is_ahead:
+            self._hand_on_from = time.monotonic() + HAND_ON_SECONDS
+            with self.sessions.begin() as session:
+                writing.hand_on(session, held.keyset_id, held.candidates.collection)
+
+    def has_outgrown(self, index_spec: str) -> bool:
+        """Says whether the index that answers is due to be built anew, for a keyset with this spec."""
+        return self._replica is not None and self._replica.candidates.has_outgrown(index_spec)
+
+    def grow(self, on_keys: OnKeys | None = None) -> None:
+        """Puts another kind of index in the place of one that was outgrown, which answers until then."""
+        held = self._replica
+        if held is None:
+            return
+        with self.sessions.begin() as session:
+            keyset = keysets.keyset_head(session, held.keyset_id)
+            replica = grown(session, keyset, self.settings, on_keys)
+        with self._opening:
+            if replica is not None and self._replica is held:
+                self._replica = replica
+
+    def snapshot(self) -> None:
+        """Writes the active keyset's index to disk, caught up."""
+        self.prepare(self.current().keyset_id)

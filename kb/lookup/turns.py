@@ -1,0 +1,25 @@
+"""Turns: of several processes one at a time builds, or writes elsewhere, what is kept of a keyset's index."""
+
+from __future__ import annotations
+
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+_WITHOUT_TIMEOUT = text(
+    "SET LOCAL idle_in_transaction_session_timeout = 0"
+)  # training and filling may take longer
+_KEY = "hashtextextended('index of keyset ' || :keyset_id, 0)"
+_TRY = text(f"SELECT pg_try_advisory_xact_lock({_KEY})")
+_WAIT = text(f"SELECT pg_advisory_xact_lock({_KEY})")
+
+
+def is_mine(session: Session, keyset_id: int) -> bool:
+    """Says whether it is this transaction's turn, which then lasts to its end."""
+    session.execute(_WITHOUT_TIMEOUT)
+    return bool(session.scalar(_TRY, {"keyset_id": keyset_id}))
+
+
+def wait_until_mine(session: Session, keyset_id: int) -> None:
+    """Waits for this transaction's turn, which then lasts to its end. Raises `LockHeld` where that takes too long."""
+    session.execute(_WITHOUT_TIMEOUT)
+    session.execute(_WAIT, {"keyset_id": keyset_id})

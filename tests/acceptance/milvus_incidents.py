@@ -1,0 +1,143 @@
+"""Kills a Milvus server with the keys of a base, puts it back to an older state and wipes it, while facts are asked.
+
+Each incident may give errors. A wrong answer, or no match where a fact is, must not be.
+
+    python -m tests.acceptance.milvus_incidents --milvus milvus-data --beside 100000
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from colmlm.kb.errors import CandidatesRefused, CandidatesUnavailable
+from colmlm.kb.lookup.remote import Remote
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store import database
+from colmlm.kb.store.milvus_address import MilvusAddress
+from colmlm.kb.store.settings import Settings
+from tests.acceptance.two_processes import FACTS, WHO, WIDTH, store_beside
+from tests.fakes import FakeEncoder
+from tests.kb.corpora import ask, ingest, numbered
+from tests.milvus_server import MilvusServer, milvus_server
+
+EDITED = 20
+LONGEST = 120.0  # seconds of an incident
+
+
+@dataclass
+class Incident:
+    """What lookups gave from an incident to the end of the first round in which all were right."""
+
+    name: str
+    right: int = 0
+    wrong: int = 0
+    errors: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    fsck_ok: bool = False
+
+
+@dataclass
+class Incidents:
+    """A base with its keys on a server, and the answers that its facts must give."""
+
+    kb: KnowledgeBase
+    milvus: MilvusServer
+    encoder: FakeEncoder
+    answers: dict[str, str | None]
+
+    def during(self, name: str, *steps: Callable[[], object]) -> Incident:
+        """Takes these steps, one after another, and asks for every fact meanwhile and until all answers are right."""
+        told, started = Incident(name), time.monotonic()
+        acting = threading.Thread(target=lambda: [step() for step in steps])
+        acting.start()
+        while not self._round(told) or acting.is_alive():
+            if time.monotonic() - started > LONGEST:
+                raise TimeoutError(f"{name}: {told}")
+        acting.join()
+        told.seconds = round(time.monotonic() - started, 1)
+        self.kb.lookups.snapshot()
+        told.fsck_ok = self.kb.upkeep.fsck().ok
+        print(told, file=sys.stderr, flush=True)
+        return told
+
+    def _round(self, told: Incident) -> bool:
+        all_right = True
+        for question, value in self.answers.items():
+            try:
+                (lookup,) = ask(self.kb, self.encoder, question)
+            except (CandidatesRefused, CandidatesUnavailable) as error:
+                name = type(error).__name__
+                told.errors[name] = told.errors.get(name, 0) + 1
+                all_right = False
+                time.sleep(0.1)
+                break
+            is_right = (lookup.hits[0].value if lookup.hits else None) == value
+            told.right, told.wrong = told.right + is_right, told.wrong + (not is_right)
+            all_right &= is_right
+        return all_right
+
+    def edit(self) -> None:
+        """Deletes facts, and adds others."""
+        gone = [fact for fact in self.kb.facts.find(limit=FACTS) if fact.value.startswith("value")][:EDITED]
+        self.kb.facts.delete([fact.fact_id for fact in gone], **WHO)
+        self.answers |= {f"Question {fact.value.split()[1]}?": None for fact in gone}
+        for n in range(EDITED):
+            self.kb.facts.add(f"What is new thing {n}?", f"new {n}", **WHO)
+            self.answers[f"What is new thing {n}?"] = f"new {n}"
+        self.kb.keysets.rekey(self.encoder)
+
+    def all(self) -> list[Incident]:
+        older = self.milvus.directory.with_name("older")
+        self.milvus.kill()
+        shutil.copytree(self.milvus.directory, older)
+        found = [self.during("killed", self.milvus.start)]
+        self.edit()
+        self.milvus.kill()
+        shutil.rmtree(self.milvus.directory)
+        older.rename(self.milvus.directory)
+        found.append(self.during("put back to before 40 edits", self.milvus.start))
+        candidates = self.kb.searcher.current().candidates
+        assert isinstance(candidates, Remote)
+        candidates.collection.drop()
+        found.append(self.during("wiped", lambda: time.sleep(3), self.kb.upkeep.repair))
+        return found
+
+
+def run(settings: Settings, milvus: MilvusServer, beside: int) -> list[Incident]:
+    """Has all incidents on the empty, migrated database of `settings`."""
+    encoder = FakeEncoder(dim=WIDTH)
+    with KnowledgeBase.open(settings) as kb:
+        ingest(kb, *numbered(FACTS))
+        keyset = kb.keysets.create(encoder.checkpoint, "milvus:incidents")
+        store_beside(kb, keyset.keyset_id, beside, seed=0)
+        kb.keysets.rekey(encoder)
+        answers: dict[str, str | None] = {f"Question {n}?": f"value {n}" for n in range(FACTS)}
+        return Incidents(kb, milvus, encoder, answers).all()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--milvus", type=Path, required=True, help="where the server keeps its data")
+    parser.add_argument("--beside", type=int, default=1000, help="facts beside those that are asked")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="colmlm-") as home, milvus_server(options.milvus) as milvus:
+        settings = Settings(home=Path(home), actor="writer", milvus=MilvusAddress(uri=milvus.uri))
+        engine = database.connect(settings)
+        database.migrate(engine)
+        engine.dispose()
+        found = run(settings, milvus, options.beside)
+    print(json.dumps([asdict(incident) for incident in found]))
+    return int(any(incident.wrong or not incident.fsck_ok for incident in found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

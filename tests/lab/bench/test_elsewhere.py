@@ -1,0 +1,38 @@
+"""The benchmark of keys elsewhere: the same answers as with Faiss here, and none that an edit has made wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tempfile
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from colmlm.cli.start.app import app
+from colmlm.lab.bench.elsewhere import BackendFigures
+from tests.milvus_server import MilvusServer
+
+
+def test_lookups_elsewhere_are_measured_beside_those_here(
+    milvus: MilvusServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLMLM_MILVUS_URI", milvus.uri)
+    with tempfile.TemporaryDirectory(prefix="colmlm-bench-") as folder:  # a server runs as another user
+        Path(folder).chmod(0o755)
+        arguments = ["bench", "store", "--backend", "milvus:bench", "--facts", "2000", "--dim", "16"]
+        result = CliRunner().invoke(
+            app, [*arguments, "--directory", folder, "--json"], catch_exceptions=False
+        )
+        assert result.exit_code == 0 and list(Path(folder).iterdir()) == []
+    report = json.loads(result.stdout)
+    assert {field.name for field in dataclasses.fields(BackendFigures)} <= set(report)
+    assert report["recall_at_1"] >= 0.99 and report["here_recall_at_1"] == 1.0
+    assert (report["deleted_but_found"], report["restored_not_found"], report["differences"]) == (0, 0, 0)
+    assert report["edits"] == 400
+
+
+def test_what_names_no_collection_is_refused() -> None:
+    result = CliRunner().invoke(app, ["bench", "store", "--backend", "faiss"])
+    assert result.exit_code == 2 and "milvus:COLLECTION" in result.output
