@@ -32,6 +32,7 @@ KBError
 │   └── NothingSelected
 ├── Conflict
 │   ├── FactDeleted
+│   ├── TextsMissing
 │   ├── FactNotDeleted
 │   ├── FactErased
 │   ├── FactSuppressed
@@ -70,6 +71,7 @@ KBError
 │   ├── PastTooLarge
 │   ├── InvalidSplice
 │   ├── InvalidKeys
+│   ├── InvalidRelease
 │   ├── RequestDiffers
 │   ├── AdminKeyNeeded
 │   ├── InvalidDecoding
@@ -127,6 +129,7 @@ from colmlm.kb.errors.conflicts import (
     SamePerson,
     SecondPersonNeeded,
     SpanTaken,
+    TextsMissing,
 )
 from colmlm.kb.errors.failures import (
     BackupRefused,
@@ -156,6 +159,7 @@ from colmlm.kb.errors.invalid import (
     InvalidKeys,
     InvalidQuery,
     InvalidQuestions,
+    InvalidRelease,
     InvalidSelector,
     InvalidSpan,
     InvalidSplice,
@@ -228,6 +232,7 @@ __all__ = [
     "InvalidKeys",
     "InvalidQuery",
     "InvalidQuestions",
+    "InvalidRelease",
     "InvalidSelector",
     "InvalidSpan",
     "InvalidSplice",
@@ -279,6 +284,7 @@ __all__ = [
     "StatementTooLong",
     "StorageFull",
     "StorageReadOnly",
+    "TextsMissing",
     "UploadNotFound",
     "UploadTooLarge",
 ]

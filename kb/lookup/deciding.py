@@ -26,19 +26,21 @@ from colmlm.kb.store import database
 # "active" is the keyset that answers: the active one, or one that is asked for by its id. Whether anything contradicts
 # is asked once, since in most bases nothing does.
 _DECIDE = """
-SELECT coalesce((SELECT max(seq) FROM change), 0) AS head, active.id AS keyset_id, active.checkpoint_id,
-       active.threshold, found.key_id, found.fact_id, found.version, found.value, found.key,
-       found.review, found.yields_to
+SELECT coalesce((SELECT max(seq) FROM change), 0) AS head,
+       active.id AS keyset_id, active.checkpoint_id, active.threshold,
+       found.key_id, found.fact_id, found.version, found.value, found.key, found.review, found.approximate,
+       found.yields_to
 FROM (SELECT) AS always
 LEFT JOIN keyset active ON active.state = 'active'
 LEFT JOIN LATERAL (
     SELECT k.key_id, k.fact_id, v.version, v.value, k.key, f.review,
+           k.kind = 'adopted' AS approximate,
            CASE WHEN EXISTS (SELECT FROM fact_pair WHERE NOT same_value AND score IS NULL AND held_seq IS NULL) THEN
                ARRAY(SELECT y.to_id FROM fact_yield y WHERE y.fact_id = k.fact_id AND y.version = v.version)
            END AS yields_to
     FROM unnest(%(key_ids)s::bigint[]) AS candidate (id)
     CROSS JOIN LATERAL (
-        SELECT id AS key_id, fact_id, key FROM fact_key
+        SELECT id AS key_id, fact_id, kind, key FROM fact_key
         WHERE keyset_id = %(keyset_id)s::bigint AND id = candidate.id LIMIT 1
     ) AS k
     CROSS JOIN LATERAL (SELECT review, document_id FROM fact WHERE id = k.fact_id LIMIT 1) AS f
