@@ -43,6 +43,7 @@ from colmlm.kb.errors import (
     LogHeld,
     PlanUnderWay,
     RequestUnderWay,
+    StandbyAsked,
     StatementTooLong,
     StorageReadOnly,
 )
@@ -260,6 +261,7 @@ _PASSING = (
     DatabaseUnavailable,
     LogHeld,
     LockHeld,
+    StandbyAsked,
     StatementTooLong,
     RequestUnderWay,
     PlanUnderWay,

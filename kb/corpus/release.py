@@ -146,22 +146,23 @@ class Release:
             if on_entries is not None:
                 on_entries(len(places), number)
         ordered = np.sort(np.frombuffer(places, np.uint64)) if places else np.empty(0, np.uint64)
-        if len(again := ordered[1:][ordered[1:] == ordered[:-1]]):
-            raise InvalidRelease(self._twice(entries, set(again[:10].tolist())), _REMEDY_TWICE)
+        again = ordered[1:][ordered[1:] == ordered[:-1]]
+        if len(again) and (twice := self._twice(entries, set(again.tolist()))) is not None:
+            raise InvalidRelease(twice, _REMEDY_TWICE)
         return total % _MODULUS
 
     @staticmethod
-    def _twice(entries: sqlite3.Connection, places: set[int]) -> str:
-        """Names two entries that say to be the same fact of the same sample."""
-        first: dict[int, ReleasedFact] = {}
+    def _twice(entries: sqlite3.Connection, places: set[int]) -> str | None:
+        """Names two entries that are the same fact of the same sample; None where only their digests are alike."""
+        first: dict[tuple[str, int], str] = {}
         for entry_id, data in entries.execute("SELECT entry_id, data FROM entries"):
             fact = _parsed(str(entry_id), data)
-            if (place := _weight(f"{fact.fact_idx} {fact.sample_id}") >> 64) in places:
-                if other := first.get(place):
-                    both = f"entries {other.entry_id} and {fact.entry_id} of {ENTRIES}"
+            if _weight(f"{fact.fact_idx} {fact.sample_id}") >> 64 in places:
+                other = first.setdefault((fact.sample_id, fact.fact_idx), fact.entry_id)
+                if other != fact.entry_id:
+                    both = f"entries {other} and {fact.entry_id} of {ENTRIES}"
                     return f"{both} are both fact {fact.fact_idx} of sample {fact.sample_id!r}"
-                first[place] = fact
-        raise AssertionError("what was there twice is there twice")
+        return None
 
     def _astray(self) -> str:
         """Names an id that is there twice, or that no entry has; the ids are kept on the disk meanwhile."""
@@ -214,6 +215,10 @@ def _require_whole(file: Path) -> None:
         header = opened.read(100)
     if not header.startswith(b"SQLite format 3\x00"):
         raise InvalidRelease(f"{file.name} is no SQLite database", _AGAIN)
+    journal = file.with_name(f"{file.name}-wal")
+    if journal.is_file() and journal.stat().st_size:
+        remedy = f"Close whatever writes to it, then: sqlite3 {file.name} 'PRAGMA wal_checkpoint(TRUNCATE)'"
+        raise InvalidRelease(f"a part of {file.name} is still in {journal.name}", remedy)
     page = int.from_bytes(header[16:18]) or 1
     expected = int.from_bytes(header[28:32]) * (65_536 if page == 1 else page)
     if file.stat().st_size < expected:

@@ -3,6 +3,7 @@
 KBError
 ├── SettingsError
 ├── DatabaseUnavailable
+├── StandbyAsked
 ├── LogHeld
 ├── LockHeld
 ├── Collided
@@ -148,6 +149,7 @@ from colmlm.kb.errors.failures import (
     SettingsError,
     SignatureRefused,
     SnapshotRefused,
+    StandbyAsked,
     StatementTooLong,
     StorageFull,
     StorageReadOnly,
@@ -281,6 +283,7 @@ __all__ = [
     "SignerNeeded",
     "SnapshotRefused",
     "SpanTaken",
+    "StandbyAsked",
     "StatementTooLong",
     "StorageFull",
     "StorageReadOnly",

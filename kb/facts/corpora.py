@@ -30,7 +30,7 @@ class Corpora:
 
     def all(self) -> list[CorpusStats]:
         """Counts the documents and facts of each corpus."""
-        with self.store.sessions() as session:
+        with self.store.reports() as session:
             return reading.corpora(session)
 
     def ingest(

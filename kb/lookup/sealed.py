@@ -34,11 +34,12 @@ class SealedIndex:
             raise InvalidRelease(f"{file.name} cannot be read as a Faiss index", _AGAIN) from error
         self.name, self._numbers = file.name, None
         if isinstance(self._index, faiss.IndexIDMap):
+            self._owner = self._index  # of the index in it, which would go with it
             self._numbers = faiss.vector_to_array(self._index.id_map)
             self._index = faiss.downcast_index(self._index.index)
         self.dim, self.count = int(self._index.d), int(self._index.ntotal)
         ivf = faiss.try_extract_index_ivf(self._index)
-        self._ivf = None if ivf is None else faiss.downcast_index(ivf)
+        self._ivf: Any = None if ivf is None else faiss.downcast_index(ivf)
         if "FastScan" in type(self._ivf or self._index).__name__:
             raise InvalidRelease(f"{self.name} is a FastScan index, whose codes lie transposed", _REMEDY)
 

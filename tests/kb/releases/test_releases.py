@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import sqlite3
 from contextlib import closing
@@ -17,10 +18,14 @@ from colmlm.kb.corpus.release import ENTRIES, IDS, INDEX
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import InvalidRelease, TextsMissing
 from colmlm.kb.evidence.records import NewOutput, Splice
+from colmlm.kb.forgetting.certificate_check import check_here
+from colmlm.kb.forgetting.certificates import issue
+from colmlm.kb.forgetting.verbs import Forgetting
 from colmlm.kb.keys.records import CheckpointInfo
 from colmlm.kb.releases import facts, keys
 from colmlm.kb.releases.records import ImportReport
 from colmlm.kb.releases.releases import ReleaseProgress
+from colmlm.kb.selectors import Selector
 from colmlm.kb.service import KnowledgeBase
 from colmlm.lab.bench.release_maker import make_release
 from colmlm.lab.bench.synthetic import fact_text, synthetic_keys
@@ -178,6 +183,26 @@ def test_a_trace_says_that_there_are_no_offsets(kb: KnowledgeBase, release: Path
     assert of_fact.context is None and of_fact.fact.sample == fact.sample
 
 
+def test_a_lookup_of_the_past_says_so_too(kb: KnowledgeBase, release: Path, made: Vectors) -> None:
+    take(kb, release)
+    checkpoint = kb.keysets.active().checkpoint_id
+    then = kb.lookups.as_of(kb.log.head_seq())
+    (lookup,) = then.find(made[4][None], checkpoint_id=checkpoint, threshold=-1)
+    assert (lookup.hits[0].value, lookup.hits[0].approximate) == (fact_text(4).value, True)
+
+
+def test_a_certificate_says_that_there_are_no_offsets(kb: KnowledgeBase, release: Path) -> None:
+    take(kb, release, FakeEncoder(dim=DIM).checkpoint)
+    forgetting = Forgetting(kb, FakeEncoder(dim=DIM))
+    plan = forgetting.plan(Selector(text=fact_text(5).value), policy="successor", **WHO)
+    forgetting.apply(plan.run_id, **WHO)
+    forgetting.verify(plan.run_id)
+    issued = issue(kb, plan.run_id)
+    predicate = json.loads(base64.b64decode(json.loads(issued)["payload"]))["predicate"]
+    assert (predicate["facts"]["forgotten"], predicate["facts"]["without_offsets"]) == (1, 1)
+    assert check_here(kb, issued.encode()).ok
+
+
 def test_a_corpus_without_texts_is_not_exported_as_if_it_were_empty(kb: KnowledgeBase, release: Path) -> None:
     take(kb, release)
     with pytest.raises(TextsMissing, match="no text"):
@@ -258,6 +283,10 @@ def _no_database(release: Path) -> None:
     (release / ENTRIES).write_bytes(b"x" * 5000)
 
 
+def _unfinished(release: Path) -> None:
+    (release / f"{ENTRIES}-wal").write_bytes(b"x")
+
+
 def _no_file(release: Path) -> None:
     (release / IDS).unlink()
 
@@ -280,6 +309,7 @@ def _no_file(release: Path) -> None:
         (_not_an_index, "cannot be read as a Faiss index"),
         (_short_index, "cannot be read as a Faiss index"),
         (_no_database, "no SQLite database"),
+        (_unfinished, "is still in entries.db-wal"),
         (_no_file, "has no faiss_id_to_entry_id.txt"),
     ],
 )
