@@ -93,9 +93,8 @@ class Readiness:
         try:
             if not database.can_serve(self.kb.engine):
                 return ["migrations"]
-            with self.kb.sessions() as session:
-                if is_standby(session):
-                    return ["primary"]
+            if is_standby(self.kb.engine):
+                return ["primary"]
             return [*self._keyset(), *self._index()]
         except SQLAlchemyError:
             return ["database"]

@@ -6,19 +6,21 @@ is a primary. A primary never becomes a standby under a connection, since it has
 
 from __future__ import annotations
 
-from sqlalchemy import select
+from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
-from sqlalchemy.sql import func
 
 from colmlm.kb.errors import StandbyAsked
 
+_IS_STANDBY = text("SELECT pg_is_in_recovery()")
 
-def is_standby(session: Session) -> bool:
-    """Says whether the server of this session follows a primary."""
-    return bool(session.scalar(select(func.pg_is_in_recovery())))
+
+def is_standby(engine: Engine) -> bool:
+    """Says whether the server of this engine follows a primary."""
+    with engine.connect() as connection:
+        return bool(connection.scalar(_IS_STANDBY))
 
 
 def require_primary(session: Session) -> None:
     """Raises `StandbyAsked` unless what is deleted by now is deleted for this session."""
-    if is_standby(session):
+    if session.scalar(_IS_STANDBY):
         raise StandbyAsked

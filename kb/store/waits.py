@@ -25,11 +25,6 @@ LIMIT 1
 """)
 
 
-_BOUND = text(
-    "SELECT set_config('statement_timeout', :limit, true) WHERE current_setting('statement_timeout') = '0'"
-)
-
-
 @dataclass(frozen=True, slots=True)
 class Waits:
     """The longest that a statement may wait for a lock and run, in seconds; 0 is without limit."""
@@ -68,7 +63,10 @@ def bounded(session: Session, seconds: float) -> None:
 
     A report that nobody waits for any more would keep the server from clearing up what was deleted since it began.
     """
-    session.execute(_BOUND, {"limit": f"{1000 * seconds:.0f}"})
+    if (
+        session.scalar(text("SHOW statement_timeout")) == "0"
+    ):  # no query, so that the isolation may still be set
+        session.execute(text(f"SET LOCAL statement_timeout = {1000 * seconds:.0f}"))
 
 
 def unhurried(session: Session) -> None:

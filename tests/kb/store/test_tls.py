@@ -42,9 +42,9 @@ class Authority:
     certificate: x509.Certificate
 
     @classmethod
-    def new(cls) -> Authority:
+    def new(cls, called: str) -> Authority:
         key = ec.generate_private_key(ec.SECP256R1())
-        name = _name("the test's authority")
+        name = _name(called)
         is_authority = x509.BasicConstraints(ca=True, path_length=0)
         made = _begun(name, name, key.public_key()).add_extension(is_authority, critical=True)
         return cls(key, made.sign(key, hashes.SHA256()))
@@ -87,7 +87,7 @@ def tls(tmp_path: Path) -> Iterator[TLSServer]:
         pytest.skip(f"no PostgreSQL 15 in {DEBIANS}")
     with debian_folder() as folder:
         server = DebianServer(folder / "server", _free_port())
-        authority, key = Authority.new(), ec.generate_private_key(ec.SECP256R1())
+        authority, key = Authority.new("the authority"), ec.generate_private_key(ec.SECP256R1())
         server.create("fsync = off", "listen_addresses = '127.0.0.1'", "ssl = on")
         _write(server.data / "server.crt", _pem(authority.certify(key)), server.user)
         private = key.private_bytes(
@@ -155,7 +155,7 @@ def test_a_server_that_cannot_prove_its_name_is_refused_in_plain_words(
         database.connect(tls.settings(tmp_path / "home", host="127.0.0.1"))  # it is for localhost
     assert PASSWORD not in str(refused.value)
     other = tmp_path / "other.crt"
-    other.write_bytes(_pem(Authority.new().certificate))
+    other.write_bytes(_pem(Authority.new("another").certificate))
     with pytest.raises(DatabaseUnavailable, match="certificate verify failed"):
         database.connect(tls.settings(tmp_path / "home", sslrootcert=other))
     with pytest.raises(DatabaseUnavailable, match="no encryption"):
