@@ -6,6 +6,7 @@ A block is one transaction with one change of the log, which says how much of th
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,9 +32,10 @@ FOR KEY SHARE OF f
 
 @dataclass(frozen=True, slots=True)
 class KeysOfRelease:
-    """Stores blocks of one release's keys in a keyset."""
+    """Stores blocks of one release's keys in a keyset, for its facts in a corpus."""
 
     digest: str
+    corpus: str
     keyset_id: int
     actor: str
     reason: str
@@ -41,7 +43,7 @@ class KeysOfRelease:
     def read(self, session: Session) -> int:
         """Gives how many keys of the index were read before, from the log."""
         upto = func.max(cast(ChangeRow.payload["upto"].astext, BigInteger))
-        of = {"release": self.digest, "keyset": self.keyset_id}
+        of = {"release": self.digest, "corpus": self.corpus, "keyset": self.keyset_id}
         return (
             session.scalar(select(upto).where(ChangeRow.kind == "key", ChangeRow.payload.contains(of))) or 0
         )
@@ -55,7 +57,9 @@ class KeysOfRelease:
         asked = (id_array(fact_ids.tolist()), self.keyset_id)
         rows = connection_of(session).execute(_WANTING, asked).fetchall()
         wanted = np.isin(fact_ids, np.array([row[0] for row in rows], np.int64))
-        payload = {"keyset": self.keyset_id, "release": self.digest, "upto": upto}
+        payload: dict[str, Any] = {
+            "keyset": self.keyset_id, "release": self.digest, "corpus": self.corpus, "upto": upto,
+        }  # fmt: skip
         if number := int(wanted.sum()):
             with checked_at_once(session, number):
                 first = copy_keys(

@@ -77,7 +77,7 @@ class Releases:
         report = self._take_facts(Release(folder), facts, report, progress.facts)
         made_by = checkpoint or CheckpointInfo(report.checkpoint_id, folder.name, report.dim)
         keyset_id = self._create(made_by)
-        keys = KeysOfRelease(report.digest, keyset_id, actor, reason)
+        keys = KeysOfRelease(report.digest, corpus, keyset_id, actor, reason)
         report = replace(report, keyset_id=keyset_id)
         return self._take_keys(SealedIndex(Release(folder).index), keys, report, progress.keys)
 

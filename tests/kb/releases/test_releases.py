@@ -105,7 +105,7 @@ def test_a_deleted_fact_is_gone_at_once_and_an_erased_one_stays_out(
     assert found(kb, made[9])[0] != value
     Erasure(kb).erase([fact.fact_id], **WHO)
     again = kb.releases.take(release, "another", **WHO)
-    assert (again.facts, again.suppressed) == (NUM - 1, 1)
+    assert (again.facts, again.suppressed, again.adopted) == (NUM - 1, 1, NUM - 1)
     assert value not in {one.value for one in kb.facts.find(corpus="another", limit=NUM)}
     assert kb.upkeep.fsck().ok
 
