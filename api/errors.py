@@ -44,6 +44,7 @@ from colmlm.kb.errors import (
     LogHeld,
     PlanUnderWay,
     RequestUnderWay,
+    StandbyAsked,
     StatementTooLong,
     StorageReadOnly,
 )
@@ -262,6 +263,7 @@ _PASSING = (
     DatabaseUnavailable,
     LogHeld,
     LockHeld,
+    StandbyAsked,
     StatementTooLong,
     RequestUnderWay,
     PlanUnderWay,

@@ -52,6 +52,7 @@ _CODES = {
     "colmlm.kb.errors.root.Conflict": CONFLICT,
     "colmlm.kb.errors.failures.DatabaseUnavailable": DATABASE,
     "colmlm.kb.errors.failures.MigrationNeeded": DATABASE,
+    "colmlm.kb.errors.failures.StandbyAsked": DATABASE,
     "colmlm.kb.errors.failures.DecoderBusy": WAITED,
     "colmlm.kb.errors.failures.CandidatesRefused": INDEX,
     "colmlm.kb.errors.failures.CandidatesUnavailable": DATABASE,

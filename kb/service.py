@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from colmlm.kb.facts.facts import Facts
     from colmlm.kb.misses.misses import Misses
     from colmlm.kb.questions.sets import QuestionSets
+    from colmlm.kb.releases.releases import Releases
     from colmlm.kb.review.review import FactReview
     from colmlm.kb.switching.keysets import Keysets
     from colmlm.kb.upkeep.upkeep import Upkeep
@@ -142,6 +143,12 @@ class KnowledgeBase(SearchableStore):
         from colmlm.kb.review.review import FactReview
 
         return FactReview(self)
+
+    @property
+    def releases(self) -> Releases:
+        from colmlm.kb.releases.releases import Releases
+
+        return Releases(self)
 
     @property
     def access(self) -> Access:

@@ -54,10 +54,10 @@ def _harmless(cell: object) -> object:
 def _row(fact: FactFound) -> tuple[object, ...]:
     state = "erased" if fact.erased_seq else "deleted" if fact.deleted_seq else "live"
     said = (fact.fact_id, state, fact.value, fact.question, fact.answer, fact.version)
-    source = fact.source
-    place = (
-        (None,) * 6
-        if source is None
-        else (source.corpus, source.external_id, source.title, source.uri, source.start, source.end)
-    )
+    source, sample = fact.source, fact.sample
+    place: tuple[object, ...] = (None,) * 6
+    if source is not None:
+        place = (source.corpus, source.external_id, source.title, source.uri, source.start, source.end)
+    elif sample is not None:  # a release tells no offsets
+        place = (sample.corpus, sample.sample_id, None, None, None, None)
     return (*said, *place, fact.created_seq, fact.deleted_seq, fact.review)

@@ -11,7 +11,7 @@ import msgspec
 
 from colmlm.api.nouns.generation import Finished, TokenLogprob
 from colmlm.kb.evidence.records import OutputTrace, TracedSplice
-from colmlm.kb.facts.records import Source
+from colmlm.kb.facts.records import SamplePlace, Source
 
 _REASONS = {"end": "stop", "stop": "stop", "miss": "stop", "length": "length", "context": "length"}
 
@@ -34,7 +34,8 @@ class CitedDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 class Citation(msgspec.Struct, frozen=True, kw_only=True):
     """A spliced fact: ``text[start:end]`` of the choice `index` is its value, in code points. `url` is the trace.
-    A `review` of "proposed" says that nobody has accepted the fact yet.
+    A `review` of "proposed" says that nobody has accepted the fact yet. A fact of a release has no document but a
+    `sample`.
 
     Its offsets count in the choice, which may begin with the prompt, and those of a splice in the output.
     """
@@ -49,6 +50,7 @@ class Citation(msgspec.Struct, frozen=True, kw_only=True):
     document: CitedDocument | None
     url: str
     review: str | None = None
+    sample: SamplePlace | None = None
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
@@ -182,6 +184,7 @@ def _citation(splice: TracedSplice, trace: OutputTrace, base_url: str, index: in
         document=None if splice.source is None else _document(splice.source),
         url=f"{base_url.rstrip('/')}/v1/generations/{trace.generation_id}",
         review=splice.review,
+        sample=splice.sample,
     )
 
 

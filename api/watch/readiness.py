@@ -17,6 +17,7 @@ from colmlm.kb.jobs.attendance import OwnWorker, no_worker
 from colmlm.kb.jobs.queue import Jobs
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
+from colmlm.kb.store.standby import is_standby
 
 
 @dataclass(slots=True)
@@ -92,6 +93,8 @@ class Readiness:
         try:
             if not database.can_serve(self.kb.engine):
                 return ["migrations"]
+            if is_standby(self.kb.engine):
+                return ["primary"]
             return [*self._keyset(), *self._index()]
         except SQLAlchemyError:
             return ["database"]

@@ -25,6 +25,7 @@ _STATUSES: dict[type[KBError], int] = {
     errors.LockHeld: 503,
     errors.LogHeld: 503,
     errors.MigrationNeeded: 503,
+    errors.StandbyAsked: 503,
     errors.StatementTooLong: 503,
     errors.StorageFull: 507,
     errors.StorageReadOnly: 507,

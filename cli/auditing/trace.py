@@ -9,7 +9,7 @@ import typer
 
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.protocol import Base
-from colmlm.cli.contents.facts_show import WITHHELD, where
+from colmlm.cli.contents.facts_show import WITHHELD, in_sample, where
 from colmlm.cli.options import After, AsJson, FactId, Limit, examples
 from colmlm.cli.output import note, print_json, print_table, say, shorten
 
@@ -141,7 +141,8 @@ def _splice_row(splice: TracedSplice) -> tuple[object, ...]:
     found = shorten(splice.value) if splice.outcome == "hit" else _MISSED[splice.outcome]
     if splice.part_start is not None:
         found += f" (characters {splice.part_start} to {splice.part_end} of it)"
-    return splice.ordinal, found, splice.fact_id, splice.version, score, place(splice.source), _now(splice)
+    source = place(splice.source) if splice.sample is None else in_sample(splice.sample)
+    return splice.ordinal, found, splice.fact_id, splice.version, score, source, _now(splice)
 
 
 def place(source: Source | None) -> str:

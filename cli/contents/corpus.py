@@ -15,6 +15,7 @@ from colmlm.cli.annotation import annotate, corpus_add
 from colmlm.cli.asking import require_reason, require_somebody
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.protocol import Base
+from colmlm.cli.contents import importing
 from colmlm.cli.errors import REFUSED
 from colmlm.cli.options import Actor, AllowErased, AsJson, Output, WhyUnlessDry, Yes, examples, some_text
 from colmlm.cli.output import counted, note, print_json, print_table, say
@@ -25,11 +26,12 @@ from colmlm.kb.facts.records import CorpusStats, Edit, IngestReport
 MOST_REFUSALS_SHOWN = 20
 
 app = typer.Typer(
-    help="Add, annotate, ingest, export, delete, list and count corpora.",
+    help="Add, annotate, ingest, import, export, delete, list and count corpora.",
     epilog=examples("colmlm corpus list"),
 )
 app.command("add", epilog=corpus_add.ADD_EXAMPLES)(corpus_add.add)
 app.command("annotate", epilog=annotate.ANNOTATE_EXAMPLES)(annotate.annotate)
+app.command("import", epilog=importing.IMPORT_EXAMPLES)(importing.import_)
 
 
 class Format(StrEnum):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from colmlm.cli.output import note, print_json, print_table, say, shorten
 
 if TYPE_CHECKING:
-    from colmlm.kb.facts.records import Edit, FactRecord, Source
+    from colmlm.kb.facts.records import Edit, FactRecord, SamplePlace, Source
 
 WITHHELD = "Marks stand for what was deleted or corrected: the server shows that to tokens with the right 'audit' only."
 
@@ -24,13 +24,18 @@ def _row(fact: FactRecord) -> tuple[object, ...]:
 
 
 def where(fact: FactRecord) -> str:
-    """Gives the fact's source as corpus/document[start:end]."""
-    return place(fact.source)
+    """Gives the fact's source as corpus/document[start:end], or its number in its sample."""
+    return place(fact.source) if fact.sample is None else in_sample(fact.sample)
 
 
 def place(source: Source | None) -> str:
     """Gives a source as corpus/document[start:end]."""
     return f"{source.corpus}/{source.external_id}[{source.start}:{source.end}]" if source else "(no document)"
+
+
+def in_sample(sample: SamplePlace) -> str:
+    """Gives the place of a fact of a release, and says that this is all that is known of it."""
+    return f"{sample.corpus}, sample {sample.sample_id}, fact {sample.fact_idx} (of a release: no text, no offsets)"
 
 
 def _deleted(fact: FactRecord) -> str:

@@ -74,7 +74,7 @@ def _server(engine: Engine) -> Iterator[CheckResult]:
     else:
         yield CheckResult("database", "ok", f"PostgreSQL {version}")
     for name, wanted, state, cost in _SETTINGS:
-        if held[name] != wanted:
+        if held[name] != wanted and (name, held[name]) != ("synchronous_commit", "remote_apply"):
             yield CheckResult(name, state, f"{held[name]}: {cost}", f"Set {name} = {wanted} in the server.")
     if apart > CLOCK_SECONDS:
         yield CheckResult(

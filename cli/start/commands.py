@@ -97,7 +97,8 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
             examples="CHECK_EXAMPLES",
         ),
         "corpus": Lazy(
-            "colmlm.cli.contents.corpus:app", "Add, annotate, ingest, export, delete, list and count corpora."
+            "colmlm.cli.contents.corpus:app",
+            "Add, annotate, ingest, import, export, delete, list and count corpora.",
         ),
         "documents": Lazy(
             "colmlm.cli.contents.documents:app", "List and show the documents that facts were read from."

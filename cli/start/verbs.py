@@ -62,6 +62,7 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "add": "Read documents, annotate their facts, ingest them and give the facts keys.",
             "annotate": "Mark the facts of raw documents, with a question for each.",
             "ingest": "Ingest a file of annotated documents.",
+            "import": "Import a published store of facts with its keys.",
             "export": "Write a corpus in a form that `colmlm corpus ingest` reads.",
             "delete": "Delete every live fact of a corpus, or of some of its documents, in one change.",
             "stats": "Count a corpus: documents, live facts, deleted facts, characters.",

@@ -38,6 +38,7 @@ from colmlm.kb.log import audit
 from colmlm.kb.lookup.questions import Questions
 from colmlm.kb.lookup.records import AskedQuery, Hit, Ranking
 from colmlm.kb.lookup.searchable import SearchableStore
+from colmlm.kb.store.standby import require_primary
 
 WINDOWS = 4  # read for a question
 KEYS_OF_A_SENTENCE = (
@@ -89,6 +90,7 @@ class Answering:
             found, read = self._windows(question, query, near, accepted_only=accepted_only)
             places = read_places(self.reader, question, found, read)
             with self.kb.sessions() as session:
+                require_primary(session)
                 seq = audit.head_seq(session)
                 least = confidence_here(session, self.reader).threshold if threshold is None else threshold
                 contested = settled(session, places, self.reader.confidence.search)

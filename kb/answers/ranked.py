@@ -31,6 +31,7 @@ from colmlm.kb.log import audit
 from colmlm.kb.lookup.options import KEY, RANKINGS, READER, LookupOptions, Wanted
 from colmlm.kb.lookup.records import AskedQuery, Hit, Lookup
 from colmlm.kb.lookup.searchable import SearchableStore
+from colmlm.kb.store.standby import require_primary
 
 if TYPE_CHECKING:
     from colmlm.kb.lookup.searcher import Searcher
@@ -128,6 +129,7 @@ class RankedLookups:
             there = [[one for one in row if one.sentence_id in read] for row in found]
             places = _places(reader, texts, there, read)
             with self.kb.sessions() as session:
+                require_primary(session)
                 seq = audit.head_seq(session)
                 least = wanted.threshold
                 if least is None:

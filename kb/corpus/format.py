@@ -39,6 +39,8 @@ _MOST_QUOTED = 100
 _SEEN = re.compile("[^\\s\u00ad\u034f\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
+NO_TEXT = hashlib.sha256(b"").hexdigest()  # of a sample of a release, whose text is not known
+
 Review = Literal["proposed", "accepted", "rejected"]
 REVIEWS: tuple[Review, ...] = get_args(Review)
 

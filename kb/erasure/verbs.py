@@ -296,7 +296,8 @@ def _texts(session: Session, documents: list[int]) -> tuple[dict[int, str], dict
     texts = {row.id: row.text for row in session.execute(of_documents)}
     spans: dict[int, list[tuple[int, int]]] = {}
     statement = select(FactRow.document_id, FactRow.span_start, FactRow.span_end)
-    for row in session.execute(statement.where(FactRow.document_id == func.any(documents))):
+    in_documents = FactRow.document_id == func.any(documents), FactRow.span_start.is_not(None)
+    for row in session.execute(statement.where(*in_documents)):
         spans.setdefault(row.document_id, []).append((row.span_start, row.span_end))
     return texts, spans
 
@@ -311,7 +312,8 @@ def _target(
     said = (row.FactRow.id, state.question, state.answer, tuple(values))
     if state.document_id is None:
         return ErasureTarget(*said)
-    assert state.span_start is not None and state.span_end is not None, "a fact of a document has a span"
+    if state.span_start is None or state.span_end is None:
+        return ErasureTarget(*said, external_id=row.external_id, start=row.FactRow.ordinal)
     return ErasureTarget(
         *said,
         document_id=state.document_id,

@@ -3,6 +3,7 @@
 KBError
 ├── SettingsError
 ├── DatabaseUnavailable
+├── StandbyAsked
 ├── LogHeld
 ├── LockHeld
 ├── Collided
@@ -32,6 +33,7 @@ KBError
 │   └── NothingSelected
 ├── Conflict
 │   ├── FactDeleted
+│   ├── TextsMissing
 │   ├── FactNotDeleted
 │   ├── FactErased
 │   ├── FactSuppressed
@@ -70,6 +72,7 @@ KBError
 │   ├── PastTooLarge
 │   ├── InvalidSplice
 │   ├── InvalidKeys
+│   ├── InvalidRelease
 │   ├── RequestDiffers
 │   ├── AdminKeyNeeded
 │   ├── InvalidDecoding
@@ -129,6 +132,7 @@ from colmlm.kb.errors.conflicts import (
     SamePerson,
     SecondPersonNeeded,
     SpanTaken,
+    TextsMissing,
 )
 from colmlm.kb.errors.failures import (
     BackupRefused,
@@ -149,6 +153,7 @@ from colmlm.kb.errors.failures import (
     SettingsError,
     SignatureRefused,
     SnapshotRefused,
+    StandbyAsked,
     StatementTooLong,
     StorageFull,
     StorageReadOnly,
@@ -160,6 +165,7 @@ from colmlm.kb.errors.invalid import (
     InvalidKeys,
     InvalidQuery,
     InvalidQuestions,
+    InvalidRelease,
     InvalidSelector,
     InvalidSpan,
     InvalidSplice,
@@ -234,6 +240,7 @@ __all__ = [
     "InvalidKeys",
     "InvalidQuery",
     "InvalidQuestions",
+    "InvalidRelease",
     "InvalidSelector",
     "InvalidSpan",
     "InvalidSplice",
@@ -282,9 +289,11 @@ __all__ = [
     "SignerNeeded",
     "SnapshotRefused",
     "SpanTaken",
+    "StandbyAsked",
     "StatementTooLong",
     "StorageFull",
     "StorageReadOnly",
+    "TextsMissing",
     "UploadNotFound",
     "UploadTooLarge",
 ]

@@ -45,6 +45,16 @@ class FactSuppressed(Conflict):
         )
 
 
+class TextsMissing(Conflict):
+    title = "Texts are missing"
+
+    def __init__(self, corpus: str, documents: int) -> None:
+        super().__init__(
+            f"In corpus {corpus!r} {documents} documents are samples of a release and have no text, so that an export "
+            "would leave their facts out. Nothing was written; ingest the documents, or use colmlm backup create."
+        )
+
+
 class AnsweredAlready(Conflict):
     title = "Answered already"
 

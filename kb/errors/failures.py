@@ -23,6 +23,16 @@ class DatabaseUnavailable(KBError):
         )
 
 
+class StandbyAsked(KBError):
+    title = "A standby was asked"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The database is a standby, where facts that were deleted may still be there, so nothing is answered from "
+            "it. Set COLMLM_DATABASE_URL to the primary, or promote this server (pg_ctl promote) if that is gone."
+        )
+
+
 class LogHeld(KBError):
     title = "The change log is held"
 
@@ -60,8 +70,9 @@ class StatementTooLong(KBError):
 
     def __init__(self) -> None:
         super().__init__(
-            "The database was at it for longer than it may be for one request, and was stopped. Nothing was done; "
-            "ask for less at once, or raise COLMLM_STATEMENT_TIMEOUT_SECONDS."
+            "The database was at it for longer than it may be for one request or report, and was stopped. Nothing was "
+            "done; ask for less at once, or raise COLMLM_STATEMENT_TIMEOUT_SECONDS (of a command on this machine: "
+            "COLMLM_REPORT_TIMEOUT_SECONDS)."
         )
 
 

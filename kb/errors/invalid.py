@@ -71,6 +71,13 @@ class InvalidKeys(Invalid):
         super().__init__(f"Checkpoint {checkpoint_id!r} made keys that cannot be used: {cause}.")
 
 
+class InvalidRelease(Invalid):
+    title = "Invalid release"
+
+    def __init__(self, cause: str, remedy: str) -> None:
+        super().__init__(f"The release cannot be imported: {cause}. {remedy}")
+
+
 class PromptRefused(Invalid):
     title = "Prompt refused"
 

@@ -145,6 +145,7 @@ def _traced(
         part_start=spliced.part_start,
         part_end=spliced.part_end,
         review=fact.review if fact else None,
+        sample=fact.sample if fact else None,
     )
 
 

@@ -46,7 +46,7 @@ class Log:
 
     def diff(self, first: int, last: int, **which: Unpack[DiffOptions]) -> Diff:
         """Compares the facts as of two changes. Raises `NoSuchChange`, `CorpusNotFound`, `InvalidQuery`."""
-        with self.store.sessions() as session:
+        with self.store.reports() as session:
             return diff(session, first, last, **which)
 
     def hash_at(self, seq: int) -> str | None:

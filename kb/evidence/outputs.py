@@ -104,14 +104,14 @@ class Outputs:
 
     def impact(self, fact_id: int, *, after: Place = (0, 0), limit: int | None = None) -> Impact:
         """Lists the splices of a fact in stored outputs, past `after`. Raises `FactNotFound`."""
-        with self.store.sessions() as session:
+        with self.store.reports() as session:
             return impact_of(session, fact_id, after=after, limit=limit)
 
     def impact_of_selection(
         self, selector: Selector, *, after: Place = (0, 0), limit: int | None = None
     ) -> SelectedImpact:
         """Lists the splices of the live facts that a selector chooses. Choosing none is no error."""
-        with self.store.sessions() as session:
+        with self.store.reports() as session:
             return impact_of_selection(session, selector, after=after, limit=limit)
 
     def neighbours(self, generation_id: int, ordinal: int, k: int = 5) -> list[Hit] | None:

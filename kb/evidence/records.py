@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, TypedDict
 
-from colmlm.kb.facts.records import FactRecord, Source
+from colmlm.kb.facts.records import FactRecord, SamplePlace, Source
 from colmlm.kb.facts.reviews import Review
 from colmlm.kb.log.records import ChangeRecord
 from colmlm.kb.lookup.options import KEY
@@ -78,7 +78,7 @@ class TracedSplice:
 
     `withheld` says that the value is shown as marks (U+2588), since it is past and the caller may not read the past.
     `part_start` and `part_end` are given where `value` is only that part of the fact's. `review` is that of the fact
-    now.
+    now. A fact of a release has no `source` but a `sample`.
     """
 
     ordinal: int
@@ -98,6 +98,7 @@ class TracedSplice:
     part_start: int | None = None
     part_end: int | None = None
     review: Review | None = None
+    sample: SamplePlace | None = None
 
     @property
     def is_current(self) -> bool:

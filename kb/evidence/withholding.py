@@ -100,7 +100,7 @@ def text(session: Session, document_id: int) -> str:
     if session.scalar(select(DocumentRow.replaced_seq).where(DocumentRow.id == document_id)) is not None:
         return MARK * len(found)
     of_document = select(FactRow.id, FactRow.span_start, FactRow.span_end).where(
-        FactRow.document_id == document_id
+        FactRow.document_id == document_id, FactRow.span_start.is_not(None)
     )
     rows = session.execute(of_document).all()
     standings = _standings(session, [row.id for row in rows])

@@ -13,7 +13,7 @@ from colmlm.kb.corpus.format import AnnotatedDocument, Parsed
 from colmlm.kb.errors import ExternalIdNotFound
 from colmlm.kb.facts import reading
 from colmlm.kb.facts.edits import end_facts
-from colmlm.kb.facts.export import export
+from colmlm.kb.facts.export import export, require_texts
 from colmlm.kb.facts.ingest import COMMIT_EVERY, IngestRun
 from colmlm.kb.facts.records import CorpusStats, Edit, IngestReport
 from colmlm.kb.facts.standing import Standings
@@ -30,7 +30,7 @@ class Corpora:
 
     def all(self) -> list[CorpusStats]:
         """Counts the documents and facts of each corpus."""
-        with self.store.sessions() as session:
+        with self.store.reports() as session:
             return reading.corpora(session)
 
     def ingest(
@@ -62,11 +62,12 @@ class Corpora:
         """Exports the corpus as documents, read from one snapshot of the database.
 
         With `live_only` they have the live facts that their texts still say; without it they have every fact with its
-        correction or deletion, as an ingest takes it back. Raises `CorpusNotFound` at once, before the first document
-        is read.
+        correction or deletion, as an ingest takes it back. Raises `CorpusNotFound` and `TextsMissing` at once, before
+        the first document is read.
         """
         with self.store.sessions() as session:
             reading.require_corpus(session, corpus)
+            require_texts(session, corpus)
         return self._export(corpus, live_only)
 
     def _export(self, corpus: str, live_only: bool) -> Iterator[AnnotatedDocument]:

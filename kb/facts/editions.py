@@ -2,8 +2,9 @@
 
 The document gets a new row; the old row stays as evidence of what was once spliced. A fact moves to the new row, with
 its id, corrections and tombstone, where its value, its question (the one it has, or came with) and the 40 characters
-before it are the same. Where any of the text before it changed, its keys are dropped and the next rekey makes new ones.
-The other facts are deleted, also those that were marked or moved by hand to where the record has none.
+before it are the same. A fact of a release, which had no text, is known by its value, and gets its place and its
+question. Where any of the text before it changed, its keys are dropped and the next rekey makes new ones. The other
+facts are deleted, also those that were marked or moved by hand to where the record has none.
 """
 
 from __future__ import annotations
@@ -64,6 +65,21 @@ UPDATE staged_fact f SET kept_id = kept.id FROM kept
 WHERE f.position = kept.position AND f.ordinal = kept.ordinal
 RETURNING f.position, f.ordinal, f.kept_id
 """
+# A fact of a release has no place in its document until this is ingested: it is known by its value, the nth by the nth.
+_KEEP_UNPLACED = """
+WITH was AS (
+    SELECT s.position, f.id, v.value, row_number() OVER (PARTITION BY s.position, v.value ORDER BY f.ordinal) AS nth
+    FROM staged_document s
+    JOIN fact f ON f.document_id = s.old_id AND f.span_start IS NULL
+    JOIN fact_version v ON v.fact_id = f.id AND v.version = f.said_version
+), now AS (
+    SELECT position, ordinal, value, row_number() OVER (PARTITION BY position, value ORDER BY span_start) AS nth
+    FROM staged_fact
+)
+UPDATE staged_fact f SET kept_id = was.id FROM was JOIN now USING (position, value, nth)
+WHERE f.position = now.position AND f.ordinal = now.ordinal AND f.kept_id IS NULL
+RETURNING f.position, f.ordinal, f.kept_id
+"""
 _GONE = """
 SELECT f.id FROM staged_document s JOIN fact f ON f.document_id = s.old_id
 WHERE f.deleted_seq IS NULL AND NOT EXISTS (SELECT FROM staged_fact k WHERE k.kept_id = f.id)
@@ -77,7 +93,8 @@ RETURNING k.id
 """
 _MOVE_KEPT = """
 UPDATE fact f
-SET document_id = s.new_id, ordinal = k.ordinal, span_start = k.span_start, span_end = k.span_end, answer = k.answer
+SET document_id = s.new_id, ordinal = k.ordinal, span_start = k.span_start, span_end = k.span_end, answer = k.answer,
+    question = coalesce(f.question, k.question)
 FROM staged_fact k JOIN staged_document s USING (position) WHERE f.id = k.kept_id
 RETURNING f.id, f.deleted_seq IS NOT NULL AS is_deleted
 """
@@ -103,7 +120,7 @@ def replace_old(session: Session, changed: Mapping[int, IncomingDocument], seq: 
     _stage(session, list(changed), rows)
     _run(session, _REPLACE_OLD, seq=seq)
     kept: dict[int, dict[int, int]] = {}
-    for position, ordinal, fact_id in _run(session, _KEEP_STANDING):
+    for position, ordinal, fact_id in [*_run(session, _KEEP_STANDING), *_run(session, _KEEP_UNPLACED)]:
         kept.setdefault(position, {})[ordinal] = fact_id
     for position, facts in kept.items():
         rows[position].kept = facts

@@ -9,7 +9,8 @@ from typing import Any
 from sqlalchemy import Row, case, func, select
 from sqlalchemy.orm import Session, aliased
 
-from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
+from colmlm.kb.corpus.format import NO_TEXT, AnnotatedDocument, FactSpan
+from colmlm.kb.errors import TextsMissing
 from colmlm.kb.facts.reading import DOCUMENT_COLUMNS
 from colmlm.kb.tables import DocumentRow, FactRow, FactVersionRow
 
@@ -39,6 +40,15 @@ def export(session: Session, corpus: str, *, live_only: bool) -> Iterator[Annota
     )
     with closing(session.execute(statement)) as rows:  # closed also where a reader stops in the middle
         yield from map(_document, rows)
+
+
+def require_texts(session: Session, corpus: str) -> None:
+    """Raises `TextsMissing` where samples of a release have no text yet: their facts would be left out."""
+    without = select(func.count()).where(
+        DocumentRow.corpus == corpus, DocumentRow.replaced_seq.is_(None), DocumentRow.sha256 == NO_TEXT
+    )
+    if missing := session.scalar(without) or 0:
+        raise TextsMissing(corpus, missing)
 
 
 _SAID = aliased(FactVersionRow)  # the value that the text says

@@ -21,7 +21,7 @@ from colmlm.kb.facts.placing import place
 from colmlm.kb.facts.records import Correction, Edit, Marking
 from colmlm.kb.facts.suppression import Suppressor
 from colmlm.kb.log import audit
-from colmlm.kb.tables import FactKeyRow, FactPastRow, FactRow
+from colmlm.kb.tables import ADOPTED, FactKeyRow, FactPastRow, FactRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,9 +221,16 @@ def _drop_keys(session: Session, asked: Sequence[FactState], moved: Sequence[Fac
     """Drops the keys of these facts, in every keyset: of moved ones those of the context, as it is another.
 
     Of facts that ask something else all but aliases go: an encoder may read the question in the place of the context.
+    An adopted key was made of the context alone, by whoever published it.
     """
     stale = or_(
-        and_(FactKeyRow.fact_id == func.any([one.fact_id for one in asked]), FactKeyRow.kind != "alias"),
-        and_(FactKeyRow.fact_id == func.any([one.fact_id for one in moved]), FactKeyRow.kind == "context"),
+        and_(
+            FactKeyRow.fact_id == func.any([one.fact_id for one in asked]),
+            FactKeyRow.kind.not_in(("alias", ADOPTED)),
+        ),
+        and_(
+            FactKeyRow.fact_id == func.any([one.fact_id for one in moved]),
+            FactKeyRow.kind.in_(("context", ADOPTED)),
+        ),
     )
     return sorted(session.scalars(delete(FactKeyRow).where(stale).returning(FactKeyRow.id)))

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import CorpusNotFound, DocumentNotFound, FactNotFound
 from colmlm.kb.facts.edits import MAX_ID
-from colmlm.kb.facts.records import FACTS_LISTED, CorpusStats, FactRecord, Source
+from colmlm.kb.facts.records import FACTS_LISTED, CorpusStats, FactRecord, SamplePlace, Source
 from colmlm.kb.facts.reviews import Review
 from colmlm.kb.tables import CorpusReviewRow, DocumentRow, FactRow, FactVersionRow
 
@@ -95,10 +95,12 @@ def list_facts(
 def _record(row: Row[Any]) -> FactRecord:
     fact: FactRow = row.FactRow
     version: FactVersionRow = row.FactVersionRow
-    source = None
+    source = sample = None
     if fact.document_id is not None and fact.span_start is not None and fact.span_end is not None:
         of_document = {column.key: getattr(row, column.key) for column in DOCUMENT_COLUMNS}
         source = Source(document_id=fact.document_id, start=fact.span_start, end=fact.span_end, **of_document)
+    elif fact.document_id is not None:
+        sample = SamplePlace(fact.document_id, row.corpus, row.external_id, fact.ordinal)
     return FactRecord(
         fact_id=fact.id,
         value=version.value,
@@ -111,6 +113,7 @@ def _record(row: Row[Any]) -> FactRecord:
         erased_seq=fact.erased_seq,
         review=cast(Review, fact.review),
         review_seq=fact.review_seq,
+        sample=sample,
     )
 
 

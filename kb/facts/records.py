@@ -232,8 +232,23 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
+class SamplePlace:
+    """The place of a fact of a release: it is number `fact_idx` of a sample, whose text is not here.
+
+    The sample is a document without a text, so there are no offsets.
+    """
+
+    document_id: int
+    corpus: str
+    sample_id: str
+    fact_idx: int
+
+
+@dataclass(frozen=True, slots=True)
 class FactRecord:
     """A fact with its source and its value: the live one, the last one where it is deleted, marks where it is erased.
+
+    A fact of a release has no source but a `sample`.
 
     With `withheld` a text of it is past and hidden from this reader: marks stand for the value, null for the others.
     `review_seq` is the change that last set its `review`; None where nobody had to review it.
@@ -251,6 +266,7 @@ class FactRecord:
     withheld: bool = False
     review: Review = "accepted"
     review_seq: int | None = None
+    sample: SamplePlace | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,8 @@ def check_mentioned(asked: str) -> None:
 class ErasureTarget:
     """A fact to erase, with every text it has. `text` and `spans` are its document's: the text and all fact spans.
 
-    `former` is the fact as it asked and stood before it was mended, with the same values.
+    `former` is the fact as it asked and stood before it was mended, with the same values. A fact of a release has no
+    document here that says it, and as `start` its number in the sample of this external id.
     """
 
     fact_id: int

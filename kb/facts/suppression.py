@@ -123,6 +123,11 @@ class SpanPlace:
     start: int
     before: str
 
+    @classmethod
+    def in_sample(cls, sample_id: str, fact_idx: int) -> SpanPlace:
+        """Gives the place of a fact of a release: the number that it has in its sample, with nothing before it."""
+        return cls(sample_id, fact_idx, "")
+
 
 @dataclass(frozen=True, slots=True)
 class Digests:
@@ -192,6 +197,8 @@ def remember(session: Session, targets: Sequence[ErasureTarget], seq: int) -> tu
         if state.document_id is not None:
             before = text_before(state.text, state.spans, state.start)
             place = SpanPlace(state.external_id, state.start, before)
+        elif state.external_id:
+            place = SpanPlace.in_sample(state.external_id, state.start)
         for value in dict.fromkeys(state.values):
             made.update(digests.of_fact(value, state.question, place))
     others = {fact_id: made & theirs for fact_id, theirs in _of_others(session, targets, digests).items()}
@@ -244,8 +251,10 @@ _SPANS_BEFORE = (
 
 def _place(row: Row[Any]) -> SpanPlace | None:
     fact: FactRow = row.FactRow
-    if fact.span_start is None:
+    if fact.document_id is None:
         return None
+    if fact.span_start is None:
+        return SpanPlace.in_sample(row.external_id, fact.ordinal)
     first = fact.span_start - len(row.before)
     inside = [(max(start - first, 0), min(end - first, len(row.before))) for start, end in row.spans]
     return SpanPlace(row.external_id, fact.span_start, blank(row.before, inside))

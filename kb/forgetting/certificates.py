@@ -8,12 +8,13 @@ are derived from counts, and fractions are written as strings. `kb.forgetting.ce
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import ForgetRunState
@@ -22,7 +23,7 @@ from colmlm.kb.forgetting.verbs import get_run, plan_of
 from colmlm.kb.log import audit, signing
 from colmlm.kb.log.envelope import close_envelope
 from colmlm.kb.log.witness import hash_at
-from colmlm.kb.tables import ChangeRow, ForgetRunRow
+from colmlm.kb.tables import ChangeRow, FactRow, ForgetRunRow
 
 if TYPE_CHECKING:
     from colmlm.kb.store.store import Store
@@ -75,6 +76,7 @@ def _predicate(session: Session, run: ForgetRunRow) -> dict[str, Any]:
             "equivalents": len(plan.equivalents),
             "equivalents_included": plan.included,
             "conflicting": len(plan.conflicting),
+            **_without_offsets(session, plan.fact_ids),
         },
         "keyset": {
             "id": found.keyset_id,
@@ -96,6 +98,14 @@ def _predicate(session: Session, run: ForgetRunRow) -> dict[str, Any]:
         "planned": {"seq": run.planned_seq, "hash": hash_at(session, run.planned_seq)},
         "applied": {"hash": applied.hash, "entry": audit.entry(applied)},
     }
+
+
+def _without_offsets(session: Session, fact_ids: Sequence[int]) -> dict[str, int]:
+    """Counts the facts that came with a release, of which only sample and number are known; nothing where none did."""
+    of_release = FactRow.document_id.is_not(None), FactRow.span_start.is_(None)
+    counted = select(func.count()).where(FactRow.id == func.any(list(fact_ids)), *of_release)
+    number = session.scalar(counted) or 0
+    return {"without_offsets": number} if number else {}
 
 
 def _survivors(found: Verification) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from colmlm.kb.jobs.records import UNFINISHED
 from colmlm.kb.jobs.runner import Handler, Runner
 from colmlm.kb.jobs.uploads import Uploads
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.store import outages
+from colmlm.kb.store import database, outages
 from colmlm.kb.tables import JobRow
 
 GRACE_SECONDS = 20.0
@@ -122,9 +122,11 @@ class Worker:
                 return
 
     async def _take_tickets(self, once: bool) -> None:
-        url = self.kb.engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
         connector = procrastinate.PsycopgConnector(
-            conninfo=url, min_size=1, max_size=4, kwargs={"application_name": "colmlm worker"}
+            conninfo=database.conninfo(self.kb.engine),
+            min_size=1,
+            max_size=4,
+            kwargs={"application_name": "colmlm worker"},
         )
         app = procrastinate.App(connector=connector)
         app.task(name=tickets.TASK, queue=tickets.QUEUE, pass_context=True)(self._run_job)

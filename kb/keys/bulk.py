@@ -13,7 +13,7 @@ from colmlm.kb.errors import (
     KeysetNotFound,
 )
 from colmlm.kb.facts.records import Edit
-from colmlm.kb.keys.keycopy import Keys, copy_keys, require_unit
+from colmlm.kb.keys.keycopy import Keys, copy_keys, drop_adopted, require_unit
 from colmlm.kb.log import audit
 from colmlm.kb.store.database import connection_of, id_array
 from colmlm.kb.store.references import checked_at_once
@@ -37,10 +37,11 @@ def store_keys(
     if kind != "alias" and (fault := _already_keyed(session, keyset_id, asked, kind)):
         raise InvalidKeys(checkpoint_id, fault)
     _lock_live(session, asked)
+    renewed = drop_adopted(session, keyset_id, asked) if kind == "context" else {}
     with checked_at_once(session, len(asked)):  # the facts are locked, as a check of each key would lock them
         first = copy_keys(session, keyset_id, kind, asked, keys_ND)
     # The range of key ids tells indexes what to fetch, and history when keys were added, without a million fact ids.
-    payload = {"keyset": keyset_id, "keys": [first, first + len(asked) - 1]}
+    payload = {"keyset": keyset_id, "keys": [first, first + len(asked) - 1], **renewed}
     seq = audit.append(session, pending, "key", num_facts=len(asked), payload=payload)
     return Edit(seq, "key", ())
 

@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from psycopg import sql
+from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import InvalidKeys
 from colmlm.kb.keys.keysets import STORED, Ids, Vectors
 from colmlm.kb.store.copying import copy_blocks, reserve
-from colmlm.kb.store.database import connection_of
-from colmlm.kb.tables import KEY_IDS
+from colmlm.kb.store.database import connection_of, id_array
+from colmlm.kb.tables import ADOPTED, KEY_IDS
 
 _ROWS = 2_000  # rows in one message to the server
 _BATCH = 20_000  # keys read at once
@@ -33,6 +34,10 @@ COPY (
            OR EXISTS (SELECT FROM tombstone t WHERE t.fact_id = k.fact_id))
     ORDER BY k.id
 ) TO STDOUT (FORMAT binary)
+""")
+_DROP = text("""
+DELETE FROM fact_key
+WHERE keyset_id = :keyset_id AND kind = :kind AND fact_id = ANY(CAST(:fact_ids AS bigint[])) RETURNING id
 """)
 _HEADER = b"PGCOPY\n\xff\r\n\x00" + bytes(8)
 _TRAILER = b"\xff\xff"
@@ -55,6 +60,13 @@ def copy_keys(session: Session, keyset_id: int, kind: str, fact_ids: Sequence[in
     first = reserve(session, KEY_IDS, len(fact_ids))
     copy_blocks(session, _COPY_KEYS, _blocks(keyset_id, kind, first, np.asarray(fact_ids), keys_ND))
     return first
+
+
+def drop_adopted(session: Session, keyset_id: int, fact_ids: Sequence[int]) -> dict[str, list[int]]:
+    """Drops approximate keys of facts that are keyed anew; gives what the change says of that, where there were any."""
+    found = {"keyset_id": keyset_id, "kind": ADOPTED, "fact_ids": id_array(fact_ids)}
+    dropped = sorted(session.scalars(_DROP, found))
+    return {"dropped_keys": dropped} if dropped else {}
 
 
 def _blocks(keyset_id: int, kind: str, first: int, fact_ids: Keys, keys_ND: Keys) -> Iterator[bytes]:

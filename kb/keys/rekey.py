@@ -1,7 +1,8 @@
 """Rekey: gives every live fact a key of a checkpoint. The facts without one are the queue, so it resumes by itself.
 
 A fact of a document gets a key made from the text before it. A keyset may also have keys made from these facts'
-questions: once it has one, every later rekey makes them for all its facts.
+questions: once it has one, every later rekey makes them for all its facts. A fact of a release has no text here, so it
+is passed over until its document is ingested or somebody gives it a question. Then its adopted key goes.
 
 Each batch is one transaction: claim, encode, store the keys, and append a change of kind "key", from which every
 index learns of them. Any number of workers may share a queue. A claim is an advisory lock on a document or a fact
@@ -25,10 +26,10 @@ from sqlalchemy.orm import Session, sessionmaker
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.kb.errors import InvalidKeys
 from colmlm.kb.keys import keysets
-from colmlm.kb.keys.keycopy import copy_keys, require_unit
+from colmlm.kb.keys.keycopy import copy_keys, drop_adopted, require_unit
 from colmlm.kb.keys.records import CheckpointInfo
 from colmlm.kb.log import audit
-from colmlm.kb.tables import IS_SAID, DocumentRow, FactKeyRow, FactRow, FactVersionRow, TombstoneRow
+from colmlm.kb.tables import ADOPTED, IS_SAID, DocumentRow, FactKeyRow, FactRow, FactVersionRow, TombstoneRow
 
 Vectors = npt.NDArray[np.float32]
 
@@ -148,7 +149,8 @@ class RekeyRun:
         """Gives the queue of documents that have facts to key."""
 
         def statement(after: int, among: Sequence[int] | None = None) -> Select[Any]:
-            found = select(FactRow.document_id).where(FactRow.document_id > after, *_unkeyed(self.keyset_id))
+            wanted = (FactRow.span_start.is_not(None), *_unkeyed(self.keyset_id))
+            found = select(FactRow.document_id).where(FactRow.document_id > after, *wanted)
             if self.corpus is not None:
                 found = found.join(DocumentRow, DocumentRow.id == FactRow.document_id)
                 found = found.where(DocumentRow.corpus == self.corpus)
@@ -159,12 +161,11 @@ class RekeyRun:
         return _Queue("context", statement, self._encode_documents)
 
     def _questions(self) -> _Queue:
-        """Gives the queue of facts to key that have no document."""
+        """Gives the queue of facts to key that have a question and no text before them."""
 
         def statement(after: int, among: Sequence[int] | None = None) -> Select[Any]:
-            found = select(FactRow.id).where(
-                FactRow.id > after, FactRow.document_id.is_(None), *_unkeyed(self.keyset_id)
-            )
+            asked = FactRow.span_start.is_(None), FactRow.question.is_not(None)
+            found = select(FactRow.id).where(FactRow.id > after, *asked, *_unkeyed(self.keyset_id))
             if among is not None:
                 found = found.where(FactRow.id == func.any(list(among)))
             return found.order_by(FactRow.id)
@@ -231,8 +232,9 @@ class RekeyRun:
             return 0
         rows = {fact_id: n for n, fact_id in enumerate(keys.made_of)}
         vectors = keys.vectors[[rows[fact_id] for fact_id in fact_ids]]
+        renewed = drop_adopted(session, self.keyset_id, fact_ids)
         first = copy_keys(session, self.keyset_id, keys.kind, fact_ids, vectors)
-        payload = {"keyset": self.keyset_id, "keys": [first, first + len(fact_ids) - 1]}
+        payload = {"keyset": self.keyset_id, "keys": [first, first + len(fact_ids) - 1], **renewed}
         audit.append(session, pending, "key", fact_ids, payload=payload)
         return len(fact_ids)
 
@@ -272,8 +274,8 @@ class _Keys:
 
 
 def _unkeyed(keyset_id: int) -> tuple[Any, ...]:
-    """Gives conditions (SQL): the fact is live or a tombstone, and has no key in the keyset."""
-    return _is_kept(), ~_has_key(keyset_id)
+    """Gives conditions (SQL): the fact is live or a tombstone, and has no key in the keyset, or an adopted one."""
+    return _is_kept(), ~_has_key(keyset_id, FactKeyRow.kind != ADOPTED)
 
 
 def _unasked(keyset_id: int) -> tuple[Any, ...]:
@@ -306,7 +308,7 @@ def _has_key(keyset_id: int, *of: Any) -> Any:
 
 def _queue_length(session: Session, keyset_id: int, corpus: str | None, *, with_questions: bool) -> int:
     """Counts the keys to be made, with the question keys of facts that are still to get their first key."""
-    queues = [_unkeyed(keyset_id)]
+    queues = [(or_(FactRow.span_start.is_not(None), FactRow.question.is_not(None)), *_unkeyed(keyset_id))]
     if with_questions:
         without = ~_has_key(keyset_id, FactKeyRow.kind == "question")
         queues.append((FactRow.document_id.is_not(None), FactRow.question.is_not(None), _is_kept(), without))

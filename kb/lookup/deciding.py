@@ -2,7 +2,8 @@
 
 It gives, from one snapshot of the database: the head of the change log, the keyset that answers, and those candidate
 keys whose facts are live, with value and exact key. Keys of tombstones come without a value. Facts that are only
-proposed come with their review, or not at all where only accepted ones are to be found.
+proposed come with their review, or not at all where only accepted ones are to be found. A standby decides nothing, as
+it may still have what was deleted.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import psycopg
 from psycopg.rows import namedtuple_row
 from sqlalchemy import Engine, Row
 
+from colmlm.kb.errors import StandbyAsked
 from colmlm.kb.facts.reviewed import hidden
 from colmlm.kb.lookup.contested import Yields
 from colmlm.kb.lookup.observing import Observer
@@ -26,19 +28,21 @@ from colmlm.kb.store import database
 # "active" is the keyset that answers: the active one, or one that is asked for by its id. Whether anything contradicts
 # is asked once, since in most bases nothing does.
 _DECIDE = """
-SELECT coalesce((SELECT max(seq) FROM change), 0) AS head, active.id AS keyset_id, active.checkpoint_id,
-       active.threshold, found.key_id, found.fact_id, found.version, found.value, found.key,
-       found.review, found.yields_to
+SELECT coalesce((SELECT max(seq) FROM change), 0) AS head, pg_is_in_recovery() AS is_standby,
+       active.id AS keyset_id, active.checkpoint_id, active.threshold,
+       found.key_id, found.fact_id, found.version, found.value, found.key, found.review, found.approximate,
+       found.yields_to
 FROM (SELECT) AS always
 LEFT JOIN keyset active ON active.state = 'active'
 LEFT JOIN LATERAL (
     SELECT k.key_id, k.fact_id, v.version, v.value, k.key, f.review,
+           k.kind = 'adopted' AS approximate,
            CASE WHEN EXISTS (SELECT FROM fact_pair WHERE NOT same_value AND score IS NULL AND held_seq IS NULL) THEN
                ARRAY(SELECT y.to_id FROM fact_yield y WHERE y.fact_id = k.fact_id AND y.version = v.version)
            END AS yields_to
     FROM unnest(%(key_ids)s::bigint[]) AS candidate (id)
     CROSS JOIN LATERAL (
-        SELECT id AS key_id, fact_id, key FROM fact_key
+        SELECT id AS key_id, fact_id, kind, key FROM fact_key
         WHERE keyset_id = %(keyset_id)s::bigint AND id = candidate.id LIMIT 1
     ) AS k
     CROSS JOIN LATERAL (SELECT review, document_id FROM fact WHERE id = k.fact_id LIMIT 1) AS f
@@ -97,6 +101,8 @@ class Decider:
             rows = database.read_from(self.reader, partial(self._fetch, parameters))
         keys = {row.key_id: row for row in rows if row.key_id is not None}
         first = rows[0]
+        if first.is_standby:
+            raise StandbyAsked
         return Decision(first.head, first.keyset_id, first.checkpoint_id, first.threshold, keys)
 
     @property

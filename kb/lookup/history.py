@@ -58,6 +58,10 @@ SELECT v.fact_id, v.version, v.value, f.review FROM fact_version v JOIN fact f O
 WHERE v.fact_id = ANY(:fact_ids) AND v.from_seq <= :seq AND (v.to_seq IS NULL OR v.to_seq > :seq)
 """)
 
+_ADOPTED = text("""
+SELECT id FROM fact_key WHERE fact_id = ANY(:fact_ids) AND id = ANY(:key_ids) AND kind = 'adopted'
+""")
+
 LIVE = 0  # stands for the version of a live fact until the versions of the facts that answer are read
 
 # Counts the facts live at :seq that can't be found: those erased since, and those without a key of that time.
@@ -189,14 +193,21 @@ def _with_values(session: Session, rankings: Sequence[Ranking], seq: int) -> lis
     fact_ids = sorted({hit.fact_id for ranking in rankings for hit in ranking.hits})
     rows = session.execute(_VALUES, {"fact_ids": fact_ids, "seq": seq})
     then = {row.fact_id: (row.version, row.value, row.review) for row in rows}
+    key_ids = [hit.key_id for ranking in rankings for hit in ranking.hits]
+    adopted = set(session.scalars(_ADOPTED, {"fact_ids": fact_ids, "key_ids": key_ids}))
     return [
-        replace(ranking, hits=tuple(_valued(hit, *then[hit.fact_id]) for hit in ranking.hits))
+        replace(
+            ranking,
+            hits=tuple(
+                _valued(hit, *then[hit.fact_id], approximate=hit.key_id in adopted) for hit in ranking.hits
+            ),
+        )
         for ranking in rankings
     ]
 
 
-def _valued(hit: Hit, version: int, value: str, review: Review) -> Hit:
-    return replace(hit, version=version, value=value, review=review)
+def _valued(hit: Hit, version: int, value: str, review: Review, *, approximate: bool) -> Hit:
+    return replace(hit, version=version, value=value, review=review, approximate=approximate)
 
 
 def _needed(candidates: list[Candidate], query_D: Vectors, k: int) -> list[Candidate]:

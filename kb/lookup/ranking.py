@@ -27,6 +27,7 @@ class Candidate:
     value: str
     key: bytes
     review: Review = "accepted"
+    approximate: bool = False
 
 
 Rows = Sequence[Candidate | Row[Any]]
@@ -97,7 +98,9 @@ def _ranked(rows: Rows, scores: Sequence[float], k: int) -> Ranking:
         if row.version is None:
             tombstone = tombstone or (row.fact_id, scores[i])
         elif row.fact_id not in hits:
-            hits[row.fact_id] = Hit(row.fact_id, row.version, row.value, scores[i], row.key_id, row.review)
+            hits[row.fact_id] = Hit(
+                row.fact_id, row.version, row.value, scores[i], row.key_id, row.review, row.approximate
+            )
             if len(hits) == k:
                 break
     return Ranking(tuple(hits.values()), tombstone)

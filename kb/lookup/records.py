@@ -12,7 +12,8 @@ class Hit:
     """A live fact that a lookup found, with its exact inner product with the query.
 
     Found by more than its key, its `score` is as `kb.answers.ranked` says, and `key_id` None where the reader found it.
-    A `review` of "proposed" says that nobody has accepted the fact yet.
+    A `review` of "proposed" says that nobody has accepted the fact yet. Where it is `approximate`, its key was adopted
+    from a release's codes, and the score is exact for that key alone.
     """
 
     fact_id: int
@@ -21,6 +22,7 @@ class Hit:
     score: float
     key_id: int | None
     review: Review = "accepted"
+    approximate: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,14 +76,14 @@ def copy_documents(
     """
     rows = list(rows)
     review = f"proposed\t{seq}" if proposed else "accepted\t\\N"
-    copy_blocks(session, _COPY_DOCUMENTS, _joined(_document_line(corpus, row) for row in rows))
+    copy_blocks(session, _COPY_DOCUMENTS, joined(_document_line(corpus, row) for row in rows))
     # A connection carries one COPY at a time, so the versions, a short line each, are collected for the next.
     versions: list[str] = []
-    copy_blocks(session, _COPY_FACTS, _joined(_fact_lines(rows, first_fact_id, seq, versions, review)))
-    copy_blocks(session, _COPY_VERSIONS, _joined(versions))
+    copy_blocks(session, _COPY_FACTS, joined(_fact_lines(rows, first_fact_id, seq, versions, review)))
+    copy_blocks(session, _COPY_VERSIONS, joined(versions))
 
 
-def _joined(lines: Iterable[str]) -> Iterator[str]:
+def joined(lines: Iterable[str]) -> Iterator[str]:
     """Joins the lines into blocks, since a message to the server for each would cost more than the line."""
     block: list[str] = []
     size = 0
@@ -112,28 +112,28 @@ def _fact_lines(
             if ordinal in kept:
                 continue
             deleted = seq if span.deleted else r"\N"
-            question = r"\N" if span.question is None else _escaped(span.question)
-            answer = r"\N" if span.answer is None else _escaped(span.answer)
-            doubt = r"\N" if span.doubt is None else _escaped(span.doubt)
+            question = r"\N" if span.question is None else escaped(span.question)
+            answer = r"\N" if span.answer is None else escaped(span.answer)
+            doubt = r"\N" if span.doubt is None else escaped(span.doubt)
             said = review if span.review is None else f"{span.review}\t{seq}"
             facts.append(
                 f"{fact_id}\t{document_id}\t{ordinal}\t{span.start}\t{span.end}\t{question}\t{answer}\t{seq}\t{deleted}"
                 f"\t{said}\t{doubt}\n"
             )
             if span.current is None:
-                versions.append(f"{fact_id}\t1\t{_escaped(span.value)}\t{seq}\t{deleted}\n")
+                versions.append(f"{fact_id}\t1\t{escaped(span.value)}\t{seq}\t{deleted}\n")
             else:  # the value in the text was never true in this base, so its range of changes is empty
-                versions.append(f"{fact_id}\t1\t{_escaped(span.value)}\t{seq}\t{seq}\n")
-                versions.append(f"{fact_id}\t2\t{_escaped(span.current)}\t{seq}\t{deleted}\n")
+                versions.append(f"{fact_id}\t1\t{escaped(span.value)}\t{seq}\t{seq}\n")
+                versions.append(f"{fact_id}\t2\t{escaped(span.current)}\t{seq}\t{deleted}\n")
             fact_id += 1
         yield "".join(facts)
 
 
 def _field(words: str | None) -> str:
-    return r"\N" if words is None else _escaped(words)
+    return r"\N" if words is None else escaped(words)
 
 
-def _escaped(words: str) -> str:
+def escaped(words: str) -> str:
     """Escapes the characters that end a field or a line, which few texts have."""
     if "\\" in words:
         words = words.replace("\\", "\\\\")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import psycopg
+from psycopg.conninfo import make_conninfo
 from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_url, text
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import DisconnectionError, OperationalError
@@ -92,6 +93,15 @@ def _ping_after_a_pause(engine: Engine) -> None:
 
     event.listen(engine, "checkout", checkout)
     event.listen(engine, "checkin", checkin)
+
+
+def conninfo(engine: Engine) -> str:
+    """Gives what an engine connects by as libpq reads it, with the password.
+
+    The engine's URL is not that: of a password with a blank in it libpq would refuse it.
+    """
+    _, options = engine.dialect.create_connect_args(engine.url)
+    return make_conninfo(**{name: value for name, value in options.items() if name != "context"})
 
 
 def id_array(ids: Iterable[int]) -> str:

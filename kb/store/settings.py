@@ -33,6 +33,7 @@ class Settings:
     index_wait_seconds: Seconds = 5.0
     lock_timeout_seconds: Seconds = 10.0
     statement_timeout_seconds: Seconds = 60.0
+    report_timeout_seconds: Seconds = 600.0
     erase_needs_two: bool = False
     keep_answers: bool = True
     upload_max_mb: Megabytes = 256
@@ -72,4 +73,24 @@ def _database_url(url: str | None) -> str | None:
         return None
     if not (scheme := _POSTGRES.match(url)):
         raise SettingsError("COLMLM_DATABASE_URL", "it must start with postgresql://")
-    return f"postgresql+psycopg://{url[scheme.end() :]}"
+    return f"postgresql+psycopg://{_hosts_as_options(url[scheme.end() :])}"
+
+
+def _hosts_as_options(rest: str) -> str:
+    """Gives the URL's rest with several hosts (``user@one:5432,two:5432/base``) as both SQLAlchemy and libpq read them.
+
+    Unless it says otherwise, the primary among them is connected to, whichever that is by then.
+    """
+    where, slash, path = rest.partition("/")
+    user, at, hosts = where.rpartition("@")
+    base, _, said = path.partition("?")
+    options = [option for option in said.split("&") if option]
+    if "," in hosts:
+        places = [host.partition(":") for host in hosts.split(",")]
+        options.append(f"host={','.join(name for name, _, _ in places)}")
+        options.append(f"port={','.join(port or '5432' for _, _, port in places)}")
+        hosts = ""
+    several = any(option.startswith("host=") and "," in option for option in options)
+    if several and not any(option.startswith("target_session_attrs=") for option in options):
+        options.append("target_session_attrs=primary")
+    return f"{user}{at}{hosts}{slash or '/'}{base}?{'&'.join(options)}" if several else rest

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from sqlalchemy import Engine
-from sqlalchemy.orm import sessionmaker
+from sqlalchemy.orm import Session, sessionmaker
 
 from colmlm.kb.store.settings import Settings
+from colmlm.kb.store.waits import bounded
 
 
 class Store:
@@ -15,3 +19,10 @@ class Store:
         self.settings = settings
         self.engine = engine
         self.sessions = sessionmaker(engine, expire_on_commit=False)
+
+    @contextmanager
+    def reports(self) -> Iterator[Session]:
+        """Gives a session that reads much of the base, and whose statements are ended after the settings' time."""
+        with self.sessions() as session:
+            bounded(session, self.settings.report_timeout_seconds)
+            yield session

@@ -1,7 +1,7 @@
 """Limits how long statements wait for locks and how long they run, and finds who holds the log's lock meanwhile.
 
-A server's requests are limited. An ingest, a migration, a maintenance command and the building of an index are not,
-since they need their time.
+A server's requests are limited, and reports on this machine. An ingest, a migration, a maintenance command and the
+building of an index are not, since they need their time.
 """
 
 from __future__ import annotations
@@ -56,6 +56,17 @@ def holder_of(engine: Engine, key: int) -> str | None:
     return (
         f"{found.application_name or 'a program without a name'} (process {found.pid} of the database{since})"
     )
+
+
+def bounded(session: Session, seconds: float) -> None:
+    """Limits each statement of this transaction, a report, where the connection has no limit of its own.
+
+    A report that nobody waits for any more would keep the server from clearing up what was deleted since it began.
+    """
+    if (
+        session.scalar(text("SHOW statement_timeout")) == "0"
+    ):  # no query, so that the isolation may still be set
+        session.execute(text(f"SET LOCAL statement_timeout = {1000 * seconds:.0f}"))
 
 
 def unhurried(session: Session) -> None:

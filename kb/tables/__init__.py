@@ -27,6 +27,7 @@ from colmlm.kb.tables.facts import (
     review_states,
 )
 from colmlm.kb.tables.keys import (
+    ADOPTED,
     KEY_IDS,
     AttributionRow,
     CheckpointRow,
@@ -60,6 +61,7 @@ from colmlm.kb.tables.service import (
 )
 
 __all__ = [
+    "ADOPTED",
     "IS_SAID",
     "KEY_IDS",
     "AnswerCalibrationRow",

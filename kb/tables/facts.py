@@ -55,12 +55,15 @@ class DocumentRow(TableRow):
 class FactRow(TableRow):
     """A fact, with its question and place as they are now. Its document says the value of version `said_version`.
 
+    Without a span it is a fact of a release (`kb.releases`): its document is a sample whose text is not here, and
+    `ordinal` the fact's number in that.
     `review_seq` is the change that last settled its review, `doubt` the code of what the check of its annotator found.
     """
 
     __tablename__ = "fact"
     __table_args__ = (
-        CheckConstraint("(document_id IS NULL) = (span_start IS NULL)", name="span"),
+        CheckConstraint("document_id IS NOT NULL OR span_start IS NULL", name="span"),
+        CheckConstraint("num_nonnulls(span_start, span_end) <> 1", name="ends"),
         CheckConstraint("span_start >= 0 AND span_start < span_end", name="order"),
         CheckConstraint("document_id IS NOT NULL OR question IS NOT NULL", name="keyable"),
         CheckConstraint(f"review IN {review_states}", name="review"),

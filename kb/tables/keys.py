@@ -23,7 +23,8 @@ from colmlm.kb.tables.declarative import TableRow
 from colmlm.kb.texts.asked import ANSWER_MODES
 
 KEY_IDS = "fact_key_id_seq"
-key_kinds = ("context", "question", "alias")
+ADOPTED = "adopted"
+key_kinds = ("context", "question", "alias", ADOPTED)
 keyset_states = ("building", "ready", "active", "retired")
 answer_modes = ANSWER_MODES
 _BOTH = "num_nonnulls({0}_start, {0}_end) IN (0, 2) AND {0}_start >= 0 AND {0}_start < {0}_end"
@@ -69,6 +70,7 @@ class KeysetRow(TableRow):
 class FactKeyRow(TableRow):
     """A unit vector of a fact, as little-endian fp16 bytes. `id` is the Faiss id, from one sequence and never reused.
 
+    An "adopted" one was reconstructed from the codes of somebody's index, and is approximate.
     Writers draw from a plain sequence, since identity columns on partitioned tables need PostgreSQL 17.
     """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
 from colmlm.kb.log import audit
@@ -44,7 +44,7 @@ def statistics(session: Session) -> Statistics:
         func.count(FactRow.erased_seq).label("erased"),
         func.count().filter(live, FactRow.review == "proposed").label("to_review"),
     )
-    session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
+    session.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
     of_facts = session.execute(select(*counted).select_from(FactRow)).one()
     documents = select(func.count().filter(current), func.count(func.distinct(DocumentRow.corpus)))
     num_documents, num_corpora = session.execute(documents.select_from(DocumentRow)).one()

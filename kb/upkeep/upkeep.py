@@ -38,5 +38,5 @@ class Upkeep:
 
     def statistics(self) -> Statistics:
         """Counts everything, in one statement for each table, which reads the whole table."""
-        with self.store.sessions() as session:
+        with self.store.reports() as session:
             return statistics(session)

@@ -21,7 +21,9 @@ from colmlm.lab.bench.fact_search import FACTS_EXAMPLES
 from colmlm.lab.bench.fact_search import facts as search_facts
 from colmlm.lab.bench.index_edits import EDITS_EXAMPLES, edits
 from colmlm.lab.bench.machine import machine
+from colmlm.lab.bench.partitions import PARTITIONS_EXAMPLES, partitions
 from colmlm.lab.bench.query import QUERY_EXAMPLES, query
+from colmlm.lab.bench.releases import RELEASE_EXAMPLES, release
 from colmlm.lab.bench.serve import SERVE_EXAMPLES, serve
 from colmlm.lab.bench.words import WORDS_EXAMPLES, words
 
@@ -40,6 +42,8 @@ app.command("decode", epilog=models.DECODE_EXAMPLES)(models.decode)
 app.command("edits", epilog=EDITS_EXAMPLES)(edits)
 app.command("facts", epilog=FACTS_EXAMPLES)(search_facts)
 app.command("query", epilog=QUERY_EXAMPLES)(query)
+app.command("partitions", epilog=PARTITIONS_EXAMPLES)(partitions)
+app.command("release", epilog=RELEASE_EXAMPLES)(release)
 app.command("serve", epilog=SERVE_EXAMPLES)(serve)
 app.command("words", epilog=WORDS_EXAMPLES)(words)
 app.command("train", epilog=models.TRAIN_EXAMPLES)(models.train)

@@ -119,7 +119,7 @@ def run(home: Path, kills: int, pause: float = 1.0) -> Outcome:
             token = create_token(session, "the clients", "operator")
         server = stack.enter_context(server_process(settings, COLMLM_LOG_LEVEL="warning"))
         stack.enter_context(worker_process(settings))
-        load = _Load(kb, server, token)
+        load = Load(kb, server, token)
         with load.running():
             seconds = [load.survive_a_kill(home / "postgres", pause) for _ in range(kills)]
             state = _job_state(kb)
@@ -127,7 +127,7 @@ def run(home: Path, kills: int, pause: float = 1.0) -> Outcome:
         return _outcome(kb, load, seconds, state, log)
 
 
-def _outcome(kb: KnowledgeBase, load: _Load, seconds: list[float], job_state: str, log: str) -> Outcome:
+def _outcome(kb: KnowledgeBase, load: Load, seconds: list[float], job_state: str, log: str) -> Outcome:
     kb.lookups.catch_up()
     report = kb.upkeep.fsck()
     unexpected = sum((counts.unexpected for counts in load.counts), Counter[str]())
@@ -137,7 +137,7 @@ def _outcome(kb: KnowledgeBase, load: _Load, seconds: list[float], job_state: st
         lookups=sum(counts.lookups for counts in load.counts),
         edits_acknowledged=sum(len(counts.edits) for counts in load.counts),
         edits_in_doubt=sum(counts.in_doubt for counts in load.counts),
-        edits_lost=len(_lost(kb, load)),
+        edits_lost=len(lost_edits(kb, load)),
         requests_refused=sum(counts.refused for counts in load.counts),
         wrong_answers=sum(counts.wrong for counts in load.counts),
         unexpected_answers=dict(unexpected),
@@ -153,7 +153,7 @@ def _outcome(kb: KnowledgeBase, load: _Load, seconds: list[float], job_state: st
     )
 
 
-def _lost(kb: KnowledgeBase, load: _Load) -> list[Acknowledged]:
+def lost_edits(kb: KnowledgeBase, load: Load) -> list[Acknowledged]:
     """Lists the acknowledged edits that were lost.
 
     An edit is lost if its change or version is missing, or if its fact has neither the last acknowledged value nor one
@@ -183,11 +183,11 @@ def _job_state(kb: KnowledgeBase) -> str:
     return job.state
 
 
-class _Refused(Exception):
+class Refused(Exception):
     pass
 
 
-class _Load:
+class Load:
     """Clients of a server, each in a thread of its own, while its database is killed."""
 
     def __init__(self, kb: KnowledgeBase, server: ServerProcess, token: str) -> None:
@@ -195,7 +195,8 @@ class _Load:
         self.token = token
         self.is_over = threading.Event()
         self.was_alive = True
-        self.counts = [Counts() for _ in range(LOOKERS + EDITORS)]
+        self.steps = [self._look_up] * LOOKERS + [self._edit] * EDITORS
+        self.counts = [Counts() for _ in self.steps]
         facts = {int(fact.value.split()[1]): fact.fact_id for fact in kb.facts.find(limit=FACTS)}
         half = FACTS // 2
         self.asked = list(range(half))
@@ -203,14 +204,14 @@ class _Load:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        steps = [self._look_up] * LOOKERS + [self._edit] * EDITORS
         threads = [
-            threading.Thread(target=self._repeat, args=(step, number)) for number, step in enumerate(steps)
+            threading.Thread(target=self._repeat, args=(step, number))
+            for number, step in enumerate(self.steps)
         ]
         for thread in threads:
             thread.start()
         try:
-            self._await_answers(time.monotonic())
+            self.await_answers(time.monotonic())
             yield
         finally:
             self.is_over.set()
@@ -220,21 +221,21 @@ class _Load:
     def survive_a_kill(self, data: Path, pause: float) -> float:
         """Kills the server's parent process; gives the seconds until each client had a later request answered."""
         time.sleep(pause)
-        self._await_answers(time.monotonic())
+        self.await_answers(time.monotonic())
         pid = _postmaster(data)
         os.kill(pid, signal.SIGKILL)
         killed = time.monotonic()
         while _postmaster(data) in (pid, None):  # earlier requests may still be answered for a moment
-            self._require_patience(killed)
-        return self._await_answers(time.monotonic()) - killed
+            self.require_patience(killed)
+        return self.await_answers(time.monotonic()) - killed
 
-    def _await_answers(self, since: float) -> float:
+    def await_answers(self, since: float) -> float:
         """Waits until each client had a request answered that was sent after `since`; gives the time of that."""
         while min(counts.answered_at for counts in self.counts) < since:
-            self._require_patience(since)
+            self.require_patience(since)
         return time.monotonic()
 
-    def _require_patience(self, since: float) -> None:
+    def require_patience(self, since: float) -> None:
         assert time.monotonic() < since + PATIENCE, "no answers any more"
         connection = http.client.HTTPConnection(self.address, timeout=30)
         connection.request("GET", "/healthz")
@@ -242,27 +243,27 @@ class _Load:
         connection.close()
         time.sleep(0.02)
 
-    def _repeat(self, step: Callable[[_Client, Counts, int], None], client_number: int) -> None:
+    def _repeat(self, step: Callable[[Client, Counts, int], None], client_number: int) -> None:
         counts, number = self.counts[client_number], client_number
-        client = _Client(self.address, self.token, counts)
+        client = Client(self.address, self.token, counts)
         while not self.is_over.is_set():
             number += len(self.counts)
             asked_at = time.monotonic()
             try:
                 step(client, counts, number)
-            except _Refused:
+            except Refused:
                 time.sleep(0.05)  # less than Retry-After asks, to measure the outage more exactly
                 continue
             counts.answered_at = asked_at
             time.sleep(0.005)
 
-    def _look_up(self, client: _Client, counts: Counts, number: int) -> None:
+    def _look_up(self, client: Client, counts: Counts, number: int) -> None:
         n = self.asked[number % len(self.asked)]
         (answer,) = client.ask("POST", "/v1/lookups", {"questions": [f"Question {n}?"]})["answers"]
         counts.lookups += 1
         counts.wrong += [hit["value"] for hit in answer["hits"]][:1] != [f"value {n}"]
 
-    def _edit(self, client: _Client, counts: Counts, number: int) -> None:
+    def _edit(self, client: Client, counts: Counts, number: int) -> None:
         # Each client has facts of its own: those whose id modulo EDITORS is its number's.
         mine = [fact_id for fact_id in self.edited if fact_id % EDITORS == number % EDITORS]
         fact_id, value = mine[number // len(self.counts) % len(mine)], f"edited {number}"
@@ -275,13 +276,13 @@ class _Load:
         counts.edits.append(Acknowledged(said["seq"], fact_id, value))
 
 
-class _Client:
+class Client:
     def __init__(self, address: str, token: str, counts: Counts) -> None:
         self.address, self.counts = address, counts
         self.headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
 
     def ask(self, method: str, path: str, body: object) -> dict[str, object]:
-        """Gives the answer, and counts unexpected ones. Raises `_Refused`."""
+        """Gives the answer, and counts unexpected ones. Raises `Refused`."""
         connection = http.client.HTTPConnection(self.address, timeout=60)
         try:
             connection.request(method, path, json.dumps(body), self.headers)
@@ -298,7 +299,7 @@ class _Client:
             self.counts.unexpected[
                 f"{method} {path.rstrip('0123456789')}: {answer.status} {said[:200]!r}"
             ] += 1
-        raise _Refused
+        raise Refused
 
 
 def _postmaster(data: Path) -> int | None:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from psycopg.conninfo import conninfo_to_dict
+from sqlalchemy import make_url
 
 from colmlm.api.settings import ServerSettings
 from colmlm.cli.settings import UserSettings
@@ -93,3 +95,28 @@ def test_every_kind_of_value_is_read() -> None:
     assert settings.document.memory_mb == 512 and serving.log_format == "json" and serving.rate_limit == 60
     assert serving.allowed_hosts == ("a.example", "b.example")
     assert user.key_file == Path("~/reader.key").expanduser()
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("postgresql://u@one/base", "postgresql+psycopg://u@one/base"),
+        (
+            "postgresql://u:p@one,two:5433/base?sslmode=verify-full",
+            "postgresql+psycopg://u:p@/base?sslmode=verify-full&host=one,two&port=5432,5433&target_session_attrs=primary",
+        ),
+        (
+            "postgresql:///base?host=/one,/two&target_session_attrs=any",
+            "postgresql+psycopg:///base?host=/one,/two&target_session_attrs=any",
+        ),
+    ],
+)
+def test_of_several_servers_the_primary_is_connected_to_unless_the_url_says_otherwise(
+    given: str, expected: str
+) -> None:
+    found = Settings.from_environment({"COLMLM_DATABASE_URL": given}).database_url
+    assert found == expected
+    assert Settings.from_environment({"COLMLM_DATABASE_URL": expected}).database_url == expected
+    conninfo_to_dict(
+        make_url(expected).set(drivername="postgresql").render_as_string()
+    )  # libpq takes it as well

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from playwright.sync_api import Page, expect
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
 from colmlm.kb.service import KnowledgeBase
+from colmlm.lab.bench.release_maker import make_release
+from colmlm.lab.bench.synthetic import synthetic_keys
 from tests.api.console.conftest import OpenPage
 
 pytestmark = pytest.mark.browser
@@ -155,3 +159,16 @@ def test_a_document_shows_all_its_facts_in_the_text(open_page: OpenPage, almanac
     page = open_page("reader", f"/console/documents/{fact.source.document_id}?fact={fact.fact_id}")
     expect(page.locator("a.span")).to_have_count(1200)
     assert "".join(page.locator("p.text").all_text_contents()).strip() == text.strip()
+
+
+def test_a_fact_of_a_release_is_shown_with_what_is_known_of_its_place(
+    open_page: OpenPage, kb: KnowledgeBase, tmp_path: Path
+) -> None:
+    make_release(tmp_path, synthetic_keys(20, 8, seed=0), spec="Flat")
+    kb.releases.take(tmp_path, "wiki", actor="tester", reason="test")
+    fact = kb.facts.find(corpus="wiki", limit=1)[0]
+    place = "sample s0000000, fact 0 wiki, of a release: no text, no offsets"
+    page = open_page("reader", "/console/facts?corpus=wiki")
+    expect(page.locator("#found tbody tr").first).to_contain_text(place)
+    page.goto(page.url.partition("/console")[0] + f"/console/facts/{fact.fact_id}")
+    expect(page.locator("dl").first).to_contain_text(place)

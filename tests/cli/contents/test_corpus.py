@@ -1,16 +1,26 @@
 from __future__ import annotations
 
 import json
+import subprocess
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from colmlm.kb import interpreter
 from colmlm.kb.corpus.format import read_annotated, to_record
-from tests.cli.conftest import Run, document
+from tests.cli.conftest import TEXT, Run, document
 from tests.gates import full_disk
+from tests.places import ROOT
 
 INGEST = ("corpus", "ingest")
 INTO = ("--format", "annotated", "--corpus", "atlas")
+
+
+def popen(*words: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        interpreter.command("-m", "colmlm.cli", *words), stdout=subprocess.PIPE, cwd=ROOT, text=True
+    )
 
 
 def write(file: Path, *records: object) -> Path:
@@ -188,3 +198,19 @@ def test_a_quiz_asks_for_each_fact_and_answers(run: Run, atlas: list[int]) -> No
         assert fact["question"] in record["text"] and record["text"].endswith(fact["value"])
         assert record["text"][fact["start"] : fact["end"]] == fact["value"]
     assert run("corpus", "export", "atlas", "--quiz").code == 2
+
+
+def test_several_processes_ingest_into_one_corpus_at_once(run: Run, tmp_path: Path) -> None:
+    many = [document(f"d{n}", f"{n}: {TEXT}") for n in range(300)]
+    files = [
+        write(tmp_path / f"{first}.jsonl", *(to_record(one) for one in many[first : first + 150]))
+        for first in (0, 75, 150)  # each document of the middle file is in another one, too
+    ]
+    more = ("--commit-every", 10, "--json")
+    with ExitStack() as running:
+        started = [running.enter_context(popen(*INGEST, file, *INTO, *more)) for file in files]
+        said = [json.loads(process.communicate(timeout=120)[0]) for process in started]
+    assert sum(one["documents"] for one in said) == 300
+    assert sum(one["unchanged"] for one in said) == 150
+    assert run("corpus", "stats", "atlas", "--json").json["facts"] == 600
+    assert run("audit", "verify", "--json").json["ok"]

@@ -24,6 +24,7 @@ EXEMPT = {
     "0002": "rows were encoded anew before there was a release",
     "0009": "the release before numbers its changes one by one, and their payloads are objects of a few levels",
     "0003": "roles were renamed before there was a release",
+    "0024": "its conditions are weaker than those that they take the place of",
     "0019": "queries go with prompts that are redacted, and the release before reads outputs without any",
 }
 REVISIONS = sorted(

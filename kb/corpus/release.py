@@ -1,0 +1,272 @@
+"""Releases: reads the stores of facts that are published in the paper's form.
+
+A release is a folder of three files. ``entries.db`` is SQLite with ``entries(entry_id, data)``, whose data is JSON::
+
+    {"id": "...", "fact_span": "Lima", "metadata": {"sample_id": "...", "fact_idx": 3}}
+
+``faiss.index`` holds a key for each entry, and line n of ``faiss_id_to_entry_id.txt`` names the entry of key n (the
+number itself may stand before it, with a tab). An entry says which fact of which sample it is, and not where in its
+text: samples have no text in a release.
+
+Everything is read in order and in pieces, so memory does not grow with a release, but for eight bytes a fact by which
+`examined` finds facts that are there twice. It refuses a release as a whole, before anything of it is stored.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from colmlm.kb.corpus.format import is_blank, unstorable
+from colmlm.kb.errors import InvalidRelease
+
+ENTRIES, INDEX, IDS = "entries.db", "faiss.index", "faiss_id_to_entry_id.txt"
+_AGAIN = "Copy the file again from where it was published, and compare their checksums."
+_MAX_WORDS = 10_000
+_ASKED_AT_ONCE = 1_000
+
+
+class _About(msgspec.Struct):
+    sample_id: str | int
+    fact_idx: int
+
+
+class _Entry(msgspec.Struct):
+    id: str | int
+    fact_span: str
+    metadata: _About
+
+
+_THESE = "SELECT entry_id, data FROM entries WHERE entry_id IN (SELECT value FROM json_each(?))"
+_DECODER = msgspec.json.Decoder(_Entry)
+
+
+@dataclass(frozen=True, slots=True)
+class ReleasedFact:
+    """A fact of a release: number `fact_idx` of a sample, with its value."""
+
+    entry_id: str
+    value: str
+    sample_id: str
+    fact_idx: int
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """A sound release: its number of facts, and a digest of the order of its keys, by which it is known again."""
+
+    num_facts: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A release in a folder. All of its methods raise `InvalidRelease`, with cause and remedy."""
+
+    folder: Path
+
+    @property
+    def index(self) -> Path:
+        return self.folder / INDEX
+
+    def examined(self, on_entries: Callable[[int, int], None] | None = None) -> Examined:
+        """Reads all entries and ids once, and refuses a release of which anything is missing, damaged or twice."""
+        for name in (ENTRIES, INDEX, IDS):
+            if not (self.folder / name).is_file():
+                raise InvalidRelease(
+                    f"{self.folder} has no {name}", f"It takes {ENTRIES}, {INDEX} and {IDS}."
+                )
+        _require_whole(self.folder / ENTRIES)
+        num_ids, digest, named = self._ids_summed()
+        with self._entries() as entries:
+            num_entries = entries.execute("SELECT count(*) FROM entries").fetchone()[0]
+            if num_entries != num_ids:
+                cause = f"{IDS} has {num_ids:,} lines for the {num_entries:,} entries of {ENTRIES}"
+                raise InvalidRelease(cause, "The two files must come from the same release.")
+            said = self._entries_summed(entries, num_entries, on_entries)
+        if said != named:
+            raise InvalidRelease(self._astray(), "The two files must come from the same release.")
+        return Examined(num_ids, digest)
+
+    def pieces(self, size: int, start: int = 0) -> Iterator[list[ReleasedFact]]:
+        """Gives the facts in the order of their keys, in pieces of this size, from number `start` on."""
+        with self._entries() as entries:
+            ids = islice(self._ids(), start, None)
+            while some := list(islice(ids, size)):
+                yield list(self._read(entries, some))
+
+    def _ids(self) -> Iterator[str]:
+        with (self.folder / IDS).open("rb") as lines:
+            for number, line in enumerate(lines):
+                try:
+                    yield _named(line, number)
+                except ValueError as error:
+                    raise InvalidRelease(f"line {number + 1} of {IDS} {error}", _AGAIN) from error
+
+    def _ids_summed(self) -> tuple[int, str, int]:
+        """Counts the ids, and gives a digest of their order and a sum that does not depend on it."""
+        order, number, total = hashlib.sha256(), 0, 0
+        for entry_id in self._ids():
+            number += 1
+            order.update(b"%s\n" % entry_id.encode())
+            total += _weight(entry_id)
+        return number, order.hexdigest(), total % _MODULUS
+
+    @contextmanager
+    def _entries(self) -> Iterator[sqlite3.Connection]:
+        uri = f"{(self.folder / ENTRIES).absolute().as_uri()}?mode=ro&immutable=1"
+        try:
+            with closing(sqlite3.connect(uri, uri=True)) as entries:
+                _require_table(entries)
+                yield entries
+        except sqlite3.Error as error:
+            raise InvalidRelease(f"{ENTRIES} cannot be read: {error}", _AGAIN) from error
+
+    def _entries_summed(
+        self, entries: sqlite3.Connection, number: int, on_entries: Callable[[int, int], None] | None
+    ) -> int:
+        """Parses every entry, refuses facts that are there twice, and sums the ids as `_ids_summed` does."""
+        total, places = 0, array("Q")
+        rows = entries.execute("SELECT entry_id, data FROM entries")
+        while piece := list(islice(rows, 20_000)):
+            for entry_id, data in piece:
+                fact = _parsed(str(entry_id), data)
+                total += _weight(fact.entry_id)
+                places.append(_weight(f"{fact.fact_idx} {fact.sample_id}") >> 64)
+            if on_entries is not None:
+                on_entries(len(places), number)
+        ordered = np.sort(np.frombuffer(places, np.uint64)) if places else np.empty(0, np.uint64)
+        again = ordered[1:][ordered[1:] == ordered[:-1]]
+        if len(again) and (twice := self._twice(entries, set(again.tolist()))) is not None:
+            raise InvalidRelease(twice, _REMEDY_TWICE)
+        return total % _MODULUS
+
+    @staticmethod
+    def _twice(entries: sqlite3.Connection, places: set[int]) -> str | None:
+        """Names two entries that are the same fact of the same sample; None where only their digests are alike."""
+        first: dict[tuple[str, int], str] = {}
+        for entry_id, data in entries.execute("SELECT entry_id, data FROM entries"):
+            fact = _parsed(str(entry_id), data)
+            if _weight(f"{fact.fact_idx} {fact.sample_id}") >> 64 in places:
+                other = first.setdefault((fact.sample_id, fact.fact_idx), fact.entry_id)
+                if other != fact.entry_id:
+                    both = f"entries {other} and {fact.entry_id} of {ENTRIES}"
+                    return f"{both} are both fact {fact.fact_idx} of sample {fact.sample_id!r}"
+        return None
+
+    def _astray(self) -> str:
+        """Names an id that is there twice, or that no entry has; the ids are kept on the disk meanwhile."""
+        with closing(sqlite3.connect("")) as kept, self._entries() as entries:
+            kept.execute("CREATE TABLE named (id TEXT PRIMARY KEY) WITHOUT ROWID")
+            for number, entry_id in enumerate(self._ids(), 1):
+                if not kept.execute("INSERT OR IGNORE INTO named VALUES (?)", (entry_id,)).rowcount:
+                    return f"line {number} of {IDS} names entry {entry_id}, as a line before it does"
+                if (
+                    entries.execute("SELECT 1 FROM entries WHERE entry_id = ?", (entry_id,)).fetchone()
+                    is None
+                ):
+                    return f"line {number} of {IDS} names entry {entry_id}, which {ENTRIES} does not have"
+        return f"{IDS} does not name the entries of {ENTRIES} as these spell their ids"
+
+    @staticmethod
+    def _read(entries: sqlite3.Connection, ids: Sequence[str]) -> Iterator[ReleasedFact]:
+        for start in range(0, len(ids), _ASKED_AT_ONCE):
+            some = ids[start : start + _ASKED_AT_ONCE]
+            rows = entries.execute(_THESE, (json.dumps(some),))
+            found = {str(entry_id): data for entry_id, data in rows}
+            for entry_id in some:
+                if (data := found.get(entry_id)) is None:
+                    raise InvalidRelease(f"{ENTRIES} has no entry {entry_id}, which {IDS} names", _AGAIN)
+                yield _parsed(entry_id, data)
+
+
+_MODULUS = 1 << 128
+_REMEDY_TWICE = "A fact has one key; whoever published the release has to say which of them it is."
+
+
+def _weight(words: str) -> int:
+    return int.from_bytes(hashlib.blake2b(words.encode(), digest_size=16).digest())
+
+
+def _named(line: bytes, number: int) -> str:
+    """Gives the entry that a line names. Raises `ValueError`."""
+    said = line.decode().rstrip("\r\n")
+    before, tab, entry_id = said.rpartition("\t")
+    if tab and before != str(number):
+        raise ValueError(f"is for key {before}, where that of key {number} belongs")
+    if not entry_id.strip():
+        raise ValueError("is empty")
+    return entry_id
+
+
+def _require_whole(file: Path) -> None:
+    """Raises where a SQLite file is shorter than its header says, which reading alone would notice late."""
+    with file.open("rb") as opened:
+        header = opened.read(100)
+    if not header.startswith(b"SQLite format 3\x00"):
+        raise InvalidRelease(f"{file.name} is no SQLite database", _AGAIN)
+    journal = file.with_name(f"{file.name}-wal")
+    if journal.is_file() and journal.stat().st_size:
+        remedy = f"Close whatever writes to it, then: sqlite3 {file.name} 'PRAGMA wal_checkpoint(TRUNCATE)'"
+        raise InvalidRelease(f"a part of {file.name} is still in {journal.name}", remedy)
+    page = int.from_bytes(header[16:18]) or 1
+    expected = int.from_bytes(header[28:32]) * (65_536 if page == 1 else page)
+    if file.stat().st_size < expected:
+        cause = f"{file.name} has {file.stat().st_size:,} of the {expected:,} bytes that its header tells of"
+        raise InvalidRelease(cause, _AGAIN)
+
+
+def _require_table(entries: sqlite3.Connection) -> None:
+    columns = {name: is_key for _, name, _, _, _, is_key in entries.execute("PRAGMA table_info(entries)")}
+    if not {"entry_id", "data"} <= set(columns):
+        raise InvalidRelease(
+            f"{ENTRIES} has no table entries(entry_id, data)", f"It takes {ENTRIES} as published."
+        )
+    if columns["entry_id"] != 1 and not _is_indexed(entries):
+        remedy = f"Add one: sqlite3 {ENTRIES} 'CREATE UNIQUE INDEX by_id ON entries (entry_id)'"
+        raise InvalidRelease(
+            f"{ENTRIES} has no index of its entry ids, so that each would be sought in all", remedy
+        )
+
+
+def _is_indexed(entries: sqlite3.Connection) -> bool:
+    names = [row[1] for row in entries.execute("PRAGMA index_list(entries)")]
+    first = [
+        entries.execute("SELECT name FROM pragma_index_info(?) WHERE seqno = 0", (n,)).fetchone()
+        for n in names
+    ]
+    return ("entry_id",) in first
+
+
+def _parsed(entry_id: str, data: str | bytes) -> ReleasedFact:
+    """Parses an entry. Raises `InvalidRelease`, which names it."""
+    try:
+        entry = _DECODER.decode(data)
+    except (msgspec.DecodeError, UnicodeError, TypeError) as error:
+        raise _refused(entry_id, f"cannot be read: {error}") from error
+    sample_id, fact_idx, value = str(entry.metadata.sample_id), entry.metadata.fact_idx, entry.fact_span
+    if str(entry.id) != entry_id:
+        raise _refused(entry_id, f"says that its id is {str(entry.id)!r}")
+    if not 0 <= fact_idx < 2**31 or not sample_id.strip() or len(sample_id) > 1000:
+        raise _refused(entry_id, f"is fact {fact_idx} of sample {sample_id[:100]!r}, which cannot be")
+    if is_blank(value) or len(value) > _MAX_WORDS:
+        raise _refused(entry_id, f"has a fact_span of {len(value)} characters, which is blank or too long")
+    if (fault := unstorable(value) or unstorable(sample_id)) is not None:
+        raise _refused(entry_id, f"has {fault[1]}")
+    return ReleasedFact(entry_id, value, sample_id, fact_idx)
+
+
+def _refused(entry_id: str, cause: str) -> InvalidRelease:
+    return InvalidRelease(
+        f"entry {entry_id} of {ENTRIES} {cause}", "Nothing says what it was; get a sound copy."
+    )

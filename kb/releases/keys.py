@@ -1,0 +1,80 @@
+"""Adopts the keys of a release: as its index gives them back, and marked as approximate.
+
+A block is one transaction with one change of the log, which says how much of the index was read by then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sqlalchemy import BigInteger, cast, func, select, text
+from sqlalchemy.orm import Session
+
+from colmlm.kb.keys.keycopy import Keys, copy_keys
+from colmlm.kb.log import audit
+from colmlm.kb.store.database import connection_of, id_array
+from colmlm.kb.store.references import checked_at_once
+from colmlm.kb.tables import ADOPTED, ChangeRow
+
+BLOCK = 20_000  # keys in one transaction
+
+# Facts that were deleted since, or keyed otherwise, get none. The others are locked, as a check of each key would do.
+_WANTING = b"""
+SELECT f.id FROM fact f WHERE f.id = ANY(%s::bigint[])
+  AND (f.deleted_seq IS NULL OR EXISTS (SELECT FROM tombstone t WHERE t.fact_id = f.id))
+  AND NOT EXISTS (SELECT FROM fact_key k WHERE k.keyset_id = %s AND k.fact_id = f.id OFFSET 0)
+FOR KEY SHARE OF f
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class KeysOfRelease:
+    """Stores blocks of one release's keys in a keyset, for its facts in a corpus."""
+
+    digest: str
+    corpus: str
+    keyset_id: int
+    actor: str
+    reason: str
+
+    def read(self, session: Session) -> int:
+        """Gives how many keys of the index were read before, from the log."""
+        upto = func.max(cast(ChangeRow.payload["upto"].astext, BigInteger))
+        of = {"release": self.digest, "corpus": self.corpus, "keyset": self.keyset_id}
+        return (
+            session.scalar(select(upto).where(ChangeRow.kind == "key", ChangeRow.payload.contains(of))) or 0
+        )
+
+    def store(self, session: Session, fact_ids: npt.NDArray[np.int64], keys_ND: Keys, upto: int) -> int:
+        """Stores the keys that are wanted and gives their number; `upto` keys of the index are read then.
+
+        Does not commit.
+        """
+        pending = audit.begin(session, self.actor, self.reason)
+        asked = (id_array(fact_ids.tolist()), self.keyset_id)
+        rows = connection_of(session).execute(_WANTING, asked).fetchall()
+        wanted = np.isin(fact_ids, np.array([row[0] for row in rows], np.int64))
+        payload: dict[str, Any] = {
+            "keyset": self.keyset_id, "release": self.digest, "corpus": self.corpus, "upto": upto,
+        }  # fmt: skip
+        if number := int(wanted.sum()):
+            with checked_at_once(session, number):
+                first = copy_keys(
+                    session, self.keyset_id, ADOPTED, fact_ids[wanted].tolist(), keys_ND[wanted]
+                )
+            payload |= {"keys": [first, first + number - 1]}
+        audit.append(session, pending, "key", num_facts=number, payload=payload)
+        return number
+
+
+def analyze_facts(session: Session) -> None:
+    """Lets the planner know how many facts there are now, without reading their texts."""
+    session.execute(
+        text(
+            "ANALYZE document (id, corpus, external_id, replaced_seq), fact (id, document_id, ordinal, deleted_seq)"
+        )
+    )
+    session.execute(text("ANALYZE fact_version (fact_id, version, from_seq, to_seq)"))

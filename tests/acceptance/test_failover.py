@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.failover import run
+from tests.debian_servers import replicated_pair
+from tests.servers import DEBIANS
+
+
+@pytest.mark.slow
+def test_no_acknowledged_edit_is_lost_and_none_is_answered_wrongly_when_the_standby_takes_over(
+    tmp_path: Path,
+) -> None:
+    if not DEBIANS.is_dir():
+        pytest.skip(f"no PostgreSQL 15 in {DEBIANS}")
+    with replicated_pair() as pair:
+        outcome = run(tmp_path / "home", pair, rounds=2, pause=1.0)
+    assert outcome.is_good and outcome.requests_refused > 0, outcome
