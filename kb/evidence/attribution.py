@@ -28,6 +28,7 @@ from colmlm.kb.evidence.records import (
 from colmlm.kb.facts import edits as facts
 from colmlm.kb.facts import reading, suppression
 from colmlm.kb.facts.records import FactRecord, Source
+from colmlm.kb.keys import predicted
 from colmlm.kb.log import audit
 from colmlm.kb.log.records import ChangeRecord
 from colmlm.kb.misses import noting
@@ -179,7 +180,14 @@ def _traced(
         part_start=spliced.part_start,
         part_end=spliced.part_end,
         review=fact.review if fact else None,
+        key_predicted=_by_predicted_key(session, stored, spliced),
     )
+
+
+def _by_predicted_key(session: Session, stored: GenerationRow, spliced: AttributionRow) -> bool:
+    if spliced.fact_id is None or stored.keyset_id is None:
+        return False
+    return predicted.was_predicted(session, stored.keyset_id, spliced.fact_id, stored.seq)
 
 
 def _edits(

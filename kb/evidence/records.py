@@ -78,7 +78,7 @@ class TracedSplice:
 
     `withheld` says that the value is shown as marks (U+2588), since it is past and the caller may not read the past.
     `part_start` and `part_end` are given where `value` is only that part of the fact's. `review` is that of the fact
-    now.
+    now. `key_predicted` says that the fact had a predicted key when it was found.
     """
 
     ordinal: int
@@ -98,6 +98,7 @@ class TracedSplice:
     part_start: int | None = None
     part_end: int | None = None
     review: Review | None = None
+    key_predicted: bool = False
 
     @property
     def is_current(self) -> bool:

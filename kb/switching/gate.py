@@ -9,6 +9,7 @@
 - `question recall`, `question MRR`: how well questions find a fact of the right value, against the active keyset.
 - `agreement`: the share of the splices in stored outputs, of values that are still live, that would get the same value
   again. The prefix is encoded as plain text, without the tags that the decoder had around earlier values.
+- `recall kept`: where keys are predicted, the share of true keys' recall that their map kept when it was fitted.
 - `threshold calibrated`: the threshold was measured for these keys; another keyset's does not fit them.
 - `questions right`, `questions wrong`: what kept questions get that the limits name, asked as with this keyset active.
 """
@@ -228,6 +229,7 @@ def _report(
         _tombstones(sample),
         *_questions(sample, ours, theirs, limits),
         _agreement(sample, contexts_CD, limits),
+        *_predicted(sample, limits),
         _calibrated(sample),
         *_kept(kept, limits),
     )
@@ -327,6 +329,25 @@ def _agreement(sample: Sample, contexts_CD: Vectors, limits: GateLimits) -> Crit
         return _at_least("agreement@1", None, limits.min_agreement, "no stored output to compare with")
     answers = ask(contexts_CD, sample.contexts, sample.keys)
     return _at_least("agreement@1", answers.recall_at_1, limits.min_agreement)
+
+
+def _predicted(sample: Sample, limits: GateLimits) -> tuple[Criterion, ...]:
+    """Gives what predicted keys cost, for each kind of which there are any."""
+    return tuple(
+        _at_least(
+            f"recall kept by predicted {one.kind} keys",
+            one.kept,
+            limits.min_recall_kept,
+            f"{one.left} of {sample.keyset.num_keys} keys are predicted; recall@1 of the sample's {one.sample} facts: "
+            f"{_figure(one.recall_at_1)}, by true keys {_figure(one.recall_at_1_true)}, "
+            f"by keyset {one.from_keyset_id}'s as they are {_figure(one.recall_at_1_old)}",
+        )
+        for one in sample.keyset.predictions
+    )
+
+
+def _figure(share: float | None) -> str:
+    return "not measured" if share is None else f"{share:.3f}"
 
 
 def _calibrated(sample: Sample) -> Criterion:
