@@ -32,7 +32,10 @@ FromKeyset = Annotated[
 Sample = Annotated[
     int | None,
     typer.Option(
-        "--sample", min=10, max=1_000_000, help="With --adapt: how many facts to key. Default: 1000."
+        "--sample",
+        min=10,
+        max=1_000_000,
+        help="With --adapt: how many facts to key. Default: 1 %, at least 250.",
     ),
 ]
 Method = Annotated[

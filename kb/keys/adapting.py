@@ -21,12 +21,13 @@ from colmlm.kb.keys.adapt_sample import AdaptSample, KeyPairs, of_corpus
 from colmlm.kb.keys.keycopy import copy_keys
 from colmlm.kb.keys.keysets import Ids, Vectors
 from colmlm.kb.keys.maps import FittedMap, best_map, require_fit, shares_found
-from colmlm.kb.keys.records import SAMPLE, AdaptedKeys, Prediction
+from colmlm.kb.keys.records import AdaptedKeys, Prediction
 from colmlm.kb.keys.rekey import Encoder, RekeyRun
 from colmlm.kb.log import audit
 from colmlm.kb.tables import FactKeyRow, FactRow
 from colmlm.kb.texts.asked import ANSWER, QUESTION
 
+FEWEST_SAMPLED = 250  # facts with true keys, where nobody says how many
 _ASKED = 500  # questions that measure a map
 _AT_ONCE = 5_000  # keys predicted in one transaction
 _ENCODED_AT_ONCE = 32
@@ -44,17 +45,25 @@ class AdaptRun:
     corpus: str | None
     batch: int
     on_facts: Callable[[int, int], None] | None
-    sample: int = SAMPLE
+    sample: int | None = None
     method: str = "auto"
 
     def run(self) -> tuple[AdaptedKeys, ...]:
         """Keys the sample and predicts the other keys; gives what was done for each kind of key that there is."""
-        require_fit(self.method, self.sample)
+        require_fit(self.method, FEWEST_SAMPLED if self.sample is None else self.sample)
         with self.sessions() as session:
             self._require_true(session)
             kinds = [kind for kind in ("context", "question") if self._has(session, kind)]
-            sample = AdaptSample.drawn(session, self.keyset_id, self.from_keyset_id, self.corpus, self.sample)
+            sample = AdaptSample.drawn(
+                session, self.keyset_id, self.from_keyset_id, self.corpus, self._size(session)
+            )
         return tuple(self._adapt(kind, sample) for kind in kinds)
+
+    def _size(self, session: Session) -> int:
+        """Gives how many facts to key truly: a hundredth, where nobody says how many."""
+        if self.sample is not None:
+            return self.sample
+        return max(FEWEST_SAMPLED, keysets.num_indexed_keys(session, self.from_keyset_id) // 100)
 
     def _require_true(self, session: Session) -> None:
         """Refuses to predict from keys that were predicted themselves, from those of the same checkpoint, and keys that

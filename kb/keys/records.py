@@ -8,7 +8,6 @@ from typing import TypedDict
 from colmlm.kb.log.records import OnRecord
 
 RECALL = 0.98  # the share of nearest keys that lookups are to find
-SAMPLE = 1000  # facts that are keyed truly, to predict the keys of the others
 MAX_EDITS = 1000  # edits of facts allowed between a gate and the activation that relies on it
 
 
@@ -125,8 +124,8 @@ class KeysetRecord:
 
 
 class MapFit(TypedDict, total=False):
-    """How keys are predicted: by a map that is fitted on about `sample` facts, by the `method` "procrustes", "ridge",
-    or "auto", which takes the better of them.
+    """How keys are predicted: by a map that is fitted on about `sample` facts (by default a hundredth of them, and at
+    least 250), by the `method` "procrustes", "ridge", or "auto", which takes the better of them.
     """
 
     sample: int

@@ -21,6 +21,7 @@ from colmlm.lab.methods.adapted_keys import (
     adapted,
     kept,
     keys_of,
+    known,
 )
 
 EXAMPLES = examples(
@@ -135,8 +136,8 @@ def _measured(
 ) -> list[AdaptedPair]:
     ways = [(k, s, m, seed) for k in kinds for s in samples for m in methods for seed in range(seeds)]
     with counting(f"maps from {old.name} to {new.name}", len(ways)) as done:
-        pairs = []
+        pairs, beside = [], {kind: known(old, new, kind) for kind in kinds}
         for kind, size, method, seed in ways:
-            pairs.append(adapted(old, new, corpus, kind, size, method, seed))
+            pairs.append(adapted(old, new, corpus, kind, beside[kind], sample=size, method=method, seed=seed))
             done(1)
     return pairs

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,11 +95,11 @@ class AdaptedPair:
     method: str
     recall_at_1: float
     recall_at_1_true: float
-    recall_at_1_old: float
+    recall_at_1_old: float | None
     recall_at_1_before: float
     recall_at_10: float
     recall_at_10_true: float
-    recall_at_10_old: float
+    recall_at_10_old: float | None
     recall_at_10_before: float
     cosine: float
     seconds: float
@@ -153,16 +154,35 @@ def kept(file: Path, make: Callable[[], CheckpointKeys], kinds: Sequence[str]) -
     return made
 
 
+def known(old: CheckpointKeys, new: CheckpointKeys, kind: str) -> dict[str, Any]:
+    """Gives recall by true keys, by the old ones as they are, if they are as wide, and as the old checkpoint asks."""
+    own = range(len(new.keys[kind]))
+    figures: dict[str, Any] = {"recall_at_1_old": None, "recall_at_10_old": None}
+    for way, queries, keys in (
+        ("_true", new.queries[kind], new.keys[kind]),
+        ("_old", new.queries[kind], old.keys[kind]),
+        ("_before", old.queries[kind], old.keys[kind]),
+    ):
+        if queries.shape[1] == keys.shape[1]:
+            figures |= _named(way, shares_found(queries, own, keys))
+    return figures
+
+
 def adapted(
     old: CheckpointKeys,
     new: CheckpointKeys,
     corpus: AskedCorpus,
     kind: str,
+    beside: dict[str, Any],
+    *,
     sample: int,
     method: str,
     seed: int,
 ) -> AdaptedPair:
-    """Predicts the keys of one kind by one method from a sample of this size, and asks every fact's question."""
+    """Predicts the keys of one kind by one method from a sample of this size, and asks every fact's question.
+
+    `beside` are the figures of what is `known`.
+    """
     facts = corpus.sample(sample, seed)
     old_ND, true_NE = old.keys[kind], new.keys[kind]
     began = monotonic()
@@ -170,17 +190,6 @@ def adapted(
     fitting = monotonic() - began
     made_NE[facts] = true_NE[facts]
     everyone = np.arange(len(true_NE))
-    seconds_true = new.seconds[kind]
-    figures: dict[str, float] = {}
-    for way, queries, keys in (
-        ("", new.queries[kind], made_NE),
-        ("_true", new.queries[kind], true_NE),
-        ("_old", new.queries[kind], old_ND),
-        ("_before", old.queries[kind], old_ND),
-    ):
-        same = queries.shape[1] == keys.shape[1]
-        found = shares_found(queries, everyone.tolist(), keys) if same else {1: 0.0, 10: 0.0}
-        figures |= {f"recall_at_{k}{way}": round(share, 4) for k, share in found.items()}
     read = corpus.length(facts) / max(1, corpus.length(everyone))
     return AdaptedPair(
         origin=old.name,
@@ -191,10 +200,15 @@ def adapted(
         seed=seed,
         method=name,
         cosine=round(cosine, 4),
-        seconds=round(read * seconds_true + fitting, 2),
-        seconds_true=round(seconds_true, 2),
-        **figures,
+        seconds=round(read * new.seconds[kind] + fitting, 2),
+        seconds_true=round(new.seconds[kind], 2),
+        **_named("", shares_found(new.queries[kind], range(len(made_NE)), made_NE)),
+        **beside,
     )
+
+
+def _named(way: str, found: dict[int, float]) -> dict[str, float]:
+    return {f"recall_at_{k}{way}": round(share, 4) for k, share in found.items()}
 
 
 def _predicted(

@@ -30,7 +30,9 @@ def years(tmp_path: Path) -> Path:
     lines = []
     for n in range(30):
         text = f"Bridge number {n} was opened in {1900 + n}."
-        span = FactSpan(text.rindex("19"), len(text) - 1, str(1900 + n), f"When did bridge {n} open?", None)
+        span = FactSpan(
+            text.index(str(1900 + n)), len(text) - 1, str(1900 + n), f"When did bridge {n} open?", None
+        )
         lines.append(json.dumps(to_record(AnnotatedDocument(f"bridge-{n}", text, (span,)))))
     file.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return file
