@@ -41,6 +41,7 @@ from colmlm.kb.switching.measures import (
     read_more,
     tombstones_passed_over,
 )
+from colmlm.kb.switching.predicted_keys import recall_kept
 from colmlm.kb.switching.sample import Sample, draw
 
 OnTexts = Callable[[int, int], None]
@@ -229,7 +230,10 @@ def _report(
         _tombstones(sample),
         *_questions(sample, ours, theirs, limits),
         _agreement(sample, contexts_CD, limits),
-        *_predicted(sample, limits),
+        *(
+            _at_least(name, kept, limits.min_recall_kept, note)
+            for name, kept, note in recall_kept(sample.keyset)
+        ),
         _calibrated(sample),
         *_kept(kept, limits),
     )
@@ -329,25 +333,6 @@ def _agreement(sample: Sample, contexts_CD: Vectors, limits: GateLimits) -> Crit
         return _at_least("agreement@1", None, limits.min_agreement, "no stored output to compare with")
     answers = ask(contexts_CD, sample.contexts, sample.keys)
     return _at_least("agreement@1", answers.recall_at_1, limits.min_agreement)
-
-
-def _predicted(sample: Sample, limits: GateLimits) -> tuple[Criterion, ...]:
-    """Gives what predicted keys cost, for each kind of which there are any."""
-    return tuple(
-        _at_least(
-            f"recall kept by predicted {one.kind} keys",
-            one.kept,
-            limits.min_recall_kept,
-            f"{one.left} of {sample.keyset.num_keys} keys are predicted; recall@1 of the sample's {one.sample} facts: "
-            f"{_figure(one.recall_at_1)}, by true keys {_figure(one.recall_at_1_true)}, "
-            f"by keyset {one.from_keyset_id}'s as they are {_figure(one.recall_at_1_old)}",
-        )
-        for one in sample.keyset.predictions
-    )
-
-
-def _figure(share: float | None) -> str:
-    return "not measured" if share is None else f"{share:.3f}"
 
 
 def _calibrated(sample: Sample) -> Criterion:
