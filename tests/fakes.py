@@ -75,6 +75,19 @@ def salt_at(path: Path) -> str:
 
 
 @dataclass(slots=True)
+class TurnedEncoder(FakeEncoder):
+    """A checkpoint trained further from the one without a salt: its keys are the other's, turned, and a little off."""
+
+    salt: str = "turned"
+
+    def vector(self, text: str) -> Vectors:
+        turn, _ = np.linalg.qr(np.random.default_rng(7).standard_normal((self.dim, self.dim)))
+        off = FakeEncoder.vector(self, text)
+        vector = unit_vector(f"/{text}", self.dim) @ turn.astype(np.float32) + 0.1 * off
+        return np.asarray(vector / np.linalg.norm(vector), dtype=np.float32)
+
+
+@dataclass(slots=True)
 class WordEncoder(FakeEncoder):
     """Makes keys from a question's words in any order: texts with common words are near, as with a real model."""
 

@@ -15,7 +15,7 @@ from colmlm.api.nouns.running import GateOptions
 from colmlm.api.wire.answers import KeysetView
 from colmlm.kb.errors import KeysetActive, KeysetNotReady
 from colmlm.kb.jobs.kinds import Gate, Rekey, work_of
-from colmlm.kb.keys.records import Activating, KeysetRecord
+from colmlm.kb.keys.records import Activating, Adapting, KeysetRecord
 
 if TYPE_CHECKING:
     from colmlm.kb.keys.records import GateStanding
@@ -67,6 +67,17 @@ class RemoteKeysets:
             raise KeysetNotReady(keyset_id, found.state)
         work = work_of(Rekey.kind, {"keyset_id": keyset_id, "corpus": corpus, "kinds": str(kinds)})
         return msgspec.convert(RemoteJobs(self.api).done(work), KeysetRecord)
+
+    def adapt(
+        self, keyset_id: int, *, corpus: str | None, checkpoint: Path | None, **how: Unpack[Adapting]
+    ) -> dict[str, Any]:
+        refuse(checkpoint=checkpoint)
+        if (found := self.show(keyset_id)).state == "retired":
+            raise KeysetNotReady(keyset_id, found.state)
+        given = options(Adapting, how)
+        given["from_keyset"] = given.pop("from_keyset_id", None)
+        work = work_of(Rekey.kind, {"keyset_id": keyset_id, "corpus": corpus, "adapt": True, **given})
+        return dict(RemoteJobs(self.api).done(work))
 
     def _switch(self, path: str, actor: str, reason: str, **body: object) -> KeysetRecord:
         return self.api.edit(path, KeysetRecord, {**body, "reason": reason, "on_behalf_of": actor or None})

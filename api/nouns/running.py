@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from colmlm.kb.access.records import TokenRecord
     from colmlm.kb.jobs.kinds import Work
     from colmlm.kb.jobs.records import JobRecord
-    from colmlm.kb.keys.records import Activating, GateStanding, KeysetRecord
+    from colmlm.kb.keys.records import Activating, Adapting, GateStanding, KeysetRecord
     from colmlm.kb.switching.limits import GateLimits
 
 
@@ -71,7 +71,13 @@ class KeysetVerbs(Protocol):
     def rekey(
         self, keyset_id: int, *, corpus: str | None, kinds: str, checkpoint: Path | None
     ) -> KeysetRecord:
-        """Makes the keys that a keyset lacks, with the keyset's own checkpoint."""
+        """Makes the keys that a keyset lacks, and those that were predicted, with the keyset's own checkpoint."""
+        ...
+
+    def adapt(
+        self, keyset_id: int, *, corpus: str | None, checkpoint: Path | None, **how: Unpack[Adapting]
+    ) -> dict[str, Any]:
+        """Predicts the keys that a keyset lacks from another's, and gives what was done as it is printed."""
         ...
 
 

@@ -157,7 +157,8 @@ def _now(splice: TracedSplice) -> str:
         return ""
     if splice.live:
         now = "live" if splice.is_current else f"now {shorten(splice.current_value)}"
-        return f"{now}, unreviewed" if splice.review == "proposed" else now
+        now = f"{now}, unreviewed" if splice.review == "proposed" else now
+        return f"{now}, found by a predicted key" if splice.key_predicted else now
     kinds = ("erase",) if splice.erased else ("delete", "forget", "ingest", "reject")
     last = next((change for change in reversed(splice.history) if change.kind in kinds), None)
     return (

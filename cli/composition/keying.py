@@ -31,21 +31,37 @@ def key_everything(
     kinds: str = "context",
     kb: KnowledgeBase | None = None,
     telling: Telling | None = None,
+    replace: bool = False,
 ) -> KeysetRecord:
     """Keys the facts without a key, and calibrates a keyset whose threshold nobody has chosen.
 
+    With `replace` it makes true keys in the place of predicted ones, and when all are true calibrates again what was
+    calibrated for those.
     `encoder`, `kb` and `telling` are by default the runtime's. A job gives its own `kb`, whose changes are logged for
     the job's actor, and a `telling` that reports its progress.
     """
     encoder, kb, telling = encoder or runtime.encoder, kb or runtime.kb, telling or runtime.telling
+    before = kb.keysets.create(encoder.checkpoint)
     with telling.progress("Keying facts") as advance:
-        keyset = kb.keysets.rekey(encoder, corpus=corpus, on_facts=advance, kinds=kinds.split(","))
+        keyset = kb.keysets.rekey(
+            encoder, corpus=corpus, on_facts=advance, kinds=kinds.split(","), replace=replace
+        )
     if keyset.state == "ready":
         telling.note(
             "Another keyset is active. To let this one answer: "
             f"colmlm keysets check {keyset.keyset_id}, then: colmlm keysets activate {keyset.keyset_id}"
         )
-    if keyset.num_unkeyed or keyset.num_keys < 2 or kb.keysets.has_threshold(keyset.keyset_id):
+    became_true = before.num_predicted and not keyset.num_predicted and keyset.calibrated
+    return calibrated(kb, encoder, keyset, telling, again=bool(became_true))
+
+
+def calibrated(
+    kb: KnowledgeBase, encoder: Encoder, keyset: KeysetRecord, telling: Telling, *, again: bool = False
+) -> KeysetRecord:
+    """Calibrates a keyset that has all its keys and whose threshold nobody has chosen, or `again`; says the outcome."""
+    if keyset.num_unkeyed or keyset.num_keys < 2:
+        return keyset
+    if not again and kb.keysets.has_threshold(keyset.keyset_id):
         return keyset
     if keys_are_questions(encoder):
         telling.note(

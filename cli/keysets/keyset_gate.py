@@ -56,6 +56,10 @@ def check(
     min_agreement: Annotated[
         float, typer.Option(min=0, max=1, callback=finite, help="With what stored outputs looked up.")
     ] = _DEFAULTS.min_agreement,
+    min_recall_kept: Annotated[
+        float,
+        typer.Option(min=0, max=1, callback=finite, help="Of true keys' recall, by keys that are predicted."),
+    ] = _DEFAULTS.min_recall_kept,
     questions: Annotated[
         str | None,
         typer.Option("--questions", callback=some_text, help="A set of kept questions to ask, too."),
@@ -97,6 +101,7 @@ def check(
         max_facts_lost=max_facts_lost,
         max_question_loss=max_question_loss,
         min_agreement=min_agreement,
+        min_recall_kept=min_recall_kept,
         questions=questions,
         min_right=min_right,
         max_wrong=max_wrong,

@@ -15,6 +15,14 @@ from colmlm.cli.bases.protocol import Base
 from colmlm.cli.composition.encoders import ByEncoder, chosen
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.keysets import calibration, keyset_gate
+from colmlm.cli.keysets.adapting import (
+    Adapt,
+    FromKeyset,
+    Method,
+    Sample,
+    adapting_by,
+    show_adapted,
+)
 from colmlm.cli.options import Actor, AsJson, CheckpointPath, KeysetId, Reason, Yes, examples
 from colmlm.cli.output import print_json, print_table, progress, say
 from colmlm.kb.keys.records import RECALL
@@ -29,6 +37,7 @@ REKEY_EXAMPLES = examples(
     "colmlm rekey --checkpoint runs/mine --corpus handbook",
     "colmlm rekey --encoder minilm",
     "colmlm rekey --kinds context,question",
+    "colmlm rekey --adapt --checkpoint runs/mine --json",
 )
 Corpus = Annotated[str | None, typer.Option("--corpus", help="Only this corpus.")]
 
@@ -62,20 +71,29 @@ def rekey(
     encoder: ByEncoder = None,
     corpus: Corpus = None,
     kinds: KeyKinds = Kinds.context,
+    adapt: Adapt = False,
+    from_keyset: FromKeyset = None,
+    sample: Sample = None,
+    method: Method = None,
     as_json: AsJson = False,
 ) -> None:
     """Give every live fact that has none a key of the checkpoint. If it was stopped, run it again to resume.
 
     The new keyset is calibrated at the end. It answers at once where no other is active, else once it is activated.
-    Several such commands may run at once, on one machine or many; they share the work.
+    Several such commands may run at once, on one machine or many; they share the work. With --adapt, keys are made of a
+    sample alone and predicted for all others; the next rekey makes those true, the facts that are asked for first.
     """
+    from colmlm.cli.composition import adapting
     from colmlm.cli.composition.keying import key_everything
 
+    how = adapting_by(adapt, from_keyset, sample, method)
     with Runtime.from_environment(checkpoint=checkpoint) as runtime:
         runtime.open()
-        keyset = key_everything(
-            runtime, corpus=corpus, encoder=chosen(runtime, encoder, checkpoint), kinds=kinds
-        )
+        made_by = chosen(runtime, encoder, checkpoint)
+        if adapt:
+            show_adapted(adapting.adapt(runtime.kb, made_by, runtime.telling, corpus, how), as_json)
+            return
+        keyset = key_everything(runtime, corpus=corpus, encoder=made_by, kinds=kinds, replace=True)
     print_json(keyset) if as_json else _show([keyset])
 
 
@@ -120,7 +138,12 @@ def create(
     print_json(keyset) if as_json else _show([keyset])
 
 
-@app.command("rekey", epilog=examples("colmlm keysets rekey 2", "colmlm keysets rekey 2 --corpus handbook"))
+@app.command(
+    "rekey",
+    epilog=examples(
+        "colmlm keysets rekey 2", "colmlm keysets rekey 2 --corpus handbook", "colmlm keysets rekey 2 --adapt"
+    ),
+)
 @anywhere
 def rekey_one(
     base: Base,
@@ -128,12 +151,21 @@ def rekey_one(
     checkpoint: CheckpointPath = None,
     corpus: Corpus = None,
     kinds: KeyKinds = Kinds.context,
+    adapt: Adapt = False,
+    from_keyset: FromKeyset = None,
+    sample: Sample = None,
+    method: Method = None,
     as_json: AsJson = False,
 ) -> None:
     """Make the keys that a keyset lacks, with its own checkpoint, from where that was registered.
 
-    With --server a job there does it, and the command waits for that.
+    Keys that were predicted are made as well, and take their place. With --server a job there does it, and the command
+    waits for that.
     """
+    how = adapting_by(adapt, from_keyset, sample, method)
+    if adapt:
+        show_adapted(base.keysets.adapt(keyset_id, corpus=corpus, checkpoint=checkpoint, **how), as_json)
+        return
     keyset = base.keysets.rekey(keyset_id, corpus=corpus, kinds=kinds, checkpoint=checkpoint)
     print_json(keyset) if as_json else _show([keyset])
 
@@ -185,9 +217,11 @@ def retire(
 
 
 def _show(keysets: list[KeysetRecord], gates: Sequence[GateStanding | None] | None = None) -> None:
-    columns = ("id", "checkpoint", "state", "keys", "unkeyed", "threshold", "index", "applied change", "gate")
+    columns = (
+        "id", "checkpoint", "state", "keys", "predicted", "unkeyed", "threshold", "index", "applied change", "gate"
+    )  # fmt: skip
     rows = [
-        (k.keyset_id, k.checkpoint_name, k.state, k.num_keys, k.num_unkeyed,
+        (k.keyset_id, k.checkpoint_name, k.state, k.num_keys, k.num_predicted, k.num_unkeyed,
          f"{k.threshold:.3f}{'' if k.calibrated else ' (not calibrated)'}", _fitted(k.index_spec, k.index_fit),
          k.applied_seq, gate)
         for k, gate in zip(keysets, [_said(gate) for gate in gates or [None] * len(keysets)], strict=True)

@@ -97,6 +97,9 @@ def _contents(settings: Settings, user: UserSettings, engine: Engine) -> Iterato
         if keyset.num_unkeyed:
             remedy = "Run: colmlm rekey"
             yield CheckResult("keyset", "warning", f"{found}; {keyset.num_unkeyed:,} facts have none", remedy)
+        elif keyset.num_predicted:
+            remedy = f"Run: colmlm keysets rekey {keyset.keyset_id}"
+            yield CheckResult("keyset", "warning", f"{found}; {keyset.num_predicted:,} are predicted", remedy)
         elif not keyset.calibrated:
             remedy = "Run: colmlm keysets calibrate"
             yield CheckResult("keyset", "warning", f"{found}; its threshold is not calibrated", remedy)

@@ -27,6 +27,7 @@ from colmlm.kb.evidence.storing import StoredOutput
 from colmlm.kb.facts import edits as facts
 from colmlm.kb.facts import reading
 from colmlm.kb.facts.records import FactRecord, Source
+from colmlm.kb.keys import predicted
 from colmlm.kb.log import audit
 from colmlm.kb.log.records import ChangeRecord
 from colmlm.kb.misses import noting
@@ -80,7 +81,10 @@ def _trace(
     hits = [lookup.fact_id for lookup in lookups if lookup.fact_id is not None]
     used = reading.fact_records(session, hits) if hits else {}
     edits = _edits_of(session, hits, stored.seq) if hits else {}
-    splices = tuple(_traced(stored, lookup, used, edits) for lookup in lookups)
+    predicted_of: Collection[int] = ()
+    if stored.keyset_id is not None:
+        predicted_of = predicted.predicted_as_of(session, stored.keyset_id, set(hits), stored.seq)
+    splices = tuple(_traced(stored, lookup, used, edits, predicted_of) for lookup in lookups)
     source = _quoted(session, stored)
     return OutputTrace(
         generation_id=stored.id,
@@ -125,6 +129,7 @@ def _traced(
     spliced: AttributionRow,
     used: Mapping[int, FactRecord],
     edits: Mapping[int, tuple[ChangeRecord, ...]],
+    predicted_of: Collection[int],
 ) -> TracedSplice:
     fact = used.get(spliced.fact_id) if spliced.fact_id is not None else None
     live = fact is not None and fact.deleted_seq is None
@@ -146,6 +151,7 @@ def _traced(
         part_end=spliced.part_end,
         review=fact.review if fact else None,
         sample=fact.sample if fact else None,
+        key_predicted=spliced.fact_id in predicted_of,
     )
 
 

@@ -78,7 +78,8 @@ class TracedSplice:
 
     `withheld` says that the value is shown as marks (U+2588), since it is past and the caller may not read the past.
     `part_start` and `part_end` are given where `value` is only that part of the fact's. `review` is that of the fact
-    now. A fact of a release has no `source` but a `sample`.
+    now. A fact of a release has no `source` but a `sample`. `key_predicted` says that the fact had a predicted key when
+    it was found.
     """
 
     ordinal: int
@@ -99,6 +100,7 @@ class TracedSplice:
     part_end: int | None = None
     review: Review | None = None
     sample: SamplePlace | None = None
+    key_predicted: bool = False
 
     @property
     def is_current(self) -> bool:

@@ -5,13 +5,14 @@ The arguments are stored with the job and shown to readers, so they hold no secr
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 import msgspec
 from msgspec import Meta
 
 from colmlm.kb.access.records import Right
 from colmlm.kb.errors import InvalidWork
+from colmlm.kb.keys.records import Adapting
 
 MAX_ID = 2**63 - 1
 
@@ -54,7 +55,8 @@ class Rekey(Work, frozen=True, kw_only=True):
     """Give keys to facts that have none: in a keyset, made by its own checkpoint; or in the keyset of a checkpoint.
 
     `checkpoint` names a directory of the knowledge base's `checkpoints` folder, by default the worker's own; `kinds`
-    is as in `colmlm rekey`.
+    is as in `colmlm rekey`. Predicted keys are made true. With `adapt` keys are predicted from `from_keyset`'s instead,
+    by default the active's, by a map that is fitted on about `sample` facts.
     """
 
     kind: ClassVar[str] = "rekey"
@@ -63,10 +65,22 @@ class Rekey(Work, frozen=True, kw_only=True):
     checkpoint: FileName | None = None
     corpus: Name | None = None
     kinds: Kinds = "context"
+    adapt: bool = False
+    from_keyset: Id | None = None
+    sample: Annotated[int, Meta(ge=10, le=1_000_000)] | None = None
+    method: Literal["auto", "procrustes", "ridge"] | None = None
 
     def __post_init__(self) -> None:
         if self.keyset_id is not None and self.checkpoint is not None:
             raise ValueError("name a keyset or a checkpoint, not both")
+        if not self.adapt and self.adapting:
+            raise ValueError("from_keyset, sample and method need adapt")
+
+    @property
+    def adapting(self) -> Adapting:
+        """What was given of how keys are predicted. For the rest there are defaults."""
+        given = {"from_keyset_id": self.from_keyset, "sample": self.sample, "method": self.method}
+        return cast("Adapting", {name: value for name, value in given.items() if value is not None})
 
     @property
     def lock(self) -> str:
@@ -90,6 +104,7 @@ class Gate(Work, frozen=True, kw_only=True):
     max_facts_lost: Annotated[int, Meta(ge=0, le=MAX_ID)] | None = None
     max_question_loss: Share | None = None
     min_agreement: Share | None = None
+    min_recall_kept: Share | None = None
     questions: FileName | None = None
     min_right: Share | None = None
     max_wrong: Share | None = None
@@ -103,7 +118,7 @@ class Gate(Work, frozen=True, kw_only=True):
         """The limits that were given. For the others the gate has defaults."""
         names = (
             "sample", "min_recall_at_1", "min_recall_at_10", "max_facts_lost", "max_question_loss", "min_agreement",
-            "questions", "min_right", "max_wrong",
+            "min_recall_kept", "questions", "min_right", "max_wrong",
         )  # fmt: skip
         given = {name: getattr(self, name) for name in names}
         return {name: value for name, value in given.items() if value is not None}

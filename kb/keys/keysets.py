@@ -16,8 +16,9 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import InvalidValue, KeysetActive, KeysetNotFound, KeysetNotReady, NoActiveKeyset
 from colmlm.kb.facts.edits import IS_LIVE, is_kept
+from colmlm.kb.keys import predicted
 from colmlm.kb.keys.calibration import Calibration
-from colmlm.kb.keys.records import CheckpointInfo, IndexFit, KeysetHead, KeysetRecord
+from colmlm.kb.keys.records import CheckpointInfo, IndexFit, KeysetHead, KeysetRecord, Prediction
 from colmlm.kb.log import audit
 from colmlm.kb.tables import (
     ChangeRow,
@@ -168,7 +169,9 @@ def _records(session: Session, keyset_id: int | None) -> list[KeysetRecord]:
     )
     if keyset_id is not None:
         statement = statement.where(KeysetRow.id == keyset_id)
-    return [_record(row) for row in session.execute(statement.execution_options(populate_existing=True))]
+    made = predicted.predictions(session)
+    rows = session.execute(statement.execution_options(populate_existing=True))
+    return [_record(row, made.get(row.KeysetRow.id, ())) for row in rows]
 
 
 def has_question_keys(session: Session, keyset_id: int) -> bool:
@@ -194,7 +197,7 @@ def num_unkeyed() -> Any:
     return kept.where(~keyed).scalar_subquery() + lacking_question
 
 
-def _record(row: Row[Any]) -> KeysetRecord:
+def _record(row: Row[Any], predictions: tuple[Prediction, ...]) -> KeysetRecord:
     keyset: KeysetRow = row.KeysetRow
     return KeysetRecord(
         keyset_id=keyset.id,
@@ -210,6 +213,8 @@ def _record(row: Row[Any]) -> KeysetRecord:
         applied_seq=keyset.applied_seq,
         accepted_only=keyset.accepted_only,
         index_fit=index_fit(keyset.index_fit),
+        num_predicted=sum(one.left for one in predictions),
+        predictions=predictions,
     )
 
 
@@ -276,8 +281,8 @@ def note_fit(session: Session, keyset_id: int, fit: IndexFit) -> None:
     _set(session, keyset_id, index_fit=asdict(fit))
 
 
-def note_gate(session: Session, keyset_id: int, gate: dict[str, Any]) -> None:
-    """Stores the newest report of this keyset's gate."""
+def note_gate(session: Session, keyset_id: int, gate: dict[str, Any] | None) -> None:
+    """Stores the newest report of this keyset's gate; None where it is to be checked anew."""
     _set(session, keyset_id, gate=gate)
 
 

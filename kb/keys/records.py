@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypedDict
 
 from colmlm.kb.log.records import OnRecord
 
@@ -54,10 +55,55 @@ class KeysetHead:
 
 
 @dataclass(frozen=True, slots=True)
+class Prediction:
+    """How keys of a `kind` were predicted from another keyset's, by a map fitted on `sample` facts; `left` still are.
+
+    The recalls are of the sample's questions among its facts: by keys predicted for documents outside the fit, by the
+    true keys, and by the other keyset's keys as they are. They are None where no fact of the sample has a question.
+    """
+
+    kind: str
+    from_keyset_id: int
+    method: str
+    sample: int
+    left: int
+    recall_at_1: float | None = None
+    recall_at_1_true: float | None = None
+    recall_at_1_old: float | None = None
+    recall_at_10: float | None = None
+    recall_at_10_true: float | None = None
+    recall_at_10_old: float | None = None
+
+    @property
+    def kept(self) -> float | None:
+        """The share of the true keys' recall that predicted ones keep."""
+        if self.recall_at_1 is None or not self.recall_at_1_true:
+            return None
+        return self.recall_at_1 / self.recall_at_1_true
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptedKeys:
+    """What an adapting did for one kind of key: so many `facts` have keys of it now, true ones or predicted.
+
+    `seconds_true` is what true keys of all would have taken, by what one of the sample did; None where all of the
+    sample were there already.
+    """
+
+    from_checkpoint: str
+    to_checkpoint: str
+    facts: int
+    prediction: Prediction
+    seconds: float
+    seconds_true: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class KeysetRecord:
     """A keyset: all keys that one checkpoint made. `state` is building, ready, active or retired.
 
-    Where it is `accepted_only`, its lookups find no proposed fact.
+    Where it is `accepted_only`, its lookups find no proposed fact. Until it is keyed again, `num_predicted` of its keys
+    are predicted from another keyset's, as the `predictions` say.
     """
 
     keyset_id: int
@@ -73,6 +119,23 @@ class KeysetRecord:
     applied_seq: int
     accepted_only: bool = False
     index_fit: IndexFit | None = None
+    num_predicted: int = 0
+    predictions: tuple[Prediction, ...] = ()
+
+
+class MapFit(TypedDict, total=False):
+    """How keys are predicted: by a map that is fitted on about `sample` facts (by default a hundredth of them, and at
+    least 250), by the `method` "procrustes", "ridge", or "auto", which takes the better of them.
+    """
+
+    sample: int
+    method: str
+
+
+class Adapting(MapFit, total=False):
+    """How keys are predicted, and from which keyset (None: the active one)."""
+
+    from_keyset_id: int | None
 
 
 class Activating(OnRecord, total=False):

@@ -20,16 +20,17 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import Select, exists, func, or_, select, text
+from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.kb.errors import InvalidKeys
-from colmlm.kb.keys import keysets
+from colmlm.kb.keys import keysets, predicted, queues
 from colmlm.kb.keys.keycopy import copy_keys, drop_adopted, require_unit
+from colmlm.kb.keys.queues import KeyQueue
 from colmlm.kb.keys.records import CheckpointInfo
 from colmlm.kb.log import audit
-from colmlm.kb.tables import ADOPTED, IS_SAID, DocumentRow, FactKeyRow, FactRow, FactVersionRow, TombstoneRow
+from colmlm.kb.tables import IS_SAID, DocumentRow, FactRow, FactVersionRow
 
 Vectors = npt.NDArray[np.float32]
 
@@ -69,7 +70,10 @@ class Encoder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RekeyRun:
-    """One run of a rekey: its keyset, who asked for it, its corpus (None: all), and the kinds of key to make."""
+    """One run of a rekey: its keyset, who asked for it, its corpus (None: all), and the kinds of key to make.
+
+    With `replace` it also makes the true keys of facts whose keys were predicted, those that outputs ask for first.
+    """
 
     sessions: sessionmaker[Session]
     encoder: Encoder
@@ -79,14 +83,20 @@ class RekeyRun:
     batch: int
     on_facts: Callable[[int, int], None] | None
     kinds: Collection[str] = ("context",)
+    replace: bool = False
 
     def run(self) -> None:
-        """Makes keys until the queue is empty, also for facts that are added meanwhile."""
+        """Makes keys until the queues are empty, also for facts that are added meanwhile."""
         with self.sessions() as session:
-            with_questions = "question" in self.kinds or keysets.has_question_keys(session, self.keyset_id)
-            total = _queue_length(session, self.keyset_id, self.corpus, with_questions=with_questions)
+            waiting = self._queues(session)
+        self.work(waiting)
+
+    def work(self, waiting: Sequence[KeyQueue]) -> None:
+        """Makes keys until these queues are empty."""
+        with self.sessions() as session:
+            total = queues.length(session, waiting, keyset_id=self.keyset_id)
         done, analyzed = 0, 250
-        for queue in self._queues(with_questions):
+        for queue in waiting:
             for stored in self._work(queue):
                 done += stored
                 if done >= 4 * analyzed:
@@ -96,14 +106,18 @@ class RekeyRun:
                 if self.on_facts is not None:
                     self.on_facts(done, max(done, total))
 
-    def _queues(self, with_questions: bool) -> Iterator[_Queue]:
-        yield self._documents()
-        if with_questions:
-            yield self._asked()
+    def _queues(self, session: Session) -> list[KeyQueue]:
+        found = [queues.documents_without_keys(self.keyset_id, self.corpus)]
+        if "question" in self.kinds or keysets.has_question_keys(session, self.keyset_id):
+            found.append(queues.facts_without_question_keys(self.keyset_id, self.corpus))
         if self.corpus is None:
-            yield self._questions()
+            found.append(queues.facts_without_keys(self.keyset_id))
+        if self.replace and (among := predicted.stretches(session, self.keyset_id)):
+            found.append(queues.documents_with_predicted_keys(self.keyset_id, self.corpus, among))
+            found.append(queues.facts_with_predicted_keys(self.keyset_id, self.corpus, among))
+        return found
 
-    def _work(self, queue: _Queue) -> Iterator[int]:
+    def _work(self, queue: KeyQueue) -> Iterator[int]:
         """Passes through the queue until a pass finds nothing to do; yields how many keys each batch stored."""
         while True:
             after, encoded, others = 0, False, None
@@ -117,76 +131,45 @@ class RekeyRun:
                     return
                 self._wait(queue, others)
 
-    def _step(self, queue: _Queue, after: int) -> _Step | None:
-        """Does one batch past id `after`; gives None where the queue ends."""
+    def _step(self, queue: KeyQueue, after: int) -> _Step | None:
+        """Does one batch of what is asked for, else one past id `after`; gives None where the queue ends."""
         with self.sessions.begin() as session:
             session.execute(
                 text("SET LOCAL idle_in_transaction_session_timeout = 0")
             )  # encoding may take longer than the timeout
+            asked = queue.asked_for(session, WINDOW * self.batch) if queue.replaced else []
+            if asked and (mine := self._claim(session, queue, asked)):
+                return _Step(after, None, self._key(session, queue, mine))
             window = session.scalars(queue.statement(after).limit(WINDOW * self.batch)).all()
             if not window:
                 return None
-            mine = session.scalars(_CLAIM, self._claims(queue, window) | {"batch": self.batch}).all()
+            mine = self._claim(session, queue, window)
             last = mine[-1] if mine else window[-1]
             ours = set(mine)
             others = next((one for one in takewhile(last.__ge__, window) if one not in ours), None)
-            if not mine:
-                return _Step(last, others, None)
-            # Read again, since another worker may have keyed and released a candidate after it was read and before this
-            # claim.
-            keys = queue.encode(session, session.scalars(queue.statement(0, mine)).all())
-            return _Step(last, others, self._store(session, keys) if keys else 0)
+            return _Step(last, others, self._key(session, queue, mine) if mine else None)
 
-    def _wait(self, queue: _Queue, claimed: int) -> None:
+    def _claim(self, session: Session, queue: KeyQueue, window: Sequence[int]) -> Sequence[int]:
+        """Claims a batch of these, in their order, of those that no other worker has claimed."""
+        return session.scalars(_CLAIM, self._claims(queue, window) | {"batch": self.batch}).all()
+
+    def _key(self, session: Session, queue: KeyQueue, mine: Sequence[int]) -> int:
+        """Makes the keys of what was claimed, and gives their number."""
+        # Read again, since another worker may have keyed and released a candidate after it was read and before this
+        # claim.
+        ids = session.scalars(queue.statement(0, mine)).all()
+        keys = self._of_documents(session, ids) if queue.by_document else self._of_questions(session, ids)
+        return self._store(session, queue, keys) if keys else 0
+
+    def _wait(self, queue: KeyQueue, claimed: int) -> None:
         """Waits until no worker claims this id any more."""
         with self.sessions.begin() as session:
             session.execute(_AWAIT, self._claims(queue, [claimed]))
 
-    def _claims(self, queue: _Queue, ids: Sequence[int]) -> dict[str, Any]:
-        return {"scope": f"colmlm rekey {self.keyset_id} {queue.kind}", "ids": list(ids)}
+    def _claims(self, queue: KeyQueue, ids: Sequence[int]) -> dict[str, Any]:
+        return {"scope": f"colmlm rekey {self.keyset_id} {queue.name}", "ids": list(ids)}
 
-    def _documents(self) -> _Queue:
-        """Gives the queue of documents that have facts to key."""
-
-        def statement(after: int, among: Sequence[int] | None = None) -> Select[Any]:
-            wanted = (FactRow.span_start.is_not(None), *_unkeyed(self.keyset_id))
-            found = select(FactRow.document_id).where(FactRow.document_id > after, *wanted)
-            if self.corpus is not None:
-                found = found.join(DocumentRow, DocumentRow.id == FactRow.document_id)
-                found = found.where(DocumentRow.corpus == self.corpus)
-            if among is not None:
-                found = found.where(FactRow.document_id == func.any(list(among)))
-            return found.distinct().order_by(FactRow.document_id)
-
-        return _Queue("context", statement, self._encode_documents)
-
-    def _questions(self) -> _Queue:
-        """Gives the queue of facts to key that have a question and no text before them."""
-
-        def statement(after: int, among: Sequence[int] | None = None) -> Select[Any]:
-            asked = FactRow.span_start.is_(None), FactRow.question.is_not(None)
-            found = select(FactRow.id).where(FactRow.id > after, *asked, *_unkeyed(self.keyset_id))
-            if among is not None:
-                found = found.where(FactRow.id == func.any(list(among)))
-            return found.order_by(FactRow.id)
-
-        return _Queue("question", statement, self._encode_questions)
-
-    def _asked(self) -> _Queue:
-        """Gives the queue of documents' facts whose question is to be keyed as well."""
-
-        def statement(after: int, among: Sequence[int] | None = None) -> Select[Any]:
-            found = select(FactRow.id).where(FactRow.id > after, *_unasked(self.keyset_id))
-            if self.corpus is not None:
-                found = found.join(DocumentRow, DocumentRow.id == FactRow.document_id)
-                found = found.where(DocumentRow.corpus == self.corpus)
-            if among is not None:
-                found = found.where(FactRow.id == func.any(list(among)))
-            return found.order_by(FactRow.id)
-
-        return _Queue("question of a document", statement, self._encode_asked)
-
-    def _encode_documents(self, session: Session, ids: Sequence[int]) -> _Keys | None:
+    def _of_documents(self, session: Session, ids: Sequence[int]) -> _Keys | None:
         documents = _annotated(session, ids)
         if not documents:
             return None
@@ -198,60 +181,45 @@ class RekeyRun:
             for document_id, fact_ids, document in documents
             for fact_id, span in zip(fact_ids, document.facts, strict=True)
         }
-        return _Keys("context", made_of, self._checked(np.concatenate(made)), _unkeyed(self.keyset_id))
+        return _Keys(made_of, self._checked(np.concatenate(made)))
 
-    def _encode_questions(self, session: Session, ids: Sequence[int]) -> _Keys | None:
-        return self._of_questions(session, ids, _unkeyed(self.keyset_id))
-
-    def _encode_asked(self, session: Session, ids: Sequence[int]) -> _Keys | None:
-        return self._of_questions(session, ids, _unasked(self.keyset_id))
-
-    def _of_questions(self, session: Session, ids: Sequence[int], wanted: tuple[Any, ...]) -> _Keys | None:
+    def _of_questions(self, session: Session, ids: Sequence[int]) -> _Keys | None:
         rows = session.execute(select(*_MADE_OF).where(FactRow.id == func.any(list(ids)))).all()
         if not rows:
             return None
         made = self.encoder.encode_questions([row.question for row in rows])
-        return _Keys("question", {row[0]: tuple(row[1:]) for row in rows}, self._checked(made), wanted)
+        return _Keys({row[0]: tuple(row[1:]) for row in rows}, self._checked(made))
 
     def _checked(self, keys: Vectors) -> Vectors:
         checkpoint = self.encoder.checkpoint
         require_unit(keys, checkpoint.dim, checkpoint.checkpoint_id)
         return keys
 
-    def _store(self, session: Session, keys: _Keys) -> int:
-        """Inserts the keys that are still wanted and gives their number.
+    def _store(self, session: Session, queue: KeyQueue, keys: _Keys) -> int:
+        """Inserts the keys that are still wanted, in place of those they replace, and gives their number.
 
         Under the log's lock it reads again what was read before encoding: meanwhile a fact may have been deleted, asked
         otherwise or moved, for which this key would be wrong.
         """
         pending = audit.begin(session, self.actor, "rekey")
-        statement = select(*_MADE_OF).where(FactRow.id == func.any(list(keys.made_of)), *keys.wanted)
+        statement = select(*_MADE_OF).where(FactRow.id == func.any(list(keys.made_of)), *queue.wanted)
         wanted = {row[0] for row in session.execute(statement) if tuple(row[1:]) == keys.made_of[row[0]]}
         fact_ids = sorted(wanted)
         if not fact_ids:
             return 0
         rows = {fact_id: n for n, fact_id in enumerate(keys.made_of)}
         vectors = keys.vectors[[rows[fact_id] for fact_id in fact_ids]]
-        renewed = drop_adopted(session, self.keyset_id, fact_ids)
-        first = copy_keys(session, self.keyset_id, keys.kind, fact_ids, vectors)
-        payload = {"keyset": self.keyset_id, "keys": [first, first + len(fact_ids) - 1], **renewed}
+        payload: dict[str, Any] = {
+            "keyset": self.keyset_id,
+            **drop_adopted(session, self.keyset_id, fact_ids),
+        }
+        if queue.replaced:
+            dropped = predicted.drop(session, self.keyset_id, queue.kind, fact_ids, queue.replaced)
+            payload["dropped_keys"] = sorted([*payload.get("dropped_keys", ()), *dropped])
+        first = copy_keys(session, self.keyset_id, queue.kind, fact_ids, vectors)
+        payload["keys"] = [first, first + len(fact_ids) - 1]
         audit.append(session, pending, "key", fact_ids, payload=payload)
         return len(fact_ids)
-
-
-class _Statement(Protocol):
-    """Selects the ids to be keyed, ascending, past `after`, and where it is given only those `among` these."""
-
-    def __call__(self, after: int, among: Sequence[int] | None = None) -> Select[Any]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class _Queue:
-    """What is claimed and how it is encoded: documents, or single facts."""
-
-    kind: str
-    statement: _Statement
-    encode: Callable[[Session, Sequence[int]], _Keys | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,61 +233,10 @@ class _Step:
 
 @dataclass(frozen=True, slots=True)
 class _Keys:
-    """Keys [n, d] of facts, what each was made of (`_MADE_OF`), and conditions (SQL) they must still meet."""
+    """Keys [n, d] of facts, and what each was made of (`_MADE_OF`)."""
 
-    kind: str
     made_of: dict[int, tuple[Any, ...]]
     vectors: Vectors
-    wanted: tuple[Any, ...]
-
-
-def _unkeyed(keyset_id: int) -> tuple[Any, ...]:
-    """Gives conditions (SQL): the fact is live or a tombstone, and has no key in the keyset, or an adopted one."""
-    return _is_kept(), ~_has_key(keyset_id, FactKeyRow.kind != ADOPTED)
-
-
-def _unasked(keyset_id: int) -> tuple[Any, ...]:
-    """Gives conditions (SQL): a document's fact is live or a tombstone, and has a context key but no question key.
-
-    The context key is made first, since a fact that has only a question key would look keyed.
-    """
-    return (
-        FactRow.document_id.is_not(None),
-        FactRow.question.is_not(None),
-        _is_kept(),
-        _has_key(keyset_id, FactKeyRow.kind == "context"),
-        ~_has_key(keyset_id, FactKeyRow.kind == "question"),
-    )
-
-
-def _is_kept() -> Any:
-    # `facts.is_kept` would read all versions for every batch while there are no statistics, as after a first ingest.
-    return or_(FactRow.deleted_seq.is_(None), exists().where(TombstoneRow.fact_id == FactRow.id))
-
-
-def _has_key(keyset_id: int, *of: Any) -> Any:
-    keyed = select(FactKeyRow.id).where(
-        FactKeyRow.keyset_id == keyset_id, FactKeyRow.fact_id == FactRow.id, *of
-    )
-    # OFFSET keeps the planner from making a join, which without statistics reads all keys of a new partition for each
-    # fact.
-    return exists(keyed.correlate(FactRow).offset(0))
-
-
-def _queue_length(session: Session, keyset_id: int, corpus: str | None, *, with_questions: bool) -> int:
-    """Counts the keys to be made, with the question keys of facts that are still to get their first key."""
-    queues = [(or_(FactRow.span_start.is_not(None), FactRow.question.is_not(None)), *_unkeyed(keyset_id))]
-    if with_questions:
-        without = ~_has_key(keyset_id, FactKeyRow.kind == "question")
-        queues.append((FactRow.document_id.is_not(None), FactRow.question.is_not(None), _is_kept(), without))
-    total = 0
-    for wanted in queues:
-        statement = select(func.count()).select_from(FactRow).where(*wanted)
-        if corpus is not None:
-            statement = statement.join(DocumentRow, DocumentRow.id == FactRow.document_id)
-            statement = statement.where(DocumentRow.corpus == corpus)
-        total += session.scalar(statement) or 0
-    return total
 
 
 def _annotated(

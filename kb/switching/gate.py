@@ -9,6 +9,7 @@
 - `question recall`, `question MRR`: how well questions find a fact of the right value, against the active keyset.
 - `agreement`: the share of the splices in stored outputs, of values that are still live, that would get the same value
   again. The prefix is encoded as plain text, without the tags that the decoder had around earlier values.
+- `recall kept`: where keys are predicted, the share of true keys' recall that their map kept when it was fitted.
 - `threshold calibrated`: the threshold was measured for these keys; another keyset's does not fit them.
 - `questions right`, `questions wrong`: what kept questions get that the limits name, asked as with this keyset active.
 """
@@ -40,6 +41,7 @@ from colmlm.kb.switching.measures import (
     read_more,
     tombstones_passed_over,
 )
+from colmlm.kb.switching.predicted_keys import recall_kept
 from colmlm.kb.switching.sample import Sample, draw
 
 OnTexts = Callable[[int, int], None]
@@ -228,6 +230,10 @@ def _report(
         _tombstones(sample),
         *_questions(sample, ours, theirs, limits),
         _agreement(sample, contexts_CD, limits),
+        *(
+            _at_least(name, kept, limits.min_recall_kept, note)
+            for name, kept, note in recall_kept(sample.keyset)
+        ),
         _calibrated(sample),
         *_kept(kept, limits),
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.errors import InvalidValue, KeysetActive, KeysetNotReady
@@ -15,6 +15,7 @@ from colmlm.kb.facts import reading
 from colmlm.kb.facts.ingest import MANY_FACTS
 from colmlm.kb.facts.records import Edit
 from colmlm.kb.keys import activation, keysets, succession
+from colmlm.kb.keys.adapting import AdaptRun
 from colmlm.kb.keys.bulk import store_keys
 from colmlm.kb.keys.calibration import Calibration
 from colmlm.kb.keys.keycopy import Keys
@@ -22,11 +23,13 @@ from colmlm.kb.keys.keysets import Ids, Vectors
 from colmlm.kb.keys.records import (
     MAX_EDITS,
     RECALL,
+    AdaptedKeys,
     CheckpointInfo,
     GateStanding,
     IndexFit,
     KeysetHead,
     KeysetRecord,
+    MapFit,
 )
 from colmlm.kb.keys.rekey import Encoder, RekeyRun
 from colmlm.kb.keys.succession import Succession
@@ -119,23 +122,58 @@ class Keysets:
         batch: int = 64,
         on_facts: Callable[[int, int], None] | None = None,
         kinds: Collection[str] = ("context",),
+        replace: bool = False,
     ) -> KeysetRecord:
         """Gives every live fact (of `corpus`) a key of the encoder's checkpoint; after a kill a second call resumes.
 
         It runs several transactions, one for each batch of documents. Then the keyset is ready (active if none was)
         and its index is on disk, so that no lookup has to wait for it after activation.
         `on_facts` is called with the number of facts keyed, and of all. With "question" among the `kinds`, facts of
-        documents get a second key from their question, also those that this keyset keys later.
+        documents get a second key from their question, also those that this keyset keys later. With `replace`, true
+        keys take the place of predicted ones, those of facts that outputs ask for first.
         """
         if corpus is not None:
             with self.store.sessions() as session:
                 reading.require_corpus(session, corpus)
         keyset = self.create(encoder.checkpoint)
         rekey = RekeyRun(
-            self.store.sessions, encoder, keyset.keyset_id, self._actor, corpus, batch, on_facts, kinds
+            self.store.sessions,
+            encoder,
+            keyset.keyset_id,
+            self._actor,
+            corpus,
+            batch,
+            on_facts,
+            kinds,
+            replace,
         )
         rekey.run()
         return self.finish(keyset.keyset_id)
+
+    def adapt(
+        self,
+        encoder: Encoder,
+        *,
+        corpus: str | None = None,
+        from_keyset_id: int | None = None,
+        on_facts: Callable[[int, int], None] | None = None,
+        batch: int = 64,
+        **fit: Unpack[MapFit],
+    ) -> tuple[KeysetRecord, tuple[AdaptedKeys, ...]]:
+        """Gives the encoder's keyset keys predicted from another's, by default the active's (`kb.keys.adapting`).
+
+        True keys are made of a sample alone. Facts without a key in the other keyset are left to a rekey, which with
+        `replace` makes all predicted keys true. Raises `NoActiveKeyset`, and `InvalidValue` where the other keyset is
+        of the same checkpoint, retired, or predicted itself, or where there are too few facts.
+        """
+        if corpus is not None:
+            with self.store.sessions() as session:
+                reading.require_corpus(session, corpus)
+        source = self.active() if from_keyset_id is None else self.show(from_keyset_id)
+        ids = self.create(encoder.checkpoint).keyset_id, source.keyset_id
+        run = AdaptRun(self.store.sessions, encoder, *ids, self._actor, corpus, batch, on_facts, **fit)
+        adapted = run.run()
+        return self.finish(run.keyset_id), adapted
 
     def store_keys(
         self,

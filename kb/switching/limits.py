@@ -21,6 +21,7 @@ class GateLimits:
     max_facts_lost: int = 0
     max_question_loss: float = 0.02
     min_agreement: float = 0.7
+    min_recall_kept: float = 0.9
     questions: str | None = None
     min_right: float | None = None
     max_wrong: float | None = None

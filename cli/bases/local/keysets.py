@@ -10,7 +10,7 @@ from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.errors import KeysetNotReady
 
 if TYPE_CHECKING:
-    from colmlm.kb.keys.records import Activating, GateStanding, KeysetRecord
+    from colmlm.kb.keys.records import Activating, Adapting, GateStanding, KeysetRecord
     from colmlm.kb.switching.keysets import Keysets
     from colmlm.kb.switching.limits import GateLimits
 
@@ -86,4 +86,15 @@ class LocalKeysets:
         ).state == "retired":  # a rekey would give its checkpoint a new keyset
             raise KeysetNotReady(keyset_id, found.state)
         encoder = encoder_of(self.runtime, keyset_id, checkpoint)
-        return key_everything(self.runtime, corpus=corpus, encoder=encoder, kinds=kinds)
+        return key_everything(self.runtime, corpus=corpus, encoder=encoder, kinds=kinds, replace=True)
+
+    def adapt(
+        self, keyset_id: int, *, corpus: str | None, checkpoint: Path | None, **how: Unpack[Adapting]
+    ) -> dict[str, Any]:
+        from colmlm.cli.composition.adapting import adapt
+        from colmlm.cli.composition.keying import encoder_of
+
+        if (found := self.show(keyset_id)).state == "retired":
+            raise KeysetNotReady(keyset_id, found.state)
+        encoder = encoder_of(self.runtime, keyset_id, checkpoint)
+        return adapt(self.runtime.kb, encoder, self.runtime.telling, corpus, how)

@@ -11,6 +11,7 @@ from colmlm.api.nouns.lookups import Calibrating
 from colmlm.api.nouns.questions import AskingSet
 from colmlm.api.nouns.telling import Advance, Telling
 from colmlm.cli.composition import annotators
+from colmlm.cli.composition.adapting import adapt
 from colmlm.cli.composition.adding import Adding
 from colmlm.cli.composition.asking_sets import SetAsking
 from colmlm.cli.composition.calibrating import AnswerCalibrating
@@ -79,13 +80,17 @@ class _Models:
         self.runtime = runtime
 
     def rekey(self, run: JobRun, work: Rekey) -> object:
+        encoder, telling = self._encoder(work), self._telling(run)
+        if work.adapt:
+            return adapt(run.kb, encoder, telling, work.corpus, work.adapting)
         return key_everything(
             self.runtime,
             corpus=work.corpus,
-            encoder=self._encoder(work),
+            encoder=encoder,
             kinds=work.kinds,
             kb=run.kb,
-            telling=self._telling(run),
+            telling=telling,
+            replace=True,
         )
 
     def _telling(self, run: JobRun) -> Telling:

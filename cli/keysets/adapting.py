@@ -1,0 +1,75 @@
+"""The options of `--adapt`, by which a rekey predicts keys from another keyset's, and what is shown of it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from colmlm.cli.output import print_json, print_table
+
+if TYPE_CHECKING:
+    from colmlm.kb.keys.records import Adapting
+
+
+class MapMethod(StrEnum):
+    auto = "auto"
+    procrustes = "procrustes"
+    ridge = "ridge"
+
+
+Adapt = Annotated[
+    bool,
+    typer.Option(
+        "--adapt", help="Key a sample of the facts, and predict the other keys from those of another keyset."
+    ),
+]
+FromKeyset = Annotated[
+    int | None,
+    typer.Option("--from", min=1, help="With --adapt: the keyset to predict from. Default: the active one."),
+]
+Sample = Annotated[
+    int | None,
+    typer.Option(
+        "--sample",
+        min=10,
+        max=1_000_000,
+        help="With --adapt: how many facts to key. Default: 1 %, at least 250.",
+    ),
+]
+Method = Annotated[
+    MapMethod | None,
+    typer.Option("--method", help="With --adapt: how the map is fitted. Default: auto, the better one."),
+]
+
+_COLUMNS = (
+    "kind", "from", "to", "facts", "sample", "method", "recall_at_1", "recall_at_1_true", "recall_at_1_old",
+    "seconds", "seconds_true",
+)  # fmt: skip
+
+
+def adapting_by(
+    adapt: bool, from_keyset: int | None, sample: int | None, method: MapMethod | None
+) -> Adapting:
+    """Gives what the options say. Raises `BadParameter` for those that mean nothing without --adapt."""
+    given: dict[str, Any] = {"from_keyset_id": from_keyset, "sample": sample, "method": method}
+    given = {name: value for name, value in given.items() if value is not None}
+    if given and not adapt:
+        raise typer.BadParameter("it needs --adapt.", param_hint="--from, --sample, --method")
+    if method is not None:
+        given["method"] = str(method)
+    how: Adapting = given  # type: ignore[assignment]
+    return how
+
+
+def show_adapted(made: dict[str, Any], as_json: bool) -> None:
+    """Prints what was done for each kind of key."""
+    if as_json:
+        print_json(made)
+        return
+    print_table(_COLUMNS, [[_said(pair[column]) for column in _COLUMNS] for pair in made["pairs"]])
+
+
+def _said(value: object) -> object:
+    return "not measured" if value is None else value

@@ -1,0 +1,153 @@
+"""Predicted keys: those of a keyset that a map made of another keyset's, until the checkpoint has made true ones.
+
+The change of the log that stores them says `predicted`, with their ids and how good the map was. Ids of keys are never
+used again, so the log tells for good which keys were predicted, and those that are still there are left to be replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from sqlalchemy import Text, cast, delete, func, select
+from sqlalchemy.dialects.postgresql import INT8MULTIRANGE
+from sqlalchemy.orm import Session
+
+from colmlm.kb.facts.edits import MAX_ID, is_kept
+from colmlm.kb.keys.records import Prediction
+from colmlm.kb.tables import ChangeRow, FactKeyRow
+
+Stretches = Sequence[tuple[int, int]]  # first and last ids of keys
+
+_SAID = (
+    ChangeRow.seq,
+    ChangeRow.payload["keyset"],
+    ChangeRow.payload["keys"],
+    ChangeRow.payload["predicted"],
+)
+_PREDICTING = (ChangeRow.kind == "key", ChangeRow.payload.has_key("predicted"))
+_FIGURES = tuple(field.name for field in fields(Prediction) if field.name.startswith("recall"))
+
+
+def stretches(session: Session, keyset_id: int) -> Stretches:
+    """Gives the ids of all keys of a keyset that were ever predicted."""
+    rows = session.execute(select(*_SAID).where(*_PREDICTING))
+    return _merged(stretch for _, of, keys, _ in rows if of == keyset_id and (stretch := _stretch(keys)))
+
+
+def is_predicted(key_id: Any, among: Stretches) -> Any:
+    """Gives a condition (SQL): a key's id is in one of these stretches."""
+    spelt = ",".join(f"[{first},{last}]" for first, last in among)
+    return key_id.op("<@")(cast(cast(f"{{{spelt}}}", Text), INT8MULTIRANGE))
+
+
+def drop(session: Session, keyset_id: int, kind: str, fact_ids: Sequence[int], among: Stretches) -> list[int]:
+    """Deletes the predicted keys of these facts and gives their ids. The log must be locked."""
+    gone = delete(FactKeyRow).where(
+        FactKeyRow.keyset_id == keyset_id,
+        FactKeyRow.kind == kind,
+        FactKeyRow.fact_id == func.any(list(fact_ids)),
+        is_predicted(FactKeyRow.id, among),
+    )
+    return sorted(session.scalars(gone.returning(FactKeyRow.id)))
+
+
+def predictions(session: Session) -> dict[int, tuple[Prediction, ...]]:
+    """Gives how keys were last predicted, by keyset, for each kind of which predicted keys are left."""
+    last: dict[int, dict[str, Mapping[str, Any]]] = {}
+    among: dict[int, list[tuple[int, int]]] = {}
+    for _, keyset_id, keys, told in session.execute(
+        select(*_SAID).where(*_PREDICTING).order_by(ChangeRow.seq)
+    ):
+        if type(keyset_id) is int and isinstance(told, dict) and (stretch := _stretch(keys)):
+            last.setdefault(keyset_id, {})[str(told.get("kind"))] = told
+            among.setdefault(keyset_id, []).append(stretch)
+    found: dict[int, tuple[Prediction, ...]] = {}
+    for keyset_id, kinds in last.items():
+        left = _left(session, keyset_id, _merged(among[keyset_id]))
+        of_kinds = (_told(told, left.get(kind, 0)) for kind, told in kinds.items())
+        found[keyset_id] = tuple(one for one in of_kinds if one is not None and one.left)
+    return found
+
+
+def _left(session: Session, keyset_id: int, among: Stretches) -> dict[str, int]:
+    """Counts the predicted keys of live facts and tombstones that are left, by kind."""
+    of_kind = select(FactKeyRow.kind, func.count()).where(
+        FactKeyRow.keyset_id == keyset_id,
+        FactKeyRow.id.between(among[0][0], among[-1][1]),
+        is_predicted(FactKeyRow.id, among),
+        is_kept(FactKeyRow.fact_id),
+    )
+    return {row[0]: row[1] for row in session.execute(of_kind.group_by(FactKeyRow.kind))}
+
+
+def said(prediction: Prediction) -> dict[str, Any]:
+    """Gives what the log keeps of a prediction. Figures are texts: JSON may respell a number, which breaks the hash."""
+    kept = {field.name: getattr(prediction, field.name) for field in fields(Prediction)}
+    del kept["left"]
+    return {
+        name: repr(value) if name in _FIGURES and value is not None else value for name, value in kept.items()
+    }
+
+
+def predicted_as_of(session: Session, keyset_id: int, fact_ids: Collection[int], seq: int) -> set[int]:
+    """Gives those of these facts that had a predicted key in the keyset as of change `seq`."""
+    named = select(ChangeRow.seq).where(
+        ChangeRow.fact_ids.overlap(sorted(fact_ids)), *_PREDICTING, ChangeRow.seq <= seq
+    )
+    if not fact_ids or session.scalar(named.limit(1)) is None:
+        return set()
+    return {fact_id for fact_id in fact_ids if _was_predicted(session, keyset_id, fact_id, seq)}
+
+
+def _was_predicted(session: Session, keyset_id: int, fact_id: int, seq: int) -> bool:
+    """Tells whether as of change `seq` a key of this fact in the keyset was a predicted one."""
+    naming = ChangeRow.fact_ids.contains([fact_id])
+    before = session.execute(select(*_SAID).where(naming, *_PREDICTING, ChangeRow.seq <= seq))
+    among = _merged(stretch for _, of, keys, _ in before if of == keyset_id and (stretch := _stretch(keys)))
+    if not among:
+        return False
+    still = select(FactKeyRow.id).where(
+        FactKeyRow.keyset_id == keyset_id, FactKeyRow.fact_id == fact_id, is_predicted(FactKeyRow.id, among)
+    )
+    if session.scalar(still.limit(1)) is not None:
+        return True
+    dropped = ChangeRow.payload["dropped_keys"]
+    since = select(dropped).where(naming, ChangeRow.seq > seq, dropped.is_not(None))
+    gone = [one for ids in session.scalars(since) if isinstance(ids, list) for one in ids]
+    return any(first <= one <= last for one in gone if type(one) is int for first, last in among)
+
+
+def _stretch(keys: Any) -> tuple[int, int] | None:
+    """Reads a stretch of the log; a row that somebody put into it may hold anything there."""
+    if not isinstance(keys, list) or [type(one) for one in keys] != [int, int]:
+        return None
+    first, last = keys
+    return (first, last) if 0 < first <= last < MAX_ID else None
+
+
+def _merged(found: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Joins stretches that touch."""
+    joined: list[tuple[int, int]] = []
+    for first, last in sorted(found):
+        if joined and first <= joined[-1][1] + 1:
+            joined[-1] = (joined[-1][0], max(last, joined[-1][1]))
+        else:
+            joined.append((first, last))
+    return joined
+
+
+def _told(kept: Mapping[str, Any], left: int) -> Prediction | None:
+    """Reads what the log keeps of a prediction; None where somebody put something else there."""
+    try:
+        return Prediction(
+            kind=str(kept["kind"]),
+            from_keyset_id=int(kept["from_keyset_id"]),
+            method=str(kept["method"]),
+            sample=int(kept["sample"]),
+            left=left,
+            **{name: None if kept.get(name) is None else float(kept[name]) for name in _FIGURES},
+        )
+    except (KeyError, TypeError, ValueError):
+        return None

@@ -1,0 +1,95 @@
+"""`colmlm rekey --adapt`, here and on a server."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, to_record
+from tests.cli.conftest import Run, invoke
+from tests.cli.elsewhere import There, working
+from tests.tiny import tiny_checkpoint
+
+PAIR = {
+    "from", "to", "kind", "facts", "sample", "method", "recall_at_1", "recall_at_1_true", "recall_at_1_old",
+    "recall_at_10", "recall_at_10_true", "recall_at_10_old", "seconds", "seconds_true",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_checkpoint(tmp_path_factory.mktemp("other"), seed=4)
+
+
+@pytest.fixture
+def years(tmp_path: Path) -> Path:
+    """An annotated file of thirty documents with a fact each."""
+    file = tmp_path / "years.jsonl"
+    lines = []
+    for n in range(30):
+        text = f"Bridge number {n} was opened in {1900 + n}."
+        span = FactSpan(
+            text.index(str(1900 + n)), len(text) - 1, str(1900 + n), f"When did bridge {n} open?", None
+        )
+        lines.append(json.dumps(to_record(AnnotatedDocument(f"bridge-{n}", text, (span,)))))
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return file
+
+
+@pytest.fixture
+def bridges(run: Run, years: Path) -> None:
+    assert run("corpus", "ingest", years, "--format", "annotated", "--corpus", "bridges").code == 0
+    assert run("rekey").code == 0
+
+
+def test_keys_are_predicted_shown_checked_and_made_true(run: Run, bridges: None, other: Path) -> None:
+    made = run("rekey", "--adapt", "--checkpoint", other, "--sample", 20, "--json")
+    assert made.code == 0 and "10 of 30 keys of keyset 2 are predicted" in made.err
+    (pair,) = made.json["pairs"]
+    assert set(pair) == PAIR and (pair["kind"], pair["facts"], pair["sample"]) == ("context", 30, 20)
+    assert (pair["from"], pair["to"]) == ("tiny-3", "tiny-4")
+    assert pair["seconds"] > 0 and pair["seconds_true"] > 0 and 0 <= pair["recall_at_1"] <= 1
+    keyset = made.json["keyset"]
+    assert (keyset["state"], keyset["num_predicted"], keyset["num_keys"]) == ("ready", 10, 30)
+    assert keyset["calibrated"]
+    listed = run("keysets", "list", "--json").json["keysets"][1]
+    assert listed["num_predicted"] == 10 and listed["predictions"][0]["from_keyset_id"] == 1
+    report = run("keysets", "check", 2, "--min-recall-kept", 0, "--json").json
+    (told,) = [one for one in report["criteria"] if one["name"] == "recall kept by predicted context keys"]
+    assert told["passed"] and told["note"].startswith("10 of 30 keys are predicted")
+    run("keysets", "activate", 2, "--force")
+    found = {check["name"]: check for check in run("doctor", "--json").json["checks"]}
+    assert "10 are predicted" in found["keyset"]["found"]
+    assert "colmlm keysets rekey 2" in found["keyset"]["remedy"]
+    true = run("keysets", "rekey", 2, "--json")
+    assert (true.json["num_predicted"], true.json["calibrated"]) == (0, True) and "Threshold" in true.err
+    assert run("fsck", "--json").json["ok"]
+
+
+def test_options_that_mean_nothing_are_refused(run: Run, bridges: None, other: Path) -> None:
+    for words in (("--sample", 20), ("--from", 1), ("--method", "ridge")):
+        refused = run("rekey", *words)
+        assert refused.code == 2 and "--adapt" in refused.err
+    own = run("rekey", "--adapt")
+    assert own.code == 2 and "that of this checkpoint" in own.err
+    assert run("rekey", "--adapt", "--from", 9, "--checkpoint", other).code == 3
+    assert run("rekey", "--adapt", "--checkpoint", other, "--corpus", "none").code == 3
+
+
+def test_a_job_adapts_there(there: There, years: Path, tmp_path: Path) -> None:
+    other = tiny_checkpoint(tmp_path / "other", seed=4, eagerness=1.0)
+    assert invoke("corpus", "ingest", years, "--format", "annotated", "--corpus", "bridges").code == 0
+    assert invoke("rekey").code == 0
+    assert invoke("keysets", "create", "--checkpoint", other, "--json").json["keyset_id"] == 2
+    with working(there.kb):
+        made = there.run(
+            "keysets", "rekey", 2, "--adapt", "--sample", 20, "--corpus", "bridges", "--json", role="trainer"
+        ).json
+        assert set(made["pairs"][0]) == PAIR and made["keyset"]["num_predicted"] == 10
+        true = there.run("keysets", "rekey", 2, "--json", role="trainer").json
+        assert (true["num_predicted"], true["num_unkeyed"]) == (0, 0)
+    assert there.run("keysets", "rekey", 2, "--sample", 20).code == 2
+    refused = there.run("jobs", "start", "rekey", "keyset_id=2", "sample=20")
+    assert refused.code == 2 and "need adapt" in refused.err
