@@ -29,7 +29,7 @@ from colmlm.kb.keys.keysets import Ids, Vectors
 from colmlm.kb.store.milvus_address import MilvusAddress
 
 MOST_FOUND = 16_384  # rows that Milvus gives at most for one query
-KEYS, MARKS = "_default", "marks"  # partitions
+KEYS = "_default"  # the partition of keys; that of marks is named by who owns the collection
 _AT_ONCE = 2_000  # rows in one call
 _INDEX = {"index_type": "HNSW", "metric_type": "IP", "params": {"M": 16, "efConstruction": 200}}
 _LEAST_EFFORT = 128  # candidates that a search of the graph keeps
@@ -56,7 +56,7 @@ class Mark:
 
 @dataclass(slots=True)
 class Collection:
-    """The collection `name`, which is written for `owner`: a base and a keyset."""
+    """The collection `name`, which is written for `owner`: letters, digits and `_` that name a base and a keyset."""
 
     address: MilvusAddress
     name: str
@@ -105,8 +105,8 @@ class Collection:
         with self._asking() as client:
             if not client.has_collection(self.name, timeout=self.address.timeout_seconds):
                 return False
-            found = client.describe_collection(self.name, timeout=self.address.timeout_seconds)
-        if found.get("description") != self.owner:
+            is_owned = client.has_partition(self.name, self.owner, timeout=self.address.timeout_seconds)
+        if not is_owned:
             raise CandidatesRefused(self.where, "something else is stored there; name another collection")
         return True
 
@@ -120,7 +120,7 @@ class Collection:
         return any(_mark(row).fill == fill for row in self._marks(f"id <= {-1 - seq}", 1, strong))
 
     def _marks(self, which: str, most: int, strong: bool) -> Sequence[Any]:
-        return self._query(which, most, MARKS, strong, ["id", "note"])
+        return self._query(which, most, self.owner, strong, ["id", "note"])
 
     def search(self, queries_BD: npt.NDArray[Any], k: int, *, strong: bool) -> tuple[Vectors, Ids]:
         """Finds the k nearest keys of each query, as `Candidates.search` describes.
@@ -215,7 +215,7 @@ class Collection:
         from pymilvus import DataType, MilvusClient
 
         self.drop()
-        schema = MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False, description=self.owner)
+        schema = MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)
         schema.add_field("id", DataType.INT64, is_primary=True)
         schema.add_field("note", DataType.VARCHAR, max_length=256)
         schema.add_field("key", DataType.FLOAT_VECTOR, dim=self.dim)
@@ -223,7 +223,7 @@ class Collection:
             indexes = client.prepare_index_params()
             indexes.add_index(field_name="key", **_INDEX)
             client.create_collection(self.name, schema=schema, num_shards=1, timeout=_SLOW)
-            client.create_partition(self.name, MARKS, timeout=_SLOW)
+            client.create_partition(self.name, self.owner, timeout=_SLOW)
             client.create_index(self.name, indexes, timeout=_SLOW)
         self.load()
 
@@ -256,9 +256,9 @@ class Collection:
         """Puts this mark in the place of all others, of which one is there until the new one is."""
         former = {row["id"] for row in self._marks("id < 0", MOST_FOUND, strong=True)}
         if (new := -1 - mark.seq) in former:
-            self._delete([new], MARKS)
-        self._insert([{"id": new, "note": mark.note, "key": np.zeros(self.dim, np.float32)}], MARKS)
-        self._delete(sorted(former - {new}), MARKS)
+            self._delete([new], self.owner)
+        self._insert([{"id": new, "note": mark.note, "key": np.zeros(self.dim, np.float32)}], self.owner)
+        self._delete(sorted(former - {new}), self.owner)
 
     def flush(self) -> None:
         """Has Milvus write what it got to its storage, and index it."""

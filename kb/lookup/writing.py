@@ -35,7 +35,7 @@ def collection(session: Session, keyset: AnyKeyset, address: MilvusAddress) -> C
     """Gives the collection that this keyset names, not yet asked for; None where its index is Faiss's."""
     if (name := collection_of(keyset.index_spec)) is None:
         return None
-    owner = f"colmlm base {audit.database_id(session)} keyset {keyset.keyset_id}"
+    owner = f"marks_of_base_{audit.database_id(session)}_keyset_{keyset.keyset_id}"
     return Collection(address, name, keyset.dim, owner)
 
 
