@@ -38,7 +38,7 @@ _SLOW = 60.0  # seconds for what writes, loads or flushes
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class CollectionMark:
     """Says that everything up to change `seq`, whose hash in the log is `log_hash`, was written by fill `fill`.
 
     `at` is when it was set, in seconds of the database's clock.
@@ -110,7 +110,7 @@ class Collection:
             raise CandidatesRefused(self.where, "something else is stored there; name another collection")
         return True
 
-    def mark(self, *, strong: bool) -> Mark | None:
+    def mark(self, *, strong: bool) -> CollectionMark | None:
         """Gives the newest mark; None where there is none. Where it is not `strong` it may be some seconds old."""
         rows = self._marks("id < 0", MOST_FOUND, strong)
         return max(map(_mark, rows), key=lambda mark: mark.seq, default=None)
@@ -123,7 +123,7 @@ class Collection:
         return self._query(which, most, self.owner, strong, ["id", "note"])
 
     def search(self, queries_BD: npt.NDArray[Any], k: int, *, strong: bool) -> tuple[Vectors, Ids]:
-        """Finds the k nearest keys of each query, as `Candidates.search` describes.
+        """Finds the k nearest keys of each query, as `CandidateKeys.search` describes.
 
         A row that got fewer although there are more repeats its last id, so that it does not look as if there were no
         more.
@@ -252,7 +252,7 @@ class Collection:
                 some = ids[start : start + _AT_ONCE]
                 client.delete(self.name, ids=some, partition_name=partition, timeout=_SLOW)
 
-    def set_mark(self, mark: Mark) -> None:
+    def set_mark(self, mark: CollectionMark) -> None:
         """Puts this mark in the place of all others, of which one is there until the new one is."""
         former = {row["id"] for row in self._marks("id < 0", MOST_FOUND, strong=True)}
         if (new := -1 - mark.seq) in former:
@@ -304,9 +304,9 @@ class Collection:
         return sum(int(segment.num_rows) for segment in segments)
 
 
-def _mark(row: Any) -> Mark:
+def _mark(row: Any) -> CollectionMark:
     fill, log_hash, at = row["note"].split(" ")
-    return Mark(-1 - row["id"], fill, log_hash, float(at))
+    return CollectionMark(-1 - row["id"], fill, log_hash, float(at))
 
 
 def _level(strong: bool) -> str:
