@@ -15,7 +15,7 @@ from colmlm.kb.keys.keysets import Ids, Vectors
 from colmlm.kb.keys.records import IndexFit
 
 
-class Candidates(Protocol):
+class CandidateKeys(Protocol):
     """The keys of one keyset by id, with every change up to `applied_seq` applied, and perhaps later ones."""
 
     applied_seq: int

@@ -29,7 +29,7 @@ from colmlm.kb.keys.keysets import Ids, Vectors
 from colmlm.kb.store.milvus_address import MilvusAddress
 
 MOST_FOUND = 16_384  # rows that Milvus gives at most for one query
-KEYS, MARKS = "_default", "marks"  # partitions
+KEYS = "_default"  # the partition of keys; that of marks is named by who owns the collection
 _AT_ONCE = 2_000  # rows in one call
 _INDEX = {"index_type": "HNSW", "metric_type": "IP", "params": {"M": 16, "efConstruction": 200}}
 _LEAST_EFFORT = 128  # candidates that a search of the graph keeps
@@ -38,7 +38,7 @@ _SLOW = 60.0  # seconds for what writes, loads or flushes
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class CollectionMark:
     """Says that everything up to change `seq`, whose hash in the log is `log_hash`, was written by fill `fill`.
 
     `at` is when it was set, in seconds of the database's clock.
@@ -56,7 +56,7 @@ class Mark:
 
 @dataclass(slots=True)
 class Collection:
-    """The collection `name`, which is written for `owner`: a base and a keyset."""
+    """The collection `name`, which is written for `owner`: letters, digits and `_` that name a base and a keyset."""
 
     address: MilvusAddress
     name: str
@@ -105,12 +105,12 @@ class Collection:
         with self._asking() as client:
             if not client.has_collection(self.name, timeout=self.address.timeout_seconds):
                 return False
-            found = client.describe_collection(self.name, timeout=self.address.timeout_seconds)
-        if found.get("description") != self.owner:
+            is_owned = client.has_partition(self.name, self.owner, timeout=self.address.timeout_seconds)
+        if not is_owned:
             raise CandidatesRefused(self.where, "something else is stored there; name another collection")
         return True
 
-    def mark(self, *, strong: bool) -> Mark | None:
+    def mark(self, *, strong: bool) -> CollectionMark | None:
         """Gives the newest mark; None where there is none. Where it is not `strong` it may be some seconds old."""
         rows = self._marks("id < 0", MOST_FOUND, strong)
         return max(map(_mark, rows), key=lambda mark: mark.seq, default=None)
@@ -120,10 +120,10 @@ class Collection:
         return any(_mark(row).fill == fill for row in self._marks(f"id <= {-1 - seq}", 1, strong))
 
     def _marks(self, which: str, most: int, strong: bool) -> Sequence[Any]:
-        return self._query(which, most, MARKS, strong, ["id", "note"])
+        return self._query(which, most, self.owner, strong, ["id", "note"])
 
     def search(self, queries_BD: npt.NDArray[Any], k: int, *, strong: bool) -> tuple[Vectors, Ids]:
-        """Finds the k nearest keys of each query, as `Candidates.search` describes.
+        """Finds the k nearest keys of each query, as `CandidateKeys.search` describes.
 
         A row that got fewer although there are more repeats its last id, so that it does not look as if there were no
         more.
@@ -215,7 +215,7 @@ class Collection:
         from pymilvus import DataType, MilvusClient
 
         self.drop()
-        schema = MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False, description=self.owner)
+        schema = MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)
         schema.add_field("id", DataType.INT64, is_primary=True)
         schema.add_field("note", DataType.VARCHAR, max_length=256)
         schema.add_field("key", DataType.FLOAT_VECTOR, dim=self.dim)
@@ -223,7 +223,7 @@ class Collection:
             indexes = client.prepare_index_params()
             indexes.add_index(field_name="key", **_INDEX)
             client.create_collection(self.name, schema=schema, num_shards=1, timeout=_SLOW)
-            client.create_partition(self.name, MARKS, timeout=_SLOW)
+            client.create_partition(self.name, self.owner, timeout=_SLOW)
             client.create_index(self.name, indexes, timeout=_SLOW)
         self.load()
 
@@ -252,13 +252,13 @@ class Collection:
                 some = ids[start : start + _AT_ONCE]
                 client.delete(self.name, ids=some, partition_name=partition, timeout=_SLOW)
 
-    def set_mark(self, mark: Mark) -> None:
+    def set_mark(self, mark: CollectionMark) -> None:
         """Puts this mark in the place of all others, of which one is there until the new one is."""
         former = {row["id"] for row in self._marks("id < 0", MOST_FOUND, strong=True)}
         if (new := -1 - mark.seq) in former:
-            self._delete([new], MARKS)
-        self._insert([{"id": new, "note": mark.note, "key": np.zeros(self.dim, np.float32)}], MARKS)
-        self._delete(sorted(former - {new}), MARKS)
+            self._delete([new], self.owner)
+        self._insert([{"id": new, "note": mark.note, "key": np.zeros(self.dim, np.float32)}], self.owner)
+        self._delete(sorted(former - {new}), self.owner)
 
     def flush(self) -> None:
         """Has Milvus write what it got to its storage, and index it."""
@@ -304,9 +304,9 @@ class Collection:
         return sum(int(segment.num_rows) for segment in segments)
 
 
-def _mark(row: Any) -> Mark:
+def _mark(row: Any) -> CollectionMark:
     fill, log_hash, at = row["note"].split(" ")
-    return Mark(-1 - row["id"], fill, log_hash, float(at))
+    return CollectionMark(-1 - row["id"], fill, log_hash, float(at))
 
 
 def _level(strong: bool) -> str:

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from colmlm.kb.errors import CandidatesRefused, CandidatesUnavailable
 from colmlm.kb.keys.keysets import Ids, Vectors
 from colmlm.kb.keys.records import IndexFit
-from colmlm.kb.lookup.collection import Collection, Mark
+from colmlm.kb.lookup.collection import Collection, CollectionMark
 from colmlm.kb.lookup.index import KeyIndex
 
 # What was confirmed so long ago is seen by every search; Milvus grants 5 seconds (`common.gracefulTime`).
@@ -38,7 +38,7 @@ class Remote:
     """The keys of a collection as of `mark`, and the changes since, up to `applied_seq`."""
 
     collection: Collection
-    mark: Mark
+    mark: CollectionMark
     age: float  # seconds since that was set
     clock: Callable[[], float] = time.monotonic
     applied_seq: int = field(init=False)
@@ -144,7 +144,7 @@ class Remote:
     def has_outgrown(self, index_spec: str) -> bool:
         return False
 
-    def _see(self, mark: Mark | None) -> None:
+    def _see(self, mark: CollectionMark | None) -> None:
         """Lets go of what a mark of so long ago says is in the collection."""
         now = self.clock()
         with self._changing:

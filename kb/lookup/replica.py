@@ -21,7 +21,7 @@ from colmlm.kb.keys.records import RECALL
 from colmlm.kb.log import audit
 from colmlm.kb.lookup import writing
 from colmlm.kb.lookup.added import AddedKeys
-from colmlm.kb.lookup.candidates import Candidates
+from colmlm.kb.lookup.candidates import CandidateKeys
 from colmlm.kb.lookup.in_process import AnyKeyset, InProcess, OnKeys, build_all
 from colmlm.kb.lookup.index import KeyIndex
 from colmlm.kb.lookup.remote import Remote
@@ -37,7 +37,7 @@ class Replica:
     keyset_id: int
     checkpoint_id: str
     dim: int
-    candidates: Candidates
+    candidates: CandidateKeys
     added: AddedKeys = field(default_factory=AddedKeys)
     _follow: threading.Lock = field(default_factory=threading.Lock)
 
@@ -90,7 +90,7 @@ def rebuild(
     return _replica(keyset, build_all(session, keyset, on_keys, goal))
 
 
-def _replica(keyset: AnyKeyset, candidates: Candidates) -> Replica:
+def _replica(keyset: AnyKeyset, candidates: CandidateKeys) -> Replica:
     return Replica(keyset.keyset_id, keyset.checkpoint_id, keyset.dim, candidates)
 
 

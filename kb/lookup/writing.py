@@ -18,7 +18,7 @@ from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keycopy import indexed_keys
 from colmlm.kb.keys.keysets import Ids
 from colmlm.kb.log import audit
-from colmlm.kb.lookup.collection import Collection, Mark
+from colmlm.kb.lookup.collection import Collection, CollectionMark
 from colmlm.kb.lookup.in_process import AnyKeyset, OnKeys
 from colmlm.kb.lookup.remote import Remote
 from colmlm.kb.lookup.specs import collection_of
@@ -35,7 +35,7 @@ def collection(session: Session, keyset: AnyKeyset, address: MilvusAddress) -> C
     """Gives the collection that this keyset names, not yet asked for; None where its index is Faiss's."""
     if (name := collection_of(keyset.index_spec)) is None:
         return None
-    owner = f"colmlm base {audit.database_id(session)} keyset {keyset.keyset_id}"
+    owner = f"marks_of_base_{audit.database_id(session)}_keyset_{keyset.keyset_id}"
     return Collection(address, name, keyset.dim, owner)
 
 
@@ -50,7 +50,7 @@ def attach(session: Session, there: Collection) -> Remote:
     return Remote(there, mark, age=_now(session) - mark.at)
 
 
-def _trusted(session: Session, there: Collection) -> Mark:
+def _trusted(session: Session, there: Collection) -> CollectionMark:
     mark = there.mark(strong=True)
     if mark is None:
         raise CandidatesRefused(there.where, "it was never filled to the end")
@@ -117,7 +117,7 @@ def write_all(
 
 
 def _set_mark(session: Session, there: Collection, seq: int, fill: str) -> None:
-    there.set_mark(Mark(seq, fill, hash_at(session, seq), _now(session)))
+    there.set_mark(CollectionMark(seq, fill, hash_at(session, seq), _now(session)))
 
 
 def _now(session: Session) -> float:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from colmlm.kb.keys.keysets import Vectors
-from colmlm.kb.lookup.candidates import Candidates
+from colmlm.kb.lookup.candidates import CandidateKeys
 from colmlm.kb.lookup.fitting import Nearest, fit_lists
 from colmlm.kb.lookup.in_process import InProcess
 from colmlm.kb.switching.sample import NOT_LIVE, ClassedTexts, Keys
@@ -36,7 +36,7 @@ def _units(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return units
 
 
-def index_recall(index: Candidates, keys: Keys, queries_BD: Vectors, k: int) -> float:
+def index_recall(index: CandidateKeys, keys: Keys, queries_BD: Vectors, k: int) -> float:
     """Gives the share of the exact k nearest keys that are among the candidates of a lookup. Ties count as found."""
     k = min(k, len(keys.ids))
     found = wanted = 0
@@ -53,7 +53,7 @@ def index_recall(index: Candidates, keys: Keys, queries_BD: Vectors, k: int) -> 
     return found / wanted if wanted else 0.0
 
 
-def read_more(candidates: Candidates, keys: Keys, queries_BD: Vectors, goal: float) -> None:
+def read_more(candidates: CandidateKeys, keys: Keys, queries_BD: Vectors, goal: float) -> None:
     """Lets lookups read more lists of an index with lists, where they find too few of these queries' nearest keys."""
     if not isinstance(candidates, InProcess) or not candidates.index.lists:
         return
@@ -68,7 +68,7 @@ def read_more(candidates: Candidates, keys: Keys, queries_BD: Vectors, goal: flo
         candidates.index.lists_read, candidates.recall = before, recall
 
 
-def tombstones_passed_over(index: Candidates, keys: Keys) -> int:
+def tombstones_passed_over(index: CandidateKeys, keys: Keys) -> int:
     """Counts the tombstones that a query with their own key does not find first. Ties with a live fact are allowed."""
     graves = np.flatnonzero(keys.class_N == NOT_LIVE)
     passed_over = 0

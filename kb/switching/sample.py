@@ -19,7 +19,7 @@ from colmlm.kb.keys import keysets
 from colmlm.kb.keys.calibration import normalise
 from colmlm.kb.keys.keysets import Ids, Vectors, active_keyset_id
 from colmlm.kb.keys.records import KeysetRecord
-from colmlm.kb.lookup.candidates import Candidates
+from colmlm.kb.lookup.candidates import CandidateKeys
 from colmlm.kb.lookup.options import KEY
 from colmlm.kb.lookup.replica import Replica, open_replica
 from colmlm.kb.store.settings import Settings
@@ -79,7 +79,7 @@ class Sample:
     has_questions: bool
 
     @property
-    def candidates(self) -> Candidates:
+    def candidates(self) -> CandidateKeys:
         return self.replica.candidates
 
 

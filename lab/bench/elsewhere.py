@@ -29,7 +29,7 @@ from colmlm.lab.bench.synthetic import documents, exact_top1
 
 HERE, ELSEWHERE = "here", "elsewhere"  # checkpoints
 NUM_EDITS, WARM_UP = 200, 50
-WHO = {"actor": "bench", "reason": "benchmark"}
+ACTOR, REASON = "bench", "benchmark"
 INDEX_SECONDS = 600  # for which the server may build its own index
 
 
@@ -87,7 +87,7 @@ class BackendBench:
         with KnowledgeBase.open(settings) as kb:
             self.say("ingesting documents and storing keys")
             made = [Parsed(document) for document in documents(len(keys))]
-            kb.corpora.ingest(made, "bench", **WHO)
+            kb.corpora.ingest(made, "bench", actor=ACTOR, reason=REASON)
             here, here_seconds = self._keyed(kb, HERE, self.spec)
             there, fill_seconds = self._keyed(kb, ELSEWHERE, self.backend)
             try:
@@ -116,7 +116,7 @@ class BackendBench:
         keys = self.measured.keys
         keyset = kb.keysets.create(CheckpointInfo(name, name, keys.shape[1]), spec)
         fact_ids = np.arange(1, len(keys) + 1, dtype=np.int64)
-        kb.keysets.store_keys(keyset.keyset_id, fact_ids, keys, **WHO)
+        kb.keysets.store_keys(keyset.keyset_id, fact_ids, keys, actor=ACTOR, reason=REASON)
         with kb.sessions.begin() as session:
             session.execute(
                 text("UPDATE keyset SET state = 'ready' WHERE id = :id"), {"id": keyset.keyset_id}
@@ -172,7 +172,7 @@ class BackendBench:
         for verb in after:
             edit = kb.facts.delete if verb == "delete" else kb.facts.restore
             for fact_id in chosen.tolist():
-                edit([fact_id], **WHO)
+                edit([fact_id], actor=ACTOR, reason=REASON)
                 after[verb] += self._finds(there, keys[fact_id - 1], fact_id, seconds)
         candidates = _candidates(there)
         handing = seconds_of(lambda: kb.searcher.prepare(there.current().keyset_id))
