@@ -145,6 +145,8 @@ class AdaptRun:
     def _fill(self, kind: str, fitted: FittedMap, prediction: Prediction) -> int:
         """Predicts all keys of the kind that the keyset lacks, a batch in each transaction; gives their number."""
         after, done = 0, 0
+        with self.sessions() as session:
+            total = session.scalar(select(func.count()).select_from(self._lacking(kind).subquery())) or 0
         while True:
             with self.sessions() as session:
                 key_ids, keys_ND = self._old_keys(session, kind, after)
@@ -153,7 +155,7 @@ class AdaptRun:
             after = int(key_ids[-1])
             done += self._store(kind, key_ids, fitted.map(keys_ND), prediction)
             if self.on_facts is not None:
-                self.on_facts(done, done)
+                self.on_facts(done, max(done, total))
         with self.sessions.begin() as session:
             keysets.analyze(session, self.keyset_id)
         return done

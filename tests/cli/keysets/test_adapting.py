@@ -60,7 +60,7 @@ def test_keys_are_predicted_shown_checked_and_made_true(run: Run, bridges: None,
     (told,) = [one for one in report["criteria"] if one["name"] == "recall kept by predicted context keys"]
     assert told["passed"] and told["note"].startswith("10 of 30 keys are predicted")
     run("keysets", "activate", 2, "--force")
-    found = {check["name"]: check for check in run("doctor", "--json").json["checks"]}
+    found = {one["check"]: one for one in run("doctor", "--json").json["checks"]}
     assert "10 are predicted" in found["keyset"]["found"]
     assert "colmlm keysets rekey 2" in found["keyset"]["remedy"]
     true = run("keysets", "rekey", 2, "--json")
@@ -87,7 +87,12 @@ def test_a_job_adapts_there(there: There, years: Path, tmp_path: Path) -> None:
         made = there.run(
             "keysets", "rekey", 2, "--adapt", "--sample", 20, "--corpus", "bridges", "--json", role="trainer"
         ).json
-        assert set(made["pairs"][0]) == PAIR and made["keyset"]["num_predicted"] == 10
+        assert [pair["kind"] for pair in made["pairs"]] == [
+            "context",
+            "question",
+        ]  # as the old keyset has them
+        assert all(set(pair) == PAIR and pair["facts"] == 30 for pair in made["pairs"])
+        assert made["keyset"]["num_predicted"] == 2 * 10
         true = there.run("keysets", "rekey", 2, "--json", role="trainer").json
         assert (true["num_predicted"], true["num_unkeyed"]) == (0, 0)
     assert there.run("keysets", "rekey", 2, "--sample", 20).code == 2
