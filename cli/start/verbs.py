@@ -61,8 +61,8 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "corpus": {
             "add": "Read documents, annotate their facts, ingest them and give the facts keys.",
             "annotate": "Mark the facts of raw documents, with a question for each.",
-            "ingest": "Ingest a file of annotated documents.",
             "import": "Import a published store of facts with its keys.",
+            "ingest": "Ingest a file of annotated documents.",
             "export": "Write a corpus in a form that `colmlm corpus ingest` reads.",
             "delete": "Delete every live fact of a corpus, or of some of its documents, in one change.",
             "stats": "Count a corpus: documents, live facts, deleted facts, characters.",
@@ -164,6 +164,8 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "edits": "Measure what adding and removing one key costs in an index of several sizes.",
             "facts": "Measure pages of facts: found by rare, common and several words, by no word, and by each filter.",
             "query": "Time how each method forms a query at gold lookups, in turns.",
+            "partitions": "Measure facts in tables of one piece beside tables that are cut by ranges of ids.",
+            "release": "Measure the import of a synthetic release in the paper's form, and lookups through the keys that come with it.",
             "serve": "Measure completions over HTTP from 1 to 64 clients.",
             "words": "Measure the search for sentences by words, beside bm25s where they are SQuAD's.",
             "train": "Time an optimiser step with the joint loss beside transformers' Trainer.",
@@ -171,6 +173,7 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         },
         "evaluate": {
             "recall": "Measure recall of question -> fact over all facts of a corpus.",
+            "adapt": "Measure recall by predicted keys, by true ones, and by the older checkpoint's as they are.",
             "qa": "Ask questions without their paragraphs, greedily, and count the answers that hold a gold one.",
             "judge-answers": "Have kept answers judged correct, incorrect or not attempted.",
             "biographies": "Write a biography of each name greedily, after the paper's prompt.",

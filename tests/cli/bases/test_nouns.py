@@ -109,7 +109,7 @@ HERE_ONLY = {
         "catch_up", "rebuild", "snapshot", "standing", "in_keyset",  # of the index of one process
         "nearest",  # what answers are read from
     },
-    "outputs": {"record", "attributions", "impact_of_selection", "neighbours"},
+    "outputs": {"record", "record_traced", "attributions", "impact_of_selection", "neighbours"},
     "misses": {"group", "prune", "open_groups"},  # what workers and a server's console do
     "log": {"head_seq", "changes_before", "counts", "hash_at", "holds", "deny"},  # the server's own and its console's
     "jobs": {"counts", "counts_by_kind", "num_waiting", "is_wanting"},  # what watches a server
