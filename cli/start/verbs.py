@@ -165,7 +165,7 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "facts": "Measure pages of facts: found by rare, common and several words, by no word, and by each filter.",
             "query": "Time how each method forms a query at gold lookups, in turns.",
             "partitions": "Measure facts in tables of one piece beside tables that are cut by ranges of ids.",
-            "release": "Measure the import of a synthetic release in the paper's form, and lookups through the keys that come with it.",
+            "release": "Measure the import of a synthetic release in the paper's form",
             "serve": "Measure completions over HTTP from 1 to 64 clients.",
             "words": "Measure the search for sentences by words, beside bm25s where they are SQuAD's.",
             "train": "Time an optimiser step with the joint loss beside transformers' Trainer.",
