@@ -47,7 +47,9 @@ def test_every_data_file_is_installed() -> None:
 
 def test_every_imported_library_is_a_dependency() -> None:
     extras = PROJECT["project"]["optional-dependencies"]
-    optional = (extras[name] for name in ("cpu", "train", "lab", "bench", "harness", "marks", "otel"))
+    optional = (
+        extras[name] for name in ("cpu", "train", "lab", "bench", "harness", "marks", "milvus", "otel")
+    )
     listed = [*PROJECT["project"]["dependencies"], *chain.from_iterable(optional)]
     declared = {normal(re.split(r"[^\w.-]", requirement)[0]) for requirement in listed}
     distributions = packages_distributions()

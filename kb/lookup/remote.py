@@ -41,6 +41,7 @@ class Remote:
     mark: CollectionMark
     age: float  # seconds since that was set
     clock: Callable[[], float] = time.monotonic
+    most_held: int = MOST_HELD
     applied_seq: int = field(init=False)
     is_lost: bool = field(default=False, init=False)
     _tail: KeyIndex = field(init=False)
@@ -108,10 +109,11 @@ class Remote:
 
     def put(self, ids: Ids, keys: Vectors) -> None:
         self._require()
-        if len(self._tail) + len(ids) > MOST_HELD:
+        if len(self._tail) + len(ids) > self.most_held:
             self.is_lost = True
             raise CandidatesUnavailable(
-                self.collection.where, f"it lacks more than {MOST_HELD} keys, and nobody writes them to it"
+                self.collection.where,
+                f"it lacks more than {self.most_held} keys, and another process writes them there",
             )
         with self._changing:
             self._tail.add(ids, keys)

@@ -15,7 +15,7 @@ from pathlib import Path
 import psycopg
 from sqlalchemy.orm import Session
 
-from colmlm.kb.errors import SnapshotRefused
+from colmlm.kb.errors import CandidatesUnavailable, SnapshotRefused
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.records import RECALL
 from colmlm.kb.log import audit
@@ -99,13 +99,21 @@ def open_replica(
 ) -> Replica:
     """Opens the replica from the keyset's snapshot, or rebuilds it where that is refused, and catches up.
 
-    What is kept elsewhere is only rebuilt by `rebuild`: it may be far too much to do for a lookup.
+    What is kept elsewhere is only rebuilt by `rebuild`: it may be far too much to do for a lookup. What it lacks is
+    handed on first where that is more than a process may hold.
     """
     try:
         replica = load_replica(session, keyset, settings)
     except SnapshotRefused:
         replica = rebuild(session, keyset, settings, on_keys)
-    replica.catch_up(connection_of(session))
+    try:
+        replica.catch_up(connection_of(session))
+    except CandidatesUnavailable:
+        if not isinstance(replica.candidates, Remote) or not replica.candidates.is_lost:
+            raise
+        writing.hand_on(session, keyset.keyset_id, replica.candidates.collection)
+        replica = load_replica(session, keyset, settings)
+        replica.catch_up(connection_of(session))
     return replica
 
 
