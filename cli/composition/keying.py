@@ -41,7 +41,8 @@ def key_everything(
     the job's actor, and a `telling` that reports its progress.
     """
     encoder, kb, telling = encoder or runtime.encoder, kb or runtime.kb, telling or runtime.telling
-    before = kb.keysets.create(encoder.checkpoint)
+    made_by = encoder.checkpoint.checkpoint_id
+    had_predicted = replace and any(k.num_predicted for k in kb.keysets.all() if k.checkpoint_id == made_by)
     with telling.progress("Keying facts") as advance:
         keyset = kb.keysets.rekey(
             encoder, corpus=corpus, on_facts=advance, kinds=kinds.split(","), replace=replace
@@ -51,8 +52,8 @@ def key_everything(
             "Another keyset is active. To let this one answer: "
             f"colmlm keysets check {keyset.keyset_id}, then: colmlm keysets activate {keyset.keyset_id}"
         )
-    became_true = before.num_predicted and not keyset.num_predicted and keyset.calibrated
-    return calibrated(kb, encoder, keyset, telling, again=bool(became_true))
+    became_true = had_predicted and not keyset.num_predicted and keyset.calibrated
+    return calibrated(kb, encoder, keyset, telling, again=became_true)
 
 
 def calibrated(
