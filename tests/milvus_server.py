@@ -21,7 +21,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,8 +52,8 @@ class MilvusServer:
         if self.is_lite:
             command = [sys.executable, "-m", "milvus_lite", "server", "--data-dir", str(self.directory)]
             command += ["--host", "127.0.0.1", "--port", str(self.port)]
-        said = (self.directory / "said.txt").open("wb")
-        self.process = subprocess.Popen(command, stdout=said, stderr=said, start_new_session=True)
+        with (self.directory / "said.txt").open("wb") as said:
+            self.process = subprocess.Popen(command, stdout=said, stderr=said, start_new_session=True)
         until = time.monotonic() + START_SECONDS
         while not self._answers():
             if self.process.poll() is not None or time.monotonic() > until:
@@ -67,9 +67,14 @@ class MilvusServer:
         from pymilvus.exceptions import MilvusException
 
         try:
-            MilvusClient(uri=self.uri, timeout=2).list_collections(timeout=2)
+            client = MilvusClient(uri=self.uri, timeout=2)
         except (MilvusException, grpc.RpcError):
             return False
+        with closing(client):
+            try:
+                client.list_collections(timeout=2)
+            except (MilvusException, grpc.RpcError):
+                return False
         return True
 
     def kill(self) -> None:
