@@ -26,6 +26,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from colmlm.kb import interpreter
+
 NEW_NETWORK, NEW_USERS = 0x40000000, 0x10000000  # of unshare(2)
 SET_FLAGS, UP_AND_RUNNING = 0x8914, 0x41  # of ioctl(2) on an interface
 PARTS = ("rootCoord", "proxy", "queryCoord", "queryNode", "indexNode", "dataCoord", "dataNode")
@@ -48,9 +50,9 @@ class MilvusServer:
     def start(self) -> None:
         """Starts it and waits until it answers. Raises `RuntimeError` with the reason where it does not."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "tests.milvus_server", str(self.port), str(self.directory)]
+        command = interpreter.command("-m", "tests.milvus_server", self.port, self.directory)
         if self.is_lite:
-            command = [sys.executable, "-m", "milvus_lite", "server", "--data-dir", str(self.directory)]
+            command = interpreter.command("-m", "milvus_lite", "server", "--data-dir", self.directory)
             command += ["--host", "127.0.0.1", "--port", str(self.port)]
         with (self.directory / "said.txt").open("wb") as said:
             self.process = subprocess.Popen(command, stdout=said, stderr=said, start_new_session=True)

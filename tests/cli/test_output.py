@@ -15,7 +15,15 @@ def test_dataclasses_and_times_become_json() -> None:
     assert plain({"found": found, "at": datetime(2026, 1, 2, tzinfo=UTC)}) == {
         "found": {
             "hits": [
-                {"fact_id": 1, "version": 1, "value": "Lima", "score": 0.5, "key_id": 7, "review": "accepted"}
+                {
+                    "fact_id": 1,
+                    "version": 1,
+                    "value": "Lima",
+                    "score": 0.5,
+                    "key_id": 7,
+                    "review": "accepted",
+                    "approximate": False,
+                }
             ],
             "runner_up": 0.5,
             "threshold": 0.2,

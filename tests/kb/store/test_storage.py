@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,7 @@ def test_an_upload_to_a_full_disk_is_refused_and_leaves_nothing(small_disk: Path
 def test_a_snapshot_that_does_not_fit_leaves_the_one_before(
     kb: KnowledgeBase, encoder: FakeEncoder, small_disk: Path
 ) -> None:
-    kb.searcher.directory = small_disk
+    kb.searcher.settings = replace(kb.searcher.settings, home=small_disk)
     ingest(kb, *numbered(20))
     kb.keysets.rekey(encoder)
     before = sorted(small_disk.rglob("*"))
