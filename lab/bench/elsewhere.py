@@ -95,6 +95,7 @@ class BackendBench:
                 figures = self._lookups(here, there)
                 figures |= self._edits(kb, there)
                 report = kb.upkeep.fsck()
+                here_spec = here.current().candidates.fit.spec
             finally:
                 _candidates(there).collection.drop()
         return BackendFigures(
@@ -103,7 +104,7 @@ class BackendBench:
             facts=len(keys),
             dim=keys.shape[1],
             seed=self.seed,
-            here_spec=here.current().candidates.fit.spec,
+            here_spec=here_spec,
             here_build_seconds=here_seconds,
             fill_seconds=fill_seconds,
             index_seconds=index_seconds,
