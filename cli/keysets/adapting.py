@@ -53,13 +53,15 @@ def adapting_by(
     adapt: bool, from_keyset: int | None, sample: int | None, method: MapMethod | None
 ) -> Adapting:
     """Gives what the options say. Raises `BadParameter` for those that mean nothing without --adapt."""
-    given: dict[str, Any] = {"from_keyset_id": from_keyset, "sample": sample, "method": method}
-    given = {name: value for name, value in given.items() if value is not None}
-    if given and not adapt:
-        raise typer.BadParameter("it needs --adapt.", param_hint="--from, --sample, --method")
+    how: Adapting = {}
+    if from_keyset is not None:
+        how["from_keyset_id"] = from_keyset
+    if sample is not None:
+        how["sample"] = sample
     if method is not None:
-        given["method"] = str(method)
-    how: Adapting = given  # type: ignore[assignment]
+        how["method"] = str(method)
+    if how and not adapt:
+        raise typer.BadParameter("it needs --adapt.", param_hint="--from, --sample, --method")
     return how
 
 

@@ -50,7 +50,7 @@ def test_keys_are_predicted_shown_checked_and_made_true(run: Run, bridges: None,
     (pair,) = made.json["pairs"]
     assert set(pair) == PAIR and (pair["kind"], pair["facts"], pair["sample"]) == ("context", 30, 20)
     assert (pair["from"], pair["to"]) == ("tiny-3", "tiny-4")
-    assert pair["seconds"] > 0 and pair["seconds_true"] > 0 and 0 <= pair["recall_at_1"] <= 1
+    assert 0 <= pair["recall_at_1"] <= 1
     keyset = made.json["keyset"]
     assert (keyset["state"], keyset["num_predicted"], keyset["num_keys"]) == ("ready", 10, 30)
     assert keyset["calibrated"]

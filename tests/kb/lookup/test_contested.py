@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from sqlalchemy import text
 
@@ -45,6 +46,20 @@ def test_an_accepted_fact_answers_before_a_newer_one_that_is_proposed(
 def test_both_are_hits_in_that_order(kb: KnowledgeBase, encoder: FakeEncoder, tower: list[int]):
     (found,) = ask(kb, encoder, TOWER, k=2)
     assert [hit.value for hit in found.hits] == ["1890", "1889"]
+
+
+def test_a_fact_answers_before_one_that_is_a_little_nearer(
+    kb: KnowledgeBase, encoder: FakeEncoder, tower: list[int]
+):
+    """The older one is the best by more than rounding, so that the newer one is not read at first."""
+    (key,), (aside,) = (encoder.encode_questions([asked]) for asked in (TOWER, "What else?"))
+    aside -= (aside @ key) * key
+    query = 0.995 * key + np.sqrt(1 - 0.995**2) * aside / np.linalg.norm(aside)
+    alias, older = query[None].astype(np.float32), np.array(tower[:1])
+    kb.keysets.store_keys(kb.keysets.active().keyset_id, older, alias, kind="alias", **WHO)
+    (found,) = kb.lookups.find(alias, checkpoint_id=encoder.checkpoint.checkpoint_id, threshold=0.5)
+    assert [hit.value for hit in found.hits] == ["1890"]
+    assert found.hits[0].score == pytest.approx(0.995, abs=2e-3)
 
 
 def test_where_both_hold_the_nearer_answers(kb: KnowledgeBase, encoder: FakeEncoder, tower: list[int]):
