@@ -10,7 +10,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from sqlalchemy import Engine
-from sqlalchemy.orm import sessionmaker
 
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.store import database
@@ -66,8 +65,7 @@ class KnowledgeBase(SearchableStore):
         """
         self.searcher  # noqa: B018  # made before the copy, which shares it
         other = copy(self)
-        other.engine = database.beside(self.engine, f"colmlm {pool}", waits, connections)
-        other.sessions = sessionmaker(other.engine, expire_on_commit=False)
+        other._use(database.beside(self.engine, f"colmlm {pool}", waits, connections))
         self.pools[pool] = other.engine
         self._opened.append(other.engine)
         return other

@@ -84,7 +84,7 @@ class Facts:
         contradiction, unless `anyway`.
         """
         _require_some(len(corrections))
-        with self.store.sessions.begin() as session:
+        with self.store.edits.begin() as session:
             return mending.correct(session, corrections, **how)
 
     @tried_again
@@ -102,7 +102,7 @@ class Facts:
 
         Raises `NoSuchChange`, or `NotUndoable` where one of its facts was edited since, or it is no such edit.
         """
-        with self.store.sessions.begin() as session:
+        with self.store.edits.begin() as session:
             return undoing.undo(session, seq, actor, reason)
 
     @tried_again
@@ -111,13 +111,13 @@ class Facts:
 
         With `abstain` a query that points at one of them gets no match instead of the runner-up.
         """
-        with self.store.sessions.begin() as session:
+        with self.store.edits.begin() as session:
             return edits.delete_facts(session, fact_ids, actor, reason, abstain=abstain)
 
     @tried_again
     def restore(self, fact_ids: Sequence[int], *, actor: str, reason: str) -> Edit:
         """Undoes the delete or the rejection of facts, all or none; each has the review again that it had."""
-        with self.store.sessions.begin() as session:
+        with self.store.edits.begin() as session:
             return edits.restore_facts(session, fact_ids, actor, reason)
 
     def show(self, fact_id: int) -> FactRecord:

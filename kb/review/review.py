@@ -39,7 +39,7 @@ class FactReview:
 
         Raises `FactNotFound`, or `InvalidValue` where there is none or a fact has two.
         """
-        with self.store.sessions.begin() as session:
+        with self.store.edits.begin() as session:
             return verdicts.settle(session, judged, actor, reason)
 
     @tried_again

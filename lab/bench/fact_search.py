@@ -41,11 +41,11 @@ def facts(
     as_json: AsJson = False,
 ) -> None:
     """Measure pages of facts: found by rare, common and several words, by no word, and by each filter."""
+    from colmlm.lab.bench.empty_base import empty_base
     from colmlm.lab.bench.word_corpus import WordCorpus
-    from colmlm.lab.bench.words import own_base
 
     corpus = WordCorpus.made(number, seed)
-    with own_base() as kb:
+    with empty_base() as kb:
         fill(kb, corpus, seed)
         figures = measure(kb, corpus, searches, seed)
     if as_json:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +13,7 @@ from colmlm.cli.options import AsJson, examples
 from colmlm.cli.output import note, print_json, print_table
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed
 from colmlm.kb.corpus.squad import read_questions, read_squad
+from colmlm.lab.bench.empty_base import ACTOR, REASON, empty_base
 from colmlm.lab.bench.machine import machine
 
 if TYPE_CHECKING:
@@ -28,7 +27,6 @@ WORDS_EXAMPLES = examples(
     "colmlm bench words --sentences 100000 --dim 64 --json",
     "colmlm bench words --squad dev.jsonl --paragraphs 100 --json",
 )
-ACTOR, REASON = "bench", "benchmark"
 FIRST = (1, 3, 5)
 COMPARED = 100  # questions whose best sentences are also sought by brute force
 
@@ -75,7 +73,7 @@ def synthetic(sentences: int, dim: int | None, seed: int) -> dict[str, Any]:
     from colmlm.lab.bench.word_corpus import WordCorpus
 
     corpus = WordCorpus.made(sentences, seed)
-    with own_base() as kb:
+    with empty_base() as kb:
         figures = _ingest(kb, corpus.documents) | _search(kb, corpus.questions) | _common(kb, corpus)
         if dim is not None:
             note("looking up")
@@ -92,23 +90,8 @@ def of_squad(path: Path, paragraphs: int | None) -> dict[str, Any]:
     documents = {d.external_id: AnnotatedDocument(d.external_id, d.text, title=d.title) for d in found}
     placed = ((q, q.place) for q in read_questions(path) if q.document in documents)
     questions = [Question(q.question, q.document, place[0]) for q, place in placed if place is not None]
-    with own_base() as kb:
+    with empty_base() as kb:
         return _ingest(kb, list(documents.values())) | _search(kb, questions) | _bm25s(kb, questions)
-
-
-@contextmanager
-def own_base() -> Iterator[KnowledgeBase]:
-    from colmlm.kb.service import KnowledgeBase
-    from colmlm.kb.store import database
-    from colmlm.kb.store.settings import Settings
-
-    with tempfile.TemporaryDirectory(prefix="colmlm-bench-") as home:
-        settings = Settings(home=Path(home), actor=ACTOR)
-        engine = database.connect(settings)
-        database.migrate(engine)
-        engine.dispose()
-        with KnowledgeBase.open(settings) as kb:
-            yield kb
 
 
 def _ingest(kb: KnowledgeBase, documents: Sequence[AnnotatedDocument]) -> dict[str, Any]:
