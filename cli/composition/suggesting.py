@@ -13,6 +13,8 @@ from colmlm.kb.texts.sentences import sentence_around, sentence_ends
 MOST_TO_TRY = 12
 OF_A_DOCUMENT = 3
 LEAST_WORDS, MOST_WORDS = 4, 14  # before a fact in its sentence, for these words to ask for it
+POINTING_WORDS = 2  # "Of those, four were" says as little by itself as "They were"
+WORDS_BESIDE = 2  # in an answer, so many words more than twice those of its value
 _BEFORE_VALUES = "at by for from in is of on since to until was were with"
 _ASKING = frozenset(_BEFORE_VALUES.split())
 _POINTERS = "he her his it its she that their there these they this those"
@@ -53,7 +55,8 @@ def question_of(text: str, ends: Sequence[int], start: int, end: int, question: 
     if question is not None:
         return question
     opening = text[sentence_around(ends, start, end)[0] : start].split()
-    says = LEAST_WORDS <= len(opening) <= MOST_WORDS and opening[0].lower() not in _POINTING
+    points_back = not _POINTING.isdisjoint(word.lower().strip(",;:") for word in opening[:POINTING_WORDS])
+    says = LEAST_WORDS <= len(opening) <= MOST_WORDS and not points_back
     return " ".join(opening) if says else None
 
 
@@ -71,10 +74,16 @@ def answered_fact(runtime: Runtime, corpus: str, to_try: Sequence[QuestionToTry]
     return next((fact_id for fact_id in found if fact_id is not None), None)
 
 
+def is_told_by(value: str, answer: str) -> bool:
+    """Says whether an answer is this value, or little more: one that quotes the question as well is no good example."""
+    return value in answer and len(answer.split()) <= 2 * len(value.split()) + WORDS_BESIDE
+
+
 def _found(answer: Answer, corpus: str, asked: QuestionToTry) -> int | None:
     """Gives the fact that was asked for where the answer is its place, and says its value."""
     source = answer.source
     if source is None or (source.corpus, source.external_id) != (corpus, asked.document):
         return None
-    says = asked.value in (answer.answer or "") and source.start < asked.end and asked.start < source.end
+    touches = source.start < asked.end and asked.start < source.end
+    says = touches and is_told_by(asked.value, answer.answer or "")
     return next((fact.fact_id for fact in answer.facts if says and fact.value == asked.value), None)
