@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,22 @@ import typer
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import AsJson, CheckpointPath, NewDirectory, examples
 from colmlm.cli.output import print_json, say
+
+
+class ExportForm(StrEnum):
+    """What an export is for."""
+
+    TRANSFORMERS = "transformers"
+    GGUF = "gguf"
+
+
+class WeightType(StrEnum):
+    """The type of exported weights."""
+
+    BF16 = "bf16"
+    FP16 = "fp16"
+    FP32 = "fp32"
+
 
 app = typer.Typer(help="Describe and export checkpoints.", epilog=examples("colmlm checkpoint info"))
 
@@ -35,18 +52,33 @@ def info(checkpoint: CheckpointPath = None, as_json: AsJson = False) -> None:
         say(f"  {name}: {value}")
 
 
-@app.command(epilog=examples("colmlm checkpoint export exported/"))
+@app.command(
+    epilog=examples(
+        "colmlm checkpoint export exported/",
+        "colmlm checkpoint export exported/ --dtype fp32",
+        "colmlm checkpoint export exported/ --form gguf",
+    )
+)
 def export(
     target: NewDirectory,
+    form: Annotated[
+        ExportForm, typer.Option("--form", help="What transformers loads, or one file for llama.cpp.")
+    ] = ExportForm.TRANSFORMERS,
+    dtype: Annotated[
+        WeightType | None,
+        typer.Option("--dtype", help="Of the weights. Default: as this machine computes with them."),
+    ] = None,
     checkpoint: CheckpointPath = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write the checkpoint as a plain Llama that transformers can load, with the three added tokens at the end."""
+    """Write the checkpoint as a plain Llama for other programs, with the three added tokens at the end."""
     _require_empty(target)
-    with Runtime.from_environment(checkpoint=checkpoint) as runtime:
-        from colmlm.model.lm.checkpoint import export as write
+    from colmlm.model.lm import export as plain
+    from colmlm.model.lm import gguf_form
 
-        write(runtime.checkpoint, target)
+    write = gguf_form.export if form is ExportForm.GGUF else plain.export
+    with Runtime.from_environment(checkpoint=checkpoint) as runtime:
+        write(runtime.checkpoint, target, dtype=dtype.value if dtype else None)
         exported = {"path": str(target.absolute()), "checkpoint_id": runtime.checkpoint.checkpoint_id}
     print_json(exported) if as_json else say(f"Exported to {exported['path']}")
 

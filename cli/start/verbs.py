@@ -118,7 +118,7 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         },
         "checkpoint": {
             "info": "Show which checkpoint this is, the dimension of its keys and how it was trained.",
-            "export": "Write the checkpoint as a plain Llama that transformers can load.",
+            "export": "Write the checkpoint as a plain Llama for other programs.",
             "release": "Write a run's adapter in half precision.",
         },
         "db": {
