@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
 
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import AsJson, CheckpointPath, NewDirectory, examples
-from colmlm.cli.output import print_json, say
+from colmlm.cli.options import AsJson, CheckpointPath, DryRun, NewDirectory, examples
+from colmlm.cli.output import print_json, print_table, say
 
 
 class ExportForm(StrEnum):
@@ -96,6 +97,75 @@ def release(
     config = write(run, target)
     released = {"path": str(target.absolute()), "name": config.name, "training": config.training}
     print_json(released) if as_json else say(f"Released {config.name} to {released['path']}")
+
+
+@app.command(
+    epilog=examples(
+        "colmlm checkpoint push me/mine --checkpoint runs/mine --dry-run",
+        "colmlm checkpoint push me/mine --public",
+    )
+)
+def push(
+    repo: Annotated[
+        str, typer.Argument(metavar="OWNER/NAME", help="A repository of the hub; made if it is new.")
+    ],
+    public: Annotated[
+        bool, typer.Option("--public", help="Let everybody read a repository that is new.")
+    ] = False,
+    dtype: Annotated[WeightType | None, typer.Option("--dtype", help="As for export.")] = None,
+    checkpoint: CheckpointPath = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Export the checkpoint and push it to the Hugging Face hub, as one commit.
+
+    HF_TOKEN is the token, HF_ENDPOINT another hub.
+    """
+    from colmlm.model.lm import hub
+    from colmlm.model.lm.export import export as write
+
+    with (
+        TemporaryDirectory(prefix="colmlm-push-") as folder,
+        Runtime.from_environment(checkpoint=checkpoint) as runtime,
+    ):
+        target = Path(folder)
+        write(runtime.checkpoint, target, dtype=dtype.value if dtype else None)
+        files = {file.name: file.stat().st_size for file in sorted(target.iterdir())}
+        told = {"repo": repo, "checkpoint_id": runtime.checkpoint.checkpoint_id, "files": files}
+        done = None if dry_run else hub.push(target, repo, private=not public)
+    if as_json:
+        print_json({**told, "dry_run": dry_run, "url": done and done.url, "commit": done and done.commit})
+        return
+    print_table(("file", "bytes"), [(name, f"{size:,}") for name, size in files.items()])
+    say(f"Nothing was pushed to {repo}." if done is None else f"Pushed: {done.url}")
+
+
+@app.command(
+    epilog=examples(
+        "colmlm checkpoint pull me/mine mine/", "colmlm checkpoint pull me/mine mine/ --revision v2"
+    )
+)
+def pull(
+    repo: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="A repository of the hub.")],
+    target: NewDirectory,
+    revision: Annotated[
+        str | None, typer.Option("--revision", help="A branch, tag or commit. Default: main.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Fetch a checkpoint from the Hugging Face hub, and check its files. No code and no pickle is fetched."""
+    _require_empty(target)
+    from colmlm.model.lm import hub
+
+    hub.pull(repo, target, revision=revision)
+    pulled = {
+        "path": str(target.absolute()),
+        "repo": repo,
+        "files": sorted(file.name for file in target.iterdir()),
+    }
+    print_json(pulled) if as_json else say(
+        f"Pulled to {pulled['path']}. Next: colmlm rekey --checkpoint {target}"
+    )
 
 
 def _require_empty(target: Path) -> None:
