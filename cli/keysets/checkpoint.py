@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
 
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import AsJson, CheckpointPath, NewDirectory, examples
-from colmlm.cli.output import print_json, say
+from colmlm.cli.options import AsJson, CheckpointPath, DryRun, NewDirectory, examples
+from colmlm.cli.output import print_json, print_table, say
+
+
+class ExportForm(StrEnum):
+    """What an export is for."""
+
+    TRANSFORMERS = "transformers"
+    GGUF = "gguf"
+
+
+class WeightType(StrEnum):
+    """The type of exported weights."""
+
+    BF16 = "bf16"
+    FP16 = "fp16"
+    FP32 = "fp32"
+
 
 app = typer.Typer(help="Describe and export checkpoints.", epilog=examples("colmlm checkpoint info"))
 
@@ -35,18 +53,33 @@ def info(checkpoint: CheckpointPath = None, as_json: AsJson = False) -> None:
         say(f"  {name}: {value}")
 
 
-@app.command(epilog=examples("colmlm checkpoint export exported/"))
+@app.command(
+    epilog=examples(
+        "colmlm checkpoint export exported/",
+        "colmlm checkpoint export exported/ --dtype fp32",
+        "colmlm checkpoint export exported/ --form gguf",
+    )
+)
 def export(
     target: NewDirectory,
+    form: Annotated[
+        ExportForm, typer.Option("--form", help="What transformers loads, or one file for llama.cpp.")
+    ] = ExportForm.TRANSFORMERS,
+    dtype: Annotated[
+        WeightType | None,
+        typer.Option("--dtype", help="Of the weights. Default: as this machine computes with them."),
+    ] = None,
     checkpoint: CheckpointPath = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write the checkpoint as a plain Llama that transformers can load, with the three added tokens at the end."""
+    """Write the checkpoint as a plain Llama for other programs, with the three added tokens at the end."""
     _require_empty(target)
-    with Runtime.from_environment(checkpoint=checkpoint) as runtime:
-        from colmlm.model.lm.checkpoint import export as write
+    from colmlm.model.lm import export as plain
+    from colmlm.model.lm import gguf_form
 
-        write(runtime.checkpoint, target)
+    write = gguf_form.export if form is ExportForm.GGUF else plain.export
+    with Runtime.from_environment(checkpoint=checkpoint) as runtime:
+        write(runtime.checkpoint, target, dtype=dtype.value if dtype else None)
         exported = {"path": str(target.absolute()), "checkpoint_id": runtime.checkpoint.checkpoint_id}
     print_json(exported) if as_json else say(f"Exported to {exported['path']}")
 
@@ -64,6 +97,75 @@ def release(
     config = write(run, target)
     released = {"path": str(target.absolute()), "name": config.name, "training": config.training}
     print_json(released) if as_json else say(f"Released {config.name} to {released['path']}")
+
+
+@app.command(
+    epilog=examples(
+        "colmlm checkpoint push me/mine --checkpoint runs/mine --dry-run",
+        "colmlm checkpoint push me/mine --public",
+    )
+)
+def push(
+    repo: Annotated[
+        str, typer.Argument(metavar="OWNER/NAME", help="A repository of the hub; made if it is new.")
+    ],
+    public: Annotated[
+        bool, typer.Option("--public", help="Let everybody read a repository that is new.")
+    ] = False,
+    dtype: Annotated[WeightType | None, typer.Option("--dtype", help="As for export.")] = None,
+    checkpoint: CheckpointPath = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Export the checkpoint and push it to the Hugging Face hub, as one commit.
+
+    HF_TOKEN is the token, HF_ENDPOINT another hub.
+    """
+    from colmlm.model.lm import hub
+    from colmlm.model.lm.export import export as write
+
+    with (
+        TemporaryDirectory(prefix="colmlm-push-") as folder,
+        Runtime.from_environment(checkpoint=checkpoint) as runtime,
+    ):
+        target = Path(folder)
+        write(runtime.checkpoint, target, dtype=dtype.value if dtype else None)
+        files = {file.name: file.stat().st_size for file in sorted(target.iterdir())}
+        told = {"repo": repo, "checkpoint_id": runtime.checkpoint.checkpoint_id, "files": files}
+        done = None if dry_run else hub.push(target, repo, private=not public)
+    if as_json:
+        print_json({**told, "dry_run": dry_run, "url": done and done.url, "commit": done and done.commit})
+        return
+    print_table(("file", "bytes"), [(name, f"{size:,}") for name, size in files.items()])
+    say(f"Nothing was pushed to {repo}." if done is None else f"Pushed: {done.url}")
+
+
+@app.command(
+    epilog=examples(
+        "colmlm checkpoint pull me/mine mine/", "colmlm checkpoint pull me/mine mine/ --revision v2"
+    )
+)
+def pull(
+    repo: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="A repository of the hub.")],
+    target: NewDirectory,
+    revision: Annotated[
+        str | None, typer.Option("--revision", help="A branch, tag or commit. Default: main.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Fetch a checkpoint from the Hugging Face hub, and check its files. No code and no pickle is fetched."""
+    _require_empty(target)
+    from colmlm.model.lm import hub
+
+    hub.pull(repo, target, revision=revision)
+    pulled = {
+        "path": str(target.absolute()),
+        "repo": repo,
+        "files": sorted(file.name for file in target.iterdir()),
+    }
+    print_json(pulled) if as_json else say(
+        f"Pulled to {pulled['path']}. Next: colmlm rekey --checkpoint {target}"
+    )
 
 
 def _require_empty(target: Path) -> None:

@@ -118,8 +118,10 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         },
         "checkpoint": {
             "info": "Show which checkpoint this is, the dimension of its keys and how it was trained.",
-            "export": "Write the checkpoint as a plain Llama that transformers can load.",
+            "export": "Write the checkpoint as a plain Llama for other programs.",
             "release": "Write a run's adapter in half precision.",
+            "push": "Export the checkpoint and push it to the Hugging Face hub, as one commit.",
+            "pull": "Fetch a checkpoint from the Hugging Face hub, and check its files.",
         },
         "db": {
             "up": "Start the embedded database, migrate it and leave it running until `colmlm db down`.",

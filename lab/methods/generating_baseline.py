@@ -22,7 +22,6 @@ from colmlm.kb.answers.outcomes import normalised, outcome
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.lab.methods.raw_documents import RawAnswer, RawQuestion
 from colmlm.model.baselines.passages import PassageIndex, augmented, passages_of
-from colmlm.model.decoding.run import end_tokens
 from colmlm.model.lm.base_models import WHEEL_BASE
 from colmlm.model.lm.checkpoint import Checkpoint, base_checkpoint, load
 from colmlm.model.text.markup import STANDARD
@@ -124,7 +123,7 @@ class _Reading:
         known = len(head) if head == self.head and tail else 0
         fed, at, self.head = [*head, *tail][known:], known, head
         tokens, logprobs = list[int](), list[float]()
-        ends = end_tokens(self.checkpoint)
+        ends = self.checkpoint.end_tokens
         while len(tokens) < MAX_TOKENS:
             token, logprob = self._next(fed, at)
             if token in ends:

@@ -10,7 +10,7 @@ from colmlm.model.decoding.lookup import LookupPort
 from colmlm.model.decoding.prefixes import Prefixes
 from colmlm.model.decoding.queries import Queries, QueryEncoder, StateQueries, WordQueries
 from colmlm.model.decoding.rows import Row, SpliceRecord
-from colmlm.model.decoding.run import DecodingRun, end_tokens
+from colmlm.model.decoding.run import DecodingRun
 from colmlm.model.lm.checkpoint import Checkpoint
 from colmlm.model.text.tokens import FactTokenizer
 
@@ -108,7 +108,7 @@ class Decoder:
     def _queries(self) -> Queries:
         if self.query_encoder is None or self.tokenizer.markup.asks is None:
             return StateQueries(self.checkpoint.checkpoint_id)
-        return WordQueries(self.tokenizer, self.query_encoder, end_tokens(self.checkpoint))
+        return WordQueries(self.tokenizer, self.query_encoder, self.checkpoint.end_tokens)
 
 
 class RowNews:

@@ -57,7 +57,7 @@ class DecodingRun:
         self.wide_threads = wide_threads
         self.markup = self.tokenizer.markup
         self.opens = None if self.markup.opens is None else self.tokenizer.fact
-        self.ends = end_tokens(checkpoint)
+        self.ends = checkpoint.end_tokens
         self.unseen_V = self._unseen()
         self.live: list[Row] = []
         self.num_steps = 0
@@ -293,13 +293,6 @@ def _grouped(rows: Sequence[Row], by: Callable[[Row], Hashable]) -> list[list[Ro
     for row in rows:
         groups.setdefault(by(row), []).append(row)
     return list(groups.values())
-
-
-def end_tokens(checkpoint: Checkpoint) -> list[int]:
-    """Lists the tokens that end a text."""
-    eos = checkpoint.lm.causal.config.eos_token_id
-    others = [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
-    return sorted({checkpoint.tokenizer.end_of_text, *others})
 
 
 def _bias(checkpoint: Checkpoint, config: DecodeConfig) -> float:

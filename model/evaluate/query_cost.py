@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.model.decoding.queries import MAX_QUERY_TOKENS, QueryEncoder
-from colmlm.model.decoding.run import end_tokens
 from colmlm.model.lm.checkpoint import Checkpoint
 from colmlm.model.lm.language_model import unit
 from colmlm.model.lm.llama import Cache
@@ -58,7 +57,7 @@ class Former:
     def __post_init__(self) -> None:
         if (self.checkpoint.tokenizer.markup.asks is None) != (self.encoder is None):
             raise ValueError("an encoder goes with a method that asks in words, and with no other")
-        self.ends = end_tokens(self.checkpoint)
+        self.ends = self.checkpoint.end_tokens
 
     def sites(self, document: AnnotatedDocument) -> list[Site]:
         """Gives the lookups of a document that have a question, in order, without those beyond the context."""

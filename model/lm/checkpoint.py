@@ -1,9 +1,9 @@
-"""Checkpoints: loaded, saved, exported and imported (section 3.1 and appendix A).
+"""Checkpoints: loaded, saved and imported (section 3.1 and appendix A).
 
 A checkpoint is a directory with ``colmlm.json`` and either a LoRA adapter (``adapter_model.safetensors``: the adapter
 and the rows of the added tokens; the tokenizer is the base's) or all weights (``model.safetensors``,
-``tokenizer.json``), always safetensors. The exported form is a plain ``LlamaForCausalLM`` with the three rows at the
-end of its vocabulary, which transformers loads without this program; the paper's checkpoints are released in it.
+``tokenizer.json``), always safetensors. The exported form (`model.lm.export`) is read, too; the paper's checkpoints are
+released in it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoTokenizer, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from colmlm.model.lm.adapters import ADAPTER, adapted
@@ -37,6 +37,13 @@ class Checkpoint:
     lm: FactLM
     tokenizer: FactTokenizer
     path: Path | None
+
+    @property
+    def end_tokens(self) -> list[int]:
+        """The tokens that end a text."""
+        eos = self.lm.causal.config.eos_token_id
+        others = [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
+        return sorted({self.tokenizer.end_of_text, *others})
 
     @property
     def tokenizer_hash(self) -> str:
@@ -103,19 +110,6 @@ def import_released(path: Path, *, precision: str = "auto") -> Checkpoint:
         name=path.name, kind="full", base=None, dim=model.config.hidden_size, space_inside=False
     )
     return _ready(config, model, tokenizer, file_digest(path / WEIGHTS), path, precision)
-
-
-def export(checkpoint: Checkpoint, target: Path) -> None:
-    """Writes the plain form, which transformers loads without this program and `load` reads back with the same keys."""
-    target.mkdir(parents=True, exist_ok=True)
-    checkpoint.lm.causal.save_pretrained(target)
-    checkpoint.tokenizer.save(target / "tokenizer.json")
-    AutoTokenizer.from_pretrained(target).save_pretrained(target)
-    config = checkpoint.config
-    CheckpointConfig(
-        name=config.name, kind="full", base=config.base, dim=config.dim, space_inside=config.space_inside,
-        method=config.method, training=config.training,
-    ).save(target)  # fmt: skip
 
 
 def with_token_rows(model: LlamaForCausalLM, count: int) -> LlamaForCausalLM:

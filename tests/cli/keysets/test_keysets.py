@@ -168,6 +168,14 @@ def test_a_checkpoint_is_described_and_exported_with_the_same_keys(
     assert run("checkpoint", "export", target).code == 2
 
 
+def test_a_checkpoint_is_exported_as_one_file_of_a_type(run: Run, tmp_path: Path) -> None:
+    target = tmp_path / "gguf"
+    assert run("checkpoint", "export", target, "--form", "gguf", "--dtype", "fp16", "--json").json[
+        "path"
+    ] == str(target)
+    assert sorted(file.name for file in target.iterdir()) == ["LICENSE", "README.md", "tiny-3-fp16.gguf"]
+
+
 def test_questions_become_keys_where_they_are_asked_for(run: Run, keyed: list[int]) -> None:
     assert run("rekey", "--kinds", "context,question", "--json").json["num_keys"] == 4
     run("facts", "add", "--question", "Who?", "--value", "Ann", "--reason", "r", "--no-key")

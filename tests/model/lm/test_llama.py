@@ -10,7 +10,8 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from colmlm.model.lm.checkpoint import Checkpoint, export, load
+from colmlm.model.lm.checkpoint import Checkpoint, load
+from colmlm.model.lm.export import export
 from colmlm.model.lm.language_model import FactLM
 from colmlm.model.lm.llama import Llama
 from tests.tiny import tiny_checkpoint, tiny_llama

@@ -10,8 +10,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from colmlm.model.lm.checkpoint import export, load
+from colmlm.model.lm.checkpoint import load
 from colmlm.model.lm.config import CheckpointConfig, CheckpointError
+from colmlm.model.lm.export import export
 from colmlm.model.lm.language_model import FactLM
 from colmlm.model.text.markup import ASKER, CO_LMLM, STANDARD
 from colmlm.model.training.config import RANDOM, Architecture, TrainConfig

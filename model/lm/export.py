@@ -1,0 +1,103 @@
+"""The plain form of a checkpoint, for other programs: what transformers, other runtimes and the hub take as it is.
+
+It is a ``LlamaForCausalLM`` with the rows of the added tokens at the end of its vocabulary, in which the paper's
+checkpoints are released, too. It ends its texts by itself, and reads a conversation in the form that this program's
+server does; looking facts up is what the program around it has to do (docs/runtimes.md).
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
+from transformers import GenerationConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from colmlm.model.lm.card import card
+from colmlm.model.lm.checkpoint import Checkpoint
+from colmlm.model.lm.config import CheckpointConfig
+from colmlm.model.text.tokens import END_OF_TEXT
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+MODE = 0o644  # what is exported is there to be read by others
+# The form in which the server's chats are read, see `colmlm.api.openai.chat`; a test compares the two.
+CHAT_TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}"
+    "{% if message['role'] == 'user' %}Question: {{ message['content'] }}\nAnswer:"
+    "{% elif message['role'] == 'assistant' %} {{ message['content'] }}\n\n"
+    "{% else %}{{ message['content'] }}\n\n{% endif %}{% endfor %}"
+)
+
+
+def export(checkpoint: Checkpoint, target: Path, *, dtype: str | None = None) -> None:
+    """Writes the plain form, with a model card and the licence; `load` reads it back with the same keys.
+
+    `dtype` is one of `DTYPES`; None is the one in which the checkpoint is loaded.
+    """
+    target.mkdir(parents=True, exist_ok=True)
+    model = _plain(checkpoint, dtype)
+    model.save_pretrained(target)
+    plain_tokenizer(checkpoint).save_pretrained(target)
+    describe(checkpoint, target)
+    config = checkpoint.config
+    CheckpointConfig(
+        name=config.name, kind="full", base=config.base, dim=config.dim, space_inside=config.space_inside,
+        method=config.method, training=config.training, decoding=config.decoding,
+    ).save(target)  # fmt: skip
+    for file in target.iterdir():
+        file.chmod(MODE)
+
+
+def describe(checkpoint: Checkpoint, target: Path) -> None:
+    """Writes the model card and the licence."""
+    (target / "README.md").write_text(card(checkpoint))
+    (target / "LICENSE").write_text(_licence())
+
+
+def plain_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerFast:
+    """Gives the tokenizer as transformers has it. It begins each text with the end-of-text token, as documents do."""
+    ours = checkpoint.tokenizer
+    tokenizer = Tokenizer.from_str(ours.tokenizer.to_str())
+    tokenizer.encode_special_tokens = False
+    tokenizer.post_processor = TemplateProcessing(
+        single=f"{END_OF_TEXT} $A", special_tokens=[(END_OF_TEXT, ours.end_of_text)]
+    )
+    plain = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token=END_OF_TEXT,
+        eos_token=END_OF_TEXT,
+        pad_token=END_OF_TEXT,
+        model_max_length=checkpoint.lm.causal.config.max_position_embeddings,
+        padding_side="left",
+        clean_up_tokenization_spaces=False,
+    )
+    plain.chat_template = CHAT_TEMPLATE
+    return plain
+
+
+def _licence() -> str:
+    """Gives the licence of this program, under which its weights are released, too."""
+    try:
+        text = distribution("colmlm").read_text("licenses/LICENSE")
+    except PackageNotFoundError:  # run from its sources
+        text = None
+    return text or (Path(__file__).parents[2] / "LICENSE").read_text()
+
+
+def _plain(checkpoint: Checkpoint, dtype: str | None) -> LlamaForCausalLM:
+    """Gives a copy of the model that says by which tokens a text ends."""
+    causal = checkpoint.lm.causal
+    wanted = causal.dtype if dtype is None else DTYPES[dtype]
+    plain = LlamaForCausalLM(type(causal.config).from_dict(causal.config.to_dict())).to(wanted)
+    plain.load_state_dict({name: tensor.to(wanted) for name, tensor in causal.state_dict().items()})
+    ids = {
+        "bos_token_id": checkpoint.tokenizer.end_of_text,
+        "eos_token_id": checkpoint.end_tokens,
+        "pad_token_id": checkpoint.tokenizer.end_of_text,
+    }
+    for name, value in ids.items():
+        setattr(plain.config, name, value)
+    plain.generation_config = GenerationConfig(**ids)
+    return plain

@@ -1,0 +1,75 @@
+"""The program of docs/runtimes.md decodes by plain transformers and this API as the decoder of this program does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from colmlm.api.app import create_app
+from colmlm.cli.composition.model_encoder import ModelEncoder
+from colmlm.kb.service import KnowledgeBase
+from colmlm.model.decoding.config import DecodeConfig
+from colmlm.model.decoding.decoder import Decoder
+from colmlm.model.lm.checkpoint import Checkpoint, load
+from colmlm.model.lm.export import export
+from tests.api.serving import served
+from tests.kb.corpora import ingest, numbered
+from tests.places import ROOT
+from tests.tiny import tiny_checkpoint
+
+PROMPTS = ["Document 3 says that", "What is item 7? (", "A literal <FACT> is no lookup"]
+
+
+def program() -> dict[str, Any]:
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/runtimes.md").read_text(), re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(block, names)
+    return names
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Checkpoint:
+    return load(tiny_checkpoint(tmp_path / "tiny"), tmp_path, precision="fp32")
+
+
+@pytest.mark.parametrize("threshold", [-1.0, 1.0], ids=["hits", "misses"])
+@pytest.mark.parametrize("at_once", [True, False])
+def test_it_gives_what_the_decoder_gives(
+    kb: KnowledgeBase,
+    checkpoint: Checkpoint,
+    new_token: Callable[[str], str],
+    tmp_path: Path,
+    threshold: float,
+    at_once: bool,
+) -> None:
+    ingest(kb, *numbered(12))
+    kb.keysets.set_threshold(kb.keysets.rekey(ModelEncoder(checkpoint)).keyset_id, threshold)
+    export(checkpoint, tmp_path / "plain", dtype="fp32")
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "plain", dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "plain")
+    config = DecodeConfig(
+        mode="forced" if at_once else "auto", max_tokens=24, repetition_penalty=1.0, fact_bias=0.0
+    )
+    theirs = program()
+    with served(create_app(kb)) as address:
+        find = partial(
+            theirs["find"],
+            server=address,
+            secret=new_token("decoder"),
+            checkpoint_id=checkpoint.checkpoint_id,
+        )
+        for prompt in PROMPTS:
+            (ours,) = Decoder(checkpoint, kb.lookups).generate([prompt], config)
+            text, facts = theirs["generate"](model, tokenizer, prompt, find, max_tokens=24, at_once=at_once)
+            assert text == ours.output
+            spliced = [splice.fact_id for splice in ours.splices if splice.outcome == "hit"]
+            assert [fact["fact_id"] for fact in facts] == spliced
+            if at_once:
+                assert bool(spliced) is (threshold < 0)
