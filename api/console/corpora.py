@@ -21,7 +21,7 @@ from colmlm.kb.jobs.records import JobRecord
 from colmlm.kb.jobs.uploads import Upload, Uploads
 
 FORMATS = (
-    ("documents", "raw: txt, md, html, pdf, jsonl"),
+    ("documents", "raw: txt, md, html, pdf, docx, epub, jsonl"),
     ("annotated", "annotated, as JSON Lines"),
     ("parquet", "annotated, as Parquet"),
     ("squad", "SQuAD"),

@@ -62,7 +62,9 @@ Encoding = Annotated[
 RawPaths = Annotated[
     list[Path],
     typer.Argument(
-        metavar="PATH...", exists=True, help="Files or directories: txt, md, html, pdf, jsonl, jsonl.gz."
+        metavar="PATH...",
+        exists=True,
+        help="Files or directories: txt, md, html, pdf, docx, epub, jsonl, jsonl.gz.",
     ),
 ]
 

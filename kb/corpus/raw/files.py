@@ -15,7 +15,7 @@ KINDS = {
     ".txt": "text", ".text": "text",
     ".md": "markdown", ".markdown": "markdown",
     ".html": "html", ".htm": "html", ".xhtml": "html",
-    ".pdf": "pdf",
+    ".pdf": "pdf", ".docx": "word", ".epub": "epub",
     ".jsonl": "records", ".ndjson": "records", ".jsonl.gz": "records", ".ndjson.gz": "records",
 }  # fmt: skip
 READABLE = ", ".join(KINDS)

@@ -105,6 +105,14 @@ def _text(kind: str, data: bytes, encoding: str | None) -> tuple[str | None, str
         from colmlm.kb.corpus.raw.pdf import read_pdf  # here, since PDFium is a library of megabytes
 
         return read_pdf(data)
+    if kind == "word":
+        from colmlm.kb.corpus.raw.word import read_word
+
+        return read_word(data)
+    if kind == "epub":
+        from colmlm.kb.corpus.raw.epub import read_epub
+
+        return read_epub(data)
     if kind == "html":
         from colmlm.kb.corpus.raw.html import read_html
 

@@ -25,7 +25,7 @@ def test_a_directory_gives_its_readable_files_sorted_and_passes_over_the_rest(tm
 
 def test_what_is_named_and_cannot_be_read_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.txt")
-    inputs = [tmp_path / "pipe.txt", write(tmp_path / "x.docx"), tmp_path / "none.txt"]
+    inputs = [tmp_path / "pipe.txt", write(tmp_path / "x.xlsx"), tmp_path / "none.txt"]
     reasons = [refusal.reason for refusal in find_files(inputs).refusals]
     assert reasons[0] == "not a file" and "no reader" in reasons[1] and "No such file" in reasons[2]
 
