@@ -7,13 +7,13 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Collection
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from colmlm.cli.operating.estimates import Load, sizes
+from colmlm.cli.operating.estimates import Load, database_bytes, sizes
 from colmlm.cli.operating.sizing import readable
 from colmlm.cli.options import AsJson, examples
 from colmlm.cli.output import note, print_json, print_table
@@ -144,11 +144,13 @@ class Kept:
 
 
 def _require_room(sized: SizedBase) -> None:
+    """Raises `InvalidValue` where the disk has no room for the base and its backup, which is up to half of that."""
     load = Load(facts=sized.facts, dim=sized.dim, text_bytes=TEXT_BYTES)
-    wanted, free = sizes(load).disk, shutil.disk_usage(sized.directory).free
+    wanted, free = sizes(load).disk + database_bytes(load) // 2, shutil.disk_usage(sized.directory).free
     if wanted > free:
         raise InvalidValue(
-            "base", f"{asdict(load)} wants {readable(wanted)} of disk and {readable(free)} are free"
+            "base",
+            f"{sized.facts:,} facts of width {sized.dim} want {readable(wanted)} of disk, {readable(free)} are free",
         )
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from colmlm.cli.operating.sizing import readable
 from colmlm.lab.bench.size.command import TEXT_BYTES
 
 Row = tuple[object, ...]
-Terms = Mapping[str, Callable[[Load], float]]
+Terms = dict[str, Callable[[Load], float]]
 
 FACTS: Terms = {"a fact": lambda load: load.facts}
 STORED: Terms = FACTS | {"a number of a key": lambda load: load.facts * load.dim}
@@ -41,8 +41,8 @@ LAWS: Mapping[str, Terms] = {
         "the same in training": lambda load: load.nlist**2 * load.dim,
     },
     "erase": FACTS | ON_DISK,
-    "snapshot": ON_DISK,
-    "restart": ON_DISK,
+    "snapshot": FACTS | ON_DISK,
+    "restart": FACTS | ON_DISK,
     "fsck": FACTS | ON_DISK,
     "backup": STORED,
     "verify": STORED,
@@ -235,10 +235,13 @@ TABLES = {
 }
 
 
+def read_all(files: Iterable[Path]) -> list[MeasuredRun]:
+    """Reads runs, by width and size."""
+    return sorted(map(MeasuredRun.read, files), key=lambda run: (run.load.dim, run.load.facts))
+
+
 def main() -> None:
-    runs = sorted(
-        map(MeasuredRun.read, map(Path, sys.argv[1:])), key=lambda run: (run.load.dim, run.load.facts)
-    )
+    runs = read_all(map(Path, sys.argv[1:]))
     if not runs:
         sys.exit("Name files that `colmlm bench size --json` wrote.")
     for title, table in TABLES.items():
