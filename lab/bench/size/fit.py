@@ -24,6 +24,7 @@ from scipy.optimize import nnls
 from colmlm.cli.operating.estimates import Load, database_bytes, index_bytes, sizes, snapshot_bytes
 from colmlm.cli.operating.sizing import readable
 from colmlm.lab.bench.size.command import TEXT_BYTES
+from colmlm.lab.bench.size.stages import STAGES
 
 Row = tuple[object, ...]
 Terms = dict[str, Callable[[Load], float]]
@@ -85,7 +86,7 @@ class MeasuredRun:
 def measured(runs: Sequence[MeasuredRun]) -> Iterator[Row]:
     """Lays the runs side by side: seconds of the clock and of the processor, memory of program and server."""
     yield "stage", *(run.name for run in runs)
-    for stage in runs[0].stages:
+    for stage in STAGES:
         yield stage, *(_told(run, stage) for run in runs)
 
 
