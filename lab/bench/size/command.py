@@ -83,7 +83,7 @@ def size(
 
 
 def _measured(sized: SizedBase, without: Collection[str], again: Collection[str]) -> dict[str, Any]:
-    kept = Kept(sized.directory)
+    kept = KeptStages(sized.directory)
     kept.begin(sized)
     if not (sized.directory / "nearest.npy").exists():
         sized.make_queries()
@@ -108,7 +108,7 @@ def _measured(sized: SizedBase, without: Collection[str], again: Collection[str]
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptStages:
     """What a kept base has measured of itself: a file for each stage."""
 
     directory: Path
