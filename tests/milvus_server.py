@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from colmlm.kb import interpreter
+from tests.places import PYTHONPATH
 
 NEW_NETWORK, NEW_USERS = 0x40000000, 0x10000000  # of unshare(2)
 SET_FLAGS, UP_AND_RUNNING = 0x8914, 0x41  # of ioctl(2) on an interface
@@ -54,8 +55,11 @@ class MilvusServer:
         if self.is_lite:
             command = interpreter.command("-m", "milvus_lite", "server", "--data-dir", self.directory)
             command += ["--host", "127.0.0.1", "--port", str(self.port)]
+        environment = {**os.environ, "PYTHONPATH": PYTHONPATH}
         with (self.directory / "said.txt").open("wb") as said:
-            self.process = subprocess.Popen(command, stdout=said, stderr=said, start_new_session=True)
+            self.process = subprocess.Popen(
+                command, stdout=said, stderr=said, env=environment, start_new_session=True
+            )
         until = time.monotonic() + START_SECONDS
         while not self._answers():
             if self.process.poll() is not None or time.monotonic() > until:

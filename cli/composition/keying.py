@@ -11,6 +11,8 @@ from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.errors import InvalidValue, KBError, KeysetMismatch, NoActiveKeyset
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -121,42 +123,23 @@ def measure(
     telling: Telling,
 ) -> Calibration:
     """Calibrates on up to `sample` questions, spread evenly over the facts. Raises `InvalidValue` without any."""
-    from colmlm.kb.keys.calibration import calibrate
+    from colmlm.kb.switching.thresholds import measure_threshold
 
-    fact_ids, keys_ND = kb.keysets.keys(keyset.keyset_id)
-    values, questions = _facts_by_id(kb)
-    asked = [int(fact_id) for fact_id in fact_ids if questions.get(int(fact_id))]
-    asked = asked[:: max(1, -(-len(asked) // sample))]
-    queries_BD = _encode(encoder, [questions[fact_id] for fact_id in asked], telling)
-    return calibrate(
-        queries_BD,
-        asked,
-        keys_ND,
-        fact_ids.tolist(),
-        values,
-        false_accept_rate=false_accept_rate,
-    )
+    def encode(questions: Sequence[str]) -> NDArray[np.float32]:
+        return _encode(encoder, questions, telling)
+
+    return measure_threshold(kb, keyset, encode, sample, false_accept_rate=false_accept_rate)
 
 
-def _encode(encoder: Encoder, questions: list[str], telling: Telling) -> NDArray[np.float32]:
+def _encode(encoder: Encoder, questions: Sequence[str], telling: Telling) -> NDArray[np.float32]:
     import numpy as np
 
     pieces = [encoder.encode_questions([])]
     with telling.progress("Calibrating") as advance:
         for start in range(0, len(questions), _BATCH):
-            pieces.append(encoder.encode_questions(questions[start : start + _BATCH]))
+            pieces.append(encoder.encode_questions(list(questions[start : start + _BATCH])))
             advance(min(start + _BATCH, len(questions)), len(questions))
     return np.concatenate(pieces)
-
-
-def _facts_by_id(kb: KnowledgeBase) -> tuple[dict[int, str], dict[int, str]]:
-    """Reads the values and the questions of every live fact."""
-    values: dict[int, str] = {}
-    questions: dict[int, str] = {}
-    for fact in kb.facts.every():
-        values[fact.fact_id] = fact.value
-        questions[fact.fact_id] = fact.question or ""
-    return values, questions
 
 
 def describe_calibration(measured: Calibration) -> str:

@@ -13,7 +13,7 @@ one), so no threshold suits all.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +22,9 @@ import numpy.typing as npt
 from colmlm.kb.errors import InvalidValue
 
 Scores = npt.NDArray[np.float64]
+Vectors = npt.NDArray[np.float32]
 _CHUNK = 256  # questions scored at once, which bounds the memory of [questions, keys]
+_NOT_ASKED = -1  # the class of values that no question asks for
 
 # Questions that hardly distinguish facts, as generated ones may be, make both error rates add up to about 1 at any
 # threshold, and the least sum may refuse nearly everything. A knowledge base that answers nothing is useless, and one
@@ -45,22 +47,21 @@ class Calibration:
 
 
 def calibrate(
-    queries_BD: npt.NDArray[np.float32],
-    asked: Sequence[int],
-    keys_ND: npt.NDArray[np.float32],
-    fact_ids: Sequence[int],
-    values: Mapping[int, str],
+    queries_BD: Vectors,
+    said: Sequence[str],
+    keys: Iterable[tuple[Sequence[str], Vectors]],
     *,
     false_accept_rate: float | None = None,
 ) -> Calibration:
-    """Chooses the threshold for queries [B, d] that ask for facts `asked` [B], among keys [N, d] of `fact_ids` [N].
+    """Chooses the threshold for queries [B, d] that ask for facts with the values `said` [B].
 
+    `keys` are those of live facts, in batches [N, d] with the facts' values [N], of which one is held at a time.
     Without a rate it is the threshold with the least mean of both error rates or, where that would refuse more than a
     third of the genuine scores, the highest that does not. With a rate it is the lowest that accepts no more than this
-    share of impostors. `values` gives every fact's live value. Raises `InvalidValue` without questions, and where all
-    facts have one value, since then no wrong answer exists.
+    share of impostors. Raises `InvalidValue` without questions, and where all facts have one value, since then no wrong
+    answer exists.
     """
-    genuine, impostor = score(queries_BD, asked, keys_ND, fact_ids, values)
+    genuine, impostor = score(queries_BD, said, keys)
     if not len(genuine) or not np.isfinite(impostor).any():
         raise InvalidValue("threshold", "calibration needs questions, and keyed facts of at least two values")
     threshold = (
@@ -76,27 +77,26 @@ def calibrate(
 
 
 def score(
-    queries_BD: npt.NDArray[np.float32],
-    asked: Sequence[int],
-    keys_ND: npt.NDArray[np.float32],
-    fact_ids: Sequence[int],
-    values: Mapping[int, str],
+    queries_BD: Vectors, said: Sequence[str], keys: Iterable[tuple[Sequence[str], Vectors]]
 ) -> tuple[Scores, Scores]:
     """Gives the genuine and the impostor score [B] of each question; -inf where there is no such fact."""
-    classes: dict[str, int] = {}
-    class_of = {
-        fact_id: classes.setdefault(normalise(value), len(classes)) for fact_id, value in values.items()
-    }
-    class_N = np.array([class_of[fact_id] for fact_id in fact_ids], dtype=np.int64)
-    class_B = np.array([class_of[fact_id] for fact_id in asked], dtype=np.int64)
-    genuine, impostor = (np.full(len(asked), -np.inf) for _ in range(2))
-    for start in range(0, len(asked), _CHUNK):
-        rows = slice(start, start + _CHUNK)
-        scores_BN = (queries_BD[rows] @ keys_ND.T).astype(np.float64)
-        same_BN = class_B[rows, None] == class_N[None, :]
-        genuine[rows] = np.where(same_BN, scores_BN, -np.inf).max(axis=1, initial=-np.inf)
-        impostor[rows] = np.where(same_BN, -np.inf, scores_BN).max(axis=1, initial=-np.inf)
+    forms = [normalise(value) for value in said]
+    classes = {form: number for number, form in enumerate(dict.fromkeys(forms))}
+    class_B = np.array([classes[form] for form in forms], dtype=np.int64)
+    genuine, impostor = (np.full(len(said), -np.inf) for _ in range(2))
+    for values, keys_ND in keys:
+        class_N = np.array([classes.get(normalise(value), _NOT_ASKED) for value in values], dtype=np.int64)
+        for start in range(0, len(said), _CHUNK):
+            rows = slice(start, start + _CHUNK)
+            scores_BN = (queries_BD[rows] @ keys_ND.T).astype(np.float64)
+            same_BN = class_B[rows, None] == class_N[None, :]
+            _raise(genuine[rows], np.where(same_BN, scores_BN, -np.inf))
+            _raise(impostor[rows], np.where(same_BN, -np.inf, scores_BN))
     return genuine, impostor
+
+
+def _raise(best: Scores, scores_BN: npt.NDArray[np.float64]) -> None:
+    np.maximum(best, scores_BN.max(axis=1, initial=-np.inf), out=best)
 
 
 def normalise(value: str) -> str:

@@ -28,7 +28,7 @@ _BATCH = 20_000  # keys read at once
 _COPY_KEYS = b"COPY fact_key (keyset_id, id, fact_id, kind, key) FROM STDIN (FORMAT binary)"
 _COPY_INDEXED = sql.SQL("""
 COPY (
-    SELECT k.id, k.key FROM fact_key k
+    SELECT {columns} FROM fact_key k
     WHERE k.keyset_id = {keyset_id}
       AND (EXISTS (SELECT FROM fact_version v WHERE v.fact_id = k.fact_id AND v.to_seq IS NULL)
            OR EXISTS (SELECT FROM tombstone t WHERE t.fact_id = k.fact_id))
@@ -100,16 +100,33 @@ def indexed_keys(session: Session, keyset_id: int, dim: int) -> Iterator[tuple[I
     """
     width = dim * STORED.itemsize
     layout = _layout([("id", ">i8", 8), ("key", f"V{width}", width)])
-    statement = _COPY_INDEXED.format(keyset_id=sql.Literal(keyset_id))
+    with closing(_indexed(session, keyset_id, ("id", "key"), layout)) as batches:
+        for rows in batches:
+            keys = np.ascontiguousarray(rows["key"]).view(STORED).reshape(-1, dim)
+            yield rows["id"].astype(np.int64), keys.astype(np.float32)
+
+
+def indexed_ids(session: Session, keyset_id: int) -> Ids:
+    """Reads the ids alone of the same keys, ascending: eight bytes each, where a row in Python would be a hundred."""
+    batches = _indexed(session, keyset_id, ("id",), _layout([("id", ">i8", 8)]))
+    return np.concatenate([np.empty(0, np.int64), *(rows["id"].astype(np.int64) for rows in batches)])
+
+
+def _indexed(
+    session: Session, keyset_id: int, columns: Sequence[str], layout: np.dtype[Any]
+) -> Generator[Keys]:
+    """Reads these columns of the keys that an index holds, in batches of rows of this layout."""
+    statement = _COPY_INDEXED.format(
+        columns=sql.SQL(", ").join(sql.Identifier("k", column) for column in columns),
+        keyset_id=sql.Literal(keyset_id),
+    )
     with (
         connection_of(session).cursor() as cursor,
         cursor.copy(statement) as copy,
         closing(_ahead(_whole_rows(copy, layout.itemsize, _BATCH))) as batches,
     ):
         for data in batches:
-            rows = np.frombuffer(data, layout)
-            keys = np.ascontiguousarray(rows["key"]).view(STORED).reshape(-1, dim)
-            yield rows["id"].astype(np.int64), keys.astype(np.float32)
+            yield np.frombuffer(data, layout)
 
 
 def _ahead(batches: Iterator[bytes]) -> Generator[bytes]:

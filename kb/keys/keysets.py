@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import Row, and_, case, exists, false, func, insert, select, text, update
+from sqlalchemy import Row, case, exists, false, func, insert, select, text, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import InvalidValue, KeysetActive, KeysetNotFound, KeysetNotReady, NoActiveKeyset
-from colmlm.kb.facts.edits import IS_LIVE, is_kept
+from colmlm.kb.facts.edits import is_kept
 from colmlm.kb.keys import predicted
 from colmlm.kb.keys.calibration import Calibration
 from colmlm.kb.keys.records import CheckpointInfo, IndexFit, KeysetHead, KeysetRecord, Prediction
@@ -23,10 +23,8 @@ from colmlm.kb.log import audit
 from colmlm.kb.tables import (
     ChangeRow,
     CheckpointRow,
-    DocumentRow,
     FactKeyRow,
     FactRow,
-    FactVersionRow,
     KeysetRow,
 )
 
@@ -92,12 +90,27 @@ def _partition(keyset_id: int) -> str:
     return f"fact_key_{keyset_id:d}"
 
 
+_HAS_GROWN = text("""
+SELECT pg_relation_size(oid) > 2 * current_setting('block_size')::bigint * relpages FROM pg_class
+WHERE oid = CAST(:name AS regclass)
+""")
+
+
 def analyze(session: Session, keyset_id: int) -> None:
     """Analyses the keyset's table, so that the planner knows its size now and not a minute later.
 
     With no statistics of a new table the planner reads all of it for every batch of a rekey.
     """
     session.execute(text(f"ANALYZE {_partition(keyset_id)}"))
+
+
+def analyze_grown(session: Session, keyset_id: int) -> None:
+    """Does so where the table is more than twice as large as when it was last counted.
+
+    Each ANALYZE reads some 30,000 pages from all over the table, which many small stores would wait for in vain.
+    """
+    if session.scalar(_HAS_GROWN, {"name": _partition(keyset_id)}):
+        analyze(session, keyset_id)
 
 
 def get_keyset(session: Session, keyset_id: int) -> KeysetRecord:
@@ -330,24 +343,6 @@ def sample_keys(session: Session, keyset_id: int, dim: int, size: int, num_keys:
         spread % max(1, num_keys // size) == 0,
     )
     return decode(list(session.scalars(statement)), dim)
-
-
-def context_keys(session: Session, keyset_id: int, corpus: str | None) -> tuple[Ids, Vectors]:
-    """Gives fact ids [n] and context keys [n, d] of live facts, by fact id, for a calibration to measure against."""
-    dim = get_keyset(session, keyset_id).dim
-    statement = (
-        select(FactKeyRow.fact_id, FactKeyRow.key)
-        .join(FactVersionRow, and_(FactVersionRow.fact_id == FactKeyRow.fact_id, IS_LIVE))
-        .where(FactKeyRow.keyset_id == keyset_id, FactKeyRow.kind == "context")
-        .order_by(FactKeyRow.fact_id)
-    )
-    if corpus is not None:
-        statement = statement.join(FactRow, FactRow.id == FactKeyRow.fact_id).join(
-            DocumentRow, DocumentRow.id == FactRow.document_id
-        )
-        statement = statement.where(DocumentRow.corpus == corpus)
-    rows = session.execute(statement).all()
-    return np.array([row.fact_id for row in rows], dtype=np.int64), decode([row.key for row in rows], dim)
 
 
 def decode(stored: list[bytes], dim: int) -> Vectors:

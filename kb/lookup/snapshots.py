@@ -14,12 +14,12 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import CandidatesRefused, SnapshotRefused
 from colmlm.kb.keys import keysets
+from colmlm.kb.keys.keycopy import indexed_ids
 from colmlm.kb.keys.records import KeysetRecord
 from colmlm.kb.lookup.in_process import InProcess
 from colmlm.kb.lookup.replica import Replica, load_replica, snapshots_of
 from colmlm.kb.lookup.snapshot_files import locked_directory
 from colmlm.kb.lookup.specs import collection_of
-from colmlm.kb.lookup.writing import kept_ids
 from colmlm.kb.store.database import connection_of
 from colmlm.kb.store.settings import Settings
 
@@ -116,7 +116,7 @@ def _inspect(session: Session, keyset: KeysetRecord, settings: Settings) -> Snap
     except SnapshotRefused as refused:
         return Snapshot(keyset.keyset_id, refused=refused.cause)
     except CandidatesRefused as refused:
-        missing = kept_ids(session, keyset.keyset_id).tolist()
+        missing = indexed_ids(session, keyset.keyset_id).tolist()
         return Snapshot(keyset.keyset_id, str(refused), missing=tuple(missing), is_elsewhere=True)
     replica.catch_up(connection_of(session))
     return compare(session, replica)
@@ -124,7 +124,7 @@ def _inspect(session: Session, keyset: KeysetRecord, settings: Settings) -> Snap
 
 def compare(session: Session, replica: Replica) -> Snapshot:
     """Compares the ids of an index with those of the keys it should hold."""
-    wanted, found = kept_ids(session, replica.keyset_id), replica.candidates.ids
+    wanted, found = indexed_ids(session, replica.keyset_id), replica.candidates.ids
     return Snapshot(
         replica.keyset_id,
         num_ids=len(found),

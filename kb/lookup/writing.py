@@ -13,10 +13,8 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import CandidatesRefused, CandidatesUnavailable
-from colmlm.kb.facts.edits import is_kept
 from colmlm.kb.keys import keysets
-from colmlm.kb.keys.keycopy import indexed_keys
-from colmlm.kb.keys.keysets import Ids
+from colmlm.kb.keys.keycopy import indexed_ids, indexed_keys
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.collection import Collection, CollectionMark
 from colmlm.kb.lookup.in_process import AnyKeyset, OnKeys
@@ -136,7 +134,7 @@ def _mended(session: Session, keyset: AnyKeyset, there: Collection) -> bool:
     found = there.ids()
     if there.count(strong=True) != len(found):
         return False
-    wanted = kept_ids(session, keyset.keyset_id)
+    wanted = indexed_ids(session, keyset.keyset_id)
     there.delete(np.setdiff1d(found, wanted).tolist())
     missing = np.setdiff1d(wanted, found).tolist()
     for start in range(0, len(missing), _AT_ONCE):
@@ -163,12 +161,6 @@ def _fill(session: Session, keyset: AnyKeyset, there: Collection, on_keys: OnKey
     there.flush()
     if (found := there.count(strong=True)) != done:
         raise CandidatesUnavailable(there.where, f"{found} keys are in it, of {done} that it took")
-
-
-def kept_ids(session: Session, keyset_id: int) -> Ids:
-    """Gives the ids of the keys that an index of this keyset holds: those of live facts and of tombstones."""
-    kept = select(FactKeyRow.id).where(FactKeyRow.keyset_id == keyset_id, is_kept(FactKeyRow.fact_id))
-    return np.fromiter(session.scalars(kept), dtype=np.int64)
 
 
 def hash_at(session: Session, seq: int) -> str:

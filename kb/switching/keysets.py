@@ -16,6 +16,7 @@ from colmlm.kb.facts.ingest import MANY_FACTS
 from colmlm.kb.facts.records import Edit
 from colmlm.kb.keys import activation, keysets, succession
 from colmlm.kb.keys.adapting import AdaptRun
+from colmlm.kb.keys.asked import context_keys
 from colmlm.kb.keys.bulk import store_keys
 from colmlm.kb.keys.calibration import Calibration
 from colmlm.kb.keys.keycopy import Keys
@@ -34,6 +35,7 @@ from colmlm.kb.keys.records import (
 from colmlm.kb.keys.rekey import Encoder, RekeyRun
 from colmlm.kb.keys.succession import Succession
 from colmlm.kb.lookup import writing
+from colmlm.kb.lookup.in_process import OnKeys
 from colmlm.kb.lookup.replica import rebuild, save
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.store.contention import tried_again
@@ -112,7 +114,7 @@ class Keysets:
     def keys(self, keyset_id: int, *, corpus: str | None = None) -> tuple[Ids, Vectors]:
         """Gives fact ids [n] and context keys [n, d] of live facts, by fact id."""
         with self.store.sessions() as session:
-            return keysets.context_keys(session, keyset_id, corpus)
+            return context_keys(session, keyset_id, corpus)
 
     def rekey(
         self,
@@ -206,14 +208,17 @@ class Keysets:
                 on_facts(min(piece.stop, len(fact_ids)), len(fact_ids))
         if len(fact_ids) >= MANY_FACTS:
             with self.store.sessions.begin() as session:
-                keysets.analyze(session, keyset_id)
+                keysets.analyze_grown(session, keyset_id)
         return edits
 
-    def finish(self, keyset_id: int) -> KeysetRecord:
-        """Marks a keyset as ready (active where none is) and writes its index, as a rekey does at its end."""
+    def finish(self, keyset_id: int, on_keys: OnKeys | None = None) -> KeysetRecord:
+        """Marks a keyset as ready (active where none is) and writes its index, as a rekey does at its end.
+
+        Where the index has to be built, `on_keys` is called with the number of keys added and that of all keys.
+        """
         with self.store.sessions.begin() as session:
             activation.finish_building(session, keyset_id, self._actor)
-        self.store.searcher.prepare(keyset_id)
+        self.store.searcher.prepare(keyset_id, on_keys)
         return self.show(keyset_id)
 
     def build(self, keyset_id: int, *, recall: float = RECALL) -> BuiltIndex:

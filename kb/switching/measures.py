@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,9 +26,8 @@ def near_keys(keys: Keys, size: int) -> Vectors:
     """Gives up to `size` stored keys with a little noise, as queries where facts have no questions."""
     random = np.random.default_rng(0)
     chosen = random.permutation(len(keys.ids))[:size]
-    noisy = keys.vectors[chosen] + _NOISE * _units(
-        random.standard_normal((len(chosen), keys.vectors.shape[1]))
-    )
+    near = keys.at(chosen)
+    noisy = near + _NOISE * _units(random.standard_normal(near.shape))
     return _units(noisy).astype(np.float32)
 
 
@@ -39,18 +39,29 @@ def _units(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def index_recall(index: CandidateKeys, keys: Keys, queries_BD: Vectors, k: int) -> float:
     """Gives the share of the exact k nearest keys that are among the candidates of a lookup. Ties count as found."""
     k = min(k, len(keys.ids))
-    found = wanted = 0
+    kth_B = _kth_best(keys, queries_BD, k)
+    found = 0
     for start in range(0, len(queries_BD), _CHUNK):
         chunk = queries_BD[start : start + _CHUNK]
-        scores_BN = chunk @ keys.vectors.T
-        kth_B = np.partition(scores_BN, -k, axis=1)[:, -k]
         _, candidates = index.search(chunk, index.over_fetch(k))  # as many as a lookup scores for k facts
-        for b, row in enumerate(candidates):
+        for query, row, kth in zip(chunk, candidates, kth_B[start : start + _CHUNK], strict=True):
             places = np.searchsorted(keys.ids, row)
             known = (places < len(keys.ids)) & (keys.ids[np.minimum(places, len(keys.ids) - 1)] == row)
-            found += min(k, int((scores_BN[b, places[known]] >= kth_B[b] - _TIE).sum()))
-            wanted += k
+            found += min(k, int((keys.at(places[known]) @ query >= kth - _TIE).sum()))
+    wanted = k * len(queries_BD)
     return found / wanted if wanted else 0.0
+
+
+def _kth_best(keys: Keys, queries_BD: Vectors, k: int) -> Vectors:
+    """Gives each query's [B] exact k-th best score among all keys."""
+    best_BK = np.full((len(queries_BD), k), -np.inf, np.float32)
+    for _, vectors in keys.blocks():
+        for start in range(0, len(queries_BD), _CHUNK):
+            rows = slice(start, start + _CHUNK)
+            scores = np.concatenate([best_BK[rows], queries_BD[rows] @ vectors.T], axis=1)
+            best_BK[rows] = np.partition(scores, -k, axis=1)[:, -k:]
+    kth_B: Vectors = best_BK.min(axis=1, initial=np.inf)
+    return kth_B
 
 
 def read_more(candidates: CandidateKeys, keys: Keys, queries_BD: Vectors, goal: float) -> None:
@@ -58,7 +69,8 @@ def read_more(candidates: CandidateKeys, keys: Keys, queries_BD: Vectors, goal: 
     if not isinstance(candidates, InProcess) or not candidates.index.lists:
         return
     nearest, before = Nearest(queries_BD), candidates.index.lists_read
-    nearest.see(keys.ids, keys.vectors)
+    for block, vectors in keys.blocks():
+        nearest.see(keys.ids[block], vectors)
     if (recall := nearest.recall(candidates.index)) >= goal:
         return
     better = fit_lists(candidates.index, nearest, goal)
@@ -73,11 +85,11 @@ def tombstones_passed_over(index: CandidateKeys, keys: Keys) -> int:
     graves = np.flatnonzero(keys.class_N == NOT_LIVE)
     passed_over = 0
     for start in range(0, len(graves), _CHUNK):
-        chunk = keys.vectors[graves[start : start + _CHUNK]]
+        chunk = keys.at(graves[start : start + _CHUNK])
         _, candidates = index.search(chunk, 4 + 16)
         for query, row in zip(chunk, candidates, strict=True):
             near = np.flatnonzero(np.isin(keys.ids, row))
-            scores, dead = keys.vectors[near] @ query, keys.class_N[near] == NOT_LIVE
+            scores, dead = keys.at(near) @ query, keys.class_N[near] == NOT_LIVE
             passed_over += bool(not dead.any() or scores[dead].max() < scores.max() - _TIE)
     return passed_over
 
@@ -101,15 +113,22 @@ class Answers:
 
 def ask(queries_BD: Vectors, asked: ClassedTexts, keys: Keys) -> Answers:
     """Scores queries against live keys. Those of facts with the value asked for are right; ties count as wrong."""
-    keys = keys.live
     genuine, impostor = (np.full(len(queries_BD), -np.inf) for _ in range(2))
-    rank = np.full(len(queries_BD), len(keys.ids) + 1, dtype=np.int64)
-    for start in range(0, len(queries_BD), _CHUNK):
-        rows = slice(start, start + _CHUNK)
-        scores_BN = (queries_BD[rows] @ keys.vectors.T).astype(np.float64)
-        right_BN = asked.class_B[rows, None] == keys.class_N[None, :]
-        genuine[rows] = np.where(right_BN, scores_BN, -np.inf).max(axis=1, initial=-np.inf)
-        wrong_BN = np.where(right_BN, -np.inf, scores_BN)
-        impostor[rows] = wrong_BN.max(axis=1, initial=-np.inf)
-        rank[rows] = 1 + (wrong_BN >= genuine[rows, None]).sum(axis=1)
+    for rows, right_BN, scores_BN in _scored(queries_BD, asked, keys):
+        for best, side_BN in ((genuine[rows], right_BN), (impostor[rows], ~right_BN)):
+            np.maximum(best, scores_BN.max(axis=1, where=side_BN, initial=-np.inf), out=best)
+    rank = np.ones(len(queries_BD), dtype=np.int64)
+    for rows, right_BN, scores_BN in _scored(queries_BD, asked, keys):
+        rank[rows] += (~right_BN & (scores_BN >= genuine[rows, None])).sum(axis=1)
     return Answers(genuine, impostor, rank)
+
+
+def _scored(
+    queries_BD: Vectors, asked: ClassedTexts, keys: Keys
+) -> Iterator[tuple[slice, npt.NDArray[np.bool_], Scores]]:
+    """Gives the scores of some queries with some live keys at a time, which queries they are, and what is right."""
+    for class_N, vectors in keys.live_blocks():
+        for start in range(0, len(queries_BD), _CHUNK):
+            rows = slice(start, start + _CHUNK)
+            right_BN = asked.class_B[rows, None] == class_N[None, :]
+            yield rows, right_BN, (queries_BD[rows] @ vectors.T).astype(np.float64)

@@ -1,11 +1,12 @@
 """The sample that a gate measures a keyset with: its index, its keys, and questions, prefixes and tombstones to query.
 
 All of it is read from one snapshot of the database, so that edits during the minutes of encoding cannot make index
-and keys disagree. The keys of the keyset, and of the active one, are in memory for that time.
+and keys disagree. The keys of the keyset, and of the active one, are in memory for that time, two bytes a number.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,17 +41,31 @@ NOT_LIVE = -1
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The keys [N, d] that an index should hold. Facts of one value share a number in `class_N`; tombstones have -1."""
+    """The keys [N, d] that an index should hold, as they are stored, which is half of what they take as vectors.
+
+    Facts of one value share a number in `class_N`; tombstones have -1.
+    """
 
     ids: Ids
-    fact_ids: Ids
     class_N: Ids
-    vectors: Vectors
+    stored_ND: npt.NDArray[np.float16]
 
-    @property
-    def live(self) -> Keys:
-        chosen = self.class_N != NOT_LIVE
-        return Keys(self.ids[chosen], self.fact_ids[chosen], self.class_N[chosen], self.vectors[chosen])
+    def at(self, places: npt.NDArray[np.integer]) -> Vectors:
+        """Gives the keys at these places as vectors."""
+        found: Vectors = self.stored_ND[places].astype(np.float32)
+        return found
+
+    def blocks(self) -> Iterator[tuple[slice, Vectors]]:
+        """Gives all keys as vectors, some at a time, and where they are."""
+        for start in range(0, len(self.ids), BATCH):
+            block = slice(start, start + BATCH)
+            yield block, self.stored_ND[block].astype(np.float32)
+
+    def live_blocks(self) -> Iterator[tuple[Ids, Vectors]]:
+        """Gives the keys of live facts so, with their classes."""
+        for block, vectors in self.blocks():
+            live = self.class_N[block] != NOT_LIVE
+            yield self.class_N[block][live], vectors[live]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,15 +141,14 @@ def _keys(session: Session, keyset: KeysetRecord, classes: dict[int, int]) -> Ke
         .order_by(FactKeyRow.id)
         .execution_options(yield_per=BATCH)
     )
-    ids, fact_ids = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    vectors = [np.empty((0, keyset.dim), np.float32)]
+    ids, class_N = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    stored = [np.empty((0, keyset.dim), keysets.STORED)]
     for rows in session.execute(statement).partitions():
         ids.append(np.array([row.id for row in rows], dtype=np.int64))
-        fact_ids.append(np.array([row.fact_id for row in rows], dtype=np.int64))
-        vectors.append(keysets.decode([row.key for row in rows], keyset.dim))
-    of = np.concatenate(fact_ids)
-    class_N = np.array([classes.get(fact_id, NOT_LIVE) for fact_id in of.tolist()], dtype=np.int64)
-    return Keys(np.concatenate(ids), of, class_N, np.concatenate(vectors))
+        class_N.append(np.array([classes.get(row.fact_id, NOT_LIVE) for row in rows], dtype=np.int64))
+        keys = np.frombuffer(b"".join(row.key for row in rows), dtype=keysets.STORED)
+        stored.append(keys.reshape(-1, keyset.dim))
+    return Keys(np.concatenate(ids), np.concatenate(class_N), np.concatenate(stored))
 
 
 def _is_keyed(keyset_id: int, fact_id: Any) -> ColumnElement[bool]:

@@ -26,6 +26,7 @@ from colmlm.lab.bench.partitions import PARTITIONS_EXAMPLES, partitions
 from colmlm.lab.bench.query import QUERY_EXAMPLES, query
 from colmlm.lab.bench.releases import RELEASE_EXAMPLES, release
 from colmlm.lab.bench.serve import SERVE_EXAMPLES, serve
+from colmlm.lab.bench.size.command import SIZE_EXAMPLES, size
 from colmlm.lab.bench.words import WORDS_EXAMPLES, words
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ app.command("query", epilog=QUERY_EXAMPLES)(query)
 app.command("partitions", epilog=PARTITIONS_EXAMPLES)(partitions)
 app.command("release", epilog=RELEASE_EXAMPLES)(release)
 app.command("serve", epilog=SERVE_EXAMPLES)(serve)
+app.command("size", epilog=SIZE_EXAMPLES)(size)
 app.command("words", epilog=WORDS_EXAMPLES)(words)
 app.command("train", epilog=models.TRAIN_EXAMPLES)(models.train)
 

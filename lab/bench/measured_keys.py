@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from colmlm.kb.errors import InvalidValue, KeysetMismatch
 from colmlm.kb.keys import keysets
+from colmlm.kb.keys.asked import context_keys
 from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.service import KnowledgeBase
 from colmlm.lab.bench.synthetic import queries_near, synthetic_keys
@@ -48,7 +49,7 @@ class MeasuredKeys:
             keyset = keysets.get_keyset(session, keyset_id)
             if keyset.checkpoint_id != checkpoint_id:
                 raise KeysetMismatch(checkpoint_id, keyset.checkpoint_id)
-            fact_ids, keys = keysets.context_keys(session, keyset_id, None)
+            fact_ids, keys = context_keys(session, keyset_id, None)
         fact_ids, keys = fact_ids[:num_facts], keys[:num_facts]
         wanted = _num_queries(len(keys))
         some = np.random.default_rng(seed).permutation(fact_ids)[

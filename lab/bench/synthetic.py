@@ -9,7 +9,7 @@ Fact `i` belongs to document ``i // FACTS_PER_DOCUMENT``, and key `i` is its key
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,8 +18,11 @@ import numpy.typing as npt
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 
 FACTS_PER_DOCUMENT = 20
-CHUNK = 50_000  # keys made at a time, so that memory holds the result and one chunk, not a second copy
+CHUNK = 50_000  # keys made at a time, so that memory holds one chunk beside what is kept of it
 OFF_SURFACE = 0.1  # how far a key lies from the surface, as a share of its length
+
+Vectors = npt.NDArray[np.float32]
+Positions = npt.NDArray[np.int64]
 
 _QUALITIES = ("colour", "weight", "maker", "owner", "origin")
 
@@ -33,10 +36,23 @@ class FactText:
     source: str
 
 
-def synthetic_keys(num: int, dim: int, *, seed: int, intrinsic_dim: int = 32) -> npt.NDArray[np.float32]:
+def synthetic_keys(num: int, dim: int, *, seed: int, intrinsic_dim: int = 32) -> Vectors:
     """Makes unit vectors [num, dim] near a surface of `intrinsic_dim` dimensions.
 
     The first n of a larger set equal the set of n, up to the rounding of a matrix product.
+    """
+    keys = np.empty((num, dim), np.float32)
+    for start, rows in key_chunks(num, dim, seed=seed, intrinsic_dim=intrinsic_dim):
+        keys[start : start + len(rows)] = rows
+    return keys
+
+
+def key_chunks(
+    num: int, dim: int, *, seed: int, intrinsic_dim: int = 32, first: int = 0
+) -> Iterator[tuple[int, Vectors]]:
+    """Makes the same keys a chunk at a time, each with the position of its first key.
+
+    It begins with the chunk that holds position `first`.
     """
     surface = np.random.default_rng([seed, 0])
     hidden = 4 * intrinsic_dim
@@ -44,52 +60,64 @@ def synthetic_keys(num: int, dim: int, *, seed: int, intrinsic_dim: int = 32) ->
         intrinsic_dim, dtype=np.float32
     )
     spread = surface.standard_normal((hidden, dim), np.float32)
-    keys = np.empty((num, dim), np.float32)
-    for chunk, start in enumerate(range(0, num, CHUNK), start=1):
-        rows = keys[start : start + CHUNK]
-        latent = np.random.default_rng([seed, chunk, 0]).standard_normal(
-            (len(rows), intrinsic_dim), np.float32
-        )
-        np.matmul(np.tanh(latent @ bend), spread, out=rows)
+    for start in range(first // CHUNK * CHUNK, num, CHUNK):
+        chunk, size = start // CHUNK + 1, min(CHUNK, num - start)
+        latent = np.random.default_rng([seed, chunk, 0]).standard_normal((size, intrinsic_dim), np.float32)
+        rows = np.tanh(latent @ bend) @ spread
         normalize(rows)
         off = np.random.default_rng([seed, chunk, 1]).standard_normal(rows.shape, np.float32)
-        rows += off * np.float32(OFF_SURFACE / np.sqrt(dim))
+        off *= np.float32(OFF_SURFACE / np.sqrt(dim))
+        rows += off
         normalize(rows)
-    return keys
+        yield start, rows
 
 
-def queries_near(
-    keys: npt.NDArray[np.float32], num: int, *, seed: int, noise: float = 0.8
-) -> npt.NDArray[np.float32]:
+def queries_near(keys: Vectors, num: int, *, seed: int, noise: float = 0.8) -> Vectors:
     """Makes unit vectors [num, dim], each a sampled key that was moved by `noise` of its length.
 
     Half of the way is towards another key, so that it stays near the surface. The sampled key need not be the nearest
     any more; `exact_top1` finds that.
     """
-    random = np.random.default_rng([seed, len(keys)])
-    sampled = random.integers(len(keys), size=num)
-    others = (sampled + random.integers(1, len(keys), size=num)) % len(keys)
-    near = keys[sampled]
-    towards = keys[others] - near
+    return queries_among(len(keys), keys.__getitem__, num, seed=seed, noise=noise)
+
+
+def queries_among(
+    num_keys: int,
+    keys_at: Callable[[Positions], Vectors],
+    num: int,
+    *,
+    seed: int,
+    noise: float = 0.8,
+) -> Vectors:
+    """Makes the same queries among keys that need not be in memory: `keys_at` gives those at some positions."""
+    random = np.random.default_rng([seed, num_keys])
+    sampled = random.integers(num_keys, size=num)
+    others = (sampled + random.integers(1, num_keys, size=num)) % num_keys
+    near, towards = np.split(keys_at(np.concatenate([sampled, others])), 2)
+    towards = towards - near
     normalize(towards)
     anywhere = random.standard_normal(near.shape, np.float32)
     normalize(anywhere)
     towards += anywhere
     normalize(towards)
-    queries: npt.NDArray[np.float32] = near + np.float32(noise) * towards
+    queries: Vectors = near + np.float32(noise) * towards
     normalize(queries)
     return queries
 
 
-def exact_top1(
-    keys: npt.NDArray[np.float32], queries: npt.NDArray[np.float32], *, block: int = CHUNK
-) -> npt.NDArray[np.int64]:
+def exact_top1(keys: Vectors, queries: Vectors, *, block: int = CHUNK) -> Positions:
     """Gives the position of the key with the largest inner product for each query, by exhaustive search in blocks."""
+    starts = range(0, len(keys), block)
+    return exact_top1_of(((start, keys[start : start + block]) for start in starts), queries)
+
+
+def exact_top1_of(chunks: Iterable[tuple[int, Vectors]], queries: Vectors) -> Positions:
+    """Gives the same of keys that come in chunks, each with the position of its first key."""
     best = np.full(len(queries), -np.inf, np.float32)
     found = np.zeros(len(queries), np.int64)
     rows = np.arange(len(queries))
-    for start in range(0, len(keys), block):
-        scores = queries @ keys[start : start + block].T
+    for start, keys in chunks:
+        scores = queries @ keys.T
         top = scores.argmax(axis=1)
         score = scores[rows, top]
         better = score > best
@@ -97,7 +125,7 @@ def exact_top1(
     return found
 
 
-def normalize(vectors: npt.NDArray[np.float32]) -> None:
+def normalize(vectors: Vectors) -> None:
     """Scales each row to length 1, in place."""
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
 

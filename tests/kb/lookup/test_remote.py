@@ -14,6 +14,7 @@ from colmlm.api.wire.statuses import status_of
 from colmlm.cli.errors import DATABASE, INDEX, explain
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import CandidatesRefused, CandidatesUnavailable, IndexInvariant, KBError
+from colmlm.kb.keys.keycopy import indexed_ids
 from colmlm.kb.lookup import remote, writing
 from colmlm.kb.lookup.collection import Collection
 from colmlm.kb.lookup.follower import Follower
@@ -111,7 +112,7 @@ def test_a_follower_hands_on_what_was_edited_and_the_next_process_begins_there(
         elsewhere.keysets.rekey(encoder)
         until(lambda: (mark := collection(another_process).mark(strong=True)) is not None and mark.seq > head)
         with elsewhere.sessions() as session:
-            wanted = writing.kept_ids(session, elsewhere.keysets.active().keyset_id)
+            wanted = indexed_ids(session, elsewhere.keysets.active().keyset_id)
         assert sorted(wanted.tolist()) == collection(another_process).ids().tolist()
     with KnowledgeBase.open(settings) as third:
         assert held(third).mark.seq > head
