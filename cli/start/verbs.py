@@ -159,6 +159,7 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         },
         "bench": {
             "api": "Measure lookups per second, p50 and p99 over HTTP from several clients.",
+            "bulk": "Measure the keys of made-up facts by one process, and by the workers of Ray.",
             "encode": "Time the keys of a corpus beside the bare forward pass.",
             "decode": "Time greedy decoding beside `transformers.generate`, one prompt and eight at once.",
             "edits": "Measure what adding and removing one key costs in an index of several sizes.",
