@@ -6,6 +6,7 @@ Ray runs in a process of its own (`cli.bulk.driver`), which is ended with everyt
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import subprocess
 import tempfile
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 ROUND = 10_000  # rows that are sent at once; in each round the workers load their models anew
 BEAT_SECONDS = 1.0
 STOP_SECONDS = 10.0
-_SHORT = 40  # characters: Ray's sockets have long names, and the system takes 107 in all
+_SHORT = 20  # characters: Ray's sockets have long names, and the system takes 107 in all
 _QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "PYTHONWARNINGS": "ignore"}
 _TO_ITSELF = {
     # Whatever address it is given, Ray takes the one that others reach this machine by, unless it may have no cluster.
@@ -58,7 +59,7 @@ class Spreading:
         """
         left = iter(rows)
         with _scratch() as directory, self._driver(directory) as driver:
-            order = Order(errand, given, self.place.address, self.place.workers, directory)
+            order = Order(errand, given, self.place.address, self.place.workers, f"{directory}/r")
             driver.send(order)
             while several := list(islice(left, at_once)):
                 yield from driver.round(several)
@@ -94,7 +95,10 @@ class Spreading:
         if (url := self.runtime.database_url) is not None:
             given["COLMLM_DATABASE_URL"] = url
         kept = {name: value for name, value in os.environ.items() if name != "COLMLM_DATABASE_URL_FILE"}
-        return {**kept, **given, **_QUIET, **(_TO_ITSELF if self.place.address is None else {})}
+        if self.place.address is None:
+            # Else Ray would make a token of its own and leave it in the user's home.
+            given |= {**_TO_ITSELF, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+        return {**kept, **given, **_QUIET}
 
 
 def spreading_of(runtime: Runtime) -> Spreading | None:
@@ -171,7 +175,10 @@ class _Driver:
 
 @contextmanager
 def _scratch() -> Iterator[str]:
-    """Gives a directory of this user alone, in which Ray has its sockets and logs; it goes with the block."""
+    """Gives a directory of this user alone, which goes with the block.
+
+    Ray has its sockets and logs in one below, since it lets everybody into what it is given.
+    """
     usual = tempfile.gettempdir()
     where = usual if len(usual) < _SHORT else "/tmp"
     with tempfile.TemporaryDirectory(

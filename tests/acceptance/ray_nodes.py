@@ -1,7 +1,7 @@
 """Two worker nodes of Ray key the facts of a base; one is killed after a commit and before Ray heard of it.
 
 The nodes are raylets on this machine, each with a worker process. That moment is not left to chance: a lock on the
-facts, asked for while the node's worker is in a transaction, is granted when that has committed, and holds the worker
+facts, asked for while the node's worker has claimed a batch, is granted when that is committed, and holds the worker
 before its next statement, which it runs before it tells Ray of the part. Then the whole node is killed. The outcome
 compares the keys with those that one process made of the same facts in another database.
 
@@ -40,9 +40,9 @@ from tests.tiny import tiny_checkpoint
 
 LOOPBACK, WAIT_SECONDS = "127.0.0.1", 240
 WORKERS = text("""
-SELECT pid, substring(application_name FROM 'process ([0-9]+)')::int AS process, xact_start IS NOT NULL AS busy,
-       wait_event_type = 'Lock' AS waits
-FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'colmlm, process % of Ray'
+SELECT substring(application_name FROM 'process ([0-9]+)')::int AS process, wait_event_type = 'Lock' AS waits,
+       EXISTS (SELECT FROM pg_locks WHERE pg_locks.pid = one.pid AND locktype = 'advisory' AND granted) AS has_claimed
+FROM pg_stat_activity AS one WHERE datname = current_database() AND application_name LIKE 'colmlm, process % of Ray'
 """)
 COMMITTED = text("SELECT count(*) FROM change WHERE kind = 'key'")
 KEYED = text("SELECT count(*), count(DISTINCT (fact_id, kind)) FROM fact_key")
@@ -166,7 +166,7 @@ def _kill_one(
         looking = looking.execution_options(isolation_level="AUTOCOMMIT")
         while True:
             assert command.poll() is None and time.monotonic() < until, "no worker was in a transaction"
-            busy = [worker for worker in looking.execute(WORKERS) if worker.busy]
+            busy = [worker for worker in looking.execute(WORKERS) if worker.has_claimed]
             if looking.scalar(COMMITTED) and busy:
                 before = looking.scalar(COMMITTED)
                 holding.execute(text("LOCK TABLE fact IN ACCESS EXCLUSIVE MODE"))

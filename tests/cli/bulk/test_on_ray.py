@@ -57,6 +57,12 @@ def started_since(before: list[int]) -> list[psutil.Process]:
     return [one for one in psutil.Process().children(recursive=True) if one.pid not in before]
 
 
+def processes_of(folder: object) -> list[psutil.Process]:
+    """Those of Ray that name this folder, whoever their parent is by now."""
+    found = psutil.process_iter(["cmdline"])
+    return [process for process in found if str(folder) in " ".join(process.info["cmdline"] or ())]
+
+
 def test_a_rekey_on_ray_makes_the_keys_of_one_process(
     run: Run, facts: int, kb: KnowledgeBase, checkpoint: Path, tmp_path: Path
 ) -> None:
@@ -107,6 +113,8 @@ def test_ray_is_told_no_secret_listens_to_nobody_outside_and_ends(
     assert seen["number of files"] and (seen["mode"], seen["command lines"], seen["files"]) == (0, [], [])
     assert seen["addresses"] <= {"127.0.0.1", "::1"} and seen["addresses"]
     assert not Path(str(seen["folder"])).exists() and started_since(before) == []
+    _, left = psutil.wait_procs(processes_of(seen["folder"]), timeout=10)
+    assert left == []
     assert kb.keysets.show(keyset.keyset_id).num_unkeyed == 0
 
 

@@ -35,6 +35,7 @@ def test_who_lacks_ray_is_told_what_brings_it() -> None:
     assert failure.exit_code == USAGE and "pip install 'colmlm[ray]'" in failure.line
 
 
-def test_a_server_has_settings_of_its_own(run: Run) -> None:
+def test_a_server_has_settings_of_its_own(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLMLM_TOKEN", "a-secret")
     ran = run("keysets", "rekey", 1, "--ray", "auto", "--server", "http://127.0.0.1:9")
     assert ran.code == USAGE and "--ray" in ran.err
