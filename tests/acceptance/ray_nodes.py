@@ -31,6 +31,7 @@ from sqlalchemy import Connection, text
 from colmlm.cli.composition.model_encoder import ModelEncoder
 from colmlm.kb import interpreter
 from colmlm.kb.corpus.format import Parsed
+from colmlm.kb.keys.keysets import Vectors
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
 from colmlm.lab.bench.bulk import documents
@@ -103,14 +104,20 @@ def run(folder: Path, facts: int) -> OfTwoNodes:
                 duplicates=stored - different,
                 facts_differ=len(set(ids.tolist()) ^ set(ids_alone.tolist())),
                 bytes_equal=np.array_equal(keys, keys_alone),
-                least_cosine=float(np.min(np.sum(keys * keys_alone, axis=1)))
-                if len(keys) == len(keys_alone)
-                else 0.0,
+                least_cosine=_least_cosine(keys, keys_alone),
                 index_ok=kb.upkeep.fsck().ok,
                 seconds=round(seconds, 1),
                 seconds_alone=round(seconds_alone, 1),
                 **figures,
             )
+
+
+def _least_cosine(keys: Vectors, others: Vectors) -> float:
+    """Gives 0 where they are not as many. Stored keys are not quite of length 1, since they are rounded to fp16."""
+    if len(keys) != len(others):
+        return 0.0
+    lengths = np.linalg.norm(keys, axis=1) * np.linalg.norm(others, axis=1)
+    return float(np.min(np.sum(keys * others, axis=1) / lengths))
 
 
 def _ingest(kb: KnowledgeBase, facts: int) -> None:
@@ -144,11 +151,12 @@ def _keyed_by_nodes(kb: KnowledgeBase, settings: Settings, checkpoint: Path) -> 
 @contextmanager
 def _cluster() -> Iterator[tuple[str, list[psutil.Process]]]:
     """Starts a head that does no work, and two nodes for one worker each; gives the address, and the nodes' raylets."""
-    from ray.cluster_utils import Cluster
-
     with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as folder:
         quiet = {"node_ip_address": LOOPBACK, "include_dashboard": False}
-        cluster = Cluster(initialize_head=True, head_node_args={**quiet, "num_cpus": 0, "temp_dir": folder})
+        os.environ["RAY_TMPDIR"] = folder  # it writes there whatever it is given
+        from ray.cluster_utils import Cluster
+
+        cluster = Cluster(initialize_head=True, head_node_args={**quiet, "num_cpus": 0})
         try:
             nodes = [cluster.add_node(**quiet, num_cpus=1) for _ in range(2)]
             raylets = [node.all_processes["raylet"][0].process.pid for node in nodes]
