@@ -31,10 +31,9 @@ from sqlalchemy import Connection, text
 from colmlm.cli.composition.model_encoder import ModelEncoder
 from colmlm.kb import interpreter
 from colmlm.kb.corpus.format import Parsed
-from colmlm.kb.keys.keysets import Vectors
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
-from colmlm.lab.bench.bulk import documents
+from colmlm.lab.bench.bulk import documents, least_cosine
 from colmlm.model.lm.checkpoint import load
 from tests import servers
 from tests.tiny import tiny_checkpoint
@@ -104,20 +103,12 @@ def run(folder: Path, facts: int) -> OfTwoNodes:
                 duplicates=stored - different,
                 facts_differ=len(set(ids.tolist()) ^ set(ids_alone.tolist())),
                 bytes_equal=np.array_equal(keys, keys_alone),
-                least_cosine=_least_cosine(keys, keys_alone),
+                least_cosine=least_cosine(keys, keys_alone) if len(keys) == len(keys_alone) else 0.0,
                 index_ok=kb.upkeep.fsck().ok,
                 seconds=round(seconds, 1),
                 seconds_alone=round(seconds_alone, 1),
                 **figures,
             )
-
-
-def _least_cosine(keys: Vectors, others: Vectors) -> float:
-    """Gives 0 where they are not as many. Stored keys are not quite of length 1, since they are rounded to fp16."""
-    if len(keys) != len(others):
-        return 0.0
-    lengths = np.linalg.norm(keys, axis=1) * np.linalg.norm(others, axis=1)
-    return float(np.min(np.sum(keys * others, axis=1) / lengths))
 
 
 def _ingest(kb: KnowledgeBase, facts: int) -> None:
