@@ -98,6 +98,7 @@ EXTRAS = {
     "accelerate": "train",
     "bm25s": "train",
     "matplotlib": "train",
+    "ray": "ray",
     "rouge_score": "lab",
     "scipy": "lab",
 }
@@ -128,12 +129,22 @@ class Failure(NamedTuple):
     line: str
 
 
+class FailedElsewhere(Exception):
+    """What another process of a command failed of, as that told it."""
+
+    def __init__(self, failure: Failure) -> None:
+        self.failure = failure
+        super().__init__(failure.line)
+
+
 def explain(error: BaseException) -> Failure:
     """Gives the exit code of this error, and its cause and remedy in one line."""
     if isinstance(error, BrokenPipeError):
         return Failure(BROKEN_PIPE, "")
     if isinstance(error, KeyboardInterrupt):
         return Failure(INTERRUPTED, "Interrupted.")
+    if isinstance(error, FailedElsewhere):
+        return error.failure
     if isinstance(error, ModuleNotFoundError) and (extra := EXTRAS.get(str(error.name).partition(".")[0])):
         return Failure(USAGE, f"{error.name} is not installed; it comes with: pip install 'colmlm[{extra}]'")
     from colmlm.kb.store.causes import (

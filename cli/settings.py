@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Self
+
+from msgspec import Meta
 
 from colmlm.kb.store.environment import read
+
+Workers = Annotated[int, Meta(ge=1, le=10_000, description="a number of processes from 1 to 10000")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserSettings:
-    """The models that encode, decode and annotate here, and the server to work with, with the token for it."""
+    """The models that encode, decode and annotate here, the server to work with, with the token for it, and Ray."""
 
     checkpoint: Path | None = None
     span_annotator: Path | None = None
@@ -22,6 +26,8 @@ class UserSettings:
     token: str | None = field(default=None, repr=False)
     key_file: Path | None = None
     annotator_api_key: str | None = field(default=None, repr=False)
+    ray: str | None = None
+    ray_workers: Workers | None = None
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str]) -> Self:

@@ -58,7 +58,7 @@ def test_every_metric_of_the_dashboard_exists(kb: KnowledgeBase, encoder: FakeEn
     assert unseen == set(), "a metric that nobody looks at"
 
 
-@pytest.mark.parametrize("name", ["compose.yaml", "Dockerfile", "colmlm.service"])
+@pytest.mark.parametrize("name", ["compose.yaml", "Dockerfile", "colmlm.service", "kuberay.yaml"])
 def test_every_setting_named_exists(name: str) -> None:
     assert set(ENVIRONMENT.findall((DEPLOY / name).read_text())) <= settings_read()
 
@@ -97,6 +97,69 @@ def test_services_wait_for_what_they_need(compose: dict[str, Any]) -> None:
         assert set(conditions) <= set(services)
     volumes = {volume.partition(":")[0] for s in services.values() for volume in s.get("volumes", ())}
     assert volumes == set(compose["volumes"])
+
+
+@pytest.fixture(scope="module")
+def kuberay() -> tuple[dict[str, Any], dict[str, Any]]:
+    cluster, policy = yaml.safe_load_all((DEPLOY / "kuberay.yaml").read_text())
+    return cluster, policy
+
+
+def ray_groups(cluster: dict[str, Any]) -> list[dict[str, Any]]:
+    return [cluster["spec"]["headGroupSpec"], *cluster["spec"]["workerGroupSpecs"]]
+
+
+def test_the_cluster_of_ray_has_the_form_that_its_operator_reads(kuberay: tuple[Any, Any]) -> None:
+    cluster, _ = kuberay
+    assert (cluster["apiVersion"], cluster["kind"]) == ("ray.io/v1", "RayCluster")
+    head, *workers = ray_groups(cluster)
+    assert set(head) == {"rayStartParams", "template"} and workers
+    for group in workers:
+        assert set(group) == {
+            "groupName",
+            "replicas",
+            "minReplicas",
+            "maxReplicas",
+            "rayStartParams",
+            "template",
+        }
+        assert group["minReplicas"] <= group["replicas"] <= group["maxReplicas"]
+    for group in (head, *workers):
+        # The operator hands these on as options of `ray start`, so they must be texts.
+        assert all(isinstance(value, str) for value in group["rayStartParams"].values())
+        (container,) = group["template"]["spec"]["containers"]
+        assert "command" not in container, "the operator would run it in place of `ray start`"
+        volumes = {volume["name"] for volume in group["template"]["spec"]["volumes"]}
+        assert {mount["name"] for mount in container["volumeMounts"]} == volumes
+        # Without probes of its own a pod is given some that ask Ray's dashboard, which the image has not.
+        assert all(
+            container[probe]["exec"]["command"][0] == "ray" for probe in ("readinessProbe", "livenessProbe")
+        )
+        assert set(container["resources"]["requests"]) == {"cpu", "memory"}
+
+
+def test_the_pods_of_ray_have_no_rights_they_do_not_need_and_no_secret_in_sight(
+    kuberay: tuple[Any, Any],
+) -> None:
+    cluster, policy = kuberay
+    for group in ray_groups(cluster):
+        pod = group["template"]["spec"]
+        assert pod["securityContext"]["runAsNonRoot"] and pod["automountServiceAccountToken"] is False
+        (container,) = pod["containers"]
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        given = {one["name"]: one["value"] for one in container["env"]}
+        assert given["RAY_USAGE_STATS_ENABLED"] == "0"
+        assert {name for name in given if name.startswith("COLMLM_")} <= settings_read()
+        mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+        (secret,) = [volume for volume in pod["volumes"] if "secret" in volume]
+        assert given["COLMLM_DATABASE_URL_FILE"].startswith(f"{mounts[secret['name']]}/")
+        assert "COLMLM_DATABASE_URL" not in given
+    own = {"ray.io/cluster": cluster["metadata"]["name"]}
+    assert policy["spec"]["podSelector"]["matchLabels"] == own and policy["spec"]["policyTypes"] == [
+        "Ingress"
+    ]
+    (rule,) = policy["spec"]["ingress"]
+    assert rule["from"] == [{"podSelector": {"matchLabels": own}}]
 
 
 def test_whoever_stops_the_server_waits_for_the_drain(compose: dict[str, Any]) -> None:

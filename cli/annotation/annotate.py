@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from colmlm.cli.asking import require_somebody
+from colmlm.cli.bulk.place import Ray, RayWorkers
 from colmlm.cli.composition import annotators
 from colmlm.cli.composition.annotators import (
     Encoding,
@@ -31,11 +32,11 @@ from colmlm.kb.corpus.raw.files import FoundFiles, find_files
 from colmlm.kb.corpus.raw.reading import read_raw
 
 if TYPE_CHECKING:
+    from colmlm.cli.bulk.annotating import DocumentAnnotator
     from colmlm.kb.corpus.format import AnnotatedDocument, Refusal
     from colmlm.kb.corpus.raw.limits import Limits
     from colmlm.model.annotate.checks import Reviewed
     from colmlm.model.annotate.cost import Estimate
-    from colmlm.model.annotate.pipeline import Annotator
     from colmlm.model.annotate.results import Results
 
 ANNOTATE_EXAMPLES = examples(
@@ -149,6 +150,8 @@ def annotate(
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="seed: do not ask whether it may cost that.")
     ] = False,
+    ray: Ray = None,
+    ray_workers: RayWorkers = None,
     as_json: AsJson = False,
 ) -> None:
     """Mark the facts of raw documents, with a question for each, and write an annotated corpus to train on or ingest.
@@ -161,6 +164,7 @@ def annotate(
     if annotator is AnnotatorKind.seed and not dry_run and not (url and model):
         raise typer.BadParameter("name the endpoint and its model.", param_hint="--url and --model")
     with Runtime.from_environment() as runtime:
+        runtime.use_ray(ray, ray_workers)
         job = AnnotationRun(out, find_files(paths), encoding, runtime.settings.document, drop_unquestioned)
         cost = _estimate(job, options) if annotator is AnnotatorKind.seed or dry_run else None
         usage: Any = None
@@ -180,7 +184,7 @@ def annotate(
         raise typer.Exit(REFUSED)
 
 
-def _light(chosen: Annotator, job: AnnotationRun) -> None:
+def _light(chosen: DocumentAnnotator, job: AnnotationRun) -> None:
     from colmlm.model.annotate.results import Results
 
     with Results(job.out) as results:

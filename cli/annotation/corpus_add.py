@@ -10,6 +10,7 @@ import typer
 from colmlm.api.nouns.contents import RawAddition
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.protocol import Base
+from colmlm.cli.bulk.place import Ray, RayWorkers
 from colmlm.cli.composition import annotators
 from colmlm.cli.composition.annotators import (
     Encoding,
@@ -32,6 +33,7 @@ ADD_EXAMPLES = examples(
     "colmlm corpus add handbook/ --corpus handbook",
     "colmlm corpus add minutes.pdf notes.md --corpus meetings --dry-run",
     "colmlm corpus add articles.jsonl.gz --corpus wiki --questions",
+    "colmlm corpus add articles.jsonl.gz --corpus wiki --ray auto",
 )
 MOST_SHOWN = 20
 
@@ -60,6 +62,8 @@ def add(
         str | None, typer.Option("--reason", callback=some_text, help="Why; by default the paths.")
     ] = None,
     allow_erased: AllowErased = False,
+    ray: Ray = None,
+    ray_workers: RayWorkers = None,
     as_json: AsJson = False,
 ) -> None:
     """Read documents, annotate their facts, ingest them and give the facts keys: then `colmlm ask` answers from them.
@@ -71,6 +75,7 @@ def add(
     annotators.known_encoding(encoding)
     found = find_files(paths)
     base.use_checkpoint(checkpoint)
+    base.use_ray(ray, ray_workers)
     how = RawAddition(
         encoding=encoding,
         questions=questions,

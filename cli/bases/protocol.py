@@ -35,6 +35,10 @@ class Base(Nouns, Protocol):
         """Encodes with this checkpoint (None: that of the settings). A server encodes with its own."""
         ...
 
+    def use_ray(self, address: str | None, workers: int | None) -> None:
+        """Has bulk work done by Ray there (None: as the settings say). A server's worker has settings of its own."""
+        ...
+
     def answered(
         self, ask: Callable[[Base], T], *, checkpoint: Path | None, as_of: int | None, verbose: bool
     ) -> T:

@@ -43,6 +43,9 @@ class RemoteBase(Client):
     def use_checkpoint(self, path: Path | None) -> None:
         self.only_here(checkpoint=path)
 
+    def use_ray(self, address: str | None, workers: int | None) -> None:
+        self.only_here(ray=address, ray_workers=workers)
+
     def answered(
         self, ask: Callable[[Base], T], *, checkpoint: Path | None, as_of: int | None, verbose: bool
     ) -> T:

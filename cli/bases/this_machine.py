@@ -149,6 +149,9 @@ class LocalBase:
         user = self.runtime.user
         self.runtime.user = replace(user, checkpoint=path or user.checkpoint)
 
+    def use_ray(self, address: str | None, workers: int | None) -> None:
+        self.runtime.use_ray(address, workers)
+
     def answered(
         self, ask: Callable[[Base], T], *, checkpoint: Path | None, as_of: int | None, verbose: bool
     ) -> T:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from colmlm.cli.bulk.annotating import AnnotatorElsewhere, DocumentAnnotator
+from colmlm.cli.bulk.spreading import spreading_of
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import finite
-
-if TYPE_CHECKING:
-    from colmlm.model.annotate.pipeline import Annotator
 
 SpanAnnotatorPath = Annotated[
     Path | None,
@@ -88,11 +87,17 @@ def light(
     verifies: bool = True,
     threshold: float | None = None,
     drop_unquestioned: bool = False,
-) -> Annotator:
+) -> DocumentAnnotator:
     """Loads the two light annotators, which takes seconds; without `asks` only the span annotator.
 
-    Where it asks and `verifies`, the reader of the settings verifies the questions.
+    Where it asks and `verifies`, the reader of the settings verifies the questions. Where the settings name a place for
+    bulk work, the annotators are loaded and work there.
     """
+    if (spreading := spreading_of(runtime)) is not None:
+        paths = {"spans": spans, "questions": questions}
+        by = {name: path and str(path.absolute()) for name, path in paths.items()}
+        how = {"asks": asks, "verifies": verifies, "threshold": threshold}
+        return AnnotatorElsewhere(spreading, {**by, **how, "drop_unquestioned": drop_unquestioned})
     from colmlm.model.annotate.pipeline import Annotator
     from colmlm.model.annotate.questions import QuestionGenerator
     from colmlm.model.annotate.spans import SpanAnnotator

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from colmlm.api.nouns.telling import Telling
+from colmlm.cli.bulk.keying import keying_elsewhere
 from colmlm.cli.composition.encoders import keys_are_questions, registered
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.errors import InvalidValue, KBError, KeysetMismatch, NoActiveKeyset
@@ -39,6 +40,7 @@ def key_everything(
 
     With `replace` it makes true keys in the place of predicted ones, and when all are true calibrates again what was
     calibrated for those.
+    Where the runtime's settings name a place for bulk work, that makes the keys.
     `encoder`, `kb` and `telling` are by default the runtime's. A job gives its own `kb`, whose changes are logged for
     the job's actor, and a `telling` that reports its progress.
     """
@@ -47,7 +49,12 @@ def key_everything(
     had_predicted = replace and any(k.num_predicted for k in kb.keysets.all() if k.checkpoint_id == made_by)
     with telling.progress("Keying facts") as advance:
         keyset = kb.keysets.rekey(
-            encoder, corpus=corpus, on_facts=advance, kinds=kinds.split(","), replace=replace
+            encoder,
+            corpus=corpus,
+            on_facts=advance,
+            kinds=kinds.split(","),
+            replace=replace,
+            elsewhere=keying_elsewhere(runtime),
         )
     if keyset.state == "ready":
         telling.note(

@@ -75,6 +75,11 @@ class Runtime:
             self.telling.note("COLMLM_SERVER is set, but this works with the knowledge base of this machine.")
         return KnowledgeBase.open(self.settings, self.application)
 
+    @property
+    def database_url(self) -> str | None:
+        """The URL of the base, with its password, where one is open; for processes that this one starts."""
+        return self.kb.engine.url.render_as_string(hide_password=False) if "kb" in self.__dict__ else None
+
     def open(self) -> None:
         """Opens the knowledge base now, so that one that is out of reach is noticed before a model is loaded."""
         self.kb  # noqa: B018
@@ -211,6 +216,11 @@ class Runtime:
 
         self.open()
         return StoringGenerator(self.checkpoint, LocalOutputs(self.kb), self.kb.lookups.as_of(seq), seq)
+
+    def use_ray(self, address: str | None, workers: int | None) -> None:
+        """Has bulk work done by Ray at this address, by so many workers; None leaves what the settings say."""
+        user = self.user
+        self.user = replace(user, ray=address or user.ray, ray_workers=workers or user.ray_workers)
 
     def actor(self, named: str | None) -> str:
         return named or self.settings.actor

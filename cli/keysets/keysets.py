@@ -12,6 +12,7 @@ import typer
 from colmlm.cli.asking import require_somebody
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.protocol import Base
+from colmlm.cli.bulk.place import Ray, RayWorkers
 from colmlm.cli.composition.encoders import ByEncoder, chosen
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.keysets import calibration, keyset_gate
@@ -38,6 +39,8 @@ REKEY_EXAMPLES = examples(
     "colmlm rekey --encoder minilm",
     "colmlm rekey --kinds context,question",
     "colmlm rekey --adapt --checkpoint runs/mine --json",
+    "colmlm rekey --ray auto",
+    "colmlm rekey --ray 10.0.0.5:6379 --ray-workers 16",
 )
 Corpus = Annotated[str | None, typer.Option("--corpus", help="Only this corpus.")]
 
@@ -75,6 +78,8 @@ def rekey(
     from_keyset: FromKeyset = None,
     sample: Sample = None,
     method: Method = None,
+    ray: Ray = None,
+    ray_workers: RayWorkers = None,
     as_json: AsJson = False,
 ) -> None:
     """Give every live fact that has none a key of the checkpoint. If it was stopped, run it again to resume.
@@ -82,12 +87,14 @@ def rekey(
     The new keyset is calibrated at the end. It answers at once where no other is active, else once it is activated.
     Several such commands may run at once, on one machine or many; they share the work. With --adapt, keys are made of a
     sample alone and predicted for all others; the next rekey makes those true, the facts that are asked for first.
+    With --ray, the processes of a cluster make them, or those of this machine's cores.
     """
     from colmlm.cli.composition import adapting
     from colmlm.cli.composition.keying import key_everything
 
     how = adapting_by(adapt, from_keyset, sample, method)
     with Runtime.from_environment(checkpoint=checkpoint) as runtime:
+        runtime.use_ray(ray, ray_workers)
         runtime.open()
         made_by = chosen(runtime, encoder, checkpoint)
         if adapt:
@@ -155,6 +162,8 @@ def rekey_one(
     from_keyset: FromKeyset = None,
     sample: Sample = None,
     method: Method = None,
+    ray: Ray = None,
+    ray_workers: RayWorkers = None,
     as_json: AsJson = False,
 ) -> None:
     """Make the keys that a keyset lacks, with its own checkpoint, from where that was registered.
@@ -163,6 +172,7 @@ def rekey_one(
     waits for that.
     """
     how = adapting_by(adapt, from_keyset, sample, method)
+    base.use_ray(ray, ray_workers)
     if adapt:
         show_adapted(base.keysets.adapt(keyset_id, corpus=corpus, checkpoint=checkpoint, **how), as_json)
         return

@@ -13,6 +13,7 @@ import typer
 
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.protocol import Base
+from colmlm.cli.bulk.place import Ray, RayWorkers
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import CHECK_FAILED
 from colmlm.cli.operating import job_pruning
@@ -24,7 +25,9 @@ from colmlm.kb.jobs.records import STATES
 if TYPE_CHECKING:
     from colmlm.kb.jobs.records import JobRecord
 
-WORKER_EXAMPLES = examples("colmlm worker", "colmlm worker --concurrency 2", "colmlm worker --once")
+WORKER_EXAMPLES = examples(
+    "colmlm worker", "colmlm worker --concurrency 2", "colmlm worker --once", "colmlm worker --ray auto"
+)
 
 app = typer.Typer(
     help="Start, list, show, await, cancel and prune long work.",
@@ -185,12 +188,14 @@ def worker(
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Say on stderr which job starts and ends.")
     ] = False,
+    ray: Ray = None,
+    ray_workers: RayWorkers = None,
 ) -> None:
     """Do the long work that the server, the console and `colmlm jobs start` queue.
 
     On SIGTERM it takes no more jobs, lets running ones finish for a while, and hands back the others, for another
     worker to continue. If it is killed, its jobs are taken up again as well. Several may run, on one machine or on
-    many that share the home's folder.
+    many that share the home's folder. With --ray it has the bulk of its jobs done by the processes of a cluster.
     """
     from colmlm.api.watch import logs
     from colmlm.cli.composition.handlers.with_model import handlers, problem
@@ -201,6 +206,7 @@ def worker(
     with Runtime.from_environment() as runtime:
         settings, serving = runtime.settings, runtime.serving
         runtime.application = "colmlm worker"
+        runtime.use_ray(ray, ray_workers)
         logs.configure(serving if verbose else replace(serving, log_level="warning"))
         if until_eof:
             require_wanted(settings)

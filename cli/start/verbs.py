@@ -161,6 +161,7 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         },
         "bench": {
             "api": "Measure lookups per second, p50 and p99 over HTTP from several clients.",
+            "bulk": "Measure the keys of made-up facts by one process, and by the workers of Ray.",
             "commits": "Measure deletions by several threads, committed together and each alone, in turns.",
             "encode": "Time the keys of a corpus beside the bare forward pass.",
             "decode": "Time greedy decoding beside `transformers.generate`, one prompt and eight at once.",

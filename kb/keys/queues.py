@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import Select, exists, func, or_, select
@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from colmlm.kb.keys.predicted import Stretches, is_predicted
 from colmlm.kb.tables import ADOPTED, AttributionRow, DocumentRow, FactKeyRow, FactRow, TombstoneRow
 
+MOST_PARTS = 10_000
 _NEWEST = 5_000  # lookups of outputs that are looked at for what is asked
 
 
@@ -21,7 +22,7 @@ class KeyQueue:
     """The documents, or single facts, that are to get keys of a `kind`: where facts are `wanted` (SQL conditions).
 
     `name` tells its claims from those of other queues. It may be limited to a corpus, and to these ids `only`.
-    `replaced` are the keys that make way for the new ones.
+    `replaced` are the keys that make way for the new ones. `within` are the first and the last id of a part of it.
     """
 
     name: str
@@ -31,6 +32,7 @@ class KeyQueue:
     corpus: str | None = None
     only: Sequence[int] | None = None
     replaced: Stretches = ()
+    within: tuple[int, int] | None = None
 
     def statement(self, after: int, among: Sequence[int] | None = None) -> Select[Any]:
         """Selects the ids to be keyed, ascending, past `after`, and where it is given only those `among` these."""
@@ -39,13 +41,18 @@ class KeyQueue:
         if self.corpus is not None:
             found = found.join(DocumentRow, DocumentRow.id == FactRow.document_id)
             found = found.where(DocumentRow.corpus == self.corpus)
+        if self.within is not None:
+            found = found.where(column.between(*self.within))
         for ids in (self.only, among):
             if ids is not None:
                 found = found.where(column == func.any(list(ids)))
         return (found.distinct() if self.by_document else found).order_by(column)
 
     def asked_for(self, session: Session, most: int) -> list[int]:
-        """Gives the ids to be keyed whose facts the newest outputs have looked up, most often first."""
+        """Gives the ids to be keyed whose facts the newest outputs have looked up, most often first.
+
+        They are of the whole queue: whoever works a part of it begins with what is asked for, wherever that is.
+        """
         newest = select(AttributionRow.fact_id).order_by(
             AttributionRow.generation_id.desc(), AttributionRow.ordinal.desc()
         )
@@ -53,8 +60,20 @@ class KeyQueue:
         if self.by_document:
             uses = _by_document(session, uses)
         # Their ids are given one by one, since joined with them the server would read all that is to be keyed.
-        wanted = session.scalars(self.statement(0, [one for one in uses if one is not None]))
+        whole = replace(self, within=None)
+        wanted = session.scalars(whole.statement(0, [one for one in uses if one is not None]))
         return sorted(wanted, key=lambda one: (-uses[one], one))[:most]
+
+
+def parts(session: Session, queue: KeyQueue, batch: int) -> list[tuple[int, int]]:
+    """Gives the first and the last id of each part of a queue: of one batch, or of more where the queue is long."""
+    ids = queue.statement(0).subquery()
+    (one,) = ids.c
+    size = max(batch, -(-(session.scalar(select(func.count()).select_from(ids)) or 0) // MOST_PARTS))
+    place = ((func.row_number().over(order_by=one) - 1) // size).label("place")
+    placed = select(one.label("id"), place).subquery()
+    statement = select(func.min(placed.c.id), func.max(placed.c.id)).group_by(placed.c.place)
+    return [(first, last) for first, last in session.execute(statement.order_by(placed.c.place))]
 
 
 def _by_document(session: Session, uses: Counter[int | None]) -> Counter[int | None]:

@@ -41,6 +41,36 @@ class IndexFit:
 
 
 @dataclass(frozen=True, slots=True)
+class BuiltIndex:
+    """An index that was rebuilt from the database and written to disk as a snapshot."""
+
+    keyset_id: int
+    index_spec: str
+    num_keys: int
+    seq: int
+    fit: IndexFit
+
+
+@dataclass(frozen=True, slots=True)
+class RekeyPart:
+    """A part of a rekey for a process elsewhere: a queue of a keyset, from one id to another, and how it is worked.
+
+    `database_id` is that of the base that is meant. It may be worked twice: what has its key is passed over.
+    """
+
+    database_id: str
+    keyset_id: int
+    queue: str
+    first: int
+    last: int
+    actor: str
+    corpus: str | None
+    batch: int
+    kinds: tuple[str, ...]
+    replace: bool
+
+
+@dataclass(frozen=True, slots=True)
 class KeysetHead:
     """What is needed to open a keyset's index.
 

@@ -9,12 +9,15 @@ index learns of them. Any number of workers may share a queue. A claim is an adv
 that lasts as long as the transaction: it conflicts with no lock of an editor, needs no table, and ends when the keys
 are committed or the worker dies. A worker passes over the claims of others; once nothing else is left it waits for
 them, in case their worker dies.
+
+Where there are processes elsewhere, each queue is first worked by them, in parts. What they leave is done here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any, Protocol
 
@@ -24,11 +27,11 @@ from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
-from colmlm.kb.errors import InvalidKeys
+from colmlm.kb.errors import InvalidKeys, InvalidValue
 from colmlm.kb.keys import keysets, predicted, queues
 from colmlm.kb.keys.keycopy import copy_keys, drop_adopted, require_unit
 from colmlm.kb.keys.queues import KeyQueue
-from colmlm.kb.keys.records import CheckpointInfo
+from colmlm.kb.keys.records import CheckpointInfo, RekeyPart
 from colmlm.kb.log import audit
 from colmlm.kb.tables import IS_SAID, DocumentRow, FactRow, FactVersionRow
 
@@ -68,11 +71,17 @@ class Encoder(Protocol):
         ...
 
 
+# Has parts worked by processes elsewhere, in any order; gives how many keys were stored as it hears of them, and 0 now
+# and then, so that whoever waits can end it.
+Elsewhere = Callable[[Sequence[RekeyPart]], Generator[int, None, None]]
+
+
 @dataclass(frozen=True, slots=True)
 class RekeyRun:
     """One run of a rekey: its keyset, who asked for it, its corpus (None: all), and the kinds of key to make.
 
     With `replace` it also makes the true keys of facts whose keys were predicted, those that outputs ask for first.
+    Queues that are long are first worked `elsewhere`, where that is given.
     """
 
     sessions: sessionmaker[Session]
@@ -84,6 +93,7 @@ class RekeyRun:
     on_facts: Callable[[int, int], None] | None
     kinds: Collection[str] = ("context",)
     replace: bool = False
+    elsewhere: Elsewhere | None = None
 
     def run(self) -> None:
         """Makes keys until the queues are empty, also for facts that are added meanwhile."""
@@ -96,8 +106,10 @@ class RekeyRun:
         with self.sessions() as session:
             total = queues.length(session, waiting, keyset_id=self.keyset_id)
         done, analyzed = 0, 250
-        for queue in waiting:
-            for stored in self._work(queue):
+        with closing(
+            self._stored(waiting)
+        ) as batches:  # at once, so that nobody goes on elsewhere after an error
+            for stored in batches:
                 done += stored
                 if done >= 4 * analyzed:
                     analyzed = done
@@ -105,6 +117,40 @@ class RekeyRun:
                         keysets.analyze(session, self.keyset_id)
                 if self.on_facts is not None:
                     self.on_facts(done, max(done, total))
+
+    def work_part(self, part: RekeyPart) -> int:
+        """Makes the keys that are wanted in this part; gives their number. Raises `InvalidValue` in another base."""
+        with self.sessions() as session:
+            if (found := audit.database_id(session)) != part.database_id:
+                raise InvalidValue(
+                    "database", f"{found} is not {part.database_id}, of which this is to key a part"
+                )
+            waiting = [queue for queue in self._queues(session) if queue.name == part.queue]
+        within = part.first, part.last
+        return sum(stored for queue in waiting for stored in self._work(replace(queue, within=within)))
+
+    def _stored(self, waiting: Sequence[KeyQueue]) -> Generator[int, None, None]:
+        """Works the queues, one after the other; yields how many keys were stored."""
+        for queue in waiting:
+            if self.elsewhere is not None:
+                yield from self._work_elsewhere(self.elsewhere, queue)
+            yield from self._work(queue)
+
+    def _work_elsewhere(self, elsewhere: Elsewhere, queue: KeyQueue) -> Generator[int, None, None]:
+        """Has a queue worked in parts until one part or none is left, or nobody stores anything any more."""
+        stored = 1
+        while stored and len(parts := self._parts(queue)) > 1:
+            stored = 0
+            with closing(elsewhere(parts)) as heard:
+                for number in heard:
+                    stored += number
+                    yield number
+
+    def _parts(self, queue: KeyQueue) -> list[RekeyPart]:
+        with self.sessions() as session:
+            base, found = audit.database_id(session), queues.parts(session, queue, self.batch)
+        how = self.actor, self.corpus, self.batch, tuple(self.kinds), self.replace
+        return [RekeyPart(base, self.keyset_id, queue.name, first, last, *how) for first, last in found]
 
     def _queues(self, session: Session) -> list[KeyQueue]:
         found = [queues.documents_without_keys(self.keyset_id, self.corpus)]

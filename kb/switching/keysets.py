@@ -25,14 +25,15 @@ from colmlm.kb.keys.records import (
     MAX_EDITS,
     RECALL,
     AdaptedKeys,
+    BuiltIndex,
     CheckpointInfo,
     GateStanding,
-    IndexFit,
     KeysetHead,
     KeysetRecord,
     MapFit,
+    RekeyPart,
 )
-from colmlm.kb.keys.rekey import Encoder, RekeyRun
+from colmlm.kb.keys.rekey import Elsewhere, Encoder, RekeyRun
 from colmlm.kb.keys.succession import Succession
 from colmlm.kb.lookup import writing
 from colmlm.kb.lookup.in_process import OnKeys
@@ -41,17 +42,6 @@ from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.store.contention import tried_again
 from colmlm.kb.switching.gate import GateReport, check_keyset
 from colmlm.kb.switching.limits import GateLimits
-
-
-@dataclass(frozen=True, slots=True)
-class BuiltIndex:
-    """An index that was rebuilt from the database and written to disk as a snapshot."""
-
-    keyset_id: int
-    index_spec: str
-    num_keys: int
-    seq: int
-    fit: IndexFit
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +115,7 @@ class Keysets:
         on_facts: Callable[[int, int], None] | None = None,
         kinds: Collection[str] = ("context",),
         replace: bool = False,
+        elsewhere: Elsewhere | None = None,
     ) -> KeysetRecord:
         """Gives every live fact (of `corpus`) a key of the encoder's checkpoint; after a kill a second call resumes.
 
@@ -132,7 +123,7 @@ class Keysets:
         and its index is on disk, so that no lookup has to wait for it after activation.
         `on_facts` is called with the number of facts keyed, and of all. With "question" among the `kinds`, facts of
         documents get a second key from their question, also those that this keyset keys later. With `replace`, true
-        keys take the place of predicted ones, those of facts that outputs ask for first.
+        keys take the place of predicted ones, those of facts that outputs ask for first. Most are made `elsewhere`.
         """
         if corpus is not None:
             with self.store.sessions() as session:
@@ -148,9 +139,18 @@ class Keysets:
             on_facts,
             kinds,
             replace,
+            elsewhere,
         )
         rekey.run()
         return self.finish(keyset.keyset_id)
+
+    def rekey_part(self, encoder: Encoder, part: RekeyPart) -> int:
+        """Makes the keys of a part of a rekey that runs elsewhere, with its keyset's encoder; gives their number.
+
+        Raises `InvalidValue` where this is not the base that is meant.
+        """
+        how = part.actor, part.corpus, part.batch, None, part.kinds, part.replace
+        return RekeyRun(self.store.sessions, encoder, part.keyset_id, *how).work_part(part)
 
     def adapt(
         self,

@@ -17,6 +17,7 @@ from colmlm.cli.output import note, print_json, print_table, say
 from colmlm.kb.store.settings import Settings
 from colmlm.lab.bench import models
 from colmlm.lab.bench.api import API_EXAMPLES, api
+from colmlm.lab.bench.bulk import BULK_EXAMPLES, bulk
 from colmlm.lab.bench.commits import COMMITS_EXAMPLES, commits
 from colmlm.lab.bench.fact_search import FACTS_EXAMPLES
 from colmlm.lab.bench.fact_search import facts as search_facts
@@ -39,6 +40,7 @@ app = typer.Typer(
     epilog=examples("colmlm bench store --facts 20000 --json"),
 )
 app.command("api", epilog=API_EXAMPLES)(api)
+app.command("bulk", epilog=BULK_EXAMPLES)(bulk)
 app.command("commits", epilog=COMMITS_EXAMPLES)(commits)
 app.command("encode", epilog=models.ENCODE_EXAMPLES)(models.encode)
 app.command("decode", epilog=models.DECODE_EXAMPLES)(models.decode)

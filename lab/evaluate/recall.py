@@ -12,6 +12,9 @@ from typing import Annotated, Any
 
 import typer
 
+from colmlm.cli.bulk.encoding import with_questions
+from colmlm.cli.bulk.keying import keying_elsewhere
+from colmlm.cli.bulk.place import Ray, RayWorkers
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import AsJson, examples
 from colmlm.cli.output import counting, note, print_json, print_table, progress
@@ -27,6 +30,7 @@ RECALL_EXAMPLES = examples(
     "colmlm evaluate recall --corpus demo --json",
     "colmlm evaluate recall --corpus demo --no-baselines --answers 500",
     "colmlm evaluate recall --corpus squad-dev --no-baselines --decoder-queries",
+    "colmlm evaluate recall --corpus squad-dev --no-baselines --ray auto",
     "colmlm evaluate recall --corpus squad-dev --generated asked.jsonl --questions-by runs/questions",
     "colmlm evaluate recall --corpus squad-dev --checkpoint runs/a --checkpoint runs/b --decoder-queries --json",
 )
@@ -77,6 +81,8 @@ def recall_command(
             help="Also by words and by the reader, for so many questions, drawn by a seed.",
         ),
     ] = 0,
+    ray: Ray = None,
+    ray_workers: RayWorkers = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure recall of question -> fact over all facts of a corpus.
@@ -87,6 +93,7 @@ def recall_command(
     """
     named = checkpoint or []
     with Runtime.from_environment(checkpoint=named[0] if named else None) as runtime:
+        runtime.use_ray(ray, ray_workers)
         runtime.open()
         questions = _generated(runtime, corpus, generated, questions_by)
         report = _report(runtime, corpus, named[1:], questions, baselines, with_decoder_queries)
@@ -106,12 +113,14 @@ def _report(
     started = monotonic()
     kb, encoder = runtime.kb, runtime.encoder
     with progress(f"keys of {corpus}") as update:
-        keyset = kb.keysets.rekey(encoder, corpus=corpus, on_facts=update)
+        elsewhere = keying_elsewhere(runtime)
+        keyset = kb.keysets.rekey(encoder, corpus=corpus, on_facts=update, elsewhere=elsewhere)
     fact_ids, keys_KD = kb.keysets.keys(keyset.keyset_id, corpus=corpus)
     facts = {fact.fact_id: fact for fact in runtime.kb.facts.every(corpus)}
     asked = _asked([facts[int(fact_id)] for fact_id in fact_ids])
     _refuse_empty(asked, generated)
-    own = _measure(encoder.checkpoint.name, encoder, asked, keys_KD, generated, as_decoder)
+    asking = with_questions(runtime, encoder, keyset.keyset_id, asked.questions)
+    own = _measure(encoder.checkpoint.name, asking, asked, keys_KD, generated, as_decoder)
     top = own["question"]["context"]
     report: dict[str, Any] = {
         "corpus": corpus,

@@ -1,0 +1,93 @@
+"""Ray's driver, a process of its own: `python -m colmlm.cli.bulk.driver`, started by `cli.bulk.spreading`.
+
+Ray takes over a process: it knows one cluster in it, replaces handlers of signals, writes on stdout, and puts the
+current directory on the path of all workers. So it gets this one, in an empty directory, with the environment that its
+workers are to have. On stdin it reads an order, and then rounds of rows, each ended by an empty line. Of each row it
+writes on stdout what came of it, in the order in which rows are done.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import takewhile
+from typing import TextIO
+
+import msgspec
+
+from colmlm.cli.bulk.messages import Order
+from colmlm.cli.bulk.worker import RayWorker
+
+LOOPBACK = "127.0.0.1"
+STORE_BYTES = 256 << 20  # rows are small; by default Ray takes a third of the memory
+
+
+def main() -> None:
+    """Does what the order on stdin says, until stdin ends."""
+    answers = _stdout()
+    order = msgspec.json.decode(sys.stdin.buffer.readline(), type=Order)
+    with _cluster(order):
+        while rows := [line.rstrip("\n") for line in takewhile(str.strip, sys.stdin)]:
+            for told in _worked(order, rows):
+                answers.write(f"{told}\n")
+                answers.flush()
+
+
+def _stdout() -> TextIO:
+    """Gives stdout, and sends to stderr what anybody else writes there."""
+    ours = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return ours
+
+
+@contextmanager
+def _cluster(order: Order) -> Iterator[None]:
+    """Connects to the cluster, or starts one on this machine that nobody outside of it can reach."""
+    import logging
+
+    import ray
+
+    if order.address is None:
+        ray.init(
+            address="local",
+            num_cpus=order.workers,
+            object_store_memory=STORE_BYTES,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            _node_ip_address=LOOPBACK,
+            _temp_dir=order.directory,
+        )
+    else:
+        ray.init(address=order.address, log_to_driver=False, logging_level=logging.ERROR)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _worked(order: Order, rows: list[str]) -> Iterator[str]:
+    """Gives what came of each row. A row whose worker or node died is worked again, and its outcome given once."""
+    import ray
+    from ray.data import ActorPoolStrategy, DataContext
+
+    context = DataContext.get_current()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    has_gpus = bool(there := int(ray.cluster_resources().get("GPU", 0)))
+    workers = order.workers or there or max(1, int(ray.cluster_resources().get("CPU", 1)))
+    made = ray.data.from_items([{"row": row} for row in rows], override_num_blocks=len(rows)).map(
+        RayWorker,
+        fn_constructor_args=(order.errand, msgspec.json.encode(order.given).decode()),
+        compute=ActorPoolStrategy(size=min(workers, len(rows))),
+        num_cpus=0 if has_gpus else 1,
+        num_gpus=1 if has_gpus else 0,
+    )
+    for row in made.iter_rows():
+        yield str(row["told"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""Errands: what a worker process of Ray is sent for. Each keeps one model, which is loaded for its first row.
+
+A worker reads its own settings from the environment that Ray was started in, so no secret is in what it is sent.
+"""
+
+from __future__ import annotations
+
+import os
+from base64 import b64encode
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from colmlm.api.nouns.telling import Telling
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.kb.errors import SettingsError
+from colmlm.kb.keys.records import RekeyPart
+from colmlm.kb.log.origin import Origin, origin
+
+if TYPE_CHECKING:
+    from colmlm.kb.keys.rekey import Encoder
+    from colmlm.model.annotate.checks import Reviewed
+
+
+class Errand(Protocol):
+    """Does one row after another. Rows and what comes of them are what JSON can say."""
+
+    def run(self, row: Any) -> Any: ...
+
+
+class Keying:
+    """Keys parts of a rekey, each batch in a transaction of its own; gives how many keys it stored.
+
+    It is given who asked for it, as the log names them.
+    """
+
+    def __init__(self, given: Any) -> None:
+        self.asked = msgspec.convert(given, Origin)
+        self.runtime = _with_base()
+        self._encoders: dict[int, Encoder] = {}
+
+    def run(self, row: Any) -> int:
+        part = msgspec.convert(row, RekeyPart)
+        encoder = self._encoder(part.keyset_id)
+        before = origin.set(self.asked)
+        try:
+            return self.runtime.kb.keysets.rekey_part(encoder, part)
+        finally:
+            origin.reset(before)
+
+    def _encoder(self, keyset_id: int) -> Encoder:
+        from colmlm.cli.composition.keying import encoder_of
+
+        if keyset_id not in self._encoders:
+            self._encoders[keyset_id] = encoder_of(self.runtime, keyset_id)
+        return self._encoders[keyset_id]
+
+
+class Encoding:
+    """Encodes questions by the encoder of a keyset; the queries are the base64 of float32."""
+
+    def __init__(self, given: Any) -> None:
+        from colmlm.cli.composition.keying import encoder_of
+
+        self.encoder = encoder_of(_with_base(), msgspec.convert(given, int))
+
+    def run(self, row: Any) -> dict[str, Any]:
+        queries = self.encoder.encode_questions(row["questions"])
+        return {"number": row["number"], "queries": b64encode(queries.astype("<f4").tobytes()).decode()}
+
+
+class AnnotatingBy(msgspec.Struct, frozen=True):
+    """The options of `cli.composition.annotators.light`; the paths are directories that every worker can read."""
+
+    spans: str | None
+    questions: str | None
+    asks: bool
+    verifies: bool
+    threshold: float | None
+    drop_unquestioned: bool
+
+
+class Annotating:
+    """Annotates batches of documents: finds their facts, writes a question for each, and checks these."""
+
+    def __init__(self, given: Any) -> None:
+        from colmlm.cli.composition import annotators
+
+        by = msgspec.convert(given, AnnotatingBy)
+        self.annotator = annotators.light(
+            _runtime(),
+            None if by.spans is None else Path(by.spans),
+            None if by.questions is None else Path(by.questions),
+            asks=by.asks,
+            verifies=by.verifies,
+            threshold=by.threshold,
+            drop_unquestioned=by.drop_unquestioned,
+        )
+
+    def run(self, row: Any) -> list[Reviewed]:
+        documents = msgspec.convert(row["documents"], list[AnnotatedDocument])
+        left_out = set(row["skip"])
+        return list(self.annotator.annotate(documents, skip=lambda one: one.external_id in left_out))
+
+
+def _with_base() -> Runtime:
+    """Gives a runtime whose base is that of every worker."""
+    runtime = _runtime()
+    if runtime.settings.database_url is None:  # an embedded server would have a base of its own
+        raise SettingsError(
+            "COLMLM_DATABASE_URL", "a worker of Ray needs it; set it where `ray start` is called"
+        )
+    return runtime
+
+
+def _runtime() -> Runtime:
+    """Gives a runtime that reports to nobody, and that does its work itself."""
+    runtime = Runtime.from_environment(telling=Telling())
+    runtime.application = f"colmlm, process {os.getpid()} of Ray"
+    runtime.user = replace(runtime.user, ray=None)
+    return runtime
+
+
+ERRANDS: Mapping[str, Callable[[Any], Errand]] = MappingProxyType(
+    {"annotate": Annotating, "encode": Encoding, "key": Keying}
+)

@@ -1,0 +1,27 @@
+"""What a command, Ray's driver and its workers say to each other, as JSON lines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class Order(msgspec.Struct, frozen=True):
+    """Which errand is to be run and what it is given, where (None: on this machine), by how many workers (None: one for
+    each GPU, or else core), and in which directory Ray may write.
+    """
+
+    errand: str
+    given: Any
+    address: str | None
+    workers: int | None
+    directory: str
+
+
+class RowOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What came of a row: what the errand made of it, or the exit code and the line of its failure."""
+
+    made: Any = None
+    exit_code: int = 0
+    line: str = ""

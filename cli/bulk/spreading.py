@@ -1,0 +1,202 @@
+"""Spreads rows of work over the workers of Ray, and gives what came of each as it is done.
+
+Ray runs in a process of its own (`cli.bulk.driver`), which is ended with everything that it started.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+import tempfile
+import threading
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import IO, TYPE_CHECKING, Any
+
+import msgspec
+
+from colmlm.cli.bulk.messages import Order, RowOutcome
+from colmlm.cli.bulk.place import RayPlace
+from colmlm.cli.errors import DATABASE, FAULT, FailedElsewhere, Failure
+from colmlm.kb import interpreter
+from colmlm.kb.errors import DatabaseUnavailable, SettingsError
+
+if TYPE_CHECKING:
+    from colmlm.cli.composition.runtime import Runtime
+
+ROUND = 10_000  # rows that are sent at once; in each round the workers load their models anew
+BEAT_SECONDS = 1.0
+STOP_SECONDS = 10.0
+_SHORT = 20  # characters: Ray's sockets have long names, and the system takes 107 in all
+_QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "PYTHONWARNINGS": "ignore"}
+_TO_ITSELF = {
+    # Whatever address it is given, Ray takes the one that others reach this machine by, unless it may have no cluster.
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    "RAY_memory_monitor_refresh_ms": "0",  # it would kill workers for what others use of the machine
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Spreading:
+    """The workers at a place, with the settings of a runtime where Ray is started for them."""
+
+    runtime: Runtime
+    place: RayPlace
+
+    def outcomes(
+        self, errand: str, given: Any, rows: Iterable[Any], *, at_once: int = ROUND
+    ) -> Generator[Any, None, None]:
+        """Has the rows worked; gives what came of each, in the order in which they are done, and None every second.
+
+        Raises `FailedElsewhere`, or `DatabaseUnavailable` where a worker said so; then the others are ended, too.
+        """
+        left = iter(rows)
+        with _scratch() as directory, self._driver(directory) as driver:
+            order = Order(errand, given, self.place.address, self.place.workers, f"{directory}/r")
+            driver.send(order)
+            while several := list(islice(left, at_once)):
+                yield from driver.round(several)
+
+    @contextmanager
+    def _driver(self, directory: str) -> Iterator[_Driver]:
+        with Path(directory, "said").open("w+b") as said:
+            process = subprocess.Popen(
+                interpreter.command("-m", "colmlm.cli.bulk.driver"),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=said,
+                cwd=directory,
+                env=self._environment(),
+                start_new_session=True,
+            )
+            try:
+                yield _Driver(process, said)
+            finally:
+                _end(process)
+
+    def _environment(self) -> dict[str, str]:
+        """Gives the environment that workers on this machine get: the settings as they are here, whoever gave them."""
+        user, settings = self.runtime.user, self.runtime.settings
+        paths = {
+            "COLMLM_HOME": settings.home,
+            "COLMLM_CHECKPOINT": user.checkpoint,
+            "COLMLM_SPAN_ANNOTATOR": user.span_annotator,
+            "COLMLM_QUESTION_GENERATOR": user.question_generator,
+            "COLMLM_READER": user.reader,
+        }
+        given = {name: str(path.absolute()) for name, path in paths.items() if path is not None}
+        if (url := self.runtime.database_url) is not None:
+            given["COLMLM_DATABASE_URL"] = url
+        kept = {name: value for name, value in os.environ.items() if name != "COLMLM_DATABASE_URL_FILE"}
+        if self.place.address is None:
+            # Else Ray would make a token of its own and leave it in the user's home.
+            given |= {**_TO_ITSELF, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+        return {**kept, **given, **_QUIET}
+
+
+def spreading_of(runtime: Runtime) -> Spreading | None:
+    """Gives what spreads the bulk work of this runtime; None where its settings name no place for that.
+
+    Raises `SettingsError`, and `ModuleNotFoundError` without the extra `ray`.
+    """
+    user = runtime.user
+    if user.ray is None:
+        return None
+    try:
+        place = RayPlace.named(user.ray, user.ray_workers)
+    except ValueError as error:
+        raise SettingsError("COLMLM_RAY", str(error)) from error
+    if find_spec("ray") is None:
+        raise ModuleNotFoundError("ray is not installed", name="ray")
+    return Spreading(runtime, place)
+
+
+class _Driver:
+    """The other end of a driver's pipes."""
+
+    def __init__(self, process: subprocess.Popen[bytes], said: IO[bytes]) -> None:
+        self._process, self._said = process, said
+        self._answers: SimpleQueue[bytes] = SimpleQueue()  # an empty line where the driver has ended
+        threading.Thread(target=self._read, name="Ray's answers", daemon=True).start()
+
+    def send(self, *rows: Any) -> None:
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # it has ended, which `_answer` tells
+            self._process.stdin.write(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
+            self._process.stdin.flush()
+
+    def round(self, rows: list[Any]) -> Generator[Any, None, None]:
+        self.send(*rows)
+        with suppress(BrokenPipeError):
+            assert self._process.stdin is not None
+            self._process.stdin.write(b"\n")
+            self._process.stdin.flush()
+        left = len(rows)
+        while left:
+            answer = self._answer()
+            left -= answer is not None
+            yield None if answer is None else answer.made
+
+    def _answer(self) -> RowOutcome | None:
+        """Waits for the next answer, for a second at most."""
+        try:
+            line = self._answers.get(timeout=BEAT_SECONDS)
+        except Empty:
+            return None
+        if not line:
+            raise FailedElsewhere(
+                Failure(FAULT, f"Ray ended with code {self._process.wait()}: {self._last_words()}")
+            )
+        told = msgspec.json.decode(line, type=RowOutcome)
+        if told.exit_code == DATABASE:  # whoever works for a job takes it up again once the database is back
+            raise DatabaseUnavailable("a worker of Ray", told.line)
+        if told.exit_code:
+            raise FailedElsewhere(Failure(told.exit_code, f"A worker of Ray failed: {told.line}"))
+        return told
+
+    def _last_words(self) -> str:
+        self._said.seek(0)
+        lines = self._said.read().decode(errors="replace").split("\n")
+        return next((line for line in reversed(lines) if line.strip()), "it said nothing")
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._answers.put(line)
+        self._answers.put(b"")
+
+
+@contextmanager
+def _scratch() -> Iterator[str]:
+    """Gives a directory of this user alone, which goes with the block.
+
+    Ray has its sockets and logs in one below, since it lets everybody into what it is given.
+    """
+    usual = tempfile.gettempdir()
+    where = usual if len(usual) < _SHORT else "/tmp"
+    with tempfile.TemporaryDirectory(
+        prefix="colmlm-ray-", dir=where, ignore_cleanup_errors=True
+    ) as directory:
+        yield directory
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ends the driver, which ends what it started; the system ends it where the driver does not."""
+    assert process.stdin is not None and process.stdout is not None
+    with suppress(BrokenPipeError):
+        process.stdin.close()
+    if process.poll() is None:
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(STOP_SECONDS)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    process.stdout.close()

@@ -1,0 +1,198 @@
+"""Measures bulk work: the keys of the same facts by one process, and by 1, 2, ... workers of Ray."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from colmlm.cli.bulk.keying import KeyingElsewhere
+from colmlm.cli.bulk.place import RayPlace
+from colmlm.cli.bulk.spreading import Spreading
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.options import AsJson, CheckpointPath, examples
+from colmlm.cli.output import note, print_json, print_table, say
+from colmlm.cli.settings import UserSettings
+from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
+from colmlm.kb.keys.keysets import Vectors
+from colmlm.kb.keys.records import RekeyPart
+from colmlm.kb.store.settings import Settings
+from colmlm.lab.bench.machine import machine
+
+BULK_EXAMPLES = examples(
+    "colmlm bench bulk --ray --json",
+    "colmlm bench bulk --facts 100000 --checkpoint runs/mine --ray --workers 1 --workers 2",
+)
+_FACTS = 4  # of a document
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BulkRun:
+    """One rekey by so many workers of Ray, or by the process itself (0).
+
+    `start_seconds` is the time to the first keys: Ray's start and the loading of models are in it. `facts_per_s` counts
+    what was keyed after that.
+    """
+
+    workers: int
+    seconds: float
+    start_seconds: float
+    facts_per_s: float
+    facts_per_s_in_all: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BulkFigures:
+    """The figures. A part of the queue is what a worker of Ray is sent at once.
+
+    `part_ms` and `part_ms_alone` are what a part costs of which nothing is left to be keyed: through Ray, and without.
+    `keys_alike` is the least cosine of a fact's key by Ray with that by one process.
+    """
+
+    facts: int
+    parts: int
+    runs: tuple[BulkRun, ...]
+    part_ms: float | None
+    part_ms_alone: float | None
+    keys_alike: float | None
+
+
+def bulk(
+    facts: Annotated[int, typer.Option("--facts", min=600, help="How many facts.")] = 2_000,
+    ray: Annotated[bool, typer.Option("--ray/--no-ray", help="By the workers of Ray, too.")] = True,
+    workers: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--workers", min=1, help="How many; may be repeated. Default: 1, and one for each core."
+        ),
+    ] = None,
+    checkpoint: CheckpointPath = None,
+    directory: Annotated[
+        Path | None,
+        typer.Option(
+            "--directory", exists=True, file_okay=False, help="Where to work. Default: a temporary one."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure the keys of made-up facts by one process, and by the workers of Ray. Let nothing else run meanwhile."""
+    numbers = workers or sorted({1, os.cpu_count() or 1})
+    with tempfile.TemporaryDirectory(dir=directory, prefix="colmlm-bench-") as folder:
+        figures = measure(Path(folder), facts, numbers if ray else [], checkpoint)
+    if as_json:
+        print_json(asdict(figures) | {"machine": machine()})
+        return
+    say(f"{figures.facts} facts in {figures.parts} parts")
+    print_table(
+        ("workers of Ray", "facts/s", "in all", "seconds", "to the first keys"),
+        [
+            (run.workers or "none", f"{run.facts_per_s:.0f}", f"{run.facts_per_s_in_all:.0f}",
+             f"{run.seconds:.1f}", f"{run.start_seconds:.1f}")
+            for run in figures.runs
+        ],
+    )  # fmt: skip
+    if figures.part_ms is not None:
+        say(f"A part without work: {figures.part_ms:.1f} ms by Ray, {figures.part_ms_alone:.1f} without.")
+
+
+def measure(folder: Path, facts: int, workers: Sequence[int], checkpoint: Path | None) -> BulkFigures:
+    """Keys so many facts in a new base for each run."""
+    benches = [_Bench(folder / f"by-{number}", number, checkpoint) for number in (0, *workers)]
+    for bench in benches:
+        note(f"keying by {bench.workers} workers of Ray" if bench.workers else "keying by this process")
+        bench.run(facts)
+    alone, last = benches[0], benches[-1]
+    return BulkFigures(
+        facts=facts // _FACTS * _FACTS,
+        parts=len(last.parts),
+        runs=tuple(bench.figures for bench in benches),
+        part_ms=last.part_ms,
+        part_ms_alone=last.part_ms_alone,
+        keys_alike=least_cosine(alone.keys, last.keys) if workers else None,
+    )
+
+
+@dataclass(slots=True)
+class _Bench:
+    """A base of its own, keyed once; then Ray's workers get the same parts again, in which nothing is left to do."""
+
+    home: Path
+    workers: int
+    checkpoint: Path | None
+    parts: list[RekeyPart] = field(default_factory=list)
+    part_ms: float | None = None
+    part_ms_alone: float | None = None
+    figures: BulkRun = field(init=False)
+    keys: Vectors = field(init=False)
+
+    def run(self, facts: int) -> None:
+        user = UserSettings(checkpoint=self.checkpoint)
+        with Runtime(Settings(home=self.home, actor="bench"), user) as runtime:
+            runtime.kb.corpora.ingest(
+                map(Parsed, documents(facts)), "bench", actor="bench", reason="benchmark"
+            )
+            runtime.encoder.encode_questions(["Is it loaded?"])
+            keying = KeyingElsewhere(Spreading(runtime, RayPlace(None, self.workers)))
+            self.figures = self._rekey(runtime, keying)
+            if self.parts:
+                self.part_ms = self._again(keying) * self.workers
+                began = time.perf_counter()
+                for part in self.parts:
+                    runtime.kb.keysets.rekey_part(runtime.encoder, part)
+                self.part_ms_alone = 1000 * (time.perf_counter() - began) / len(self.parts)
+
+    def _rekey(self, runtime: Runtime, keying: KeyingElsewhere) -> BulkRun:
+        heard: list[tuple[float, int]] = []
+
+        def noted(parts: Sequence[RekeyPart]) -> Generator[int, None, None]:
+            self.parts.extend(parts)
+            yield from keying(parts)
+
+        def on_facts(done: int, total: int) -> None:
+            if done > (heard[-1][1] if heard else 0):
+                heard.append((time.perf_counter(), done))
+
+        began = time.perf_counter()
+        made = runtime.kb.keysets.rekey(
+            runtime.encoder, on_facts=on_facts, elsewhere=noted if self.workers else None
+        )
+        (first, before), (last, done) = heard[0], heard[-1]
+        _, self.keys = runtime.kb.keysets.keys(made.keyset_id)
+        return BulkRun(
+            workers=self.workers,
+            seconds=last - began,
+            start_seconds=first - began,
+            facts_per_s=(done - before) / (last - first),
+            facts_per_s_in_all=done / (last - began),
+        )
+
+    def _again(self, keying: KeyingElsewhere) -> float:
+        """Sends the parts again; gives the milliseconds from one outcome to the next."""
+        times = [time.perf_counter() for outcome in keying.outcomes(self.parts) if outcome is not None]
+        return 1000 * (times[-1] - times[0]) / max(1, len(self.parts) - 1)
+
+
+def least_cosine(keys: Vectors, others: Vectors) -> float:
+    """Gives the least cosine of a row with its like; stored keys are not quite of length 1, being rounded to fp16."""
+    lengths = np.linalg.norm(keys, axis=1) * np.linalg.norm(others, axis=1)
+    return float(np.min(np.sum(keys * others, axis=1) / lengths))
+
+
+def documents(facts: int) -> Iterator[AnnotatedDocument]:
+    """Makes documents of four facts each."""
+    for number in range(facts // _FACTS):
+        text, spans = "", []
+        for tower in range(_FACTS):
+            value = f"{7 * number + tower} metres"
+            text += f"Tower {tower} of town {number} has a height of "
+            question = f"How high is tower {tower} of town {number}?"
+            spans.append(FactSpan(len(text), len(text) + len(value), value, question, value))
+            text += f"{value}. "
+        yield AnnotatedDocument(f"town {number}", text, tuple(spans))

@@ -1,0 +1,209 @@
+"""Two worker nodes of Ray key the facts of a base; one is killed after a commit and before Ray heard of it.
+
+The nodes are raylets on this machine, each with a worker process. That moment is not left to chance: a lock on the
+facts, asked for while the node's worker has claimed a batch, is granted when that is committed, and holds the worker
+before its next statement, which it runs before it tells Ray of the part. Then the whole node is killed. The outcome
+compares the keys with those that one process made of the same facts in another database.
+
+    python -m tests.acceptance.ray_nodes --facts 100000
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+from sqlalchemy import Connection, text
+
+from colmlm.cli.composition.model_encoder import ModelEncoder
+from colmlm.kb import interpreter
+from colmlm.kb.corpus.format import Parsed
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store.settings import Settings
+from colmlm.lab.bench.bulk import documents, least_cosine
+from colmlm.model.lm.checkpoint import load
+from tests import servers
+from tests.tiny import tiny_checkpoint
+
+LOOPBACK, WAIT_SECONDS = "127.0.0.1", 240
+WORKERS = text("""
+SELECT substring(application_name FROM 'process ([0-9]+)')::int AS process, wait_event_type = 'Lock' AS waits,
+       EXISTS (SELECT FROM pg_locks WHERE pg_locks.pid = one.pid AND locktype = 'advisory' AND granted) AS has_claimed
+FROM pg_stat_activity AS one WHERE datname = current_database() AND application_name LIKE 'colmlm, process % of Ray'
+""")
+COMMITTED = text("SELECT count(*) FROM change WHERE kind = 'key'")
+KEYED = text("SELECT count(*), count(DISTINCT (fact_id, kind)) FROM fact_key")
+
+
+@dataclass(frozen=True, slots=True)
+class OfTwoNodes:
+    """What became of it. Keys are those of Ray's workers beside those of one process.
+
+    `committed_unheard` are the batches that were committed when the node was killed, of which Ray had not heard.
+    """
+
+    facts: int
+    nodes: int
+    keys: int
+    duplicates: int
+    facts_differ: int
+    bytes_equal: bool
+    least_cosine: float
+    committed_unheard: int
+    killed_was_held: bool
+    exit_code: int
+    index_ok: bool
+    seconds: float
+    seconds_alone: float
+
+    @property
+    def is_good(self) -> bool:
+        sound = self.exit_code == 0 and self.index_ok and self.killed_was_held and self.committed_unheard > 0
+        exact = self.keys == self.facts and not self.duplicates and not self.facts_differ
+        return sound and exact and self.least_cosine > 0.999
+
+
+def run(folder: Path, facts: int) -> OfTwoNodes:
+    """Keys so many facts by one process, and in another base by two nodes, of which one is killed."""
+    checkpoint = tiny_checkpoint(folder / "checkpoint")
+    with servers.started("embedded") as server, servers.clone(server) as one, servers.clone(server) as two:
+        alone = Settings(home=folder / "alone", database_url=one, actor="tester")
+        spread = Settings(home=folder / "spread", database_url=two, actor="tester")
+        with KnowledgeBase.open(alone) as kb:
+            _ingest(kb, facts)
+            began = time.monotonic()
+            made = kb.keysets.rekey(ModelEncoder(load(checkpoint, folder)))
+            seconds_alone = time.monotonic() - began
+            ids_alone, keys_alone = kb.keysets.keys(made.keyset_id)
+        with KnowledgeBase.open(spread) as kb:
+            _ingest(kb, facts)
+            began = time.monotonic()
+            figures = _keyed_by_nodes(kb, spread, checkpoint)
+            seconds = time.monotonic() - began
+            ids, keys = kb.keysets.keys(kb.keysets.active().keyset_id)
+            with kb.engine.connect() as connection:
+                stored, different = connection.execute(KEYED).one()
+            return OfTwoNodes(
+                facts=facts,
+                nodes=2,
+                keys=stored,
+                duplicates=stored - different,
+                facts_differ=len(set(ids.tolist()) ^ set(ids_alone.tolist())),
+                bytes_equal=np.array_equal(keys, keys_alone),
+                least_cosine=least_cosine(keys, keys_alone) if len(keys) == len(keys_alone) else 0.0,
+                index_ok=kb.upkeep.fsck().ok,
+                seconds=round(seconds, 1),
+                seconds_alone=round(seconds_alone, 1),
+                **figures,
+            )
+
+
+def _ingest(kb: KnowledgeBase, facts: int) -> None:
+    kb.corpora.ingest(map(Parsed, documents(facts)), "towns", actor="tester", reason="test")
+
+
+def _keyed_by_nodes(kb: KnowledgeBase, settings: Settings, checkpoint: Path) -> dict[str, Any]:
+    os.environ |= {
+        "COLMLM_HOME": str(settings.home),
+        "COLMLM_DATABASE_URL": str(settings.database_url),
+        "COLMLM_CHECKPOINT": str(checkpoint),
+        "COLMLM_ACTOR": "tester",
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # so that nodes are on loopback alone
+    }
+    with _cluster() as (address, nodes):
+        command = interpreter.command(
+            "-m", "colmlm.cli", "rekey", "--ray", address, "--ray-workers", "2", "--json"
+        )
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+            try:
+                unheard, was_held = _kill_one(kb, nodes, process)
+                return {
+                    "exit_code": process.wait(3600),
+                    "committed_unheard": unheard,
+                    "killed_was_held": was_held,
+                }
+            finally:
+                process.kill()
+
+
+@contextmanager
+def _cluster() -> Iterator[tuple[str, list[psutil.Process]]]:
+    """Starts a head that does no work, and two nodes for one worker each; gives the address, and the nodes' raylets."""
+    with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        quiet = {"node_ip_address": LOOPBACK, "include_dashboard": False}
+        os.environ["RAY_TMPDIR"] = folder  # it writes there whatever it is given
+        from ray.cluster_utils import Cluster
+
+        cluster = Cluster(initialize_head=True, head_node_args={**quiet, "num_cpus": 0})
+        try:
+            nodes = [cluster.add_node(**quiet, num_cpus=1) for _ in range(2)]
+            raylets = [node.all_processes["raylet"][0].process.pid for node in nodes]
+            yield cluster.address, [psutil.Process(pid) for pid in raylets]
+        finally:
+            cluster.shutdown()
+
+
+def _kill_one(
+    kb: KnowledgeBase, nodes: list[psutil.Process], command: subprocess.Popen[bytes]
+) -> tuple[int, bool]:
+    """Kills a node whose worker has committed and not said so; gives the number of such batches, and if it was held."""
+    until = time.monotonic() + WAIT_SECONDS
+    with kb.engine.connect() as looking, kb.engine.connect() as holding:
+        looking = looking.execution_options(isolation_level="AUTOCOMMIT")
+        while True:
+            assert command.poll() is None and time.monotonic() < until, "no worker was in a transaction"
+            busy = [worker for worker in looking.execute(WORKERS) if worker.has_claimed]
+            if looking.scalar(COMMITTED) and busy:
+                before = looking.scalar(COMMITTED)
+                holding.execute(text("LOCK TABLE fact IN ACCESS EXCLUSIVE MODE"))
+                unheard = looking.scalar(COMMITTED) - before
+                held = _held(looking, busy[0].process)
+                if unheard and held:
+                    break
+                holding.rollback()
+            time.sleep(0.02)
+        node = next(node for node in nodes if busy[0].process in _below(node))
+        for process in [node, *node.children(recursive=True)]:
+            process.send_signal(signal.SIGKILL)
+        return unheard, held
+
+
+def _held(looking: Connection, process: int) -> bool:
+    """Waits a moment for the worker to come to the lock."""
+    for _ in range(100):
+        if any(worker.process == process and worker.waits for worker in looking.execute(WORKERS)):
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def _below(node: psutil.Process) -> list[int]:
+    return [process.pid for process in node.children(recursive=True)]
+
+
+def main() -> None:
+    reading = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    reading.add_argument("--facts", type=int, default=100_000)
+    given = reading.parse_args()
+    with tempfile.TemporaryDirectory(prefix="colmlm-") as folder:
+        Path(folder).chmod(0o755)
+        outcome = run(Path(folder), given.facts)
+    print(json.dumps(asdict(outcome)))
+    sys.exit(not outcome.is_good)
+
+
+if __name__ == "__main__":
+    main()
