@@ -26,7 +26,7 @@ from colmlm.kb.lookup.touched import Keys, renewed, touched
 from colmlm.kb.lookup.turns import is_mine, wait_until_mine
 from colmlm.kb.store.database import connection_of
 from colmlm.kb.store.milvus_address import MilvusAddress
-from colmlm.kb.tables import ChangeRow, FactKeyRow
+from colmlm.kb.tables import FactKeyRow
 
 _AT_ONCE = 2_000  # keys read and written together
 
@@ -54,7 +54,7 @@ def _trusted(session: Session, there: Collection) -> CollectionMark:
     mark = there.mark(strong=True)
     if mark is None:
         raise CandidatesRefused(there.where, "it was never filled to the end")
-    if mark.log_hash != hash_at(session, mark.seq):
+    if mark.log_hash != audit.hash_at(session, mark.seq):
         raise CandidatesRefused(there.where, f"its change {mark.seq} is not in this database's log")
     return mark
 
@@ -117,7 +117,7 @@ def write_all(
 
 
 def _set_mark(session: Session, there: Collection, seq: int, fill: str) -> None:
-    there.set_mark(CollectionMark(seq, fill, hash_at(session, seq), _now(session)))
+    there.set_mark(CollectionMark(seq, fill, audit.hash_at(session, seq), _now(session)))
 
 
 def _now(session: Session) -> float:
@@ -169,7 +169,3 @@ def kept_ids(session: Session, keyset_id: int) -> Ids:
     """Gives the ids of the keys that an index of this keyset holds: those of live facts and of tombstones."""
     kept = select(FactKeyRow.id).where(FactKeyRow.keyset_id == keyset_id, is_kept(FactKeyRow.fact_id))
     return np.fromiter(session.scalars(kept), dtype=np.int64)
-
-
-def hash_at(session: Session, seq: int) -> str:
-    return session.scalar(select(ChangeRow.hash).where(ChangeRow.seq == seq)) or audit.GENESIS

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from pathlib import Path
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -13,6 +11,7 @@ from colmlm.kb.keys import keysets
 from colmlm.kb.log import audit
 from colmlm.kb.lookup import writing
 from colmlm.kb.lookup.replica import snapshots_of
+from colmlm.kb.lookup.snapshot_files import sizes_of
 from colmlm.kb.store.settings import Settings
 from colmlm.kb.tables import ChangeRow
 
@@ -42,7 +41,7 @@ def snapshot_standing(session: Session, settings: Settings) -> SnapshotStanding 
     if (there := writing.collection(session, keyset, settings.milvus)) is not None:
         applied_seq = writing.attach(session, there).applied_seq
         held, size = there.count(strong=True), 0
-    elif (found := _on_disk(snapshots_of(session, settings.index_directory), keyset.keyset_id)) is not None:
+    elif (found := sizes_of(snapshots_of(session, settings.index_directory), keyset.keyset_id)) is not None:
         held, size, applied_seq = found
     else:
         return None
@@ -54,13 +53,3 @@ def snapshot_standing(session: Session, settings: Settings) -> SnapshotStanding 
     is_behind = session.scalar(touched) is not None
     wanted = None if is_behind else keysets.num_indexed_keys(session, keyset.keyset_id)
     return SnapshotStanding(held, size, applied_seq, head, wanted)
-
-
-def _on_disk(directory: Path, keyset_id: int) -> tuple[int, int, int] | None:
-    """Gives the keys of a snapshot, its bytes and its change."""
-    try:
-        manifest = json.loads((directory / f"keyset-{keyset_id}.json").read_text())
-        size = (directory / manifest["file"]).stat().st_size
-        return int(manifest["count"]), size, int(manifest["applied_seq"])
-    except (OSError, ValueError, LookupError, TypeError):
-        return None
