@@ -1,4 +1,4 @@
-"""Compares the snapshot on disk with the database, by counts."""
+"""Compares the snapshot on disk, and the one that servers share, with the database, by counts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.keys import keysets
 from colmlm.kb.log import audit
-from colmlm.kb.lookup import writing
+from colmlm.kb.lookup import shared, writing
 from colmlm.kb.lookup.replica import snapshots_of
 from colmlm.kb.lookup.snapshot_files import sizes_of
 from colmlm.kb.store.settings import Settings
@@ -53,3 +53,24 @@ def snapshot_standing(session: Session, settings: Settings) -> SnapshotStanding 
     is_behind = session.scalar(touched) is not None
     wanted = None if is_behind else keysets.num_indexed_keys(session, keyset.keyset_id)
     return SnapshotStanding(held, size, applied_seq, head, wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedStanding:
+    """The active keyset's shared snapshot, at `where`, and `behind` the log by so many changes; None: not there."""
+
+    where: str
+    behind: int | None
+
+
+def shared_standing(session: Session, settings: Settings) -> SharedStanding | None:
+    """Describes the shared snapshot, without reading it; None where servers share none.
+
+    Raises `SharedSnapshotsUnavailable`.
+    """
+    if (folder := shared.folder_of(session, settings)) is None:
+        return None
+    there = shared.noted(session).get(keysets.active_keyset_id(session) or 0)
+    if there is None or there.file not in folder.names():
+        return SharedStanding(folder.where, None)
+    return SharedStanding(folder.where, audit.head_seq(session) - there.applied_seq)

@@ -142,9 +142,9 @@ def is_ready(address: str) -> bool:
 class Cluster:
     """The servers and workers, each with a home of its own, and what takes their places when they are killed."""
 
-    def __init__(self, settings: Settings, token: str, stack: ExitStack) -> None:
-        self.settings, self.token, self.stack = settings, token, stack
-        self.homes: list[Path] = []
+    def __init__(self, kb: KnowledgeBase, token: str, stack: ExitStack) -> None:
+        self.kb, self.settings, self.token, self.stack = kb, kb.settings, token, stack
+        self.num_homes, self.num_fetched = 0, 0
         self.seconds_until_ready: list[float] = []
         self.servers = [self.start_server() for _ in range(SERVERS)]
         self.workers = [self.start_worker() for _ in range(WORKERS)]
@@ -155,13 +155,21 @@ class Cluster:
 
     def start_server(self, port: int = 0) -> ServerProcess:
         """Starts a server in an empty home, and waits until it is ready."""
-        began, there = time.monotonic(), self.new_home("server")
+        there, shared_before = self.new_home("server"), self.shared_files()
+        began = time.monotonic()
         words = ("--keeper", "--port", str(port))
         server = self.stack.enter_context(server_process(there, *words, COLMLM_LOG_LEVEL="warning"))
-        self.homes.append(there.index_directory)
         wait_until_up([server.address], self.token)
         self.seconds_until_ready.append(round(time.monotonic() - began, 2))
+        self.num_homes += 1
+        self.num_fetched += bool(
+            shared_before & {file.name for file in there.index_directory.rglob("*.faiss")}
+        )
         return server
+
+    def shared_files(self) -> set[str]:
+        with self.kb.sessions() as session:
+            return {one.file for one in shared.noted(session).values()}
 
     def start_worker(self) -> subprocess.Popen[bytes]:
         return self.stack.enter_context(worker_process(self.new_home("worker")))
@@ -191,7 +199,7 @@ def run(settings: Settings, seconds: float) -> ManyServers:
         new = prepare(kb)
         with kb.sessions.begin() as session:
             token = create_token(session, "many servers", "operator")
-        cluster = Cluster(settings, token, stack)
+        cluster = Cluster(kb, token, stack)
         load = BalancedLoad(kb, cluster.addresses, token)
         began = time.monotonic()
         with ThreadPoolExecutor(max_workers=len(load.steps) + 1) as threads:
@@ -226,19 +234,11 @@ def run(settings: Settings, seconds: float) -> ManyServers:
             seconds_until_ready=cluster.seconds_until_ready,
             causes=[cause for c in counts for cause in c.causes][:20],
             exit_codes=codes,
-            snapshots_fetched=sum(_has_history(kb, home) for home in cluster.homes),
-            homes=len(cluster.homes),
+            snapshots_fetched=cluster.num_fetched,
+            homes=cluster.num_homes,
             index_ok=report.ok,
             chain_ok=report.chain_ok,
         )
-
-
-def _has_history(kb: KnowledgeBase, index_directory: Path) -> bool:
-    """Says whether a server's index directory has a snapshot, which it got before it had written one itself."""
-    with kb.sessions() as session:
-        folder = shared.folder_of(session, kb.settings)
-    assert folder is not None
-    return any((index_directory / folder.name).glob("*.history"))
 
 
 def main() -> int:
