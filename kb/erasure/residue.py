@@ -135,7 +135,7 @@ def scan_residue(
     """
     matcher, of_keys = Matcher(traces), frozenset(keys)
     data, unseen = _data_directory(engine)
-    files = [_Source(area, str(path), partial(path.open, "rb")) for area, path in _files(data, settings)]
+    files = [_Source(area, str(path), partial(_opened, path)) for area, path in _files(data, settings)]
     files += _shared_files(engine, settings, unseen)
     everywhere: set[int] = set()
     by_area: dict[str, set[int]] = {area: set() for area in AREAS}
@@ -227,6 +227,10 @@ def _files(data: Path | None, settings: Settings) -> Iterator[tuple[str, Path]]:
                 yield (_area(path.relative_to(root)) if root == data else "heap"), path
             else:
                 yield ("snapshots" if path.is_relative_to(settings.index_directory) else "other"), path
+
+
+def _opened(path: Path) -> IO[bytes]:
+    return path.open("rb")
 
 
 def _shared_files(engine: Engine, settings: Settings, unseen: list[str]) -> list[_Source]:

@@ -13,6 +13,7 @@ from colmlm.kb.lookup.fetching import fetch
 from colmlm.kb.lookup.in_process import AnyKeyset, OnKeys
 from colmlm.kb.lookup.remote import Remote
 from colmlm.kb.lookup.replica import Replica, load_replica, rebuild
+from colmlm.kb.lookup.shared_files import SharedFolder
 from colmlm.kb.lookup.specs import collection_of
 from colmlm.kb.lookup.turns import is_mine
 from colmlm.kb.store.database import connection_of
@@ -83,7 +84,7 @@ def _of_another(session: Session, keyset: AnyKeyset, settings: Settings) -> Repl
         time.sleep(POLL_SECONDS)
 
 
-def _answers(folder: shared.SharedFolder) -> bool:
+def _answers(folder: SharedFolder) -> bool:
     """Says whether the shared place is in reach. Where it is not, nobody could fetch what another builds."""
     try:
         folder.names()

@@ -6,9 +6,9 @@ for its name.
 
 from __future__ import annotations
 
-import hashlib
 import re
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import exists, select
 from sqlalchemy.orm import Session
@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 from colmlm.kb.keys.records import SharedSnapshot
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.shared_files import SharedFolder
+from colmlm.kb.lookup.snapshot_files import sha256_of
 from colmlm.kb.store.settings import Settings
 from colmlm.kb.tables import ChangeRow, KeysetRow
 
@@ -23,7 +24,8 @@ FAR_AHEAD = 10_000  # changes: catching up with so many takes seconds, and so do
 FILE = re.compile(r"keyset-(\d+)-seq-\d+-[0-9a-f]{16}\.faiss")
 
 
-class Standing(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Standing:
     """How far a snapshot is: its kind of index, its number of keys, the last change in it."""
 
     spec: str
@@ -95,5 +97,5 @@ def _fault(folder: SharedFolder, shared: SharedSnapshot) -> str | None:
     if shared.file not in folder.names():
         return f"{shared.file} is not there"
     with folder.reading(shared.file) as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        digest = sha256_of(stream)
     return None if digest == shared.sha256 else f"{shared.file} does not have its digest"

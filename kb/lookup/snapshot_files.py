@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
+BLOCK = 1 << 20
 FORMAT = 1  # version of the manifest's format
 
 
@@ -52,7 +53,14 @@ def sizes_of(path: Path, keyset_id: int) -> tuple[int, int, int] | None:
 
 def sha256(file: Path) -> str:
     with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+        return sha256_of(stream)
+
+
+def sha256_of(stream: IO[bytes]) -> str:
+    digest = hashlib.sha256()
+    while block := stream.read(BLOCK):
+        digest.update(block)
+    return digest.hexdigest()
 
 
 def publish(temporary: Path, file: Path, directory: int) -> None:
@@ -74,7 +82,7 @@ def replace_snapshot(
     temporary = path / f"keyset-{keyset_id}.tmp"  # a fixed name: the next save overwrites a crash's file
     with locked_directory(path, fcntl.LOCK_EX) as directory:
         try:
-            fields = {"format": FORMAT, "keyset_id": keyset_id, "applied_seq": applied_seq}
+            fields: dict[str, Any] = {"format": FORMAT, "keyset_id": keyset_id, "applied_seq": applied_seq}
             fields |= asdict(write(temporary))
             # The name has the digest, because another process may save other bytes at the same seq.
             file = path / f"keyset-{keyset_id}-seq-{applied_seq}-{fields['sha256'][:16]}.faiss"
