@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import SharedSnapshotsUnavailable
 from colmlm.kb.keys.records import SharedSnapshot
-from colmlm.kb.lookup.shared import Standing, folder_of, noted
+from colmlm.kb.lookup.shared import Extent, folder_of, noted
 from colmlm.kb.lookup.shared_files import SharedFolder
 from colmlm.kb.lookup.snapshot_files import Described, note_history, read_manifest, replace_snapshot, sha256
 from colmlm.kb.store.settings import Settings
@@ -45,8 +45,8 @@ def _wanted(
     folder, there = folder_of(session, settings), noted(session).get(keyset_id)
     if folder is None or there is None:
         return None
-    here = _standing_here(settings.index_directory / folder.name, keyset_id, dim)
-    is_better = anyway or here is None or Standing.of(there).is_far_ahead(here)
+    here = _extent_here(settings.index_directory / folder.name, keyset_id, dim)
+    is_better = anyway or here is None or Extent.of(there).is_far_ahead(here)
     return (folder, there) if is_better else None
 
 
@@ -78,9 +78,9 @@ def copy_here(
     note_history(directory, keyset_id, shared.applied_seq, shared.log_hash)
 
 
-def _standing_here(directory: Path, keyset_id: int, dim: int) -> Standing | None:
+def _extent_here(directory: Path, keyset_id: int, dim: int) -> Extent | None:
     """Gives how far the snapshot in the index directory is; None where there is none that can be read."""
     with suppress(OSError, ValueError, LookupError, TypeError):
         manifest = read_manifest(directory / f"keyset-{keyset_id}.json", keyset_id, dim)
-        return Standing(manifest["spec"], int(manifest["count"]), int(manifest["applied_seq"]))
+        return Extent(manifest["spec"], int(manifest["count"]), int(manifest["applied_seq"]))
     return None

@@ -25,7 +25,7 @@ FILE = re.compile(r"keyset-(\d+)-seq-\d+-[0-9a-f]{16}\.faiss")
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class Extent:
     """How far a snapshot is: its kind of index, its number of keys, the last change in it."""
 
     spec: str
@@ -33,10 +33,10 @@ class Standing:
     applied_seq: int
 
     @classmethod
-    def of(cls, described: Any) -> Standing:
+    def of(cls, described: Any) -> Extent:
         return cls(described.spec, described.count, described.applied_seq)
 
-    def is_far_ahead(self, other: Standing) -> bool:
+    def is_far_ahead(self, other: Extent) -> bool:
         """Says whether a process is better off with this snapshot than with the other one and the log."""
         changes, keys = self.applied_seq - other.applied_seq, abs(self.count - other.count)
         is_larger = 10 * keys > max(self.count, other.count)

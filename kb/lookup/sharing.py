@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.keys.records import SharedSnapshot
 from colmlm.kb.log import audit
-from colmlm.kb.lookup.shared import FILE, Standing, folder_of, is_outlived, left_over, noted
+from colmlm.kb.lookup.shared import FILE, Extent, folder_of, is_outlived, left_over, noted
 from colmlm.kb.lookup.shared_files import SharedFolder
 from colmlm.kb.lookup.snapshot_files import opened
 from colmlm.kb.lookup.turns import is_mine, wait_until_mine
@@ -60,7 +60,7 @@ def _is_due(session: Session, keyset_id: int, snapshot: SharedSnapshot) -> bool:
     there = noted(session).get(keyset_id)
     if there is None or is_outlived(session, there):
         return True
-    return Standing.of(snapshot).is_far_ahead(Standing.of(there))
+    return Extent.of(snapshot).is_far_ahead(Extent.of(there))
 
 
 def _turn(session: Session, keyset_id: int) -> bool:
