@@ -100,7 +100,7 @@ class BalancedLoad(Load):
         @wraps(step)
         def stepping(client: Client, number: int) -> None:
             ready = [n for n, is_ready in enumerate(self.ready) if is_ready]
-            client.preferred = ready[number % len(ready)]
+            client.preferred = ready[number % len(ready)] if ready else number % len(self.addresses)
             step(client, number)
 
         return stepping
