@@ -22,14 +22,17 @@ if TYPE_CHECKING:
 
 _SECRET = re.compile(r"colmlm_[A-Za-z0-9_-]{16,}|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)|(?i:bearer)\s+\S+")
 _BLOT = "[secret]"
-# At level info these repeat this program's own log, or are noise.
+# At level info these repeat this program's own log, or are noise; below it, those of object storage tell how they sign.
 _CHATTY = (
+    "aiobotocore",
+    "botocore",
     "faiss",
     "httpcore",
     "httpx",
     "httpx2",
     "colmlm.kb.store.pool",
     "procrastinate",
+    "s3fs",
     "urllib3",
     "uvicorn",
 )

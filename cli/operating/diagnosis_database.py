@@ -11,7 +11,13 @@ from sqlalchemy import Engine, text
 from colmlm.cli.contents.calibration import described
 from colmlm.cli.errors import one_line
 from colmlm.cli.operating.findings import CheckResult
-from colmlm.kb.errors import CandidatesRefused, CandidatesUnavailable, DatabaseUnavailable, NoActiveKeyset
+from colmlm.kb.errors import (
+    CandidatesRefused,
+    CandidatesUnavailable,
+    DatabaseUnavailable,
+    NoActiveKeyset,
+    SharedSnapshotsUnavailable,
+)
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 
@@ -106,6 +112,7 @@ def _contents(settings: Settings, user: UserSettings, engine: Engine) -> Iterato
         else:
             yield CheckResult("keyset", "ok", found)
         yield _index(kb)
+        yield from _shared_snapshots(kb)
         yield _answers(kb, user)
     finally:
         kb.searcher.reader.dispose()
@@ -137,3 +144,20 @@ def _index(kb: KnowledgeBase) -> CheckResult:
         told = f"{found}; the database has {snapshot.num_wanted:,}"
         return CheckResult("index", "failed", told, "Run: colmlm fsck --repair")
     return CheckResult("index", "ok", found)
+
+
+def _shared_snapshots(kb: KnowledgeBase) -> Iterator[CheckResult]:
+    name, remedy = "shared snapshots", "Run: colmlm jobs start snapshot"
+    try:
+        there = kb.upkeep.shared_snapshot()
+    except SharedSnapshotsUnavailable as error:
+        yield CheckResult(
+            name, "failed", str(error), "A server that starts without a snapshot builds its index."
+        )
+        return
+    if there is None:
+        return
+    if there.behind is None:
+        yield CheckResult(name, "warning", f"none of the active keyset at {there.where}", remedy)
+    else:
+        yield CheckResult(name, "ok", f"{there.where}, {there.behind:,} changes behind")

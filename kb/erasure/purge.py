@@ -1,7 +1,7 @@
 """Purge: takes erasures from "not retrievable" to "out of the files", level by level, and says where it had to stop.
 
 1 not retrievable   the transaction is committed
-2 out of indexes    of this process, and of every snapshot in its index directory
+2 out of indexes    of this process, and of every snapshot in its index directory and in the shared place
 3 out of the heap   the tables are rewritten, and the statistics on their columns
 4 out of the WAL    no segment is left that is older than the rewritten tables
 
@@ -21,10 +21,17 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
 from colmlm.kb.erasure.records import Level
-from colmlm.kb.errors import CandidatesRefused, CandidatesUnavailable, KBError, NoActiveKeyset
+from colmlm.kb.errors import (
+    CandidatesRefused,
+    CandidatesUnavailable,
+    KBError,
+    LockHeld,
+    NoActiveKeyset,
+    SharedSnapshotsUnavailable,
+)
 from colmlm.kb.keys import keysets
 from colmlm.kb.log import audit
-from colmlm.kb.lookup import writing
+from colmlm.kb.lookup import shared, sharing, writing
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.lookup.snapshots import remove_orphans
 
@@ -101,7 +108,7 @@ def _attempt(level: int, act: Callable[[], str]) -> Level:
         return Level(level, NAMES[level - 1], "reached", act())
     except _Stopped as stopped:
         return Level(level, NAMES[level - 1], stopped.state, stopped.left, stopped.remedy)
-    except (CandidatesUnavailable, CandidatesRefused) as error:
+    except (CandidatesUnavailable, CandidatesRefused, SharedSnapshotsUnavailable, LockHeld) as error:
         return Level(level, NAMES[level - 1], "left", str(error), _REMEDIES[level])
     except DBAPIError as error:
         cause = " ".join(str(error.orig).split())
@@ -137,14 +144,40 @@ def _out_of_indexes(kb: SearchableStore, on_step: Heard) -> str:
         keyset_id = int(manifest.stem.removeprefix("keyset-"))
         try:
             kb.searcher.prepare(keyset_id)
+        except LockHeld:
+            raise
         except KBError:  # a keyset that is retired or gone: nobody opens its snapshot again
             manifest.unlink(missing_ok=True)
     with kb.sessions() as session:
         remove_orphans(session, kb.settings.index_directory)
-    return _out_of_collections(kb, on_step) + (
-        "Other running processes answer without it already, and drop its keys from memory at their next lookup. "
-        "Snapshots of other machines are rewritten when they are next saved."
+    return (
+        _out_of_the_shared_place(kb, on_step)
+        + _out_of_collections(kb, on_step)
+        + (
+            "Other running processes answer without it already, and drop its keys from memory at their next lookup. "
+            "Snapshots of other machines are rewritten when they are next saved."
+        )
     )
+
+
+def _out_of_the_shared_place(kb: SearchableStore, on_step: Heard) -> str:
+    """Replaces the snapshots that servers share from before an erasure, and removes what belongs to none."""
+    with kb.sessions.begin() as session:
+        if (folder := shared.folder_of(session, kb.settings)) is None:
+            return ""
+        sharing.await_turns(session)
+    with kb.sessions() as session:
+        outlived = [n for n, one in shared.noted(session).items() if shared.is_outlived(session, one)]
+    for keyset_id in outlived:
+        on_step(f"Replacing the shared snapshot of keyset {keyset_id}")
+        kb.searcher.prepare(keyset_id, share=True)
+    with kb.sessions.begin() as session:
+        sharing.prune(session, folder)
+        if left := shared.left_over(session, folder):
+            raise _Stopped(
+                "left", f"{folder.where}: another process is writing {', '.join(left)}", _REMEDIES[2]
+            )
+    return "A bucket that keeps versions of its objects keeps those that were replaced, until its rules end them. "
 
 
 def _out_of_collections(kb: SearchableStore, on_step: Heard) -> str:

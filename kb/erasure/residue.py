@@ -1,23 +1,27 @@
 """Residue: what files still hold of an erased text, found by reading the files.
 
-Every file of the database server (where its data directory is on this host), of the index directory and of the
-home is searched for byte strings, the traces. The report names what a search cannot see: text that is
-compressed or split, and everything that is not in a file on this host.
+Every file of the database server (where its data directory is on this host), of the index directory, of the home and
+of the shared snapshots is searched for byte strings, the traces. The report names what a search cannot see: text that
+is compressed or split, and everything that is not in such a file.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import IO, NamedTuple
 
 import numpy as np
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
 
-from colmlm.kb.errors import InvalidValue
+from colmlm.kb.errors import InvalidValue, SharedSnapshotsUnavailable
+from colmlm.kb.lookup import shared
 from colmlm.kb.store.settings import Settings
 
 LEAST = 8  # bytes of a trace: shorter ones would be found anywhere
@@ -57,6 +61,14 @@ class ResidueReport:
     num_bytes: int
 
 
+class _Source(NamedTuple):
+    """A file to search: its area, where it is, and how it is opened."""
+
+    area: str
+    where: str
+    opened: Callable[[], AbstractContextManager[IO[bytes]]]
+
+
 class Matcher:
     """Finds many byte strings at once: looks up the hash of each eight bytes in a table, then compares exactly."""
 
@@ -90,14 +102,18 @@ class Matcher:
 
         Blocks overlap, so that a trace across two of them is found.
         """
+        with path.open("rb") as file:
+            return self.find_in(file)
+
+    def find_in(self, file: IO[bytes]) -> tuple[set[int], int]:
+        """Gives the numbers of the traces that are read from `file`, and how many bytes were."""
         found: set[int] = set()
         size, tail = 0, b""
-        with path.open("rb") as file:
-            while chunk := file.read(BLOCK):
-                size += len(chunk)
-                block = tail + chunk
-                found.update(n for n, _ in self.find(block))
-                tail = block[-(self.longest - 1) :]
+        while chunk := file.read(BLOCK):
+            size += len(chunk)
+            block = tail + chunk
+            found.update(n for n, _ in self.find(block))
+            tail = block[-(self.longest - 1) :]
         return found, size
 
 
@@ -119,25 +135,30 @@ def scan_residue(
     """
     matcher, of_keys = Matcher(traces), frozenset(keys)
     data, unseen = _data_directory(engine)
-    files = list(_files(data, settings))
+    files = [_Source(area, str(path), partial(_opened, path)) for area, path in _files(data, settings)]
+    files += _shared_files(engine, settings, unseen)
     everywhere: set[int] = set()
     by_area: dict[str, set[int]] = {area: set() for area in AREAS}
     listed: list[FileResidue] = []
     num_bytes = 0
-    for done, (area, path) in enumerate(files):
+    for done, (area, path, opened) in enumerate(files):
         try:
-            found, size = matcher.find_in_file(path)
+            with opened() as stream:
+                found, size = matcher.find_in(stream)
         except FileNotFoundError:  # a segment or a temporary file that was removed meanwhile
             continue
         except OSError as error:
             unseen.append(f"{path}: {error.strerror}")
+            continue
+        except SharedSnapshotsUnavailable as error:
+            unseen.append(str(error))
             continue
         num_bytes += size
         everywhere |= found
         in_areas = Counter("keys" if area == "heap" and n in of_keys else area for n in found)
         for n in found:
             by_area["keys" if area == "heap" and n in of_keys else area].add(n)
-        listed += [FileResidue(name, str(path), count) for name, count in in_areas.items()]
+        listed += [FileResidue(name, path, count) for name, count in in_areas.items()]
         if on_file is not None:
             on_file(done + 1, len(files))
     return ResidueReport(
@@ -158,6 +179,9 @@ def num_bytes_to_scan(*, engine: Engine, settings: Settings) -> int:
     for _, path in _files(data, settings):
         with suppress(OSError):  # the file was removed meanwhile
             total += path.stat().st_size
+    with Session(engine) as session, suppress(SharedSnapshotsUnavailable):
+        if (folder := shared.folder_of(session, settings)) is not None:
+            total += sum(map(folder.size, folder.names()))
     return total
 
 
@@ -203,6 +227,26 @@ def _files(data: Path | None, settings: Settings) -> Iterator[tuple[str, Path]]:
                 yield (_area(path.relative_to(root)) if root == data else "heap"), path
             else:
                 yield ("snapshots" if path.is_relative_to(settings.index_directory) else "other"), path
+
+
+def _opened(path: Path) -> IO[bytes]:
+    return path.open("rb")
+
+
+def _shared_files(engine: Engine, settings: Settings, unseen: list[str]) -> list[_Source]:
+    """Gives the snapshots that this base's servers share; one that cannot be looked for is told of in `unseen`."""
+    with Session(engine) as session:
+        folder = shared.folder_of(session, settings)
+    try:
+        names = folder.names() if folder is not None else []
+    except SharedSnapshotsUnavailable as error:
+        unseen.append(str(error))
+        return []
+    return [
+        _Source("snapshots", f"{folder.where}/{name}", partial(folder.reading, name))
+        for name in names
+        if folder is not None
+    ]
 
 
 def _area(path: Path) -> str:

@@ -93,6 +93,7 @@ KBError
 ├── DecoderBusy
 ├── IndexBehind
 ├── IndexInvariant
+├── SharedSnapshotsUnavailable
 └── SnapshotRefused
 
 Each gives the cause and the remedy in one line, and carries the ids it concerns as attributes. The edges, `api` and
@@ -151,6 +152,7 @@ from colmlm.kb.errors.failures import (
     MigrationNeeded,
     ReaderUnavailable,
     SettingsError,
+    SharedSnapshotsUnavailable,
     SignatureRefused,
     SnapshotRefused,
     StandbyAsked,
@@ -285,6 +287,7 @@ __all__ = [
     "SamePerson",
     "SecondPersonNeeded",
     "SettingsError",
+    "SharedSnapshotsUnavailable",
     "SignatureRefused",
     "SignerNeeded",
     "SnapshotRefused",

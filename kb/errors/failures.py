@@ -196,6 +196,17 @@ class CandidatesUnavailable(KBError):
         )
 
 
+class SharedSnapshotsUnavailable(KBError):
+    title = "Shared snapshots unavailable"
+
+    def __init__(self, where: str, cause: str) -> None:
+        self.where = where
+        super().__init__(
+            f"The shared snapshots at {where} cannot be reached: {cause}. See COLMLM_SHARED_SNAPSHOTS and what the "
+            "environment says of credentials."
+        )
+
+
 class CandidatesRefused(KBError):
     title = "Candidates refused"
 

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Collection
 
 import msgspec
-from sqlalchemy import func, select
+from sqlalchemy import exists, func, select
 from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import JobFinished, JobNotFound
 from colmlm.kb.facts import quotations, suppression
 from colmlm.kb.jobs import attendance, tickets
 from colmlm.kb.jobs.attendance import WorkerState
-from colmlm.kb.jobs.kinds import MAX_ID, Work
+from colmlm.kb.jobs.kinds import MAX_ID, Work, WriteSnapshot
 from colmlm.kb.jobs.records import STATES, UNFINISHED, JobRecord, record_of
 from colmlm.kb.jobs.uploads import Uploads
 from colmlm.kb.log import audit
 from colmlm.kb.log.origin import current, mark, signed
+from colmlm.kb.lookup import shared
+from colmlm.kb.lookup.turns import is_turn_to_ask
 from colmlm.kb.store.contention import tried_again
 from colmlm.kb.store.store import Store
 from colmlm.kb.tables import JobRow
@@ -56,6 +58,20 @@ class Jobs:
             session.flush()
             session.refresh(job)
             return record_of(job)
+
+    def share_snapshots(self, changes: int = shared.FAR_AHEAD) -> JobRecord | None:
+        """Queues a snapshot where the one that servers share is so many changes old, unless one is queued or made."""
+        if self.store.settings.shared_snapshots is None:
+            return None
+        with self.store.sessions.begin() as session:
+            unfinished = exists().where(JobRow.kind == WriteSnapshot.kind, JobRow.state.in_(UNFINISHED))
+            if (
+                not shared.is_old(session, changes)
+                or not is_turn_to_ask(session)
+                or session.scalar(select(unfinished))
+            ):
+                return None
+            return self.submit(WriteSnapshot(), actor=self.store.settings.actor)
 
     def get(self, job_id: int) -> JobRecord:
         with self.store.sessions() as session:

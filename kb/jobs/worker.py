@@ -30,6 +30,7 @@ from colmlm.kb.jobs.kinds import uploads_of
 from colmlm.kb.jobs.lease import BEAT_SECONDS
 from colmlm.kb.jobs.problems import Problem, problem_of
 from colmlm.kb.jobs.pruning import prune
+from colmlm.kb.jobs.queue import Jobs
 from colmlm.kb.jobs.records import UNFINISHED
 from colmlm.kb.jobs.runner import Handler, Runner
 from colmlm.kb.jobs.uploads import Uploads
@@ -41,6 +42,7 @@ GRACE_SECONDS = 20.0
 RESCUE_SECONDS = 5.0
 PRUNE_SECONDS = 3600.0
 GROUP_SECONDS, GROUPED_AT_ONCE = 30.0, 5_000
+SHARE_SECONDS = 60.0
 LONGEST_PAUSE = 2.0
 
 _DATABASE_GONE = (ConnectorException, psycopg.Error, PoolTimeout, SQLAlchemyError)
@@ -62,6 +64,7 @@ class Worker:
     num_run: int = 0
     _pruned_at: float | None = None
     _group_at: float = -math.inf
+    _share_at: float = -math.inf
     _rescuing: threading.Lock = field(default_factory=threading.Lock)
     _stopping: threading.Event = field(default_factory=threading.Event)
     _handing_back: threading.Event = field(default_factory=threading.Event)
@@ -184,7 +187,7 @@ class Worker:
             connection.execute(text("SELECT 1"))
 
     def _rescue(self) -> None:
-        """Queues the jobs of dead workers again, removes uploads that no job will read, groups misses, and prunes.
+        """Queues the jobs of dead workers again, removes uploads that no job will read, groups misses, shares, prunes.
 
         A second call waits until the first is over, so whoever returns from it knows that all of it was done.
         """
@@ -203,7 +206,13 @@ class Worker:
             unfinished = session.scalars(select(JobRow).where(JobRow.state.in_(UNFINISHED))).all()
         uploads.sweep(one for job in unfinished for one in uploads_of(job.kind, job.arguments))
         self._group()
+        self._share()
         self._prune()
+
+    def _share(self) -> None:
+        if (now := time.monotonic()) >= self._share_at:
+            self._share_at = now + SHARE_SECONDS
+            Jobs(self.kb).share_snapshots()
 
     def _group(self) -> None:
         if (began := time.monotonic()) < self._group_at:

@@ -71,6 +71,22 @@ class RekeyPart:
 
 
 @dataclass(frozen=True, slots=True)
+class SharedSnapshot:
+    """What a keyset's snapshot in the shared place has to be: the `file`, its digest and its size, and what it holds.
+
+    `log_hash` is the hash of change `applied_seq`, the last one in it.
+    """
+
+    file: str
+    sha256: str
+    num_bytes: int
+    spec: str
+    count: int
+    applied_seq: int
+    log_hash: str
+
+
+@dataclass(frozen=True, slots=True)
 class KeysetHead:
     """What is needed to open a keyset's index.
 

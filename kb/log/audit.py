@@ -177,6 +177,11 @@ def head_seq(session: Session) -> int:
     return session.scalar(select(ChangeRow.seq).order_by(ChangeRow.seq.desc()).limit(1)) or 0
 
 
+def hash_at(session: Session, seq: int) -> str:
+    """Gives the hash of this change; where the log has none, the one that it begins from."""
+    return session.scalar(select(ChangeRow.hash).where(ChangeRow.seq == seq)) or GENESIS
+
+
 def require_change(session: Session, seq: int) -> None:
     """Raises `NoSuchChange` unless the log has change `seq`. 0 stands for the time before the first."""
     head = head_seq(session)

@@ -7,7 +7,8 @@ from sqlalchemy.orm import Session
 from colmlm.kb.errors import SnapshotRefused
 from colmlm.kb.keys.records import KeysetHead
 from colmlm.kb.lookup.in_process import OnKeys
-from colmlm.kb.lookup.replica import Replica, load_replica, rebuild, save
+from colmlm.kb.lookup.opening import from_snapshot
+from colmlm.kb.lookup.replica import Replica, rebuild, save
 from colmlm.kb.lookup.turns import is_mine
 from colmlm.kb.store.database import connection_of
 from colmlm.kb.store.settings import Settings
@@ -22,12 +23,12 @@ def grown(
     """
     if not is_mine(session, keyset.keyset_id):
         return None
-    return _from_snapshot(session, keyset, settings) or _built(session, keyset, settings, on_keys)
+    return _built_before(session, keyset, settings) or _built(session, keyset, settings, on_keys)
 
 
-def _from_snapshot(session: Session, keyset: KeysetHead, settings: Settings) -> Replica | None:
+def _built_before(session: Session, keyset: KeysetHead, settings: Settings) -> Replica | None:
     try:
-        found = load_replica(session, keyset, settings)
+        found = from_snapshot(session, keyset, settings)
     except SnapshotRefused:
         return None
     found.catch_up(connection_of(session))

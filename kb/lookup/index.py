@@ -28,11 +28,10 @@ from colmlm.kb.errors import IndexInvariant, SnapshotRefused
 from colmlm.kb.lookup.locking import ReadWriteLock
 from colmlm.kb.lookup.present import Ids, PresentIds
 from colmlm.kb.lookup.snapshot_files import (
-    FORMAT,
+    Described,
     locked_directory,
-    manifest_text,
-    publish,
     read_manifest,
+    replace_snapshot,
     sha256,
 )
 from colmlm.kb.lookup.specs import FLAT_SPEC, parsed
@@ -193,25 +192,14 @@ class KeyIndex:
         Edits of the index wait meanwhile, searches do not. Catch up first: a lagging process would write erased keys to
         disk.
         """
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        temporary = path / f"keyset-{keyset_id}.tmp"  # a fixed name: the next save overwrites a crash's file
-        fields: dict[str, Any] = {"format": FORMAT, "keyset_id": keyset_id, "applied_seq": applied_seq}
-        with locked_directory(path, fcntl.LOCK_EX) as directory:
-            try:
-                with self._lock.reading():
-                    _write(self._index, temporary)
-                    fields |= {"dim": self.dim, "spec": self.spec, "count": len(self)}
-                fields["sha256"] = sha256(temporary)
-                # The name has the digest, because another process may save other bytes at the same seq.
-                file = path / f"keyset-{keyset_id}-seq-{applied_seq}-{fields['sha256'][:16]}.faiss"
-                publish(temporary, file, directory)
-                temporary.write_text(manifest_text(fields | {"file": file.name}))
-                publish(temporary, path / f"keyset-{keyset_id}.json", directory)
-            finally:
-                temporary.unlink(missing_ok=True)
-            for old in set(path.glob(f"keyset-{keyset_id}-seq-*.faiss")) - {file}:
-                old.unlink()
-            os.fsync(directory)
+
+        def write(file: Path) -> Described:
+            with self._lock.reading():
+                _write(self._index, file)
+                count = len(self)
+            return Described(self.dim, self.spec, count, sha256(file))
+
+        replace_snapshot(path, keyset_id, applied_seq, write)
 
     @classmethod
     def load(cls, path: Path, *, keyset_id: int, dim: int) -> tuple[KeyIndex, int]:

@@ -55,9 +55,12 @@ class Lookups:
         """Builds the active keyset's index and snapshot again from the database alone."""
         self.searcher.rebuild()
 
-    def snapshot(self) -> None:
-        """Writes the active keyset's index to disk, so that the next process starts from it."""
-        self.searcher.snapshot()
+    def snapshot(self, *, share: bool = False) -> None:
+        """Writes the active keyset's index to disk, so that the next process starts from it.
+
+        With `share` it is also copied to where servers share snapshots, if there is such a place.
+        """
+        self.searcher.snapshot(share=share)
 
     def as_of(self, seq: int) -> AsOf:
         """Gives lookups in the base as of change `seq`. Raises `NoSuchChange`."""

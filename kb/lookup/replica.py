@@ -7,38 +7,42 @@ the candidates are made to hold exactly those. So a change may be applied twice,
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import psycopg
 from sqlalchemy.orm import Session
 
-from colmlm.kb.errors import CandidatesUnavailable, SnapshotRefused
+from colmlm.kb.errors import SharedSnapshotsUnavailable, SnapshotRefused
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.records import RECALL
 from colmlm.kb.log import audit
-from colmlm.kb.lookup import writing
+from colmlm.kb.lookup import sharing, writing
 from colmlm.kb.lookup.added import AddedKeys
 from colmlm.kb.lookup.candidates import CandidateKeys
 from colmlm.kb.lookup.in_process import AnyKeyset, InProcess, OnKeys, build_all
 from colmlm.kb.lookup.index import KeyIndex
 from colmlm.kb.lookup.remote import Remote
+from colmlm.kb.lookup.snapshot_files import history_file, note_history
 from colmlm.kb.lookup.touched import Keys, renewed, touched
-from colmlm.kb.store.database import connection_of
 from colmlm.kb.store.settings import Settings
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class Replica:
-    """The candidates of `keyset_id`, with the keys that they were given last."""
+    """The candidates of `keyset_id`, with the keys that they were given last; `is_new` where they were just built."""
 
     keyset_id: int
     checkpoint_id: str
     dim: int
     candidates: CandidateKeys
     added: AddedKeys = field(default_factory=AddedKeys)
+    is_new: bool = False
     _follow: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -87,34 +91,11 @@ def rebuild(
     """
     if (there := writing.collection(session, keyset, settings.milvus)) is not None:
         return _replica(keyset, writing.write_all(session, keyset, there, on_keys))
-    return _replica(keyset, build_all(session, keyset, on_keys, goal))
+    return replace(_replica(keyset, build_all(session, keyset, on_keys, goal)), is_new=True)
 
 
 def _replica(keyset: AnyKeyset, candidates: CandidateKeys) -> Replica:
     return Replica(keyset.keyset_id, keyset.checkpoint_id, keyset.dim, candidates)
-
-
-def open_replica(
-    session: Session, keyset: AnyKeyset, settings: Settings, on_keys: OnKeys | None = None
-) -> Replica:
-    """Opens the replica from the keyset's snapshot, or rebuilds it where that is refused, and catches up.
-
-    What is kept elsewhere is only rebuilt by `rebuild`: it may be far too much to do for a lookup. What it lacks is
-    handed on first where that is more than a process may hold.
-    """
-    try:
-        replica = load_replica(session, keyset, settings)
-    except SnapshotRefused:
-        replica = rebuild(session, keyset, settings, on_keys)
-    try:
-        replica.catch_up(connection_of(session))
-    except CandidatesUnavailable:
-        if not isinstance(replica.candidates, Remote) or not replica.candidates.is_lost:
-            raise
-        writing.hand_on(session, keyset.keyset_id, replica.candidates.collection)
-        replica = load_replica(session, keyset, settings)
-        replica.catch_up(connection_of(session))
-    return replica
 
 
 def load_replica(session: Session, keyset: AnyKeyset, settings: Settings) -> Replica:
@@ -137,15 +118,17 @@ def snapshots_of(session: Session, directory: Path) -> Path:
     return directory / audit.database_id(session)
 
 
-def save(session: Session, replica: Replica, settings: Settings) -> None:
-    """Writes the replica's snapshot, or hands on what is kept elsewhere.
+def save(session: Session, replica: Replica, settings: Settings, *, share: bool = False) -> None:
+    """Writes the replica's snapshot, and shares it where that is due or with `share`, or hands on what is elsewhere.
 
-    It must have caught up, or a process could bring back what another has removed.
+    It must have caught up, or a process could bring back what another has removed. One that was just built is shared in
+    any case. That the shared place is out of reach is raised only with `share`.
     """
     if isinstance(replica.candidates, Remote):
         writing.hand_on(session, replica.keyset_id, replica.candidates.collection)
     else:
         _save_snapshot(session, replica, snapshots_of(session, settings.index_directory))
+        _share(session, replica, settings, must=share)
     keysets.note_snapshot(session, replica.keyset_id, replica.applied_seq)
     keysets.note_fit(session, replica.keyset_id, replica.candidates.fit)
 
@@ -155,20 +138,27 @@ def _save_snapshot(session: Session, replica: Replica, directory: Path) -> None:
     with replica._follow:
         index, seq = replica.candidates.index, replica.applied_seq
         index.save(directory, keyset_id=replica.keyset_id, applied_seq=seq)
-        noted = {"seq": seq, "hash": writing.hash_at(session, seq)}
-        _history_file(directory, replica.keyset_id).write_text(json.dumps(noted))
+        note_history(directory, replica.keyset_id, seq, audit.hash_at(session, seq))
+
+
+def _share(session: Session, replica: Replica, settings: Settings, *, must: bool) -> None:
+    # Before the keyset's row is written to, which others would wait for as long as the copying takes.
+    anyway = must or replica.is_new
+    try:
+        sharing.publish(session, replica.keyset_id, replica.dim, settings, anyway=anyway)
+        replica.is_new = False
+    except SharedSnapshotsUnavailable as error:
+        if must:
+            raise
+        _log.warning("the snapshot of keyset %d was not shared: %s", replica.keyset_id, error)
 
 
 def _require_same_history(session: Session, directory: Path, keyset_id: int, applied_seq: int) -> None:
     """Refuses a snapshot with changes that this database never had, as it may have been restored from a backup."""
     noted = None
     with suppress(OSError, ValueError):
-        noted = json.loads(_history_file(directory, keyset_id).read_text())
-    if noted != {"seq": applied_seq, "hash": writing.hash_at(session, applied_seq)}:
+        noted = json.loads(history_file(directory, keyset_id).read_text())
+    if noted != {"seq": applied_seq, "hash": audit.hash_at(session, applied_seq)}:
         raise SnapshotRefused(
             keyset_id=keyset_id, cause=f"its change {applied_seq} is not in this database's log"
         )
-
-
-def _history_file(directory: Path, keyset_id: int) -> Path:
-    return directory / f"keyset-{keyset_id}.history"

@@ -5,30 +5,35 @@ It opens and drops them, keeps them caught up, and writes what is kept of them: 
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session, sessionmaker
 
-from colmlm.kb.errors import CandidatesRefused
+from colmlm.kb.errors import CandidatesRefused, SnapshotRefused
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keysets import active_keyset_id
 from colmlm.kb.keys.records import KeysetHead
-from colmlm.kb.lookup import writing
+from colmlm.kb.lookup import fetching, writing
 from colmlm.kb.lookup.growing import grown
 from colmlm.kb.lookup.in_process import OnKeys
 from colmlm.kb.lookup.observing import NOBODY, Observer
+from colmlm.kb.lookup.opening import open_replica
 from colmlm.kb.lookup.remote import Remote
-from colmlm.kb.lookup.replica import Replica, open_replica, rebuild, save
+from colmlm.kb.lookup.replica import Replica, load_replica, rebuild, save
 from colmlm.kb.lookup.specs import collection_of
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
 
 HAND_ON_SECONDS = 2.0
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -59,10 +64,22 @@ class Replicas:
             if held is None or held.keyset_id != keyset_id or held.candidates.is_lost:
                 former, standby = self._replica, self._standby
                 if standby is None or standby.keyset_id != keyset_id or standby.candidates.is_lost:
-                    standby = open_replica(session, keysets.keyset_head(session, keyset_id), self.settings)
+                    standby = self._open(keyset_id)
                 self._replica, self._standby = standby, former
                 return standby
             return held
+
+    def _open(self, keyset_id: int | None) -> Replica:
+        """Opens a keyset's replica. Where snapshots are shared and it had to be built, the others get it from here."""
+        with self.sessions.begin() as session:
+            keyset = keysets.keyset_head(session, keyset_id)
+            found = open_replica(session, keyset, self.settings, once=True)
+            if found.is_new and self.settings.shared_snapshots is not None:
+                try:
+                    save(session, found, self.settings)
+                except OSError as error:  # it answers all the same
+                    _log.warning("no snapshot of keyset %d was written: %s", found.keyset_id, error)
+            return found
 
     def _held(self) -> Replica:
         """Gives the replica that is open, or opens one where none is or that is lost."""
@@ -85,8 +102,7 @@ class Replicas:
         if held is not None and held.candidates.is_lost:
             held = None
         if keyset_id is not None and (held is None or held.keyset_id != keyset_id):
-            with self.sessions() as session:
-                held = open_replica(session, keysets.keyset_head(session, keyset_id), self.settings)
+            held = self._open(keyset_id)
         if held is not None and held.keyset_id in useful:
             self._catch_up(held)
         with self._opening:
@@ -111,11 +127,20 @@ class Replicas:
     def open_here(self) -> None:
         """Opens and catches up the index of the active keyset before a fork.
 
-        Keys elsewhere are asked for over connections and threads that a fork breaks, so they are opened after it.
+        Keys elsewhere are asked for over connections and threads that a fork breaks, and so is object storage. So what
+        is not in the index directory is opened after it, where snapshots are shared.
         """
         with self.sessions() as session:
             keyset = keysets.keyset_head(session, active_keyset_id(session))
-        if collection_of(keyset.index_spec) is None:
+            if collection_of(keyset.index_spec) is not None:
+                return
+            if self.settings.shared_snapshots is not None:
+                fetching.fetch_apart(session, keyset.keyset_id, keyset.dim, self.settings)
+                with suppress(
+                    SnapshotRefused
+                ):  # else one server builds it after the fork, and the others fetch it
+                    self._replica = load_replica(session, keyset, self.settings)
+        if self.settings.shared_snapshots is None or self._replica is not None:
             self.catch_up()
 
     def catch_up(self) -> int:
@@ -134,8 +159,10 @@ class Replicas:
             )
         self.snapshot()
 
-    def prepare(self, keyset_id: int, on_keys: OnKeys | None = None) -> None:
+    def prepare(self, keyset_id: int, on_keys: OnKeys | None = None, *, share: bool = False) -> None:
         """Writes a keyset's index to disk, caught up, whether the keyset is active or still to be activated.
+
+        With `share` it is copied to where snapshots are shared, also where that is not due.
 
         Where the index has to be built, `on_keys` is called with the number of keys added and that of all keys. What is
         kept elsewhere is brought up to the log, or filled.
@@ -151,11 +178,11 @@ class Replicas:
                 held = rebuild(session, keyset, self.settings, on_keys)
                 if self._replica is not None and self._replica.keyset_id == keyset_id:
                     self._replica = held
-            save(session, held, self.settings)
+            save(session, held, self.settings, share=share)
 
     def _opened(self, session: Session, keyset: KeysetHead, on_keys: OnKeys | None) -> Replica:
         try:
-            return open_replica(session, keyset, self.settings, on_keys)
+            return open_replica(session, keyset, self.settings, on_keys, once=True)
         except CandidatesRefused:
             return rebuild(session, keyset, self.settings, on_keys)
 
@@ -188,6 +215,6 @@ class Replicas:
             if replica is not None and self._replica is held:
                 self._replica = replica
 
-    def snapshot(self) -> None:
+    def snapshot(self, *, share: bool = False) -> None:
         """Writes the active keyset's index to disk, caught up."""
-        self.prepare(self.current().keyset_id)
+        self.prepare(self.current().keyset_id, share=share)

@@ -22,10 +22,11 @@ from colmlm.kb.log import audit
 from colmlm.kb.lookup.contenders import contenders
 from colmlm.kb.lookup.contested import SPARE, settled
 from colmlm.kb.lookup.deciding import Decider, Decision
+from colmlm.kb.lookup.opening import open_replica
 from colmlm.kb.lookup.options import LookupOptions, Wanted
 from colmlm.kb.lookup.ranking import as_queries, decide, rank, rank_each, ranked_with
 from colmlm.kb.lookup.records import Lookup, Ranking
-from colmlm.kb.lookup.replica import Replica, open_replica
+from colmlm.kb.lookup.replica import Replica
 from colmlm.kb.lookup.replicas import Replicas
 
 

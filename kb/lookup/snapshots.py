@@ -5,17 +5,19 @@ from __future__ import annotations
 import fcntl
 import json
 import re
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from sqlalchemy.orm import Session
 
-from colmlm.kb.errors import CandidatesRefused, SnapshotRefused
+from colmlm.kb.errors import CandidatesRefused, SharedSnapshotsUnavailable, SnapshotRefused
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keycopy import indexed_ids
 from colmlm.kb.keys.records import KeysetRecord
+from colmlm.kb.lookup import shared
 from colmlm.kb.lookup.in_process import InProcess
 from colmlm.kb.lookup.replica import Replica, load_replica, snapshots_of
 from colmlm.kb.lookup.snapshot_files import locked_directory
@@ -51,8 +53,21 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class SharedFaults:
+    """The faults of snapshots in the shared place: by keyset, the files left over, and why it cannot be looked at."""
+
+    by_keyset: Mapping[int, str] = field(default_factory=dict)
+    left_over: tuple[str, ...] = ()
+    unreached: str | None = None
+
+    def told(self) -> tuple[str, ...]:
+        left_over = (f"{name} in the shared place belongs to no snapshot" for name in self.left_over)
+        return (*self.by_keyset.values(), *left_over, *([self.unreached] if self.unreached else []))
+
+
+@dataclass(frozen=True, slots=True)
 class Inspection:
-    """The contents of the index directory.
+    """The contents of the index directory and of the shared place.
 
     `unfinished` are keysets that are still building though every fact has a key.
     """
@@ -60,6 +75,7 @@ class Inspection:
     snapshots: tuple[Snapshot, ...]
     orphans: tuple[Path, ...]
     unfinished: tuple[int, ...]
+    shared: SharedFaults = field(default_factory=SharedFaults)
 
     def differences(self, *, but: int | None = None) -> tuple[str, ...]:
         """Gives a sentence for each snapshot that was accepted and holds wrong keys."""
@@ -81,6 +97,7 @@ class Inspection:
             *(f"{s.what} of keyset {s.keyset_id}: {s.twice} stored twice" for s in self.snapshots if s.twice),
             *(f"{file.name} belongs to no snapshot" for file in self.orphans),
             *(f"keyset {keyset_id} is keyed to the end and still building" for keyset_id in self.unfinished),
+            *self.shared.told(),
         )
 
 
@@ -107,7 +124,17 @@ def inspect(session: Session, settings: Settings) -> Inspection:
         unfinished=tuple(
             k.keyset_id for k in in_use if k.state == "building" and k.num_keys and not k.num_unkeyed
         ),
+        shared=_inspect_shared(session, settings),
     )
+
+
+def _inspect_shared(session: Session, settings: Settings) -> SharedFaults:
+    if (folder := shared.folder_of(session, settings)) is None:
+        return SharedFaults()
+    try:
+        return SharedFaults(shared.faults(session, folder), shared.left_over(session, folder))
+    except SharedSnapshotsUnavailable as error:
+        return SharedFaults(unreached=str(error))
 
 
 def _inspect(session: Session, keyset: KeysetRecord, settings: Settings) -> Snapshot:

@@ -12,6 +12,13 @@ _KEY = "hashtextextended('index of keyset ' || :keyset_id, 0)"
 _TRY = text(f"SELECT pg_try_advisory_xact_lock({_KEY})")
 _WAIT = text(f"SELECT pg_advisory_xact_lock({_KEY})")
 
+_TRY_TO_ASK = text("SELECT pg_try_advisory_xact_lock(hashtextextended('asking for a shared snapshot', 0))")
+
+
+def is_turn_to_ask(session: Session) -> bool:
+    """Says whether it is this transaction's turn to ask for a shared snapshot, which then lasts to its end."""
+    return bool(session.scalar(_TRY_TO_ASK))
+
 
 def is_mine(session: Session, keyset_id: int) -> bool:
     """Says whether it is this transaction's turn, which then lasts to its end."""

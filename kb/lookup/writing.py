@@ -24,7 +24,7 @@ from colmlm.kb.lookup.touched import Keys, renewed, touched
 from colmlm.kb.lookup.turns import is_mine, wait_until_mine
 from colmlm.kb.store.database import connection_of
 from colmlm.kb.store.milvus_address import MilvusAddress
-from colmlm.kb.tables import ChangeRow, FactKeyRow
+from colmlm.kb.tables import FactKeyRow
 
 _AT_ONCE = 2_000  # keys read and written together
 
@@ -52,7 +52,7 @@ def _trusted(session: Session, there: Collection) -> CollectionMark:
     mark = there.mark(strong=True)
     if mark is None:
         raise CandidatesRefused(there.where, "it was never filled to the end")
-    if mark.log_hash != hash_at(session, mark.seq):
+    if mark.log_hash != audit.hash_at(session, mark.seq):
         raise CandidatesRefused(there.where, f"its change {mark.seq} is not in this database's log")
     return mark
 
@@ -115,7 +115,7 @@ def write_all(
 
 
 def _set_mark(session: Session, there: Collection, seq: int, fill: str) -> None:
-    there.set_mark(CollectionMark(seq, fill, hash_at(session, seq), _now(session)))
+    there.set_mark(CollectionMark(seq, fill, audit.hash_at(session, seq), _now(session)))
 
 
 def _now(session: Session) -> float:
@@ -161,7 +161,3 @@ def _fill(session: Session, keyset: AnyKeyset, there: Collection, on_keys: OnKey
     there.flush()
     if (found := there.count(strong=True)) != done:
         raise CandidatesUnavailable(there.where, f"{found} keys are in it, of {done} that it took")
-
-
-def hash_at(session: Session, seq: int) -> str:
-    return session.scalar(select(ChangeRow.hash).where(ChangeRow.seq == seq)) or audit.GENESIS

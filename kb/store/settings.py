@@ -20,6 +20,13 @@ _POSTGRES = re.compile(r"postgres(?:ql)?(?:\+psycopg)?://")
 
 Number = Annotated[int, Meta(ge=0, le=10**12, description="a number")]
 Megabytes = Annotated[int, Meta(ge=1, le=1_000_000, description="a number of megabytes from 1 to 1000000")]
+SharedPlace = Annotated[
+    str,
+    Meta(
+        pattern=r"^([a-z][a-z0-9+.-]*:/)?/[^\s@:?#]+$",
+        description="a directory, or an address like s3://bucket/folder that holds no password",
+    ),
+]
 Days = Annotated[int, Meta(ge=0, le=36_500, description="a number of days from 0 to 36500")]
 
 
@@ -41,6 +48,7 @@ class Settings:
     milvus: MilvusAddress = field(default_factory=MilvusAddress)
     job_retention_days: Days = 90
     miss_retention_days: Days = 365
+    shared_snapshots: SharedPlace | None = field(default=None, repr=False)  # a wrong one may hold a password
     plan_max_facts: Number = 100_000
     as_of_max_scores: Number = 100_000_000
 

@@ -21,8 +21,9 @@ from colmlm.kb.keys.calibration import normalise
 from colmlm.kb.keys.keysets import Ids, Vectors, active_keyset_id
 from colmlm.kb.keys.records import KeysetRecord
 from colmlm.kb.lookup.candidates import CandidateKeys
+from colmlm.kb.lookup.opening import open_replica
 from colmlm.kb.lookup.options import KEY
-from colmlm.kb.lookup.replica import Replica, open_replica
+from colmlm.kb.lookup.replica import Replica
 from colmlm.kb.store.settings import Settings
 from colmlm.kb.tables import (
     AttributionRow,

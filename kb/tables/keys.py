@@ -65,6 +65,7 @@ class KeysetRow(TableRow):
     gate: Mapped[dict[str, Any] | None]
     accepted_only: Mapped[bool] = mapped_column(server_default=text("false"))
     index_fit: Mapped[dict[str, Any] | None]
+    shared_snapshot: Mapped[dict[str, Any] | None]
 
 
 class FactKeyRow(TableRow):

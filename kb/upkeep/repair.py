@@ -18,8 +18,9 @@ from colmlm.kb.facts.sentences import Astray
 from colmlm.kb.keys import activation, keysets
 from colmlm.kb.keys.keysets import active_keyset_id
 from colmlm.kb.log import audit
+from colmlm.kb.lookup import shared, sharing
 from colmlm.kb.lookup.replica import rebuild, save
-from colmlm.kb.lookup.snapshots import inspect, remove_orphans
+from colmlm.kb.lookup.snapshots import SharedFaults, inspect, remove_orphans
 from colmlm.kb.upkeep.fsck import fsck
 from colmlm.kb.upkeep.records import FsckReport
 
@@ -72,6 +73,7 @@ class Repair:
                 remove_orphans(session, self.kb.settings.index_directory)
             self._finish(found.unfinished)
             self._rewrite([s.keyset_id for s in found.snapshots if not s.is_good])
+            self._share(found.shared)
         with self.kb.sessions() as session:
             after = fsck(session, self.kb.settings)
         return RepairReport(dry_run, mended, _left(after, mended if dry_run else ()), after)
@@ -96,6 +98,14 @@ class Repair:
                     save(session, replica, self.kb.settings)
             if is_active:
                 self.kb.lookups.rebuild()  # this process's index too
+
+    def _share(self, faults: SharedFaults) -> None:
+        """Puts good snapshots in the place of shared ones that are not, and removes what belongs to none."""
+        for keyset_id in faults.by_keyset:
+            self.kb.searcher.prepare(keyset_id, share=True)
+        with self.kb.sessions.begin() as session:
+            if faults.left_over and (folder := shared.folder_of(session, self.kb.settings)) is not None:
+                sharing.prune(session, folder)
 
 
 def _left(after: FsckReport, to_mend: Collection[str]) -> tuple[Left, ...]:

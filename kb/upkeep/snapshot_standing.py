@@ -1,18 +1,17 @@
-"""Compares the snapshot on disk with the database, by counts."""
+"""Compares the snapshot on disk, and the one that servers share, with the database, by counts."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from pathlib import Path
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from colmlm.kb.keys import keysets
 from colmlm.kb.log import audit
-from colmlm.kb.lookup import writing
+from colmlm.kb.lookup import shared, writing
 from colmlm.kb.lookup.replica import snapshots_of
+from colmlm.kb.lookup.snapshot_files import sizes_of
 from colmlm.kb.store.settings import Settings
 from colmlm.kb.tables import ChangeRow
 
@@ -42,7 +41,7 @@ def snapshot_standing(session: Session, settings: Settings) -> SnapshotStanding 
     if (there := writing.collection(session, keyset, settings.milvus)) is not None:
         applied_seq = writing.attach(session, there).applied_seq
         held, size = there.count(strong=True), 0
-    elif (found := _on_disk(snapshots_of(session, settings.index_directory), keyset.keyset_id)) is not None:
+    elif (found := sizes_of(snapshots_of(session, settings.index_directory), keyset.keyset_id)) is not None:
         held, size, applied_seq = found
     else:
         return None
@@ -56,11 +55,22 @@ def snapshot_standing(session: Session, settings: Settings) -> SnapshotStanding 
     return SnapshotStanding(held, size, applied_seq, head, wanted)
 
 
-def _on_disk(directory: Path, keyset_id: int) -> tuple[int, int, int] | None:
-    """Gives the keys of a snapshot, its bytes and its change."""
-    try:
-        manifest = json.loads((directory / f"keyset-{keyset_id}.json").read_text())
-        size = (directory / manifest["file"]).stat().st_size
-        return int(manifest["count"]), size, int(manifest["applied_seq"])
-    except (OSError, ValueError, LookupError, TypeError):
+@dataclass(frozen=True, slots=True)
+class SharedStanding:
+    """The active keyset's shared snapshot, at `where`, and `behind` the log by so many changes; None: not there."""
+
+    where: str
+    behind: int | None
+
+
+def shared_standing(session: Session, settings: Settings) -> SharedStanding | None:
+    """Describes the shared snapshot, without reading it; None where servers share none.
+
+    Raises `SharedSnapshotsUnavailable`.
+    """
+    if (folder := shared.folder_of(session, settings)) is None:
         return None
+    there = shared.noted(session).get(keysets.active_keyset_id(session) or 0)
+    if there is None or there.file not in folder.names():
+        return SharedStanding(folder.where, None)
+    return SharedStanding(folder.where, audit.head_seq(session) - there.applied_seq)

@@ -8,7 +8,12 @@ from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.upkeep.fsck import fsck
 from colmlm.kb.upkeep.records import FsckReport
 from colmlm.kb.upkeep.repair import Repair, RepairReport
-from colmlm.kb.upkeep.snapshot_standing import SnapshotStanding, snapshot_standing
+from colmlm.kb.upkeep.snapshot_standing import (
+    SharedStanding,
+    SnapshotStanding,
+    shared_standing,
+    snapshot_standing,
+)
 from colmlm.kb.upkeep.statistics import Statistics, statistics
 
 
@@ -35,6 +40,14 @@ class Upkeep:
         """
         with self.store.sessions() as session:
             return snapshot_standing(session, self.store.settings)
+
+    def shared_snapshot(self) -> SharedStanding | None:
+        """Describes the active keyset's snapshot where servers share it, without reading it; None where they do not.
+
+        Raises `SharedSnapshotsUnavailable`.
+        """
+        with self.store.sessions() as session:
+            return shared_standing(session, self.store.settings)
 
     def statistics(self) -> Statistics:
         """Counts everything, in one statement for each table, which reads the whole table."""

@@ -154,7 +154,7 @@ def run(settings: Settings, seconds: float, switches: int = 2) -> Outcome:
     """Loads the empty, migrated database of `settings` for that many seconds."""
     with ExitStack() as stack:
         kb = stack.enter_context(KnowledgeBase.open(settings))
-        new = _prepare(kb)
+        new = prepare(kb)
         with kb.sessions.begin() as session:
             token = create_token(session, "mixed load", "operator")
         servers = [
@@ -163,9 +163,9 @@ def run(settings: Settings, seconds: float, switches: int = 2) -> Outcome:
         ]
         addresses = [server.address for server in servers]
         worker = stack.enter_context(worker_process(settings))
-        _wait_until_up(addresses, token)
+        wait_until_up(addresses, token)
         started = time.monotonic()
-        load = _Load(kb, addresses, token)
+        load = Load(kb, addresses, token)
         first = load.memory()
         with ThreadPoolExecutor(max_workers=len(load.steps)) as threads:
             working = [threads.submit(load.repeat, step, number) for number, step in enumerate(load.steps)]
@@ -184,7 +184,7 @@ def run(settings: Settings, seconds: float, switches: int = 2) -> Outcome:
             counts = [one.result() for one in working]
         last = load.memory()
         took = time.monotonic() - started
-        codes = [_stopped(server) for server in servers]
+        codes = [stopped(server) for server in servers]
         kb.lookups.catch_up()
         report = kb.upkeep.fsck()
     return Outcome(
@@ -216,7 +216,7 @@ def worker_process(settings: Settings) -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
-def _prepare(kb: KnowledgeBase) -> int:
+def prepare(kb: KnowledgeBase) -> int:
     """Ingests facts with keys of both models; gives the id of the keyset that is to be activated."""
     ingest(kb, *numbered(FACTS))
     encoders = [replace(encoder, home=kb.settings.home) for encoder in (OLD, NEW)]
@@ -237,7 +237,7 @@ def _models(address: str, token: str) -> list[str]:
         return loaded
 
 
-def _wait_until_up(addresses: list[str], token: str) -> None:
+def wait_until_up(addresses: list[str], token: str) -> None:
     """Waits until the servers are ready and have loaded the model that is to be switched to."""
     for address in addresses:
         until = time.monotonic() + 60
@@ -252,12 +252,12 @@ def _wait_until_up(addresses: list[str], token: str) -> None:
             time.sleep(0.1)
 
 
-def _stopped(server: ServerProcess) -> int | None:
+def stopped(server: ServerProcess) -> int | None:
     sys.stderr.write(server.stop())  # its warnings
     return server.process.returncode
 
 
-class _Load:
+class Load:
     """The clients, each in a thread of its own, until the load is over."""
 
     def __init__(self, kb: KnowledgeBase, addresses: list[str], token: str) -> None:
@@ -302,12 +302,16 @@ class _Load:
                 try:
                     step(client, number)
                 except Exception as error:
-                    counts.errors += 1
-                    counts.causes.append(f"{step.__name__}: {type(error).__name__}: {error}")
+                    self.failed(client, f"{step.__name__}: {type(error).__name__}: {error}")
                     for connection in client.connections:
                         connection.close()
                 self.num_ended[client_number] += 1
         return counts
+
+    def failed(self, client: Client, cause: str) -> None:
+        """Counts a step that failed."""
+        client.counts.errors += 1
+        client.counts.causes.append(cause)
 
     def look_up(self, client: Client, number: int) -> None:
         number %= ASKED
@@ -343,8 +347,10 @@ class _Load:
         plan = forgetting.plan(Selector(fact_ids=tuple(fact_id for _, fact_id in self.forgotten)), **WHO)
         edit = forgetting.apply(plan.run_id, **WHO)
         n, _ = self.forgotten[number % len(self.forgotten)]
-        client.counts.returned += client.values(f"Question {n}?", min_seq=edit.seq) != []
-        back = forgetting.restore(plan.run_id, **WHO)
+        try:
+            client.counts.returned += client.values(f"Question {n}?", min_seq=edit.seq) != []
+        finally:
+            back = forgetting.restore(plan.run_id, **WHO)
         client.counts.wrong += client.values(f"Question {n}?", min_seq=back.seq) != [f"value {n}"]
         client.counts.forgets += 1
         client.counts.lookups += 2

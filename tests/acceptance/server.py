@@ -1,6 +1,6 @@
 """A server process like `colmlm serve`, with stand-ins for the model, so that it starts in a second without torch.
 
-    python -m tests.acceptance.server [--salt 2] [--pace 0.5] [--reads] [--keeper]
+    python -m tests.acceptance.server [--salt 2] [--pace 0.5] [--reads] [--keeper] [--port 8484]
 
 It prints its address, serves the database of COLMLM_DATABASE_URL, and waits `pace` seconds before each piece of a
 stream. With `--reads` it has a reader, and gives answers. With `--keeper` it loads the models of the keysets in
@@ -61,7 +61,12 @@ class ServerProcess:
 def environment(settings: Settings) -> dict[str, str]:
     """Gives the environment variables for the home and the database of these settings."""
     url = str(settings.database_url or "").replace("+psycopg", "")
-    return {"COLMLM_HOME": str(settings.home), "COLMLM_DATABASE_URL": url}
+    shared = settings.shared_snapshots or ""  # an empty variable counts as unset
+    return {
+        "COLMLM_HOME": str(settings.home),
+        "COLMLM_DATABASE_URL": url,
+        "COLMLM_SHARED_SNAPSHOTS": shared,
+    }
 
 
 @contextmanager
@@ -89,12 +94,13 @@ def main() -> None:
     parser.add_argument("--pace", type=float, default=0.0)
     parser.add_argument("--reads", action="store_true")
     parser.add_argument("--keeper", action="store_true")
+    parser.add_argument("--port", type=int, default=0, help="a free one by default")
     options = parser.parse_args()
     settings = Settings.from_environment(os.environ)
     serving = ServerSettings.from_environment(os.environ)
     logs.configure(serving)
     encoder = FakeEncoder(salt=options.salt)
-    listener = socket.create_server(("127.0.0.1", 0))
+    listener = socket.create_server(("127.0.0.1", options.port))
     with KnowledgeBase.open(settings) as kb:
         print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
 

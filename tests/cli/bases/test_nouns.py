@@ -124,7 +124,7 @@ HERE_ONLY = {
         "name_of", "of_secret", "of_secrets", "of_session", "is_known", "begin_session", "end_session",
         "claim", "settle",
     },  # what a server asks at its door
-    "upkeep": {"fsck", "repair", "snapshot"},  # of the files of this machine
+    "upkeep": {"fsck", "repair", "shared_snapshot", "snapshot"},  # of the files of this machine
 }  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import time
@@ -150,6 +151,21 @@ def test_what_is_broken_fails_with_cause_and_remedy(
     assert failed == [check]
     said = finding(ran, check)
     assert said["found"] and said["remedy"] and "hunter2" not in ran.out
+
+
+def test_shared_snapshots_are_looked_for(
+    run: Run, keyed: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "shared"
+    assert "shared snapshots" not in states(run("doctor", "--json"))
+    monkeypatch.setenv("COLMLM_SHARED_SNAPSHOTS", str(place))
+    assert states(run("doctor", "--json"))["shared snapshots"] == "warning"
+    run("keysets", "build", "1")
+    found = finding(run("doctor", "--json"), "shared snapshots")
+    assert found["state"] == "ok" and f"{place}/" in found["found"]
+    shutil.rmtree(place)
+    place.write_text("not a directory")
+    assert finding(run("doctor", "--json"), "shared snapshots")["state"] == "failed"
 
 
 def test_what_works_and_will_bite_is_a_warning(

@@ -35,7 +35,7 @@ NAMES = {
     "generation": {"checkpoint_id", "mode"},
     "idempotency": {"claim", "key", "media_type"},
     "job": {"actor", "cancelled_by", "kind", "principal", "request_id", "state"},
-    "keyset": {"gate", "index_fit", "index_spec"},
+    "keyset": {"gate", "index_fit", "index_spec", "shared_snapshot"},
     "procrastinate_events": {"type"},
     "procrastinate_jobs": {"args", "lock", "queue_name", "queueing_lock", "task_name"},
     "procrastinate_periodic_defers": {"periodic_id", "queue_name", "task_name"},

@@ -1,0 +1,86 @@
+"""Fetching: brings a keyset's shared snapshot into the index directory, where it is better than what is there."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+from contextlib import suppress
+from pathlib import Path
+
+from sqlalchemy.orm import Session
+
+from colmlm.kb.errors import SharedSnapshotsUnavailable
+from colmlm.kb.keys.records import SharedSnapshot
+from colmlm.kb.lookup.shared import Extent, folder_of, noted
+from colmlm.kb.lookup.shared_files import SharedFolder
+from colmlm.kb.lookup.snapshot_files import Described, note_history, read_manifest, replace_snapshot, sha256
+from colmlm.kb.store.settings import Settings
+
+_log = logging.getLogger(__name__)
+
+
+def fetch(session: Session, keyset_id: int, dim: int, settings: Settings, *, anyway: bool = False) -> bool:
+    """Brings a keyset's shared snapshot into the index directory where it is far ahead of what is there, or `anyway`.
+
+    Says whether it did. What keeps it from that is logged, since the index can be built without it.
+    """
+    found = _wanted(session, keyset_id, dim, settings, anyway=anyway)
+    return found is not None and _copied(*found, keyset_id, dim, settings)
+
+
+def fetch_apart(session: Session, keyset_id: int, dim: int, settings: Settings) -> None:
+    """Fetches as `fetch` does, in a process of its own, since no fork survives the threads that read object storage."""
+    if (found := _wanted(session, keyset_id, dim, settings)) is not None:
+        copying = multiprocessing.get_context("fork").Process(
+            target=_copied, args=(*found, keyset_id, dim, settings)
+        )
+        copying.start()
+        copying.join()
+
+
+def _wanted(
+    session: Session, keyset_id: int, dim: int, settings: Settings, *, anyway: bool = False
+) -> tuple[SharedFolder, SharedSnapshot] | None:
+    """Gives a keyset's shared snapshot and its folder, where that is better than what is in the index directory."""
+    folder, there = folder_of(session, settings), noted(session).get(keyset_id)
+    if folder is None or there is None:
+        return None
+    here = _extent_here(settings.index_directory / folder.name, keyset_id, dim)
+    is_better = anyway or here is None or Extent.of(there).is_far_ahead(here)
+    return (folder, there) if is_better else None
+
+
+def _copied(
+    folder: SharedFolder, there: SharedSnapshot, keyset_id: int, dim: int, settings: Settings
+) -> bool:
+    try:
+        copy_here(folder, there, keyset_id, dim, settings.index_directory / folder.name)
+    except (SharedSnapshotsUnavailable, OSError) as error:
+        _log.warning("the shared snapshot of keyset %d was not fetched: %s", keyset_id, error)
+        return False
+    _log.info("fetched the shared snapshot of keyset %d, as of change %d", keyset_id, there.applied_seq)
+    return True
+
+
+def copy_here(
+    folder: SharedFolder, shared: SharedSnapshot, keyset_id: int, dim: int, directory: Path
+) -> None:
+    """Copies a shared snapshot into the index directory. Raises `SharedSnapshotsUnavailable` where its bytes differ."""
+
+    def write(file: Path) -> Described:
+        folder.get(shared.file, file, shared.num_bytes)
+        if sha256(file) != shared.sha256:
+            cause = f"{shared.file} does not have the digest that the database knows"
+            raise SharedSnapshotsUnavailable(folder.where, cause)
+        return Described(dim, shared.spec, shared.count, shared.sha256)
+
+    replace_snapshot(directory, keyset_id, shared.applied_seq, write)
+    note_history(directory, keyset_id, shared.applied_seq, shared.log_hash)
+
+
+def _extent_here(directory: Path, keyset_id: int, dim: int) -> Extent | None:
+    """Gives how far the snapshot in the index directory is; None where there is none that can be read."""
+    with suppress(OSError, ValueError, LookupError, TypeError):
+        manifest = read_manifest(directory / f"keyset-{keyset_id}.json", keyset_id, dim)
+        return Extent(manifest["spec"], int(manifest["count"]), int(manifest["applied_seq"]))
+    return None
