@@ -107,6 +107,11 @@ def require_fit(method: str, sample: int) -> None:
         raise InvalidValue("sample", f"{sample} facts are too few to fit a map on; {FEWEST} are the fewest")
 
 
+def are_few(groups_N: Sequence[int]) -> bool:
+    """Tells whether facts of these documents are too few to fit a map on."""
+    return len(groups_N) < FEWEST or len(set(groups_N)) < 2
+
+
 def best_map(method: str, old_ND: Vectors, new_NE: Vectors, groups_N: Sequence[int]) -> FittedMap:
     """Fits a map by a method, in that of its ways which predicts best what it was not fitted on.
 
@@ -157,9 +162,9 @@ def _fitted(
 
 def _folds(groups_N: Sequence[int]) -> npt.NDArray[np.int64]:
     """Gives the fold of each fact. Documents of one topic have neighbouring ids, so a fold is a stretch of them."""
+    if are_few(groups_N):
+        raise InvalidValue("sample", f"{len(groups_N)} facts are too few to fit a map on")
     known, group_N = np.unique(np.asarray(groups_N, dtype=np.int64), return_inverse=True)
-    if len(group_N) < FEWEST or len(known) < 2:
-        raise InvalidValue("sample", f"{len(group_N)} facts are too few to fit a map on")
     folds: npt.NDArray[np.int64] = group_N * FOLDS // len(known)
     return folds
 
