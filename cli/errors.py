@@ -76,6 +76,7 @@ _CODES = {
     "colmlm.model.lm.base_models.BaseNotFound": MODEL,
     "colmlm.model.training.corpora.DataError": USAGE,
     "colmlm.model.training.state.ResumeRefused": USAGE,
+    "colmlm.model.training.gather.RankLost": CHECK_FAILED,
     "colmlm.model.training.loop.Diverged": CHECK_FAILED,
     "colmlm.model.training.logs.TensorBoardMissing": USAGE,
     "colmlm.model.lm.chat_endpoint.EndpointUnusable": MODEL,

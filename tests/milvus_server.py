@@ -11,12 +11,9 @@ carries bytes between the two. Both are one group of processes, which is killed 
 from __future__ import annotations
 
 import asyncio
-import ctypes
-import fcntl
 import os
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import time
@@ -27,10 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from colmlm.kb import interpreter
+from tests.networks import enter_own_network
 from tests.places import PYTHONPATH
 
-NEW_NETWORK, NEW_USERS = 0x40000000, 0x10000000  # of unshare(2)
-SET_FLAGS, UP_AND_RUNNING = 0x8914, 0x41  # of ioctl(2) on an interface
 PARTS = ("rootCoord", "proxy", "queryCoord", "queryNode", "indexNode", "dataCoord", "dataNode")
 START_SECONDS = 120
 
@@ -108,15 +104,6 @@ def _free_port() -> int:
         return port
 
 
-def _enter_a_network_of_its_own() -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    flags = NEW_NETWORK if os.geteuid() == 0 else NEW_NETWORK | NEW_USERS
-    if libc.unshare(flags) != 0:
-        raise OSError(ctypes.get_errno(), "no network of its own can be made for the server")
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        fcntl.ioctl(any_socket, SET_FLAGS, struct.pack("16sh", b"lo", UP_AND_RUNNING))
-
-
 def _started(directory: Path) -> Any:
     """Starts the server; it ends with the object that this gives."""
     import milvus
@@ -153,7 +140,7 @@ async def _serve(listening: socket.socket, port: int) -> None:
 
 def main() -> None:
     listening = socket.create_server(("127.0.0.1", int(sys.argv[1])))
-    _enter_a_network_of_its_own()
+    enter_own_network()
     server = _started(Path(sys.argv[2]))
     asyncio.run(_serve(listening, server.listen_port))
 

@@ -20,7 +20,7 @@ from colmlm.kb.keys import keysets, predicted, queues
 from colmlm.kb.keys.adapt_sample import AdaptSample, KeyPairs, of_corpus
 from colmlm.kb.keys.keycopy import copy_keys
 from colmlm.kb.keys.keysets import Ids, Vectors
-from colmlm.kb.keys.maps import FittedMap, best_map, require_fit, shares_found
+from colmlm.kb.keys.maps import FittedMap, are_few, best_map, require_fit, shares_found
 from colmlm.kb.keys.records import AdaptedKeys, Prediction
 from colmlm.kb.keys.rekey import Encoder, RekeyRun
 from colmlm.kb.log import audit
@@ -92,10 +92,15 @@ class AdaptRun:
         each = self._key(kind, sample)
         with self.sessions() as session:
             pairs = sample.pairs(session, kind)
+            num_lacking = self._num_lacking(session, kind)
             old, new = (keysets.checkpoint_of(session, one) for one in (self.from_keyset_id, self.keyset_id))
-        fitted = best_map(self.method, pairs.old_ND, pairs.new_NE, pairs.groups_N)
-        prediction = self._measured(kind, pairs, fitted)
-        num_facts = len(pairs.groups_N) + self._fill(kind, fitted, prediction)
+        num_facts = len(pairs.groups_N)
+        if are_few(pairs.groups_N) and not num_lacking:
+            prediction = Prediction(kind, self.from_keyset_id, "none", num_facts, 0)
+        else:
+            fitted = best_map(self.method, pairs.old_ND, pairs.new_NE, pairs.groups_N)
+            prediction = self._measured(kind, pairs, fitted)
+            num_facts += self._fill(kind, fitted, prediction, num_lacking)
         return AdaptedKeys(
             from_checkpoint=old.name,
             to_checkpoint=new.name,
@@ -142,11 +147,9 @@ class AdaptRun:
                 pieces.append(self.encoder.encode_questions(batch))
         return np.concatenate(pieces)
 
-    def _fill(self, kind: str, fitted: FittedMap, prediction: Prediction) -> int:
+    def _fill(self, kind: str, fitted: FittedMap, prediction: Prediction, total: int) -> int:
         """Predicts all keys of the kind that the keyset lacks, a batch in each transaction; gives their number."""
         after, done = 0, 0
-        with self.sessions() as session:
-            total = session.scalar(select(func.count()).select_from(self._lacking(kind).subquery())) or 0
         while True:
             with self.sessions() as session:
                 key_ids, keys_ND = self._old_keys(session, kind, after)
@@ -167,6 +170,9 @@ class AdaptRun:
         return np.array([row[0] for row in rows], dtype=np.int64), keysets.decode(
             [row[2] for row in rows], dim
         )
+
+    def _num_lacking(self, session: Session, kind: str) -> int:
+        return session.scalar(select(func.count()).select_from(self._lacking(kind).subquery())) or 0
 
     def _lacking(self, kind: str) -> Any:
         """Selects the old keys of facts that have no key of the kind in the new keyset."""

@@ -1,6 +1,7 @@
 """Maps between key spaces: predicts keys of one checkpoint from those of another, fitted on facts that both have keyed.
 
-- `procrustes`: the rotation, or reflection, that brings the old keys nearest to the new ones.
+- `procrustes`: the rotation, or reflection, that brings the old keys nearest to the new ones. Facts that are fewer
+  than the dimensions of keys leave it open in part; of those that do as well it is the one nearest to the identity.
 - `ridge`: the linear map of least squares. The fewer facts there are to fit it on, the more it is held to a map that
   is known beforehand: the identity, where both checkpoints come from one base, or that rotation.
 
@@ -24,6 +25,7 @@ METHODS = ("auto", "procrustes", "ridge")
 FOLDS = 5
 FEWEST = 10  # facts to fit a map on
 _QUERIES_AT_ONCE = 256
+_OF_IDENTITY = 1e-3  # by the mean square of the singular values, in a rotation that few facts leave open
 _STRENGTHS = (
     0.1,
     0.3,
@@ -107,6 +109,11 @@ def require_fit(method: str, sample: int) -> None:
         raise InvalidValue("sample", f"{sample} facts are too few to fit a map on; {FEWEST} are the fewest")
 
 
+def are_few(groups_N: Sequence[int]) -> bool:
+    """Tells whether facts of these documents are too few to fit a map on."""
+    return len(groups_N) < FEWEST or len(set(groups_N)) < 2
+
+
 def best_map(method: str, old_ND: Vectors, new_NE: Vectors, groups_N: Sequence[int]) -> FittedMap:
     """Fits a map by a method, in that of its ways which predicts best what it was not fitted on.
 
@@ -157,9 +164,9 @@ def _fitted(
 
 def _folds(groups_N: Sequence[int]) -> npt.NDArray[np.int64]:
     """Gives the fold of each fact. Documents of one topic have neighbouring ids, so a fold is a stretch of them."""
+    if are_few(groups_N):
+        raise InvalidValue("sample", f"{len(groups_N)} facts are too few to fit a map on")
     known, group_N = np.unique(np.asarray(groups_N, dtype=np.int64), return_inverse=True)
-    if len(group_N) < FEWEST or len(known) < 2:
-        raise InvalidValue("sample", f"{len(group_N)} facts are too few to fit a map on")
     folds: npt.NDArray[np.int64] = group_N * FOLDS // len(known)
     return folds
 
@@ -188,6 +195,10 @@ def _centred(old_ND: Vectors, new_NE: Vectors) -> tuple[npt.NDArray[np.float64],
 
 
 def _rotation(old: npt.NDArray[np.float64], new: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    left, _, right = np.linalg.svd(old.T @ new, full_matrices=False)
+    product = old.T @ new
+    # A little of the identity decides what the facts leave open. Without it the product of few facts has many singular
+    # values of about zero, for which LAPACK sometimes finds no decomposition.
+    little = _OF_IDENTITY * float(np.linalg.norm(product)) / np.sqrt(min(product.shape))
+    left, _, right = np.linalg.svd(product + little * np.eye(*product.shape), full_matrices=False)
     rotation: npt.NDArray[np.float64] = left @ right
     return rotation

@@ -104,6 +104,7 @@ class KeysetHead:
 class Prediction:
     """How keys of a `kind` were predicted from another keyset's, by a map fitted on `sample` facts; `left` still are.
 
+    The method is "none" where all facts are in the sample and too few for a map.
     The recalls are of the sample's questions among its facts: by keys predicted for documents outside the fit, by the
     true keys, and by the other keyset's keys as they are. They are None where no fact of the sample has a question.
     """

@@ -16,6 +16,7 @@ from colmlm.cli.options import AsJson, CheckpointPath, examples
 from colmlm.cli.output import note, print_json, print_table, say
 from colmlm.kb.store.settings import Settings
 from colmlm.lab.bench import models
+from colmlm.lab.bench.adapting import ADAPT_EXAMPLES, adapt
 from colmlm.lab.bench.api import API_EXAMPLES, api
 from colmlm.lab.bench.bulk import BULK_EXAMPLES, bulk
 from colmlm.lab.bench.commits import COMMITS_EXAMPLES, commits
@@ -39,6 +40,7 @@ app = typer.Typer(
     help="Measure this program on this machine.",
     epilog=examples("colmlm bench store --facts 20000 --json"),
 )
+app.command("adapt", epilog=ADAPT_EXAMPLES)(adapt)
 app.command("api", epilog=API_EXAMPLES)(api)
 app.command("bulk", epilog=BULK_EXAMPLES)(bulk)
 app.command("commits", epilog=COMMITS_EXAMPLES)(commits)

@@ -45,6 +45,7 @@ from colmlm.lab.crashlab.world import WorkloadStep
 
 CORPUS = "crashlab"
 INDEX_SPECS = (None, "IVF4,Flat")  # the second keyset's index has to be trained
+SAMPLE = 50  # facts that are keyed truly where keys are predicted: more than keys have dimensions
 STOPPED, FAILED = 3, 4  # exit codes: the database went away; something else went wrong
 
 Line = Callable[..., object]
@@ -215,6 +216,21 @@ class StepWorker:
         encoder = ENCODERS[step.encoder]
         self.kb.keysets.create(encoder.checkpoint, INDEX_SPECS[step.encoder])
         self.kb.keysets.rekey(encoder, batch=8)
+
+    def _adapt(self, step: WorkloadStep) -> None:
+        """Keys a sample by the encoder, and predicts its other keys from those of the active keyset."""
+        encoder = ENCODERS[step.encoder]
+        self.kb.keysets.create(encoder.checkpoint, INDEX_SPECS[step.encoder])
+        self.kb.keysets.adapt(
+            encoder,
+            batch=8,
+            on_facts=lambda *_: self.trap.passing("while keys are predicted"),
+            sample=SAMPLE,
+            method="procrustes",
+        )
+
+    def _make_true(self, step: WorkloadStep) -> None:
+        self.kb.keysets.rekey(ENCODERS[step.encoder], batch=8, replace=True)
 
     def _activate(self, step: WorkloadStep) -> None:
         self.kb.keysets.activate(self._keyset(step), force=True)  # no gate was measured here

@@ -1,4 +1,8 @@
-"""Makes keys without a model: a direction that depends only on the text, so that rekeys take no minutes."""
+"""Makes keys without a model: a direction that depends only on the text, so that rekeys take no minutes.
+
+Checkpoints have the same directions, each turned in its own way: a map between their keys can be found, as between
+those of a checkpoint and of one that was trained on from it.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +39,8 @@ class HashEncoder:
         return [self.encode_questions([str(span.question) for span in d.facts]) for d in documents]
 
     def encode_questions(self, questions: Sequence[str]) -> Vectors:
-        rows = [_direction(f"{self.number}/{question}") for question in questions]
-        return np.stack(rows) if rows else np.empty((0, DIM), np.float32)
+        rows = [_direction(question) for question in questions]
+        return np.stack(rows) @ _turn(self.number) if rows else np.empty((0, DIM), np.float32)
 
     def encode_contexts(self, texts: Sequence[str]) -> Vectors:
         return self.encode_questions(texts)
@@ -47,6 +51,13 @@ def _direction(text: str) -> Vectors:
     seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8])
     vector = np.random.default_rng(seed).standard_normal(DIM)
     return (vector / np.linalg.norm(vector)).astype(np.float32)
+
+
+@lru_cache
+def _turn(number: int) -> Vectors:
+    """Gives the rotation, or reflection, [d, d] that makes the space of a checkpoint."""
+    turn, _ = np.linalg.qr(np.random.default_rng(number).standard_normal((DIM, DIM)))
+    return turn.astype(np.float32)
 
 
 ENCODERS = (HashEncoder(0), HashEncoder(1))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -18,6 +18,7 @@ from colmlm.kb.errors import KeysetMismatch
 from colmlm.kb.service import KnowledgeBase
 from colmlm.lab.crashlab.encoder import ENCODERS
 from colmlm.lab.crashlab.journal import StepJournal
+from colmlm.lab.crashlab.stored_keys import wrong_keys
 from colmlm.lab.crashlab.world import ACTIVE, BUILDING, NO_KEYSET, READY, Known, WorkloadStep, World
 
 Kind = Literal["lost", "resurrected", "mismatched", "residue", "chain_breaks", "errors"]
@@ -100,6 +101,7 @@ def _inside(opened: KnowledgeBase, world: World) -> Iterator[Violation]:
     """Finds what fsck reports, residue of erased facts, and lookups that contradict the tables."""
     yield from unsound(opened)
     yield from _residue(opened, world)
+    yield from _keys(opened, world)
     if ACTIVE in world.keysets:
         yield from _answers(opened, world)
         yield from _index(opened, world)
@@ -117,14 +119,16 @@ def outcomes(world: World, journals: Sequence[StepJournal]) -> list[World]:
             worlds = [w for before in worlds for w in _done_or_not(before, journal.in_doubt)]
     if len(journals) > 1:  # a fact that one child keyed may have been edited by the other
         edited = {q for j in journals[1:] for s in (*j.acknowledged, j.in_doubt) if s for q in s.questions}
-        worlds = [replace(w, keyed=(w.keyed[0] - edited, w.keyed[1] - edited)) for w in worlds]
+        worlds = [w.edited_meanwhile(edited) for w in worlds]
     return worlds
 
 
 def _done_or_not(world: World, step: WorkloadStep) -> list[World]:
-    if step.do != "rekey":
+    if step.do not in ("rekey", "adapt", "make_true"):
         return [world, world.after(step)]
-    # A rekey is many transactions: any number of keys may exist, and the keyset be absent, begun, or done.
+    # These are many transactions: any number of keys may exist, and the keyset be absent, begun, or done.
+    if step.do == "adapt":
+        world = world.with_predicted(step.encoder, world.facts)
     states = {world.keysets[step.encoder], BUILDING, READY}
     if world.keysets[step.encoder] in (READY, ACTIVE):
         states = {world.keysets[step.encoder]}
@@ -249,6 +253,14 @@ def unsound(opened: KnowledgeBase) -> Iterator[Violation]:
         yield Violation("chain_breaks", f"the change log breaks at {report.chain_first_break}")
     elif not report.ok:
         yield Violation("mismatched", f"fsck: {report}")
+
+
+def _keys(opened: KnowledgeBase, world: World) -> Iterator[Violation]:
+    """Finds keys that are neither what their encoder makes nor, where there may be such, predicted near it."""
+    with opened.engine.connect() as connection:
+        for encoder, predicted in zip(ENCODERS, world.predicted, strict=True):
+            for what in wrong_keys(connection, encoder, predicted):
+                yield Violation("mismatched", what)
 
 
 def _answers(opened: KnowledgeBase, world: World) -> Iterator[Violation]:

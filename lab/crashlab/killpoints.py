@@ -49,6 +49,7 @@ _FOLLOWING = [
     ("before facts are renewed", 1),
 ]
 _ENCODING = [("before keys are made", 3), ("after keys are made", 3), ("after a commit", 4)]
+_REPLACING = [("before keys are made", 30), ("after keys are made", 30), ("after a commit", 30)]
 _COMMITS = _STATEMENTS[2:]
 _MANY_STATEMENTS = [("before a statement", 40), ("after a statement", 40)]
 # From the first revision to head there are some 70; a migration from a late one passes its end and is done.
@@ -61,6 +62,8 @@ PHASES = {
     "restore": "restore of facts",
     "ingest": "ingest",
     "rekey": "rekey",
+    "adapt": "the prediction of keys",
+    "make_true": "the replacement of predicted keys",
     "activate": "a keyset switch",
     "retire": "retirement of a keyset",
     "forget": "forget",
@@ -88,6 +91,10 @@ def points_of(kind: str) -> list[tuple[str, int]]:
             return [*_FOLLOWING, *_STATEMENTS[:2]]
         case "rekey":
             return [*_STATEMENTS, *_ENCODING, *_FILES]
+        case "adapt":
+            return [*_MANY_STATEMENTS, *_COMMITS, *_ENCODING, ("while keys are predicted", 10), *_FILES]
+        case "make_true":
+            return [*_MANY_STATEMENTS, *_COMMITS, *_REPLACING, *_FILES]
         case "ingest":
             return [*_STATEMENTS, ("before a statement", 20), ("while documents are read", 2)]
         case "forget":

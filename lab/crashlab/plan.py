@@ -21,6 +21,7 @@ _WEIGHTS = {
     "catch_up": 2,
     "lookup": 3,
     "switch": 2,
+    "adapt": 2,
     "retire": 2,
     "forget": 2,
     "erase": 3,
@@ -168,6 +169,15 @@ class Planner:
         """Plans a rekey with the other encoder, and the activation of its keyset."""
         other = 1 - world.active
         return [WorkloadStep("rekey", encoder=other), WorkloadStep("activate", encoder=other)]
+
+    def _adapt(self, world: World) -> list[WorkloadStep]:
+        """Plans keys of the other encoder, predicted from true ones, a switch to them, and true ones in their place."""
+        was_predicted = bool(world.predicted[world.active])
+        if was_predicted and self.share is not None:
+            return []  # the other child may restore a fact with a predicted key, from which none is predicted
+        first = [WorkloadStep("make_true", encoder=world.active)] if was_predicted else []
+        made = [WorkloadStep(do, encoder=1 - world.active) for do in ("adapt", "activate", "make_true")]
+        return [*self._retire(world), *first, *made]
 
     def _retire(self, world: World) -> list[WorkloadStep]:
         other = 1 - world.active

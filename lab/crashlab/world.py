@@ -6,7 +6,7 @@ id is known.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -88,13 +88,15 @@ class Known:
 class World:
     """The state of a knowledge base: facts by question, documents by external id, the state of each encoder's keyset.
 
-    `keyed` holds, for each encoder, the facts that certainly have a key; others may or may not have one.
+    `keyed` holds, for each encoder, the facts that certainly have a key; others may or may not have one. `predicted`
+    has those that may have a predicted one.
     """
 
     facts: Mapping[str, Known] = field(default_factory=dict)
     documents: Mapping[str, Text] = field(default_factory=dict)
     keysets: tuple[str, str] = (NO_KEYSET, NO_KEYSET)
     keyed: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
+    predicted: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
 
     @property
     def active(self) -> int:
@@ -152,6 +154,17 @@ class World:
         state = ACTIVE if self.keysets[step.encoder] == ACTIVE else READY
         return self._keyset(step.encoder, state, kept | self.keyed[step.encoder])
 
+    def _adapt(self, step: WorkloadStep) -> World:
+        """Gives keys to what the active keyset has keys of, predicted from those."""
+        kept = frozenset(q for q in self.keyed[self.active] if self.facts[q].kept)
+        world = self._keyset(step.encoder, READY, kept | self.keyed[step.encoder])
+        return world.with_predicted(step.encoder, self.facts)
+
+    def _make_true(self, step: WorkloadStep) -> World:
+        """Replaces the predicted keys of all facts but the deleted ones, which may be restored with theirs."""
+        deleted = (q for q in self.predicted[step.encoder] if not self.facts[q].kept)
+        return self._rekey(step).with_predicted(step.encoder, deleted)
+
     def _activate(self, step: WorkloadStep) -> World:
         other = 1 - step.encoder
         world = self
@@ -160,7 +173,7 @@ class World:
         return world._keyset(step.encoder, ACTIVE, self.keyed[step.encoder])
 
     def _retire(self, step: WorkloadStep) -> World:
-        return self._keyset(step.encoder, RETIRED, frozenset())
+        return self._keyset(step.encoder, RETIRED, frozenset()).with_predicted(step.encoder, ())
 
     def _keyset(self, encoder: int, state: str, keyed: frozenset[str]) -> World:
         states, keys = list(self.keysets), list(self.keyed)
@@ -170,6 +183,18 @@ class World:
     def with_keyset(self, encoder: int, state: str) -> World:
         """Gives this world with one keyset in another state, and no more facts that certainly have a key."""
         return self._keyset(encoder, state, self.keyed[encoder])
+
+    def with_predicted(self, encoder: int, questions: Iterable[str]) -> World:
+        """Gives this world with other facts that may have a predicted key in a keyset."""
+        predicted = list(self.predicted)
+        predicted[encoder] = frozenset(questions)
+        return replace(self, predicted=(predicted[0], predicted[1]))
+
+    def edited_meanwhile(self, questions: Set[str]) -> World:
+        """Gives this world without knowledge of these facts' keys: others edited them while keys were made."""
+        first, second = (predicted | questions if predicted else predicted for predicted in self.predicted)
+        keyed = (self.keyed[0] - questions, self.keyed[1] - questions)
+        return replace(self, keyed=keyed, predicted=(first, second))
 
     def _with(self, facts: Mapping[str, Known], unkeyed: Iterable[str] = ()) -> World:
         keyed = (self.keyed[0].difference(unkeyed), self.keyed[1].difference(unkeyed))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,7 @@ import typer
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import AsJson, examples
 from colmlm.cli.output import counting, print_json, print_table
+from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.corpus.squad import read_squad
 from colmlm.lab.methods.adapted_keys import (
     KINDS,
@@ -19,14 +21,17 @@ from colmlm.lab.methods.adapted_keys import (
     AskedCorpus,
     CheckpointKeys,
     adapted,
+    joined,
     kept,
     keys_of,
     known,
 )
+from colmlm.lab.methods.generated_facts import generated
 
 EXAMPLES = examples(
     "colmlm evaluate adapt --squad dev.jsonl --from runs/old --to runs/new --json",
     "colmlm evaluate adapt --squad dev.jsonl --from runs/old --to runs/a --to runs/b --sample 100 --sample 1000",
+    "colmlm evaluate adapt --generated 100000 --from runs/old --to runs/new --sample 1000 --keys keys",
 )
 
 _COLUMNS = (
@@ -36,12 +41,6 @@ _COLUMNS = (
 
 
 def adapt(
-    squad: Annotated[
-        Path,
-        typer.Option(
-            "--squad", exists=True, dir_okay=False, help="Texts with people's questions, in SQuAD's form."
-        ),
-    ],
     origin: Annotated[
         Path, typer.Option("--from", exists=True, file_okay=False, help="The older checkpoint.")
     ],
@@ -49,6 +48,21 @@ def adapt(
         list[Path],
         typer.Option("--to", exists=True, file_okay=False, help="A newer checkpoint; may be repeated."),
     ],
+    squad: Annotated[
+        Path | None,
+        typer.Option(
+            "--squad", exists=True, dir_okay=False, help="Texts with people's questions, in SQuAD's form."
+        ),
+    ] = None,
+    made_up: Annotated[
+        int | None,
+        typer.Option(
+            "--generated", min=20, help="Instead: so many made-up facts, of which some are asked for."
+        ),
+    ] = None,
+    asked: Annotated[
+        int, typer.Option("--asked", min=10, help="With --generated: how many are asked for.")
+    ] = 2000,
     sample: Annotated[
         list[int] | None,
         typer.Option(
@@ -89,7 +103,9 @@ def adapt(
     methods = method or list(METHODS)
     if unknown := set(methods) - {*METHODS, "auto"}:
         raise typer.BadParameter(f"there is no {sorted(unknown)[0]!r}.", param_hint="--method")
-    corpus = _corpus(squad, documents)
+    if made_up is not None and "question" in wanted:
+        raise typer.BadParameter("what is generated has keys of contexts only.", param_hint="--kinds")
+    corpus = AskedCorpus(_documents(squad, made_up, asked)[:documents])
     with Runtime.from_environment() as runtime:
         old = _keys(runtime, origin, corpus, wanted, keys)
         pairs: list[AdaptedPair] = []
@@ -103,26 +119,30 @@ def adapt(
         print_table(_COLUMNS, [[one[column] for column in _COLUMNS] for one in found])
 
 
-def _corpus(squad: Path, most: int | None) -> AskedCorpus:
+def _documents(squad: Path | None, made_up: int | None, asked: int) -> list[AnnotatedDocument]:
+    if made_up is not None and squad is None:
+        return list(generated(made_up, asked))
+    if squad is None or made_up is not None:
+        raise typer.BadParameter("name one of them.", param_hint="--squad, --generated")
     parsed = (one.document for one in read_squad(squad))
-    found = [document for document in parsed if document is not None and document.facts]
-    return AskedCorpus(found[:most])
+    return [document for document in parsed if document is not None and document.facts]
 
 
 def _keys(
     runtime: Runtime, path: Path, corpus: AskedCorpus, kinds: Sequence[str], folder: Path | None
 ) -> CheckpointKeys:
     encoder = runtime.encoder_at(path)
+    asking = 2 if "question" in kinds else 1
+    with counting(f"keys of {path}", len(corpus.document_of) + asking * len(corpus.questions)) as done:
 
-    def make() -> CheckpointKeys:
-        passes = 3 if "question" in kinds else 2
-        with counting(f"keys of {path}", passes * len(corpus.questions)) as done:
-            return keys_of(encoder, encoder.checkpoint.name, corpus, kinds, done)
+        def make(piece: AskedCorpus) -> CheckpointKeys:
+            return keys_of(encoder, encoder.checkpoint.name, piece, kinds, done)
 
-    if folder is None:
-        return make()
-    name = f"{encoder.checkpoint.checkpoint_id[:16]}-{corpus.digest}.npz"
-    return kept(folder / name, make, kinds)
+        if folder is None:
+            return joined([make(piece) for piece in corpus.pieces()])
+        files = (f"{encoder.checkpoint.checkpoint_id[:16]}-{piece.digest}.npz" for piece in corpus.pieces())
+        pieces = zip(files, corpus.pieces(), strict=True)
+        return joined([kept(folder / file, partial(make, piece), kinds) for file, piece in pieces])
 
 
 def _measured(
@@ -136,7 +156,7 @@ def _measured(
 ) -> list[AdaptedPair]:
     ways = [(k, s, m, seed) for k in kinds for s in samples for m in methods for seed in range(seeds)]
     with counting(f"maps from {old.name} to {new.name}", len(ways)) as done:
-        pairs, beside = [], {kind: known(old, new, kind) for kind in kinds}
+        pairs, beside = [], {kind: known(old, new, corpus, kind) for kind in kinds}
         for kind, size, method, seed in ways:
             pairs.append(adapted(old, new, corpus, kind, beside[kind], sample=size, method=method, seed=seed))
             done(1)

@@ -27,6 +27,7 @@ Floats = NDArray[np.float32]
 
 KINDS = ("context", "question")
 METHODS = ("procrustes", "ridge", "mlp")
+_PIECE = 500  # documents
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +42,18 @@ class CheckpointKeys:
 
 @dataclass(frozen=True, slots=True)
 class AskedCorpus:
-    """Documents whose facts all have a question. A fact is known by its place among all."""
+    """Documents of facts, which are asked for where they have a question. A fact is known by its place among all."""
 
     documents: Sequence[AnnotatedDocument]
 
     @property
+    def asked(self) -> NDArray[np.int64]:
+        """The facts that have a question."""
+        return np.flatnonzero([fact.question is not None for d in self.documents for fact in d.facts])
+
+    @property
     def questions(self) -> list[str]:
-        return [fact.question or "" for document in self.documents for fact in document.facts]
+        return [fact.question for d in self.documents for fact in d.facts if fact.question is not None]
 
     @property
     def document_of(self) -> NDArray[np.int64]:
@@ -61,6 +67,10 @@ class AskedCorpus:
             said.update(document.text.encode())
             said.update(repr([(fact.start, fact.end, fact.question) for fact in document.facts]).encode())
         return said.hexdigest()[:12]
+
+    def pieces(self) -> list[AskedCorpus]:
+        """Gives it in pieces, whose keys are made and kept one by one."""
+        return [AskedCorpus(self.documents[at : at + _PIECE]) for at in range(0, len(self.documents), _PIECE)]
 
     def sample(self, size: int, seed: int) -> NDArray[np.int64]:
         """Gives the facts of documents that are drawn until they have so many."""
@@ -119,7 +129,10 @@ def keys_of(
     made.keys["context"] = _stored(document_keys(encoder, corpus.documents, done))
     made.seconds["context"] = monotonic() - began
     began = monotonic()
-    made.queries["context"] = in_batches(encoder.encode_questions, corpus.questions, done)
+    if corpus.questions:
+        made.queries["context"] = in_batches(encoder.encode_questions, corpus.questions, done)
+    else:
+        made.queries["context"] = np.empty((0, made.keys["context"].shape[1]), np.float32)
     made.seconds["question"] = monotonic() - began
     if "question" in kinds:
         made.keys["question"] = _stored(made.queries["context"])
@@ -154,9 +167,20 @@ def kept(file: Path, make: Callable[[], CheckpointKeys], kinds: Sequence[str]) -
     return made
 
 
-def known(old: CheckpointKeys, new: CheckpointKeys, kind: str) -> dict[str, Any]:
+def joined(pieces: Sequence[CheckpointKeys]) -> CheckpointKeys:
+    """Joins the keys of a corpus's pieces."""
+    kinds = pieces[0].keys.keys()
+    return CheckpointKeys(
+        pieces[0].name,
+        {kind: np.concatenate([piece.keys[kind] for piece in pieces]) for kind in kinds},
+        {kind: np.concatenate([piece.queries[kind] for piece in pieces]) for kind in kinds},
+        {kind: sum(piece.seconds[kind] for piece in pieces) for kind in kinds},
+    )
+
+
+def known(old: CheckpointKeys, new: CheckpointKeys, corpus: AskedCorpus, kind: str) -> dict[str, Any]:
     """Gives recall by true keys, by the old ones as they are, if they are as wide, and as the old checkpoint asks."""
-    own = range(len(new.keys[kind]))
+    own = _own(corpus, kind)
     figures: dict[str, Any] = {"recall_at_1_old": None, "recall_at_10_old": None}
     for way, queries, keys in (
         ("_true", new.queries[kind], new.keys[kind]),
@@ -166,6 +190,11 @@ def known(old: CheckpointKeys, new: CheckpointKeys, kind: str) -> dict[str, Any]
         if queries.shape[1] == keys.shape[1]:
             figures |= _named(way, shares_found(queries, own, keys))
     return figures
+
+
+def _own(corpus: AskedCorpus, kind: str) -> list[int]:
+    """Gives the place of the key that each query should find: only what is asked has keys of questions."""
+    return list(range(len(corpus.asked))) if kind == "question" else corpus.asked.tolist()
 
 
 def adapted(
@@ -202,7 +231,7 @@ def adapted(
         cosine=round(cosine, 4),
         seconds=round(read * new.seconds[kind] + fitting, 2),
         seconds_true=round(new.seconds[kind], 2),
-        **_named("", shares_found(new.queries[kind], range(len(made_NE)), made_NE)),
+        **_named("", shares_found(new.queries[kind], _own(corpus, kind), made_NE)),
         **beside,
     )
 

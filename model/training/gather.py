@@ -6,7 +6,8 @@ exchanged explicitly (`model.training.contrast`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -15,6 +16,10 @@ from torch import Tensor
 from torch import distributed as dist
 
 Item = TypeVar("Item")
+
+
+class RankLost(RuntimeError):
+    """Another rank of the run has ended or is out of reach, so that this one cannot go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +39,20 @@ def here() -> ProcessRank:
     if not (dist.is_available() and dist.is_initialized()):
         return ProcessRank()
     return ProcessRank(dist.get_rank(), dist.get_world_size())
+
+
+@contextmanager
+def with_all_ranks() -> Iterator[None]:
+    """Raises `RankLost` where a collective within fails because another rank is gone."""
+    try:
+        yield
+    except RuntimeError as error:  # gloo's has no class of its own
+        if here().world == 1 or not (isinstance(error, dist.DistError) or "gloo" in str(error)):
+            raise
+        raise RankLost(
+            f"another of the {here().world} ranks of this run has ended or is out of reach. Start all of them again: "
+            f"the run goes on from its last save. ({str(error).partition('. ')[0]})"
+        ) from error
 
 
 def add_up(values: Sequence[float], device: torch.device) -> list[float]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +30,7 @@ from accelerate.utils import DistributedType, GradientAccumulationPlugin
 from torch import Tensor
 
 from colmlm.model.lm.checkpoint import compute_dtype
-from colmlm.model.training.gather import add_up, here
+from colmlm.model.training.gather import add_up, here, with_all_ranks
 from colmlm.model.training.logs import TrainingLog
 from colmlm.model.training.rng import seed_all
 from colmlm.model.training.schedule import Schedule
@@ -40,12 +41,15 @@ from colmlm.model.training.state import (
     put_weights,
     random_states,
     read_state,
+    require_same_save,
     trainable,
     whole_moments,
     whole_weights,
     write_state,
 )
 from colmlm.model.training.task import MicroBatch, StepContext, StepMetrics, Task
+
+_SAVING = ".saving-"  # directories in which a checkpoint is written before its files replace the old ones
 
 
 class Diverged(RuntimeError):
@@ -103,11 +107,18 @@ class Loop(Generic[MicroBatch]):
     def run(self) -> Iterator[StepMetrics]:
         """Trains to the end, saving every few minutes and at the end. Resumes from the last save, if there is one.
 
-        Raises ResumeRefused where the directory holds another run, and Diverged where a gradient is not finite.
+        Raises ResumeRefused where the directory holds another run, Diverged where a gradient is not finite, and
+        RankLost where another process has ended.
         """
+        with with_all_ranks():
+            yield from self._run()
+
+    def _run(self) -> Iterator[StepMetrics]:
         self._prepare()
         if self._accelerator.is_main_process:
             self.directory.mkdir(parents=True, exist_ok=True)
+            for half_saved in self.directory.glob(f"{_SAVING}*"):  # by a process that was killed
+                shutil.rmtree(half_saved)
         self._resume()
         if self.done >= 1.0:
             return
@@ -174,6 +185,7 @@ class Loop(Generic[MicroBatch]):
 
     def _resume(self) -> None:
         state = read_state(self.directory)
+        require_same_save(state, self.directory, self._accelerator.device)
         if state is None:
             return
         check_fingerprint(state["fingerprint"], self.fingerprint(), self.directory)
@@ -291,7 +303,7 @@ class Loop(Generic[MicroBatch]):
         )
 
     def _write_checkpoint(self, directory: Path, weights: Mapping[str, Tensor]) -> None:
-        with tempfile.TemporaryDirectory(dir=directory, prefix=".saving-") as scratch:
+        with tempfile.TemporaryDirectory(dir=directory, prefix=_SAVING) as scratch:
             self.task.save(Path(scratch), weights)
             for written in sorted(Path(scratch).iterdir()):
                 os.replace(written, directory / written.name)

@@ -104,6 +104,17 @@ def check_fingerprint(saved: Mapping[str, str], now: Mapping[str, str], director
         )
 
 
+def require_same_save(state: Mapping[str, Any] | None, directory: Path, device: torch.device) -> None:
+    """Refuses to resume where the processes have read different saves. All must call it."""
+    step = torch.tensor(state["progress"]["step"] if state else 0, device=device)
+    steps = sorted(set(gather_equal(step).tolist()))
+    if len(steps) > 1:
+        raise ResumeRefused(
+            f"the processes of this run found saves of different steps in {directory}, {steps[0]} and {steps[-1]} (0 "
+            "is none): all machines must see one directory there, or have a copy of it"
+        )
+
+
 def write_state(directory: Path, state: Mapping[str, Any]) -> None:
     """Writes the state file and replaces the old one atomically."""
     unfinished = directory / f".{STATE_FILE}"

@@ -98,6 +98,48 @@ def test_facts_that_are_asked_for_get_true_keys_first(
     assert order[:2] == [f"d{often}", f"d{once}"] and len(order) == len(waiting)
 
 
+def test_what_is_asked_while_true_keys_are_made_moves_to_the_front(
+    kb: KnowledgeBase, adapted: KeysetRecord, new: TurnedEncoder
+):
+    activated(kb, adapted.keyset_id)
+    waiting = predicted_documents(kb, new)
+    asked = waiting[-1]
+    order: list[str] = []
+
+    class Asked(TurnedEncoder):
+        """Is asked for the last of the documents while it makes keys of the second."""
+
+        def encode_documents(self, documents):
+            order.extend(document.external_id for document in documents)
+            if len(order) == 2:
+                spliced(kb, new, asked)
+            return TurnedEncoder.encode_documents(self, documents)
+
+    assert kb.keysets.rekey(Asked(), replace=True, batch=1).num_predicted == 0
+    assert order[:4] == [f"d{n}" for n in (*waiting[:2], asked, waiting[2])]
+    assert len(order) == len(set(order)) == len(waiting)
+
+
+def test_questions_that_are_asked_for_get_true_keys_first(kb: KnowledgeBase, old: FakeEncoder):
+    for n in range(MANY):
+        kb.facts.add(f"Question {n}?", f"value {n}", **WHO)
+    keyed: list[str] = []
+
+    class Watched(TurnedEncoder):
+        def encode_questions(self, questions):
+            keyed.extend(questions)
+            return TurnedEncoder.encode_questions(self, questions)
+
+    kb.keysets.rekey(old)
+    kb.keysets.adapt(Watched(), sample=SAMPLE)
+    waiting = [n for n in range(MANY) if f"Question {n}?" not in keyed]
+    *others, once, often = waiting
+    for n in (often, once, often):
+        spliced(kb, old, n)
+    kb.keysets.rekey(Watched(), replace=True, batch=1)
+    assert keyed[SAMPLE:] == [f"Question {n}?" for n in (often, once, *others)]
+
+
 def predicted_documents(kb: KnowledgeBase, encoder: FakeEncoder) -> list[int]:
     """The numbers of the documents whose fact has no true key of the encoder."""
     keyset = next(k for k in kb.keysets.all() if k.checkpoint_id == encoder.checkpoint.checkpoint_id)
@@ -193,6 +235,19 @@ def test_both_kinds_of_keys_are_predicted(kb: KnowledgeBase, old: FakeEncoder, n
     }
     keyset = kb.keysets.rekey(new, replace=True)
     assert (keyset.num_keys, keyset.num_predicted) == (2 * MANY + 60, 0) and kb.upkeep.fsck().ok
+
+
+def test_a_kind_of_too_few_facts_for_a_map_gets_true_keys(
+    kb: KnowledgeBase, old: FakeEncoder, new: TurnedEncoder
+):
+    ingest(kb, *numbered(MANY))
+    kb.facts.add("Without a document?", "one", **WHO)
+    kb.keysets.rekey(old)
+    adapted, (context, question) = kb.keysets.adapt(new, sample=SAMPLE)
+    assert (question.facts, question.prediction.method, question.prediction.recall_at_1) == (1, "none", None)
+    assert (context.facts, adapted.num_predicted) == (MANY, MANY - SAMPLE) and adapted.num_unkeyed == 0
+    activated(kb, adapted.keyset_id)
+    assert values(kb, new, ["Without a document?"]) == ["one"]
 
 
 def test_what_cannot_be_predicted_from_is_refused(kb: KnowledgeBase, old: FakeEncoder, new: TurnedEncoder):

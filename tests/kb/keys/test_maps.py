@@ -36,6 +36,17 @@ def test_a_rotation_is_found_again_from_a_part(old: np.ndarray, random: np.rando
     assert np.allclose(np.linalg.norm(made, axis=1), 1, atol=1e-5)
 
 
+def test_a_rotation_is_as_near_to_the_identity_as_few_facts_leave_it_open(old: np.ndarray) -> None:
+    """Seven facts say nothing of seventeen of 24 dimensions, which another checkpoint of one lineage has as before."""
+    turn = np.eye(WIDTH)
+    turn[:2, :2] = [[0.8, 0.6], [-0.6, 0.8]]
+    new = unit(old @ turn)
+    made = procrustes(old[:7], new[:7])
+    assert np.einsum("nd,nd->n", made(old[:7]), new[:7]).min() > 0.999
+    off, kept = (np.einsum("nd,nd->n", keys, new[7:]).mean() for keys in (old[7:], made(old[7:])))
+    assert kept > 0.95 and kept > off - 0.02
+
+
 def test_keys_of_another_width_are_predicted(old: np.ndarray, random: np.random.Generator) -> None:
     new = unit(old @ random.standard_normal((WIDTH, 2 * WIDTH)))
     found = best_map("auto", old[:200], new[:200], documents(200))
@@ -46,11 +57,11 @@ def test_keys_of_another_width_are_predicted(old: np.ndarray, random: np.random.
 def test_ridge_is_held_to_what_is_known_where_there_is_little_to_fit_on(
     old: np.ndarray, random: np.random.Generator
 ) -> None:
-    new = unit(old + 0.02 * random.standard_normal(old.shape))
+    new = unit(old + 0.1 * random.standard_normal(old.shape))
     least = replace(held_to_rotation(old[:12], new[:12]), strength=1e-9)(old[12:])
     held = replace(held_to_identity(old[:12], new[:12]), strength=10.0)(old[12:])
     cosines = [float(np.einsum("nd,nd->n", made, new[12:]).mean()) for made in (least, held)]
-    assert cosines[1] > 0.98 > cosines[0]
+    assert cosines[1] > 0.87 > 0.82 > cosines[0]
     assert "identity" in best_map("ridge", old[:12], new[:12], documents(12)).method
 
 

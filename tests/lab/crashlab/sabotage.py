@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import psycopg
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, delete, text
 from sqlalchemy.orm import Session
 
 from colmlm.kb.backup import repeating
@@ -17,8 +17,15 @@ from colmlm.kb.backup.write import Archive, Heard
 from colmlm.kb.facts import edits
 from colmlm.kb.facts.facts import Facts
 from colmlm.kb.facts.records import Edit
+from colmlm.kb.keys import adapting
+from colmlm.kb.keys.keysets import Vectors
+from colmlm.kb.keys.maps import FittedMap
+from colmlm.kb.keys.predicted import is_predicted
+from colmlm.kb.keys.queues import KeyQueue
+from colmlm.kb.keys.rekey import RekeyRun
 from colmlm.kb.lookup.replica import Replica
 from colmlm.kb.store import database
+from colmlm.kb.tables import FactKeyRow
 
 
 def deletes_are_acknowledged_and_rolled_back() -> None:
@@ -38,6 +45,28 @@ def indexes_claim_changes_they_have_not_applied() -> None:
         return self.applied_seq
 
     Replica.catch_up = catch_up  # type: ignore[method-assign]
+
+
+def predicted_keys_are_dropped_before_true_ones_are_made() -> None:
+    whole = RekeyRun.work
+
+    def work(self: RekeyRun, waiting: Sequence[KeyQueue]) -> None:
+        with self.sessions.begin() as session:
+            for queue in waiting:
+                if queue.replaced:
+                    session.execute(delete(FactKeyRow).where(is_predicted(FactKeyRow.id, queue.replaced)))
+        whole(self, waiting)
+
+    RekeyRun.work = work  # type: ignore[method-assign]
+
+
+def keys_are_predicted_by_a_map_of_other_facts() -> None:
+    whole = adapting.best_map
+
+    def best_map(method: str, old_ND: Vectors, new_NE: Vectors, groups_N: Sequence[int]) -> FittedMap:
+        return whole(method, old_ND, new_NE[::-1].copy(), groups_N)
+
+    adapting.best_map = best_map
 
 
 def restores_commit_table_by_table() -> None:

@@ -158,6 +158,34 @@ def test_a_broken_restore_of_a_backup_is_noticed_at_the_instant_that_shows_it(
     assert lab.tally.kills.total() == bool(blow.point)
 
 
+@pytest.mark.parametrize(
+    ("broken", "blow", "kinds"),
+    [
+        ("", Blow("while keys are predicted", nth=3), set()),
+        ("", Blow("", at=0), set()),
+        ("keys_are_predicted_by_a_map_of_other_facts", Blow("", at=0), {"mismatched"}),
+        ("", Blow("after keys are made", at=2, nth=2), set()),
+        ("predicted_keys_are_dropped_before_true_ones_are_made", Blow("after keys are made", at=2), {"lost"}),
+        ("", Blow("", at=2), set()),
+    ],
+)
+def test_broken_predictions_are_noticed_at_the_instant_that_shows_it(
+    server: URL, tmp_path: Path, broken: str, blow: Blow, kinds: set[str]
+) -> None:
+    """The kill is placed, not drawn: while keys are predicted, and while true ones take their place."""
+    steps = [WorkloadStep(do, encoder=1) for do in ("adapt", "activate", "make_true")][: blow.at + 1]
+    with laboratory(server, tmp_path, broken and f"tests.lab.crashlab.sabotage:{broken}") as lab:
+        struck = lab.strike(0, lab.fresh_base(0), [Child(steps, blow, tmp_path / "journal")])
+        assert {found.kind for _, found in lab.tally.findings} >= kinds
+        assert bool(lab.tally.findings) is bool(kinds), lab.tally.findings
+        assert lab.tally.kills.total() == bool(blow.point)
+        if not broken:  # what was cut off goes on, to true keys of all
+            left = ("adapt", "activate", "make_true") if struck.world.active == 0 else ("make_true",)
+            again = [WorkloadStep(do, encoder=1) for do in left]
+            whole = lab.strike(1, struck, [Child(again, Blow(""), tmp_path / "again")])
+            assert not lab.tally.findings and whole.world.predicted[1] == frozenset()
+
+
 PERU, CHILE = Text(0, (("Capital of Peru", "Lima"),)), Text(0, (("Capital of Chile", "Santiago"),))
 
 

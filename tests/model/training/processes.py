@@ -22,6 +22,7 @@ from colmlm.kb import interpreter
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.model.training.config import TrainConfig
 from colmlm.model.training.gather import here
+from colmlm.model.training.state import ResumeRefused
 from colmlm.model.training.task import StepMetrics
 from colmlm.model.training.trainer import Trainer
 from tests.kb.corpora import document
@@ -128,6 +129,16 @@ def shard_over_cpus() -> None:
     PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
 
 
+def refuses_what_not_all_see(root: Path, kind: str, rank: int) -> None:
+    """Resumes a run in a directory that only the first process sees, which both must refuse."""
+    try:
+        train(root, kind, kind if rank == 0 else f"{kind} elsewhere")
+    except ResumeRefused as error:
+        assert "3" in str(error) and "all machines must see one directory" in str(error), error
+    else:
+        raise AssertionError("it went on")
+
+
 def main(root: Path) -> None:
     torch.set_num_threads(1)
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -139,6 +150,8 @@ def main(root: Path) -> None:
         if kind.startswith("sharded"):
             shard_over_cpus()
         curves[kind] = [asdict(m) for cut in CUTS for m in train(root, kind, kind, until=cut)]
+        if kind == "copied adapter":
+            refuses_what_not_all_see(root, kind, rank)
     if rank == 0:
         (root / "metrics.json").write_text(json.dumps(curves))
     torch.distributed.destroy_process_group()

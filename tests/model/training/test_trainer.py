@@ -118,8 +118,11 @@ def test_steps_after_the_last_save_are_done_again_the_same(
     steps = cut.run()
     list(islice(steps, 2))
     cut.loop.save()
-    list(islice(steps, 3))  # and then the process is killed
+    list(islice(steps, 3))  # and then the process is killed, while it saves
+    (tmp_path / ".saving-half").mkdir()
+    (tmp_path / ".saving-half" / ADAPTER).write_bytes(b"half")
     assert losses(list(trainer(config, tmp_path).run())) == losses(curve[2:])
+    assert not list(tmp_path.glob(".saving-*"))
     assert read_log(tmp_path / LOSS_FILE)["step"] == list(range(1, 9))
 
 
