@@ -48,9 +48,12 @@ TAGS = {
     "Service": "This process, and how much there is.",
 }
 EVENT_STREAM = "text/event-stream"
+# Programs that test a description hold each event to the schema of its stream, and linters the whole example.
 _EVENTS = {
-    "type": "string",
-    "description": "Server-sent events. The data of each is JSON, but for the `[DONE]` of OpenAI's protocol",
+    "type": ["object", "string"],
+    "description": "The text of the stream, or one event of it",
+    "properties": {name: {"type": "string"} for name in ("id", "event", "data")},
+    "required": ["data"],
 }
 IDEMPOTENCY = {
     "name": "Idempotency-Key",

@@ -51,11 +51,6 @@ def citations():
     check(cited and set(cited) <= set(VALUES), message)
 
 
-def citations_of_a_chat():
-    message = answer()
-    check("annotations" in message.additional_kwargs or "annotations" in message.response_metadata, message)
-
-
 def nothing():
     said = model(FINDING_NOTHING).invoke(UNKNOWN)
     check(said.content == "" and said.additional_kwargs["refusal"], said)
@@ -80,7 +75,6 @@ report(
         "tools": tools,
         "structured": structured,
         "citations": citations,
-        "citations of a chat": citations_of_a_chat,
         "nothing": nothing,
         "embeddings": embeddings,
         "responses": responses,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 from calls import BATCH, FORCED, QUESTION, check, report, server
 from lm_eval.api.instance import Instance
 from lm_eval.models.openai_completions import LocalChatCompletion, LocalCompletionsAPI
 
 at = server()
+os.environ["OPENAI_API_KEY"] = at.key  # where the program looks for it
 PROMPT = f"Question: {QUESTION}\nAnswer:"
 
 

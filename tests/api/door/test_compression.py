@@ -48,7 +48,7 @@ def unpacked(sent: bytes) -> bytes:
 
 
 def test_a_small_answer_and_a_stream_are_sent_as_they_are(app: Litestar, new_token: Any) -> None:
-    token = new_token("auditor")
+    token = new_token("admin")
     with served(app) as address:
         for path in (
             "/v1/corpora",

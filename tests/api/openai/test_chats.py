@@ -191,7 +191,7 @@ def test_a_chat_tells_how_likely_its_tokens_are(client: openai.OpenAI) -> None:
     ).choices
     assert choice.logprobs and choice.logprobs.content and choice.message.content
     tokens = choice.logprobs.content
-    joined = b"".join(bytes(token.bytes or []) for token in tokens).decode()
+    joined = b"".join(bytes(token.bytes or []) for token in tokens).decode(errors="replace")
     assert joined.removeprefix(" ") == choice.message.content
     for token in tokens:
         assert len(token.top_logprobs) == 2 and token.logprob == max(
