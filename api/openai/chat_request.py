@@ -14,8 +14,13 @@ from colmlm.api.openai.fields import MAX_TOP, ChoiceFields, Most, NoList, Text
 
 UNFORCED = ("none", "auto", None)
 NoTool = Annotated[Any, Meta(extra_json_schema={"enum": list(UNFORCED)})]
-TextFormat = Annotated[dict[str, Any], Meta(extra_json_schema={"enum": [{"type": "text"}]})]
-OnlyText = Annotated[list[str], Meta(extra_json_schema={"enum": [[], ["text"]]})]
+_ONLY_TEXT = {
+    "properties": {"type": {"type": "string", "enum": ["text"]}},
+    "required": ["type"],
+    "additionalProperties": False,
+}
+TextFormat = Annotated[dict[str, Any], Meta(extra_json_schema=_ONLY_TEXT)]
+OnlyText = Annotated[list[str], Meta(extra_json_schema={"items": {"enum": ["text"]}})]
 Nothing = Annotated[Any, Meta(extra_json_schema={"enum": [None]})]
 
 
@@ -74,7 +79,7 @@ class ChatRequest(ChoiceFields, frozen=True, kw_only=True):
         refuse_tools("functions", self.functions, self.function_call)
         if self.response_format not in (None, {"type": "text"}):
             raise Unsupported("response_format", "only text is written")
-        if self.modalities not in (None, [], ["text"]) or self.audio is not None:
+        if set(self.modalities or ()) - {"text"} or self.audio is not None:
             raise Unsupported("modalities", "only text is written")
         if self.web_search_options is not None:
             raise Unsupported("web_search_options", "only the knowledge base is searched")

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from colmlm.api.nouns.generation import GenerationRequest
-from colmlm.api.openai.chat_request import Nothing, NoTool, refuse_tools
+from colmlm.api.openai.chat_request import Nothing, NoTool, TextFormat, refuse_tools
 from colmlm.api.openai.conversation import (
     CHAT_TOKENS,
     NEXT_QUESTION,
@@ -32,13 +32,12 @@ NONE_OF_THEM = (
 )
 Include = Annotated[list[str], Meta(extra_json_schema={"items": {"enum": list(NONE_OF_THEM)}})]
 Off = Annotated[bool, Meta(extra_json_schema={"enum": [False]})]
-OnlyText = Annotated[dict[str, Any], Meta(extra_json_schema={"enum": [{"type": "text"}]})]
 
 
 class TextOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How the text is to be written. `verbosity` is read over."""
 
-    format: OnlyText | None = None
+    format: TextFormat | None = None
     verbosity: Text | None = None
 
 

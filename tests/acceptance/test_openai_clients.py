@@ -59,4 +59,4 @@ def test_a_client_gets_what_the_table_says(tiny: TinyServer, name: str) -> None:
     said = table()[name]
     for call, outcome in found.items():
         if call in said:
-            assert (outcome == "green") == (said[call] == "yes"), (call, outcome)
+            assert (outcome == "green") == said[call].startswith("yes"), (call, outcome)

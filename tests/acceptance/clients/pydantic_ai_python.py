@@ -63,12 +63,14 @@ def structured():
 
 
 def citations():
-    raise_for = {"openai_include_raw_annotations": True}
-    said = agent(OpenAIResponsesModel).run_sync(QUESTION, model_settings={**raise_for, "extra_body": FORCED})
-    (part,) = said.new_messages()[-1].parts
-    places = part.provider_details["annotations"]
-    cited = [part.content[one["start_index"] : one["end_index"]] for one in places]
-    check(cited and set(cited) <= set(VALUES), said)
+    """Those of a chat and of a response, in the package's own form."""
+    for kind in (OpenAIChatModel, OpenAIResponsesModel):
+        said = agent(kind).run_sync(QUESTION)
+        (part,) = said.new_messages()[-1].parts
+        places = [one.anchor for one in part.citations]
+        cited = [part.content[place.start : place.end] for place in places]
+        check(cited and set(cited) <= set(VALUES), said)
+        check({source.title for one in part.citations for source in one.sources} == {"Peru"}, part)
 
 
 def nothing():

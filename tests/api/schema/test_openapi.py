@@ -66,6 +66,8 @@ def test_the_description_is_one_that_linters_accept(app: Litestar) -> None:
     assert len(names) == len(set(names))
     for schema in within(document):
         assert schema.get("type") != "array" or "items" in schema or "prefixItems" in schema, schema
+        # Generators of clients make names of these, and leave a route out where they cannot.
+        assert not any(isinstance(one, dict | list) for one in schema.get("enum", ())), schema
         if reference := schema.get("$ref"):
             assert reference.removeprefix("#/components/schemas/") in document["components"]["schemas"]
     for _, path, operation in operations(document):
