@@ -10,6 +10,7 @@ and server errors, of each role and in all. Reports of roles that failed go to s
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import subprocess
 import sys
@@ -120,7 +121,7 @@ def run(
 def description_of(app: Litestar) -> dict[str, Any]:
     """Gives the app's description with only the served model allowed, since made-up model names are all refused."""
     served_here = FakeEncoder().checkpoint.name
-    document = described(app)
+    document = copy.deepcopy(described(app))  # its examples are those of every document
     schemas = document["components"]["schemas"]
     for name in ("CompletionRequest", "ChatRequest", "ResponseRequest", "EmbeddingRequest"):
         schemas[name]["properties"]["model"] = {"enum": [served_here]}
