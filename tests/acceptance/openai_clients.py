@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -82,7 +83,8 @@ def _commands(client: ForeignClient, folder: Path) -> tuple[list[str], list[str]
 
 
 def _run(command: Sequence[str], folder: Path) -> str:
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    beside = {**os.environ, "PYTHONPATH": str(SCRIPTS)}  # what is beside a script may be left out of its path
+    done = subprocess.run(command, cwd=folder, env=beside, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{command[:4]} ended with {done.returncode}: {done.stderr[-2000:]}")
     return done.stdout
