@@ -9,7 +9,6 @@ from __future__ import annotations
 from litestar import Litestar
 from litestar.di import Provide
 
-from colmlm.api import errors
 from colmlm.api.console import pages
 from colmlm.api.door import rights
 from colmlm.api.door.doorway import GatedLitestar, doorway
@@ -20,6 +19,7 @@ from colmlm.api.door.local_token import LocalToken
 from colmlm.api.door.tuning import Tuning
 from colmlm.api.nouns.generation import Generator
 from colmlm.api.nouns.models import LoadedModels
+from colmlm.api.openai import errors as openai_errors
 from colmlm.api.ports import Ports
 from colmlm.api.routes import health
 from colmlm.api.routes import listing as routes
@@ -119,7 +119,7 @@ def create_app(
         dependencies={"ports": Provide(lambda: ports, sync_to_thread=False)},
         guards=[rights.require_right],
         middleware=[once(asked.access, lanes)],
-        exception_handlers={Exception: errors.respond},
+        exception_handlers={Exception: openai_errors.respond},
         openapi_config=openapi.config(),
         request_max_body_size=MAX_BODY_BYTES,
         logging_config=None,

@@ -20,7 +20,7 @@ from colmlm.api.door.lanes import Lanes
 from colmlm.api.door.tuning import Tuning
 from colmlm.api.errors import ModelMissing
 from colmlm.api.nouns.generation import Generator
-from colmlm.api.nouns.models import LoadedModels
+from colmlm.api.nouns.models import LoadedModel, LoadedModels
 from colmlm.api.routes.sought import AdmittedLookup, SecretLookup
 from colmlm.api.settings import ServerSettings
 from colmlm.api.watch.readiness import Readiness
@@ -118,6 +118,12 @@ class Ports:
         if (encoder := self.encoder) is None:
             raise ModelMissing("an encoder")
         return encoder
+
+    def need_model(self, checkpoint_id: str) -> LoadedModel:
+        """Gives the loaded model of this checkpoint. Raises `KeysetMismatch` where others are loaded instead."""
+        if (model := self.models.by(checkpoint_id)) is None:
+            raise ModelMissing("an encoder")
+        return model
 
     def need_answers(self) -> StoredAnswers:
         if self.answers is None:

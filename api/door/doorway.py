@@ -2,7 +2,8 @@
 
 Before routing it gives the request an id and the present name of its path, checks the host name, refuses it if the
 server is draining, answers a CORS preflight, authenticates the token and counts it against the token's rate limit.
-Afterwards it adds the security headers to the response and writes to the journal who was denied and who edited.
+Afterwards it adds the security headers to the response, compresses it where that is safe, and writes to the journal who
+was denied and who edited. A HEAD is taken for the GET whose head it asks for.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ from colmlm.api import errors
 from colmlm.api.console import pages, session
 from colmlm.api.door import auth, requests, rights
 from colmlm.api.door.arrival import arrived
+from colmlm.api.door.compression import compressing
 from colmlm.api.door.cors import Cors, cors
 from colmlm.api.door.departure import noticed
+from colmlm.api.door.heads import allowing_head, as_get
 from colmlm.api.door.lanes import Lane, Lanes
 from colmlm.api.door.limits import Clock, RateLimits, own_rates
 from colmlm.api.door.local_token import LocalToken
@@ -154,7 +157,8 @@ class GatedLitestar(Litestar):
         send: Send | LifeSpanSend,
     ) -> None:
         if scope["type"] == ScopeType.HTTP:
-            await self._pass(cast("HTTPScope", scope), cast("Receive", receive), cast("Send", send))
+            asked, sending = as_get(cast("HTTPScope", scope), cast("Send", send))
+            await self._pass(asked, cast("Receive", receive), sending)
         else:
             await super().__call__(scope, receive, send)
 
@@ -163,7 +167,7 @@ class GatedLitestar(Litestar):
         with requests.asked(headers) as request, self.doorway.watching(scope, request):
             said = {**requests.said(request), **renamed, **self.doorway.cors.headers(headers)}
             said |= self.doorway.parting
-            sending = _hardened(send, said, request)
+            sending = _hardened(compressing(scope, headers, send), said, request)
             receiving: Receive | None = receive
             try:
                 answer = self.doorway.check(scope, headers)
@@ -208,9 +212,7 @@ def _refused(scope: HTTPScope, error: Exception) -> ASGIApp:
     """
     if isinstance(error, errors.NotSignedIn) and pages.is_page(scope["path"]):
         return session.sign_in_form(scope)
-    if openai_errors.speaks_openai(scope["path"]):
-        return openai_errors.refusal(error)
-    return errors.refusal(error)
+    return openai_errors.refusal(scope["path"], error)
 
 
 def _hardened(send: Send, said: dict[str, str], request: requests.Asked) -> Send:
@@ -219,7 +221,7 @@ def _hardened(send: Send, said: dict[str, str], request: requests.Asked) -> Send
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
             request.status = message["status"]
-            headers = list(message.get("headers", ()))
+            headers = allowing_head(list(message.get("headers", ())))
             present = {name.lower() for name, _ in headers}
             added = [*_HEADERS, *((name.encode(), value.encode("latin-1")) for name, value in said.items())]
             message["headers"] = [*headers, *(one for one in added if one[0] not in present)]

@@ -140,6 +140,10 @@ class Generator(DecoderVerbs, Protocol):
     @property
     def model(self) -> CheckpointInfo: ...
 
+    def count_tokens(self, texts: Sequence[str]) -> int:
+        """Counts the tokens of these texts together, without those that mark facts and questions."""
+        ...
+
     def stream(self, request: GenerationRequest) -> Iterator[Item]:
         """Gives pieces of text as they are decoded, which joined are the output, with its lookups, then the trace.
 

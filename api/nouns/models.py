@@ -76,14 +76,17 @@ class LoadedModels:
 
         Raises `KeysetMismatch` where the active keyset's model is not loaded.
         """
-        loaded = self._loaded
         try:
-            wanted = self._kb.keysets.answering().checkpoint_id
+            return self.by(self._kb.keysets.answering().checkpoint_id)
         except NoActiveKeyset:
             return self.now()
-        if loaded and wanted not in loaded:
-            raise KeysetMismatch(next(iter(loaded)), wanted)
-        return loaded.get(wanted)
+
+    def by(self, checkpoint_id: str) -> LoadedModel | None:
+        """Gives the model of this checkpoint; None where none is loaded. Raises `KeysetMismatch` where others are."""
+        loaded = self._loaded
+        if loaded and checkpoint_id not in loaded:
+            raise KeysetMismatch(next(iter(loaded)), checkpoint_id)
+        return loaded.get(checkpoint_id)
 
     def put(self, model: LoadedModel) -> None:
         """Adds a model that was loaded."""

@@ -1,1 +1,1 @@
-"""OpenAI's API on this knowledge base's decoder: completions, chat and models, with citations beside the text."""
+"""OpenAI's API on this knowledge base: completions, chat, responses, embeddings and models, with citations."""

@@ -1,20 +1,15 @@
-"""`/v1/chat/completions`: writes a conversation as a text that a base model can continue.
-
-The model was trained on questions and answers, so a conversation is written in that form: first the system message, as
-a paragraph; then each turn as ``Question: ...`` with ``Answer: ...`` on the next line, an empty line between turns, and
-last ``Answer:`` for the model to continue. The answer ends where another question would begin. The space after
-``Answer:`` is not part of it.
-"""
+"""`/v1/chat/completions`: answers the last question of a conversation."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from litestar import Request, Response, post
 from litestar.params import JSONBody
 
-from colmlm.api.nouns.generation import ANSWER, Finished, GenerationRequest, Generator
+from colmlm.api.nouns.generation import Completed, Finished, GenerationRequest, Generator
 from colmlm.api.openai.answers import (
     ChatChoice,
     ChatChunk,
@@ -22,20 +17,19 @@ from colmlm.api.openai.answers import (
     ChatCompletion,
     ChatMessage,
     Delta,
-    citations,
     finish_reason,
     heading,
     usage,
 )
+from colmlm.api.openai.chat_request import ChatRequest
+from colmlm.api.openai.citations import Citation, annotated, citations
+from colmlm.api.openai.conversation import refusal_of, shift_of
 from colmlm.api.openai.errors import DECODING
+from colmlm.api.openai.logprobs import chat_logprobs
 from colmlm.api.openai.models import require_model
-from colmlm.api.openai.requests import ChatRequest, Message
 from colmlm.api.openai.streams import chunks
 from colmlm.api.ports import FromPorts, await_seen
-from colmlm.kb.answers.records import NOTHING
 from colmlm.kb.evidence.records import OutputTrace
-
-NEXT_QUESTION = "\nQuestion:"
 
 
 @post("/chat/completions", status_code=200, **DECODING)
@@ -48,61 +42,74 @@ def chat(
     The model is a base model, so it reads the conversation as questions and answers. With `stream` the answer is
     `text/event-stream` of chunks, the last of which holds the citations, and then `[DONE]`.
     Where no fact stands behind an answer nothing is said: `content` is null and `refusal` says that nothing in the
-    knowledge base answers. With `on_miss` "continue" the model answers in its own words.
+    knowledge base answers. With `on_miss` "continue" the model answers in its own words. With `logprobs` nothing is
+    looked up.
     """
     generator = ports.need_generator()
-    model = require_model(generator, data.model)
-    data.refuse()
-    decoding = data.decoding(as_text(data.messages), data.tokens, (*data.stops, NEXT_QUESTION))
-    base_url = str(request.base_url)
+    model = require_model(generator.model, data.model)
+    decodings, base_url = data.decodings(), str(request.base_url)
     await_seen(ports, data.min_seq)
     if data.stream:
-        return chunks(_chunks(generator, data, decoding, heading("chatcmpl", model), base_url))
-    (done,) = generator.complete([decoding])
-    assert done.trace is not None, "something was to be decoded"
-    shift = _shift(done.trace.output)
-    refusal = _refusal(decoding, done.trace)
-    choice = ChatChoice(
-        index=0,
-        message=ChatMessage(
-            role="assistant", content=None if refusal else done.trace.output[-shift:], refusal=refusal
-        ),
-        finish_reason=finish_reason(done.finished),
-        generation_id=done.trace.generation_id,
-        citations=citations(done.trace, base_url, shift=shift),
-    )
+        return chunks(_chunks(generator, data, decodings, heading("chatcmpl", model), base_url))
+    done = generator.complete(decodings, data.top)
+    choices = [_choice(index, one, data, decodings[index], base_url) for index, one in enumerate(done)]
     return Response(
         ChatCompletion(
             **heading("chatcmpl", model),
-            choices=[choice],
-            usage=usage([done.finished]),
-            citations=choice.citations,
+            choices=choices,
+            usage=usage([one.finished for one in done]),
+            citations=[citation for choice in choices for citation in choice.citations],
         )
     )
 
 
-def as_text(messages: Sequence[Message]) -> str:
-    """Writes a conversation as the text that the model reads."""
-    parts = []
-    for message in messages:
-        match message.role:
-            case "user":
-                parts.append(f"Question: {message.text}\n{ANSWER}")
-            case "assistant":
-                parts.append(f" {message.text}\n\n")
-            case _:
-                parts.append(f"{message.text}\n\n")
-    return "".join(parts)
+def _choice(
+    index: int, done: Completed, data: ChatRequest, decoding: GenerationRequest, base_url: str
+) -> ChatChoice:
+    assert done.trace is not None, "something was to be decoded"
+    shift, refusal = shift_of(done.trace.output), refusal_of(decoding, done.trace)
+    cited = citations(done.trace, base_url, index=index, shift=shift)
+    return ChatChoice(
+        index=index,
+        message=ChatMessage(
+            role="assistant",
+            content=None if refusal else done.trace.output[-shift:],
+            refusal=refusal,
+            annotations=annotated(cited),
+        ),
+        finish_reason=finish_reason(done.finished),
+        generation_id=done.trace.generation_id,
+        citations=cited,
+        logprobs=None if data.top is None else chat_logprobs(done.output_logprobs, data.top),
+    )
 
 
 def _chunks(
     generator: Generator,
     data: ChatRequest,
-    decoding: GenerationRequest,
+    decodings: list[GenerationRequest],
     fields: dict[str, Any],
     base_url: str,
 ) -> Iterator[ChatChunk]:
-    """Yields the role, the text as it is decoded, the finish reason with the citations, and the usage if wanted.
+    """Yields the chunks of one choice after another, and the usage if wanted."""
+    took: list[Finished] = []
+    cited: list[Citation] = []
+    for index, decoding in enumerate(decodings):
+        one = replace(decoding, seed=decoding.seed + index)  # as the choices of a batch are drawn
+        for item in _pieces(generator, one, index, base_url):
+            if isinstance(item, Finished):
+                took.append(item)
+                continue
+            cited += item.citations
+            yield ChatChunk(**fields, choices=[item], citations=item.citations)
+    if data.wants_usage:
+        yield ChatChunk(**fields, choices=[], usage=usage(took), citations=cited)
+
+
+def _pieces(
+    generator: Generator, decoding: GenerationRequest, index: int, base_url: str
+) -> Iterator[ChatChunkChoice | Finished]:
+    """Yields the role, the text as it is decoded, why it ended, and the finish reason with the citations.
 
     In place of the text it yields the refusal, where nothing is said.
     """
@@ -110,38 +117,22 @@ def _chunks(
     for item in generator.stream(decoding):
         if isinstance(item, str):
             if shift is None:
-                yield _chunk(fields, Delta(role="assistant", content=""))
-                shift = _shift(item)
+                yield ChatChunkChoice(index=index, delta=Delta(role="assistant", content=""))
+                shift = shift_of(item)
                 item = item[-shift:]
             if item:
-                yield _chunk(fields, Delta(content=item))
+                yield ChatChunkChoice(index=index, delta=Delta(content=item))
         elif isinstance(item, Finished):
             took = item
+            yield item
         elif isinstance(item, OutputTrace):
-            if refusal := _refusal(decoding, item):
-                yield _chunk(fields, Delta(role="assistant", refusal=refusal))
-            found = citations(item, base_url, shift=shift or 0)
-            ended = ChatChunkChoice(
-                index=0,
-                delta=Delta(),
+            if refusal := refusal_of(decoding, item):
+                yield ChatChunkChoice(index=index, delta=Delta(role="assistant", refusal=refusal))
+            found = citations(item, base_url, index=index, shift=shift or 0)
+            yield ChatChunkChoice(
+                index=index,
+                delta=Delta(annotations=annotated(found) or None),
                 finish_reason=finish_reason(took),
                 generation_id=item.generation_id,
                 citations=found,
             )
-            yield ChatChunk(**fields, choices=[ended], citations=found)
-            if data.wants_usage:
-                yield ChatChunk(**fields, choices=[], usage=usage([took]), citations=found)
-
-
-def _chunk(fields: dict[str, Any], delta: Delta) -> ChatChunk:
-    return ChatChunk(**fields, choices=[ChatChunkChoice(index=0, delta=delta)])
-
-
-def _refusal(decoding: GenerationRequest, trace: OutputTrace) -> str | None:
-    """Says that nothing answers where the output abstained; None where it says something, or was to continue."""
-    return NOTHING if decoding.abstains and trace.abstained else None
-
-
-def _shift(output: str) -> int:
-    """Gives the offset of an output within the answer: -1 where the space after ``Answer:`` is left out."""
-    return -1 if output.startswith(" ") else 0

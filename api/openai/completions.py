@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from litestar import Request, Response, post
@@ -10,19 +11,17 @@ from litestar.params import JSONBody
 
 from colmlm.api.nouns.generation import Completed, Finished, GenerationRequest, Generator
 from colmlm.api.openai.answers import (
-    Citation,
     Completion,
     CompletionChoice,
-    CompletionLogprobs,
-    citations,
     finish_reason,
     heading,
-    logprobs,
     usage,
 )
+from colmlm.api.openai.citations import Citation, citations
+from colmlm.api.openai.completion_request import CompletionRequest
 from colmlm.api.openai.errors import DECODING
+from colmlm.api.openai.logprobs import CompletionLogprobs, logprobs
 from colmlm.api.openai.models import require_model
-from colmlm.api.openai.requests import CompletionRequest
 from colmlm.api.openai.streams import chunks
 from colmlm.api.ports import FromPorts, await_seen
 from colmlm.kb.evidence.records import OutputTrace
@@ -39,7 +38,7 @@ def complete(
     `text/event-stream` of chunks in the same form, the last of which holds the citations, and then `[DONE]`.
     """
     generator = ports.need_generator()
-    model = require_model(generator, data.model)
+    model = require_model(generator.model, data.model)
     decodings, base_url = data.decodings(), str(request.base_url)
     await_seen(ports, data.min_seq)
     if data.stream:
@@ -89,7 +88,8 @@ def _chunks(
         text = decoding.prompt if isinstance(decoding.prompt, str) else ""
         if lead := text if data.echo else "":
             yield Completion(**fields, choices=[CompletionChoice(index=index, text=lead)])
-        for item in generator.stream(decoding):
+        # Choices of a batch are drawn from seeds of their own, and so are these.
+        for item in generator.stream(replace(decoding, seed=decoding.seed + index)):
             if isinstance(item, str):
                 yield Completion(**fields, choices=[CompletionChoice(index=index, text=item)])
             elif isinstance(item, Finished):

@@ -1,4 +1,4 @@
-"""Converts the errors of `api.errors` to OpenAI's form, for the routes of its protocol."""
+"""Converts the errors of `api.errors` to OpenAI's form, for the paths of its protocol."""
 
 from __future__ import annotations
 
@@ -15,7 +15,31 @@ from colmlm.api.door.rights import Lane, Right, needs
 from colmlm.api.errors import Refused, problem_of
 from colmlm.api.wire.answers import Problem
 
-PATHS = ("/v1/completions", "/v1/chat/completions", "/v1/models")
+# The nouns of OpenAI's protocol, also of what is not served here: its clients read no other form of an error.
+FAMILIES = frozenset(
+    {
+        "assistants",
+        "audio",
+        "batches",
+        "chat",
+        "completions",
+        "containers",
+        "conversations",
+        "embeddings",
+        "engines",
+        "evals",
+        "files",
+        "fine_tuning",
+        "images",
+        "models",
+        "moderations",
+        "realtime",
+        "responses",
+        "threads",
+        "vector_stores",
+        "videos",
+    }
+)
 
 _TYPES = {
     401: "authentication_error",
@@ -67,7 +91,9 @@ PROBLEMS = {
 
 
 def speaks_openai(path: str) -> bool:
-    return path.startswith(PATHS)
+    """Tells whether a path is of OpenAI's protocol, by the noun under `/v1`."""
+    lead, _, rest = path.partition("/v1/")
+    return not lead and rest.partition("/")[0] in FAMILIES
 
 
 def openai_problem(error: Exception) -> tuple[OpenAIProblem, int, dict[str, str]]:
@@ -83,8 +109,10 @@ def told(message: str, status: int, param: str | None = None, code: str | None =
     return OpenAIProblem(OpenAIError(message, kind, param, code))
 
 
-def respond(request: Request[Any, Any, Any], error: Exception) -> Response[OpenAIProblem]:
-    """Answers any exception of these routes in OpenAI's form, as Litestar's exception handler."""
+def respond(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
+    """Answers any exception in the form that the path's clients read, as Litestar's exception handler."""
+    if not speaks_openai(request.scope["path"]):
+        return errors.respond(request, error)
     body, status, headers = openai_problem(error)
     return Response(body, status_code=status, media_type="application/json", headers=headers)
 
@@ -93,14 +121,15 @@ def respond(request: Request[Any, Any, Any], error: Exception) -> Response[OpenA
 ROUTE: dict[str, Any] = {
     "opt": needs(Right.read),
     "responses": PROBLEMS,
-    "exception_handlers": {Exception: respond},
     "sync_to_thread": True,
 }
 DECODING = ROUTE | {"opt": needs(Right.read, Lane.decoding)}
 
 
-def refusal(error: Exception) -> ASGIResponse:
-    """Gives the same response for a request that was refused before routing."""
+def refusal(path: str, error: Exception) -> ASGIResponse:
+    """Gives the same response for a request to this path that was refused before routing."""
+    if not speaks_openai(path):
+        return errors.refusal(error)
     body, status, headers = openai_problem(error)
     encoded = msgspec.json.encode(body)
     return ASGIResponse(body=encoded, status_code=status, media_type="application/json", headers=headers)

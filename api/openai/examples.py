@@ -8,18 +8,30 @@ from typing import Any
 import msgspec
 
 from colmlm.api.openai import answers
+from colmlm.api.openai.chat_request import ChatRequest
+from colmlm.api.openai.citations import Citation, CitedDocument, annotated
+from colmlm.api.openai.completion_request import CompletionRequest
+from colmlm.api.openai.conversation import Message
+from colmlm.api.openai.embeddings import Embedding, EmbeddingRequest, Embeddings, EmbeddingUsage
 from colmlm.api.openai.errors import OpenAIProblem, told
 from colmlm.api.openai.feedback import CompletionUpdate, FeedbackMetadata, JudgedChoice, JudgedCompletion
 from colmlm.api.openai.models import Model, Models
-from colmlm.api.openai.requests import ChatRequest, CompletionRequest, Message
+from colmlm.api.openai.response_objects import (
+    AnsweredResponse,
+    OutputMessage,
+    OutputText,
+    ResponseUsage,
+    text_citation,
+)
+from colmlm.api.openai.response_request import ResponseRequest
 from colmlm.api.openai.streams import DONE
 
 _CREATED, _MODEL = 1_769_860_800, "co-lmlm-135m"
 
 
-def _cited(start: int) -> answers.Citation:
+def _cited(start: int) -> Citation:
     """Gives a citation of the value Lima, `start` characters into the choice."""
-    document = answers.CitedDocument(
+    document = CitedDocument(
         document_id=3,
         corpus="atlas",
         external_id="peru",
@@ -29,7 +41,7 @@ def _cited(start: int) -> answers.Citation:
         start=23,
         end=27,
     )
-    return answers.Citation(
+    return Citation(
         index=0,
         start=start,
         end=start + len("Lima"),
@@ -57,7 +69,7 @@ _COMPLETED = answers.Completion(
 )
 _TOLD = answers.ChatChoice(
     index=0,
-    message=answers.ChatMessage(role="assistant", content="Lima."),
+    message=answers.ChatMessage(role="assistant", content="Lima.", annotations=annotated([_cited(0)])),
     finish_reason="stop",
     generation_id=7,
     citations=[_cited(0)],
@@ -67,6 +79,27 @@ _CHUNK = answers.ChatChunk(
     created=_CREATED,
     model=_MODEL,
     choices=[answers.ChatChunkChoice(index=0, delta=answers.Delta(content="Lima."))],
+)
+_RESPONDED = AnsweredResponse(
+    id="resp_0f3a",
+    created_at=_CREATED,
+    model=_MODEL,
+    status="completed",
+    instructions=None,
+    max_output_tokens=None,
+    temperature=0.0,
+    top_p=1.0,
+    metadata={},
+    output=[
+        OutputMessage(
+            id="msg_0f3a",
+            status="completed",
+            content=[OutputText(text="Lima.", annotations=[text_citation(_cited(0))])],
+        )
+    ],
+    usage=ResponseUsage(input_tokens=14, output_tokens=1, total_tokens=15),
+    generation_id=7,
+    citations=[_cited(0)],
 )
 _SERVED = Model(id=_MODEL, checkpoint_id="c0ffee")
 
@@ -92,6 +125,16 @@ EXAMPLES: tuple[Any, ...] = (
         usage=_USAGE,
         citations=_TOLD.citations,
     ),
+    ResponseRequest(model=_MODEL, input="What is the capital of Peru?"),
+    _RESPONDED,
+    EmbeddingRequest(model=_MODEL, input="What is the capital of Peru?"),
+    Embeddings(
+        data=[Embedding(index=0, embedding=[0.6, 0.8])],
+        model=_MODEL,
+        keyset_id=2,
+        checkpoint_id="c0ffee",
+        usage=EmbeddingUsage(prompt_tokens=7, total_tokens=7),
+    ),
     _SERVED,
     Models(data=[_SERVED]),
 )
@@ -101,7 +144,16 @@ def _streamed(chunk: msgspec.Struct) -> str:
     return f"data: {msgspec.json.encode(chunk).decode()}\r\n\r\ndata: {DONE}\r\n\r\n"
 
 
-EVENTS: Mapping[str, str] = {"complete": _streamed(_COMPLETED), "chat": _streamed(_CHUNK)}
+def _completed(response: AnsweredResponse) -> str:
+    data = {"type": "response.completed", "sequence_number": 9, "response": response}
+    return f"event: response.completed\r\ndata: {msgspec.json.encode(data).decode()}\r\n\r\n"
+
+
+EVENTS: Mapping[str, str] = {
+    "complete": _streamed(_COMPLETED),
+    "chat": _streamed(_CHUNK),
+    "respond": _completed(_RESPONDED),
+}
 
 
 def refused(status: int, said: str) -> OpenAIProblem:

@@ -11,6 +11,7 @@ from litestar.params import PathParameter
 from colmlm.api.nouns.generation import Generator
 from colmlm.api.openai.errors import ROUTE, ModelNotFound
 from colmlm.api.ports import FromPorts
+from colmlm.kb.keys.records import CheckpointInfo
 
 SERVED = "colmlm"  # names whichever model answers, also after another keyset was activated
 
@@ -51,13 +52,12 @@ def read_model(ports: FromPorts, model_id: ModelId) -> Model:
     `model_id` is its name, its digest, or `colmlm`.
     """
     generator = ports.need_generator()
-    require_model(generator, model_id)
+    require_model(generator.model, model_id)
     return _model(generator)
 
 
-def require_model(generator: Generator, asked: str) -> str:
+def require_model(served: CheckpointInfo, asked: str) -> str:
     """Gives the served model's name if `asked` is its name, its digest or `SERVED`. Raises `ModelNotFound`."""
-    served = generator.model
     if asked not in (SERVED, served.name, served.checkpoint_id):
         raise ModelNotFound(asked, served.name)
     return served.name

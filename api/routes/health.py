@@ -40,7 +40,8 @@ async def ready(ports: FromPorts) -> Response[Ready]:
 @get("/metrics", opt=needs(Right.lookup, Lane.probes), include_in_schema=False, sync_to_thread=True)
 def metrics(ports: FromPorts) -> Response[bytes]:
     """Read this process's metrics for Prometheus. They are counts and times, no texts, so any token may read them."""
-    return Response(ports.metrics_text(), media_type=CONTENT_TYPE_LATEST)
+    # As a media type Litestar would name its character set a second time.
+    return Response(ports.metrics_text(), headers={"content-type": CONTENT_TYPE_LATEST})
 
 
 @get("/health", opt=needs(Right.lookup), responses=RESPONSES, sync_to_thread=True)

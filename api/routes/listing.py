@@ -6,7 +6,7 @@ from litestar import Router
 from litestar.enums import HttpMethod
 from litestar.routes import HTTPRoute
 
-from colmlm.api.openai import chat, completions, models
+from colmlm.api.openai import chat, completions, embeddings, models, responses
 from colmlm.api.openai import feedback as completion_feedback
 from colmlm.api.routes import (
     answers,
@@ -147,6 +147,8 @@ def v1() -> Router:
             completions.complete,
             chat.chat,
             completion_feedback.update_completion,
+            responses.respond,
+            embeddings.embed,
             models.list_models,
             models.read_model,
         ],

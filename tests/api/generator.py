@@ -39,6 +39,9 @@ class LookupGenerator:
     def model(self) -> CheckpointInfo:
         return self.encoder.checkpoint
 
+    def count_tokens(self, texts: Sequence[str]) -> int:
+        return sum(map(len, texts))
+
     def complete(self, requests: Sequence[GenerationRequest], top: int | None = None) -> list[Completed]:
         """Generates each request's output. Every character is a token, and all are equally likely."""
         finished = Finished(reason="end", prompt_tokens=2, completion_tokens=3)

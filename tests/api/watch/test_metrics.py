@@ -6,6 +6,7 @@ import re
 import threading
 
 from litestar import Litestar
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import create_engine
 
@@ -21,7 +22,7 @@ Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 def samples(client: Client) -> Samples:
     answer = client.get("/metrics")
-    assert answer.status_code == 200 and answer.headers["content-type"].startswith("text/plain")
+    assert answer.status_code == 200 and answer.headers["content-type"] == CONTENT_TYPE_LATEST
     families = text_string_to_metric_families(answer.text)
     return {(s.name, frozenset(s.labels.items())): s.value for family in families for s in family.samples}
 

@@ -1,0 +1,150 @@
+"""The fields that requests of OpenAI's protocol share, and this server's own beside them.
+
+A field that asks for nothing, or that says how to work rather than what to answer, is taken and read over. One that
+would change the answer, and that this decoder does not implement, is refused by name.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from colmlm.api.nouns.generation import GenerationRequest
+from colmlm.api.openai.errors import Unsupported
+from colmlm.api.wire.requests import AcceptedOnly, MinSeq, OnMiss, RankingName, Request, Threshold
+
+MAX_CHOICES = 32  # prompts times choices
+MAX_TOKENS = 512
+MAX_TOP = 20
+
+Text = Annotated[str, Meta(max_length=1000)]
+Stop = Annotated[str, Meta(min_length=1, max_length=100)]
+Most = Annotated[int, Meta(ge=1, le=2**31 - 1, description=f"More than {MAX_TOKENS} are cut to that")]
+
+# Fields of the protocol that this decoder does not implement. The schema allows only the values that change nothing;
+# any other value is parsed all the same, so that it can be refused by name.
+NoTopK = Annotated[int, Meta(extra_json_schema={"enum": [-1, 0]})]
+Zero = Annotated[float, Meta(extra_json_schema={"enum": [0]})]
+NoBias = Annotated[dict[str, float], Meta(extra_json_schema={"maxProperties": 0})]
+NoList = Annotated[list[Any], Meta(extra_json_schema={"maxItems": 0, "items": {}})]
+
+
+class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of a stream. `include_usage` adds a last chunk with `usage` and without choices.
+
+    `include_obfuscation` is read over: nothing is padded.
+    """
+
+    include_usage: bool = False
+    include_obfuscation: bool | None = None
+
+
+class DecodingFields(Request, frozen=True, kw_only=True, omit_defaults=True):
+    """The fields that all requests to decode have. `mode` to `min_tokens` are this server's own.
+
+    Those from `user` to `safety_identifier` are read over.
+    """
+
+    model: Annotated[str, Meta(min_length=1, max_length=300)]
+    temperature: Annotated[float, Meta(ge=0, le=5)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_k: NoTopK | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    user: str | None = None
+    metadata: dict[str, str] | None = None
+    store: bool | None = None
+    service_tier: Text | None = None
+    parallel_tool_calls: bool | None = None
+    prompt_cache_key: Text | None = None
+    prompt_cache_retention: Text | None = None
+    safety_identifier: Text | None = None
+    mode: Literal["auto", "forced", "off"] | None = None
+    threshold: Threshold | None = None
+    min_seq: MinSeq | None = None
+    fact_bias: Annotated[float, Meta(ge=-100, le=100)] | None = None
+    on_miss: OnMiss | None = None
+    ranking: RankingName | None = None
+    accepted_only: AcceptedOnly = False
+    repetition_penalty: Annotated[float, Meta(ge=0.5, le=5)] = 1.0
+    min_tokens: Annotated[int, Meta(ge=0, le=MAX_TOKENS)] = 0
+
+    def refuse_unsupported(self) -> None:
+        """Raises `Unsupported` where a field asks for something that this decoder does not implement."""
+        if self.top_k not in (None, -1, 0):
+            raise Unsupported("top_k", "it is not supported; use top_p")
+
+    def decoding(
+        self, prompt: str | tuple[int, ...], max_tokens: int, stops: tuple[str, ...] = ()
+    ) -> GenerationRequest:
+        """Gives the generation request of a prompt. Raises `Unsupported`."""
+        most = min(max_tokens, MAX_TOKENS)
+        if self.min_tokens > most:
+            raise Unsupported("min_tokens", f"{self.min_tokens} is more than the most tokens, {most}")
+        return GenerationRequest(
+            prompt=prompt,
+            mode=self.mode or "auto",
+            max_tokens=most,
+            min_tokens=self.min_tokens,
+            temperature=1.0 if self.temperature is None else self.temperature,
+            top_p=1.0 if self.top_p is None else self.top_p,
+            repetition_penalty=self.repetition_penalty,
+            stop=stops,
+            seed=secrets.randbits(32) if self.seed is None else self.seed % 2**32,
+            threshold=self.threshold,
+            min_seq=self.min_seq,
+            fact_bias=self.fact_bias,
+            on_miss=self.on_miss,
+            ranking=self.ranking,
+            accepted_only=self.accepted_only,
+        )
+
+    @property
+    def wants_usage(self) -> bool:
+        return self.stream_options is not None and self.stream_options.include_usage
+
+
+class ChoiceFields(DecodingFields, frozen=True, kw_only=True):
+    """The fields that completions and chats have, and responses not."""
+
+    n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
+    stop: Stop | Annotated[list[Stop], Meta(max_length=16)] | None = None
+    presence_penalty: Zero | None = None
+    frequency_penalty: Zero | None = None
+    logit_bias: NoBias | None = None
+
+    def refuse_unsupported(self) -> None:
+        super().refuse_unsupported()
+        for field in ("presence_penalty", "frequency_penalty"):
+            if getattr(self, field):
+                raise Unsupported(field, "it is not supported; use repetition_penalty, of this server's own")
+        if self.logit_bias:
+            raise Unsupported(
+                "logit_bias", "it is not supported; use fact_bias for how readily lookups are made"
+            )
+
+    def refuse_beside_logprobs(self) -> None:
+        """Raises `Unsupported` for what contradicts log-probabilities, which are the model's alone."""
+        if self.mode not in (None, "off"):
+            raise Unsupported(
+                "logprobs", "they are the model's alone, without lookups; leave mode out, or set it off"
+            )
+        if self.stream:
+            raise Unsupported("logprobs", "a stream has none; leave stream out")
+        if self.on_miss == "abstain":
+            raise Unsupported(
+                "logprobs", "nothing is looked up for them, so nothing can miss; leave on_miss out"
+            )
+
+    @property
+    def num_choices(self) -> int:
+        """How many choices each prompt gets."""
+        return self.n or 1
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())

@@ -1,0 +1,204 @@
+"""Chats by the `openai` package: the last question is answered and cited, or nothing is said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import openai
+import pytest
+
+from colmlm.api.openai.conversation import Message, as_text
+from colmlm.kb.answers.records import NOTHING
+from tests.api.conftest import CAPITAL
+from tests.api.openai.conftest import (
+    FINDING_NOTHING,
+    GREEDY,
+    LOOKING_UP,
+    MODEL,
+    UNKNOWN,
+    check_citations,
+)
+from tests.api.tiny_server import TinyServer
+
+
+def test_a_chat_answers_its_last_question_and_cites(tiny: TinyServer, client: openai.OpenAI) -> None:
+    messages: list[Any] = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Where?"},
+        {"role": "assistant", "content": "There."},
+        {"role": "user", "content": [{"type": "text", "text": "What is the capital of Peru?"}]},
+    ]
+    whole = client.chat.completions.create(messages=messages, extra_body=LOOKING_UP, **GREEDY)
+    (choice,) = whole.choices
+    content, extra = choice.message.content, choice.model_extra
+    assert content and extra and choice.message.role == "assistant" and not content.startswith(" ")
+    check_citations(tiny, extra["citations"], content, extra["generation_id"])
+    stored = tiny.kb.outputs.trace(extra["generation_id"])
+    assert stored.prompt == (
+        "Be brief.\n\nQuestion: Where?\nAnswer: There.\n\nQuestion: What is the capital of Peru?\nAnswer:"
+    )
+    assert stored.output == f" {content}"
+
+    chunks = list(
+        client.chat.completions.create(messages=messages, extra_body=LOOKING_UP, stream=True, **GREEDY)
+    )
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == content
+    last = chunks[-1]
+    assert last.choices[0].finish_reason == choice.finish_reason and last.model_extra
+    assert last.choices[0].model_extra
+    check_citations(
+        tiny, last.model_extra["citations"], content, last.choices[0].model_extra["generation_id"]
+    )
+
+
+def test_a_chat_that_nothing_answers_is_refused_and_not_made_up(
+    tiny: TinyServer, client: openai.OpenAI
+) -> None:
+    (choice,) = client.chat.completions.create(messages=UNKNOWN, extra_body=FINDING_NOTHING, **GREEDY).choices
+    assert choice.message.content is None and choice.message.refusal == NOTHING
+    assert choice.finish_reason == "stop" and choice.model_extra and choice.model_extra["citations"] == []
+    stored = tiny.kb.outputs.trace(choice.model_extra["generation_id"])
+    assert stored.output == "" and [splice.outcome for splice in stored.splices] == ["no_match"]
+
+    chunks = list(
+        client.chat.completions.create(messages=UNKNOWN, extra_body=FINDING_NOTHING, stream=True, **GREEDY)
+    )
+    deltas = [chunk.choices[0].delta for chunk in chunks]
+    assert "".join(delta.refusal or "" for delta in deltas) == NOTHING and deltas[0].role == "assistant"
+    assert not any(delta.content for delta in deltas)
+    assert chunks[-1].choices[0].finish_reason == "stop"
+
+
+def test_a_chat_of_a_model_that_looks_nothing_up_is_refused_too(client: openai.OpenAI) -> None:
+    never = {"mode": "auto", "fact_bias": -100}
+    (choice,) = client.chat.completions.create(messages=UNKNOWN, extra_body=never, **GREEDY).choices
+    assert choice.message.content is None and choice.message.refusal == NOTHING
+
+
+def test_a_chat_goes_on_where_it_is_told_to_and_a_completion_unless_it_is_not(client: openai.OpenAI) -> None:
+    for extra in ({**FINDING_NOTHING, "on_miss": "continue"}, {"mode": "off"}):
+        (chat,) = client.chat.completions.create(messages=UNKNOWN, extra_body=extra, **GREEDY).choices
+        assert chat.message.content and chat.message.refusal is None
+    prompt = "Question: Who was never written about?\nAnswer:"
+    (said,) = client.completions.create(prompt=prompt, extra_body=FINDING_NOTHING, **GREEDY).choices
+    assert said.text
+    abstaining = {**FINDING_NOTHING, "on_miss": "abstain"}
+    (silent,) = client.completions.create(prompt=prompt, extra_body=abstaining, **GREEDY).choices
+    assert silent.text == "" and silent.finish_reason == "stop"
+    with pytest.raises(openai.BadRequestError) as scored:
+        client.completions.create(model=MODEL, prompt="x", logprobs=1, extra_body={"on_miss": "abstain"})
+    assert scored.value.param == "logprobs"
+
+
+def test_the_ranking_of_lookups_is_an_extra_field_and_else_the_servers(
+    tiny: TinyServer, client: openai.OpenAI
+) -> None:
+    def ranked(**extra: str) -> tuple[str, str]:
+        asked = [{"role": "user", "content": CAPITAL}]
+        body = {"mode": "forced", **extra}
+        (choice,) = client.chat.completions.create(messages=asked, extra_body=body, **GREEDY).choices
+        stored = tiny.kb.outputs.trace(choice.generation_id)  # type: ignore[attr-defined]
+        return stored.ranking, stored.splices[0].value
+
+    assert ranked()[0] == "key" and ranked(ranking="reader") == ("reader", "Lima")
+    tiny.generator.ranking = "words"
+    try:
+        assert ranked()[0] == "words" and ranked(ranking="key")[0] == "key"
+    finally:
+        tiny.generator.ranking = "key"
+
+
+def test_a_conversation_without_a_system_is_questions_and_answers() -> None:
+    said = [Message(role="user", content=" Where? ")]
+    assert as_text(said) == "Question: Where?\nAnswer:"
+
+
+def test_a_completions_metadata_takes_feedback(client: openai.OpenAI, tiny: TinyServer) -> None:
+    said = client.chat.completions.create(
+        **GREEDY, messages=[{"role": "user", "content": CAPITAL}], extra_body=LOOKING_UP
+    )
+    output = said.choices[0].model_extra["generation_id"]
+    judged = client.chat.completions.update(str(output), metadata={"feedback": "down", "comment": "no"})
+    assert judged.choices[0].message.content == tiny.kb.outputs.trace(output).output
+    (given,) = tiny.kb.outputs.trace(output).feedback
+    assert (given.thumb, given.comment, given.actor) == ("down", "no", "reader")
+    with pytest.raises(openai.BadRequestError, match="sentiment"):
+        client.chat.completions.update(str(output), metadata={"feedback": "up", "sentiment": "glad"})
+    with pytest.raises(openai.NotFoundError):
+        client.chat.completions.update("998", metadata={"feedback": "up"})
+    with pytest.raises(openai.NotFoundError, match="generation_id"):
+        client.chat.completions.update(said.id, metadata={"feedback": "up"})
+
+
+def annotated(content: str, annotations: Any) -> list[str]:
+    """Gives what the annotations of a message cite, which all lead to the document."""
+    cited = [one.url_citation if hasattr(one, "url_citation") else one for one in annotations]
+    assert {(one.url, one.title) for one in cited} == {("https://example.org/peru", "Peru")}
+    return [content[one.start_index : one.end_index] for one in cited]
+
+
+def test_citations_are_annotations_of_the_message_too(client: openai.OpenAI) -> None:
+    asked: dict[str, Any] = {
+        "messages": [{"role": "user", "content": CAPITAL}],
+        "extra_body": LOOKING_UP,
+        **GREEDY,
+    }
+    (choice,) = client.chat.completions.create(**asked).choices
+    assert choice.message.content and choice.model_extra
+    values = [citation["value"] for citation in choice.model_extra["citations"]]
+    assert annotated(choice.message.content, choice.message.annotations) == values != []
+    *_, last = client.chat.completions.create(stream=True, **asked)
+    told = last.choices[0].delta.model_extra
+    assert told and [one["url_citation"]["start_index"] for one in told["annotations"]] == [
+        one.url_citation.start_index for one in choice.message.annotations or []
+    ]
+
+
+def test_several_choices_are_drawn_from_seeds_of_their_own_whole_and_streamed(client: openai.OpenAI) -> None:
+    asked: dict[str, Any] = {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": CAPITAL}],
+        "max_tokens": 12,
+        "seed": 7,
+        "n": 16,
+        "extra_body": {"mode": "off"},
+    }
+    choices = client.chat.completions.create(**asked).choices
+    said = [choice.message.content or "" for choice in choices]
+    assert [choice.index for choice in choices] == list(range(16)) and len(set(said)) == 16
+    streamed = [""] * 16
+    for chunk in client.chat.completions.create(stream=True, **asked):
+        streamed[chunk.choices[0].index] += chunk.choices[0].delta.content or ""
+    assert streamed == said
+    prompt = f"Question: {CAPITAL}\nAnswer:"
+    texts = client.completions.create(
+        model=MODEL,
+        prompt=prompt,
+        max_tokens=12,
+        seed=7,
+        n=16,
+        stop="\nQuestion:",
+        extra_body={"mode": "off"},
+    ).choices
+    assert [choice.text.removeprefix(" ") for choice in texts] == said
+
+
+def test_a_chat_tells_how_likely_its_tokens_are(client: openai.OpenAI) -> None:
+    asked = [{"role": "user", "content": CAPITAL}]
+    (choice,) = client.chat.completions.create(
+        messages=asked, logprobs=True, top_logprobs=2, **GREEDY
+    ).choices
+    assert choice.logprobs and choice.logprobs.content and choice.message.content
+    tokens = choice.logprobs.content
+    joined = b"".join(bytes(token.bytes or []) for token in tokens).decode(errors="replace")
+    assert joined.removeprefix(" ") == choice.message.content
+    for token in tokens:
+        assert len(token.top_logprobs) == 2 and token.logprob == max(
+            top.logprob for top in token.top_logprobs
+        )
+    (without,) = client.chat.completions.create(messages=asked, logprobs=True, **GREEDY).choices
+    assert without.logprobs and {len(token.top_logprobs) for token in without.logprobs.content or []} == {0}
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.chat.completions.create(messages=asked, logprobs=True, extra_body={"mode": "forced"}, **GREEDY)
+    assert refused.value.param == "logprobs"
