@@ -98,6 +98,7 @@ EXTRAS = {
     "accelerate": "train",
     "bm25s": "train",
     "matplotlib": "train",
+    "mcp": "mcp",
     "rouge_score": "lab",
     "scipy": "lab",
 }
