@@ -101,6 +101,7 @@ EXTRAS = {
     "bm25s": "train",
     "matplotlib": "train",
     "ray": "ray",
+    "mcp": "mcp",
     "rouge_score": "lab",
     "scipy": "lab",
 }

@@ -50,6 +50,12 @@ def test_token_is_made_used_rotated_and_revoked(admin: Client) -> None:
     assert admin.delete(path).status_code == 409 and admin.post(f"{path}/rotate", json={}).status_code == 409
 
 
+def test_a_token_is_told_of_itself(app: Litestar, connect: Connect) -> None:
+    for role in ROLES:
+        own = connect(app, role).get("/v1/tokens/own").json()
+        assert (own["name"], own["role"], own["state"]) == (f"the {role}", role, "in use")
+
+
 REFUSED: list[tuple[str, dict[str, Any], int]] = [
     ("/v1/tokens", {}, 400),
     ("/v1/tokens", {"name": "x", "role": "king"}, 400),

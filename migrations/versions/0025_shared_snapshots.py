@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from colmlm.migrations.statements import run
 
-revision = "0027"
+revision = "0025"
 down_revision = "0024"
 branch_labels = None
 depends_on = None
