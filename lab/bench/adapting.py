@@ -25,8 +25,8 @@ from colmlm.kb.corpus.format import read_annotated
 from colmlm.kb.corpus.squad import read_squad
 from colmlm.kb.demo import DEMO_CORPUS
 from colmlm.kb.keys.maps import shares_found
+from colmlm.lab.bench.empty_base import empty_base
 from colmlm.lab.bench.machine import machine
-from colmlm.lab.bench.words import own_base
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,7 +91,7 @@ def adapt(
     as_json: AsJson = False,
 ) -> None:
     """Time `rekey --adapt` and a rekey that makes all keys, and ask by the keys of both and by the older ones."""
-    with own_base() as kb, Runtime.from_environment() as runtime:
+    with empty_base() as kb, Runtime.from_environment() as runtime:
         note("ingesting")
         corpus = islice(_documents(squad), documents)
         kb.corpora.ingest(corpus, "bench", actor="bench", reason="benchmark")
