@@ -101,6 +101,7 @@ class BalancedLoad(Load):
         def stepping(client: Client, number: int) -> None:
             ready = [n for n, is_ready in enumerate(self.ready) if is_ready]
             client.preferred = ready[number % len(ready)] if ready else number % len(self.addresses)
+            client.connections[client.preferred].close()  # it may be to a process that was killed since
             step(client, number)
 
         return stepping
@@ -193,7 +194,7 @@ class Cluster:
 
 def run(settings: Settings, seconds: float) -> ManyServers:
     """Loads the empty, migrated database of `settings` for that many seconds, and kills each process once."""
-    pause = seconds / (SERVERS + WORKERS + 2)
+    pause = seconds / (SERVERS + 2)
     with ExitStack() as stack:
         kb = stack.enter_context(KnowledgeBase.open(settings))
         new = prepare(kb)
@@ -209,9 +210,8 @@ def run(settings: Settings, seconds: float) -> ManyServers:
                 for number in range(SERVERS):
                     load.await_steps(pause)
                     cluster.kill_server(number, load)
-                for number in range(WORKERS):
-                    load.await_steps(pause)
-                    cluster.kill_worker(number)
+                    if number < WORKERS:
+                        cluster.kill_worker(number)
                 load.await_steps(pause)
                 kb.keysets.activate(new, max_edits=10**9)
                 load.await_steps(pause)
