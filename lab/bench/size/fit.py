@@ -23,11 +23,18 @@ from scipy.optimize import nnls
 
 from colmlm.cli.operating.estimates import Load, database_bytes, index_bytes, sizes, snapshot_bytes
 from colmlm.cli.operating.sizing import readable
+from colmlm.kb.lookup.index import ROUNDS, TRAINED_PER_LIST
 from colmlm.lab.bench.size.command import TEXT_BYTES
 from colmlm.lab.bench.size.stages import STAGES
 
 Row = tuple[object, ...]
 Terms = dict[str, Callable[[Load], float]]
+
+
+def _compared(load: Load) -> float:
+    """Counts the numbers of centroids that keys are compared with: those of the sample in each round, then all keys."""
+    return (load.facts + ROUNDS * TRAINED_PER_LIST * load.nlist) * load.nlist * load.dim
+
 
 FACTS: Terms = {"a fact": lambda load: load.facts}
 STORED: Terms = FACTS | {"a number of a key": lambda load: load.facts * load.dim}
@@ -36,11 +43,7 @@ LAWS: Mapping[str, Terms] = {
     "ingest": FACTS,
     "keys": STORED,
     "settle": STORED,
-    "index": FACTS
-    | {
-        "a number of a centroid that a key is compared with": lambda load: load.facts * load.nlist * load.dim,
-        "the same in training": lambda load: load.nlist**2 * load.dim,
-    },
+    "index": FACTS | {"a number of a centroid that a key is compared with": _compared},
     "erase": FACTS | ON_DISK,
     "snapshot": FACTS | ON_DISK,
     "restart": FACTS | ON_DISK,
