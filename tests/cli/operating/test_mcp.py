@@ -314,7 +314,7 @@ def test_http_wants_a_token_and_this_machines_name(run: Run, keyed: list[int]) -
         ):
             answer = httpx2.post(address, json=ping, headers=headers)
             assert answer.status_code == status, (headers, answer.text)
-        run("tokens", "revoke", "the operator")
+        assert run("tokens", "revoke", "the operator", "--yes").code == 0
         assert httpx2.post(address, json=ping, headers=bearer).status_code == 401
     (change,) = [one for one in run("changes", "--json").json["changes"] if one["kind"] == "delete"]
     assert (change["actor"], change["principal"]["kind"]) == ("the operator", "key")
