@@ -43,7 +43,7 @@ def server_for(caller_of: CallerOf, *, version: str, read_only: bool = False) ->
 
     server: MCPServer = MCPServer(
         "colmlm",
-        title="colmlm knowledge base",
+        title="Knowledge base (colmlm)",
         instructions=INSTRUCTIONS,
         version=version,
         log_level="WARNING",

@@ -112,11 +112,11 @@ HERE_ONLY = {
     "outputs": {"record", "record_traced", "attributions", "impact_of_selection", "neighbours"},
     "misses": {"group", "prune", "open_groups"},  # what workers and a server's console do
     "log": {"head_seq", "changes_before", "counts", "hash_at", "holds", "deny"},  # the server's own and its console's
-    "jobs": {"counts", "counts_by_kind", "num_waiting", "is_wanting"},  # what watches a server
+    "jobs": {"counts", "counts_by_kind", "num_waiting", "is_wanting", "share_snapshots"},  # what watches a server
     "keysets": {
         "all", "active", "standing",  # `listed` gives all in one
         "answering", "checkpoint", "has_question_keys", "has_threshold", "keys", "gate",  # what keys and measures
-        "create", "store_keys", "finish", "build", "calibrate",  # done where the model is
+        "create", "store_keys", "finish", "build", "calibrate", "rekey_part",  # done where the model is
         "line", "former", "is_ready",  # which models a server should have
     },
     "questions": {"run", "askable", "taken"},  # what asks, calibrates, and shows a form
