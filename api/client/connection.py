@@ -9,6 +9,7 @@ refill, so that retries do not multiply the load on a failing server.
 
 from __future__ import annotations
 
+import hmac
 import random
 import threading
 import time
@@ -78,6 +79,7 @@ class Connection:
     def __init__(self, url: str, secret: str, patience: Patience | None = None) -> None:
         self.url, self.patience = url.rstrip("/"), patience or Patience()
         self.budget = Budget(self.patience)
+        self._secret = secret.encode()
         is_near = _stays_on_this_machine(self.url)
         try:
             self._client = httpx2.Client(
@@ -90,6 +92,10 @@ class Connection:
             )
         except (httpx2.InvalidURL, UnicodeError) as error:
             raise ServerUnreachable(self.url, str(error)) from error
+
+    def is_of(self, secret: str) -> bool:
+        """Tells whether this is the secret that it sends."""
+        return hmac.compare_digest(self._secret, secret.encode("utf-8", "surrogatepass"))
 
     def close(self) -> None:
         self._client.close()

@@ -14,7 +14,6 @@ from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT, MAX_PAGE
 from colmlm.kb.errors import InvalidValue
 from colmlm.kb.facts.records import (
     FACTS_LISTED,
-    Addition,
     Correcting,
     CorrectingOne,
     Correction,
@@ -27,6 +26,7 @@ from colmlm.kb.facts.records import (
     MarkedAddition,
     Marking,
     Moving,
+    Proposing,
 )
 
 _STATES = {False: "live", True: "deleted", None: "all"}
@@ -76,9 +76,9 @@ class RemoteFacts:
             for fact in self.api.ask("/facts/read", list[FactRecord], {"fact_ids": ids})
         ]
 
-    def add(self, question: str, value: str, *, keyed: bool = True, **how: Unpack[Addition]) -> Edit:
+    def add(self, question: str, value: str, *, keyed: bool = True, **how: Unpack[Proposing]) -> Edit:
         refuse(no_key=not keyed)
-        body = {"question": question, "value": value, **_on_behalf(options(Addition, how))}
+        body = {"question": question, "value": value, **_on_behalf(options(Proposing, how))}
         return edit_of(self.api.edit("/facts", EditResult, body))
 
     def add_to(

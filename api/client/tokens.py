@@ -24,6 +24,12 @@ class RemoteTokens:
     def all(self) -> list[TokenRecord]:
         return [_record(token) for token in self.api.listed("/tokens", Token, "tokens")]
 
+    def own(self) -> TokenRecord:
+        return _record(self.api.get("/tokens/own", Token))
+
+    def of_secret(self, secret: str) -> TokenRecord | None:
+        return self.own() if self.api.connection.is_of(secret) else None
+
     def show(self, name: str) -> TokenRecord:
         for token in self.all():
             if token.name == name:

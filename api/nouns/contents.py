@@ -21,7 +21,6 @@ if TYPE_CHECKING:
         Thumb,
     )
     from colmlm.kb.facts.records import (
-        Addition,
         CorpusStats,
         Correcting,
         CorrectingOne,
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
         MarkedAddition,
         Marking,
         Moving,
+        Proposing,
     )
     from colmlm.kb.log.records import OnRecord
 
@@ -74,7 +74,7 @@ class FactVerbs(Protocol):
 
     def show_many(self, fact_ids: Sequence[int]) -> list[FactRecord]: ...
 
-    def add(self, question: str, value: str, *, keyed: bool = True, **how: Unpack[Addition]) -> Edit:
+    def add(self, question: str, value: str, *, keyed: bool = True, **how: Unpack[Proposing]) -> Edit:
         """Adds a fact that no document says. Where `keyed`, makes its key from the question too."""
         ...
 

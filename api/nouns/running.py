@@ -86,6 +86,14 @@ class TokenVerbs(Protocol):
 
     def all(self) -> list[TokenRecord]: ...
 
+    def own(self) -> TokenRecord | None:
+        """Gives the token that the base is asked with; None where its own machine's user asks."""
+        ...
+
+    def of_secret(self, secret: str) -> TokenRecord | None:
+        """Gives the working token of a secret, or None. Of a server only the token that it is asked with is known."""
+        ...
+
     def show(self, name: str) -> TokenRecord: ...
 
     def create(

@@ -29,7 +29,7 @@ DELETED = {"live": False, "deleted": True, "all": None}
 
 
 class NewFact(Why, frozen=True, kw_only=True):
-    """A fact without a document, keyed from its question.
+    """A fact without a document, keyed from its question. Where it is `proposed`, somebody else is to accept it.
 
     `allow_erased` accepts one that was erased before, `anyway` one whose question another fact answers otherwise.
     """
@@ -37,6 +37,7 @@ class NewFact(Why, frozen=True, kw_only=True):
     question: Question
     value: Value
     answer: Value | None = None
+    proposed: bool = False
     allow_erased: bool = False
     anyway: bool = False
 
@@ -121,6 +122,7 @@ def insert_fact(ports: FromPorts, request: WithToken, data: JSONBody[NewFact]) -
         data.question,
         data.value,
         answer=data.answer,
+        proposed=data.proposed,
         actor=actor_of(request, data),
         reason=data.reason,
         allow_erased=data.allow_erased,

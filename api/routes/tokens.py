@@ -13,6 +13,7 @@ from colmlm.api.door.idempotency import TELLS_SECRET
 from colmlm.api.door.rights import Right, needs
 from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts
+from colmlm.api.routes.edits import WithToken
 from colmlm.api.schema.paging import Cursor, Limit, after_of, page
 from colmlm.api.schema.schemas import PathId
 from colmlm.api.wire.answers import Token, TokenWithSecret
@@ -51,6 +52,15 @@ def list_tokens(ports: FromPorts, cursor: Cursor = None, limit: Limit = 100) -> 
     """
     found = ports.kb.access.all(after=after_of(cursor, "tokens"), limit=limit + 1)
     return page([_shown(token) for token in found], limit, "tokens", lambda token: (token.key_id,))
+
+
+@get("/tokens/own", opt=needs(Right.lookup), responses=PROBLEMS)
+async def read_own_token(request: WithToken) -> Token:
+    """Read the token of this request.
+
+    Its name, role and limits, by which a program knows what it may ask for.
+    """
+    return _shown(request.user)
 
 
 @post("/tokens", opt=needs(Right.admin) | TELLS_SECRET, responses=PROBLEMS, sync_to_thread=True)
@@ -98,7 +108,7 @@ def revoke_token(ports: FromPorts, token_id: PathId) -> Token:
     return _shown(access.revoke(access.name_of(token_id)))
 
 
-HANDLERS = (list_tokens, create_token, rotate_token, revoke_token)
+HANDLERS = (list_tokens, read_own_token, create_token, rotate_token, revoke_token)
 
 
 def _span(seconds: int | None) -> timedelta | None:

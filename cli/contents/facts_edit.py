@@ -76,6 +76,9 @@ def add(
     answer: Annotated[
         str | None, typer.Option("--answer", help="A longer answer, kept beside the value.")
     ] = None,
+    proposed: Annotated[
+        bool, typer.Option("--proposed", help="Let somebody accept or reject it (colmlm review).")
+    ] = False,
     actor: Actor = None,
     no_key: NoKey = False,
     allow_erased: AllowErased = False,
@@ -92,13 +95,18 @@ def add(
             raise typer.BadParameter(
                 "a document's own words are the value: name them with --text or offsets."
             )
+        if proposed:
+            raise typer.BadParameter(
+                "what is marked in a document is accepted; send it to the inbox with `colmlm review propose`.",
+                param_hint="--proposed",
+            )
         edit = base.facts.add_to(document, span, keyed=not no_key, question=question, **how)
     elif question is None or value is None or any(one is not None for one in span.values()):
         raise typer.BadParameter(
             "give --question and --value, or --document with --text, or --start and --end."
         )
     else:
-        edit = base.facts.add(question, value, keyed=not no_key, **how)
+        edit = base.facts.add(question, value, proposed=proposed, keyed=not no_key, **how)
     show_.edited(edit, as_json)
 
 

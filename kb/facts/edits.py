@@ -60,7 +60,15 @@ def insert_facts(
     came_back = suppression.check_inserts(session, said, allow_erased=allow_erased)
     pending = audit.begin(session, actor, reason)
     added = [
-        FactRow(ordinal=0, question=d.question, answer=d.answer, created_seq=pending.seq) for d in drafts
+        FactRow(
+            ordinal=0,
+            question=d.question,
+            answer=d.answer,
+            created_seq=pending.seq,
+            review="proposed" if d.proposed else "accepted",
+            review_seq=pending.seq if d.proposed else None,
+        )
+        for d in drafts
     ]
     session.add_all(added)
     session.flush()

@@ -35,14 +35,20 @@ class Facts:
     store: Store
 
     def add(
-        self, question: str, value: str, *, answer: str | None = None, **how: Unpack[Contradicting]
+        self,
+        question: str,
+        value: str,
+        *,
+        answer: str | None = None,
+        proposed: bool = False,
+        **how: Unpack[Contradicting],
     ) -> Edit:
         """Adds a fact without a document. Lookups find it once a rekey has made a key for it.
 
         Raises `FactSuppressed` where this question and value were erased, unless `allow_erased`, and
         `AnsweredAlready` where another fact answers the question otherwise, unless `anyway`.
         """
-        return self.add_many([FactDraft(question, value, answer)], **how)
+        return self.add_many([FactDraft(question, value, answer, proposed)], **how)
 
     @tried_again
     def add_many(self, drafts: Sequence[FactDraft], **how: Unpack[Contradicting]) -> Edit:

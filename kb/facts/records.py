@@ -103,6 +103,12 @@ class Addition(Contradicting, total=False):
     answer: str | None
 
 
+class Proposing(Addition, total=False):
+    """How one fact is added by question and value: where `proposed`, for somebody to accept or reject."""
+
+    proposed: bool
+
+
 class Moving(Contradicting, total=False):
     """How the span of a fact is moved: where a `version` is given, only while the fact has that version.
 
@@ -145,11 +151,12 @@ class Mentioning(OnRecord, total=False):
 
 @dataclass(frozen=True, slots=True)
 class FactDraft:
-    """A fact to add, without a document."""
+    """A fact to add, without a document; where `proposed`, nobody has accepted it yet."""
 
     question: str
     value: str
     answer: str | None = None
+    proposed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from typing import Unpack
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.facts.facts import Facts
 from colmlm.kb.facts.records import (
-    Addition,
     Correcting,
     CorrectingOne,
     Correction,
@@ -19,6 +18,7 @@ from colmlm.kb.facts.records import (
     MarkedAddition,
     Marking,
     Moving,
+    Proposing,
 )
 from colmlm.kb.lookup.options import NEAREST
 
@@ -53,7 +53,7 @@ class LocalFacts(Facts):
             nearest = [hit.fact_id for hit in ranking.hits]
         return self.runtime.kb.facts.search(nearest=nearest, past=past, **sought)
 
-    def add(self, question: str, value: str, *, keyed: bool = True, **how: Unpack[Addition]) -> Edit:
+    def add(self, question: str, value: str, *, keyed: bool = True, **how: Unpack[Proposing]) -> Edit:
         edit = self.runtime.kb.facts.add(question, value, **how)
         return self._keyed(replace(edit, keyed=False), keyed)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, get_args
 
 import pytest
@@ -48,6 +49,13 @@ def test_token_is_made_used_rotated_and_revoked(admin: Client) -> None:
     assert not any(secret in listed.text for secret in (first, second, third))
     assert admin.delete(path).json()["state"] == "revoked" and not works(admin, third)
     assert admin.delete(path).status_code == 409 and admin.post(f"{path}/rotate", json={}).status_code == 409
+
+
+def test_a_token_is_told_of_itself(admin: Client, new_token: Callable[[str], str]) -> None:
+    for role in ROLES.keys() - {"admin"}:
+        bearer = {"Authorization": f"Bearer {new_token(role)}"}
+        own = admin.get("/v1/tokens/own", headers=bearer).json()
+        assert (own["name"], own["role"], own["state"]) == (f"the {role}", role, "in use")
 
 
 REFUSED: list[tuple[str, dict[str, Any], int]] = [

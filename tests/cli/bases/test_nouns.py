@@ -121,7 +121,7 @@ HERE_ONLY = {
     },
     "questions": {"run", "askable", "taken"},  # what asks, calibrates, and shows a form
     "tokens": {
-        "name_of", "of_secret", "of_secrets", "of_session", "is_known", "begin_session", "end_session",
+        "name_of", "of_secrets", "of_session", "is_known", "begin_session", "end_session",
         "claim", "settle",
     },  # what a server asks at its door
     "upkeep": {"fsck", "repair", "snapshot"},  # of the files of this machine

@@ -28,6 +28,14 @@ def test_the_inbox_is_listed_with_a_total_and_the_progress(run: Run, proposed: l
     assert "Lima" in ran.out and "Titicaca" not in ran.out and "More facts: --after" in ran.err
 
 
+def test_a_fact_is_added_for_somebody_to_accept(run: Run, keyed: list[int]) -> None:
+    said = ("--question", "Who wrote Emma?", "--value", "Jane Austen", "--no-key", *WHY)
+    added = run("facts", "add", "--proposed", *said).json["fact_ids"]
+    assert [item["fact"]["fact_id"] for item in run("review", "list", "--json").json["items"]] == added
+    ran = run("facts", "add", "--document", 1, "--text", "Peru", "--proposed", *WHY)
+    assert ran.code == 2 and "review propose" in ran.err
+
+
 def test_facts_are_accepted_and_rejected_and_brought_back(run: Run, proposed: list[int]) -> None:
     done = run("review", "accept", proposed[0], *WHY).json
     assert done["fact_ids"] == proposed[:1] and done["before"] == [] and len(done["seqs"]) == 1

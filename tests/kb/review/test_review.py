@@ -66,6 +66,16 @@ def test_what_a_machine_marked_is_proposed_and_what_people_bring_is_accepted(per
     assert peru.facts.show(fact_id(peru, "Santiago")).review_seq is None
 
 
+def test_a_fact_that_somebody_proposes_waits_for_a_verdict(kb: KnowledgeBase):
+    edit = kb.facts.add("Who wrote Emma?", "Jane Austen", proposed=True, **WHO)
+    (item,) = kb.review.inbox().items
+    assert (item.fact.fact_id, item.fact.review_seq) == (edit.fact_ids[0], edit.seq)
+    settle(kb, "Jane Austen", "reject")
+    assert review_of(kb, "Jane Austen") == ("rejected", False)
+    kb.facts.restore(edit.fact_ids, **WHO)
+    assert review_of(kb, "Jane Austen") == ("proposed", True)
+
+
 def test_a_verdict_is_a_change_of_its_kind_with_who_and_why(peru: KnowledgeBase):
     seq = settle(peru, "Lima", "accept")
     (change,) = peru.log.changes(after=seq - 1, limit=1)
