@@ -98,6 +98,8 @@ EXTRAS = {
     "accelerate": "train",
     "bm25s": "train",
     "matplotlib": "train",
+    "mcp": "mcp",
+    "pydantic": "mcp",
     "rouge_score": "lab",
     "scipy": "lab",
 }

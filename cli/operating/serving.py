@@ -112,8 +112,11 @@ def _override(runtime: Runtime, host: str | None, port: int | None) -> None:
 
 
 def _listen(runtime: Runtime, *, reuse_port: bool = False) -> socket.socket:
+    return listen(runtime.serving.host, runtime.serving.port, reuse_port=reuse_port)
+
+
+def listen(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
     """Listens at the address before anything else, so that a taken port is found out before minutes of work."""
-    host, port = runtime.serving.host, runtime.serving.port
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=BACKLOG, reuse_port=reuse_port)

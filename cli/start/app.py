@@ -9,6 +9,7 @@ import typer
 from colmlm.cli.options import examples
 from colmlm.cli.start.commands import COMMANDS, FORMER
 from colmlm.cli.start.root import Debug, Root
+from colmlm.cli.version import version
 
 
 class Colmlm(Root):
@@ -36,16 +37,7 @@ def root(
     show_version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
     if show_version:
-        typer.echo(_version())
+        typer.echo(version())
         raise typer.Exit
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("colmlm")
-    except PackageNotFoundError:  # run from a source tree that was never installed
-        return "unknown"

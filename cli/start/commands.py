@@ -39,6 +39,11 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
             "Serve the API and the console on a knowledge base that is there already.",
             examples="SERVE_EXAMPLES",
         ),
+        "mcp": Lazy(
+            "colmlm.cli.operating.mcp:mcp",
+            "Serve the Model Context Protocol: lookups, answers and edits as tools of assistants.",
+            examples="EXAMPLES",
+        ),
         "demo": Lazy(
             "colmlm.cli.contents.demo:demo",
             "Ask for facts, delete them, ask again, restore them, ask a third time. Run `colmlm up` first.",

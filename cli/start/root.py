@@ -36,6 +36,7 @@ _TENSOR_COMMANDS = frozenset(
         "add",
         "annotate",
         "worker",
+        "mcp",
     }
 )
 

@@ -1,0 +1,133 @@
+"""`colmlm mcp`: gives assistants a knowledge base as tools, over stdio or HTTP."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from colmlm.cli.bases.anywhere import anywhere
+from colmlm.cli.bases.protocol import Base
+from colmlm.cli.errors import FAULT, INTERRUPTED, explain
+from colmlm.cli.options import examples
+from colmlm.cli.output import note
+from colmlm.cli.version import version
+from colmlm.kb.access.records import ROLES, Right, TokenRecord
+
+if TYPE_CHECKING:
+    from colmlm.api.mcp.caller import Caller
+
+T = TypeVar("T")
+
+EXAMPLES = examples(
+    "colmlm mcp",
+    "colmlm mcp --server https://kb.example.org --token-file reader.token",
+    "colmlm mcp --read-only",
+    "colmlm mcp --http --port 8485",
+)
+HOST, PORT = "127.0.0.1", 8485
+
+_log = logging.getLogger(__name__)
+
+
+@anywhere
+def mcp(
+    base: Base,
+    http: Annotated[
+        bool,
+        typer.Option("--http", help="Serve streamable HTTP on this machine, in place of stdin and stdout."),
+    ] = False,
+    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Of --http.")] = PORT,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Offer no tool that edits.")] = False,
+) -> None:
+    """Serve the Model Context Protocol: lookups, answers and edits as tools of assistants.
+
+    An assistant starts this itself and talks to its stdin and stdout; what it may do is what you, or the token, may.
+    Over HTTP each request needs a token: of --server the one of --token-file, else one of this base that may edit or
+    audit.
+    """
+    from colmlm.api.mcp.server import server_for
+
+    _log_to_stderr()
+    callers = _Callers(base)
+    own = callers.of(base.tokens.own())
+    if not http:
+        _end_by_signals(base)
+        server_for(lambda _: own, version=version(), read_only=read_only).run("stdio")
+        return
+    from colmlm.api.mcp.http import PATH, caller_of, serve
+    from colmlm.cli.operating.serving import listen
+
+    listener = listen(HOST, port)
+    note(f"Serving MCP on http://{HOST}:{port}{PATH}; end with Ctrl-C.")
+    serve(server_for(caller_of, version=version(), read_only=read_only), listener, callers.admitted)
+
+
+class _Callers:
+    """Makes the callers of a base. Those of this machine's base take turns, since they share its model."""
+
+    def __init__(self, base: Base) -> None:
+        self._base = base
+        self._turn = threading.Lock() if base.server is None else nullcontext()
+
+    def of(self, token: TokenRecord | None) -> Caller:
+        """Gives the caller with a token; None: this machine's user, who has every right. Raises `RightMissing`."""
+        from colmlm.api.errors import RightMissing
+        from colmlm.api.mcp.caller import ALL_RIGHTS, Caller
+
+        if token is not None and not token.may(Right.read):
+            raise RightMissing(token.role, Right.read)
+        return Caller(
+            base=self._base,
+            asking=self._asked,
+            rights=ALL_RIGHTS if token is None else ROLES[token.role],
+            actor=self._base.actor(None),
+            role="" if token is None else token.role,
+            principal=None if token is None else token.principal,
+            explain=_in_words,
+            turn=self._turn,
+        )
+
+    def admitted(self, secret: str) -> Caller | None:
+        """Gives the caller with this token over HTTP; None where it is none that works.
+
+        This process withholds nothing, as a server does from who may not see the past. So it asks for that right.
+        """
+        from colmlm.api.errors import RightMissing
+
+        token = self._base.tokens.of_secret(secret)
+        if token is not None and self._base.server is None and not token.may(Right.audit):
+            raise RightMissing(token.role, Right.audit)
+        return None if token is None else self.of(token)
+
+    def _asked(self, ask: Callable[[Base], T]) -> T:
+        return self._base.answered(ask, checkpoint=None, as_of=None, verbose=False)
+
+
+def _end_by_signals(base: Base) -> None:
+    """Lets a signal end this process at once, although a thread reads stdin, which nothing can interrupt."""
+
+    def end() -> None:
+        base.close()
+        os._exit(INTERRUPTED)
+
+    for ending in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(ending, lambda *_: threading.Thread(target=end).start())
+
+
+def _in_words(error: Exception) -> str:
+    failure = explain(error)
+    if failure.exit_code == FAULT:
+        _log.error("a tool failed", exc_info=error)
+    return failure.line
+
+
+def _log_to_stderr() -> None:
+    """Logs warnings to stderr, which clients keep: stdout belongs to the protocol."""
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
