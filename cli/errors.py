@@ -100,8 +100,9 @@ EXTRAS = {
     "accelerate": "train",
     "bm25s": "train",
     "matplotlib": "train",
-    "ray": "ray",
     "mcp": "mcp",
+    "pydantic": "mcp",
+    "ray": "ray",
     "rouge_score": "lab",
     "scipy": "lab",
 }

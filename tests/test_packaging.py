@@ -48,7 +48,8 @@ def test_every_data_file_is_installed() -> None:
 def test_every_imported_library_is_a_dependency() -> None:
     extras = PROJECT["project"]["optional-dependencies"]
     optional = (
-        extras[name] for name in ("cpu", "train", "lab", "bench", "harness", "marks", "milvus", "otel", "ray")
+        extras[name]
+        for name in ("cpu", "train", "lab", "bench", "harness", "marks", "mcp", "milvus", "otel", "ray")
     )
     listed = [*PROJECT["project"]["dependencies"], *chain.from_iterable(optional)]
     declared = {normal(re.split(r"[^\w.-]", requirement)[0]) for requirement in listed}
@@ -67,7 +68,7 @@ def test_what_an_extra_brings_is_named_where_it_is_missing() -> None:
     extras = PROJECT["project"]["optional-dependencies"]
     brought = {
         normal(re.split(r"[^\w.-]", requirement)[0]): extra
-        for extra in ("train", "lab", "ray")
+        for extra in ("train", "lab", "mcp", "ray")
         for requirement in extras[extra]
     }
     del brought["colmlm"]  # an extra that takes another

@@ -7,18 +7,18 @@ whose name resolves to this machine (DNS rebinding).
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-import anyio.to_thread
 import uvicorn
 from litestar.datastructures import Headers
+from litestar.types import Receive, Send
 from mcp.server.context import ServerRequestContext
 from mcp.server.mcpserver import MCPServer
 from mcp.server.transport_security import TransportSecuritySettings
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from colmlm.api.door.auth import bearer
 from colmlm.api.errors import NotSignedIn, refusal
@@ -76,14 +76,14 @@ class _Server(uvicorn.Server):
 class _Door:
     """Lets requests in whose token is known, with their caller; others are refused with a problem document."""
 
-    def __init__(self, app: ASGIApp, admit: Admit) -> None:
+    def __init__(self, app: Any, admit: Admit) -> None:
         self._app, self._admit = app, admit
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             try:
                 secret = bearer(Headers.from_scope(scope))  # type: ignore[arg-type]
-                caller = await anyio.to_thread.run_sync(self._admit, secret) if secret else None
+                caller = await asyncio.to_thread(self._admit, secret) if secret else None
                 if caller is None:
                     raise NotSignedIn
             except Exception as error:  # noqa: BLE001  # also where the base is out of reach

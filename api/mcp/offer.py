@@ -11,7 +11,7 @@ from typing import Any
 from mcp.server.context import ServerRequestContext
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
-from mcp_types import ToolAnnotations
+from mcp.types import ToolAnnotations
 
 from colmlm.api.errors import RightMissing
 from colmlm.api.mcp.caller import Caller

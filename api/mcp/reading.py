@@ -126,8 +126,8 @@ def trace_output(caller: Caller, output_id: Id) -> dict[str, Any]:
 
 def _span(splice: TracedSplice) -> dict[str, Any]:
     span = {
-        "start": splice.output_start,
-        "end": splice.output_end,
+        "output_start": splice.output_start,
+        "output_end": splice.output_end,
         "outcome": splice.outcome,
         "score": splice.score,
     }

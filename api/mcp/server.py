@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
-from anyio import to_thread
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.mcpserver import MCPServer
 
@@ -38,12 +38,12 @@ def server_for(caller_of: CallerOf, *, version: str, read_only: bool = False) ->
             }
         if ctx.method == "resources/list":
             cursor = (ctx.params or {}).get("cursor")
-            return {**answer, **await to_thread.run_sync(list_documents, caller_of(ctx), cursor)}
+            return {**answer, **await asyncio.to_thread(list_documents, caller_of(ctx), cursor)}
         return answer
 
     server: MCPServer = MCPServer(
         "colmlm",
-        title="Knowledge base (colmlm)",
+        title="Knowledge base",
         instructions=INSTRUCTIONS,
         version=version,
         log_level="WARNING",

@@ -160,7 +160,7 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "evaluate": "Measure the reader: answers in the passage that holds them.",
         },
         "bench": {
-            "adapt": "Time `rekey --adapt` and a rekey that makes all keys, and ask by the keys of both and by the older ones.",
+            "adapt": "Time `rekey --adapt` and a rekey that makes all keys",
             "api": "Measure lookups per second, p50 and p99 over HTTP from several clients.",
             "bulk": "Measure the keys of made-up facts by one process, and by the workers of Ray.",
             "commits": "Measure deletions by several threads, committed together and each alone, in turns.",
@@ -172,7 +172,7 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "partitions": "Measure facts in tables of one piece beside tables that are cut by ranges of ids.",
             "release": "Measure the import of a synthetic release in the paper's form",
             "serve": "Measure completions over HTTP from 1 to 64 clients.",
-            "size": "Measure ingest, keys, index, lookups, edits, erasure, snapshot, restart, fsck and backup at a size.",
+            "size": "Measure ingest, keys, index, lookups, edits, erasure, snapshot, restart, fsck and backup",
             "words": "Measure the search for sentences by words, beside bm25s where they are SQuAD's.",
             "train": "Time an optimiser step with the joint loss beside transformers' Trainer.",
             "store": "Measure ingest, lookup, delete, forget and reopen on keys with exact ground truth.",
