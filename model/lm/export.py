@@ -22,7 +22,7 @@ from colmlm.model.text.tokens import END_OF_TEXT
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 MODE = 0o644  # what is exported is there to be read by others
-# The form in which the server's chats are read, see `colmlm.api.openai.chat`; a test compares the two.
+# The form in which the server's chats are read, see `colmlm.api.openai.conversation`; a test compares the two.
 CHAT_TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}"
     "{% if message['role'] == 'user' %}Question: {{ message['content'] }}\nAnswer:"

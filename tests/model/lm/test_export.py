@@ -10,10 +10,9 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from colmlm.api.openai.requests import Message
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
-from colmlm.api.openai.chat import as_text
+from colmlm.api.openai.conversation import Message, as_text
 from colmlm.model.lm import gguf_form
 from colmlm.model.lm.checkpoint import Checkpoint, load
 from colmlm.model.lm.export import DTYPES, export
