@@ -23,6 +23,7 @@ ASKED: dict[str, tuple[str, dict[str, Any]]] = {
     "generate": ("generations", {"prompt": CAPITAL}),
     "complete": ("completions", {**OF, "prompt": CAPITAL}),
     "chat": ("chat/completions", {**OF, "messages": MESSAGES}),
+    "respond": ("responses", {**OF, "input": CAPITAL}),
 }
 
 
@@ -50,7 +51,9 @@ def test_these_are_all_routes_that_take_one(app: Litestar) -> None:
 
 
 STREAMED = [
-    (name, {"stream": stream}) for name in ("generate", "complete", "chat") for stream in (False, True)
+    (name, {"stream": stream})
+    for name in ("generate", "complete", "chat", "respond")
+    for stream in (False, True)
 ]
 
 
