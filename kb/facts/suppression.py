@@ -34,7 +34,7 @@ from colmlm.kb.texts.wording import Phrases, Span, may_say, normalised
 ERASE_LOCK = 0x636F6C6D03
 BEFORE = 40  # characters, as many as an ingest compares to find the facts that a document keeps
 READ_AT_ONCE = (
-    2_000  # rows that may say what an erased fact says: with a common word, nearly all rows of a base may
+    2_000  # rows that may say what an erased fact says; with a common word, nearly all of a base may
 )
 
 
@@ -274,5 +274,5 @@ def said_by_others(session: Session, targets: Sequence[ErasureTarget]) -> set[st
         .where(or_(*(may_say(c, texts) for c in (FactVersionRow.value, FactRow.question, FactRow.answer))))
     )
     rows = session.execute(statement.execution_options(yield_per=READ_AT_ONCE))
-    said = (normalised(one) for row in rows for one in row if one)
-    return wanted.intersection(said)
+    # Read to the end, where the cursor of the server is closed; an intersection of sets ends once it has all.
+    return {said for row in rows for one in row if one and (said := normalised(one)) in wanted}
