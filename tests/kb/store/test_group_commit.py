@@ -22,6 +22,11 @@ from colmlm.kb.store.group_commit import MOST, GroupCommit
 from tests.kb.corpora import PERU, fact_id, ingest
 
 T = TypeVar("T")
+SLOW_COMMITS = """
+CREATE FUNCTION sleep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.1); RETURN NULL; END $$;
+CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON change DEFERRABLE INITIALLY DEFERRED
+FOR EACH ROW EXECUTE FUNCTION sleep();
+"""
 END = text("SELECT pg_terminate_backend(pg_backend_pid())")
 
 
@@ -39,6 +44,7 @@ def facts(kb: KnowledgeBase) -> list[int]:
 def grouped(kb: KnowledgeBase) -> GroupCommit:
     """Gives the edits of the base, which wait for their turn however busy the machine is."""
     kb.edits.patience_seconds = 60
+    kb.edits.worth_seconds = 0.0  # however fast the disk
     return kb.edits
 
 
@@ -215,3 +221,31 @@ def test_a_group_has_a_limit(
 def test_what_a_database_refuses_reads_as_ever(kb: KnowledgeBase, grouped: GroupCommit) -> None:
     with pytest.raises(OperationalError, match="terminating connection"), grouped.begin() as session:
         session.execute(END)
+
+
+def test_where_the_disk_is_fast_nobody_waits_for_others(
+    kb: KnowledgeBase, grouped: GroupCommit, threads: ThreadPoolExecutor
+) -> None:
+    grouped.worth_seconds = 60
+    first = First(grouped, threads)
+    with grouped.begin() as session:
+        session.execute(text("CREATE TABLE passed ()"))
+    assert not first.done.done()
+    first.go()
+    first.done.result()
+
+
+def test_how_long_commits_take_decides(
+    kb: KnowledgeBase, facts: list[int], threads: ThreadPoolExecutor
+) -> None:
+    kb.edits.patience_seconds, kb.edits.worth_seconds = 60, 0.01
+    with kb.sessions.begin() as session:
+        session.execute(text(SLOW_COMMITS))
+    for fact in facts[:3]:
+        delete(kb, [fact])
+    first, commits = First(kb.edits, threads), commits_of(kb)
+    (waiting,) = first.behind(partial(delete, kb, [facts[3]]))
+    first.go()
+    waiting.result()
+    first.done.result()
+    assert len(commits) == 1
