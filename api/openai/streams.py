@@ -49,7 +49,7 @@ def _named(items: Iterator[dict[str, Any]]) -> Iterator[ServerSentEventMessage]:
         for item in items:
             number = item["sequence_number"] + 1
             yield _event(msgspec.json.encode(item).decode(), item["type"])
-    except Exception as error:  # noqa: BLE001 - as above
+    except Exception as error:  # noqa: BLE001 - the status is sent: only an event can still tell, and the log
         told = openai_problem(error)[0].error
         said = {"type": "error", "sequence_number": number, "code": told.code, "message": told.message}
         yield _event(msgspec.json.encode({**said, "param": told.param}).decode(), "error")
