@@ -73,7 +73,7 @@ _CODES = {
     "colmlm.cli.operating.serving.PortTaken": USAGE,
     "colmlm.model.annotate.errors.AnnotatorError": MODEL,
     "colmlm.model.lm.config.CheckpointError": MODEL,
-    "colmlm.model.lm.base_models.BaseNotFound": MODEL,
+    "colmlm.model.lm.wheels.BaseNotFound": MODEL,
     "colmlm.model.training.corpora.DataError": USAGE,
     "colmlm.model.training.state.ResumeRefused": USAGE,
     "colmlm.model.training.gather.RankLost": CHECK_FAILED,

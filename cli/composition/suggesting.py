@@ -62,8 +62,8 @@ def question_of(text: str, ends: Sequence[int], start: int, end: int, question: 
 
 def answered_fact(runtime: Runtime, corpus: str, to_try: Sequence[QuestionToTry]) -> int | None:
     """Asks the questions, and gives the first fact found by its own; None where none is, or nothing can read."""
-    from colmlm.model.lm.base_models import BaseNotFound
     from colmlm.model.lm.config import CheckpointError
+    from colmlm.model.lm.wheels import BaseNotFound
 
     try:
         answers = runtime.answers

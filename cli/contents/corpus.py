@@ -17,7 +17,7 @@ from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.protocol import Base
 from colmlm.cli.contents import importing
 from colmlm.cli.errors import REFUSED
-from colmlm.cli.options import Actor, AllowErased, AsJson, Output, WhyUnlessDry, Yes, examples, some_text
+from colmlm.cli.options import Actor, AllowErased, AsJson, WhyUnlessDry, Yes, examples, some_text
 from colmlm.cli.output import counted, note, print_json, print_table, say
 from colmlm.kb.corpus.format import Refusal, to_record
 from colmlm.kb.errors import CorpusNotFound
@@ -44,6 +44,7 @@ class Format(StrEnum):
 class ExportFormat(StrEnum):
     annotated = "annotated"
     parquet = "parquet"
+    dataset = "dataset"
 
 
 CorpusName = Annotated[str, typer.Argument(metavar="NAME", help="The corpus.")]
@@ -155,17 +156,25 @@ def _show_refusals(refusals: tuple[Refusal, ...], refused: int) -> None:
         "colmlm corpus export demo > demo.jsonl",
         "colmlm corpus export demo --live-only --output train.jsonl",
         "colmlm corpus export demo --live-only --quiz --output quiz.jsonl",
-        "colmlm corpus export demo --format parquet --output demo.parquet",
+        "colmlm corpus export demo --output demo.parquet",
+        "colmlm corpus export demo --format dataset --output demo/",
     )
 )
 @anywhere
 def export(
     base: Base,
     corpus: CorpusName,
-    output: Output = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Write here, a dataset into a new folder. Default: stdout."),
+    ] = None,
     format_: Annotated[
-        ExportFormat, typer.Option("--format", help="JSON Lines, or Parquet.")
-    ] = ExportFormat.annotated,
+        ExportFormat | None,
+        typer.Option(
+            "--format",
+            help="JSON Lines, Parquet, or a folder for the hub that `datasets` loads. Default: by the output's name.",
+        ),
+    ] = None,
     live_only: Annotated[
         bool, typer.Option("--live-only", help="Only live facts that the text still says, to train on.")
     ] = False,
@@ -180,8 +189,12 @@ def export(
 
     Erased facts are left out, and facts without a document belong to no corpus.
     """
-    if format_ is ExportFormat.parquet and output is None:
-        raise typer.BadParameter("Parquet goes into a file; name it.", param_hint="--output")
+    is_parquet = output is not None and output.suffix == ".parquet"
+    format_ = format_ or (ExportFormat.parquet if is_parquet else ExportFormat.annotated)
+    if format_ is not ExportFormat.annotated and output is None:
+        raise typer.BadParameter(
+            f"{format_.value} goes into a file or folder; name it.", param_hint="--output"
+        )
     if quiz and not live_only:
         raise typer.BadParameter(
             "only live facts are asked for; pass --live-only as well.", param_hint="--quiz"
@@ -196,6 +209,12 @@ def export(
 
         assert output is not None
         write_parquet(documents, output)
+        return
+    if format_ is ExportFormat.dataset:
+        from colmlm.kb.corpus.dataset import write_dataset
+
+        assert output is not None
+        write_dataset(documents, output, corpus)
         return
     with output.open("w", encoding="utf-8") if output else nullcontext(sys.stdout) as target:
         for document in documents:

@@ -21,7 +21,7 @@ from colmlm.cli.composition.secret_file import write_secret
 from colmlm.cli.options import AsJson, examples
 from colmlm.cli.output import note, print_json, progress, say
 from colmlm.kb.corpus.format import read_annotated
-from colmlm.kb.demo import DEMO_CORPUS
+from colmlm.kb.demo import DEMO_CORPUS, DEMO_KEYS
 from colmlm.kb.errors import InvalidValue, KBError
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def up(
 ) -> None:
     """Start everything: database, demo corpus, keys, a token, and the API and console.
 
-    The first start keys the demo corpus, which takes minutes on two cores; later starts take seconds.
+    The first start fetches the base weights where they are missing, and takes most of a minute; later ones seconds.
     """
     with Runtime.from_environment(home=home) as runtime:
         _override(runtime, host, port)
@@ -139,8 +139,12 @@ def _listeners(runtime: Runtime, number: int) -> list[socket.socket]:
 def _prepare(runtime: Runtime) -> None:
     """Prepares database, corpus and keys. The model, which takes longest, is loaded beside the corpus."""
     from colmlm.cli.composition.keying import key_everything
+    from colmlm.cli.composition.known_keys import with_known_keys
+    from colmlm.cli.operating.weights import install_missing
     from colmlm.kb.store import database
 
+    if runtime.user.checkpoint is None:
+        install_missing()
     engine = database.connect(runtime.settings)
     database.migrate(engine)
     engine.dispose()
@@ -149,7 +153,7 @@ def _prepare(runtime: Runtime) -> None:
         model: Future[object] = loading.submit(lambda: runtime.checkpoint)
         _ingest_demo(runtime)
         model.result()
-    key_everything(runtime)
+    key_everything(runtime, encoder=with_known_keys(runtime.encoder, DEMO_KEYS))
 
 
 def _ingest_demo(runtime: Runtime) -> None:

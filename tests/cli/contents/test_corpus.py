@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from datasets import load_dataset
 
 from colmlm.kb import interpreter
 from colmlm.kb.corpus.format import read_annotated, to_record
@@ -137,6 +138,31 @@ def test_an_export_holds_corrections_and_deletions_in_either_format(
     exported = run("corpus", "export", "other").out
     assert exported == lines.read_text(encoding="utf-8")
     assert run("corpus", "export", "atlas", "--format", "parquet").code == 2
+    named = tmp_path / "y.parquet"
+    assert run("corpus", "export", "atlas", "-o", named).code == 0
+    assert named.read_bytes() == columns.read_bytes()
+
+
+def test_an_exported_dataset_is_loaded_by_the_hubs_library(
+    run: Run, atlas: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("facts", "edit", atlas[0], "--value", "Cusco", "--reason", "test")
+    folder = tmp_path / "dataset"
+    assert run("corpus", "export", "atlas", "--format", "dataset", "-o", folder).code == 0
+    loaded = load_dataset(str(folder), split="train", cache_dir=str(tmp_path / "cache"))
+    (line,) = map(json.loads, run("corpus", "export", "atlas").out.splitlines())
+    (row,) = loaded
+    assert {name: value for name, value in row.items() if name != "facts" and value is not None} == {
+        name: value for name, value in line.items() if name != "facts"
+    }
+    assert [{n: v for n, v in fact.items() if v is not None} for fact in row["facts"]] == [
+        {n: v for n, v in fact.items() if v is not None} for fact in line["facts"]
+    ]
+    first = row["facts"][0]
+    assert row["text"][first["start"] : first["end"]] == first["value"] and first["current"] == "Cusco"
+    assert "1 documents with 2 facts" in (folder / "README.md").read_text(encoding="utf-8")
+    again = run("corpus", "export", "atlas", "--format", "dataset", "-o", folder)
+    assert again.code == 2 and again.err.count("\n") == 1
 
 
 @pytest.mark.parametrize("content", [b"", b"{}\n", b"PAR1" + bytes(200) + b"PAR1"])

@@ -7,7 +7,7 @@ import pytest
 
 from colmlm.cli.composition.keying import describe_calibration
 from colmlm.kb.keys.calibration import Calibration
-from colmlm.model.baselines.sentences import PACKAGE
+from colmlm.model.lm.wheels import MINILM
 from colmlm.model.text.markup import ASKER
 from tests.cli.conftest import Run
 from tests.tiny import tiny_checkpoint
@@ -189,7 +189,7 @@ def test_a_model_that_asks_in_words_makes_no_keys(run: Run, atlas: list[int], tm
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(find_spec(PACKAGE) is None, reason=f"{PACKAGE} is not installed")
+@pytest.mark.skipif(find_spec(MINILM.package) is None, reason=f"{MINILM.package} is not installed")
 def test_a_sentence_encoder_has_a_keyset_like_any_checkpoint(
     run: Run, keyed: list[int], checkpoint: Path
 ) -> None:

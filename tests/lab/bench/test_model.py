@@ -46,9 +46,11 @@ def test_keys_are_timed_beside_the_bare_forward_of_their_tokens(eager_path: Path
 
 
 def test_decoding_is_timed_beside_transformers_and_beside_itself_without_lookups(eager_path: Path):
-    ran = invoke("bench", "decode", "--tokens", 6, "--rounds", 1, "--checkpoint", eager_path, "--json")
+    words = ("bench", "decode", "--tokens", 6, "--rounds", 1, "--checkpoint", eager_path, "--json")
+    ran = invoke(*words, "--precision", "fp32")
     assert ran.code == 0, ran.err
     report = ran.json
+    assert report["precision"] == "float32"
     assert (report["batch1"]["prompts"], report["batch8"]["prompts"]) == (1, 8)
     assert (report["batch1"]["tokens"], report["batch8"]["tokens"]) == (6, 48)
     assert report["vs_generate_batch8"] == report["batch8"]["vs_generate"] > 0

