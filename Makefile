@@ -2,7 +2,7 @@
 VENV ?= .venv
 EXTRAS ?= cpu,dev
 WORKERS ?= 3
-INPUTS := pyproject.toml model/released/requirements.txt scripts/install
+INPUTS := pyproject.toml deploy/development.lock model/released/requirements.txt scripts/install
 STAMP := $(VENV)/installed-$(shell { echo $(EXTRAS); cat $(INPUTS); } | cksum | tr ' ' '-')
 BIN := $(VENV)/bin
 

@@ -11,6 +11,9 @@ from importlib.metadata import packages_distributions
 from itertools import chain
 from pathlib import Path
 
+import pytest
+from packaging.requirements import Requirement
+
 from colmlm.cli.errors import EXTRAS, USAGE, Failure, explain
 from tests.places import ROOT
 
@@ -102,3 +105,37 @@ def imports(path: Path) -> Iterator[str]:
 
 def normal(distribution: str) -> str:
     return re.sub(r"[-_.]+", "-", distribution).lower()
+
+
+def locked(name: str) -> dict[str, list[str]]:
+    """Gives the releases that a lock file of `scripts/lock` names, which may differ from platform to platform."""
+    found: dict[str, list[str]] = {}
+    for line in (ROOT / "deploy" / name).read_text().splitlines():
+        if match := re.match(r"([\w.-]+)==([^\s;]+)", line):
+            found.setdefault(normal(match[1]), []).append(match[2])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "extras"), [("image.lock", ("cpu", "otel", "s3")), ("development.lock", ("cpu", "dev"))]
+)
+def test_a_lock_has_a_release_for_each_requirement_within_its_range(
+    name: str, extras: tuple[str, ...]
+) -> None:
+    optional, releases = PROJECT["project"]["optional-dependencies"], locked(name)
+    asked = [*PROJECT["project"]["dependencies"], *chain.from_iterable(map(optional.__getitem__, extras))]
+    left_out = {"colmlm", "torch", "milvus"}  # see scripts/lock
+    wrong = [
+        f"{requirement} has {releases.get(normal(requirement.name))}"
+        for requirement in map(Requirement, asked)
+        if requirement.name not in left_out
+        and not any(
+            requirement.specifier.contains(release) for release in releases.get(normal(requirement.name), ())
+        )
+    ]
+    assert wrong == []
+
+
+def test_every_release_of_the_image_has_its_digests() -> None:
+    lines = (ROOT / "deploy" / "image.lock").read_text().replace("\\\n", "").splitlines()
+    assert lines and [line for line in lines if "--hash=sha256:" not in line] == []
