@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from tests.places import ROOT
 from tests.test_docs import fault_of, settings_read
 
 DEPLOY = ROOT / "deploy"
+VENV = Path(sys.executable).parent
 METRIC = re.compile(r"\b((?:colmlm|process)_[a-z_]+)\b")
 ENVIRONMENT = re.compile(r"COLMLM_[A-Z_]+")
 
@@ -99,6 +101,25 @@ def test_services_wait_for_what_they_need(compose: dict[str, Any]) -> None:
     assert volumes == set(compose["volumes"])
 
 
+@pytest.mark.skipif(shutil.which("hadolint", path=str(VENV)) is None, reason="no hadolint for this platform")
+def test_the_image_is_built_as_its_linter_wants_it() -> None:
+    ran = subprocess.run([VENV / "hadolint", DEPLOY / "Dockerfile"], capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout) == (0, "")
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+def test_systemd_takes_the_unit_and_finds_it_confined(tmp_path: Path) -> None:
+    unit = tmp_path / "colmlm.service"
+    program = "ExecStart=/opt/colmlm/bin/colmlm"
+    text = (DEPLOY / "colmlm.service").read_text()
+    unit.write_text(text.replace(program, "ExecStart=/bin/true"))
+    assert program in text
+    verified = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True)
+    assert (verified.returncode, verified.stderr) == (0, "")
+    confined = ["systemd-analyze", "security", "--offline=true", "--threshold=20", unit]
+    assert subprocess.run(confined, capture_output=True).returncode == 0  # 2.0 of 10, ten being wide open
+
+
 @pytest.fixture(scope="module")
 def kuberay() -> tuple[dict[str, Any], dict[str, Any]]:
     cluster, policy = yaml.safe_load_all((DEPLOY / "kuberay.yaml").read_text())
@@ -173,7 +194,7 @@ def test_whoever_stops_the_server_waits_for_the_drain(compose: dict[str, Any]) -
 
 def test_the_last_stage_runs_as_a_user_without_build_tools() -> None:
     *_, last = re.split(r"^FROM ", (DEPLOY / "Dockerfile").read_text(), flags=re.MULTILINE)
-    assert re.search(r"^USER colmlm$", last, re.MULTILINE) and "HEALTHCHECK" in last
+    assert re.search(r"^USER 10001:10001$", last, re.MULTILINE) and "HEALTHCHECK" in last
     assert not re.search(r"\bpip\b|gcc|build-essential|setuptools", last)
     build = (DEPLOY / "Dockerfile").read_text().partition("\nFROM ")[2].partition("\nFROM ")[0]
     assert "pip uninstall --yes setuptools pip" in build
