@@ -11,6 +11,7 @@ from colmlm.kb.answers.candidates import CandidateSentence
 from colmlm.kb.answers.confidence import PlaceEvidence
 from colmlm.kb.answers.reading import JudgedReader, Passage, PassageReading
 from colmlm.kb.answers.windows import FactInWindow, SaidWindow
+from colmlm.kb.facts.redaction import MARK
 
 _WORD = re.compile(r"\w+")
 
@@ -58,6 +59,8 @@ def places_in(
         for start, end, logit in reading.spans:
             if window.source is None and start < window.facts[0].start:
                 continue  # it begins in the question of a fact without a document, which is no answer
+            if MARK in window.text[start:end]:
+                continue  # a part of it was erased, so the rest is not what the document said there
             facts = window.overlapping(start, end)
             yield ReadPlace(window, candidate, rank, start, end, logit - reading.none, facts)
 

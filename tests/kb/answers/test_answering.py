@@ -7,10 +7,12 @@ from dataclasses import replace
 import pytest
 
 from colmlm.kb.answers.answering import Answering
+from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import InvalidQuery
+from colmlm.kb.facts.redaction import MARK
 from colmlm.kb.lookup.questions import Questions
 from colmlm.kb.service import KnowledgeBase
-from tests.fakes import NearReader, WordEncoder
+from tests.fakes import NearReader, SayingReader, WordEncoder
 from tests.kb.corpora import CAPITAL, CHILE, HEIGHT, PERU, document, fact_id, ingest
 
 WHO = {"actor": "tester", "reason": "test"}
@@ -94,6 +96,19 @@ def test_a_fact_that_is_deleted_while_the_reader_reads_is_not_said(answers: Answ
     found = replace(answers, reader=NearReader(delete_once)).ask(CAPITAL)
     assert found.abstained and found.withheld
     assert found.seq == deleted[0].seq
+
+
+def test_what_reaches_into_an_erased_stretch_is_not_said(kb: KnowledgeBase) -> None:
+    ingest(kb, PERU)
+    amazon, height = fact_id(kb, "Amazon"), fact_id(kb, "6,768 m")
+    between = PERU.text[PERU.text.index("Amazon") : PERU.text.index("6,768 m")]
+    assert Answering(kb, None, SayingReader(f"{between}6,768 m")).ask(HEIGHT).answer == f"{between}6,768 m"
+    Erasure(kb).erase([height], **WHO)
+    marks = MARK * len("6,768 m")
+    for said, expected in ((f"{between}{marks}", None), (marks, None), ("Amazon", "Amazon")):
+        found = Answering(kb, None, SayingReader(said)).ask(HEIGHT)
+        assert found.answer == expected, said
+    assert [fact.fact_id for fact in found.facts] == [amazon]
 
 
 def test_a_tombstone_is_read_and_takes_no_other_fact_its_key(kb: KnowledgeBase, encoder: WordEncoder):
