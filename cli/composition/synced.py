@@ -78,7 +78,7 @@ class Synced:
             "facts": report.facts if report else 0,
             "deleted_facts": len(removed.fact_ids) if removed else 0,
             "seq": report.seq if report else None,
-            "removed_seq": removed.seq if removed and self.num_gone else None,
+            "removed_seq": removed.seq if removed else None,
             "still_deleted": report.still_deleted if report else 0,
             "suppressed": report.suppressed if report else 0,
             "contradictions": report.contradictions if report else 0,

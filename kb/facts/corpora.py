@@ -91,10 +91,11 @@ class Corpora:
         with self.store.sessions.begin() as session:
             return delete_documents(session, corpus, external_ids, actor, reason)
 
-    def remove(self, corpus: str, external_ids: Collection[str], *, actor: str, reason: str) -> Edit:
+    def remove(self, corpus: str, external_ids: Collection[str], *, actor: str, reason: str) -> Edit | None:
         """Takes these documents out of use in one change: their facts are deleted, and their texts found no more.
 
-        Those that are not current are left alone. Ingested again, a document is put back with its facts.
+        Those that are not current are left alone; None where none is. Ingested again, a document is put back with its
+        facts.
         """
         with self.store.sessions.begin() as session:
             return remove_documents(session, corpus, external_ids, actor, reason)

@@ -35,16 +35,16 @@ WHERE gone.id = ANY(:ids) ORDER BY f.id
 
 def remove_documents(
     session: Session, corpus: str, external_ids: Collection[str], actor: str, reason: str
-) -> Edit:
-    """Takes these documents out of use, in one change, with all their facts; those that are not current are left alone.
+) -> Edit | None:
+    """Takes these documents out of use, in one change, with all their facts.
 
-    Without one that is there is no change: then `seq` is the number of the last change before.
+    Those that are not current are left alone; None where none is.
     """
     pending = audit.begin(session, actor, reason)
     named = (DocumentRow.corpus == corpus, DocumentRow.external_id == func.any(list(external_ids)))
     current = select(DocumentRow.id).where(*named, DocumentRow.replaced_seq.is_(None))
     if not (gone := session.scalars(current).all()):
-        return Edit(pending.seq - 1, "delete", ())
+        return None
     of_any = select(DocumentRow.id).where(*named)  # a fact of an older edition may have been restored
     live = select(FactRow.id).where(FactRow.document_id.in_(of_any), FactRow.deleted_seq.is_(None))
     fact_ids = session.scalars(live.order_by(FactRow.id)).all()

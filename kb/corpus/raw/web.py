@@ -63,7 +63,7 @@ class Fetcher:
                 found.refusals.append(Refusal(address, 0, str(error)))
             except (httpx2.HTTPError, httpx2.InvalidURL, OSError, UnicodeError) as error:
                 found.refusals.append(
-                    Refusal(address, 0, f"cannot be fetched: {error or type(error).__name__}")
+                    Refusal(address, 0, f"cannot be fetched: {str(error) or type(error).__name__}")
                 )
             on_page(number, len(addresses))
         return found
