@@ -23,7 +23,8 @@ from colmlm.kb.corpus.format import AnnotatedDocument, parse_line
 from colmlm.kb.errors import NotHeeded
 from colmlm.kb.facts.records import CorpusStats, Edit, Ingesting, IngestReport
 from colmlm.kb.facts.standing import Standing
-from colmlm.kb.jobs.kinds import Documents, Ingest, work_of
+from colmlm.kb.jobs.kinds import Ingest, work_of
+from colmlm.kb.jobs.raw_kinds import Documents
 from colmlm.kb.log.records import OnRecord
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ class RemoteCorpora:
                 "encoding": how.encoding,
                 "questions": how.questions,
                 "verify": how.verify,
+                **{f"{part}_field": name for part, name in asdict(how.fields).items()},
             }
             work = {"upload_ids": ids, "span_threshold": how.span_threshold, **about}
             result = self._jobs.done(work_of(Documents.kind, work))

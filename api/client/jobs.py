@@ -15,7 +15,7 @@ from colmlm.api.wire.answers import Problem
 from colmlm.kb.jobs.records import JobRecord
 
 if TYPE_CHECKING:
-    from colmlm.kb.jobs.kinds import Work
+    from colmlm.kb.jobs.work import Work
 
 
 @dataclass(frozen=True, slots=True)

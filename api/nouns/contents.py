@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
+from colmlm.kb.corpus.raw.fields import USUAL, Fields
+
 if TYPE_CHECKING:
     from colmlm.kb.corpus.format import AnnotatedDocument
     from colmlm.kb.corpus.raw.files import FoundFiles
@@ -47,10 +49,11 @@ class RawAddition:
 
     With `again` unchanged documents are annotated once more. `span_annotator` and `question_generator` are directories
     (None: the released ones); with `questions` every fact gets one, which is dropped where with `verify` the reader
-    does not come back to the fact by it.
+    does not come back to the fact by it. `fields` says what the fields of records are named.
     """
 
     encoding: str | None = None
+    fields: Fields = USUAL
     questions: bool = False
     verify: bool = True
     span_threshold: float | None = None

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from colmlm.kb.access.records import TokenRecord
-    from colmlm.kb.jobs.kinds import Work
     from colmlm.kb.jobs.records import JobRecord
+    from colmlm.kb.jobs.work import Work
     from colmlm.kb.keys.records import Activating, Adapting, GateStanding, KeysetRecord
     from colmlm.kb.switching.limits import GateLimits
 

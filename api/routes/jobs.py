@@ -29,18 +29,18 @@ from colmlm.kb.jobs.kinds import (
     CalibrateAnswers,
     Check,
     Compare,
-    Documents,
     Gate,
     Ingest,
     MakeBackup,
     Rekey,
     VerifyBackup,
     VerifyForgetting,
-    Work,
     WriteSnapshot,
 )
 from colmlm.kb.jobs.queue import Jobs
+from colmlm.kb.jobs.raw_kinds import Documents, Sync
 from colmlm.kb.jobs.records import JobRecord
+from colmlm.kb.jobs.work import Work
 
 State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 States = Annotated[
@@ -81,6 +81,15 @@ def start_documents(ports: FromPorts, request: WithToken, data: JSONBody[Documen
     """Start to add raw documents.
 
     Reads uploaded documents, marks their facts, ingests them and makes their keys.
+    """
+    return _start(ports, request, data)
+
+
+@post("/jobs/sync", status_code=202, opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
+def start_sync(ports: FromPorts, request: WithToken, data: JSONBody[Sync]) -> JobRecord:
+    """Start a sync.
+
+    Adds what is new or changed in a directory of the worker's folder `folders` to a corpus, and takes out what is gone.
     """
     return _start(ports, request, data)
 
@@ -223,6 +232,7 @@ STARTING: Sequence[Any] = (
     start_gate,
     start_ingest,
     start_documents,
+    start_sync,
     start_calibration,
     start_questions,
     start_verify,

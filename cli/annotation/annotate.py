@@ -12,22 +12,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from colmlm.cli.annotation.inputs import SkipUnknown, show_passed_over
 from colmlm.cli.asking import require_somebody
 from colmlm.cli.bulk.place import Ray, RayWorkers
 from colmlm.cli.composition import annotators
 from colmlm.cli.composition.annotators import (
     Encoding,
+    IdField,
     QuestionGeneratorPath,
     Questions,
     RawPaths,
     SpanAnnotatorPath,
     SpanThreshold,
+    TextField,
+    TitleField,
     Verify,
 )
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import REFUSED
 from colmlm.cli.options import AsJson, examples
 from colmlm.cli.output import note, print_json, print_table, progress, say
+from colmlm.kb.corpus.raw.fields import Fields
 from colmlm.kb.corpus.raw.files import FoundFiles, find_files
 from colmlm.kb.corpus.raw.reading import read_raw
 
@@ -71,6 +76,7 @@ class AnnotationRun:
     out: Path
     found: FoundFiles
     encoding: str | None
+    fields: Fields
     limits: Limits
     drop_unquestioned: bool
     refusals: list[Refusal] = field(default_factory=list)
@@ -87,6 +93,7 @@ class AnnotationRun:
             reading = read_raw(
                 self.found.files,
                 encoding=self.encoding,
+                fields=self.fields,
                 limits=self.limits,
                 on_bytes=lambda reached: advance(reached // 1000, total),
             )
@@ -120,6 +127,10 @@ def annotate(
         ),
     ] = False,
     encoding: Encoding = None,
+    id_field: IdField = None,
+    title_field: TitleField = None,
+    text_field: TextField = None,
+    skip_unknown: SkipUnknown = False,
     span_annotator: SpanAnnotatorPath = None,
     span_threshold: SpanThreshold = None,
     question_generator: QuestionGeneratorPath = None,
@@ -165,7 +176,9 @@ def annotate(
         raise typer.BadParameter("name the endpoint and its model.", param_hint="--url and --model")
     with Runtime.from_environment() as runtime:
         runtime.use_ray(ray, ray_workers)
-        job = AnnotationRun(out, find_files(paths), encoding, runtime.settings.document, drop_unquestioned)
+        fields = Fields(id_field, title_field, text_field)
+        found, limits = find_files(paths), runtime.settings.document
+        job = AnnotationRun(out, found, encoding, fields, limits, drop_unquestioned)
         cost = _estimate(job, options) if annotator is AnnotatorKind.seed or dry_run else None
         usage: Any = None
         if not dry_run:
@@ -179,8 +192,8 @@ def annotate(
                     threshold=span_threshold, drop_unquestioned=drop_unquestioned,
                 )  # fmt: skip
                 _light(chosen, job)
-    _report(job, cost, options, usage, dry_run=dry_run, as_json=as_json)
-    if job.refusals:
+    _report(job, cost, options, usage, dry_run=dry_run, skip_unknown=skip_unknown, as_json=as_json)
+    if job.refusals or (job.found.passed_over and not skip_unknown):
         raise typer.Exit(REFUSED)
 
 
@@ -272,6 +285,7 @@ def _report(
     usage: Any,
     *,
     dry_run: bool,
+    skip_unknown: bool,
     as_json: bool,
 ) -> None:
     from colmlm.model.annotate.results import rejects_beside
@@ -300,6 +314,8 @@ def _report(
             say(f"The checks rejected {job.rejected.total()} ({codes}); see {rejects_beside(job.out)}.")
         if usage is not None:
             say(f"{usage.requests} requests, {usage.tokens_in} tokens sent, {usage.tokens_out} received.")
+    if not skip_unknown:
+        show_passed_over(job.found.passed_over)
     if job.refusals:
         say(f"Refused {len(job.refusals)}:")
         print_table(("document", "reason"), [(r.document, r.reason) for r in job.refusals[:MOST_SHOWN]])

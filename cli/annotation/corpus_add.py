@@ -8,17 +8,21 @@ from typing import Annotated, Any
 import typer
 
 from colmlm.api.nouns.contents import RawAddition
+from colmlm.cli.annotation.inputs import AllowPrivate, SkipUnknown, Urls, found_in, show_passed_over
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.protocol import Base
 from colmlm.cli.bulk.place import Ray, RayWorkers
 from colmlm.cli.composition import annotators
 from colmlm.cli.composition.annotators import (
+    AnyRawPaths,
     Encoding,
+    IdField,
     QuestionGeneratorPath,
     Questions,
-    RawPaths,
     SpanAnnotatorPath,
     SpanThreshold,
+    TextField,
+    TitleField,
     Verify,
 )
 from colmlm.cli.composition.duration import lasting
@@ -26,13 +30,15 @@ from colmlm.cli.composition.suggesting import question_of
 from colmlm.cli.errors import REFUSED
 from colmlm.cli.options import Actor, AllowErased, AsJson, CheckpointPath, examples, some_text
 from colmlm.cli.output import counted, print_json, print_table, say
-from colmlm.kb.corpus.raw.files import find_files
+from colmlm.kb.corpus.raw.fields import Fields
 from colmlm.kb.texts.sentences import sentence_ends
 
 ADD_EXAMPLES = examples(
     "colmlm corpus add handbook/ --corpus handbook",
     "colmlm corpus add minutes.pdf notes.md --corpus meetings --dry-run",
     "colmlm corpus add articles.jsonl.gz --corpus wiki --questions",
+    "colmlm corpus add --urls sitemap.xml --corpus site",
+    "colmlm corpus add products.csv --corpus products --id-field sku --text-field description",
     "colmlm corpus add articles.jsonl.gz --corpus wiki --ray auto",
 )
 MOST_SHOWN = 20
@@ -41,8 +47,11 @@ MOST_SHOWN = 20
 @anywhere
 def add(
     base: Base,
-    paths: RawPaths,
     corpus: Annotated[str, typer.Option("--corpus", callback=some_text, help="The corpus to put them in.")],
+    paths: AnyRawPaths = None,
+    urls: Urls = None,
+    allow_private: AllowPrivate = False,
+    skip_unknown: SkipUnknown = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Read everything, say what is new, and stop.")
     ] = False,
@@ -53,6 +62,9 @@ def add(
         typer.Option("--again", help="Annotate what is there unchanged too: after a change of annotators."),
     ] = False,
     encoding: Encoding = None,
+    id_field: IdField = None,
+    title_field: TitleField = None,
+    text_field: TextField = None,
     span_annotator: SpanAnnotatorPath = None,
     span_threshold: SpanThreshold = None,
     question_generator: QuestionGeneratorPath = None,
@@ -68,16 +80,18 @@ def add(
 ) -> None:
     """Read documents, annotate their facts, ingest them and give the facts keys: then `colmlm ask` answers from them.
 
-    Files that cannot be read are refused, each with the reason, and the others are added; the exit code is then 3.
+    Files that cannot be read are refused, each with the reason, and those of other kinds in folders are counted; the
+    others are added, and the exit code is then 3.
     A second run skips what is unchanged and replaces what has changed; after an interruption it continues.
     With --server the files are uploaded and a job there does it; a document is then known by its file's name alone.
     """
     annotators.known_encoding(encoding)
-    found = find_files(paths)
+    base.only_here(urls=urls)
     base.use_checkpoint(checkpoint)
     base.use_ray(ray, ray_workers)
     how = RawAddition(
         encoding=encoding,
+        fields=Fields(id_field, title_field, text_field),
         questions=questions,
         verify=verify,
         span_threshold=span_threshold,
@@ -87,11 +101,12 @@ def add(
         allow_erased=allow_erased,
         dry_run=dry_run,
     )
-    done = base.corpora.add(found, corpus, how, actor=base.actor(actor), reason=reason or "corpus add")
+    with found_in(paths or (), urls, allow_private=allow_private) as found:
+        done = base.corpora.add(found, corpus, how, actor=base.actor(actor), reason=reason or "corpus add")
     is_new = bool(done["added"] or done["facts"])
     done["try"] = _try(base, done) if is_new and done["citable"] else None
-    print_json(done) if as_json else _show(done)
-    if done["refused"]:
+    print_json(done) if as_json else _show(done, skip_unknown=skip_unknown)
+    if done["refused"] or (done["passed_over"] and not skip_unknown):
         raise typer.Exit(REFUSED)
 
 
@@ -108,11 +123,13 @@ def _try(base: Base, done: dict[str, Any]) -> str:
     return shlex.join(["colmlm", "facts", "list", "--corpus", done["corpus"], *there])
 
 
-def _show(done: dict[str, Any]) -> None:
+def _show(done: dict[str, Any], *, skip_unknown: bool) -> None:
     say(
         f"Read {counted(done['documents'], 'document')}: {done['new']} new, {done['changed']} changed, "
         f"{done['unchanged']} there already."
     )
+    if not skip_unknown:
+        show_passed_over(done["passed_over"])
     _show_left_out(done)
     if done["dry_run"]:
         many = done["new"] + done["changed"]
@@ -156,10 +173,6 @@ def _show_citable(done: dict[str, Any]) -> None:
 
 
 def _show_left_out(done: dict[str, Any]) -> None:
-    if passed_over := done["passed_over"]:
-        most = sorted(passed_over.items(), key=lambda item: -item[1])[:8]
-        kinds = ", ".join(f"{kind} {number}" for kind, number in most)
-        say(f"{counted(sum(passed_over.values()), 'file')} of other kinds passed over ({kinds}).")
     if refused := done["refused"]:
         say(f"Refused {refused}:")
         shown = done["refusals"][:MOST_SHOWN]

@@ -9,9 +9,9 @@ import typer
 
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.protocol import Base
-from colmlm.cli.contents.facts_show import WITHHELD, in_sample, where
+from colmlm.cli.contents.facts_show import WITHHELD, in_sample, printed_on, where
 from colmlm.cli.options import After, AsJson, FactId, Limit, examples
-from colmlm.cli.output import note, print_json, print_table, say, shorten
+from colmlm.cli.output import note, plain, print_json, print_table, say, shorten
 
 if TYPE_CHECKING:
     from colmlm.kb.evidence.records import FactTrace, GenerationRecord, OutputTrace, TracedSplice
@@ -173,14 +173,15 @@ def _now(splice: TracedSplice) -> str:
 def fact(base: Base, fact_id: FactId, as_json: AsJson = False) -> None:
     """Show a fact's source sentence, its versions, who changed it and why, and every stored output that used it."""
     traced = base.outputs.trace_fact(fact_id)
-    print_json(traced) if as_json else _show_fact(traced)
+    page = printed_on(base, traced.fact)
+    print_json(plain(traced) | {"page": page}) if as_json else _show_fact(traced, page)
     if traced.fact.withheld:
         note(WITHHELD)
 
 
-def _show_fact(trace: FactTrace) -> None:
+def _show_fact(trace: FactTrace, page: int | None) -> None:
     say(f"fact {trace.fact.fact_id}: {trace.fact.value}")
-    say(f"source: {where(trace.fact)}")
+    say(f"source: {where(trace.fact)}{'' if page is None else f', page {page}'}")
     if trace.context:
         say(f"it says: {trace.context}")
     say("versions:")

@@ -22,7 +22,8 @@ from colmlm.cli.composition.suggesting import (
     questions_to_try,
 )
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, Refusal
-from colmlm.kb.corpus.raw.reading import read_raw
+from colmlm.kb.corpus.raw.fields import USUAL, Fields
+from colmlm.kb.corpus.raw.reading import OnParsed, read_raw
 from colmlm.kb.facts.standing import Standing
 
 if TYPE_CHECKING:
@@ -65,7 +66,8 @@ class AddingTally:
 
 @dataclass(slots=True)
 class Adding:
-    """One run over the files that were found. Those in the folder `kept_in` are temporary, and get no address.
+    """One run over the files that were found. Those in the folder `kept_in` are temporary, and get no address. Ids that
+    are `taken` are another file's; `on_parsed` is told what each file gave.
 
     Where it `asks`, its annotator writes questions too, and where it also `verifies` them, they get keys. `read` counts
     the bytes that are read, `pending` those before each document that is still to be annotated, and `tick` shows how
@@ -76,10 +78,13 @@ class Adding:
     corpus: str
     found: FoundFiles
     encoding: str | None = None
+    fields: Fields = USUAL
     again: bool = False
     asks: bool = False
     verifies: bool = True
     kept_in: Path | None = None
+    taken: frozenset[str] = frozenset()
+    on_parsed: OnParsed | None = None
     telling: Telling = field(kw_only=True)
     tally: AddingTally = field(default_factory=AddingTally)
     read: int = 0
@@ -98,7 +103,16 @@ class Adding:
             self.tick()
 
         limits = self.runtime.settings.document
-        for parsed in read_raw(self.found.files, encoding=self.encoding, limits=limits, on_bytes=on_bytes):
+        reading = read_raw(
+            self.found.files,
+            encoding=self.encoding,
+            fields=self.fields,
+            limits=limits,
+            on_bytes=on_bytes,
+            taken=self.taken,
+            on_parsed=self.on_parsed,
+        )
+        for parsed in reading:
             self.tally.refusals += parsed.refusals
             if parsed.document is not None:
                 document = self._addressed(parsed.document)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +12,9 @@ from colmlm.cli.bulk.annotating import AnnotatorElsewhere, DocumentAnnotator
 from colmlm.cli.bulk.spreading import spreading_of
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import finite
+
+if TYPE_CHECKING:
+    from colmlm.api.nouns.contents import RawAddition
 
 SpanAnnotatorPath = Annotated[
     Path | None,
@@ -58,14 +62,26 @@ Encoding = Annotated[
     str | None,
     typer.Option("--encoding", help="Of files that do not state theirs, as windows-1252. Default: UTF-8."),
 ]
-RawPaths = Annotated[
-    list[Path],
-    typer.Argument(
-        metavar="PATH...",
-        exists=True,
-        help="Files or directories: txt, md, html, pdf, docx, epub, jsonl, jsonl.gz.",
+IdField = Annotated[
+    str | None,
+    typer.Option(
+        "--id-field", help="The field of records with the id. Default: id, or a digest of the text."
     ),
 ]
+TitleField = Annotated[
+    str | None, typer.Option("--title-field", help="The field of records with the title. Default: title.")
+]
+TextField = Annotated[
+    str | None,
+    typer.Option("--text-field", help="The field of records with the text. Default: text, content or body."),
+]
+_RAW = typer.Argument(
+    metavar="PATH...",
+    exists=True,
+    help="Files or directories: txt, md, html, pdf, docx, epub, csv, tsv, jsonl, parquet, wiki dumps.",
+)
+RawPaths = Annotated[list[Path], _RAW]
+AnyRawPaths = Annotated[list[Path] | None, _RAW]
 
 
 def known_encoding(name: str | None) -> str | None:
@@ -108,6 +124,26 @@ def light(
     writer = QuestionGenerator.load(questions_at(runtime, questions), bases) if asks else None
     verifier = Verifier(runtime.reader) if asks and verifies else None
     return Annotator(finder, writer, drop_unquestioned, verifier)
+
+
+def ready(runtime: Runtime, how: RawAddition) -> Callable[[], DocumentAnnotator]:
+    """Gives what loads the annotators, and the encoder before them.
+
+    A checkpoint that is missing should be known before an hour's annotation.
+    """
+
+    def load() -> DocumentAnnotator:
+        runtime.encoder  # noqa: B018
+        return light(
+            runtime,
+            how.span_annotator,
+            how.question_generator,
+            asks=how.questions,
+            verifies=how.verify,
+            threshold=how.span_threshold,
+        )
+
+    return load
 
 
 def spans_at(runtime: Runtime, named: Path | None) -> Path:

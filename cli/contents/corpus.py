@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from colmlm.cli.annotation import annotate, corpus_add
+from colmlm.cli.annotation import annotate, corpus_add, corpus_sync
 from colmlm.cli.asking import require_reason, require_somebody
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.protocol import Base
@@ -26,10 +26,11 @@ from colmlm.kb.facts.records import CorpusStats, Edit, IngestReport
 MOST_REFUSALS_SHOWN = 20
 
 app = typer.Typer(
-    help="Add, annotate, ingest, import, export, delete, list and count corpora.",
+    help="Add, sync, annotate, ingest, import, export, delete, list and count corpora.",
     epilog=examples("colmlm corpus list"),
 )
 app.command("add", epilog=corpus_add.ADD_EXAMPLES)(corpus_add.add)
+app.command("sync", epilog=corpus_sync.SYNC_EXAMPLES)(corpus_sync.sync)
 app.command("annotate", epilog=annotate.ANNOTATE_EXAMPLES)(annotate.annotate)
 app.command("import", epilog=importing.IMPORT_EXAMPLES)(importing.import_)
 

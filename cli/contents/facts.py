@@ -13,7 +13,7 @@ from colmlm.cli.bases.protocol import Base
 from colmlm.cli.contents import compared, facts_edit
 from colmlm.cli.contents import facts_show as show_
 from colmlm.cli.options import MAX_BIGINT, After, AsJson, FactId, Limit, examples, some_text, time
-from colmlm.cli.output import counted_facts, note, print_json
+from colmlm.cli.output import counted_facts, note, plain, print_json
 
 if TYPE_CHECKING:
     from colmlm.kb.facts.records import FactPage, FactSearch, State
@@ -154,7 +154,8 @@ def _print_csv(base: Base, near: str | None, sought: FactSearch, *, as_json: boo
 def show(base: Base, fact_id: FactId, as_json: AsJson = False) -> None:
     """Show a fact, live or deleted, and where it comes from. `colmlm trace fact` shows its history."""
     fact = base.facts.show(fact_id)
-    print_json(fact) if as_json else show_.one(fact)
+    page = show_.printed_on(base, fact)
+    print_json(plain(fact) | {"page": page}) if as_json else show_.one(fact, page)
     if fact.withheld:
         note(show_.WITHHELD)
 

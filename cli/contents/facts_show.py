@@ -6,8 +6,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from colmlm.cli.output import note, print_json, print_table, say, shorten
+from colmlm.kb.texts.pages import page_of
 
 if TYPE_CHECKING:
+    from colmlm.cli.bases.protocol import Base
     from colmlm.kb.facts.records import Edit, FactRecord, SamplePlace, Source
 
 WITHHELD = "Marks stand for what was deleted or corrected: the server shows that to tokens with the right 'audit' only."
@@ -44,12 +46,22 @@ def _deleted(fact: FactRecord) -> str:
     return "" if fact.deleted_seq is None else f"by change {fact.deleted_seq}"
 
 
-def one(fact: FactRecord) -> None:
-    """Prints one fact, with its source and its changes."""
+def printed_on(base: Base, fact: FactRecord) -> int | None:
+    """Gives the page that the fact stands on, where its document has pages."""
+    if fact.source is None:
+        return None
+    _, text = base.documents.read(fact.source.document_id)
+    return page_of(text, fact.source.start)
+
+
+def one(fact: FactRecord, page: int | None = None) -> None:
+    """Prints one fact, with its source, the page there, and its changes."""
     say(f"fact {fact.fact_id}, version {fact.version}: {fact.value}")
     if fact.question:
         say(f"question: {fact.question}")
     say(f"source:   {where(fact)}" + (f" {fact.source.uri}" if fact.source and fact.source.uri else ""))
+    if page is not None:
+        say(f"page:     {page}")
     if fact.review_seq is not None:
         say(f"review:   {fact.review}, by change {fact.review_seq}")
     gone = _deleted(fact) if fact.erased_seq is not None else f"deleted {_deleted(fact)}"

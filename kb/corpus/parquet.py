@@ -15,6 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, Refusal, parse_record, to_record
+from colmlm.kb.corpus.raw.text import Unreadable
+
+OnBytes = Callable[[int], None]
 
 _ROWS = 500  # rows of a batch, which is in memory at once, unless they are unusually large
 _BATCH_BYTES = 32_000_000
@@ -44,31 +47,50 @@ _SCHEMA = pa.schema(
 )
 
 
-def read_parquet(path: Path, on_bytes: Callable[[int], None] | None = None) -> Iterator[Parsed]:
+def read_parquet(path: Path, on_bytes: OnBytes | None = None) -> Iterator[Parsed]:
     """Reads every row of a Parquet file, in order. A row whose `facts` is null has its spans in the text, inline.
 
     A file that cannot be read, or not to its end, gives one refusal that names it. `on_bytes` is called with the number
     of bytes read so far, estimated by rows.
     """
+    try:
+        for where, record in read_rows(path, _annotated, on_bytes):
+            yield Parsed(None, (record,)) if isinstance(record, Refusal) else _parsed(record, where)
+    except Unreadable as error:
+        yield Parsed(None, (Refusal(path.name, 0, str(error)),))
+
+
+def _annotated(names: list[str]) -> list[str]:
+    if missing := [name for name in ("id", "text") if name not in names]:
+        raise Unreadable(f"no column {' and no column '.join(map(repr, missing))}")
+    return [name for name in _SCHEMA.names if name in names]
+
+
+def read_rows(
+    path: Path, choose: Callable[[list[str]], list[str]], on_bytes: OnBytes | None = None
+) -> Iterator[tuple[str, dict[str, Any] | Refusal]]:
+    """Reads the columns that `choose` gives of those there are. Gives each row, or why it is refused, with its name.
+
+    A file that is damaged gives a refusal at its end. Raises what `choose` raises.
+    """
     number = 0
     try:
         with pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
-            if missing := [name for name in ("id", "text") if name not in file.schema_arrow.names]:
-                yield _refused(path, f"no column {' and no column '.join(map(repr, missing))}")
-                return
-            columns = [name for name in _SCHEMA.names if name in file.schema_arrow.names]
+            columns = choose(file.schema_arrow.names)
             size, num_rows = path.stat().st_size, max(1, file.metadata.num_rows)
             for batch in file.iter_batches(_rows(file.metadata), columns=columns, use_threads=False):
                 for record in _records(batch):
                     number += 1
-                    yield _parsed(record, f"{path.name}:{number}")
+                    where = f"{path.name}:{number}"
+                    yield where, record or Refusal(where, 0, "not UTF-8")
                 if on_bytes is not None:
                     on_bytes(size * number // num_rows)
-    except pa.ArrowMemoryError:
+    except (pa.ArrowMemoryError, Unreadable):
         raise
     except (pa.ArrowException, OSError, ValueError) as error:
         cause = " ".join(str(error).split())
-        yield _refused(path, f"not a Parquet file that can be read, after row {number}: {cause}")
+        refusal = Refusal(path.name, 0, f"not a Parquet file that can be read, after row {number}: {cause}")
+        yield path.name, refusal
 
 
 def _rows(about: pq.FileMetaData) -> int:
@@ -78,15 +100,14 @@ def _rows(about: pq.FileMetaData) -> int:
     return max(1, min(_ROWS, fitting))
 
 
-def _parsed(record: dict[str, Any] | UnicodeDecodeError, where: str) -> Parsed:
-    if isinstance(record, UnicodeDecodeError):
-        return Parsed(None, (Refusal(where, 0, "not UTF-8"),))
+def _parsed(record: dict[str, Any], where: str) -> Parsed:
     if record.get("facts", ()) is None:
         del record["facts"]
     return parse_record(record, where)
 
 
-def _records(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | UnicodeDecodeError]:
+def _records(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | None]:
+    """Gives the rows of a batch; None for one that is not UTF-8."""
     try:
         yield from batch.to_pylist()
     except UnicodeDecodeError:  # pyarrow checks the bytes of a string only when it makes one
@@ -94,17 +115,13 @@ def _records(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | UnicodeDecodeEr
             yield _record(batch.slice(row, 1))
 
 
-def _record(row: pa.RecordBatch) -> dict[str, Any] | UnicodeDecodeError:
+def _record(row: pa.RecordBatch) -> dict[str, Any] | None:
     try:
         (record,) = row.to_pylist()
-    except UnicodeDecodeError as error:
-        return error
+    except UnicodeDecodeError:
+        return None
     found: dict[str, Any] = record
     return found
-
-
-def _refused(path: Path, reason: str) -> Parsed:
-    return Parsed(None, (Refusal(path.name, 0, reason),))
 
 
 def write_parquet(documents: Iterable[AnnotatedDocument], path: Path) -> int:

@@ -50,7 +50,7 @@ def read_questions(path: Path) -> Iterator[SquadQuestion]:
         paragraphs = _nested(path, source.read()) if path.suffix == ".json" else _flat(path, source)
         for _, paragraph in paragraphs:
             if isinstance(paragraph, dict) and isinstance(paragraph.get("context"), str):
-                document = _identity(_spaced(paragraph.get("title")), paragraph["context"])
+                document = identity(_spaced(paragraph.get("title")), paragraph["context"])
                 qas = paragraph.get("qas")
                 asked = (_quiz(document, qa) for qa in (qas if isinstance(qas, list) else ()))
                 yield from filter(None, asked)
@@ -112,7 +112,7 @@ def _paragraph(where: str, record: object) -> Parsed:
     title = _spaced(title)
     if (fault := unstorable(context) or unstorable(title or "")) is not None:
         return Parsed(None, (Refusal(where, *fault),))
-    external_id = _identity(title, context)
+    external_id = identity(title, context)
     if not isinstance(qas, list):
         return Parsed(None, (Refusal(external_id, 0, "'qas' must be a list"),))
     sound: list[FactSpan] = []
@@ -136,7 +136,8 @@ def _spaced(title: Any) -> str | None:
     return title.replace("_", " ") if isinstance(title, str) else None
 
 
-def _identity(title: str | None, context: str) -> str:
+def identity(title: str | None, context: str) -> str:
+    """Gives an id for a document that came without: a digest of what it says."""
     return hashlib.sha256(f"{title}\n{context}".encode()).hexdigest()[:16]
 
 

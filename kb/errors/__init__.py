@@ -34,6 +34,7 @@ KBError
 ├── Conflict
 │   ├── FactDeleted
 │   ├── TextsMissing
+│   ├── FolderEmpty
 │   ├── FactNotDeleted
 │   ├── FactErased
 │   ├── FactSuppressed
@@ -114,6 +115,7 @@ from colmlm.kb.errors.conflicts import (
     FactErased,
     FactNotDeleted,
     FactSuppressed,
+    FolderEmpty,
     ForgetRunState,
     GateRefused,
     JobFinished,
@@ -231,6 +233,7 @@ __all__ = [
     "FactNotDeleted",
     "FactNotFound",
     "FactSuppressed",
+    "FolderEmpty",
     "ForgetRunNotFound",
     "ForgetRunState",
     "GateRefused",

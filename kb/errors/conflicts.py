@@ -55,6 +55,16 @@ class TextsMissing(Conflict):
         )
 
 
+class FolderEmpty(Conflict):
+    title = "Folder has none of the files"
+
+    def __init__(self, corpus: str, files: int) -> None:
+        super().__init__(
+            f"None of the {files} files that corpus {corpus!r} was synced from is in the folder. Nothing was done; is "
+            "it mounted, and the right one? Pass --allow-empty (allow_empty) where all of them are meant to go."
+        )
+
+
 class AnsweredAlready(Conflict):
     title = "Answered already"
 

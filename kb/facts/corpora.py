@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,12 +11,14 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed
 from colmlm.kb.errors import ExternalIdNotFound
-from colmlm.kb.facts import reading
+from colmlm.kb.facts import reading, synced
 from colmlm.kb.facts.edits import end_facts
 from colmlm.kb.facts.export import export, require_texts
 from colmlm.kb.facts.ingest import COMMIT_EVERY, IngestRun
 from colmlm.kb.facts.records import CorpusStats, Edit, IngestReport
+from colmlm.kb.facts.removal import remove_documents
 from colmlm.kb.facts.standing import Standings
+from colmlm.kb.facts.synced import SyncedFile
 from colmlm.kb.log import audit
 from colmlm.kb.store.store import Store
 from colmlm.kb.tables import DocumentRow, FactRow
@@ -88,6 +90,30 @@ class Corpora:
         """
         with self.store.sessions.begin() as session:
             return delete_documents(session, corpus, external_ids, actor, reason)
+
+    def remove(self, corpus: str, external_ids: Collection[str], *, actor: str, reason: str) -> Edit | None:
+        """Takes these documents out of use in one change: their facts are deleted, and their texts found no more.
+
+        Those that are not current are left alone; None where none is. Ingested again, a document is put back with its
+        facts.
+        """
+        with self.store.sessions.begin() as session:
+            return remove_documents(session, corpus, external_ids, actor, reason)
+
+    def synced(self, corpus: str) -> dict[str, SyncedFile]:
+        """Gives the files that the corpus was synced from, by their paths."""
+        with self.store.sessions() as session:
+            return synced.synced_files(session, corpus)
+
+    def keyed(self, digests: Mapping[str, str]) -> dict[str, str]:
+        """Gives digests of files, by path, in the form in which they are stored."""
+        with self.store.sessions() as session:
+            return synced.keyed(session, digests)
+
+    def keep_synced(self, corpus: str, files: Iterable[SyncedFile], gone: Collection[str]) -> None:
+        """Notes what a sync read of these files, and that those at the paths `gone` are no more."""
+        with self.store.sessions.begin() as session:
+            synced.keep(session, corpus, files, gone)
 
     def count(self, corpus: str, external_ids: Sequence[str] | None = None) -> tuple[int, int]:
         """Counts the current documents and the live facts that `delete` would affect."""

@@ -4,7 +4,7 @@ A piece is read and checked before the log's lock is taken, so that a slow or lo
 Under the lock each document is compared with what is stored:
 
 - unchanged (same digest of the whole record): counted, not written; its deleted facts stay deleted;
-- new: inserted;
+- new: inserted; one that was removed is put back first, and then compared (`kb.facts.removal`);
 - changed: the document gets a new row; `kb.facts.editions` says which facts it keeps.
 
 An ingest that was interrupted is resumed by ingesting the same file again: it passes over what is stored.
@@ -26,7 +26,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, Refusal, check_spans, digests
 from colmlm.kb.errors import InvalidValue
-from colmlm.kb.facts import edits, pairs, reviewed, sentences, stated
+from colmlm.kb.facts import edits, pairs, removal, reviewed, sentences, stated
 from colmlm.kb.facts.editions import Replaced, move_kept, replace_old
 from colmlm.kb.facts.records import IngestReport
 from colmlm.kb.facts.sentences import SearchedText
@@ -210,7 +210,13 @@ def ingest(
     documents = [suppressor.apply(document)[0] for document in documents]
     rows = _rows(documents)
     pending = audit.begin(session, actor, reason)
-    known = _known(session, corpus, [document.external_id for document in documents])
+    external_ids = [document.external_id for document in documents]
+    known = _known(session, corpus, external_ids)
+    returned = removal.put_back(
+        session, pending, corpus, [name for name in external_ids if name not in known]
+    )
+    if returned is not None:
+        pending, known = audit.begin(session, actor, reason), _known(session, corpus, external_ids)
     changed: dict[int, IncomingDocument] = {}
     unchanged: dict[int, IncomingDocument] = {}
     taken: list[IncomingDocument] = []
@@ -222,7 +228,8 @@ def ingest(
         taken.append(row)
         if old_id is not None:
             changed[old_id] = row
-    replaced, num_facts, seq, against, alike = Replaced(), 0, None, 0, 0
+    replaced, num_facts, against, alike = Replaced(), 0, 0, 0
+    seq = None if returned is None else returned.seq
     if taken:
         replaced, inserted, num_facts = _write(
             session, corpus, taken, changed, pending.seq, proposed=generated

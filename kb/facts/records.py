@@ -329,7 +329,7 @@ class CorpusStats:
 
 @dataclass(frozen=True, slots=True)
 class DocumentRecord:
-    """A document without its text. `replaced_seq` is the change that put a newer text in its place."""
+    """A document without its text. `replaced_seq` is the change that put a newer text in its place, or removed it."""
 
     document_id: int
     corpus: str

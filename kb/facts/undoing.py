@@ -10,7 +10,7 @@ from sqlalchemy import Row, func, select, text
 from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import NotUndoable
-from colmlm.kb.facts import edits, holding, mending, pairs, reviewed
+from colmlm.kb.facts import edits, holding, mending, pairs, removal, reviewed
 from colmlm.kb.facts.mending import FactState
 from colmlm.kb.facts.placing import place
 from colmlm.kb.facts.records import Edit
@@ -57,6 +57,8 @@ def undo(session: Session, seq: int, actor: str, reason: str) -> Edit:
         raise NotUndoable(seq, "something else was done since to fact", since)
     said: dict[str, Any] = {"undoes": seq}
     if change.kind in DELETING:
+        if gone := removal.removed_by(session, seq):
+            removal.make_current(session, gone)
         return edits.reopen(session, pending, versions, said)
     said |= reviewed.undo_reviews(session, change.payload, pending.seq)
     if change.kind in audit.VERDICTS:

@@ -12,43 +12,9 @@ from msgspec import Meta
 
 from colmlm.kb.access.records import Right
 from colmlm.kb.errors import InvalidWork
+from colmlm.kb.jobs.raw_kinds import Documents, Sync
+from colmlm.kb.jobs.work import MAX_ID, FileName, Id, Kinds, Name, Rate, Reason, Share, UploadId, Work
 from colmlm.kb.keys.records import Adapting
-
-MAX_ID = 2**63 - 1
-
-Id = Annotated[int, Meta(ge=1, le=MAX_ID)]
-Name = Annotated[
-    str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*[^\x00-\x20\x7f][^\x00-\x1f\x7f]*$")
-]
-Reason = Annotated[
-    str,
-    Meta(
-        max_length=1000, pattern=r"^[^\x00]*[^\x00\s][^\x00]*$", description="Why; it stays in the change log"
-    ),
-]
-FileName = Annotated[
-    str, Meta(max_length=100, pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$", description="A name, no path")
-]
-UploadId = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}$")]
-Kinds = Literal["context", "context,question"]
-Share = Annotated[float, Meta(ge=0, le=1)]
-Rate = Annotated[float, Meta(ge=0.001, le=0.5)]
-
-
-class Work(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The arguments of a job. Jobs with the same `lock` run one after the other; None locks nothing."""
-
-    kind: ClassVar[str]
-    right: ClassVar[Right]
-
-    @property
-    def lock(self) -> str | None:
-        return self.kind
-
-    @property
-    def uploads(self) -> tuple[str, ...]:
-        """The uploaded files that this work reads, and that are removed when it is over."""
-        return ()
 
 
 class Rekey(Work, frozen=True, kw_only=True):
@@ -145,37 +111,6 @@ class Ingest(Work, frozen=True, kw_only=True):
         return (self.upload_id,)
 
 
-class Documents(Work, frozen=True, kw_only=True):
-    """Read uploaded raw documents, annotate their facts, ingest and key them, as `colmlm corpus add` does.
-
-    With `questions` each fact gets one; with `verify` those are dropped that do not lead the reader back to their fact.
-    """
-
-    kind: ClassVar[str] = "documents"
-    right: ClassVar[Right] = Right.edit
-    upload_ids: Annotated[list[UploadId], Meta(min_length=1, max_length=100)]
-    corpus: Name
-    reason: Reason | None = None
-    questions: bool = False
-    verify: bool = True
-    span_threshold: Share | None = None
-    encoding: FileName | None = None
-
-    def __post_init__(self) -> None:
-        try:
-            "x".encode(self.encoding or "utf-8")
-        except LookupError:
-            raise ValueError(f"there is no encoding {self.encoding!r}") from None
-
-    @property
-    def lock(self) -> str:
-        return f"corpus {self.corpus}"
-
-    @property
-    def uploads(self) -> tuple[str, ...]:
-        return tuple(self.upload_ids)
-
-
 class CalibrateAnswers(Work, frozen=True, kw_only=True):
     """Choose the score from which answers are given, by the questions of a file, of a set and of these corpora.
 
@@ -185,7 +120,7 @@ class CalibrateAnswers(Work, frozen=True, kw_only=True):
     kind: ClassVar[str] = "calibrate-answers"
     right: ClassVar[Right] = Right.edit
     upload_id: UploadId | None = None
-    corpora: Annotated[list[Name], Meta(max_length=100)] = []
+    corpora: Annotated[list[Name], Meta(max_length=100)] = msgspec.field(default_factory=list)
     question_set: FileName | None = None
     wrong: Rate = 0.05
     sample: Annotated[int, Meta(ge=1, le=100_000)] = 300
@@ -289,6 +224,7 @@ KINDS: dict[str, type[Work]] = {
         Gate,
         Ingest,
         Documents,
+        Sync,
         CalibrateAnswers,
         AskQuestions,
         VerifyForgetting,

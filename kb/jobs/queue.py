@@ -12,9 +12,10 @@ from colmlm.kb.errors import JobFinished, JobNotFound
 from colmlm.kb.facts import quotations, suppression
 from colmlm.kb.jobs import attendance, tickets
 from colmlm.kb.jobs.attendance import WorkerState
-from colmlm.kb.jobs.kinds import MAX_ID, Work, WriteSnapshot
+from colmlm.kb.jobs.kinds import WriteSnapshot
 from colmlm.kb.jobs.records import STATES, UNFINISHED, JobRecord, record_of
 from colmlm.kb.jobs.uploads import Uploads
+from colmlm.kb.jobs.work import MAX_ID, Work
 from colmlm.kb.log import audit
 from colmlm.kb.log.origin import current, mark, signed
 from colmlm.kb.lookup import shared

@@ -12,11 +12,12 @@ import msgspec
 
 from colmlm.kb.errors import DatabaseUnavailable, InvalidValue, KBError
 from colmlm.kb.jobs import tickets
-from colmlm.kb.jobs.kinds import Work, work_of
+from colmlm.kb.jobs.kinds import work_of
 from colmlm.kb.jobs.lease import BEAT_SECONDS, Cancelled, Interrupted, Lease, LeaseLost
 from colmlm.kb.jobs.problems import Problem, problem_of
 from colmlm.kb.jobs.records import JobRecord
 from colmlm.kb.jobs.uploads import Uploads
+from colmlm.kb.jobs.work import Work
 from colmlm.kb.log.origin import Origin, origin
 from colmlm.kb.principal import Principal
 from colmlm.kb.service import KnowledgeBase

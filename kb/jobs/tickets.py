@@ -18,8 +18,9 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import InvalidWork, JobGivenUp
 from colmlm.kb.facts import quotations, suppression
-from colmlm.kb.jobs.kinds import Work, work_of
+from colmlm.kb.jobs.kinds import work_of
 from colmlm.kb.jobs.problems import Problem, problem_of
+from colmlm.kb.jobs.work import Work
 from colmlm.kb.store.database import connection_of
 from colmlm.kb.tables import JobRow
 

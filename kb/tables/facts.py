@@ -17,7 +17,10 @@ review_states = ("proposed", "accepted", "rejected")
 
 
 class DocumentRow(TableRow):
-    """A text as ingested. A newer text under the same external id is a new row; the old one stays as evidence."""
+    """A text as ingested. A newer text under the same external id is a new row; the old one stays as evidence.
+
+    So does one that was taken out of use; `replaced_seq` is the change that did either.
+    """
 
     __tablename__ = "document"
     __table_args__ = (
@@ -50,6 +53,17 @@ class DocumentRow(TableRow):
     text: Mapped[str]
     ingested_at: Mapped[datetime] = mapped_column(server_default=func.now())
     replaced_seq: Mapped[int | None]
+
+
+class SyncedFileRow(TableRow):
+    """A file that a sync filled a corpus from: `kb.facts.synced`."""
+
+    __tablename__ = "synced_file"
+
+    corpus: Mapped[str] = mapped_column(primary_key=True)
+    path: Mapped[str] = mapped_column(primary_key=True)
+    digest: Mapped[str | None]
+    documents: Mapped[list[str]]
 
 
 class FactRow(TableRow):

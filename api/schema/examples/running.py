@@ -8,7 +8,7 @@ from colmlm.api.routes import keysets, tokens
 from colmlm.api.schema.examples.small_base import AT, HASH, JOB
 from colmlm.api.schema.schemas import Health, OwnWorkerHealth
 from colmlm.api.wire import answers
-from colmlm.kb.jobs import kinds
+from colmlm.kb.jobs import kinds, raw_kinds
 from colmlm.kb.jobs.uploads import Upload
 from colmlm.kb.keys.records import GateStanding, KeysetRecord
 from colmlm.kb.log.denials import DenialRecord
@@ -41,7 +41,8 @@ EXAMPLES: tuple[Any, ...] = (
     kinds.Ingest(upload_id=_UPLOAD.upload_id, corpus="atlas"),
     kinds.CalibrateAnswers(upload_id=_UPLOAD.upload_id),
     kinds.AskQuestions(question_set="handbook"),
-    kinds.Documents(upload_ids=[_UPLOAD.upload_id], corpus="atlas"),
+    raw_kinds.Documents(upload_ids=[_UPLOAD.upload_id], corpus="atlas"),
+    raw_kinds.Sync(folder="handbook", corpus="handbook"),
     kinds.VerifyForgetting(run_id=5),
     kinds.MakeBackup(name="before-the-move"),
     kinds.VerifyBackup(name="before-the-move"),

@@ -80,27 +80,17 @@ class LocalCorpora:
             corpus,
             found,
             how.encoding,
-            how.again,
-            how.questions,
-            how.verify,
+            how.fields,
+            again=how.again,
+            asks=how.questions,
+            verifies=how.verify,
             telling=self.runtime.telling,
         )
         if how.dry_run:
             adding.look()
             return _told(adding, None, None, True) | {"threshold": None}
 
-        def load() -> Any:
-            self.runtime.encoder  # noqa: B018  a checkpoint that is missing should be known before an hour's annotation
-            return annotators.light(
-                self.runtime,
-                how.span_annotator,
-                how.question_generator,
-                asks=how.questions,
-                verifies=how.verify,
-                threshold=how.span_threshold,
-            )
-
-        report = adding.ingest(load, **who, allow_erased=how.allow_erased)
+        report = adding.ingest(annotators.ready(self.runtime, how), **who, allow_erased=how.allow_erased)
         keyset = adding.key(changed=report is not None)
         calibrated = adding.recalibrated(self.kb, changed=report is not None, **who)
         return _told(adding, report, keyset, False) | {"threshold": calibrated}

@@ -10,29 +10,20 @@ from typing import TYPE_CHECKING, Any
 from colmlm.api.nouns.lookups import Calibrating
 from colmlm.api.nouns.questions import AskingSet
 from colmlm.api.nouns.telling import Advance, Telling
-from colmlm.cli.composition import annotators
 from colmlm.cli.composition.adapting import adapt
-from colmlm.cli.composition.adding import Adding
 from colmlm.cli.composition.asking_sets import SetAsking
 from colmlm.cli.composition.calibrating import AnswerCalibrating
-from colmlm.cli.composition.handlers.without_model import HANDLERS, in_brief, ingest, named
+from colmlm.cli.composition.handlers import raw
+from colmlm.cli.composition.handlers.without_model import HANDLERS, ingest
 from colmlm.cli.composition.keying import active_encoder_of, encoder_of, key_everything
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import FAULT, explain
-from colmlm.kb.corpus.raw.files import find_files
 from colmlm.kb.errors import InvalidWork, KBError
 from colmlm.kb.forgetting.records import SAMPLE
 from colmlm.kb.forgetting.verbs import Forgetting
-from colmlm.kb.jobs.kinds import (
-    AskQuestions,
-    CalibrateAnswers,
-    Documents,
-    Gate,
-    Ingest,
-    Rekey,
-    VerifyForgetting,
-)
+from colmlm.kb.jobs.kinds import AskQuestions, CalibrateAnswers, Gate, Ingest, Rekey, VerifyForgetting
 from colmlm.kb.jobs.problems import Problem, problem_of
+from colmlm.kb.jobs.raw_kinds import Documents, Sync
 from colmlm.kb.store.causes import refusal_of
 from colmlm.kb.switching.limits import GateLimits
 
@@ -49,6 +40,7 @@ def handlers(runtime: Runtime) -> dict[str, Handler]:
         Gate.kind: models.gate,
         Ingest.kind: models.ingest,
         Documents.kind: models.documents,
+        Sync.kind: models.sync,
         CalibrateAnswers.kind: models.calibrate_answers,
         AskQuestions.kind: models.ask_questions,
         VerifyForgetting.kind: models.verify,
@@ -125,49 +117,10 @@ class _Models:
         return taken
 
     def documents(self, run: JobRun, work: Documents) -> object:
-        """Annotates, ingests and keys the documents. A second attempt skips those that are already ingested."""
-        files = [run.uploads.file(upload_id) for upload_id in work.upload_ids]
-        adding = Adding(
-            self.runtime,
-            work.corpus,
-            find_files(files),
-            work.encoding,
-            asks=work.questions,
-            verifies=work.verify,
-            telling=self._telling(run),
-            kept_in=run.uploads.directory.absolute(),
-        )
+        return raw.documents(self.runtime, self._telling(run), run, work)
 
-        def load() -> Any:
-            self.runtime.encoder  # noqa: B018  a checkpoint that is missing should be known before the annotation
-            return annotators.light(
-                self.runtime,
-                None,
-                None,
-                asks=work.questions,
-                verifies=work.verify,
-                threshold=work.span_threshold,
-            )
-
-        why = (
-            work.reason or f"{len(files)} uploaded files"
-        )  # names of files may say a fact, and the log would keep it
-        report = adding.ingest(load, actor=run.job.actor, reason=why)
-        run.check()
-        keyset = adding.key(changed=report is not None, kb=run.kb)
-        calibrated = adding.recalibrated(run.kb, changed=report is not None, actor=run.job.actor, reason=why)
-        tally = adding.tally
-        return {
-            **(in_brief(report) if report else {"corpus": work.corpus, "documents": 0, "facts": 0}),
-            **{standing.value: count for standing, count in tally.standings.items()},
-            "rejected": dict(tally.rejected),
-            "refused": len(tally.refusals),
-            "refusals": named(tally.refusals),
-            "keyset": None if keyset is None else asdict(keyset),
-            "citable": keyset is not None and keyset.state == "active",
-            "suggested": adding.to_suggest(keyset),
-            "threshold": calibrated,
-        }
+    def sync(self, run: JobRun, work: Sync) -> object:
+        return raw.sync(self.runtime, self._telling(run), run, work)
 
     def calibrate_answers(self, run: JobRun, work: CalibrateAnswers) -> object:
         file = run.uploads.file(work.upload_id) if work.upload_id else None

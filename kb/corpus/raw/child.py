@@ -15,7 +15,8 @@ import msgspec
 
 from colmlm.kb.corpus.format import Parsed, Refusal
 from colmlm.kb.corpus.raw.limits import Limits
-from colmlm.kb.corpus.raw.read import ReadPiece, read_pieces
+from colmlm.kb.corpus.raw.pieces import ReadPiece
+from colmlm.kb.corpus.raw.read import read_pieces
 from colmlm.kb.corpus.raw.wire import WIDEST, Ask, Told, receive, send
 
 _MOST_REFUSALS = 1000  # refusals reported of one document

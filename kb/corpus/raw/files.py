@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -16,19 +17,29 @@ KINDS = {
     ".md": "markdown", ".markdown": "markdown",
     ".html": "html", ".htm": "html", ".xhtml": "html",
     ".pdf": "pdf", ".docx": "word", ".epub": "epub",
-    ".jsonl": "records", ".ndjson": "records", ".jsonl.gz": "records", ".ndjson.gz": "records",
+    ".jsonl": "records", ".ndjson": "records",
+    ".csv": "table", ".tsv": "table", ".parquet": "columns", ".xml": "wiki",
 }  # fmt: skip
-READABLE = ", ".join(KINDS)
+_PACKED = (".gz", ".bz2")
+_PACKABLE = ("records", "table", "wiki")  # kinds that are read packed, too
+_EXTRACT = re.compile(r"wiki_[0-9]+")  # what WikiExtractor calls its files of JSON Lines
+_DUMP, _HEAD_BYTES = b"<mediawiki", 4096
+READABLE = f"{', '.join(KINDS)}; records, tables and wikis also with {' or '.join(_PACKED)}"
 
 
 @dataclass(frozen=True, slots=True)
 class RawFile:
-    """A file to read, of a kind of `KINDS`. Its document's id is its path below the directory that was named."""
+    """A file to read, of a kind of `KINDS`. Its document's id is its path below the directory that was named.
+
+    `uri` and `encoding` are known of a page that was fetched; of other files the address is where they lie.
+    """
 
     path: Path
     external_id: str
     kind: str
     size: int
+    uri: str | None = None
+    encoding: str | None = None
 
 
 @dataclass(slots=True)
@@ -58,7 +69,12 @@ def find_files(inputs: Sequence[Path]) -> FoundFiles:
 
 def kind_of(name: str) -> str | None:
     """Gives the kind of a file by its name."""
-    return next((kind for suffix, kind in KINDS.items() if name.lower().endswith(suffix)), None)
+    small = name.lower()
+    plain = next((small.removesuffix(suffix) for suffix in _PACKED if small.endswith(suffix)), small)
+    if _EXTRACT.fullmatch(plain):
+        return "records"
+    kind = next((kind for suffix, kind in KINDS.items() if plain.endswith(suffix)), None)
+    return kind if plain == small or kind in _PACKABLE else None
 
 
 def _below(directory: Path, top: Path, found: FoundFiles) -> Iterator[tuple[Path, str]]:
@@ -86,6 +102,8 @@ def _below(directory: Path, top: Path, found: FoundFiles) -> Iterator[tuple[Path
 def _take(path: Path, external_id: str, found: FoundFiles, *, named: bool) -> None:
     shown = _shown(external_id)
     kind = kind_of(path.name)
+    if path.suffix.lower() == ".xml" and not named and not _is_dump(path):
+        kind = None
     if kind is None and not named:
         found.passed_over[path.suffix.lower() or "no suffix"] += 1
         return
@@ -99,6 +117,17 @@ def _take(path: Path, external_id: str, found: FoundFiles, *, named: bool) -> No
         return
     assert kind is not None
     found.files.append(RawFile(path, external_id, kind, about.st_size))
+
+
+def _is_dump(path: Path) -> bool:
+    """Says whether an XML file of a folder is a wiki's, since most are something else."""
+    if not path.is_file() or path.is_symlink():
+        return True  # whatever it is, `_fault` says so
+    try:
+        with path.open("rb") as file:
+            return _DUMP in file.read(_HEAD_BYTES)
+    except OSError:
+        return True
 
 
 def _fault(about: os.stat_result, kind: str | None, external_id: str) -> str | None:

@@ -1,6 +1,7 @@
 """Reads PDF as title and plain text, with PDFium: the text layer, with its lines joined to paragraphs.
 
-A page is a drawing: headers, page numbers and columns come in the order in which they are drawn.
+A page is a drawing: headers, page numbers and columns come in the order in which they are drawn. A form feed on a line
+of its own ends each page but the last, so that the page of a fact follows from its place in the text.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import pypdfium2
 
 from colmlm.kb.corpus.raw.headings import heading
 from colmlm.kb.corpus.raw.text import Unreadable, normal
+from colmlm.kb.texts.pages import PAGE_END
 
 _NOT_A_TITLE = re.compile(
     r"^(?:microsoft \w+ - |untitled|.*\.(?:docx?|indd|odt|pdf|tex|dvi|rtf|txt)$)", re.IGNORECASE
@@ -30,16 +32,14 @@ def read_pdf(data: bytes) -> tuple[str | None, str]:
         if error.err_code == _PASSWORD:
             raise Unreadable("encrypted with a password; save a copy without one") from error
         raise Unreadable(f"not a PDF that can be read: {error}") from error
-    text = "\n\n".join(page for page in pages if page)
-    if not text.strip():
+    if not any(pages):
         raise Unreadable(
             f"{len(pages)} pages without a text layer, so probably scanned; run text recognition (OCR) on it first"
         )
-    text = normal(text)
+    text = normal(f"\n{PAGE_END}\n".join(pages))
     if not title or _NOT_A_TITLE.match(title):
-        return heading(
-            text.replace("\n", "\n\n", 1)
-        ), text  # a line by itself is one that was short on the page
+        first = next(page for page in pages if page)
+        return heading(first.replace("\n", "\n\n", 1)), text  # a line by itself was short on its page
     return title, text
 
 
@@ -73,4 +73,4 @@ def reflow(page: str) -> str:
             pieces.append("\n" if len(line) < short else " ")
         before = line
     text = re.sub(rf"[{_HYPHENS}]", "", "".join(pieces))
-    return re.sub(r"\n{3,}", "\n\n", re.sub(r" *\n *", "\n", text)).strip()
+    return re.sub(r"\n{3,}", "\n\n", re.sub(r" *\n *", "\n", text.replace(PAGE_END, "\n"))).strip()

@@ -2,36 +2,33 @@
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import NamedTuple
+from pathlib import Path, PurePath, PurePosixPath
+from urllib.parse import unquote, urlsplit
 
-from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, Refusal, parse_line, too_long, unstorable
+from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, parse_line, too_long, unstorable
+from colmlm.kb.corpus.raw.columns import read_columns
+from colmlm.kb.corpus.raw.fields import Fields
 from colmlm.kb.corpus.raw.headings import heading
+from colmlm.kb.corpus.raw.pieces import ReadPiece, refused
 from colmlm.kb.corpus.raw.records import parse_raw_line
+from colmlm.kb.corpus.raw.table import read_table
 from colmlm.kb.corpus.raw.text import Unreadable, declared_encoding, decode, normal
+from colmlm.kb.corpus.raw.wiki import read_wiki
 from colmlm.kb.corpus.raw.wire import Ask
 from colmlm.kb.corpus.squad import read_squad
-from colmlm.kb.texts.lines import MOST_BYTES, read_lines
+from colmlm.kb.texts.lines import MOST_BYTES, Damaged, read_lines
 
 FORMATS = ("annotated", "parquet", "squad")  # the formats of annotated files
-BY_LINE: dict[str, Callable[[bytes, str, Path], Parsed]] = {
-    "annotated": lambda line, where, _: parse_line(line, where),
+BY_LINE: dict[str, Callable[[bytes, str, Path, Fields], Parsed]] = {
+    "annotated": lambda line, where, *_: parse_line(line, where),
     "records": parse_raw_line,
 }
-
-
-class ReadPiece(NamedTuple):
-    """What was read from one line, row or file; `parsed` is None where there is nothing yet.
-
-    `reached` is its end as an offset in the file, in bytes.
-    """
-
-    parsed: Parsed | None
-    line: int
-    reached: int
+BY_ROW: dict[str, Callable[[Path, Ask], Iterator[ReadPiece]]] = {
+    "table": read_table,
+    "columns": read_columns,
+    "wiki": read_wiki,
+}
 
 
 def read_pieces(ask: Ask) -> Iterator[ReadPiece]:
@@ -40,34 +37,36 @@ def read_pieces(ask: Ask) -> Iterator[ReadPiece]:
     name = ask.external_id or path.name
     try:
         if ask.kind in BY_LINE:
-            yield from _lines(path, BY_LINE[ask.kind], ask.after)
+            yield from _lines(path, ask)
+        elif ask.kind in BY_ROW:
+            yield from BY_ROW[ask.kind](path, ask)
         elif ask.kind in FORMATS:
             yield from _rows(path, ask.kind)
         else:
             yield ReadPiece(Parsed(_document(ask, path)), 1, path.stat().st_size)
     except Unreadable as error:
-        yield _refused(name, str(error))
+        yield refused(name, str(error))
     except OSError as error:
-        yield _refused(name, f"cannot be read: {error.strerror or error}")
+        yield refused(name, f"cannot be read: {error.strerror or error}")
 
 
-def _lines(path: Path, parse: Callable[[bytes, str, Path], Parsed], after: int) -> Iterator[ReadPiece]:
-    done = 0
+def _lines(path: Path, ask: Ask) -> Iterator[ReadPiece]:
+    parse, done = BY_LINE[ask.kind], 0
     try:
-        for number, content, reached in read_lines(path, zipped=path.suffix.lower() == ".gz"):
+        for number, content, reached in read_lines(path):
             where = f"{path.name}:{number}"
-            if number > after:
+            if number > ask.after:
                 if (
-                    number > max(done, after) + 1
+                    number > max(done, ask.after) + 1
                 ):  # after blank lines, so that the parent knows which line is next
                     yield ReadPiece(None, number - 1, reached)
                 if content is None:
                     yield ReadPiece(too_long(where), number, reached)
                 else:
-                    yield ReadPiece(parse(content, where, path), number, reached)
+                    yield ReadPiece(parse(content, where, path, ask.fields), number, reached)
             done = number
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        yield _refused(path.name, f"damaged gzip data after line {done}: {error}", done)
+    except Damaged as error:
+        yield refused(path.name, f"{error}, after line {done}", done)
 
 
 def _rows(path: Path, format_: str) -> Iterator[ReadPiece]:
@@ -83,10 +82,6 @@ def _rows(path: Path, format_: str) -> Iterator[ReadPiece]:
         del reached[:-1]
 
 
-def _refused(document: str, reason: str, line: int = 0, reached: int = 0) -> ReadPiece:
-    return ReadPiece(Parsed(None, (Refusal(document, 0, reason),)), line, reached)
-
-
 def _document(ask: Ask, path: Path) -> AnnotatedDocument:
     if (size := path.stat().st_size) > MOST_BYTES:
         raise Unreadable(f"{size} bytes, and a document has at most {MOST_BYTES}; split it")
@@ -96,8 +91,8 @@ def _document(ask: Ask, path: Path) -> AnnotatedDocument:
     title, text = _text(ask.kind, data, ask.encoding)
     text = normal(text)
     if title is None or unstorable(title) is not None:
-        title = heading(text) or _named(path)
-    return AnnotatedDocument(ask.external_id, text, title=title, uri=path.as_uri())
+        title = heading(text) or _named(path if ask.uri is None else _place(ask.uri))
+    return AnnotatedDocument(ask.external_id, text, title=title, uri=ask.uri or path.as_uri())
 
 
 def _text(kind: str, data: bytes, encoding: str | None) -> tuple[str | None, str]:
@@ -125,6 +120,12 @@ def _text(kind: str, data: bytes, encoding: str | None) -> tuple[str | None, str
     return None, text
 
 
-def _named(path: Path) -> str:
+def _place(uri: str) -> PurePosixPath:
+    """Gives the path that an address names on its host; the host where it names none."""
+    parts = urlsplit(uri)
+    return PurePosixPath(unquote(parts.path).strip("/") or parts.netloc)
+
+
+def _named(path: PurePath) -> str:
     """Makes a title of the file's name."""
     return " ".join(path.stem.replace("_", " ").replace("-", " ").split()) or path.name

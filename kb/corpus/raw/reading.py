@@ -5,48 +5,64 @@ The database stores exactly the text that this gives.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from colmlm.kb.corpus.format import Parsed, Refusal
+from colmlm.kb.corpus.raw.fields import Fields
 from colmlm.kb.corpus.raw.files import RawFile
 from colmlm.kb.corpus.raw.limits import Limits
-from colmlm.kb.corpus.raw.read import BY_LINE, FORMATS
+from colmlm.kb.corpus.raw.read import BY_LINE, BY_ROW, FORMATS
 from colmlm.kb.corpus.raw.reader import FileReader
 from colmlm.kb.corpus.raw.wire import Ask, Told
 
 MOST_BREACHES = 10  # breaches of one file; each costs the time that a document may take, and a new process
 
 OnBytes = Callable[[int], None]
+OnParsed = Callable[[str, Parsed], None]
 
 
 def read_raw(
     files: Sequence[RawFile],
     *,
     encoding: str | None = None,
+    fields: Fields | None = None,
     limits: Limits | None = None,
     on_bytes: OnBytes | None = None,
+    taken: Iterable[str] = (),
+    on_parsed: OnParsed | None = None,
 ) -> Iterator[Parsed]:
     """Reads the documents of these files, in order; a file that is not a document gives one refusal.
 
-    `encoding` applies to files that do not declare theirs, and is by default UTF-8. A second document with the same id
-    is refused. `on_bytes` is called with the number of bytes read of all files, also while it waits.
+    `encoding` applies to files that do not declare theirs, and is by default UTF-8; `fields` to files of records. A
+    second document with the same id, or one of those `taken`, is refused. `on_bytes` is called with the number of bytes
+    read of all files, also while it waits; `on_parsed` with the id of the file and what is yielded of it.
     """
-    seen: set[str] = set()
-    asks = (
-        (Ask(file.kind, str(file.path.absolute()), file.external_id, encoding), file.size) for file in files
-    )
-    for parsed in _read(asks, limits or Limits(), on_bytes):
-        document = parsed.document
-        if document is not None and document.external_id in seen:
-            reason = "a second document with this id; name a folder above both, or add them to two corpora"
-            yield Parsed(None, (Refusal(document.external_id, 0, reason),))
-            continue
-        if document is not None:
-            seen.add(document.external_id)
+    seen = set(taken)
+    asks = ((_ask(file, file.encoding or encoding, fields or Fields()), file.size) for file in files)
+    for ask, told in _read(asks, limits or Limits(), on_bytes):
+        parsed = _once(told, seen)
+        if on_parsed is not None:
+            on_parsed(ask.external_id, parsed)
         yield parsed
+
+
+def _once(parsed: Parsed, seen: set[str]) -> Parsed:
+    """Refuses a document with an id that was seen before."""
+    document = parsed.document
+    if document is None:
+        return parsed
+    if document.external_id in seen:
+        reason = "a second document with this id; name a folder above both, or add them to two corpora"
+        return Parsed(None, (Refusal(document.external_id, 0, reason),))
+    seen.add(document.external_id)
+    return parsed
+
+
+def _ask(file: RawFile, encoding: str | None, fields: Fields) -> Ask:
+    return Ask(file.kind, str(file.path.absolute()), file.external_id, encoding, fields, file.uri)
 
 
 def read_corpus(
@@ -54,10 +70,13 @@ def read_corpus(
 ) -> Iterator[Parsed]:
     """Reads the documents and refusals of an annotated file, of a format of `kb.corpus.raw.read.FORMATS`."""
     size = path.stat().st_size
-    return _read(iter([(Ask(format_, str(path.absolute())), size)]), limits or Limits(), on_bytes)
+    asks = iter([(Ask(format_, str(path.absolute())), size)])
+    return (parsed for _, parsed in _read(asks, limits or Limits(), on_bytes))
 
 
-def _read(asks: Iterator[tuple[Ask, int]], limits: Limits, on_bytes: OnBytes | None) -> Iterator[Parsed]:
+def _read(
+    asks: Iterator[tuple[Ask, int]], limits: Limits, on_bytes: OnBytes | None
+) -> Iterator[tuple[Ask, Parsed]]:
     done = reached = 0
 
     def further() -> None:
@@ -70,7 +89,7 @@ def _read(asks: Iterator[tuple[Ask, int]], limits: Limits, on_bytes: OnBytes | N
                 reached = min(max(reached, told.reached), size)
                 further()
                 if told.parsed is not None:
-                    yield told.parsed
+                    yield ask, told.parsed
             done, reached = done + size, 0
             further()
 
@@ -78,7 +97,7 @@ def _read(asks: Iterator[tuple[Ask, int]], limits: Limits, on_bytes: OnBytes | N
 def _file(reader: FileReader, ask: Ask) -> Iterator[Told]:
     """Yields the reports of a file.
 
-    A document beyond the limits is refused, and where documents are lines, the next follow.
+    A document beyond the limits is refused, and where documents are lines or pages of a wiki, the next follow.
 
     No lines follow a breach of time, since no single line takes that long, but very many blank ones do.
     """
@@ -92,9 +111,7 @@ def _file(reader: FileReader, ask: Ask) -> Iterator[Told]:
         if not _goes_on(ask, told):
             return
         ask = replace(ask, after=told.line + 1)
-    reason = (
-        f"given up after {MOST_BREACHES} lines beyond the limits; the lines after {ask.after} were not read"
-    )
+    reason = f"given up after {MOST_BREACHES} documents beyond the limits; what comes after {ask.after} was not read"
     yield Told(ask.after, told.reached, Parsed(None, (Refusal(_name(ask), 0, reason, "broken"),)))
 
 
@@ -102,14 +119,14 @@ def _refused(limits: Limits, ask: Ask, told: Told) -> Told:
     """Gives the refusal of the document that was being read when the process ended or had to be ended."""
     assert told.breach is not None
     where, reason = ask.external_id, limits.sentence(told.breach, told.how)
-    if ask.kind in (*BY_LINE, *FORMATS):
+    if ask.kind in (*BY_LINE, *BY_ROW, *FORMATS):
         where = f"{_name(ask)}:{told.line + 1}"
         reason += "" if _goes_on(ask, told) else "; the rest of the file was not read"
     return Told(told.line + 1, told.reached, Parsed(None, (Refusal(where, 0, reason, told.breach),)))
 
 
 def _goes_on(ask: Ask, told: Told) -> bool:
-    return ask.kind in BY_LINE and told.breach != "time"
+    return ask.kind == "wiki" or (ask.kind in BY_LINE and told.breach != "time")
 
 
 def _name(ask: Ask) -> str:

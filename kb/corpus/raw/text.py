@@ -32,13 +32,10 @@ def decode(data: bytes, encoding: str | None = None) -> str:
     """
     if not data:
         raise Unreadable("the file is empty")
-    for mark, name in _MARKS:
-        if data.startswith(mark):
-            data, encoding = data[len(mark) :], name
-            break
-    else:
-        if b"\0" in data:
-            raise Unreadable("binary data, not text: it has NUL bytes")
+    if (marked := marked_encoding(data)) is not None:
+        encoding = marked
+    elif b"\0" in data:
+        raise Unreadable("binary data, not text: it has NUL bytes")
     try:
         text = data.decode(encoding or "utf-8")
     except UnicodeDecodeError as error:
@@ -51,12 +48,17 @@ def decode(data: bytes, encoding: str | None = None) -> str:
         ValueError,
     ) as error:  # some codecs are not for text, and some raise errors of their own
         raise Unreadable(f"it says that it is in {encoding!r}, which cannot be read: {error}") from error
-    return normal(text)
+    return normal((text.removeprefix("\ufeff") if marked else text).replace("\f", "\n"))
+
+
+def marked_encoding(data: bytes) -> str | None:
+    """Gives the encoding that a byte order mark at the beginning says; None without one."""
+    return next((name for mark, name in _MARKS if data.startswith(mark)), None)
 
 
 def normal(text: str) -> str:
     """Gives the text with its line ends as ``\\n``. Raises `Unreadable` on binary data, or where nothing shows."""
-    text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\f", "\n")
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
     if is_blank(text):
         raise Unreadable("no text in it")
     if (fault := unstorable(text)) is not None:

@@ -8,6 +8,7 @@ from typing import IO
 import msgspec
 
 from colmlm.kb.corpus.format import Parsed
+from colmlm.kb.corpus.raw.fields import Fields
 from colmlm.kb.corpus.raw.limits import Breach
 
 LENGTH = struct.Struct(">Q")
@@ -21,6 +22,8 @@ class Ask(msgspec.Struct):
     path: str
     external_id: str = ""
     encoding: str | None = None
+    fields: Fields = Fields()
+    uri: str | None = None
     after: int = 0
 
 

@@ -11,6 +11,7 @@ from colmlm.kb.facts.standing import says_the_same
 from colmlm.kb.service import KnowledgeBase
 from tests.cli.conftest import OPENING, Annotators, Run, annotators_that_ask
 from tests.gates import full_disk, gate, interrupted
+from tests.kb.corpus.raw.pages import Page, site
 from tests.kb.corpus.raw.pdfs import pdf
 
 INTO = ("--corpus", "town", "--json")
@@ -90,6 +91,7 @@ def test_unchanged_files_are_passed_over_and_a_changed_one_replaces_its_document
     run: Run, kb: KnowledgeBase, light: Annotators, town: Path
 ) -> None:
     (town / "noise.txt").unlink()
+    (town / "map.png").unlink()
     assert run("corpus", "add", town, "--corpus", "town").code == 0
     before, head = kb.facts.find(), kb.log.head_seq()
     with light.gone():
@@ -146,6 +148,68 @@ def test_texts_are_compared_apart_from_what_was_erased() -> None:
     assert says_the_same("█ is", "█ is")
     assert not says_the_same("Lima is ████.", "Lima is so bad.")
     assert not says_the_same("Lima is good.", "Lima is ████.")
+
+
+def test_files_of_other_kinds_are_counted_and_tell_unless_they_are_to_be_skipped(
+    run: Run, light: Annotators, town: Path
+) -> None:
+    (town / "noise.txt").unlink()
+    told = run("corpus", "add", town, "--corpus", "town")
+    assert told.code == 3 and "1 file of other kinds passed over (.png 1)" in told.out
+    silent = run("corpus", "add", town, "--corpus", "town", "--skip-unknown")
+    assert silent.code == 0 and "passed over" not in silent.out
+    counted = run("corpus", "add", town, *INTO, "--skip-unknown")
+    assert (counted.code, counted.json["passed_over"]) == (0, {".png": 1})
+    annotating = ("corpus", "annotate", town, "--out", town.parent / "town.jsonl", "--dry-run")
+    assert run(*annotating).code == 3 and run(*annotating, "--skip-unknown").code == 0
+
+
+def test_fields_of_records_are_named(run: Run, kb: KnowledgeBase, light: Annotators, tmp_path: Path) -> None:
+    table = tmp_path / "halls.csv"
+    table.write_text("hall,name,words\n7,Old Hall,It opened in 1834.\n8,New Hall\n")
+    unnamed = run("corpus", "add", table, *INTO)
+    assert unnamed.code == 3 and "'hall', 'name', 'words'" in unnamed.json["refusals"][0]["reason"]
+    named = ("--id-field", "hall", "--title-field", "name", "--text-field", "words")
+    ran = run("corpus", "add", table, *INTO, *named)
+    assert (ran.code, ran.json["new"], ran.json["refusals"][0]["document"]) == (3, 1, "halls.csv:3")
+    (fact,) = kb.facts.find()
+    assert fact.source is not None and (fact.source.external_id, fact.source.title) == ("7", "Old Hall")
+
+
+def test_pages_of_the_web_are_added_with_their_addresses(
+    run: Run, kb: KnowledgeBase, light: Annotators, tmp_path: Path
+) -> None:
+    addresses = tmp_path / "pages.txt"
+    with site({"/museum": Page(b"<h1>Museum</h1><p>It opened in 1902.")}) as here:
+        addresses.write_text(f"{here.address}/museum\n{here.address}/none\n")
+        refused = run("corpus", "add", "--urls", addresses, *INTO)
+        assert (
+            refused.code == 3
+            and "--allow-private" in refused.json["refusals"][0]["reason"]
+            and not here.asked
+        )
+        ran = run("corpus", "add", "--urls", addresses, *INTO, "--allow-private")
+    assert (ran.code, ran.json["new"], ran.json["refused"]) == (3, 1, 1)
+    (fact,) = kb.facts.find()
+    assert fact.source is not None and fact.value == "1902"
+    assert fact.source.external_id == fact.source.uri == f"{here.address}/museum"
+    assert run("corpus", "add", *INTO).code == 2
+    addresses.write_text("# none\n")
+    assert "no address in it" in run("corpus", "add", "--urls", addresses, *INTO).err
+
+
+def test_a_fact_of_a_pdf_says_its_page(
+    run: Run, kb: KnowledgeBase, light: Annotators, tmp_path: Path
+) -> None:
+    printed = tmp_path / "light.pdf"
+    printed.write_bytes(pdf(["The lighthouse"], [], ["It opened in 1870."]))
+    assert run("corpus", "add", printed, *INTO).code == 0
+    (fact,) = kb.facts.find()
+    assert run("facts", "show", fact.fact_id, "--json").json["page"] == 3
+    assert "page:     3" in run("facts", "show", fact.fact_id).out
+    assert ", page 3" in run("trace", "fact", fact.fact_id).out
+    assert run("trace", "fact", fact.fact_id, "--json").json["page"] == 3
+    assert "[page 3]\nIt opened in 1870." in run("documents", "show", 1).out
 
 
 def test_what_cannot_be_done_is_one_line(run: Run, light: Annotators, tmp_path: Path) -> None:

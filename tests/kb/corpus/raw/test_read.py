@@ -131,6 +131,8 @@ def test_the_lines_of_a_pdf_become_paragraphs(tmp_path: Path) -> None:
     got = document(tmp_path / "x.pdf", pdf(lines, title="Lighthouses"))
     assert got.title == "Lighthouses"
     assert got.text == f"{lines[0]}\n{lines[1]} {lines[2]}\n{lines[3]}\n{lines[4]}"
+    paged = document(tmp_path / "x.pdf", pdf([], ["Lima", "Lima is a big city by the sea."], ["End."]))
+    assert (paged.title, paged.text) == ("Lima", "\n\f\nLima\nLima is a big city by the sea.\n\f\nEnd.")
     assert document(tmp_path / "x.pdf", pdf(["Lima"], title="Microsoft Word - x.doc")).title == "x"
 
 

@@ -1,0 +1,130 @@
+"""Syncs a corpus with a folder: what is new or changed there is added, and what is gone is taken out.
+
+The state of the last sync is stored with the corpus, and written last: a run that is interrupted has done some of its
+work, and the next one finds by the digests what is left. An unchanged file costs reading it for its digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+
+from colmlm.cli.composition.synced import FilesRead, Synced, SyncPlan
+from colmlm.kb.corpus.raw.files import FoundFiles, RawFile
+from colmlm.kb.errors import FolderEmpty
+from colmlm.kb.facts.synced import SyncedFile
+
+if TYPE_CHECKING:
+    from colmlm.api.nouns.telling import Telling
+    from colmlm.cli.composition.adding import Adding
+    from colmlm.kb.log.records import OnRecord
+    from colmlm.kb.service import KnowledgeBase
+
+
+@dataclass(frozen=True, slots=True)
+class Syncing:
+    """One sync of a corpus with the files that were found in a folder; `adding` adds what there is to add."""
+
+    kb: KnowledgeBase
+    corpus: str
+    found: FoundFiles
+    adding: Adding
+    telling: Telling
+    allow_empty: bool = False
+
+    def plan(self) -> SyncPlan:
+        """Compares the files with those of the last sync. Raises `FolderEmpty` where none of these is left."""
+        known = self.kb.corpora.synced(self.corpus)
+        present = {file.external_id for file in self.found.files}
+        hidden = tuple(refusal.document for refusal in self.found.refusals)
+        gone = [path for path in known if path not in present and not _is_below(path, hidden)]
+        if known and len(gone) == len(known) and not self.allow_empty:
+            raise FolderEmpty(self.corpus, len(known))
+        digests = self.kb.corpora.keyed(self._digests())
+        again = self.adding.again
+        unchanged = {
+            path for path in present & known.keys() if known[path].digest == digests[path] and not again
+        }
+        return SyncPlan(
+            known,
+            tuple(sorted(present - known.keys())),
+            tuple(sorted((present & known.keys()) - unchanged)),
+            tuple(sorted(unchanged)),
+            tuple(sorted(gone)),
+            {path: digest for path, digest in digests.items() if path not in unchanged},
+        )
+
+    def look(self, plan: SyncPlan) -> Synced:
+        """Reads what is new or changed, and counts what a sync would do. Changes nothing."""
+        adding, read = self._prepared(plan)
+        adding.look()
+        files = list(_read(plan, read))
+        return Synced(plan, adding, len(_gone(plan, files)))
+
+    def run(self, plan: SyncPlan, load: Callable[[], Any], **who: Unpack[OnRecord]) -> Synced:
+        """Adds, takes out, and then notes what was read. `load` loads the annotator where there is something to add."""
+        adding, read = self._prepared(plan)
+        report = adding.ingest(load, **who)
+        files = list(_read(plan, read))
+        gone = _gone(plan, files)
+        removed = self.kb.corpora.remove(self.corpus, gone, **who) if gone else None
+        keyset = adding.key(changed=report is not None, kb=self.kb)
+        self.kb.corpora.keep_synced(self.corpus, files, plan.gone)
+        calibrated = adding.recalibrated(self.kb, changed=report is not None, **who)
+        return Synced(plan, adding, len(gone), report, removed, keyset, calibrated)
+
+    def _digests(self) -> dict[str, str]:
+        total = sum(file.size for file in self.found.files) // 1000
+        digests, done = {}, 0
+        with self.telling.progress("Comparing files (KB)") as advance:
+            for file in self.found.files:
+                how = f"{file.kind} {self.adding.encoding} {self.adding.fields}"
+                digests[file.external_id] = f"{how} {_sha256(file)}"
+                done += file.size
+                advance(done // 1000, total)
+        return digests
+
+    def _prepared(self, plan: SyncPlan) -> tuple[Adding, FilesRead]:
+        read = FilesRead({path: [] for path in plan.to_read})
+        files = [file for file in self.found.files if file.external_id in plan.to_read]
+        kept = frozenset(name for path in plan.unchanged for name in plan.known[path].documents)
+        found = FoundFiles(files, self.found.refusals, self.found.passed_over)
+        return replace(self.adding, found=found, taken=kept, on_parsed=read.take), read
+
+
+def _read(plan: SyncPlan, read: FilesRead) -> Iterator[SyncedFile]:
+    """Gives what is to be noted of the files that were read.
+
+    One of which something was refused keeps the documents that it had, and is read again by the next sync.
+    """
+    for path, names in read.documents.items():
+        had = plan.known.get(path)
+        if path not in read.refused:
+            yield SyncedFile(path, plan.digests[path], tuple(names))
+        elif had is not None or names:
+            before = had.documents if had is not None else ()
+            yield SyncedFile(path, None, tuple(dict.fromkeys((*before, *names))))
+
+
+def _gone(plan: SyncPlan, files: Collection[SyncedFile]) -> set[str]:
+    """Gives the documents that a file had and that no file has now."""
+    had = {name for file in plan.known.values() for name in file.documents}
+    now = {**plan.known, **{file.path: file for file in files}}
+    return had - {name for path, file in now.items() if path not in plan.gone for name in file.documents}
+
+
+def _is_below(path: str, places: Collection[str]) -> bool:
+    """Says whether a path is one of these, or in a folder among them: such files are there, but cannot be read."""
+    return any(place in (path, ".") or path.startswith(f"{place}/") for place in places)
+
+
+def _sha256(file: RawFile) -> str:
+    """Gives the digest of a file's bytes; what cannot be read has none, and is refused when it is read."""
+    try:
+        with Path(file.path).open("rb") as opened:
+            return hashlib.file_digest(opened, "sha256").hexdigest()
+    except OSError:
+        return "unreadable"

@@ -1,0 +1,156 @@
+"""Fetches pages by their addresses into a folder, where they are read like other files.
+
+Only addresses that somebody listed are fetched: no link is followed, one page at a time, and a page is limited in
+bytes, time and redirects. Hosts of private networks are refused unless they are allowed, by the address that is
+connected to, so that a name or a redirect cannot lead there.
+"""
+
+from __future__ import annotations
+
+import codecs
+import ipaddress
+import socket
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from email.message import Message
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import httpx2
+
+from colmlm.kb.corpus.format import Refusal
+from colmlm.kb.corpus.raw.files import FoundFiles, RawFile, kind_of
+from colmlm.kb.corpus.raw.text import Unreadable
+
+MOST_BYTES, MOST_SECONDS, MOST_REDIRECTS = 20_000_000, 60, 5
+_WAIT_SECONDS = 20
+_WORD = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
+_KINDS = {
+    "text/html": "html", "application/xhtml+xml": "html", "text/plain": "text", "text/markdown": "markdown",
+    "application/pdf": "pdf", _WORD: "word", "application/epub+zip": "epub",
+}  # fmt: skip
+_ACCEPTED = ", ".join((*_KINDS, "*/*;q=0.1"))
+_TIMEOUT = httpx2.Timeout(_WAIT_SECONDS).as_dict()
+
+
+@dataclass(slots=True)
+class Fetcher:
+    """Fetches pages into a folder, within its `with` block. It keeps a connection to one host at a time."""
+
+    folder: Path
+    allow_private: bool = False
+    seconds: float = MOST_SECONDS
+    _host: str = field(default="", init=False)
+    _client: httpx2.Client | None = field(default=None, init=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close()
+
+    def fetch(self, addresses: Sequence[str], on_page: Callable[[int, int], None]) -> FoundFiles:
+        """Fetches the pages in their order. A page that cannot be had is refused with the reason."""
+        found = FoundFiles()
+        for number, address in enumerate(addresses, start=1):
+            try:
+                found.files.append(self._page(address, self.folder / f"{number:05}"))
+            except Unreadable as error:
+                found.refusals.append(Refusal(address, 0, str(error)))
+            except (httpx2.HTTPError, httpx2.InvalidURL, OSError, UnicodeError) as error:
+                found.refusals.append(
+                    Refusal(address, 0, f"cannot be fetched: {str(error) or type(error).__name__}")
+                )
+            on_page(number, len(addresses))
+        return found
+
+    def _page(self, address: str, path: Path) -> RawFile:
+        url, until = httpx2.URL(address).copy_with(fragment=None), time.monotonic() + self.seconds
+        for _ in range(MOST_REDIRECTS + 1):
+            request = self._request(url)
+            response = self._connected(url).send(request, stream=True)
+            try:
+                if not response.has_redirect_location:
+                    return _kept(response, url, address, path, until)
+                url = url.join(response.headers["location"])
+            finally:
+                response.close()
+        raise Unreadable(f"more than {MOST_REDIRECTS} redirects")
+
+    def _request(self, url: httpx2.URL) -> httpx2.Request:
+        """Makes a request to the number that the host's name stands for now, so that no later answer changes it."""
+        if url.scheme not in ("http", "https") or not url.host:
+            raise Unreadable("no address of a page: it begins with http:// or https://")
+        if url.userinfo:
+            raise Unreadable("it holds a name or a password, which would be stored as the document's address")
+        name, number = url.raw_host.decode("ascii"), _number_of(url, self.allow_private)
+        headers = {"Host": url.netloc.decode("ascii"), "User-Agent": "colmlm", "Accept": _ACCEPTED}
+        how = {"sni_hostname": name, "timeout": _TIMEOUT}
+        return httpx2.Request("GET", url.copy_with(host=number), headers=headers, extensions=how)
+
+    def _connected(self, url: httpx2.URL) -> httpx2.Client:
+        """Gives the client of a host: connections are kept by number, and two hosts may share one."""
+        if self._client is None or self._host != url.host:
+            self._close()
+            self._host, self._client = url.host, httpx2.Client(trust_env=False)
+        return self._client
+
+    def _close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+
+def _number_of(url: httpx2.URL, allow_private: bool) -> str:
+    """Gives the network address of a host. Raises `Unreadable` where it, or one of several, is of a private network."""
+    port = url.port or (443 if url.scheme == "https" else 80)
+    found = socket.getaddrinfo(url.raw_host.decode("ascii"), port, type=socket.SOCK_STREAM)
+    numbers = [str(place[4][0]) for place in found]
+    if not allow_private and (near := next((number for number in numbers if not _is_public(number)), None)):
+        raise Unreadable(f"{url.host} is {near}, of a private network; pass --allow-private if that is meant")
+    return numbers[0]
+
+
+def _is_public(number: str) -> bool:
+    address = ipaddress.ip_address(number.partition("%")[0])
+    if isinstance(address, ipaddress.IPv6Address):
+        address = address.ipv4_mapped or address.sixtofour or address
+    return address.is_global and not address.is_multicast
+
+
+def _kept(response: httpx2.Response, url: httpx2.URL, address: str, path: Path, until: float) -> RawFile:
+    """Stores the page of a response in a file."""
+    if response.status_code != 200:
+        raise Unreadable(f"the server answers {response.status_code} {response.reason_phrase}".rstrip())
+    said = Message()
+    said["content-type"] = response.headers.get("content-type", "application/octet-stream")
+    kind = _KINDS.get(said.get_content_type()) or _kind_by_name(said.get_content_type(), url)
+    if kind is None:
+        raise Unreadable(f"no reader for what the server calls {said.get_content_type()!r}")
+    size = 0
+    with path.open("wb") as file:
+        for block in response.iter_bytes():
+            size += file.write(block)
+            if size > MOST_BYTES:
+                raise Unreadable(f"more than {MOST_BYTES} bytes")
+            if time.monotonic() > until:
+                raise Unreadable("it took too long")
+    return RawFile(path, address, kind, size, uri=address, encoding=_encoding(said))
+
+
+def _kind_by_name(type_: str, url: httpx2.URL) -> str | None:
+    """Gives the kind by the address's end, where the server does not say what it is."""
+    kind = kind_of(url.path) if type_ == "application/octet-stream" else None
+    return kind if kind in _KINDS.values() else None
+
+
+def _encoding(said: Message) -> str | None:
+    """Gives the encoding that the server says, unless that is none that is known."""
+    try:
+        return codecs.lookup(str(said.get_param("charset", ""))).name
+    except LookupError:
+        return None
