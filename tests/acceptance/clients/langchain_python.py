@@ -67,16 +67,4 @@ def responses():
     check(said and said == answer(use_responses_api=True).text, said)
 
 
-report(
-    {
-        "chat": chat,
-        "stream": stream,
-        "batch": batch,
-        "tools": tools,
-        "structured": structured,
-        "citations": citations,
-        "nothing": nothing,
-        "embeddings": embeddings,
-        "responses": responses,
-    }
-)
+report(chat, stream, batch, tools, structured, citations, nothing, embeddings, responses)

@@ -67,16 +67,4 @@ def responses():
     check(told.output[0].content[0].text, told)
 
 
-report(
-    {
-        "chat": chat,
-        "stream": stream,
-        "batch": batch,
-        "tools": tools,
-        "structured": structured,
-        "citations": citations,
-        "nothing": nothing,
-        "embeddings": embeddings,
-        "responses": responses,
-    }
-)
+report(chat, stream, batch, tools, structured, citations, nothing, embeddings, responses)

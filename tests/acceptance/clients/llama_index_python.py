@@ -75,15 +75,4 @@ def embeddings():
     check(len(told) == BATCH, told)
 
 
-report(
-    {
-        "chat": chat,
-        "stream": stream,
-        "batch": batch,
-        "tools": tools,
-        "structured": structured,
-        "citations": citations,
-        "nothing": nothing,
-        "embeddings": embeddings,
-    }
-)
+report(chat, stream, batch, tools, structured, citations, nothing, embeddings)

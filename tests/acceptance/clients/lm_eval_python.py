@@ -42,4 +42,4 @@ def batch():
     check(len(said) == BATCH and len(set(said)) == 1 and said[0], said)
 
 
-report({"chat": chat, "batch": batch})
+report(chat, batch)

@@ -73,16 +73,4 @@ def responses():
     check(told.output_text and last.response.output_text == told.output_text, told)
 
 
-report(
-    {
-        "chat": chat,
-        "stream": stream,
-        "batch": batch,
-        "tools": tools,
-        "structured": structured,
-        "citations": citations,
-        "nothing": nothing,
-        "embeddings": embeddings,
-        "responses": responses,
-    }
-)
+report(chat, stream, batch, tools, structured, citations, nothing, embeddings, responses)

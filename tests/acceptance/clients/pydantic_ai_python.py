@@ -87,15 +87,4 @@ def responses():
     check(agent(OpenAIResponsesModel).run_sync(QUESTION).output, "nothing")
 
 
-report(
-    {
-        "chat": chat,
-        "stream": stream,
-        "batch": batch,
-        "tools": tools,
-        "structured": structured,
-        "citations": citations,
-        "nothing": nothing,
-        "responses": responses,
-    }
-)
+report(chat, stream, batch, tools, structured, citations, nothing, responses)
