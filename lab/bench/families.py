@@ -143,7 +143,7 @@ def random_model(kind: str, width: int, layers: int) -> Any:
     shape = AutoConfig.for_model(
         kind, vocab_size=VOCABULARY, hidden_size=width, intermediate_size=11 * width // 4, num_hidden_layers=layers,
         num_attention_heads=width // HEAD, num_key_value_heads=width // HEAD // 2, max_position_embeddings=2048,
-        tie_word_embeddings=True, pad_token_id=0, **_OWN.get(kind, {}),
+        tie_word_embeddings=True, pad_token_id=0, bos_token_id=None, eos_token_id=None, **_OWN.get(kind, {}),
     )  # fmt: skip
     return model_of(shape).eval().requires_grad_(False)
 

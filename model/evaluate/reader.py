@@ -73,7 +73,7 @@ class SequenceReader:
         self, checkpoint: Checkpoint, *, without_markup: bool = False, after: SequenceReader | None = None
     ) -> None:
         self.without_markup = without_markup
-        self.llama = checkpoint.lm.inference
+        self.forward = checkpoint.lm.inference
         self.tokenizer = checkpoint.tokenizer
         self.queued: list[tuple[int, int]] = []
         self.position: int = after.position if after else 0
@@ -128,7 +128,7 @@ class SequenceReader:
         rows = [row for row, (_, kind) in enumerate(queued) if kind != GIVEN]
         if not rows:
             return
-        logits_NV = self.llama.logits(before_TD[rows])
+        logits_NV = self.forward.logits(before_TD[rows])
         if self.without_markup:
             logits_NV[:, self.tokenizer.added] = -math.inf
         elif self.took_back and rows[0] == 0:
@@ -170,6 +170,6 @@ def _advance(readers: Sequence[SequenceReader], cache: RowCache) -> None:
     ids_BT = torch.zeros(len(readers), width, dtype=torch.long)
     for row, reader in enumerate(readers):
         ids_BT[row, : len(reader.queued)] = torch.tensor([token for token, _ in reader.queued])
-    states_BTD = readers[0].llama.advance(ids_BT, [reader.position for reader in readers], cache, lengths)
+    states_BTD = readers[0].forward.advance(ids_BT, [reader.position for reader in readers], cache, lengths)
     for states_TD, length, reader in zip(states_BTD, lengths, readers, strict=True):
         reader.hear(states_TD[:length])

@@ -29,7 +29,7 @@ def alphabet_of(tokenizer: Tokenizer) -> Alphabet:
 class ByteAlphabet:
     """The alphabet of byte-level BPE: printable bytes as themselves, the others as characters from 256 on."""
 
-    nuls = (chr(256),)
+    nuls: tuple[str, ...] = (chr(256),)
 
     def __init__(self) -> None:
         printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
@@ -46,7 +46,7 @@ class ByteAlphabet:
 class SpaceAlphabet:
     """The alphabet of SentencePiece: a mark is a space, and a byte of what is in no other token a name of its own."""
 
-    nuls = ("<0x00>", "\0")
+    nuls: tuple[str, ...] = ("<0x00>", "\0")
 
     def bytes_of(self, name: str) -> bytes:
         if byte := _BYTE.fullmatch(name):

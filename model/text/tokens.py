@@ -6,7 +6,7 @@ so no document can trigger or forge a lookup.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,6 +39,10 @@ class Encoded:
         return len(self.ids)
 
 
+class TokenizerUnfit(ValueError):
+    """A tokenizer that cannot be used here; the message says what it lacks."""
+
+
 class FactTokenizer:
     """A BPE tokenizer, of bytes or as SentencePiece makes it, with the tokens of a markup as its last ids.
 
@@ -46,8 +50,8 @@ class FactTokenizer:
     1981</FACT>``), so that the surrounding text keeps the base model's own tokens. False: before ``<FACT>`` (``in
     <FACT>1981</FACT>``), as the paper's inline form is tokenised. `unsayable` are tokens that hold a NUL, which no
     database keeps as text. `num_fresh` counts the markup's tokens that the tokenizer did not have before; a model needs
-    as many new rows. `begin` begins every text: a token of its own, or the one that ends them. Raises `ValueError` for
-    a tokenizer that has no token for that, or that gives other spaces back than it was given.
+    as many new rows. `begin` begins every text: a token of its own, or the one that ends them. Raises
+    `TokenizerUnfit` for one that has no token for that, or that gives other spaces back than it was given.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, markup: Markup = CO_LMLM, space_inside: bool = True) -> None:
@@ -63,8 +67,8 @@ class FactTokenizer:
         self.added = [self.id_of(token) for token in markup.tokens]
         named = tokenizer.get_added_tokens_decoder()
         self.special = frozenset(i for i, token in named.items() if token.special)
-        self.end_of_text = self._one_of(ENDS, self.id_of)
-        self.begin = self._one_of(BEGINS, lambda name: self.end_of_text)
+        self.end_of_text = self._one_of(ENDS, tokenizer.token_to_id(END_OF_TEXT))
+        self.begin = self._one_of(BEGINS, self.end_of_text)
         self._check_spaces()
         self.alphabet = alphabet_of(tokenizer)
         self.unsayable = [
@@ -73,8 +77,15 @@ class FactTokenizer:
 
     @classmethod
     def load(cls, path: Path, *, markup: Markup = CO_LMLM, space_inside: bool = True) -> FactTokenizer:
-        """Reads a ``tokenizer.json``."""
-        return cls(Tokenizer.from_file(str(path)), markup=markup, space_inside=space_inside)
+        """Reads a ``tokenizer.json``. Raises `TokenizerUnfit` if it cannot be read, or not be used."""
+        try:
+            return cls(Tokenizer.from_file(str(path)), markup=markup, space_inside=space_inside)
+        except TokenizerUnfit as error:
+            raise TokenizerUnfit(f"{path}: {error}") from error
+        except Exception as error:
+            if type(error) is not Exception:  # the library raises nothing more special
+                raise
+            raise TokenizerUnfit(f"{path} cannot be read ({error})") from error
 
     @property
     def fact(self) -> int:
@@ -193,15 +204,20 @@ class FactTokenizer:
             raise ValueError(f"method {self.markup.method}: the tokenizer has no {token or 'such'} token")
         return int(token_id)
 
-    def _one_of(self, names: Sequence[str], otherwise: Callable[[str], int]) -> int:
+    def _one_of(self, names: Sequence[str], otherwise: int | None) -> int:
         """Gives the first of these special tokens that there is; texts may have the same names as ordinary tokens."""
         found = (i for name in names if (i := self.tokenizer.token_to_id(name)) in self.special)
-        return int(next(found, None) or otherwise(names[0]))
+        token = next(found, otherwise)
+        if token is None:
+            raise TokenizerUnfit(
+                f"this tokenizer has no {names[0]} token, and none of {', '.join(names[1:])}"
+            )
+        return int(token)
 
     def _check_spaces(self) -> None:
         """Requires that what is encoded piece by piece and put together is the text, as offsets in outputs need it."""
         if (again := self.decode(self.encode(_SPACED))) != _SPACED:
-            raise ValueError(
+            raise TokenizerUnfit(
                 f"this tokenizer gives {again!r} back for {_SPACED!r}: it adds or drops spaces where a piece of a text "
                 "begins, and values that are spliced would not stand where they are said to"
             )

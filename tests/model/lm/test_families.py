@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.decoding.decoder import Decoder
 from colmlm.model.lm import gguf_form
 from colmlm.model.lm.base_models import WEIGHTS, BaseNotFound, resolve_base, weights_digest
 from colmlm.model.lm.checkpoint import Checkpoint, base_checkpoint, load
-from colmlm.model.lm.config import CheckpointError
+from colmlm.model.lm.config import CONFIG_FILE, CheckpointError
 from colmlm.model.lm.export import export
 from colmlm.model.lm.llama import Llama
 from colmlm.model.lm.past import Piece
@@ -157,8 +158,6 @@ def test_a_base_has_a_row_for_every_token_and_no_other(bases: Callable[[str], Pa
 def test_an_export_is_taken_back_and_by_transformers_alone(
     bases: Callable[[str], Path], tmp_path: Path, name: str
 ):
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
     directory = bases(name)
     checkpoint = base_checkpoint(str(directory), directory, precision="fp32")
     export(checkpoint, tmp_path / "plain")
@@ -176,6 +175,22 @@ def test_an_export_is_taken_back_and_by_transformers_alone(
             torch.testing.assert_close(causal(torch.tensor([ids])).logits, expected, atol=1e-4, rtol=1e-4)
     assert "license: other" in (tmp_path / "plain/README.md").read_text()
     assert not (tmp_path / "plain/LICENSE").exists()
+
+
+def test_a_plain_model_whose_vocabulary_is_filled_up_is_taken_with_its_own_tokens(
+    bases: Callable[[str], Path], tmp_path: Path
+):
+    """As another program leaves it that trained with the tokens and kept the family's round number of rows."""
+    checkpoint = base_checkpoint(str(bases("Qwen 3")), tmp_path, precision="fp32")
+    export(checkpoint, tmp_path)
+    (tmp_path / CONFIG_FILE).unlink()
+    filled = AutoModelForCausalLM.from_pretrained(tmp_path)
+    filled.resize_token_embeddings(checkpoint.tokenizer.vocabulary_size + 30, mean_resizing=False)
+    filled.save_pretrained(tmp_path)
+    released = load(tmp_path, tmp_path, precision="fp32")
+    assert released.config.dim == 48 and not released.tokenizer.space_inside
+    for name, weight in checkpoint.lm.causal.state_dict().items():
+        assert torch.equal(released.lm.causal.state_dict()[name], weight)
 
 
 @pytest.mark.parametrize("name", [name for name in FAMILIES if name != "SmolLM2"])

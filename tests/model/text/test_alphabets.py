@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given
@@ -12,7 +13,7 @@ from tokenizers import decoders as decode
 from tokenizers.models import BPE
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
-from colmlm.model.text.tokens import FactTokenizer
+from colmlm.model.text.tokens import FactTokenizer, TokenizerUnfit
 from tests.strategies import documents, texts
 from tests.tiny import TEXTS
 from tests.tiny_families import TOKENIZERS
@@ -89,12 +90,16 @@ def test_with_the_space_inside_the_text_keeps_the_base_models_own_tokens(kind: s
         assert ids == tokenizer.encode(text)
 
 
-def test_a_tokenizer_that_drops_the_space_at_the_beginning_is_refused():
+def test_a_tokenizer_that_drops_the_space_at_the_beginning_is_refused(tmp_path: Path):
     """As those of Llama 2 do: they put a space before each text, and take it away again."""
     vocabulary = {character: i for i, character in enumerate(["<s>", "</s>", MARK, "a", "b"])}
     tokenizer = Tokenizer(BPE(vocabulary, []))
     tokenizer.add_special_tokens(["<s>", "</s>"])
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
     tokenizer.decoder = decode.Metaspace(prepend_scheme="always")
-    with pytest.raises(ValueError, match="adds or drops spaces"):
-        FactTokenizer(tokenizer)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(TokenizerUnfit, match=r"tokenizer.json: .*adds or drops spaces"):
+        FactTokenizer.load(tmp_path / "tokenizer.json")
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(TokenizerUnfit, match=r"tokenizer.json cannot be read"):
+        FactTokenizer.load(tmp_path / "tokenizer.json")
