@@ -74,6 +74,7 @@ _CODES = {
     "colmlm.model.annotate.errors.AnnotatorError": MODEL,
     "colmlm.model.lm.config.CheckpointError": MODEL,
     "colmlm.model.lm.wheels.BaseNotFound": MODEL,
+    "colmlm.model.text.tokens.TokenizerUnfit": MODEL,
     "colmlm.model.training.corpora.DataError": USAGE,
     "colmlm.model.training.state.ResumeRefused": USAGE,
     "colmlm.model.training.gather.RankLost": CHECK_FAILED,

@@ -50,7 +50,7 @@ def logprobs(
         raise PromptRefused(str(error)) from error
     found = []
     for prompt, ids, scores in zip(prompts, started, scored, strict=True):
-        is_start_given = not isinstance(prompt, str) and prompt[:1] == (tokenizer.end_of_text,)
+        is_start_given = not isinstance(prompt, str) and prompt[:1] == (tokenizer.begin,)
         first, after = (ids[:1], 0) if is_start_given else (ids[1:2], 1)
         unscored = [_reported(checkpoint, token, None, ()) for token in first]
         reported = [_reported(checkpoint, one.token, one.logprob, one.top) for one in scores]

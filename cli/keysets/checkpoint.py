@@ -72,7 +72,7 @@ def export(
     checkpoint: CheckpointPath = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write the checkpoint as a plain Llama for other programs, with the three added tokens at the end."""
+    """Write the checkpoint as a plain model for other programs, with the three added tokens at the end."""
     _require_empty(target)
     from colmlm.model.lm import export as plain
     from colmlm.model.lm import gguf_form

@@ -118,7 +118,7 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         },
         "checkpoint": {
             "info": "Show which checkpoint this is, the dimension of its keys and how it was trained.",
-            "export": "Write the checkpoint as a plain Llama for other programs.",
+            "export": "Write the checkpoint as a plain model for other programs.",
             "release": "Write a run's adapter in half precision.",
             "push": "Export the checkpoint and push it to the Hugging Face hub, as one commit.",
             "pull": "Fetch a checkpoint from the Hugging Face hub, and check its files.",
@@ -168,6 +168,7 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "decode": "Time greedy decoding beside `transformers.generate`, one prompt and eight at once.",
             "edits": "Measure what adding and removing one key costs in an index of several sizes.",
             "facts": "Measure pages of facts: found by rare, common and several words, by no word, and by each filter.",
+            "families": "Time keys and decoding with a random model of each family beside transformers.",
             "query": "Time how each method forms a query at gold lookups, in turns.",
             "partitions": "Measure facts in tables of one piece beside tables that are cut by ranges of ids.",
             "release": "Measure the import of a synthetic release in the paper's form",

@@ -22,6 +22,7 @@ from colmlm.lab.bench.bulk import BULK_EXAMPLES, bulk
 from colmlm.lab.bench.commits import COMMITS_EXAMPLES, commits
 from colmlm.lab.bench.fact_search import FACTS_EXAMPLES
 from colmlm.lab.bench.fact_search import facts as search_facts
+from colmlm.lab.bench.families import FAMILIES_EXAMPLES, families
 from colmlm.lab.bench.index_edits import EDITS_EXAMPLES, edits
 from colmlm.lab.bench.machine import machine
 from colmlm.lab.bench.partitions import PARTITIONS_EXAMPLES, partitions
@@ -48,6 +49,7 @@ app.command("encode", epilog=models.ENCODE_EXAMPLES)(models.encode)
 app.command("decode", epilog=models.DECODE_EXAMPLES)(models.decode)
 app.command("edits", epilog=EDITS_EXAMPLES)(edits)
 app.command("facts", epilog=FACTS_EXAMPLES)(search_facts)
+app.command("families", epilog=FAMILIES_EXAMPLES)(families)
 app.command("query", epilog=QUERY_EXAMPLES)(query)
 app.command("partitions", epilog=PARTITIONS_EXAMPLES)(partitions)
 app.command("release", epilog=RELEASE_EXAMPLES)(release)

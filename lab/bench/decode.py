@@ -285,7 +285,7 @@ def time_shares(checkpoint: Checkpoint, kb: LookupPort, questions: Sequence[str]
     started = time.perf_counter()
     for question in questions:
         run, _ = Decoder(checkpoint, timed_kb).run([question], DecodeConfig(mode="auto", max_tokens=24))
-        run.llama = _Timed(run.llama, spent, {"feed": "forward", "logits": "logits"})  # type: ignore[assignment]
+        run.forward = _Timed(run.forward, spent, {"feed": "forward", "logits": "logits"})
         for _ in run.steps():
             pass
     total = time.perf_counter() - started

@@ -17,8 +17,9 @@ from peft import get_peft_model
 from torch import Tensor
 
 from colmlm.model.lm.base_models import resolve_base
-from colmlm.model.lm.checkpoint import llama_at, tokenizer_at, with_token_rows
+from colmlm.model.lm.checkpoint import tokenizer_at, with_token_rows
 from colmlm.model.lm.config import CheckpointConfig
+from colmlm.model.lm.families import model_at
 from colmlm.model.training.config import TrainConfig
 from colmlm.model.training.logs import LOSS_FILE
 from colmlm.model.training.start import lora_config
@@ -34,14 +35,14 @@ def as_adapter(run: Path, target: Path, rank: int, cache: Path) -> float:
     known = CheckpointConfig.load(run)
     assert known.base is not None
     directory = resolve_base(known.base, cache)
-    tokenizer = tokenizer_at(run, known)
+    tokenizer = tokenizer_at(directory, known)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    base = with_token_rows(llama_at(directory, torch.float32), len(tokenizer.added)).to(device)
-    tuned = {name: w.to(device) for name, w in llama_at(run, torch.float32).state_dict().items()}
+    base = with_token_rows(model_at(directory, torch.float32), tokenizer).to(device)
+    tuned = {name: w.to(device) for name, w in model_at(run, torch.float32).state_dict().items()}
     change = sum(float((tuned[name] - w.detach()).square().sum()) for name, w in base.named_parameters())
     config = TrainConfig.from_record(known.training["config"])
     as_lora = replace(config, adapt="lora", lora_rank=rank, lora_alpha=rank, lora_layers=None)
-    peft = get_peft_model(base, lora_config(as_lora, base.config.num_hidden_layers, tokenizer))
+    peft = get_peft_model(base, lora_config(as_lora, base.config, tokenizer))
     kept = sum(_fit(module, tuned[f"{_plain(name)}.weight"], rank) for name, module in _matrices(peft))
     kept += _put_rows(peft, tuned["model.embed_tokens.weight"], tokenizer.added)
     target.mkdir(parents=True, exist_ok=True)

@@ -107,13 +107,13 @@ class _Reading:
     """What a model has read for one question."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
-        self.checkpoint, self.llama = checkpoint, checkpoint.lm.inference
-        self.cache, self.head = self.llama.cache(1), list[int]()
+        self.checkpoint, self.forward = checkpoint, checkpoint.lm.inference
+        self.cache, self.head = self.forward.cache(1), list[int]()
 
     def answer(self, head: list[int], tail: list[int]) -> tuple[str | None, float]:
         """Gives the first line or sentence that the model goes on with, and the mean probability of its tokens."""
         tokenizer = self.checkpoint.tokenizer
-        head = head[-(self.llama.context - MAX_TOKENS - len(tail)) :]
+        head = head[-(self.forward.context - MAX_TOKENS - len(tail)) :]
         tokens, logprobs = self._greedy(head, tail)
         said = _LINE.split(tokenizer.decode(tokens).lstrip(": \n"), maxsplit=1)[0].strip().rstrip(".")
         return said or None, math.exp(sum(logprobs) / max(1, len(logprobs)))
@@ -137,7 +137,9 @@ class _Reading:
     def _next(self, fed: list[int], at: int) -> tuple[int, float]:
         tokenizer = self.checkpoint.tokenizer
         with torch.inference_mode():
-            logits_V = self.llama.logits(self.llama.advance(torch.tensor([fed]), [at], self.cache)[:, -1])[0]
+            logits_V = self.forward.logits(
+                self.forward.advance(torch.tensor([fed]), [at], self.cache)[:, -1]
+            )[0]
             logits_V[[*tokenizer.added, *tokenizer.unsayable]] = -math.inf
             best = torch.log_softmax(logits_V, dim=-1).max(dim=-1)
         return int(best.indices), float(best.values)

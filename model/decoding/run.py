@@ -52,7 +52,7 @@ class DecodingRun:
         wide_threads: int | None = None,
     ) -> None:
         self.checkpoint, self.tokenizer = checkpoint, checkpoint.tokenizer
-        self.llama = checkpoint.lm.inference
+        self.forward = checkpoint.lm.inference
         self.lookup, self.queries, self.prefixes = lookup, queries, prefixes
         self.wide_threads = wide_threads
         self.markup = self.tokenizer.markup
@@ -69,7 +69,7 @@ class DecodingRun:
     def join(self, prompt: Prompt, config: DecodeConfig, seed: int) -> Row:
         """Makes the row of this prompt, which is decoded from the next step on."""
         row = self._row(prompt, config, seed)
-        if len(row.pending) >= self.llama.context:
+        if len(row.pending) >= self.forward.context:
             row.finish = "context"
             return row
         if self.prefixes is not None:  # a forced lookup also needs the state of the token before it
@@ -88,7 +88,7 @@ class DecodingRun:
             else (self.tokenizer.decode(prompt), len(prompt))
         )
         generator = torch.Generator().manual_seed(seed)
-        return Row(ids, text, given, config, self.llama.past(), generator, seen_V, ids)
+        return Row(ids, text, given, config, self.forward.past(), generator, seen_V, ids)
 
     def leave(self, row: Row) -> None:
         """Takes a row out that nobody waits for any more."""
@@ -110,7 +110,7 @@ class DecodingRun:
         sampling = [row for row in ready if row not in at_once]
         asking = list(at_once)
         if sampling:
-            logits_NV = self.llama.logits(torch.stack([states[row] for row in sampling]))
+            logits_NV = self.forward.logits(torch.stack([states[row] for row in sampling]))
             asking += self._sample(sampling, logits_NV)
         for alike in _grouped(asking, lambda row: row.asked):
             self._look_up(alike, [states[row] for row in alike if row in at_once])
@@ -143,7 +143,7 @@ class DecodingRun:
         rows = [row for row, _ in shares]
         pieces = [Piece(row.feed(share), row.position - share, row.past) for row, share in shares]
         with threads_for(sum(share for _, share in shares), self.wide_threads):
-            states_ND = self.llama.feed(pieces)
+            states_ND = self.forward.feed(pieces)
         end, last = 0, {}
         for row, piece in zip(rows, pieces, strict=True):
             row.last_fed = self.num_steps
@@ -156,7 +156,7 @@ class DecodingRun:
         """Keeps a prompt that was fed to its end, and the logits of the token before a forced lookup."""
         before = row.opened_at - 1 - piece.start if row.is_forced and row.opened_at is not None else -1
         if 0 <= before < len(piece.ids):
-            row.fallback_V = self.llama.logits(states_TD[before : before + 1])[0]
+            row.fallback_V = self.forward.logits(states_TD[before : before + 1])[0]
         if self.prefixes is not None and not row.sampled and not row.splices and not row.pending:
             self.prefixes.keep(row.prompt_ids, row.past)
 
@@ -284,7 +284,7 @@ class DecodingRun:
         return row.miss(self.tokenizer, record, NO_FACT_AFTER_MISS)
 
     def _check_context(self, row: Row) -> None:
-        if row.finish is None and row.position + len(row.pending) >= self.llama.context:
+        if row.finish is None and row.position + len(row.pending) >= self.forward.context:
             row.finish = "context"
 
 

@@ -241,15 +241,15 @@ def prompt_margins(checkpoint: Checkpoint, prompts: Sequence[str]) -> Floats:
 @torch.inference_mode()
 def _margins(checkpoint: Checkpoint, ids: Sequence[int]) -> Floats:
     """Gives [T]: by how much the greatest other logit exceeds that of a lookup, after each token of one text."""
-    llama, tokenizer = checkpoint.lm.inference, checkpoint.tokenizer
+    forward, tokenizer = checkpoint.lm.inference, checkpoint.tokenizer
     ids_T = torch.tensor(ids, device=checkpoint.lm.device)
-    states_TD = llama.states(ids_T[None])[0]
+    states_TD = forward.states(ids_T[None])[0]
     first_V = torch.full((tokenizer.vocabulary_size,), len(ids), device=ids_T.device)
     for at in range(len(ids) - 1, 0, -1):  # the first token, which begins every text, is not penalised
         first_V[ids[at]] = at
     pieces: list[Tensor] = []
     for start in range(0, len(ids), _POSITIONS):
-        logits_NV = llama.logits(states_TD[start : start + _POSITIONS])
+        logits_NV = forward.logits(states_TD[start : start + _POSITIONS])
         wanted_N = logits_NV[:, tokenizer.fact].clone()
         at_N = torch.arange(start, start + len(logits_NV), device=ids_T.device)
         logits_NV = penalise(logits_NV, first_V <= at_N[:, None], _PENALTY)

@@ -56,7 +56,7 @@ def answer_losses(
     """
     tokenizer = checkpoint.tokenizer
     prompt, cache = SequenceReader(checkpoint), checkpoint.lm.inference.cache(1)
-    prompt.queue([tokenizer.end_of_text, *tokenizer.encode(f"Question: {question}\nAnswer:")], GIVEN)
+    prompt.queue([tokenizer.begin, *tokenizer.encode(f"Question: {question}\nAnswer:")], GIVEN)
     read([(prompt, prompt.at_once())], cache)
     cache.keep([0] * len(answers))
     readers = [

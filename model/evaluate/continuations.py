@@ -78,7 +78,7 @@ class WithLookups:
                 f"with lookups only Co-LMLM can be scored, not a model of method {markup.method}"
             )
         self.checkpoint, self.lookup, self.threshold = checkpoint, lookup, threshold
-        self.tokenizer, self.llama = checkpoint.tokenizer, checkpoint.lm.inference
+        self.tokenizer, self.forward = checkpoint.tokenizer, checkpoint.lm.inference
         self.bias = float(checkpoint.config.decoding.get("fact_bias", 0.0))
 
     def __call__(self, pairs: Sequence[Pair]) -> list[Likelihood]:
@@ -105,21 +105,21 @@ class WithLookups:
 
     def _room(self, prefix: Sequence[int], rest: Sequence[int]) -> bool:
         """Tells whether the two tags of one more lookup fit."""
-        return len(prefix) + len(rest) + 2 <= self.llama.context
+        return len(prefix) + len(rest) + 2 <= self.forward.context
 
     def _read(self, prefix: Sequence[int], rest: Sequence[int]) -> tuple[_Odds, dict[int, str]]:
         """Reads `rest` after `prefix`; gives the odds before each token, and the values that lookups found."""
         ids = [*prefix, *rest]
-        if len(ids) > self.llama.context:
-            raise ValueError(f"{len(ids)} tokens exceed the context of {self.llama.context}")
-        cache = self.llama.cache(1)
-        states_TD = self.llama.advance(torch.tensor([ids]), [0], cache)[0]
+        if len(ids) > self.forward.context:
+            raise ValueError(f"{len(ids)} tokens exceed the context of {self.forward.context}")
+        cache = self.forward.cache(1)
+        states_TD = self.forward.advance(torch.tensor([ids]), [0], cache)[0]
         odds = self._odds(states_TD[len(prefix) - 1 : -1], rest)
         opening = [at for at, opens in enumerate(odds.opens) if opens >= math.log(LEAST_OPENING)]
         queries: dict[int, NDArray[np.float32]] = {}
         for at in reversed(opening):  # each overwrites the cache from its position on
             opened = torch.tensor([[self.tokenizer.fact]])
-            states_1D = self.llama.advance(opened, [len(prefix) + at], cache)[0]
+            states_1D = self.forward.advance(opened, [len(prefix) + at], cache)[0]
             queries[at] = unit(states_1D).cpu().numpy()[0]
         return odds, self._values(queries)
 
@@ -138,7 +138,7 @@ class WithLookups:
         """Computes the odds from the states [N, D] before the N tokens of `rest`, in pieces to save memory."""
         odds = _Odds([], [], [], [], [])
         for start in range(0, len(rest), POSITIONS_AT_ONCE):
-            logits_NV = self.llama.logits(states_ND[start : start + POSITIONS_AT_ONCE])
+            logits_NV = self.forward.logits(states_ND[start : start + POSITIONS_AT_ONCE])
             opens_N = logits_NV[:, self.tokenizer.fact] + self.bias
             logits_NV[:, self.tokenizer.added] = -math.inf
             targets_N = torch.tensor(rest[start : start + len(logits_NV)], device=logits_NV.device)

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.model.decoding.queries import MAX_QUERY_TOKENS, QueryEncoder
 from colmlm.model.lm.checkpoint import Checkpoint
+from colmlm.model.lm.forward_pass import RowCache
 from colmlm.model.lm.language_model import unit
-from colmlm.model.lm.llama import Cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +77,10 @@ class Former:
     @torch.inference_mode()
     def form(self, site: Site) -> Formed:
         """Forms the query at a site; the time begins once the text before it is in the cache."""
-        llama = self.checkpoint.lm.inference
-        cache = llama.cache(1)
+        forward = self.checkpoint.lm.inference
+        cache = forward.cache(1)
         cache.reserve(len(site.prefix) + MAX_QUERY_TOKENS + 1)
-        llama.advance(torch.tensor([site.prefix]), [0], cache)
+        forward.advance(torch.tensor([site.prefix]), [0], cache)
         self._settle()
         started = time.perf_counter()
         state = self._feed(self.checkpoint.tokenizer.fact, len(site.prefix), cache)
@@ -93,13 +93,13 @@ class Former:
         (vector,) = self.encoder.encode_questions([self.checkpoint.tokenizer.query_in_words(words)])
         return Formed(decoded - started, time.perf_counter() - decoded, len(words), vector)
 
-    def _write(self, state_1D: torch.Tensor, site: Site, cache: Cache) -> list[int]:
+    def _write(self, state_1D: torch.Tensor, site: Site, cache: RowCache) -> list[int]:
         """Decodes the query up to the token that ends it."""
-        tokenizer, llama = self.checkpoint.tokenizer, self.checkpoint.lm.inference
+        tokenizer, forward = self.checkpoint.tokenizer, self.checkpoint.lm.inference
         closes = tokenizer.id_of(tokenizer.markup.asks)
         words: list[int] = []
         while len(words) < MAX_QUERY_TOKENS:
-            said = int(llama.logits(state_1D).argmax())
+            said = int(forward.logits(state_1D).argmax())
             if self.gold:
                 said = site.query[len(words)] if len(words) < len(site.query) else closes
             if said == closes or said in self.ends:
@@ -108,7 +108,7 @@ class Former:
             state_1D = self._feed(said, len(site.prefix) + len(words), cache)
         return words
 
-    def _feed(self, token: int, position: int, cache: Cache) -> torch.Tensor:
+    def _feed(self, token: int, position: int, cache: RowCache) -> torch.Tensor:
         return self.checkpoint.lm.inference.advance(torch.tensor([[token]]), [position], cache)[:, -1]
 
     def _settle(self) -> None:

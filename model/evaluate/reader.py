@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from colmlm.model.lm.checkpoint import Checkpoint
+from colmlm.model.lm.forward_pass import RowCache
 from colmlm.model.lm.language_model import unit
-from colmlm.model.lm.llama import Cache
 from colmlm.model.text.tokens import Encoded, FactTokenizer
 
 Query = NDArray[np.float32]  # [dim], unit norm
@@ -73,7 +73,7 @@ class SequenceReader:
         self, checkpoint: Checkpoint, *, without_markup: bool = False, after: SequenceReader | None = None
     ) -> None:
         self.without_markup = without_markup
-        self.llama = checkpoint.lm.inference
+        self.forward = checkpoint.lm.inference
         self.tokenizer = checkpoint.tokenizer
         self.queued: list[tuple[int, int]] = []
         self.position: int = after.position if after else 0
@@ -128,7 +128,7 @@ class SequenceReader:
         rows = [row for row, (_, kind) in enumerate(queued) if kind != GIVEN]
         if not rows:
             return
-        logits_NV = self.llama.logits(before_TD[rows])
+        logits_NV = self.forward.logits(before_TD[rows])
         if self.without_markup:
             logits_NV[:, self.tokenizer.added] = -math.inf
         elif self.took_back and rows[0] == 0:
@@ -148,7 +148,7 @@ class SequenceReader:
         return list((logits_NV.logsumexp(dim=1) - text_NV.logsumexp(dim=1)).tolist())
 
 
-def read(readers: Sequence[tuple[SequenceReader, Course]], cache: Cache) -> None:
+def read(readers: Sequence[tuple[SequenceReader, Course]], cache: RowCache) -> None:
     """Runs every reader's course to its end; each reader has a row of the cache, and finished ones are removed."""
     live = list(readers)
     while True:
@@ -161,7 +161,7 @@ def read(readers: Sequence[tuple[SequenceReader, Course]], cache: Cache) -> None
         _advance([reader for reader, _ in live], cache)
 
 
-def _advance(readers: Sequence[SequenceReader], cache: Cache) -> None:
+def _advance(readers: Sequence[SequenceReader], cache: RowCache) -> None:
     """Reads each reader's queued tokens in one pass; the padding of the shorter ones is overwritten later."""
     lengths = [len(reader.queued) for reader in readers]
     width = max(lengths)
@@ -170,6 +170,6 @@ def _advance(readers: Sequence[SequenceReader], cache: Cache) -> None:
     ids_BT = torch.zeros(len(readers), width, dtype=torch.long)
     for row, reader in enumerate(readers):
         ids_BT[row, : len(reader.queued)] = torch.tensor([token for token, _ in reader.queued])
-    states_BTD = cache.llama.advance(ids_BT, [reader.position for reader in readers], cache, lengths)
+    states_BTD = readers[0].forward.advance(ids_BT, [reader.position for reader in readers], cache, lengths)
     for states_TD, length, reader in zip(states_BTD, lengths, readers, strict=True):
         reader.hear(states_TD[:length])

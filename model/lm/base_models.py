@@ -7,6 +7,7 @@ as bfloat16 safetensors: the values that training and inference both start from.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -31,12 +32,14 @@ WHEEL_BASE = SMOLLM2.model
 WHEEL_HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
 WHEEL_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"  # names the files of weights that are in several
 DIGESTS = "digests.json"
-_HUB_FILES = ["config.json", "tokenizer.json", WEIGHTS]
+_FILES = ["config.json", "tokenizer.json", WEIGHTS]
+_HUB_FILES = [*_FILES, INDEX, "model-*-of-*.safetensors"]
 
 
 def resolve_base(name: str, cache: Path) -> Path:
-    """Gives the directory of a base model: ``config.json``, ``tokenizer.json``, ``model.safetensors``."""
+    """Gives the directory of a base model: ``config.json``, ``tokenizer.json``, and weights in one file or several."""
     local = Path(name).expanduser()
     if (local / "config.json").is_file():
         return _whole(name, local)
@@ -57,11 +60,27 @@ def resolve_base(name: str, cache: Path) -> Path:
     )
 
 
+def weight_files(directory: Path) -> list[Path]:
+    """Gives the files of a model's weights: the one, or those that its index names, in the order of their names."""
+    if (directory / WEIGHTS).is_file() or not (directory / INDEX).is_file():
+        return [directory / WEIGHTS]
+    try:
+        named = set(json.loads((directory / INDEX).read_bytes())["weight_map"].values())
+        return [directory / Path(name).name for name in sorted(named)]
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise BaseNotFound(f"{directory / INDEX} cannot be read ({error!r})") from error
+
+
+def weights_digest(directory: Path) -> str:
+    """Digests a model's weights: the SHA-256 of their file, or of those of several files."""
+    digests = [file_digest(file) for file in weight_files(directory)]
+    return digests[0] if len(digests) == 1 else hashlib.sha256("\n".join(digests).encode()).hexdigest()
+
+
 def _whole(name: str, directory: Path) -> Path:
-    if missing := [file for file in _HUB_FILES if not (directory / file).is_file()]:
-        raise BaseNotFound(
-            f"{name}: {directory} has no {', '.join(missing)}; only these single files are read"
-        )
+    wanted = [*(directory / file for file in _FILES if file != WEIGHTS), *weight_files(directory)]
+    if missing := [file.name for file in wanted if not file.is_file()]:
+        raise BaseNotFound(f"{name}: {directory} has no {', '.join(missing)}; nothing else is read")
     return directory
 
 
@@ -96,7 +115,7 @@ def _is_converted(directory: Path) -> bool:
     """Tells whether every file is there and still holds what the conversion wrote."""
     try:
         digests = json.loads((directory / DIGESTS).read_bytes())
-        return set(digests) == set(_HUB_FILES) and damaged(directory, digests) is None
+        return set(digests) == set(_FILES) and damaged(directory, digests) is None
     except (OSError, ValueError, TypeError):
         return False
 
@@ -111,5 +130,5 @@ def _convert(source: Path, target: Path) -> None:
     plain.load_state_dict(loaded.state_dict())
     plain.to(torch.bfloat16).save_pretrained(target)
     tokenizer.backend_tokenizer.save(str(target / "tokenizer.json"))
-    digests = {name: file_digest(target / name) for name in _HUB_FILES}
+    digests = {name: file_digest(target / name) for name in _FILES}
     (target / DIGESTS).write_text(json.dumps(digests, indent=2) + "\n")

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from colmlm.model.lm.base_models import WHEEL_BASE, WHEEL_HUB_ID
 from colmlm.model.lm.checkpoint import Checkpoint
+from colmlm.model.lm.config import CheckpointConfig
+from colmlm.model.lm.families import family_of
 from colmlm.model.text.markup import CO_LMLM
 
 CARD = """---
-license: apache-2.0
+license: {licence}
 library_name: transformers
 pipeline_tag: text-generation
 language: en
 tags: [limited-memory, knowledge-base, retrieval]
 ---
 # {name}
-A language model of the Llama family, {base}, that looks facts up instead of remembering them (Co-LMLM).
+A language model ({family}), {base}, that looks facts up instead of remembering them (Co-LMLM).
 It is a base model: it goes on with a text, and ends it.
 
 | | |
@@ -58,6 +61,8 @@ def card(checkpoint: Checkpoint) -> str:
     named = {"opens": markup.opens, "closes": markup.closes, "asks": markup.asks, "key": markup.key}
     return CARD.format(
         name=config.name,
+        licence=licence(config),
+        family=family_of(checkpoint.lm.causal.config).name,
         base=f"over {config.base}" if config.base else "trained from random weights",
         checkpoint_id=checkpoint.checkpoint_id,
         method=config.method,
@@ -67,6 +72,16 @@ def card(checkpoint: Checkpoint) -> str:
         opens=markup.opens or "the prompt",
         asking=asking.format(**named),
     )
+
+
+def is_of_ours(config: CheckpointConfig) -> bool:
+    """Tells whether the weights have this program's licence: they are its own, or lie over the base that it brings."""
+    return config.base in (None, WHEEL_BASE, WHEEL_HUB_ID)
+
+
+def licence(config: CheckpointConfig) -> str:
+    """Gives the licence as hubs name it; over other bases it is that of the base, which is not known here."""
+    return "apache-2.0" if is_of_ours(config) else "other"
 
 
 def _training(checkpoint: Checkpoint) -> str:

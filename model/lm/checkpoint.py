@@ -15,17 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from transformers import LlamaForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from colmlm.model.lm.adapters import ADAPTER, adapted
-from colmlm.model.lm.base_models import WEIGHTS, resolve_base
+from colmlm.model.lm.base_models import resolve_base, weight_files, weights_digest
 from colmlm.model.lm.config import CONFIG_FILE, CheckpointConfig, CheckpointError
+from colmlm.model.lm.families import model_at
 from colmlm.model.lm.files import damaged, file_digest
 from colmlm.model.lm.language_model import FactLM
 from colmlm.model.text.markup import CO_LMLM, MARKUPS, Markup
 from colmlm.model.text.tokens import FactTokenizer
+
+PADDING = 1024  # the most rows without a token that a vocabulary is filled up to a round number with
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,23 +67,23 @@ def load(path: Path, cache: Path, *, precision: str = "auto") -> Checkpoint:
     source = path if config.kind == "full" else base_of(config, cache)
     tokenizer = tokenizer_at(source, config)
     if config.kind == "full":
-        model: torch.nn.Module = llama_at(path, torch.float32)
-        digest = file_digest(path / WEIGHTS)
+        model: torch.nn.Module = model_at(path, torch.float32)
+        digest = weights_digest(path)
     else:
-        bare = with_token_rows(llama_at(source, torch.float32), tokenizer.num_fresh)
+        bare = with_token_rows(model_at(source, torch.float32), tokenizer)
         model = adapted(bare, path).merge_and_unload()
-        digest = f"{file_digest(source / WEIGHTS)}:{file_digest(path / ADAPTER)}:{_scaling(path)}"
+        digest = f"{weights_digest(source)}:{file_digest(path / ADAPTER)}:{_scaling(path)}"
     return _ready(config, model, tokenizer, digest, path, precision)
 
 
 def weights_bytes(path: Path, cache: Path) -> int:
     """Gives the bytes of the files of weights that loading a checkpoint reads, an adapter's base among them."""
-    names = [path / name for name in (WEIGHTS, ADAPTER)]
+    files = [*weight_files(path), path / ADAPTER]
     if (path / CONFIG_FILE).is_file():
         config = CheckpointConfig.load(path)
         if config.kind != "full" and config.base is not None:
-            names.append(resolve_base(config.base, cache) / WEIGHTS)
-    return sum(name.stat().st_size for name in names if name.is_file())
+            files += weight_files(resolve_base(config.base, cache))
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def base_checkpoint(
@@ -91,56 +92,50 @@ def base_checkpoint(
     """Gives the untrained base with new rows for a method's tokens: the baseline for what is trained from it."""
     directory = resolve_base(base, cache)
     tokenizer = FactTokenizer.load(directory / "tokenizer.json", markup=markup)
-    model = with_token_rows(llama_at(directory, torch.float32), tokenizer.num_fresh)
+    model = with_token_rows(model_at(directory, torch.float32), tokenizer)
     config = CheckpointConfig(
         name=f"{base} (untrained)", kind="full", base=base, dim=model.config.hidden_size, method=markup.method
     )
-    return _ready(config, model, tokenizer, file_digest(directory / WEIGHTS), None, precision)
+    return _ready(config, model, tokenizer, weights_digest(directory), None, precision)
 
 
 def import_released(path: Path, *, precision: str = "auto") -> Checkpoint:
-    """Loads a plain Llama whose vocabulary ends in the three tokens: the form that the paper's authors release."""
+    """Loads a plain model whose tokenizer has the three tokens: the form that the paper's authors release."""
     if not (path / "config.json").is_file():
         raise CheckpointError(
             f"{path}: neither {CONFIG_FILE} nor config.json is there; name a checkpoint directory"
         )
     tokenizer = FactTokenizer.load(path / "tokenizer.json", space_inside=False)
-    model = llama_at(path, torch.float32)
+    model = model_at(path, torch.float32)
+    if not tokenizer.num_fresh:
+        model = with_token_rows(model, tokenizer)
     config = CheckpointConfig(
         name=path.name, kind="full", base=None, dim=model.config.hidden_size, space_inside=False
     )
-    return _ready(config, model, tokenizer, file_digest(path / WEIGHTS), path, precision)
+    return _ready(config, model, tokenizer, weights_digest(path), path, precision)
 
 
-def with_token_rows(model: LlamaForCausalLM, count: int) -> LlamaForCausalLM:
-    """Adds `count` vocabulary rows for added tokens, each set to the mean of the others."""
-    if not count:
+def with_token_rows(model: Any, tokenizer: FactTokenizer) -> Any:
+    """Gives a model a vocabulary row for each token; those of added tokens are the mean of the others.
+
+    Some families fill their vocabulary up with rows that no token has: these go. Some have a token or two without a
+    row, for pictures: these get the mean, too. A model of another tokenizer is left as it is, see `same_vocabulary`.
+    """
+    rows, size = model.config.vocab_size, tokenizer.vocabulary_size
+    known = min(rows, size - tokenizer.num_fresh)
+    is_another = rows < (tokenizer.num_learnt if tokenizer.num_fresh else size) or rows > size + PADDING
+    if is_another or known == rows == size:
         return model
-    old = model.config.vocab_size
     transformers_logging.set_verbosity_error()
-    model.resize_token_embeddings(old + count, mean_resizing=False)
+    model.resize_token_embeddings(size, mean_resizing=False)
     with torch.no_grad():
         for table in {id(w): w for w in (model.get_input_embeddings().weight, model.lm_head.weight)}.values():
-            table[old:] = table[:old].float().mean(dim=0).to(table.dtype)
+            table[known:] = table[:known].float().mean(dim=0).to(table.dtype)
     return model
 
 
 def tokenizer_digest(tokenizer: FactTokenizer) -> str:
     return hashlib.sha256(tokenizer.tokenizer.to_str().encode()).hexdigest()
-
-
-def llama_at(directory: Path, dtype: torch.dtype) -> LlamaForCausalLM:
-    """Loads the weights of a directory as `dtype`. Raises `CheckpointError` if any is missing."""
-    transformers_logging.disable_progress_bar()
-    try:
-        model, loaded = LlamaForCausalLM.from_pretrained(
-            directory, dtype=dtype, local_files_only=True, output_loading_info=True
-        )
-    except (OSError, RuntimeError, SafetensorError) as error:
-        raise CheckpointError(f"{directory}: the weights cannot be read ({error})") from error
-    if missing := sorted(loaded["missing_keys"]):
-        raise CheckpointError(f"{directory}: {len(missing)} weights are missing, {missing[0]} for one")
-    return model
 
 
 def config_of(path: Path) -> CheckpointConfig:
@@ -169,7 +164,7 @@ def _scaling(path: Path) -> str:
     return json.dumps([record.get(name) for name in ("r", "lora_alpha", "use_rslora", "alpha_pattern")])
 
 
-def same_vocabulary(name: str, model: LlamaForCausalLM, tokenizer: FactTokenizer) -> None:
+def same_vocabulary(name: str, model: Any, tokenizer: FactTokenizer) -> None:
     """Requires that the added tokens have the model's last rows; otherwise another token's row would be read."""
     if model.config.vocab_size != tokenizer.vocabulary_size:
         added = ", ".join(tokenizer.markup.tokens)
@@ -184,7 +179,7 @@ def base_of(config: CheckpointConfig, cache: Path) -> Path:
     assert config.base is not None
     base = resolve_base(config.base, cache)
     expected = config.training.get("base_sha256")
-    if expected is not None and file_digest(base / WEIGHTS) != expected:
+    if expected is not None and weights_digest(base) != expected:
         raise CheckpointError(
             f"{config.name}: trained on another {config.base} than the weights in {base}; remove that copy"
         )

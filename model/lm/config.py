@@ -29,7 +29,7 @@ class CheckpointError(ValueError):
 class CheckpointConfig:
     """What a checkpoint directory holds and where it came from.
 
-    `kind` is "adapter" (LoRA and token rows over `base`) or "full" (a plain Llama with all weights). `method` names its
+    `kind` is "adapter" (LoRA and token rows over `base`) or "full" (a plain model with all weights). `method` names its
     markup, which says in what form the model asks for facts, if it does. `training` records the run: config, data hash,
     steps, tokens, seconds, hardware. `decoding` holds what was calibrated after training and changes no key
     (`fact_bias`). `digests` are the SHA-256 of the files beside it that keys depend on: safetensors accepts any bytes

@@ -1,7 +1,7 @@
 """The plain form of a checkpoint, for other programs: what transformers, other runtimes and the hub take as it is.
 
-It is a ``LlamaForCausalLM`` with the rows of the added tokens at the end of its vocabulary, in which the paper's
-checkpoints are released, too. It ends its texts by itself, and reads a conversation in the form that this program's
+It is a model of its family with the rows of the added tokens at the end of its vocabulary; the paper's checkpoints are
+released in that form, too. It ends its texts by itself, and reads a conversation in the form that this program's
 server does; looking facts up is what the program around it has to do (docs/runtimes.md).
 """
 
@@ -13,12 +13,12 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
-from transformers import GenerationConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-from colmlm.model.lm.card import card
+from colmlm.model.lm.card import card, is_of_ours
 from colmlm.model.lm.checkpoint import Checkpoint
 from colmlm.model.lm.config import CheckpointConfig
-from colmlm.model.text.tokens import END_OF_TEXT
+from colmlm.model.lm.families import model_of
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 MODE = 0o644  # what is exported is there to be read by others
@@ -51,24 +51,24 @@ def export(checkpoint: Checkpoint, target: Path, *, dtype: str | None = None) ->
 
 
 def describe(checkpoint: Checkpoint, target: Path) -> None:
-    """Writes the model card and the licence."""
+    """Writes the model card, and the licence where it is this program's."""
     (target / "README.md").write_text(card(checkpoint))
-    (target / "LICENSE").write_text(_licence())
+    if is_of_ours(checkpoint.config):
+        (target / "LICENSE").write_text(_licence())
 
 
 def plain_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerFast:
-    """Gives the tokenizer as transformers has it. It begins each text with the end-of-text token, as documents do."""
+    """Gives the tokenizer as transformers has it. It begins each text as documents begin."""
     ours = checkpoint.tokenizer
     tokenizer = Tokenizer.from_str(ours.tokenizer.to_str())
     tokenizer.encode_special_tokens = False
-    tokenizer.post_processor = TemplateProcessing(
-        single=f"{END_OF_TEXT} $A", special_tokens=[(END_OF_TEXT, ours.end_of_text)]
-    )
+    begin, end = (str(tokenizer.id_to_token(i)) for i in (ours.begin, ours.end_of_text))
+    tokenizer.post_processor = TemplateProcessing(single=f"{begin} $A", special_tokens=[(begin, ours.begin)])
     plain = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
-        bos_token=END_OF_TEXT,
-        eos_token=END_OF_TEXT,
-        pad_token=END_OF_TEXT,
+        bos_token=begin,
+        eos_token=end,
+        pad_token=end,
         model_max_length=checkpoint.lm.causal.config.max_position_embeddings,
         padding_side="left",
         clean_up_tokenization_spaces=False,
@@ -86,14 +86,14 @@ def _licence() -> str:
     return text or (Path(__file__).parents[2] / "LICENSE").read_text()
 
 
-def _plain(checkpoint: Checkpoint, dtype: str | None) -> LlamaForCausalLM:
+def _plain(checkpoint: Checkpoint, dtype: str | None) -> PreTrainedModel:
     """Gives a copy of the model that says by which tokens a text ends."""
     causal = checkpoint.lm.causal
     wanted = causal.dtype if dtype is None else DTYPES[dtype]
-    plain = LlamaForCausalLM(type(causal.config).from_dict(causal.config.to_dict())).to(wanted)
+    plain = model_of(type(causal.config).from_dict(causal.config.to_dict())).to(wanted)
     plain.load_state_dict({name: tensor.to(wanted) for name, tensor in causal.state_dict().items()})
     ids = {
-        "bos_token_id": checkpoint.tokenizer.end_of_text,
+        "bos_token_id": checkpoint.tokenizer.begin,
         "eos_token_id": checkpoint.end_tokens,
         "pad_token_id": checkpoint.tokenizer.end_of_text,
     }

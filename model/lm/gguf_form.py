@@ -1,7 +1,8 @@
 """The plain form of a checkpoint in one GGUF file, as llama.cpp and what is built on it read it.
 
 Queries and keys of attention are stored in that library's order of rotary pairs, norms in fp32. The tokenizer, the
-tokens that end a text and the chat template are in the file.
+tokens that end a text and the chat template are in the file. Only what was checked is written: a Llama with unscaled
+rotations and a tokenizer like that of GPT-2 or SmolLM2.
 """
 
 from __future__ import annotations
@@ -9,14 +10,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
 from gguf.constants import GGMLQuantizationType, LlamaFileType
 from transformers import LlamaForCausalLM
 
+from colmlm.model.lm.card import licence
 from colmlm.model.lm.checkpoint import Checkpoint
+from colmlm.model.lm.config import CheckpointError
 from colmlm.model.lm.export import CHAT_TEMPLATE, DTYPES, MODE, describe
+from colmlm.model.lm.families import family_of
 
 ARCHITECTURE = gguf.MODEL_ARCH.LLAMA
 TYPES = {
@@ -30,8 +35,10 @@ Tensor = tuple[str, np.ndarray]
 def export(checkpoint: Checkpoint, target: Path, *, dtype: str | None = None) -> Path:
     """Writes the file into this folder, with the card and the licence, and gives its path.
 
-    `dtype` is one of `TYPES`; None is the one in which the checkpoint is loaded.
+    `dtype` is one of `TYPES`; None is the one in which the checkpoint is loaded. Raises `CheckpointError` for models
+    that are not written in this form.
     """
+    _require_known(checkpoint)
     target.mkdir(parents=True, exist_ok=True)
     loaded = {dtype: name for name, dtype in DTYPES.items()}[checkpoint.lm.causal.dtype]
     dtype = dtype or loaded
@@ -41,6 +48,28 @@ def export(checkpoint: Checkpoint, target: Path, *, dtype: str | None = None) ->
     for written in target.iterdir():
         written.chmod(MODE)
     return file
+
+
+def _require_known(checkpoint: Checkpoint) -> None:
+    config, record = checkpoint.lm.causal.config, json.loads(checkpoint.tokenizer.tokenizer.to_str())
+    reason = None
+    if config.model_type != "llama":
+        reason = f"a model of {family_of(config).name}"
+    elif config.rope_parameters["rope_type"] != "default":
+        reason = f"rotations of kind {config.rope_parameters['rope_type']}"
+    elif not _kinds(record["pre_tokenizer"]) <= {"ByteLevel", "Digits"}:
+        reason = f"a tokenizer that cuts words by {', '.join(sorted(_kinds(record['pre_tokenizer'])))}"
+    if reason is not None:
+        raise CheckpointError(
+            f"{checkpoint.config.name}: {reason} is not written as GGUF here; export it for transformers, "
+            "and convert that by the program that comes with llama.cpp"
+        )
+
+
+def _kinds(pre_tokenizer: dict[str, Any] | None) -> set[str]:
+    """Gives the kinds of the steps by which a tokenizer cuts a text into words."""
+    steps = (pre_tokenizer or {}).get("pretokenizers", [pre_tokenizer or {"type": "nothing"}])
+    return {step["type"] for step in steps}
 
 
 def _write(checkpoint: Checkpoint, file: Path, stored: GGMLQuantizationType, kind: LlamaFileType) -> None:
@@ -80,7 +109,7 @@ def _in_pairs(values: np.ndarray, heads: int) -> np.ndarray:
 def _describe_model(writer: gguf.GGUFWriter, checkpoint: Checkpoint, kind: LlamaFileType) -> None:
     config = checkpoint.lm.causal.config
     writer.add_name(checkpoint.config.name)
-    writer.add_license("apache-2.0")
+    writer.add_license(licence(checkpoint.config))
     writer.add_file_type(kind)
     writer.add_vocab_size(config.vocab_size)
     writer.add_context_length(config.max_position_embeddings)
@@ -106,7 +135,7 @@ def _describe_tokens(writer: gguf.GGUFWriter, checkpoint: Checkpoint) -> None:
         [gguf.TokenType.CONTROL if i in ours.special else gguf.TokenType.NORMAL for i in ids]
     )
     writer.add_token_merges(merges)
-    writer.add_bos_token_id(ours.end_of_text)
+    writer.add_bos_token_id(ours.begin)
     writer.add_eos_token_id(ours.end_of_text)
     writer.add_pad_token_id(ours.end_of_text)
     for other in checkpoint.end_tokens:

@@ -11,28 +11,29 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import LlamaForCausalLM
+from transformers import PreTrainedModel
 
+from colmlm.model.lm.families import is_fast
+from colmlm.model.lm.forward_pass import ForwardPass
 from colmlm.model.lm.llama import Llama
+from colmlm.model.lm.transformers_pass import TransformersPass
 from colmlm.model.text.batches import padded_batches
 from colmlm.model.text.tokens import Encoded
 
 
 class FactLM(nn.Module):
-    """A causal LM of the Llama family, plain or under a LoRA adapter, that gives logits and hidden states."""
+    """A causal LM of a known family, plain or under a LoRA adapter, that gives logits and hidden states."""
 
     def __init__(self, model: nn.Module, *, compute: torch.dtype) -> None:
         super().__init__()
         self.model = model
         self.compute = compute
-        self._inference: Llama | None = None
+        self._inference: ForwardPass | None = None
 
     @property
-    def causal(self) -> LlamaForCausalLM:
-        """The Llama itself, with the adapter's layers in place if there is one."""
-        inner = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
-        assert isinstance(inner, LlamaForCausalLM)
-        return inner
+    def causal(self) -> PreTrainedModel:
+        """The model itself, with the adapter's layers in place if there is one."""
+        return self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
 
     @property
     def dim(self) -> int:
@@ -43,12 +44,13 @@ class FactLM(nn.Module):
         return next(self.model.parameters()).device
 
     @property
-    def inference(self) -> Llama:
+    def inference(self) -> ForwardPass:
         """The forward pass for inference over these weights. Raises `TypeError` under an adapter."""
-        if not isinstance(self.model, LlamaForCausalLM):
-            raise TypeError(f"{type(self.model).__name__} is no plain Llama: merge the adapter first")
+        if self.causal is not self.model:
+            raise TypeError(f"{type(self.model).__name__} is no plain model: merge the adapter first")
         if self._inference is None or not self._inference.is_of(self.causal):
-            self._inference = Llama(self.causal)
+            made = Llama if is_fast(self.causal.config) else TransformersPass
+            self._inference = made(self.causal)
         return self._inference
 
     def hidden(self, ids_BT: Tensor, positions_BT: Tensor | None = None) -> Tensor:
@@ -92,9 +94,9 @@ class FactLM(nn.Module):
     def _is_for_inference(self) -> bool:
         """Tells whether these weights are frozen and used in their own precision, without an adapter."""
         return (
-            isinstance(self.model, LlamaForCausalLM)
+            self.causal is self.model
             and self.compute is torch.float32
-            and not self.model.lm_head.weight.requires_grad
+            and not self.causal.lm_head.weight.requires_grad
         )
 
 

@@ -1,4 +1,7 @@
-"""The forward pass of a Llama for inference: the same numbers as transformers at a lower cost.
+"""The forward pass of a Llama and its kin for inference: the same numbers as transformers at a lower cost.
+
+The kin are the families that differ in little (`model.lm.families`): Qwen 2.5 adds to q, k and v, Qwen 3 normalises
+each head of q and k, and SmolLM3 has layers that rotate nothing. None of their layers may have a window.
 
 Design:
 - q, k and v are one matrix product, and so are gate and up. On a CPU oneDNN reorders the weights for its kernels
@@ -23,79 +26,29 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import LlamaForCausalLM
+from transformers import PreTrainedConfig, PreTrainedModel
 
-from colmlm.model.lm.memory import collapse
+from colmlm.model.lm.linear import Linear
 from colmlm.model.lm.past import BlocksOfStep, Past, Piece
 
 Attend = Callable[
     [int, Tensor], Tensor
 ]  # from the number of a layer and its q, k and v to what is attended to
 
-_MOVING_ROTATIONS = ("dynamic", "longrope")
 _ROOM = 128  # extra slots that a cache is made with
-_PACKING = ("_reorder_linear_weight", "_linear_pointwise", "data_ptr", "_nbytes")
-_TYPICAL_ROWS = 8  # the batch size that oneDNN reorders weights for; measured to serve 1 to 512 rows
-
-
-class Linear:
-    """A matrix product with one or several linear layers of a model, joined into one."""
-
-    def __init__(self, *layers: nn.Module) -> None:
-        if not all(type(layer) is nn.Linear for layer in layers):
-            raise TypeError(f"{type(layers[0]).__name__} is no plain linear layer: merge the adapter first")
-        self.sources = [layer.weight for layer in layers]
-        self.weight = (
-            torch.cat([source.data for source in self.sources]) if layers[1:] else self.sources[0].data
-        )
-        biases = [layer.bias for layer in layers]
-        self.bias = None if biases[0] is None else torch.cat([bias.data for bias in biases])
-        self.is_packed = _can_pack(self.weight)
-        if self.is_packed:
-            self.weight = torch.ops.mkldnn._reorder_linear_weight(self.weight, _TYPICAL_ROWS)
-            collapse(torch.ops.mkldnn.data_ptr(self.weight), torch.ops.mkldnn._nbytes(self.weight))
-        elif layers[1:]:
-            self._share()
-        self.made_of = [_identity(source) for source in self.sources]
-
-    def __call__(self, x: Tensor) -> Tensor:
-        if self.is_packed:
-            return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
-        return F.linear(x, self.weight, self.bias)
-
-    def is_current(self) -> bool:
-        return [_identity(source) for source in self.sources] == self.made_of
-
-    def _share(self) -> None:
-        """Makes each layer's weights a view of the joined ones."""
-        at = 0
-        for source in self.sources:
-            source.data = self.weight[at : at + len(source)]
-            at += len(source)
-
-
-def _identity(weight: Tensor) -> tuple[object, ...]:
-    """Gives values of which one changes when a weight is moved, cast or written to."""
-    return weight.data_ptr(), weight.dtype, weight._version
-
-
-def _can_pack(weight: Tensor) -> bool:
-    """Tells whether oneDNN can multiply weights of this device and type with the operations that this torch has."""
-    return (
-        weight.device.type == "cpu"
-        and weight.dtype in (torch.bfloat16, torch.float32)
-        and torch.backends.mkldnn.is_available()
-        and (weight.dtype is torch.float32 or torch.ops.mkldnn._is_mkldnn_bf16_supported())
-        and all(hasattr(torch.ops.mkldnn, name) for name in _PACKING)
-    )
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """The weights of one layer. `qkv` outputs the heads of q, then k, then v; `gate_up` outputs the gate first."""
+    """The weights of one layer. `qkv` outputs the heads of q, then k, then v; `gate_up` outputs the gate first.
+
+    `head_norms` are the weights by which each head of q, and each of k, is normalised, where the family does that.
+    """
 
     norm_D: Tensor
     qkv: Linear
+    head_norms: tuple[Tensor, Tensor] | None
+    is_rotated: bool
     out: Linear
     mlp_norm_D: Tensor
     gate_up: Linear
@@ -135,20 +88,17 @@ class Cache:
 
 
 class Llama:
-    """The forward pass of a plain Llama (no adapter layers) over its own weights."""
+    """The forward pass of a plain Llama or one of its kin (no adapter layers) over its own weights."""
 
-    def __init__(self, causal: LlamaForCausalLM) -> None:
+    def __init__(self, causal: PreTrainedModel) -> None:
         config, model = causal.config, causal.model
-        kind = model.rotary_emb.rope_type
-        if kind in _MOVING_ROTATIONS:
-            raise ValueError(f"rotary embeddings of kind {kind!r} change with the length of a text")
         attention = model.layers[0].self_attn
         self.head_dim = int(attention.head_dim)
         self.heads, self.kv_heads = int(config.num_attention_heads), int(config.num_key_value_heads)
         self.rotated = (self.heads + self.kv_heads) * self.head_dim
         self.q_width, self.kv_width = self.heads * self.head_dim, 2 * self.kv_heads * self.head_dim
         self.scale, self.eps = float(attention.scaling), float(config.rms_norm_eps)
-        self.context = int(config.max_position_embeddings)
+        self.context = _steady_length(config)
         self.activation = model.layers[0].mlp.act_fn
         self.embedding, self.norm_D = model.embed_tokens.weight, model.norm.weight
         with torch.inference_mode(False):  # they become the model's own, and may be trained or cast later
@@ -156,7 +106,7 @@ class Llama:
             self.head = Linear(causal.lm_head)
             self.cos_SD, self.sin_SD = _rotations(causal, self.context)
 
-    def is_of(self, causal: LlamaForCausalLM) -> bool:
+    def is_of(self, causal: PreTrainedModel) -> bool:
         """Tells whether `causal` still computes with these weights, which were not changed, moved or cast since."""
         return causal.lm_head.weight is self.head.sources[0] and all(
             linear.is_current()
@@ -268,12 +218,22 @@ class Llama:
         cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)  # all heads share them
         for number, layer in enumerate(self.layers):
             qkv = layer.qkv(_rms_norm(x, layer.norm_D, self.eps))
-            _rotate(qkv[..., : self.rotated].unflatten(-1, (-1, self.head_dim)), cos, sin)
+            self._turn(qkv[..., : self.rotated].unflatten(-1, (-1, self.head_dim)), layer, cos, sin)
             x = x + layer.out(attend(number, qkv))
             inner = _rms_norm(x, layer.mlp_norm_D, self.eps)
             gate, up = layer.gate_up(inner).chunk(2, dim=-1)
             x = x + layer.down(self.activation(gate).mul_(up))
         return _rms_norm(x, self.norm_D, self.eps)
+
+    def _turn(self, heads: Tensor, layer: Layer, cos: Tensor, sin: Tensor) -> None:
+        """Normalises and rotates the heads of q and k, [..., heads, head_dim], in place, each where the layer does."""
+        if layer.head_norms is not None:
+            heads.copy_(_scaled(heads, self.eps))
+            parts = heads.split((self.heads, self.kv_heads), dim=-2)
+            for part, weight_D in zip(parts, layer.head_norms, strict=True):
+                part.mul_(weight_D)
+        if layer.is_rotated:
+            _rotate(heads, cos, sin)
 
     def _attend(self, q: Tensor, kv_BSW: Tensor, mask: Tensor | None) -> Tensor:
         """Gives [B, T, heads * head_dim]. Without earlier tokens in the cache attention is causal over the T tokens."""
@@ -301,14 +261,27 @@ class Llama:
 
 def _layer(layer: nn.Module) -> Layer:
     attention, mlp = layer.self_attn, layer.mlp
+    has_head_norms = hasattr(attention, "q_norm")
     return Layer(
         layer.input_layernorm.weight, Linear(attention.q_proj, attention.k_proj, attention.v_proj),
+        (attention.q_norm.weight, attention.k_norm.weight) if has_head_norms else None,
+        bool(getattr(attention, "use_rope", True)),
         Linear(attention.o_proj), layer.post_attention_layernorm.weight,
         Linear(mlp.gate_proj, mlp.up_proj), Linear(mlp.down_proj),
     )  # fmt: skip
 
 
-def _rotations(causal: LlamaForCausalLM, context: int) -> tuple[Tensor, Tensor]:
+def _steady_length(config: PreTrainedConfig) -> int:
+    """Gives the context, but no more than the length beyond which rotations of some kinds become others."""
+    longest, rope = int(config.max_position_embeddings), config.rope_parameters
+    return (
+        min(longest, int(rope["original_max_position_embeddings"]))
+        if rope["rope_type"] == "longrope"
+        else longest
+    )
+
+
+def _rotations(causal: PreTrainedModel, context: int) -> tuple[Tensor, Tensor]:
     """Gives [context, head_dim] cosines, and sines with the sign that `_rotate` expects: minus on the first half."""
     weight = causal.model.embed_tokens.weight
     positions = torch.arange(context, device=weight.device)[None]
@@ -336,6 +309,11 @@ def _at_least_two(tokens: list[int]) -> list[int]:
 
 
 def _rms_norm(x: Tensor, weight_D: Tensor, eps: float) -> Tensor:
+    return _scaled(x, eps).mul_(weight_D)
+
+
+def _scaled(x: Tensor, eps: float) -> Tensor:
+    """Brings rows to a mean square of one."""
     at_least_32 = x if x.dtype is torch.float64 else x.float()
     scale = at_least_32.square().mean(-1, keepdim=True).add_(eps).rsqrt_()
-    return (at_least_32 * scale).to(x.dtype).mul_(weight_D)
+    return (at_least_32 * scale).to(x.dtype)

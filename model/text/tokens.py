@@ -13,20 +13,13 @@ from pathlib import Path
 from tokenizers import AddedToken, Tokenizer
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
+from colmlm.model.text.alphabets import alphabet_of
 from colmlm.model.text.markup import CO_LMLM, Markup
 
 END_OF_TEXT = "<|endoftext|>"
-
-
-def _bytes_by_character() -> dict[str, int]:
-    """Gives the alphabet of byte-level BPE: printable bytes as themselves, the others as characters from 256 on."""
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
-
-
-_BYTES = _bytes_by_character()
-_NUL = chr(256)
+ENDS = (END_OF_TEXT, "<|end_of_text|>", "<eos>", "</s>")  # as the families name the end of a text
+BEGINS = ("<|begin_of_text|>", "<bos>", "<s>")  # and its beginning, where that is another token
+_SPACED = " a  b"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +39,19 @@ class Encoded:
         return len(self.ids)
 
 
+class TokenizerUnfit(ValueError):
+    """A tokenizer that cannot be used here; the message says what it lacks."""
+
+
 class FactTokenizer:
-    """A byte-level BPE tokenizer with the tokens of a markup as its last ids.
+    """A BPE tokenizer, of bytes or as SentencePiece makes it, with the tokens of a markup as its last ids.
 
     `space_inside` says where the space before a span goes. True: into the span's first token (``in<FACT>
     1981</FACT>``), so that the surrounding text keeps the base model's own tokens. False: before ``<FACT>`` (``in
     <FACT>1981</FACT>``), as the paper's inline form is tokenised. `unsayable` are tokens that hold a NUL, which no
     database keeps as text. `num_fresh` counts the markup's tokens that the tokenizer did not have before; a model needs
-    as many new rows.
+    as many new rows. `begin` begins every text: a token of its own, or the one that ends them. Raises
+    `TokenizerUnfit` for one that has no token for that, or that gives other spaces back than it was given.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, markup: Markup = CO_LMLM, space_inside: bool = True) -> None:
@@ -67,16 +65,27 @@ class FactTokenizer:
         self.markup = markup
         self.space_inside = space_inside
         self.added = [self.id_of(token) for token in markup.tokens]
-        self.end_of_text = self.id_of(END_OF_TEXT)
-        self.unsayable = [i for token, i in tokenizer.get_vocab().items() if _NUL in token]
-        self.special = frozenset(
-            i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special
-        )
+        named = tokenizer.get_added_tokens_decoder()
+        self.special = frozenset(i for i, token in named.items() if token.special)
+        self.end_of_text = self._one_of(ENDS, tokenizer.token_to_id(END_OF_TEXT))
+        self.begin = self._one_of(BEGINS, self.end_of_text)
+        self._check_spaces()
+        self.alphabet = alphabet_of(tokenizer)
+        self.unsayable = [
+            i for token, i in tokenizer.get_vocab().items() if any(nul in token for nul in self.alphabet.nuls)
+        ]
 
     @classmethod
     def load(cls, path: Path, *, markup: Markup = CO_LMLM, space_inside: bool = True) -> FactTokenizer:
-        """Reads a ``tokenizer.json``."""
-        return cls(Tokenizer.from_file(str(path)), markup=markup, space_inside=space_inside)
+        """Reads a ``tokenizer.json``. Raises `TokenizerUnfit` if it cannot be read, or not be used."""
+        try:
+            return cls(Tokenizer.from_file(str(path)), markup=markup, space_inside=space_inside)
+        except TokenizerUnfit as error:
+            raise TokenizerUnfit(f"{path}: {error}") from error
+        except Exception as error:
+            if type(error) is not Exception:  # the library raises nothing more special
+                raise
+            raise TokenizerUnfit(f"{path} cannot be read ({error})") from error
 
     @property
     def fact(self) -> int:
@@ -97,6 +106,11 @@ class FactTokenizer:
     def vocabulary_size(self) -> int:
         return int(self.tokenizer.get_vocab_size(with_added_tokens=True))
 
+    @property
+    def num_learnt(self) -> int:
+        """The number of tokens that were learnt from texts, without those that were added by name."""
+        return int(self.tokenizer.get_vocab_size(with_added_tokens=False))
+
     def encode(self, text: str) -> list[int]:
         """Encodes plain text; special tokens in it are read as characters."""
         return list(self.tokenizer.encode(text, add_special_tokens=False).ids)
@@ -105,23 +119,23 @@ class FactTokenizer:
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
 
     def prompt(self, prompt: str | Sequence[int]) -> list[int]:
-        """Gives the ids of a prompt, text or ids, beginning with the end-of-text token as every document does.
+        """Gives the ids of a prompt, text or ids, beginning as every document does.
 
         Raises `ValueError` if the given ids hold a token of the markup, which would forge a lookup, or an unknown id,
         and for a text with half a character.
         """
         if isinstance(prompt, str):
             prompt.encode()  # raises for a lone surrogate, which the tokenizer calls no string at all
-            return [self.end_of_text, *self.encode(prompt)]
+            return [self.begin, *self.encode(prompt)]
         wrong = [token for token in prompt if not 0 <= token < self.vocabulary_size or token in self.added]
         if wrong:
             raise ValueError(f"token {wrong[0]} cannot stand in a prompt")
         ids = list(prompt)
-        return ids if ids[:1] == [self.end_of_text] else [self.end_of_text, *ids]
+        return ids if ids[:1] == [self.begin] else [self.begin, *ids]
 
     def question(self, question: str, max_length: int = 128) -> Encoded:
         """Encodes a question closed by ``<FACT-q>``, keeping the end of one that is too long (paper: 128 tokens)."""
-        ids = [self.end_of_text, *self.encode(question.strip())[-(max_length - 2) :], self.fact_q]
+        ids = [self.begin, *self.encode(question.strip())[-(max_length - 2) :], self.fact_q]
         return Encoded(tuple(ids), (len(ids) - 1,), (True,) * len(ids))
 
     def context(self, text: str, max_length: int) -> Encoded:
@@ -134,9 +148,7 @@ class FactTokenizer:
     def bytes_of(self, token: int) -> bytes:
         """Gives the bytes that a token stands for, which may be part of a character. A special token gives its name."""
         name = self.tokenizer.id_to_token(token) or ""
-        if token in self.special:
-            return name.encode()
-        return bytes(_BYTES[character] for character in name)
+        return name.encode() if token in self.special else self.alphabet.bytes_of(name)
 
     def query_in_words(self, ids: Sequence[int]) -> str:
         """Gives the text of a query written between `opens` and `asks`, with its parts on separate lines."""
@@ -164,7 +176,7 @@ class FactTokenizer:
         A markup without lookups leaves the text unchanged. One with queries in words writes each fact's question as the
         query, and leaves a fact without a question as plain text.
         """
-        ids, masked, positions = [self.end_of_text], [False], []
+        ids, masked, positions = [self.begin], [False], []
         at = 0
         for span in facts if self.markup.opens else ():
             if self.markup.asks and not span.question:
@@ -191,6 +203,24 @@ class FactTokenizer:
         if token_id is None:
             raise ValueError(f"method {self.markup.method}: the tokenizer has no {token or 'such'} token")
         return int(token_id)
+
+    def _one_of(self, names: Sequence[str], otherwise: int | None) -> int:
+        """Gives the first of these special tokens that there is; texts may have the same names as ordinary tokens."""
+        found = (i for name in names if (i := self.tokenizer.token_to_id(name)) in self.special)
+        token = next(found, otherwise)
+        if token is None:
+            raise TokenizerUnfit(
+                f"this tokenizer has no {names[0]} token, and none of {', '.join(names[1:])}"
+            )
+        return int(token)
+
+    def _check_spaces(self) -> None:
+        """Requires that what is encoded piece by piece and put together is the text, as offsets in outputs need it."""
+        if (again := self.decode(self.encode(_SPACED))) != _SPACED:
+            raise TokenizerUnfit(
+                f"this tokenizer gives {again!r} back for {_SPACED!r}: it adds or drops spaces where a piece of a text "
+                "begins, and values that are spliced would not stand where they are said to"
+            )
 
     def _query(self, question: str | None) -> list[int]:
         """Encodes a query in words with its closing token; gives no ids where the state is the query."""

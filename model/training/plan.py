@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from peft import get_peft_model
 from torch.autograd.graph import saved_tensors_hooks
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import PreTrainedConfig
 
 from colmlm.model.lm.checkpoint import compute_dtype
+from colmlm.model.lm.families import config_at, model_of
 from colmlm.model.text.tokens import FactTokenizer
 from colmlm.model.training.config import TrainConfig
 from colmlm.model.training.gpus import GPUS
@@ -99,16 +99,16 @@ def plan(
 ) -> TrainingPlan:
     """Estimates the needs of `config` on `gpus` of this kind, without building a large model or reading weights."""
     ratios = ratios or Ratios()
-    llama, tokenizer = _shape(config, cache)
-    parameters = count_parameters(config, llama, tokenizer)
+    shape, tokenizer = _shape(config, cache)
+    parameters = count_parameters(config, shape, tokenizer)
     memory = {
-        f"{parallel}, activations {name}": _memory(config, llama, parameters, gpus, parallel, layers, ratios)
+        f"{parallel}, activations {name}": _memory(config, shape, parameters, gpus, parallel, layers, ratios)
         for parallel in (("ddp", "fsdp") if gpus > 1 else ("alone",))
-        for name, layers in _activations(config, llama).items()
+        for name, layers in _activations(config, shape).items()
     }
     per_step = _tokens_per_step(config)
     questions = round(per_step * ratios.questions) if config.markup.key else 0
-    flop = config.steps * _flop(config, llama, parameters, per_step, questions)
+    flop = config.steps * _flop(config, shape, parameters, per_step, questions)
     hours = flop / (GPUS[gpu].peak * mfu) / 3600
     return TrainingPlan(
         parameters=parameters,
@@ -129,15 +129,15 @@ def plan(
     )
 
 
-def count_parameters(config: TrainConfig, llama: LlamaConfig, tokenizer: FactTokenizer) -> Parameters:
+def count_parameters(config: TrainConfig, shape: PreTrainedConfig, tokenizer: FactTokenizer) -> Parameters:
     """Counts parameters on the meta device, where a model of any size takes no memory."""
     with torch.device("meta"):
-        model: Any = LlamaForCausalLM(llama)
+        model = model_of(shape)
         total = sum(p.numel() for p in model.parameters())
         layer = sum(p.numel() for p in model.model.layers[0].parameters())
         matrices = sum(p.numel() for p in model.model.layers.parameters() if p.ndim == 2)
         if config.adapt == "lora":
-            model = get_peft_model(model, lora_config(config, llama.num_hidden_layers, tokenizer))
+            model = get_peft_model(model, lora_config(config, shape, tokenizer))
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     if config.adapt == "lora":
         total += trained
@@ -145,18 +145,17 @@ def count_parameters(config: TrainConfig, llama: LlamaConfig, tokenizer: FactTok
         total=total,
         trained=trained,
         matrices=matrices,
-        head=llama.vocab_size * llama.hidden_size,
-        largest_layer=max(layer, llama.vocab_size * llama.hidden_size),
+        head=shape.vocab_size * shape.hidden_size,
+        largest_layer=max(layer, shape.vocab_size * shape.hidden_size),
     )
 
 
-def saved_bytes(llama: LlamaConfig, *, layers: int, tokens: int, bf16: bool, checkpointed: bool) -> int:
+def saved_bytes(shape: PreTrainedConfig, *, layers: int, tokens: int, bf16: bool, checkpointed: bool) -> int:
     """Measures the bytes that a forward of so many layers and tokens keeps for its gradient, not counting weights."""
-    shape = LlamaConfig(
-        **{**llama.to_dict(), "num_hidden_layers": layers, "vocab_size": 8, "layer_types": None}
-    )
+    fewer = {"num_hidden_layers": layers, "vocab_size": 8, "pad_token_id": None}
+    of_each_layer = {"layer_types": None, "no_rope_layers": None}  # lists that are made anew
     with torch.device("meta"):
-        model = LlamaForCausalLM(shape)
+        model = model_of(type(shape)(**{**shape.to_dict(), **fewer, **of_each_layer}))
     model.to_empty(device="cpu").train()  # the values of its weights do not matter
     if checkpointed:
         model.activation_checkpointing_enable({"use_reentrant": False})
@@ -175,34 +174,34 @@ def saved_bytes(llama: LlamaConfig, *, layers: int, tokens: int, bf16: bool, che
     return sum(t.untyped_storage().nbytes() for at, t in kept.items() if at not in weights)
 
 
-def _shape(config: TrainConfig, cache: Path) -> tuple[LlamaConfig, FactTokenizer]:
+def _shape(config: TrainConfig, cache: Path) -> tuple[PreTrainedConfig, FactTokenizer]:
     """Gives the shape of the model with its added rows, and its tokenizer."""
     tokenizer = tokenizer_of(config, cache)
     if config.architecture is not None:
         return llama_config(config.architecture, tokenizer), tokenizer
-    llama = LlamaConfig.from_pretrained(located(config, cache)[0])
-    llama.vocab_size = tokenizer.vocabulary_size
-    return llama, tokenizer
+    shape = config_at(located(config, cache)[0])
+    shape.vocab_size = tokenizer.vocabulary_size
+    return shape, tokenizer
 
 
-def _activations(config: TrainConfig, llama: LlamaConfig) -> dict[str, float]:
+def _activations(config: TrainConfig, shape: PreTrainedConfig) -> dict[str, float]:
     """Gives the bytes kept for one token: by all layers whole, or their inputs and one layer whole at a time."""
     bf16 = compute_dtype(config.precision) is torch.bfloat16
 
     def a_layer(checkpointed: bool) -> float:
         sizes = [
-            saved_bytes(llama, layers=layers, tokens=tokens, bf16=bf16, checkpointed=checkpointed)
+            saved_bytes(shape, layers=layers, tokens=tokens, bf16=bf16, checkpointed=checkpointed)
             for layers, tokens in ((1, 32), (2, 32), (1, 64), (2, 64))
         ]
         return ((sizes[3] - sizes[2]) - (sizes[1] - sizes[0])) / 32
 
-    whole, inputs, layers = a_layer(False), a_layer(True), llama.num_hidden_layers
+    whole, inputs, layers = a_layer(False), a_layer(True), shape.num_hidden_layers
     return {"kept": layers * whole, "checkpointed": layers * inputs + whole}
 
 
 def _memory(
     config: TrainConfig,
-    llama: LlamaConfig,
+    shape: PreTrainedConfig,
     parameters: Parameters,
     gpus: int,
     parallel: str,
@@ -223,7 +222,7 @@ def _memory(
         optimiser=8 * parameters.trained // share,
         communication=communication[parallel],
         activations=round(tokens * activations),
-        logits=HEAD_POSITIONS * llama.vocab_size * LOGIT_BYTES,
+        logits=HEAD_POSITIONS * shape.vocab_size * LOGIT_BYTES,
     )
 
 
@@ -232,7 +231,7 @@ def _tokens_per_step(config: TrainConfig) -> int:
 
 
 def _flop(
-    config: TrainConfig, llama: LlamaConfig, parameters: Parameters, documents: int, questions: int
+    config: TrainConfig, shape: PreTrainedConfig, parameters: Parameters, documents: int, questions: int
 ) -> float:
     """Computes the FLOP of one step; `_formulas` has the formula."""
     backward = 4 if config.adapt == "full" else 2
@@ -243,7 +242,7 @@ def _flop(
     tokens = documents + questions
     of_layers = (2 + backward + twice + again) * parameters.matrices * tokens
     of_head = (2 + backward) * parameters.head * documents * config.ntp_fraction
-    attention = 6 * llama.num_hidden_layers * llama.hidden_size * config.max_length * documents
+    attention = 6 * shape.num_hidden_layers * shape.hidden_size * config.max_length * documents
     return float(of_layers + of_head + attention)
 
 

@@ -6,26 +6,26 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import save_file
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from colmlm.model.lm.adapters import adapted
-from colmlm.model.lm.base_models import WEIGHTS, resolve_base
+from colmlm.model.lm.base_models import WEIGHTS, resolve_base, weights_digest
 from colmlm.model.lm.checkpoint import (
     base_of,
     compute_dtype,
     config_of,
-    llama_at,
     same_vocabulary,
     tokenizer_at,
     with_token_rows,
 )
 from colmlm.model.lm.config import CONFIG_FILE, CheckpointConfig, CheckpointError
-from colmlm.model.lm.files import file_digest
+from colmlm.model.lm.families import model_at
 from colmlm.model.lm.language_model import FactLM
 from colmlm.model.text.markup import STANDARD, Markup
 from colmlm.model.text.tokens import FactTokenizer
@@ -127,14 +127,20 @@ def llama_config(architecture: Architecture, tokenizer: FactTokenizer) -> LlamaC
     )
 
 
-def lora_config(config: TrainConfig, num_layers: int, tokenizer: FactTokenizer) -> LoraConfig:
-    """Makes the config of an adapter on every linear layer of the chosen layers; the added tokens' rows are trained."""
+def lora_config(config: TrainConfig, shape: Any, tokenizer: FactTokenizer) -> LoraConfig:
+    """Makes the config of an adapter on every linear layer of the chosen layers; the added tokens' rows are trained.
+
+    `shape` is the model's own config: where its output layer is not that of the embeddings, both have such rows.
+    """
+    added: Any = tokenizer.added
+    if not shape.tie_word_embeddings:
+        added = {"embed_tokens": tokenizer.added, "lm_head": tokenizer.added}
     return LoraConfig(
         r=config.lora_rank,
         lora_alpha=config.lora_alpha,
         target_modules=LORA_MODULES,
-        trainable_token_indices=tokenizer.added or None,
-        layers_to_transform=_layers(config, num_layers),
+        trainable_token_indices=added if tokenizer.added else None,
+        layers_to_transform=_layers(config, shape.num_hidden_layers),
     )
 
 
@@ -149,13 +155,13 @@ def _from_weights(config: TrainConfig, directory: Path, known: CheckpointConfig 
     """Starts from a base, or a checkpoint with all its weights: keeps its vocabulary rows and adds missing ones."""
     tokenizer = _tokenizer(directory, known, config.markup)
     frozen = config.adapt == "lora"
-    model = llama_at(directory, compute_dtype(config.precision) if frozen else torch.float32)
-    model = with_token_rows(model, tokenizer.num_fresh)
+    model = model_at(directory, compute_dtype(config.precision) if frozen else torch.float32)
+    model = with_token_rows(model, tokenizer)
     same_vocabulary(str(directory), model, tokenizer)
-    digest = file_digest(directory / WEIGHTS)
+    digest = weights_digest(directory)
     if not frozen:
         return Start(_lm(model, config), tokenizer, "full", _name(config.init), digest)
-    lora = lora_config(config, model.config.num_hidden_layers, tokenizer)
+    lora = lora_config(config, model.config, tokenizer)
     return Start(_lm(get_peft_model(model, lora), config), tokenizer, "adapter", _name(config.init), digest)
 
 
@@ -163,10 +169,10 @@ def _from_adapter(config: TrainConfig, base: Path, known: CheckpointConfig) -> S
     """Starts from an adapter over its own base: trained further, or merged if all weights are to be trained."""
     path = Path(config.init).expanduser()
     tokenizer = tokenizer_at(base, known)
-    digest = file_digest(base / WEIGHTS)
+    digest = weights_digest(base)
     further = config.adapt == "lora"
-    model = llama_at(base, compute_dtype(config.precision) if further else torch.float32)
-    model = with_token_rows(model, tokenizer.num_fresh)
+    model = model_at(base, compute_dtype(config.precision) if further else torch.float32)
+    model = with_token_rows(model, tokenizer)
     same_vocabulary(str(base), model, tokenizer)
     if further:
         _same_adapter(config, path, model.config.num_hidden_layers)
@@ -175,11 +181,11 @@ def _from_adapter(config: TrainConfig, base: Path, known: CheckpointConfig) -> S
     merged = adapted(model, path).merge_and_unload().requires_grad_(True)
     if known.method != config.method:  # a standard model, without rows for added tokens
         tokenizer = FactTokenizer(tokenizer.tokenizer, markup=config.markup, space_inside=known.space_inside)
-        merged = with_token_rows(merged, tokenizer.num_fresh)
+        merged = with_token_rows(merged, tokenizer)
     return Start(_lm(merged, config), tokenizer, "full", known.base, digest)
 
 
-def _lm(model: LlamaForCausalLM | PeftModel, config: TrainConfig) -> FactLM:
+def _lm(model: PreTrainedModel | PeftModel, config: TrainConfig) -> FactLM:
     return FactLM(model, compute=compute_dtype(config.precision))
 
 

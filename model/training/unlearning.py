@@ -80,7 +80,7 @@ class AnswerSequence:
     @classmethod
     def of(cls, number: int, pair: Pair, tokenizer: FactTokenizer) -> AnswerSequence:
         question, answer = pair
-        prompt = [tokenizer.end_of_text, *tokenizer.encode(f"Question: {question}\nAnswer:")]
+        prompt = [tokenizer.begin, *tokenizer.encode(f"Question: {question}\nAnswer:")]
         return cls(number, (*prompt, *tokenizer.encode(f" {answer}"), tokenizer.end_of_text), len(prompt))
 
     @property

@@ -12,6 +12,7 @@ import pytest
 
 from colmlm.lab.bench.rounds import in_turns
 from colmlm.model.lm.checkpoint import Checkpoint, load
+from colmlm.model.lm.families import FAMILIES
 from tests.cli.conftest import invoke
 from tests.tiny import tiny_base, tiny_checkpoint
 
@@ -60,6 +61,20 @@ def test_decoding_is_timed_beside_transformers_and_beside_itself_without_lookups
     )
     assert sum(report["shares"].values()) == pytest.approx(1)
     assert all(math.isfinite(number) for number in numbers(report))
+
+
+def test_each_family_is_timed_beside_transformers_and_computes_the_same():
+    ran = invoke("bench", "families", "--width", 128, "--layers", 2, "--tokens", 4, "--rounds", 1, "--json")
+    assert ran.code == 0, ran.err
+    by_name = {figures["family"]: figures for figures in ran.json["families"]}
+    assert set(by_name) == {family.name for family in FAMILIES.values()}
+    for figures in by_name.values():
+        assert max(figures["states_difference"], figures["logits_difference"]) < 1e-3
+        assert figures["same_tokens"] == 1.0
+        assert figures["vs_generate8"] == pytest.approx(
+            figures["decode8"]["transformers"]["median"] / figures["decode8"]["ours"]["median"]
+        )
+    assert all(math.isfinite(number) for number in numbers(by_name))
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")

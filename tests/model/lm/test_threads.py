@@ -25,11 +25,11 @@ def test_many_tokens_have_the_wide_number_of_threads_and_only_they(
 
 
 def test_states_are_the_same_to_the_last_bit_by_one_thread_and_by_two(checkpoint: Checkpoint) -> None:
-    llama, states = checkpoint.lm.inference, []
+    forward, states = checkpoint.lm.inference, []
     for threads in (1, 2):
         with threads_for(WIDE, threads), torch.inference_mode():
-            pieces = [Piece(list(range(3, 3 + length)), 0, llama.past()) for length in (1, 14, 40)]
-            states.append(llama.feed(pieces))
+            pieces = [Piece(list(range(3, 3 + length)), 0, forward.past()) for length in (1, 14, 40)]
+            states.append(forward.feed(pieces))
     assert torch.equal(*states)
 
 
