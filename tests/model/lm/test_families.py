@@ -14,13 +14,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.decoding.decoder import Decoder
 from colmlm.model.lm import gguf_form
-from colmlm.model.lm.base_models import WEIGHTS, BaseNotFound, resolve_base, weights_digest
+from colmlm.model.lm.base_models import WEIGHTS, resolve_base, weights_digest
 from colmlm.model.lm.checkpoint import Checkpoint, base_checkpoint, load
 from colmlm.model.lm.config import CONFIG_FILE, CheckpointError
 from colmlm.model.lm.export import export
 from colmlm.model.lm.llama import Llama
 from colmlm.model.lm.past import Piece
 from colmlm.model.lm.transformers_pass import TransformersPass
+from colmlm.model.lm.wheels import BaseNotFound
 from tests.model.lookups import by_direction
 from tests.tiny_families import FAMILIES, tiny_family
 
