@@ -83,7 +83,7 @@ def _licence() -> str:
         text = distribution("colmlm").read_text("licenses/LICENSE")
     except PackageNotFoundError:  # run from its sources
         text = None
-    return text or (Path(__file__).parents[2] / "LICENSE").read_text()
+    return text or (Path(__file__).resolve().parents[2] / "LICENSE").read_text()
 
 
 def _plain(checkpoint: Checkpoint, dtype: str | None) -> PreTrainedModel:
