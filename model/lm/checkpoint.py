@@ -109,8 +109,8 @@ def import_released(path: Path, *, precision: str = "auto") -> Checkpoint:
     model = model_at(path, torch.float32)
     if not tokenizer.num_fresh:
         model = with_token_rows(model, tokenizer)
-    config = CheckpointConfig(
-        name=path.name, kind="full", base=None, dim=model.config.hidden_size, space_inside=False
+    config = CheckpointConfig(  # it is over nothing of ours, and its licence is not known
+        name=path.name, kind="full", base=path.name, dim=model.config.hidden_size, space_inside=False
     )
     return _ready(config, model, tokenizer, weights_digest(path), path, precision)
 

@@ -15,6 +15,7 @@ from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.decoding.decoder import Decoder
 from colmlm.model.lm import gguf_form
 from colmlm.model.lm.base_models import WEIGHTS, resolve_base, weights_digest
+from colmlm.model.lm.card import card
 from colmlm.model.lm.checkpoint import Checkpoint, base_checkpoint, load
 from colmlm.model.lm.config import CONFIG_FILE, CheckpointError
 from colmlm.model.lm.export import export
@@ -190,6 +191,7 @@ def test_a_plain_model_whose_vocabulary_is_filled_up_is_taken_with_its_own_token
     filled.save_pretrained(tmp_path)
     released = load(tmp_path, tmp_path, precision="fp32")
     assert released.config.dim == 48 and not released.tokenizer.space_inside
+    assert "license: other" in card(released)
     for name, weight in checkpoint.lm.causal.state_dict().items():
         assert torch.equal(released.lm.causal.state_dict()[name], weight)
 
