@@ -7,13 +7,11 @@ import json
 import os
 import secrets
 import statistics
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Annotated
 
 import numpy as np
@@ -31,6 +29,7 @@ from colmlm.kb.store.settings import Settings
 from colmlm.lab.bench.beside import ChromaFigures, EditsBeside, beside_chroma, beside_edits
 from colmlm.lab.bench.clients import HttpFigures
 from colmlm.lab.bench.durations import milliseconds
+from colmlm.lab.bench.empty_base import own_folder
 from colmlm.lab.bench.loads import lookup_load, sent
 from colmlm.lab.bench.machine import machine
 from colmlm.lab.bench.servers import bare_asgi, our_server
@@ -122,8 +121,8 @@ def api(
     if existing:
         figures = _measure(Settings.from_environment(os.environ), asked)
     else:
-        with tempfile.TemporaryDirectory(prefix="colmlm-bench-") as folder:
-            settings = Settings(home=Path(folder), actor="bench")
+        with own_folder() as home:
+            settings = Settings(home=home, actor="bench")
             _synthetic(settings, facts, dim)
             figures = _measure(settings, asked)
     if as_json:

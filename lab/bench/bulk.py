@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -24,6 +23,7 @@ from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
 from colmlm.kb.keys.keysets import Vectors
 from colmlm.kb.keys.records import RekeyPart
 from colmlm.kb.store.settings import Settings
+from colmlm.lab.bench.empty_base import own_folder
 from colmlm.lab.bench.machine import machine
 
 BULK_EXAMPLES = examples(
@@ -84,8 +84,8 @@ def bulk(
 ) -> None:
     """Measure the keys of made-up facts by one process, and by the workers of Ray. Let nothing else run meanwhile."""
     numbers = workers or sorted({1, os.cpu_count() or 1})
-    with tempfile.TemporaryDirectory(dir=directory, prefix="colmlm-bench-") as folder:
-        figures = measure(Path(folder), facts, numbers if ray else [], checkpoint)
+    with own_folder(directory) as folder:
+        figures = measure(folder, facts, numbers if ray else [], checkpoint)
     if as_json:
         print_json(asdict(figures) | {"machine": machine()})
         return

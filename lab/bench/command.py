@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -20,6 +19,7 @@ from colmlm.lab.bench.adapting import ADAPT_EXAMPLES, adapt
 from colmlm.lab.bench.api import API_EXAMPLES, api
 from colmlm.lab.bench.bulk import BULK_EXAMPLES, bulk
 from colmlm.lab.bench.commits import COMMITS_EXAMPLES, commits
+from colmlm.lab.bench.empty_base import own_folder
 from colmlm.lab.bench.fact_search import FACTS_EXAMPLES
 from colmlm.lab.bench.fact_search import facts as search_facts
 from colmlm.lab.bench.families import FAMILIES_EXAMPLES, families
@@ -133,13 +133,13 @@ def store(
     if backend is not None:
         _measure_backend(measured, seed, backend, spec, directory, as_json=as_json)
         return
-    with tempfile.TemporaryDirectory(dir=directory, prefix="colmlm-bench-") as home:
+    with own_folder(directory) as home:
         bench = StoreBench(
             measured=measured,
             seed=seed,
             spec=spec,
             num_forgotten=forget or min(100_000, len(measured.keys) // 10),
-            home=Path(home),
+            home=home,
             say=note,
         )
         figures = bench.run()
@@ -169,8 +169,8 @@ def _measure_backend(
     if collection_of(backend) is None:
         raise typer.BadParameter(f"{backend!r} is not milvus:COLLECTION.", param_hint="--backend")
     address = Settings.from_environment(os.environ).milvus
-    with tempfile.TemporaryDirectory(dir=directory, prefix="colmlm-bench-") as home:
-        figures = asdict(BackendBench(measured, seed, backend, spec, address, Path(home), note).run())
+    with own_folder(directory) as home:
+        figures = asdict(BackendBench(measured, seed, backend, spec, address, home, note).run())
     if as_json:
         print_json(figures | {"machine": machine()})
     else:

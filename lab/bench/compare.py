@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from colmlm.lab.bench.durations import milliseconds, seconds_of
+from colmlm.lab.bench.empty_base import own_folder
 from colmlm.lab.bench.peers import PEERS, THREADS, Keys, Peer, PeerKind
 from colmlm.lab.bench.residue import Residue, find_residue
 from colmlm.lab.bench.synthetic import exact_top1, fact_text, queries_near, synthetic_keys
@@ -108,10 +109,10 @@ def compare(
     on_progress: Progress = lambda _: None,
 ) -> list[PeerResult | PeerFailure]:
     """Measures each of `peers`. One that is not installed, or fails, is reported, and the others still run."""
-    with tempfile.TemporaryDirectory(prefix="colmlm-bench-") as folder:
+    with own_folder() as folder:
         # The embedded server may run as another user, who must be able to enter.
-        Path(folder).chmod(0o755)
-        task = PeerTask(Path(folder), target_recall, seed)
+        folder.chmod(0o755)
+        task = PeerTask(folder, target_recall, seed)
         on_progress(f"making {num_facts:,} keys of {dim} dimensions")
         _prepare(task, num_facts, dim, num_queries)
         return [_measure_apart(kind, task, on_progress) for kind in peers]

@@ -1,4 +1,4 @@
-"""A knowledge base of a benchmark's own, in a temporary folder, whose server ends with it."""
+"""Folders and bases of a benchmark's own, which are removed when it is done, and their servers before them."""
 
 from __future__ import annotations
 
@@ -15,17 +15,26 @@ ACTOR, REASON = "bench", "benchmark"
 
 
 @contextmanager
-def empty_base() -> Iterator[KnowledgeBase]:
-    """Gives an empty knowledge base. Its server is stopped before its folder is removed, so that it does not run on."""
-    from colmlm.kb.service import KnowledgeBase
+def own_folder(directory: Path | None = None) -> Iterator[Path]:
+    """Gives a new folder, for one home or several. Every server on a base in it is stopped before it is removed.
+
+    A server that runs on writes while its files are removed, so that the removal fails and takes the figures with it.
+    """
     from colmlm.kb.store.embedded_server import EmbeddedServer
+
+    with tempfile.TemporaryDirectory(dir=directory, prefix="colmlm-bench-") as folder:
+        try:
+            yield Path(folder)
+        finally:
+            for running in Path(folder).rglob("postmaster.pid"):
+                EmbeddedServer(running.parent).stop()
+
+
+@contextmanager
+def empty_base() -> Iterator[KnowledgeBase]:
+    """Gives an empty knowledge base."""
+    from colmlm.kb.service import KnowledgeBase
     from colmlm.kb.store.settings import Settings
 
-    with tempfile.TemporaryDirectory(prefix="colmlm-bench-") as home:
-        settings = Settings(home=Path(home), actor=ACTOR)
-        try:
-            with KnowledgeBase.open(settings) as kb:
-                yield kb
-        finally:
-            if (server := EmbeddedServer.of(settings)) is not None:
-                server.stop()
+    with own_folder() as home, KnowledgeBase.open(Settings(home=home, actor=ACTOR)) as kb:
+        yield kb

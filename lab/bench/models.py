@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -15,6 +14,7 @@ from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import AsJson, CheckpointPath, examples
 from colmlm.cli.output import note, print_json, print_table, say
 from colmlm.kb.lookup.options import RANKINGS
+from colmlm.lab.bench.empty_base import own_folder
 from colmlm.lab.bench.machine import machine
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def decode(
     if set(rankings) - set(RANKINGS):
         raise typer.BadParameter(f"it is none of {', '.join(RANKINGS)}.", param_hint="--ranking")
     with (
-        tempfile.TemporaryDirectory(prefix="colmlm-bench-") as home,
+        own_folder() as home,
         Runtime.from_environment(checkpoint=checkpoint) as runtime,
     ):
         from colmlm.lab.bench.decode import bench_decode
@@ -116,7 +116,7 @@ def decode(
         note(f"{tokens} tokens a row, {rounds} rounds")
         figures = bench_decode(
             _in_precision(runtime, precision),
-            Path(home),
+            home,
             tokens=tokens,
             rounds=rounds,
             rankings=rankings,
@@ -176,7 +176,7 @@ def train(
     """
     documents = _documents(squad)
     with (
-        tempfile.TemporaryDirectory(prefix="colmlm-bench-") as home,
+        own_folder() as home,
         Runtime.from_environment() as runtime,
     ):
         from colmlm.lab.bench.train import bench_train
@@ -187,7 +187,7 @@ def train(
             config = TrainConfig(init=base, batch_documents=batch)
         except ValueError as error:
             raise typer.BadParameter(f"{error}.") from error
-        figures = bench_train(config, documents, Path(home), runtime.settings.home / "models", rounds=rounds)
+        figures = bench_train(config, documents, home, runtime.settings.home / "models", rounds=rounds)
     if as_json:
         print_json({**asdict(figures), **_surroundings()})
         return

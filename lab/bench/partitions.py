@@ -7,7 +7,6 @@ affects both alike.
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -26,6 +25,7 @@ from colmlm.kb.store import database
 from colmlm.kb.store.copying import joined
 from colmlm.kb.store.settings import Settings
 from colmlm.lab.bench.durations import milliseconds, seconds_of
+from colmlm.lab.bench.empty_base import own_folder
 from colmlm.lab.bench.machine import machine
 
 PARTITIONS_EXAMPLES = examples("colmlm bench partitions --rows 3000000 --parts 16 --json")
@@ -93,8 +93,8 @@ def partitions(
     as_json: AsJson = False,
 ) -> None:
     """Measure facts in tables of one piece beside tables that are cut by ranges of ids."""
-    with tempfile.TemporaryDirectory(dir=directory, prefix="colmlm-bench-") as home:
-        figures = measure(Settings(home=Path(home), actor="bench"), rows, parts)
+    with own_folder(directory) as home:
+        figures = measure(Settings(home=home, actor="bench"), rows, parts)
     if as_json:
         print_json({"figures": [asdict(one) for one in figures], "parts": parts, "machine": machine()})
         return

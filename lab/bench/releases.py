@@ -9,7 +9,6 @@ import json
 import resource
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -27,6 +26,7 @@ from colmlm.kb.releases.releases import ReleaseProgress
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
 from colmlm.lab.bench.durations import milliseconds, seconds_of
+from colmlm.lab.bench.empty_base import own_folder
 from colmlm.lab.bench.machine import machine
 from colmlm.lab.bench.release_maker import make_release, paper_index
 from colmlm.lab.bench.synthetic import exact_top1, fact_text, queries_near, synthetic_keys
@@ -83,8 +83,8 @@ def release(
     as_json: AsJson = False,
 ) -> None:
     """Measure the import of a synthetic release in the paper's form, and lookups through the keys that come with it."""
-    with tempfile.TemporaryDirectory(dir=directory, prefix="colmlm-bench-") as home:
-        figures = measure(Path(home), facts, dim, seed, spec or paper_index(facts, dim))
+    with own_folder(directory) as home:
+        figures = measure(home, facts, dim, seed, spec or paper_index(facts, dim))
     if as_json:
         print_json(asdict(figures) | {"machine": machine()})
         return

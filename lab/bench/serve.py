@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import random
 import subprocess
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -20,6 +18,7 @@ from colmlm.kb import interpreter
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
 from colmlm.lab.bench import api
+from colmlm.lab.bench.empty_base import own_folder
 from colmlm.lab.bench.machine import machine
 from colmlm.lab.bench.servers import our_server
 from colmlm.lab.bench.writers import WritingFigures, WritingLoad
@@ -75,11 +74,11 @@ def serve(
     from colmlm.lab.bench.decode import demo_base
 
     numbers = api.numbers_of(clients)
-    with tempfile.TemporaryDirectory(prefix="colmlm-bench-") as folder:
+    with own_folder() as home:
         users = Runtime.from_environment()
         checkpoint = users.checkpoint
         note("making a knowledge base")
-        settings = Settings(home=Path(folder), actor="bench")
+        settings = Settings(home=home, actor="bench")
         models = users.settings.home / "models"
         models.mkdir(parents=True, exist_ok=True)
         (settings.home / "models").symlink_to(
