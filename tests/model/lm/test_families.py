@@ -114,6 +114,19 @@ def test_packed_into_a_row_sequences_see_only_themselves(untrained: tuple[str, C
     torch.testing.assert_close(packed[:, 22:], lm.hidden(ids[:, 22:]), atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("name", [name for name, family in FAMILIES.items() if family.is_fast])
+def test_half_precision_rounds_where_transformers_rounds(bases: Callable[[str], Path], name: str):
+    checkpoint, ids = base_checkpoint(str(bases(name)), bases(name), precision="fp32"), tokens(60, 5)
+    with torch.inference_mode():
+        half = checkpoint.lm.causal.to(torch.bfloat16)
+        ours = checkpoint.lm.inference.states(ids).double()
+        theirs = half.model(ids).last_hidden_state.double()
+        exact = half.double().model(ids).last_hidden_state
+    error, baseline = (ours - exact).abs().mean(), (theirs - exact).abs().mean()
+    assert (ours - theirs).abs().mean() < baseline
+    assert error < 1.1 * baseline
+
+
 def test_greedy_tokens_are_those_of_generate(untrained: tuple[str, Checkpoint]):
     checkpoint = untrained[1]
     tokenizer = checkpoint.tokenizer
