@@ -37,6 +37,7 @@ from colmlm.api.routes import (
     uploads,
     vectors,
     verification,
+    webhooks,
 )
 from colmlm.api.schema.strict import StrictRequest
 
@@ -133,6 +134,7 @@ def v1() -> Router:
             keysets.retire_keyset,
             keysets.set_threshold,
             changes.list_changes,
+            changes.read_change,
             changes.compare_changes,
             changes.read_head,
             changes.check_head,
@@ -143,6 +145,7 @@ def v1() -> Router:
             *jobs.HANDLERS,
             denials.list_denials,
             *tokens.HANDLERS,
+            *webhooks.HANDLERS,
             stats.read_stats,
             completions.complete,
             chat.chat,

@@ -155,6 +155,10 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
             "colmlm.cli.operating.tokens:app",
             "Make, list, rotate and revoke tokens, by which the API knows who calls it.",
         ),
+        "webhooks": Lazy(
+            "colmlm.cli.operating.webhooks:app",
+            "Send the changes of the log to other programs: signed, in order, at least once.",
+        ),
         "jobs": Lazy(
             "colmlm.cli.operating.jobs:app", "Start, list, show, await, cancel and prune long work."
         ),

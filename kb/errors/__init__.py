@@ -30,6 +30,7 @@ KBError
 │   ├── QuestionNotFound
 │   ├── QuestionRunNotFound
 │   ├── MissGroupNotFound
+│   ├── WebhookNotFound
 │   └── NothingSelected
 ├── Conflict
 │   ├── FactDeleted
@@ -62,6 +63,7 @@ KBError
 │   ├── SecondPersonNeeded
 │   ├── SamePerson
 │   ├── MissGroupState
+│   ├── WebhookState
 │   └── ErasureRequestState
 ├── Invalid
 │   ├── InvalidValue
@@ -81,6 +83,7 @@ KBError
 │   ├── NotHeeded           a parameter means nothing where this is done
 │   ├── InvalidWork
 │   ├── SignerNeeded
+│   ├── WebhookRefused
 │   └── UploadTooLarge
 ├── ReaderUnavailable
 ├── JobGivenUp
@@ -134,6 +137,7 @@ from colmlm.kb.errors.conflicts import (
     SecondPersonNeeded,
     SpanTaken,
     TextsMissing,
+    WebhookState,
 )
 from colmlm.kb.errors.failures import (
     BackupRefused,
@@ -179,6 +183,7 @@ from colmlm.kb.errors.invalid import (
     RequestDiffers,
     SignerNeeded,
     UploadTooLarge,
+    WebhookRefused,
 )
 from colmlm.kb.errors.missing import (
     ApiKeyNotFound,
@@ -200,6 +205,7 @@ from colmlm.kb.errors.missing import (
     QuestionRunNotFound,
     QuestionSetNotFound,
     UploadNotFound,
+    WebhookNotFound,
 )
 from colmlm.kb.errors.root import Conflict, Invalid, KBError, NotFound
 
@@ -299,4 +305,7 @@ __all__ = [
     "TextsMissing",
     "UploadNotFound",
     "UploadTooLarge",
+    "WebhookNotFound",
+    "WebhookRefused",
+    "WebhookState",
 ]

@@ -55,9 +55,12 @@ from colmlm.kb.tables.service import (
     ErasureRequestRow,
     IdempotencyRow,
     JobRow,
+    WebhookRow,
     erasure_states,
     job_states,
     roles,
+    webhook_formats,
+    webhook_states,
 )
 
 __all__ = [
@@ -97,6 +100,7 @@ __all__ = [
     "SuppressionRow",
     "TableRow",
     "TombstoneRow",
+    "WebhookRow",
     "answer_modes",
     "erasure_states",
     "forget_policies",
@@ -110,4 +114,6 @@ __all__ = [
     "roles",
     "thumbs",
     "ways_to_ask",
+    "webhook_formats",
+    "webhook_states",
 ]
