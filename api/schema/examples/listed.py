@@ -23,9 +23,16 @@ from colmlm.api.schema.examples.small_base import (
 )
 from colmlm.api.wire.answers import Problem
 from colmlm.api.wire.pages import cursor
+from colmlm.kb.evidence.prov_forms import MEDIA_TYPES, written
+from colmlm.kb.evidence.provenance import Provenance, of_fact, of_output
 from colmlm.kb.facts.compared import AlsoSaid
 from colmlm.kb.log import cloud_events, envelope
 from colmlm.kb.log.cloud_events import cloud_event
+
+
+def _provenance(account: Provenance) -> Mapping[str, Any]:
+    return {media_type: written(account, form) for form, media_type in MEDIA_TYPES.items()}
+
 
 _BY_NAME: dict[str, Any] = {
     type(example).__name__: as_json(example)
@@ -88,6 +95,8 @@ _EVENT_OF_CHANGE = as_json(cloud_event(CHANGE, _DATABASE))
 FORMS: Mapping[str, Mapping[str, Any]] = {
     "list_changes": {cloud_events.BATCH: [_EVENT_OF_CHANGE]},
     "read_change": {cloud_events.EVENT: _EVENT_OF_CHANGE},
+    "trace_output": _provenance(of_output(TRACE, _DATABASE)),
+    "trace_fact": _provenance(of_fact(evidence.FACT_TRACE, _DATABASE)),
 }
 
 
