@@ -114,6 +114,7 @@ def v1() -> Router:
             erasures.list_erasures,
             erasures.approve_erasure,
             erasures.withdraw_erasure,
+            erasures.read_erasure_certificate,
             questions.list_question_sets,
             questions.read_question_set,
             questions.keep_questions,

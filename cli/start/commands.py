@@ -86,7 +86,7 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
         ),
         "erasures": Lazy(
             "colmlm.cli.removal.erasures:app",
-            "Erasures that wait for a second person, with COLMLM_ERASE_NEEDS_TWO=yes.",
+            "Erasures: those that wait for a second person (COLMLM_ERASE_NEEDS_TWO=yes), and certificates.",
         ),
         "scan-residue": Lazy(
             "colmlm.cli.removal.erase:scan_residue",

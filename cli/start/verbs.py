@@ -48,6 +48,7 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "list": "List the requests to erase facts, and who decided them.",
             "approve": "Erase for good what another admin asked for.",
             "withdraw": "End a request; nothing is erased.",
+            "certificate": "Give the signed certificate of an erasure as of now, as JSON on stdout or as a file.",
         },
         "forget": {
             "plan": "Choose facts (they must match every option) and show what forgetting them would do.",

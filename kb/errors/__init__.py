@@ -23,6 +23,7 @@ KBError
 │   ├── NoOpenBreak
 │   ├── ForgetRunNotFound
 │   ├── ApiKeyNotFound
+│   ├── ErasureNotFound
 │   ├── ErasureRequestNotFound
 │   ├── JobNotFound
 │   ├── UploadNotFound
@@ -189,6 +190,7 @@ from colmlm.kb.errors.missing import (
     ApiKeyNotFound,
     CorpusNotFound,
     DocumentNotFound,
+    ErasureNotFound,
     ErasureRequestNotFound,
     ExternalIdNotFound,
     FactNotFound,
@@ -228,6 +230,7 @@ __all__ = [
     "DecoderBusy",
     "DocumentNotFound",
     "DocumentReplaced",
+    "ErasureNotFound",
     "ErasureRequestNotFound",
     "ErasureRequestState",
     "ExternalIdNotFound",

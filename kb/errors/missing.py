@@ -191,3 +191,11 @@ class WebhookNotFound(NotFound):
     def __init__(self, webhook_id: int) -> None:
         self.webhook_id = webhook_id
         super().__init__(f"No webhook {webhook_id}. List them with `colmlm webhooks list`.")
+
+
+class ErasureNotFound(NotFound):
+    title = "No such erasure"
+
+    def __init__(self, seq: int) -> None:
+        self.seq = seq
+        super().__init__(f"Change {seq} is no erasure. List them with `colmlm audit log --kind erase`.")

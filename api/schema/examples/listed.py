@@ -67,6 +67,7 @@ BY_OPERATION: Mapping[str, Any] = {
     "follow_job": f"event: progress\r\ndata: {msgspec.json.encode(JOB).decode()}\r\n\r\n",
     "read_head": SIGNED,
     "read_certificate": _ENVELOPE,
+    "read_erasure_certificate": _ENVELOPE,
 }
 
 _SPLICED = Spliced(

@@ -139,3 +139,13 @@ def test_a_feed_gives_cloud_events_where_they_are_asked_for(operator: Client) ->
     assert [event["id"] for event in events] == [
         line.removeprefix("id: ") for line in lines if line.startswith("id: ")
     ]
+
+
+def test_an_erasure_is_certified(app: Litestar, connect: Connect, atlas: KnowledgeBase, fact_id: int) -> None:
+    admin = connect(app, "admin")
+    erased = admin.post("/v1/erasures", json={"fact_ids": [fact_id], "reason": "asked for"}).json()
+    seq = erased["report"]["erased"]["seq"]
+    certificate = admin.get(f"/v1/changes/{seq}/certificate").text
+    checked = admin.post("/v1/certificates/check", json={"text": certificate}).json()
+    assert checked["ok"] and (checked["applied_seq"], checked["run_id"]) == (seq, None)
+    assert admin.get(f"/v1/changes/{seq - 1}/certificate").json()["title"] == "No such erasure"
