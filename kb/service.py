@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from colmlm.kb.review.review import FactReview
     from colmlm.kb.switching.keysets import Keysets
     from colmlm.kb.upkeep.upkeep import Upkeep
+    from colmlm.kb.webhooks.webhooks import Webhooks
 
 
 class KnowledgeBase(SearchableStore):
@@ -153,6 +154,12 @@ class KnowledgeBase(SearchableStore):
         from colmlm.kb.access.access import Access
 
         return Access(self)
+
+    @property
+    def webhooks(self) -> Webhooks:
+        from colmlm.kb.webhooks.webhooks import Webhooks
+
+        return Webhooks(self)
 
     @property
     def upkeep(self) -> Upkeep:

@@ -71,6 +71,12 @@ class Api:
         response = self.connection.request(method, f"/v1{path}", is_repeatable=True, **options)
         return self.read(response.content, kind)
 
+    def form(self, path: str, media_type: str) -> dict[str, Any]:
+        """Gives what a GET has in another form than its own, which is a JSON object too."""
+        asked = {"Accept": media_type}
+        response = self.connection.request("GET", f"/v1{path}", is_repeatable=True, headers=asked)
+        return self.read(response.content, dict[str, Any])
+
     def text(self, path: str) -> str:
         """Gives the body of a response unparsed, decoded as UTF-8."""
         response = self.connection.request("GET", f"/v1{path}", is_repeatable=True)

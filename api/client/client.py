@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from colmlm.api.client.review import RemoteReview
     from colmlm.api.client.tokens import RemoteTokens
     from colmlm.api.client.upkeep import RemoteUpkeep
+    from colmlm.api.client.webhooks import RemoteWebhooks
 
 
 class Client:
@@ -136,6 +137,12 @@ class Client:
         from colmlm.api.client.tokens import RemoteTokens
 
         return RemoteTokens(self._api)
+
+    @cached_property
+    def webhooks(self) -> RemoteWebhooks:
+        from colmlm.api.client.webhooks import RemoteWebhooks
+
+        return RemoteWebhooks(self._api)
 
     @cached_property
     def upkeep(self) -> RemoteUpkeep:

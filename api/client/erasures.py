@@ -51,3 +51,6 @@ class RemoteErasures:
 
     def withdraw(self, request_id: int) -> ErasureRequest:
         return self.api.edit(f"/erasures/{request_id}/withdraw", ErasureRequest)
+
+    def certificate(self, seq: int) -> str:
+        return self.api.text(f"/changes/{seq}/certificate")

@@ -9,6 +9,7 @@ import msgspec
 
 from colmlm.api.client.api import Api
 from colmlm.api.wire.answers import FactImpact
+from colmlm.kb.evidence.prov_forms import MEDIA_TYPES, ProvForm
 from colmlm.kb.evidence.records import (
     FactTrace,
     Feedback,
@@ -45,6 +46,12 @@ class RemoteOutputs:
 
     def trace_fact(self, fact_id: int) -> FactTrace:
         return self.api.get(f"/facts/{fact_id}/trace", FactTrace)
+
+    def provenance(self, generation_id: int, form: ProvForm) -> dict[str, Any]:
+        return self.api.form(f"/generations/{generation_id}", MEDIA_TYPES[form])
+
+    def provenance_of_fact(self, fact_id: int, form: ProvForm) -> dict[str, Any]:
+        return self.api.form(f"/facts/{fact_id}/trace", MEDIA_TYPES[form])
 
     def impact(self, fact_id: int) -> Impact:
         path = f"/facts/{fact_id}/impact"

@@ -22,10 +22,6 @@ from colmlm.kb.tables import thumbs
 
 ON_A_PAGE = 50
 NEAREST = 5
-KINDS = (
-    "insert", "ingest", "update", "move", "delete", "restore", "hold", "forget", "erase", "reject",
-    *audit.VERDICTS, *audit.MAINTENANCE,
-)  # fmt: skip
 
 
 @get("/audit", opt=needs(Right.audit), sync_to_thread=True)
@@ -55,7 +51,7 @@ def log(ports: FromPorts, request: PageRequest) -> Page:
         form,
         changes=changes[:ON_A_PAGE],
         more=changes[ON_A_PAGE - 1].seq if len(changes) > ON_A_PAGE else None,
-        kinds=[(kind, kind) for kind in KINDS],
+        kinds=[(kind, kind) for kind in audit.KINDS],
         last=head,
         end=end,
         report=report,

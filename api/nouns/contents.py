@@ -12,6 +12,7 @@ from colmlm.kb.corpus.raw.fields import USUAL, Fields
 if TYPE_CHECKING:
     from colmlm.kb.corpus.format import AnnotatedDocument
     from colmlm.kb.corpus.raw.files import FoundFiles
+    from colmlm.kb.evidence.prov_forms import ProvForm
     from colmlm.kb.evidence.records import (
         FactTrace,
         Feedback,
@@ -121,6 +122,10 @@ class OutputVerbs(Protocol):
     def trace(self, generation_id: int) -> OutputTrace: ...
 
     def trace_fact(self, fact_id: int) -> FactTrace: ...
+
+    def provenance(self, generation_id: int, form: ProvForm) -> dict[str, Any]: ...
+
+    def provenance_of_fact(self, fact_id: int, form: ProvForm) -> dict[str, Any]: ...
 
     def impact(self, fact_id: int) -> Impact: ...
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from colmlm.api.nouns.review import ReviewVerbs
     from colmlm.api.nouns.running import JobVerbs, KeysetVerbs, TokenVerbs
     from colmlm.api.nouns.upkeep import UpkeepVerbs
+    from colmlm.api.nouns.webhooks import WebhookVerbs
 
 
 class Nouns(Protocol):
@@ -71,6 +72,9 @@ class Nouns(Protocol):
 
     @property
     def tokens(self) -> TokenVerbs: ...
+
+    @property
+    def webhooks(self) -> WebhookVerbs: ...
 
     @property
     def upkeep(self) -> UpkeepVerbs: ...

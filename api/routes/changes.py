@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import json
 from typing import Annotated, Any
+from urllib.parse import urlencode
 
 import msgspec
-from litestar import get, post
+from litestar import Response, get, post
 from litestar.params import JSONBody, QueryParameter
 from litestar.response import Stream
 
 from colmlm.api.door.rights import Lane, Right, needs
 from colmlm.api.errors import PROBLEMS
-from colmlm.api.ports import FromPorts
+from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.corpora import JSON_LINES
 from colmlm.api.routes.edits import WithToken, actor_of
+from colmlm.api.routes.forms import wanted, written
 from colmlm.api.routes.searching import Corpus, time_of
 from colmlm.api.schema.paging import Cursor, Limit, after_of, page
+from colmlm.api.schema.schemas import PathId
 from colmlm.api.wire.answers import Differences
+from colmlm.api.wire.pages import Page
 from colmlm.api.wire.requests import MAX_ID, Request, Why
 from colmlm.kb.errors import InvalidQuery
 from colmlm.kb.log import witness
 from colmlm.kb.log.chain import Sealed
+from colmlm.kb.log.cloud_events import BATCH, EVENT, cloud_event
 from colmlm.kb.log.records import ChangeRecord
 
 Who = Annotated[
@@ -80,6 +85,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
 @get("/changes", opt=needs(Right.audit), responses=PROBLEMS, sync_to_thread=True)
 def list_changes(
     ports: FromPorts,
+    request: WithToken,
     actor: Who = None,
     principal: Authenticated = None,
     kind: Kind = None,
@@ -88,11 +94,12 @@ def list_changes(
     until: Until = None,
     cursor: Cursor = None,
     limit: Limit = 100,
-) -> Changes:
+) -> Response[Changes]:
     """List changes.
 
     The changes that fit every filter, oldest first. They hold who did what to which facts, when and why; no fact's
-    text.
+    text. With `Accept: application/cloudevents-batch+json` they come as a list of CloudEvents, and the next page as a
+    `Link` of the relation `next`.
     """
     if "\x00" in f"{actor or ''}{principal or ''}{kind or ''}":
         raise InvalidQuery("a name holds no NUL character")
@@ -107,7 +114,36 @@ def list_changes(
         until=time_of("until", until),
     )
     shown = page(found, limit, "changes", lambda change: (change.seq,))
-    return Changes(head_seq=ports.kb.log.head_seq(), items=shown.items, next=shown.next)
+    if wanted(request, BATCH) == BATCH:
+        return _batch(ports, request, shown)
+    return written(Changes(head_seq=ports.kb.log.head_seq(), items=shown.items, next=shown.next))
+
+
+def _batch(ports: Ports, request: WithToken, shown: Page[ChangeRecord]) -> Response[Any]:
+    database = ports.kb.log.database_id()
+    events = [cloud_event(change, database) for change in shown.items]
+    if shown.next is None:
+        return written(events, BATCH)
+    following = f"{request.url.path}?{_with_cursor(request, shown.next)}"
+    return written(events, BATCH, link=f'<{following}>; rel="next"')
+
+
+def _with_cursor(request: WithToken, cursor: str) -> str:
+    kept = [(name, value) for name, value in request.query_params.multi_items() if name != "cursor"]
+    return urlencode([*kept, ("cursor", cursor)])
+
+
+@get("/changes/{seq:int}", opt=needs(Right.audit), responses=PROBLEMS, sync_to_thread=True)
+def read_change(ports: FromPorts, request: WithToken, seq: PathId) -> Response[ChangeRecord]:
+    """Read a change.
+
+    Who did what to which facts, when and why; no fact's text. With `Accept: application/cloudevents+json` it comes as
+    a CloudEvent.
+    """
+    change = ports.kb.log.change(seq)
+    if wanted(request, EVENT) == EVENT:
+        return written(cloud_event(change, ports.kb.log.database_id()), EVENT)
+    return written(change)
 
 
 @get("/changes/diff", opt=needs(Right.audit, Lane.long_reads), responses=PROBLEMS, sync_to_thread=True)

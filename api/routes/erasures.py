@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from litestar import get, post
+from litestar import Response, get, post
 from litestar.params import JSONBody
 from msgspec import Meta
 
@@ -17,6 +17,7 @@ from colmlm.api.schema.schemas import PathId
 from colmlm.api.wire.answers import ErasureAnswer
 from colmlm.api.wire.pages import Page
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT, Id, Request, Why
+from colmlm.kb.erasure import certificates
 from colmlm.kb.erasure.records import Erased, ErasureRequest
 from colmlm.kb.erasure.two_person import ErasureRequests
 from colmlm.kb.erasure.verbs import Erasure
@@ -118,3 +119,14 @@ def withdraw_erasure(ports: FromPorts, request: WithToken, request_id: PathId) -
     The request is closed and nothing is erased.
     """
     return ErasureRequests(ports.kb).withdraw(request_id, token=request.user)
+
+
+@get("/changes/{seq:int}/certificate", opt=needs(Right.audit), responses=PROBLEMS, sync_to_thread=True)
+def read_erasure_certificate(ports: FromPorts, seq: PathId) -> Response[dict[str, Any]]:
+    """Get the certificate of an erasure.
+
+    Gives signed evidence, as of now, that the facts of this change are erased, without any text, that can be checked
+    offline. Keep the bytes unchanged: any other encoding of the same JSON is refused.
+    """
+    text: Any = certificates.issue(ports.kb, seq).encode()  # the signed bytes, which re-encoding would change
+    return Response(text, media_type="application/json")

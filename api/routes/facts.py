@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from litestar import delete, get, patch, post
+from litestar import Response, delete, get, patch, post
 from litestar.params import JSONBody, QueryParameter
 from msgspec import Meta
 
@@ -12,10 +12,12 @@ from colmlm.api.door.rights import Right, needs
 from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts
 from colmlm.api.routes.edits import WithToken, actor_of, keyed, result, settled, would_delete
+from colmlm.api.routes.provenance import traced
 from colmlm.api.schema.schemas import PathId
 from colmlm.api.schema.shown import shown_to
 from colmlm.api.wire.answers import EditResult
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT, Id, Question, Request, Value, Version, Why
+from colmlm.kb.evidence.provenance import of_fact
 from colmlm.kb.evidence.records import FactTrace
 from colmlm.kb.facts.records import FactRecord
 
@@ -102,13 +104,14 @@ def read_facts(ports: FromPorts, request: WithToken, data: JSONBody[FactsToRead]
 
 
 @get("/facts/{fact_id:int}/trace", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
-def trace_fact(ports: FromPorts, request: WithToken, fact_id: PathId) -> FactTrace:
+def trace_fact(ports: FromPorts, request: WithToken, fact_id: PathId) -> Response[FactTrace]:
     """Read a fact's history.
 
     Gives its source sentence, every value it has had and when, its changes, and the stored outputs that used it.
-    Without the right `audit`, its earlier values are masked.
+    Without the right `audit`, its earlier values are masked. `Accept: application/ld+json` gives it in the terms of W3C
+    PROV as JSON-LD, `application/provenance+json` as PROV-JSON.
     """
-    return shown_to(request, ports).trace_fact(fact_id)
+    return traced(ports, request, shown_to(request, ports).trace_fact(fact_id), of_fact)
 
 
 @post("/facts", opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)

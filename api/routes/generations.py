@@ -13,12 +13,14 @@ from colmlm.api.door.rights import Lane, Right, needs
 from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts, await_seen
 from colmlm.api.routes.edits import WithToken
+from colmlm.api.routes.provenance import traced
 from colmlm.api.routes.streams import events
 from colmlm.api.schema.paging import Cursor, Limit, after_of, page
 from colmlm.api.schema.schemas import PathId
 from colmlm.api.schema.shown import shown_to
 from colmlm.api.wire.pages import Page
 from colmlm.api.wire.requests import NewGeneration
+from colmlm.kb.evidence.provenance import of_output
 from colmlm.kb.evidence.records import GenerationRecord, OutputTrace, Thumb
 
 Given = Annotated[Thumb | None, QueryParameter(name="feedback", description="Only outputs with such a thumb")]
@@ -58,10 +60,12 @@ def list_generations(
 
 
 @get("/generations/{generation_id:int}", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
-def trace_output(ports: FromPorts, request: WithToken, generation_id: PathId) -> OutputTrace:
+def trace_output(ports: FromPorts, request: WithToken, generation_id: PathId) -> Response[OutputTrace]:
     """Trace a stored output.
 
     Gives every lookup it made: what was spliced, on what evidence, and what has happened to the fact since. Without the
-    right `audit`, values that its facts no longer have are masked.
+    right `audit`, values that its facts no longer have are masked. `Accept: application/ld+json` gives it in the terms
+    of W3C PROV as JSON-LD, `application/provenance+json` as PROV-JSON.
     """
-    return shown_to(request, ports).trace_output(generation_id)
+    trace = shown_to(request, ports).trace_output(generation_id)
+    return traced(ports, request, trace, of_output)

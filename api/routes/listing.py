@@ -37,6 +37,7 @@ from colmlm.api.routes import (
     uploads,
     vectors,
     verification,
+    webhooks,
 )
 from colmlm.api.schema.strict import StrictRequest
 
@@ -113,6 +114,7 @@ def v1() -> Router:
             erasures.list_erasures,
             erasures.approve_erasure,
             erasures.withdraw_erasure,
+            erasures.read_erasure_certificate,
             questions.list_question_sets,
             questions.read_question_set,
             questions.keep_questions,
@@ -133,6 +135,7 @@ def v1() -> Router:
             keysets.retire_keyset,
             keysets.set_threshold,
             changes.list_changes,
+            changes.read_change,
             changes.compare_changes,
             changes.read_head,
             changes.check_head,
@@ -143,6 +146,7 @@ def v1() -> Router:
             *jobs.HANDLERS,
             denials.list_denials,
             *tokens.HANDLERS,
+            *webhooks.HANDLERS,
             stats.read_stats,
             completions.complete,
             chat.chat,

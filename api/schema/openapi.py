@@ -22,7 +22,7 @@ from litestar.routes import HTTPRoute
 
 from colmlm.api.door.rights import EDITING, SAFE_METHODS, Right, needs, right_of
 from colmlm.api.openai.errors import OpenAIProblem
-from colmlm.api.schema.examples.listed import BY_OPERATION, EVENTS, OCTETS, REFUSALS, example_of
+from colmlm.api.schema.examples.listed import BY_OPERATION, EVENTS, FORMS, OCTETS, REFUSALS, example_of
 from colmlm.api.wire.answers import Problem
 from colmlm.api.wire.requests import MAX_ID
 from colmlm.kb.access.records import ROLES
@@ -70,6 +70,7 @@ _NOUNS = {
     "embeddings": "OpenAI",
     "erasures": "Forgetting",
     "tokens": "Access",
+    "webhooks": "Changes",
     "uploads": "Jobs",
     "forget-runs": "Forgetting",
     "impact": "Attributions",
@@ -227,6 +228,13 @@ def _exemplify(operation: dict[str, Any]) -> None:
                 media["schema"] = _EVENTS if media_type == EVENT_STREAM else {"type": "string"}
         if (events := EVENTS.get(name)) and int(status) < 300:
             answer["content"][EVENT_STREAM] = {"schema": _EVENTS, "example": events}
+        for media_type, example in FORMS.get(name, {}).items() if int(status) < 300 else ():
+            shape = (
+                {"type": "array", "items": {"type": "object"}}
+                if isinstance(example, list)
+                else {"type": "object"}
+            )
+            answer["content"][media_type] = {"schema": shape, "example": example}
 
 
 def _component(media: Mapping[str, Any]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -15,17 +15,11 @@ from colmlm.api.door.lanes import Lanes
 from colmlm.kb.errors import KBError
 from colmlm.kb.jobs.attendance import OwnWorker, WorkerState, no_worker
 from colmlm.kb.jobs.queue import Jobs
-from colmlm.kb.log.audit import MAINTENANCE, VERDICTS
+from colmlm.kb.log.audit import KINDS
 from colmlm.kb.lookup.index_standing import IndexStanding
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.pool import WatchedPool
-
-# These counters exist at 0 from the start, so that a rate can be taken of their first change. Other kinds are added
-# when they first occur.
-KINDS = (
-    "insert", "update", "move", "delete", "restore", "hold", "forget", "erase", "ingest", "reject",
-    *VERDICTS, *MAINTENANCE,
-)  # fmt: skip
+from colmlm.kb.webhooks.records import Webhook
 
 
 class StandingGauges(Collector):
@@ -37,6 +31,8 @@ class StandingGauges(Collector):
         """`since` gives the change that changes are counted from, of the head (None: the head at the first scrape)."""
         self._kb, self._worker, self._since = kb, worker, since
         self._asking = threading.Lock()
+        # These counters exist at 0 from the start, so that a rate can be taken of their first change. Other kinds are
+        # added when they first occur.
         self._changes = dict.fromkeys(KINDS, 0)
         self._counted_seq: int | None = None
 
@@ -51,6 +47,7 @@ class StandingGauges(Collector):
                 found = self._kb.lookups.standing()
                 changes = self._changes_by_kind(found.head_seq)
                 jobs, workers = self._jobs(), self._workers()
+                webhooks = list(_webhooks(self._kb.webhooks.all(), found.head_seq))
         except (SQLAlchemyError, KBError):
             yield _gauge("database_up", "Whether the database answers", 0)
             return
@@ -59,6 +56,7 @@ class StandingGauges(Collector):
         yield changes
         yield jobs
         yield workers
+        yield from webhooks
 
     def _changes_by_kind(self, head: int) -> Metric:
         """Counts the changes of all processes since the first scrape of this one.
@@ -88,6 +86,21 @@ class StandingGauges(Collector):
 
     def _workers(self) -> Metric:
         return _gauge("workers", "Workers that were heard of lately", Jobs(self._kb).num_workers())
+
+
+def _webhooks(found: Sequence[Webhook], head: int) -> Iterator[Metric]:
+    """Gives gauges of webhooks by id, as their addresses may be secrets. Every server gives the same numbers."""
+    state = GaugeMetricFamily("colmlm_webhook_state", "The state of a webhook", labels=["webhook", "state"])
+    behind = GaugeMetricFamily("colmlm_webhook_lag_changes", "Changes ahead of a webhook", labels=["webhook"])
+    failures = GaugeMetricFamily(
+        "colmlm_webhook_failures", "Attempts in a row that its receiver did not take", labels=["webhook"]
+    )
+    for webhook in found:
+        name = str(webhook.webhook_id)
+        state.add_metric([name, webhook.state], 1)
+        behind.add_metric([name], head - webhook.delivered_seq)
+        failures.add_metric([name], webhook.attempts)
+    yield from (state, behind, failures)
 
 
 def _own_worker(state: WorkerState | None) -> Iterator[Metric]:

@@ -15,6 +15,7 @@ from colmlm.kb.keys.records import GateStanding, KeysetRecord
 from colmlm.kb.lookup.records import Hit
 from colmlm.kb.misses.records import MissGroup
 from colmlm.kb.review.records import InboxItem, ReviewProgress
+from colmlm.kb.webhooks.records import Webhook
 
 
 class EditResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -177,6 +178,13 @@ class TokenWithSecret(msgspec.Struct, frozen=True, kw_only=True):
 
     token: Token = msgspec.field(name="key")
     secret: str = msgspec.field(name="token")
+
+
+class WebhookWithSecret(msgspec.Struct, frozen=True, kw_only=True):
+    """A webhook and the secret that its messages are signed with, which is not shown again."""
+
+    webhook: Webhook
+    secret: str
 
 
 class PlanView(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,6 +19,19 @@ if TYPE_CHECKING:
     from colmlm.kb.log.records import ChangeRecord
 
 
+class TraceForm(StrEnum):
+    """How a trace is printed, beside as a table: in the terms of W3C PROV, as JSON-LD or as PROV-JSON."""
+
+    prov = "prov"
+    prov_json = "prov-json"
+
+
+InForm = Annotated[
+    TraceForm | None,
+    typer.Option("--format", help="In the terms of W3C PROV: JSON-LD of PROV-O, or PROV-JSON."),
+]
+
+
 class ThumbGiven(StrEnum):
     up = "up"
     down = "down"
@@ -31,14 +44,22 @@ app = typer.Typer(
 )
 
 
-@app.command(epilog=examples("colmlm trace output 3", "colmlm trace output 3 --json"))
+@app.command(
+    epilog=examples(
+        "colmlm trace output 3", "colmlm trace output 3 --json", "colmlm trace output 3 --format prov"
+    )
+)
 @anywhere
 def output(
     base: Base,
     generation_id: Annotated[int, typer.Argument(metavar="OUTPUT_ID", min=1, help="The stored output's id.")],
+    form: InForm = None,
     as_json: AsJson = False,
 ) -> None:
     """Show a stored output with the fact, document and offsets behind every spliced span, and the fact's state now."""
+    if form is not None:
+        print_json(base.outputs.provenance(generation_id, form.value))
+        return
     traced = base.outputs.trace(generation_id)
     print_json(traced) if as_json else show_output(traced)
     if any(splice.withheld for splice in traced.splices):
@@ -168,10 +189,17 @@ def _now(splice: TracedSplice) -> str:
     )
 
 
-@app.command(epilog=examples("colmlm trace fact 12", "colmlm trace fact 12 --json"))
+@app.command(
+    epilog=examples(
+        "colmlm trace fact 12", "colmlm trace fact 12 --json", "colmlm trace fact 12 --format prov-json"
+    )
+)
 @anywhere
-def fact(base: Base, fact_id: FactId, as_json: AsJson = False) -> None:
+def fact(base: Base, fact_id: FactId, form: InForm = None, as_json: AsJson = False) -> None:
     """Show a fact's source sentence, its versions, who changed it and why, and every stored output that used it."""
+    if form is not None:
+        print_json(base.outputs.provenance_of_fact(fact_id, form.value))
+        return
     traced = base.outputs.trace_fact(fact_id)
     page = printed_on(base, traced.fact)
     print_json(plain(traced) | {"page": page}) if as_json else _show_fact(traced, page)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from colmlm.kb.review.review import FactReview
     from colmlm.kb.service import KnowledgeBase
     from colmlm.kb.upkeep.upkeep import Upkeep
+    from colmlm.kb.webhooks.webhooks import Webhooks
 
 T = TypeVar("T")
 
@@ -134,6 +135,10 @@ class LocalBase:
     @property
     def tokens(self) -> Access:
         return self.kb.access
+
+    @property
+    def webhooks(self) -> Webhooks:
+        return self.kb.webhooks
 
     @property
     def upkeep(self) -> Upkeep:

@@ -21,7 +21,7 @@ from typing import TypeVar
 from colmlm.api.settings import ServerSettings
 from colmlm.cli.errors import one_line
 from colmlm.cli.operating.diagnosis_database import examine_database
-from colmlm.cli.operating.diagnosis_worker import examine_worker
+from colmlm.cli.operating.diagnosis_worker import examine_webhooks, examine_worker
 from colmlm.cli.operating.findings import CheckResult, Findings
 from colmlm.cli.settings import UserSettings
 from colmlm.kb.errors import KBError
@@ -52,7 +52,8 @@ def examine() -> list[CheckResult]:
     findings += _safely(_address, serving)
     if settings.database_url is None and not settings.home.exists():
         return [*findings, CheckResult("database", "warning", "none is here yet", "Start one: colmlm up")]
-    return [*findings, *_safely(examine_database, (settings, user)), *_safely(examine_worker, settings)]
+    findings += _safely(examine_database, (settings, user))
+    return [*findings, *_safely(examine_worker, settings), *_safely(examine_webhooks, settings)]
 
 
 def _safely(check: Callable[[T], Findings], of: T) -> list[CheckResult]:

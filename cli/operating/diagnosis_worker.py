@@ -1,4 +1,4 @@
-"""The check of `colmlm doctor` that workers do the jobs."""
+"""The checks of `colmlm doctor` that workers do the jobs, and that receivers of webhooks take what they are sent."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from colmlm.kb.jobs import attendance
 from colmlm.kb.jobs.queue import Jobs
 from colmlm.kb.store import database
 from colmlm.kb.store.store import Store
+from colmlm.kb.webhooks.webhooks import Webhooks
 
 if TYPE_CHECKING:
     from colmlm.kb.jobs.attendance import WorkerState
     from colmlm.kb.store.settings import Settings
+    from colmlm.kb.webhooks.records import Webhook
 
 _BY_HAND = "Its lines are in the server's log; colmlm worker --verbose runs one by hand."
 
@@ -38,6 +40,30 @@ def examine_worker(settings: Settings) -> Iterator[CheckResult]:
         )
     else:
         yield CheckResult("worker", "ok", "none was heard of lately, and no job waits for one")
+
+
+def examine_webhooks(settings: Settings) -> Iterator[CheckResult]:
+    """Checks for webhooks that fail or were given up; says nothing where there are none."""
+    found = _subscribed(settings)
+    for webhook in found:
+        if webhook.last_error is not None:
+            told = f"{webhook.webhook_id} is {webhook.state} at change {webhook.delivered_seq}: {webhook.last_error}"
+            remedy = f"Mend its receiver; colmlm webhooks test {webhook.webhook_id}, then resume."
+            yield CheckResult("webhooks", "failed" if webhook.state == "failed" else "warning", told, remedy)
+    if found and all(webhook.last_error is None for webhook in found):
+        yield CheckResult("webhooks", "ok", f"{len(found)}, none of which fails")
+
+
+def _subscribed(settings: Settings) -> list[Webhook]:
+    """Lists the webhooks; none where the database does not answer, which another check says, or is not at its head."""
+    try:
+        engine = database.connect(settings)
+    except DatabaseUnavailable:
+        return []
+    try:
+        return Webhooks(Store(settings, engine)).all() if database.is_at_head(engine) else []
+    finally:
+        engine.dispose()
 
 
 def _asked(settings: Settings) -> tuple[int, int]:

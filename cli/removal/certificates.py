@@ -1,4 +1,4 @@
-"""`colmlm forget certificate` and `colmlm verify-certificate`: issue signed evidence of a forget run, and check it."""
+"""Commands that issue signed evidence of forget runs and of erasures, and the one that checks it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.protocol import Base
 from colmlm.cli.errors import CHECK_FAILED
-from colmlm.cli.options import AsJson, examples, some_text
+from colmlm.cli.options import MAX_BIGINT, AsJson, examples, some_text
 from colmlm.cli.output import counted, note, print_json, say
 from colmlm.cli.removal.forget_options import RunId
 from colmlm.kb.texts.characters import json_visible
@@ -22,20 +22,35 @@ CHECK_EXAMPLES = examples(
     "colmlm verify-certificate run-1.json",
     "colmlm verify-certificate run-1.json --offline --public-key base.pem --json",
 )
+ERASURE_EXAMPLES = examples(
+    "colmlm erasures certificate 41", "colmlm erasures certificate 41 --out erased.json"
+)
 CertificateFile = Annotated[
     Path,
-    typer.Argument(metavar="FILE", dir_okay=False, help="As `colmlm forget certificate` wrote it."),
+    typer.Argument(
+        metavar="FILE", dir_okay=False, help="As `forget certificate` or `erasures certificate` wrote it."
+    ),
+]
+Out = Annotated[Path | None, typer.Option("--out", dir_okay=False, help="Write it to this file.")]
+Seq = Annotated[
+    int,
+    typer.Argument(metavar="SEQ", min=1, max=MAX_BIGINT, help="The change that erased; see `colmlm erase`."),
 ]
 
 
 @anywhere
-def certificate(
-    base: Base,
-    run_id: RunId,
-    out: Annotated[Path | None, typer.Option("--out", dir_okay=False, help="Write it to this file.")] = None,
-) -> None:
+def certificate(base: Base, run_id: RunId, out: Out = None) -> None:
     """Give the signed certificate of a verified run, as JSON on stdout or as a file."""
-    text = base.forgetting.certificate(run_id)
+    _give(base.forgetting.certificate(run_id), out)
+
+
+@anywhere
+def erasure_certificate(base: Base, seq: Seq, out: Out = None) -> None:
+    """Give the signed certificate of an erasure as of now, as JSON on stdout or as a file."""
+    _give(base.erasures.certificate(seq), out)
+
+
+def _give(text: str, out: Path | None) -> None:
     if out is None:
         typer.echo(json_visible(text), nl=False)
         return
@@ -66,8 +81,9 @@ def verify_certificate(
 ) -> None:
     """Check a certificate: who signed it, what it says, and whether the base agrees. If it fails, the exit code is 1.
 
-    The base's own key must have signed it, unless another is named. The base must have the run and the change, and the
-    run must still be applied or erased. With --offline only signature, change hash and counts are checked.
+    The base's own key must have signed it, unless another is named. The base must have its change. A forget run must
+    still be applied or erased, erased facts still be erased. With --offline only signature, change hash and counts are
+    checked.
     """
     from colmlm.kb.forgetting.certificate_check import check_offline, trusted_keys
 
@@ -88,11 +104,14 @@ def _show_check(found: CertificateCheck) -> None:
     say("ok" if found.ok else "NOT ok")
     for check in found.checks:
         say(f"{'ok' if check.ok else 'NOT ok'}, {check.name}: {check.found}")
-    if found.run_id is None:
+    if found.applied_seq is None:
         return
     say(f"signed by {found.signed_by}, {found.issued_at}, database {found.database}")
     forgotten = counted(found.num_facts or 0, "fact")
-    say(f"run {found.run_id}: {forgotten} forgotten by change {found.applied_seq}, policy {found.policy}")
+    if found.run_id is None:
+        say(f"{forgotten} erased by change {found.applied_seq}")
+    else:
+        say(f"run {found.run_id}: {forgotten} forgotten by change {found.applied_seq}, policy {found.policy}")
     say(f"change hash {found.applied_hash}")
     say(f"level {found.level}: {found.reached}")
     say("It proves:")

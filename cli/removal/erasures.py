@@ -1,4 +1,4 @@
-"""`colmlm erasures`: lists, approves and withdraws requests to erase facts, which need a second admin."""
+"""`colmlm erasures`: lists, approves and withdraws requests to erase, which need a second admin; and certifies."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.protocol import Base
 from colmlm.cli.options import AsJson, Yes, examples
 from colmlm.cli.output import print_json, print_table, say, shorten, these_facts
+from colmlm.cli.removal.certificates import ERASURE_EXAMPLES, erasure_certificate
 from colmlm.cli.removal.erase_show import as_dict, show_facts, show_report
 
 if TYPE_CHECKING:
     from colmlm.kb.erasure.records import ErasureRequest
 
 app = typer.Typer(
-    help="Erasures that wait for a second person, with COLMLM_ERASE_NEEDS_TWO=yes.",
+    help="Erasures: those that wait for a second person (COLMLM_ERASE_NEEDS_TWO=yes), and certificates.",
     epilog=examples("colmlm erasures list --waiting", "COLMLM_TOKEN=... colmlm erasures approve 3 --yes"),
 )
 
@@ -104,6 +105,9 @@ def withdraw(
         typer.confirm(f"Keep {these_facts(len(asked.fact_ids))} and end the request?", abort=True, err=True)
     done = base.erasures.withdraw(request_id)
     print_json({"request": done}) if as_json else say(f"Request {request_id} is withdrawn.")
+
+
+app.command("certificate", epilog=ERASURE_EXAMPLES)(erasure_certificate)
 
 
 def _preview(base: Base, asked: ErasureRequest, as_json: bool) -> None:

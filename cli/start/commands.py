@@ -86,7 +86,7 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
         ),
         "erasures": Lazy(
             "colmlm.cli.removal.erasures:app",
-            "Erasures that wait for a second person, with COLMLM_ERASE_NEEDS_TWO=yes.",
+            "Erasures: those that wait for a second person (COLMLM_ERASE_NEEDS_TWO=yes), and certificates.",
         ),
         "scan-residue": Lazy(
             "colmlm.cli.removal.erase:scan_residue",
@@ -154,6 +154,10 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
         "tokens": Lazy(
             "colmlm.cli.operating.tokens:app",
             "Make, list, rotate and revoke tokens, by which the API knows who calls it.",
+        ),
+        "webhooks": Lazy(
+            "colmlm.cli.operating.webhooks:app",
+            "Send the changes of the log to other programs: signed, in order, at least once.",
         ),
         "jobs": Lazy(
             "colmlm.cli.operating.jobs:app", "Start, list, show, await, cancel and prune long work."

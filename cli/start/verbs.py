@@ -48,6 +48,7 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "list": "List the requests to erase facts, and who decided them.",
             "approve": "Erase for good what another admin asked for.",
             "withdraw": "End a request; nothing is erased.",
+            "certificate": "Give the signed certificate of an erasure as of now, as JSON on stdout or as a file.",
         },
         "forget": {
             "plan": "Choose facts (they must match every option) and show what forgetting them would do.",
@@ -135,6 +136,15 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "list": "List every token, the ended ones too; never a secret.",
             "rotate": "Give a token a new secret, printed this once.",
             "revoke": "End a token and all its secrets for good, at once and in every process.",
+        },
+        "webhooks": {
+            "add": "Add a webhook and print the secret that its messages are signed with, this once.",
+            "list": "List webhooks, how far each was told, and what went wrong last; never a secret.",
+            "pause": "Send nothing more until it is resumed; nothing is lost meanwhile.",
+            "resume": "Go on after the last change that was delivered, also where it had failed.",
+            "replay": "Send changes again from one on, as the same messages; or pass over those before a later one.",
+            "test": "Send a signed message that is about no change, now. The exit code is 1 where it is not taken.",
+            "remove": "End a webhook for good. To have it wait, pause it.",
         },
         "jobs": {
             "start": "Queue a job.",

@@ -23,6 +23,7 @@ KBError
 │   ├── NoOpenBreak
 │   ├── ForgetRunNotFound
 │   ├── ApiKeyNotFound
+│   ├── ErasureNotFound
 │   ├── ErasureRequestNotFound
 │   ├── JobNotFound
 │   ├── UploadNotFound
@@ -30,6 +31,7 @@ KBError
 │   ├── QuestionNotFound
 │   ├── QuestionRunNotFound
 │   ├── MissGroupNotFound
+│   ├── WebhookNotFound
 │   └── NothingSelected
 ├── Conflict
 │   ├── FactDeleted
@@ -63,6 +65,7 @@ KBError
 │   ├── SecondPersonNeeded
 │   ├── SamePerson
 │   ├── MissGroupState
+│   ├── WebhookState
 │   └── ErasureRequestState
 ├── Invalid
 │   ├── InvalidValue
@@ -82,6 +85,7 @@ KBError
 │   ├── NotHeeded           a parameter means nothing where this is done
 │   ├── InvalidWork
 │   ├── SignerNeeded
+│   ├── WebhookRefused
 │   └── UploadTooLarge
 ├── ReaderUnavailable
 ├── JobGivenUp
@@ -136,6 +140,7 @@ from colmlm.kb.errors.conflicts import (
     SecondPersonNeeded,
     SpanTaken,
     TextsMissing,
+    WebhookState,
 )
 from colmlm.kb.errors.failures import (
     BackupRefused,
@@ -181,11 +186,13 @@ from colmlm.kb.errors.invalid import (
     RequestDiffers,
     SignerNeeded,
     UploadTooLarge,
+    WebhookRefused,
 )
 from colmlm.kb.errors.missing import (
     ApiKeyNotFound,
     CorpusNotFound,
     DocumentNotFound,
+    ErasureNotFound,
     ErasureRequestNotFound,
     ExternalIdNotFound,
     FactNotFound,
@@ -202,6 +209,7 @@ from colmlm.kb.errors.missing import (
     QuestionRunNotFound,
     QuestionSetNotFound,
     UploadNotFound,
+    WebhookNotFound,
 )
 from colmlm.kb.errors.root import Conflict, Invalid, KBError, NotFound
 
@@ -224,6 +232,7 @@ __all__ = [
     "DecoderBusy",
     "DocumentNotFound",
     "DocumentReplaced",
+    "ErasureNotFound",
     "ErasureRequestNotFound",
     "ErasureRequestState",
     "ExternalIdNotFound",
@@ -302,4 +311,7 @@ __all__ = [
     "TextsMissing",
     "UploadNotFound",
     "UploadTooLarge",
+    "WebhookNotFound",
+    "WebhookRefused",
+    "WebhookState",
 ]

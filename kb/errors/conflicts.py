@@ -323,3 +323,11 @@ class MissGroupState(Conflict):
     def __init__(self, group_ids: Sequence[int], state: str) -> None:
         self.group_ids = tuple(group_ids)
         super().__init__(f"Already {state}: {listed(group_ids)}. Nothing was done; leave them out.")
+
+
+class WebhookState(Conflict):
+    title = "Webhook is in another state"
+
+    def __init__(self, webhook_id: int, state: str) -> None:
+        self.webhook_id = webhook_id
+        super().__init__(f"Webhook {webhook_id} is {state} already. Nothing was done.")

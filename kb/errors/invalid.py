@@ -154,3 +154,11 @@ class SignerNeeded(Invalid):
             "Anybody can sign with a key of their own. Name the key that must have signed, known from elsewhere: "
             "--public-key (public_key) or --key (key); or ask the base that issued it, which knows its own."
         )
+
+
+class WebhookRefused(Invalid):
+    title = "Webhook refused"
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+        super().__init__(f"Nothing is sent to this address: {why}.")

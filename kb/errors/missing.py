@@ -183,3 +183,19 @@ class MissGroupNotFound(NotFound):
         super().__init__(
             f"No group of misses {listed(group_ids)}. Nothing was done; look ids up with `colmlm misses list`."
         )
+
+
+class WebhookNotFound(NotFound):
+    title = "No such webhook"
+
+    def __init__(self, webhook_id: int) -> None:
+        self.webhook_id = webhook_id
+        super().__init__(f"No webhook {webhook_id}. List them with `colmlm webhooks list`.")
+
+
+class ErasureNotFound(NotFound):
+    title = "No such erasure"
+
+    def __init__(self, seq: int) -> None:
+        self.seq = seq
+        super().__init__(f"Change {seq} is no erasure. List them with `colmlm audit log --kind erase`.")

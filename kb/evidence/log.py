@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Unpack
 
+from colmlm.kb.errors import NoSuchChange
 from colmlm.kb.evidence.diff import diff
 from colmlm.kb.evidence.records import Diff, DiffOptions
 from colmlm.kb.log import audit, denials
@@ -24,6 +25,11 @@ class Log:
 
     store: Store
 
+    def database_id(self) -> str:
+        """Gives the id of this base, which its evidence and its events name it by."""
+        with self.store.sessions() as session:
+            return audit.database_id(session)
+
     def head_seq(self) -> int:
         """Gives the number of the last change, 0 where there is none."""
         with self.store.sessions() as session:
@@ -33,6 +39,13 @@ class Log:
         """Lists changes past `after`, oldest first, that match every given filter."""
         with self.store.sessions() as session:
             return audit.changes(session, after, limit, **fitting)
+
+    def change(self, seq: int) -> ChangeRecord:
+        """Gives one change. Raises `NoSuchChange`."""
+        with self.store.sessions() as session:
+            if not (found := audit.changes(session, seq - 1, 1)) or found[0].seq != seq:
+                raise NoSuchChange(seq, audit.head_seq(session))
+            return found[0]
 
     def counts(self, after: int, last: int) -> dict[str, int]:
         """Counts the changes past `after`, up to `last`, by kind."""

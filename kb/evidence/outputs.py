@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from colmlm.kb.evidence import attribution, elsewhere, feedback, storing
 from colmlm.kb.evidence.impact import Place, impact_of, impact_of_selection
 from colmlm.kb.evidence.listing import AttributionRecord, attributions
 from colmlm.kb.evidence.neighbours import neighbours_of
+from colmlm.kb.evidence.prov_forms import ProvForm, written
+from colmlm.kb.evidence.provenance import of_fact, of_output
 from colmlm.kb.evidence.records import (
     FactTrace,
     Feedback,
@@ -19,6 +22,7 @@ from colmlm.kb.evidence.records import (
     SelectedImpact,
     Thumb,
 )
+from colmlm.kb.log import audit
 from colmlm.kb.lookup.records import Hit
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.selectors import Selector
@@ -62,6 +66,18 @@ class Outputs:
         """Traces a fact to its source, its edits and the outputs that used it. Raises `FactNotFound`."""
         with self.store.sessions() as session:
             return attribution.trace_fact(session, fact_id)
+
+    def provenance(self, generation_id: int, form: ProvForm) -> dict[str, Any]:
+        """Tells an output's trace in the terms of W3C PROV. Raises `GenerationNotFound`."""
+        with self.store.sessions() as session:
+            trace = attribution.trace_output(session, generation_id)
+            return written(of_output(trace, audit.database_id(session)), form)
+
+    def provenance_of_fact(self, fact_id: int, form: ProvForm) -> dict[str, Any]:
+        """Tells a fact's trace in the terms of W3C PROV. Raises `FactNotFound`."""
+        with self.store.sessions() as session:
+            trace = attribution.trace_fact(session, fact_id)
+            return written(of_fact(trace, audit.database_id(session)), form)
 
     @tried_again
     def give_feedback(

@@ -1,29 +1,27 @@
 """Checks a certificate: who signed it, whether it contradicts itself, and whether the base still agrees with it.
 
 A signature alone says only that *somebody* signed the certificate as it is. So it is always checked against a signer:
-the base's own key, or keys that the caller names. Offline that is all; with the base at hand, its run, its change and
-their state now are compared too. Certificates of the previous format (`FORMER`) are checked in the same way.
+the base's own key, or keys that the caller names. Offline that is all; with the base at hand, its changes and their
+state now are compared too. Certificates of the previous format (`FORMER`) are checked in the same way.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from colmlm.kb.erasure import certificates as erasures
 from colmlm.kb.errors import SignatureRefused, SignerNeeded
-from colmlm.kb.facts.edits import IS_LIVE, MAX_ID
-from colmlm.kb.forgetting.certificates import PREDICATE_TYPE, as_text, rate, subject_of
-from colmlm.kb.forgetting.records import LEVELS, OUTCOMES
-from colmlm.kb.forgetting.verbs import plan_of
-from colmlm.kb.forgetting.verification import level
-from colmlm.kb.log import audit, signing
+from colmlm.kb.forgetting.certificate_contents import FORGETTING
+from colmlm.kb.forgetting.certificates import PREDICATE_TYPE
+from colmlm.kb.log import signing
+from colmlm.kb.log.certified import CertificateFinding, Certified, as_text
 from colmlm.kb.log.envelope import is_envelope, open_envelope
-from colmlm.kb.tables import ChangeRow, FactVersionRow, ForgetRunRow
 
 if TYPE_CHECKING:
     from colmlm.kb.store.store import Store
@@ -32,33 +30,17 @@ FORMER = "colmlm-forget-certificate-1"
 WHAT = "certificate"
 
 _UNFIT = (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
-_SIGNED = (
-    "who signed it, and that no byte has changed since",
-    "that the signer's change log held the forget entry with this hash, after the entry with the previous hash",
-    "which questions were asked as checks, and how lookups answered them before and after",
+_KINDS: Mapping[str, Certified] = MappingProxyType(
+    {PREDICATE_TYPE: FORGETTING, erasures.PREDICATE_TYPE: erasures.ERASURE}
 )
-_BORNE_OUT = ("that this base has the run and the change, and that its facts are not live now",)
-_NEVER = (
-    "that no other wording gets the facts back: checks are a sample",
-    "that nothing remains on disk, in backups, in stored outputs or in the weights of a model",
-)
-_NOT_OFFLINE = ("that the facts were not restored after the certificate was issued",)
-
-
-@dataclass(frozen=True, slots=True)
-class CertificateFinding:
-    """The outcome of one part of a check. `found` says in words what was found, or what is wrong."""
-
-    name: str
-    ok: bool
-    found: str
 
 
 @dataclass(frozen=True, slots=True)
 class CertificateCheck:
     """The outcome of a check. It is `ok` only if each of `checks` is; `problems` says what is wrong with the others.
 
-    `signed_by` is the id of the key that signed, trusted or not; `offline` says that no base was compared.
+    `signed_by` is the id of the key that signed, trusted or not; `offline` says that no base was compared. `run_id` and
+    `policy` are those of a forget run; None in a certificate of an erasure.
     """
 
     ok: bool
@@ -102,52 +84,41 @@ def check_here(kb: Store, text: bytes, trusted: Collection[str] = ()) -> Certifi
 def _checked(text: bytes, trusted: Collection[str], session: Session | None) -> CertificateCheck:
     offline = session is None
     try:
-        said, names = _read(text)
+        kind, said, names = _read(text)
     except SignatureRefused as refused:
-        return _result((CertificateFinding("signature", False, str(refused)),), offline)
+        return _result(FORGETTING, (CertificateFinding("signature", False, str(refused)),), offline)
     checks = [
         CertificateFinding("signature", True, f"it fits, by key {names.keyid}"),
         _signer(names, trusted),
     ]
     try:
-        checks.append(_contents(said))
+        checks.append(_contents(kind.holds(said)))
         if session is not None:
-            checks += _borne_out(session, said)
-        return _result(
-            tuple(checks),
-            offline,
-            signed_by=names.keyid,
-            database=said["database"],
-            run_id=said["run"],
-            policy=said["policy"],
-            num_facts=said["facts"]["forgotten"],
-            applied_seq=said["applied"]["entry"]["seq"],
-            applied_hash=said["applied"]["hash"],
-            level=said["level"],
-            reached=LEVELS[said["level"]],
-            issued_at=said["issued_at"],
-        )
+            checks += kind.borne_out(session, said)
+        return _result(kind, tuple(checks), offline, signed_by=names.keyid, **kind.summary(said))
     except _UNFIT as error:
         unfit = f"it is not a certificate that this program knows ({type(error).__name__}: {error})"
         return _result(
-            (*checks[:2], CertificateFinding("contents", False, unfit)), offline, signed_by=names.keyid
+            kind, (*checks[:2], CertificateFinding("contents", False, unfit)), offline, signed_by=names.keyid
         )
 
 
-def _result(checks: tuple[CertificateFinding, ...], offline: bool, **said: Any) -> CertificateCheck:
+def _result(
+    kind: Certified, checks: tuple[CertificateFinding, ...], offline: bool, **said: Any
+) -> CertificateCheck:
     return CertificateCheck(
         ok=all(check.ok for check in checks),
         checks=checks,
         problems=tuple(check.found for check in checks if not check.ok),
         offline=offline,
-        proves=_SIGNED if offline else _SIGNED + _BORNE_OUT,
-        does_not_prove=_NEVER + _NOT_OFFLINE if offline else _NEVER,
+        proves=kind.proves if offline else kind.proves + kind.proves_here,
+        does_not_prove=kind.does_not_prove + kind.not_offline if offline else kind.does_not_prove,
         **said,
     )
 
 
-def _read(text: bytes) -> tuple[Mapping[str, Any], signing.KeyNames]:
-    """Reads a certificate and its signer. Raises `SignatureRefused` where any byte is not as it was issued."""
+def _read(text: bytes) -> tuple[Certified, Mapping[str, Any], signing.KeyNames]:
+    """Reads a certificate, its kind and its signer. Raises `SignatureRefused` where a byte is not as it was issued."""
     try:
         signed = json.loads(text)
         is_as_issued = isinstance(signed, dict) and as_text(signed).encode(errors="surrogatepass") == text
@@ -157,15 +128,15 @@ def _read(text: bytes) -> tuple[Mapping[str, Any], signing.KeyNames]:
         raise SignatureRefused(WHAT, "it is not written as certificates are")
     if is_envelope(signed):
         opened = open_envelope(signed, WHAT)
-        if opened.predicate_type != PREDICATE_TYPE:
+        if (kind := _KINDS.get(opened.predicate_type)) is None:
             raise SignatureRefused(
-                WHAT, f"it states {opened.predicate_type!r}, and not that something was forgotten"
+                WHAT, f"it states {opened.predicate_type!r}, and not that something was forgotten or erased"
             )
-        return {**opened.predicate, "subject": opened.subject}, opened.names
+        return kind, {**opened.predicate, "subject": opened.subject}, opened.names
     names = signing.verify(signed, WHAT)
     if signed.get("format") != FORMER:
         raise SignatureRefused(WHAT, f"its format is {signed.get('format')!r}, not {FORMER}")
-    return signed, names
+    return FORGETTING, signed, names
 
 
 def _signer(names: signing.KeyNames, trusted: Collection[str]) -> CertificateFinding:
@@ -177,114 +148,8 @@ def _signer(names: signing.KeyNames, trusted: Collection[str]) -> CertificateFin
     )
 
 
-def _contents(said: Mapping[str, Any]) -> CertificateFinding:
-    faults = [f"{what} does not hold" for what, holds in _holds(said).items() if not holds]
+def _contents(holds: Mapping[str, bool]) -> CertificateFinding:
+    faults = [f"{what} does not hold" for what, held in holds.items() if not held]
     return CertificateFinding(
         "contents", not faults, "; ".join(faults) or "all counts, rates and hashes agree"
     )
-
-
-def _holds(said: Mapping[str, Any]) -> dict[str, bool]:
-    """Tells for each part of a certificate whether it agrees with the others."""
-    entry, facts, checks = said["applied"]["entry"], said["facts"], said["checks"]
-    included = facts["equivalents"] if facts["equivalents_included"] else 0
-    leaks = sum(rates["leaks"] for rates in said["after"].values())
-    subject = {
-        "name": subject_of(said["database"], entry["seq"]),
-        "digest": {"sha256": said["applied"]["hash"]},
-    }
-    held = {
-        "the subject": said.get("subject", subject) == subject,
-        "the hash of the change entry": audit.entry_hash(entry) == said["applied"]["hash"],
-        "the kind of the change": entry["kind"] == "forget" and entry["payload"]["run"] == said["run"],
-        "the policy": (said["policy"] == "abstain") == bool(entry["payload"].get("abstain")),
-        "the order of plan, change and check": said["planned"]["seq"] < entry["seq"] <= checks["seq"],
-        "the number of facts": facts["forgotten"] == entry["num_facts"] == len(set(entry["fact_ids"])),
-        "a digest for each fact": {int(n) for n in entry["payload"]["was"]} == set(entry["fact_ids"]),
-        "the parts of the set": facts["forgotten"] == facts["selected"] + included,
-        "the threshold": -1 <= float(said["keyset"]["threshold"]) <= 1,
-        "the leaks": (leaks > 0) == (checks["leaked"] > 0),
-        "the level": said["level"] == level(bool(leaks or checks["still_live"]), checks["keys_in_index"]),
-    }
-    if "survivors" in said:
-        held["the counts of survivors"] = _fit(said["survivors"])
-    for when in ("before", "after"):
-        for name, rates in said[when].items():
-            held[f"the counts of {name} {when}"] = _adds_up(rates)
-    return held
-
-
-def _adds_up(rates: Mapping[str, Any]) -> bool:
-    counts = [int(rates[outcome]) for outcome in OUTCOMES]
-    whole = min(counts) >= 0 and sum(counts) == rates["probes"]
-    return whole and str(rates["leak_rate"]) == rate(rates["leaks"], rates["probes"])
-
-
-def _fit(survivors: Mapping[str, Any]) -> bool:
-    counts = [int(survivors[name]) for name in ("questions", "answered", "places", "say_the_value")]
-    questions, answered, places, say_the_value = counts
-    within = min(counts) >= 0 and answered <= min(questions, places) and say_the_value <= places
-    return within and str(survivors["rate"]) == rate(answered, questions)
-
-
-def _borne_out(session: Session, said: Mapping[str, Any]) -> Iterator[CertificateFinding]:
-    """Compares the certificate's run and change with this base."""
-    database, run_id = audit.database_id(session), said["run"]
-    if said["database"] != database:
-        yield CertificateFinding("run", False, f"it is of database {said['database']}, this is {database}")
-        return
-    run = session.get(ForgetRunRow, _id(run_id))
-    yield _run(run, said)
-    yield _change(session, said)
-    yield _state(session, run, said)
-
-
-def _run(run: ForgetRunRow | None, said: Mapping[str, Any]) -> CertificateFinding:
-    if run is None:
-        return CertificateFinding("run", False, f"this base has no forget run {said['run']}")
-    held = {
-        "selector": plan_of(run).selector_digest == said["selector"]["digest"],
-        "plan": run.planned_seq == said["planned"]["seq"],
-        "change": run.applied_seq == said["applied"]["entry"]["seq"],
-        "policy": run.policy == said["policy"],
-        "set of facts": set(run.fact_ids) == set(said["applied"]["entry"]["fact_ids"]),
-    }
-    if unlike := [name for name, holds in held.items() if not holds]:
-        return CertificateFinding(
-            "run", False, f"forget run {run.id} of this base has another {', another '.join(unlike)}"
-        )
-    return CertificateFinding(
-        "run", True, f"this base has forget run {run.id}, of this selector and these facts"
-    )
-
-
-def _change(session: Session, said: Mapping[str, Any]) -> CertificateFinding:
-    for part, seq in (("applied", said["applied"]["entry"]["seq"]), ("planned", said["planned"]["seq"])):
-        if seq == 0 and part == "planned":
-            continue
-        kept = session.get(ChangeRow, _id(seq))
-        if kept is None or kept.hash != said[part]["hash"]:
-            return CertificateFinding(
-                "change", False, f"this base's log has no change {seq} with the hash that is said"
-            )
-        if audit.chain_hash(kept) != kept.hash:
-            return CertificateFinding("change", False, f"change {seq} of this base's log was altered")
-    return CertificateFinding("change", True, "this base's log has the change with that hash")
-
-
-def _state(session: Session, run: ForgetRunRow | None, said: Mapping[str, Any]) -> CertificateFinding:
-    state = run.state if run else "unknown"
-    if state not in ("applied", "erased"):
-        return CertificateFinding("state", False, f"the run is {state} now, no longer applied or erased")
-    forgotten = [_id(fact_id) for fact_id in said["applied"]["entry"]["fact_ids"]]
-    live = select(func.count()).where(FactVersionRow.fact_id == func.any(forgotten), IS_LIVE)
-    if number := session.scalar(live):
-        return CertificateFinding("state", False, f"{number} of its facts are live again")
-    return CertificateFinding("state", True, f"the run is {state}, and none of its facts is live")
-
-
-def _id(value: Any) -> int:
-    """Gives the value as an id that the database can store. Raises `ValueError` where it is none."""
-    if type(value) is not int or not 0 < value <= MAX_ID:
-        raise ValueError(f"{value!r:.40} is no id")
-    return value

@@ -7,7 +7,6 @@ are derived from counts, and fractions are written as strings. `kb.forgetting.ce
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -21,6 +20,7 @@ from colmlm.kb.errors import ForgetRunState
 from colmlm.kb.forgetting.records import Rates, Verification
 from colmlm.kb.forgetting.verbs import get_run, plan_of
 from colmlm.kb.log import audit, signing
+from colmlm.kb.log.certified import as_text, subject_of
 from colmlm.kb.log.envelope import close_envelope
 from colmlm.kb.log.witness import hash_at
 from colmlm.kb.tables import ChangeRow, FactRow, ForgetRunRow
@@ -41,16 +41,6 @@ def issue(kb: Store, run_id: int) -> str:
         if run.certificate is None:
             run.certificate = _close(session, key, run)
         return as_text(run.certificate)
-
-
-def as_text(signed: Mapping[str, Any]) -> str:
-    """Writes a certificate in the only form that a check accepts."""
-    return json.dumps(signed, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
-
-
-def subject_of(database: str, seq: int) -> str:
-    """Gives the name of a change as the subject of a certificate."""
-    return f"urn:colmlm:{database}:change:{seq}"
 
 
 def _close(session: Session, key: Ed25519PrivateKey, run: ForgetRunRow) -> dict[str, Any]:

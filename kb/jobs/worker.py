@@ -1,4 +1,5 @@
-"""The worker: takes tickets, runs their jobs in threads, and takes up again the jobs of workers that died.
+"""The worker: takes tickets, runs their jobs in threads, takes up again the jobs of workers that died, and delivers
+changes to the receivers of webhooks.
 
 Procrastinate waits for tickets and hands them out; this module adds how a worker stops, and what it does in between.
 When it is told to stop, it takes no more jobs and lets those that run finish for a while; then it hands these back,
@@ -37,6 +38,8 @@ from colmlm.kb.jobs.uploads import Uploads
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database, outages
 from colmlm.kb.tables import JobRow
+from colmlm.kb.webhooks.deliveries import Deliverer
+from colmlm.kb.webhooks.positions import Persistence
 
 GRACE_SECONDS = 20.0
 RESCUE_SECONDS = 5.0
@@ -61,6 +64,7 @@ class Worker:
     beat_seconds: float = BEAT_SECONDS
     stalled_seconds: float = tickets.STALLED_SECONDS
     prune_seconds: float = PRUNE_SECONDS
+    persistence: Persistence = field(default_factory=Persistence)
     num_run: int = 0
     _pruned_at: float | None = None
     _group_at: float = -math.inf
@@ -71,6 +75,10 @@ class Worker:
     _loop: asyncio.AbstractEventLoop | None = None
     _task: asyncio.Task[None] | None = None
     _is_cut_off: bool = False
+    _deliverer: Deliverer = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._deliverer = Deliverer(self.kb, self.persistence)
 
     def run(self, *, once: bool = False) -> int:
         """Works until stopped, or with `once` until no job waits, and counts the jobs. SIGTERM and SIGINT stop it."""
@@ -83,6 +91,7 @@ class Worker:
             self._handing_back.set()
             return
         self._stopping.set()
+        self._deliverer.stop()
         if self._loop is not None:
             with suppress(RuntimeError):  # the loop has ended meanwhile
                 self._loop.call_soon_threadsafe(self._wind_down)
@@ -93,9 +102,14 @@ class Worker:
             for number in (signal.SIGTERM, signal.SIGINT):
                 self._loop.add_signal_handler(number, self.stop)
         rescuing = asyncio.create_task(self._rescue_for_ever(once))
+        deliver = self._deliverer.run_once if once else self._deliverer.run
+        delivering = asyncio.create_task(asyncio.to_thread(deliver))
         try:
             await self._work(once)
         finally:
+            if not once:
+                self._deliverer.stop()
+            await delivering
             rescuing.cancel()
             with suppress(asyncio.CancelledError):
                 await rescuing

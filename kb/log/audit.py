@@ -38,9 +38,14 @@ GENESIS = "0" * 64
 NO_KEYS = (
     "activate", "threshold", "retire", "create-api-key", "rotate-api-key", "revoke-api-key", "restore-backup", "seal",
     "answer-threshold", "accepted-only", "dismiss-misses", "solve-misses", "reopen-misses",
+    "add-webhook", "pause-webhook", "resume-webhook", "replay-webhook", "remove-webhook",
 )  # fmt: skip
 MAINTENANCE = ("key", *NO_KEYS)
 VERDICTS = ("accept", "propose")  # these change nothing of facts but their review; "reject" deletes them
+KINDS = (
+    "insert", "ingest", "update", "move", "delete", "restore", "hold", "forget", "erase", "reject",
+    *VERDICTS, *MAINTENANCE,
+)  # fmt: skip
 
 # The driver runs these two statements itself, since every edit needs them and a round trip is all they should cost.
 BEGUN = "SELECT at, secret, seq, hash FROM begin_change(%(lock)s)"

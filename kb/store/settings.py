@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated
 
@@ -51,12 +52,14 @@ class Settings:
     shared_snapshots: SharedPlace | None = field(default=None, repr=False)  # a wrong one may hold a password
     plan_max_facts: Number = 100_000
     as_of_max_scores: Number = 100_000_000
+    webhook_networks: tuple[str, ...] = ()
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str]) -> Settings:
         """Makes the settings from `env`. An empty variable counts as unset. Raises `SettingsError`."""
         actor = env.get("COLMLM_ACTOR", "").strip() or local_user()
         found = read(cls, env, home=_home(env), actor=actor)
+        _check_networks(found.webhook_networks)
         return replace(found, database_url=_database_url(found.database_url))
 
     @property
@@ -73,6 +76,16 @@ def _home(env: Mapping[str, str]) -> Path:
         return home.absolute()
     data = env.get("XDG_DATA_HOME")
     return (Path(data) if data else Path.home() / ".local" / "share") / "colmlm"
+
+
+def _check_networks(networks: tuple[str, ...]) -> None:
+    for network in networks:
+        try:
+            ip_network(network)
+        except ValueError as error:
+            raise SettingsError(
+                "COLMLM_WEBHOOK_NETWORKS", f"{network!r} is no network like 10.0.0.0/8"
+            ) from error
 
 
 def _database_url(url: str | None) -> str | None:

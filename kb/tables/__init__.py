@@ -56,9 +56,12 @@ from colmlm.kb.tables.service import (
     ErasureRequestRow,
     IdempotencyRow,
     JobRow,
+    WebhookRow,
     erasure_states,
     job_states,
     roles,
+    webhook_formats,
+    webhook_states,
 )
 
 __all__ = [
@@ -99,6 +102,7 @@ __all__ = [
     "SyncedFileRow",
     "TableRow",
     "TombstoneRow",
+    "WebhookRow",
     "answer_modes",
     "erasure_states",
     "forget_policies",
@@ -112,4 +116,6 @@ __all__ = [
     "roles",
     "thumbs",
     "ways_to_ask",
+    "webhook_formats",
+    "webhook_states",
 ]

@@ -22,6 +22,8 @@ from colmlm.kb.tables.declarative import TableRow
 
 roles = ("decoder", "reader", "operator", "auditor", "trainer", "admin")
 erasure_states = ("waiting", "approved", "withdrawn")
+webhook_formats = ("standard", "cloudevents")
+webhook_states = ("active", "paused", "failed")
 job_states = ("queued", "running", "succeeded", "failed", "cancelled")
 
 
@@ -168,3 +170,30 @@ class DenialRow(TableRow):
     status: Mapped[int] = mapped_column(Integer)
     cause: Mapped[str]
     num_unrecorded: Mapped[int]
+
+
+class WebhookRow(TableRow):
+    """A subscription to the change log. Everything up to `delivered_seq` was delivered, or is of no kind it wants.
+
+    The secret signs what is sent, so it is kept as it is, and read by who sends alone. Backups leave this table out.
+    """
+
+    __tablename__ = "webhook"
+    __table_args__ = (
+        CheckConstraint(f"format IN {webhook_formats}", name="format"),
+        CheckConstraint(f"state IN {webhook_states}", name="state"),
+    )
+
+    id: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
+    url: Mapped[str]
+    kinds: Mapped[list[str]]
+    format: Mapped[str]
+    secret: Mapped[bytes] = mapped_column(deferred=True, deferred_raiseload=True)
+    state: Mapped[str] = mapped_column(server_default=text("'active'"))
+    delivered_seq: Mapped[int]
+    attempts: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    delivered_at: Mapped[datetime | None]
+    failing_since: Mapped[datetime | None]
+    next_attempt_at: Mapped[datetime | None]
+    last_error: Mapped[str | None]

@@ -55,6 +55,12 @@ def fill(kb: KnowledgeBase, encoder: FakeEncoder) -> None:
                 " outcome, seq) VALUES (1, 1, 'Who?', '{Ann}', 'Ann', '{1}', 0.9, 'right', 1)"
             )
         )
+        connection.execute(
+            text(
+                "INSERT INTO webhook (url, kinds, format, secret, delivered_seq)"
+                " VALUES ('https://example.org/', '{}', 'standard', '\\x00', 1)"
+            )
+        )
         connection.execute(text("INSERT INTO suppression VALUES ('\\x01', 1)"))
         connection.execute(text("INSERT INTO corpus_review VALUES ('lands', true, 1)"))
         connection.execute(text("INSERT INTO fact_past (fact_id, version, said_version) VALUES (3, 0, 1)"))

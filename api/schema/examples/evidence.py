@@ -34,6 +34,13 @@ from colmlm.kb.log import chain
 
 _USE = ImpactedOutput(12, 7, 0, PROMPT, " Lima.", 0, 5, 1, 40, AT, "current")
 _BREAK = chain.Break(13, ("hash",), 13, HASH, HASH, "made up", HASH, sealed_by=41)
+FACT_TRACE = FactTrace(
+    FACT,
+    TEXT,
+    (Version(1, "Lima", 1, None, QUESTION, 3, 23, 27),),
+    (CHANGE,),
+    (Use(7, 1, 0, 5, AT),),
+)
 
 EXAMPLES: tuple[Any, ...] = (
     feedback.GivenFeedback(thumb="down", comment="that is another country's", value="Lima"),
@@ -58,13 +65,8 @@ EXAMPLES: tuple[Any, ...] = (
             )
         ],
     ),
-    FactTrace(
-        FACT,
-        TEXT,
-        (Version(1, "Lima", 1, None, QUESTION, 3, 23, 27),),
-        (CHANGE,),
-        (Use(7, 1, 0, 5, AT),),
-    ),
+    CHANGE,
+    FACT_TRACE,
     TRACE,
     GenerationRecord(7, PROMPT, " Lima.", "c0ffee", "auto", 40, AT, 1, 1),
     Feedback(7, "down", "that is another country's", "Lima", "ana", None, AT),

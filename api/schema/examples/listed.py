@@ -23,8 +23,16 @@ from colmlm.api.schema.examples.small_base import (
 )
 from colmlm.api.wire.answers import Problem
 from colmlm.api.wire.pages import cursor
+from colmlm.kb.evidence.prov_forms import MEDIA_TYPES, written
+from colmlm.kb.evidence.provenance import Provenance, of_fact, of_output
 from colmlm.kb.facts.compared import AlsoSaid
-from colmlm.kb.log import envelope
+from colmlm.kb.log import cloud_events, envelope
+from colmlm.kb.log.cloud_events import cloud_event
+
+
+def _provenance(account: Provenance) -> Mapping[str, Any]:
+    return {media_type: written(account, form) for form, media_type in MEDIA_TYPES.items()}
+
 
 _BY_NAME: dict[str, Any] = {
     type(example).__name__: as_json(example)
@@ -43,6 +51,12 @@ _DOCUMENT_LINE = (
     f'{{"id": "peru", "text": "{TEXT}", "facts": [{{"start": 23, "end": 27, "value": "Lima"}}]}}\n'
 )
 
+_ENVELOPE = {
+    "payloadType": envelope.PAYLOAD_TYPE,
+    "payload": "bWFkZSB1cA==",
+    "signatures": [{"keyid": HASH, "sig": "bWFkZSB1cA=="}],
+}
+
 # Operations whose response has no type of this package.
 BY_OPERATION: Mapping[str, Any] = {
     "export_corpus": _DOCUMENT_LINE,
@@ -52,11 +66,8 @@ BY_OPERATION: Mapping[str, Any] = {
     "read_also_said": as_json([AlsoSaid(12, (905,))]),
     "follow_job": f"event: progress\r\ndata: {msgspec.json.encode(JOB).decode()}\r\n\r\n",
     "read_head": SIGNED,
-    "read_certificate": {
-        "payloadType": envelope.PAYLOAD_TYPE,
-        "payload": "bWFkZSB1cA==",
-        "signatures": [{"keyid": HASH, "sig": "bWFkZSB1cA=="}],
-    },
+    "read_certificate": _ENVELOPE,
+    "read_erasure_certificate": _ENVELOPE,
 }
 
 _SPLICED = Spliced(
@@ -76,6 +87,17 @@ EVENTS: Mapping[str, str] = {
         f"event: {name}\r\ndata: {msgspec.json.encode(data).decode()}\r\n\r\n" for name, data in _PIECES
     ),
     **openai.EVENTS,
+}
+
+_DATABASE = "0f3a5c7e9b1d2f48"
+_EVENT_OF_CHANGE = as_json(cloud_event(CHANGE, _DATABASE))
+
+# Operations that give what they have in other forms too, where `Accept` asks for them.
+FORMS: Mapping[str, Mapping[str, Any]] = {
+    "list_changes": {cloud_events.BATCH: [_EVENT_OF_CHANGE]},
+    "read_change": {cloud_events.EVENT: _EVENT_OF_CHANGE},
+    "trace_output": _provenance(of_output(TRACE, _DATABASE)),
+    "trace_fact": _provenance(of_fact(evidence.FACT_TRACE, _DATABASE)),
 }
 
 

@@ -19,6 +19,7 @@ from colmlm.kb.forgetting.records import (
     Survivor,
     Verification,
 )
+from colmlm.kb.log.certified import CertificateFinding
 
 _RATES = {"questions": Rates(1, 0, 0, 0, 0, 1)}
 _RUN = RunRecord(5, "applied", "successor", {"text": "Lima"}, 1, 40, 41, None, True, 2, "ana", WHY, AT)
@@ -77,7 +78,7 @@ EXAMPLES: tuple[Any, ...] = (
     answers.SigningKey(keyid=HASH, fingerprint="0123456789abcdef", pem="-----BEGIN PUBLIC KEY-----\n..."),
     certificate_check.CertificateCheck(
         ok=True,
-        checks=(certificate_check.CertificateFinding("signature", True, "it fits, by key " + HASH),),
+        checks=(CertificateFinding("signature", True, "it fits, by key " + HASH),),
         problems=(),
         offline=False,
         signed_by=HASH,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from colmlm.api.routes import keysets, tokens
+from colmlm.api.routes import keysets, tokens, webhooks
 from colmlm.api.schema.examples.small_base import AT, HASH, JOB
 from colmlm.api.schema.schemas import Health, OwnWorkerHealth
 from colmlm.api.wire import answers
@@ -13,6 +13,7 @@ from colmlm.kb.jobs.uploads import Upload
 from colmlm.kb.keys.records import GateStanding, KeysetRecord
 from colmlm.kb.log.denials import DenialRecord
 from colmlm.kb.upkeep.statistics import Statistics
+from colmlm.kb.webhooks.records import Webhook, WebhookDelivery
 
 _KEYSET = KeysetRecord(2, "c0ffee", "co-lmlm-135m", 576, "IDMap2,Flat", 0.71, True, "ready", 1048, 0, 40)
 _GATE = GateStanding(True, True, 40, 1)
@@ -31,6 +32,20 @@ _TOKEN = answers.Token(
     previous_until=None,
     previous_used_at=None,
     revoked_at=None,
+)
+_WEBHOOK = Webhook(
+    webhook_id=3,
+    url="https://example.org/hooks/facts",
+    kinds=("delete", "forget"),
+    format="standard",
+    state="active",
+    delivered_seq=41,
+    attempts=0,
+    created_at=AT,
+    delivered_at=AT,
+    failing_since=None,
+    next_attempt_at=None,
+    last_error=None,
 )
 
 EXAMPLES: tuple[Any, ...] = (
@@ -58,6 +73,11 @@ EXAMPLES: tuple[Any, ...] = (
     answers.TokenWithSecret(token=_TOKEN, secret="colmlm_Xb3fQ1...the rest of it"),
     tokens.NewToken(name="gpu-host", role="decoder", expires_in_seconds=7_776_000, rate_limit=60_000),
     tokens.Rotation(grace_seconds=86_400),
+    _WEBHOOK,
+    answers.WebhookWithSecret(webhook=_WEBHOOK, secret="whsec_C2FVsBQIhrscChlQIMV...the rest of it"),
+    webhooks.NewWebhook(url=_WEBHOOK.url, kinds=["delete", "forget"], since=40),
+    webhooks.Replay(from_seq=12),
+    WebhookDelivery(message_id="test_4f1c9a3be0d27e55", ok=True, status=204, error=None, seconds=0.042),
     DenialRecord(
         denial_id=9,
         at=AT,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from colmlm.api.nouns.removal import Erasing
 from colmlm.cli.composition.runtime import Runtime
+from colmlm.kb.erasure import certificates
 from colmlm.kb.erasure.records import Erased, ErasureReport, ErasureRequest
 from colmlm.kb.erasure.traces import Trace, save_traces
 from colmlm.kb.erasure.two_person import ErasureRequests
@@ -71,6 +72,9 @@ class LocalErasures:
 
     def withdraw(self, request_id: int) -> ErasureRequest:
         return self._requests.withdraw(request_id, token=self._token())
+
+    def certificate(self, seq: int) -> str:
+        return certificates.issue(self.runtime.kb, seq)
 
     def _token(self) -> TokenRecord:
         return self._requests.token_of(self.runtime.user.token)

@@ -6,12 +6,16 @@ import json
 from collections.abc import Callable, Iterator
 
 import httpx
+from cloudevents.core.base import BaseCloudEvent
+from cloudevents.core.formats.json import JSONFormat
+from cloudevents.core.v1.event import CloudEvent
 from litestar import Litestar
 
 from colmlm.api.app import create_app
 from colmlm.api.door.lanes import SIZES, Lane
 from colmlm.api.door.tuning import Tuning
 from colmlm.kb.log import witness
+from colmlm.kb.log.cloud_events import BATCH, EVENT
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import Client, Connect
 from tests.api.serving import served
@@ -94,3 +98,54 @@ def test_a_feed_that_ended_gives_its_place_back(operator: Client) -> None:
     for _ in range(SIZES[Lane.feeds].places + 1):
         answer = operator.get("/v1/changes/events", params={"after": 0})
         assert answer.status_code == 200 and "event: change" in answer.text
+
+
+def test_changes_are_given_as_cloud_events_where_they_are_asked_for(
+    operator: Client, atlas: KnowledgeBase, fact_id: int
+) -> None:
+    for _ in range(2):
+        atlas.facts.delete([fact_id], **WHO)
+        atlas.facts.restore([fact_id], **WHO)
+    batch = {"Accept": BATCH}
+    seen: list[BaseCloudEvent] = []
+    path: str | None = "/v1/changes?limit=3"
+    while path:
+        answer = operator.get(path, headers=batch)
+        assert answer.headers["content-type"] == BATCH and "accept" in answer.headers["vary"].lower()
+        seen += [JSONFormat().read(CloudEvent, json.dumps(event)) for event in answer.json()]
+        path = answer.links["next"]["url"] if "next" in answer.links else None
+    assert [event.get_id() for event in seen] == [str(change.seq) for change in atlas.log.changes()]
+    assert seen[-1].get_type() == "org.colmlm.change.restore"
+    filtered = operator.get("/v1/changes", params={"kind": "delete", "limit": 1}, headers=batch)
+    assert "kind=delete" in filtered.links["next"]["url"]
+    for other in ("*/*", "application/json", "text/html", f"application/json, {BATCH};q=0.5"):
+        assert "items" in operator.get("/v1/changes", headers={"Accept": other}).json()
+
+
+def test_one_change_is_read_by_its_number(operator: Client, atlas: KnowledgeBase) -> None:
+    head = atlas.log.head_seq()
+    plain = operator.get(f"/v1/changes/{head}").json()
+    event = operator.get(f"/v1/changes/{head}", headers={"Accept": EVENT})
+    assert event.headers["content-type"] == EVENT and event.json()["data"] == plain
+    assert (plain["seq"], event.json()["id"]) == (head, str(head))
+    assert operator.get(f"/v1/changes/{head + 1}").status_code == 404
+
+
+def test_a_feed_gives_cloud_events_where_they_are_asked_for(operator: Client) -> None:
+    asked = {"Accept": f"text/event-stream, {EVENT}"}
+    lines = operator.get("/v1/changes/events", params={"after": 0}, headers=asked).text.splitlines()
+    events = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
+    assert events and all(event["specversion"] == "1.0" for event in events)
+    assert [event["id"] for event in events] == [
+        line.removeprefix("id: ") for line in lines if line.startswith("id: ")
+    ]
+
+
+def test_an_erasure_is_certified(app: Litestar, connect: Connect, atlas: KnowledgeBase, fact_id: int) -> None:
+    admin = connect(app, "admin")
+    erased = admin.post("/v1/erasures", json={"fact_ids": [fact_id], "reason": "asked for"}).json()
+    seq = erased["report"]["erased"]["seq"]
+    certificate = admin.get(f"/v1/changes/{seq}/certificate").text
+    checked = admin.post("/v1/certificates/check", json={"text": certificate}).json()
+    assert checked["ok"] and (checked["applied_seq"], checked["run_id"]) == (seq, None)
+    assert admin.get(f"/v1/changes/{seq - 1}/certificate").json()["title"] == "No such erasure"

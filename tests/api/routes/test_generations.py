@@ -265,3 +265,24 @@ def test_fields_out_of_range_are_named(reader: Client) -> None:
     for body in refused:
         problem = reader.post("/v1/generations", json=body).json()
         assert problem["status"] == 400 and problem["errors"], body
+
+
+def test_a_trace_is_told_in_the_terms_of_prov_where_it_is_asked_for(
+    operator: Client, new_token: Callable[[str], str], atlas: KnowledgeBase, fact_id: int
+) -> None:
+    output = operator.post("/v1/generations", json={"prompt": CAPITAL}).json()["generation_id"]
+    profile = 'application/ld+json; profile="http://www.w3.org/ns/prov#"'
+    for path in (f"/v1/generations/{output}", f"/v1/facts/{fact_id}/trace"):
+        told = operator.get(path, headers={"Accept": profile})
+        assert told.headers["content-type"] == "application/ld+json" and "ns/prov#" in told.headers["link"]
+        assert {"@context", "@graph"} == set(told.json())
+        plain = operator.get(path, headers={"Accept": "application/provenance+json"})
+        assert plain.headers["content-type"] == "application/provenance+json" and "entity" in plain.json()
+        assert "@graph" not in operator.get(path).json()
+    assert operator.get(
+        f"/v1/generations/{output}", headers={"Accept": profile}
+    ).json() == atlas.outputs.provenance(output, "prov")
+    atlas.facts.edit(fact_id, "Cusco", actor="ana", reason="test")
+    assert "Lima" in operator.get(f"/v1/facts/{fact_id}/trace", headers={"Accept": profile}).text
+    readers = {"Accept": profile, "Authorization": f"Bearer {new_token('reader')}"}
+    assert "Lima" not in operator.get(f"/v1/facts/{fact_id}/trace", headers=readers).text  # it is past

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+from dataclasses import replace
 
 from litestar import Litestar
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -99,6 +100,20 @@ def test_the_index_the_log_and_the_pools_are_read_when_asked(
     with atlas.engine.connect():
         assert value(samples(client), "colmlm_database_connections", pool="upkeep", state="in_use") == 1
     assert value(samples(client), "colmlm_changes_total", kind="update") == 2, "each change is counted once"
+
+
+def test_webhooks_are_watched_by_number_and_not_by_address(
+    atlas: KnowledgeBase, app: Litestar, connect: Connect, fact_id: int
+) -> None:
+    client = connect(app, "reader")
+    atlas.settings = replace(atlas.settings, webhook_networks=("127.0.0.0/8",))
+    atlas.webhooks.add("http://127.0.0.1:1/a-secret-path")
+    atlas.facts.edit(fact_id, "Cusco", actor="tester", reason="lag")
+    found = samples(client)
+    assert value(found, "colmlm_webhook_lag_changes", webhook="1") == 1
+    assert value(found, "colmlm_webhook_state", webhook="1", state="active") == 1
+    assert value(found, "colmlm_webhook_failures", webhook="1") == 0
+    assert "a-secret-path" not in client.get("/metrics").text
 
 
 def test_no_metric_holds_a_text(app: Litestar, connect: Connect) -> None:

@@ -41,6 +41,8 @@ def test_what_is_read_is_the_same(there: There, facts: list[int]) -> None:
         f"facts show {lake}",
         f"trace fact {lake}",
         "trace output 1",
+        "trace output 1 --format prov",
+        f"trace fact {lake} --format prov-json",
         "trace outputs",
         "documents list --corpus atlas",
         "documents show 1",

@@ -1,12 +1,31 @@
-"""Jobs, keysets and keys of a knowledge base elsewhere."""
+"""Jobs, keysets, keys and webhooks of a knowledge base elsewhere."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from colmlm.kb.store.settings import Settings
 from tests.cli.conftest import invoke
 from tests.cli.elsewhere import WHY, There, working
+from tests.receiver import LOOPBACK, Receiver, receiver
 from tests.tiny import tiny_checkpoint
+
+
+@pytest.fixture
+def settings(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """Settings by which webhooks may be sent to this machine, here and at the server."""
+    monkeypatch.setenv("COLMLM_WEBHOOK_NETWORKS", ",".join(LOOPBACK))
+    return replace(settings, webhook_networks=LOOPBACK)
+
+
+@pytest.fixture
+def hook() -> Iterator[Receiver]:
+    with receiver() as found:
+        yield found
 
 
 def test_jobs_are_asked_for_shown_and_ended_there(there: There) -> None:
@@ -90,3 +109,29 @@ def test_keys_are_made_rotated_and_revoked_there(there: There) -> None:
         assert (answer.code, answer.err) == (told.code, told.err) and told.code == code
     assert "--dry-run" in there.run("tokens", "create", "eve", "--dry-run").err
     assert there.run("tokens", "list", role="operator").code == 2
+
+
+def test_webhooks_are_added_and_told_there(there: There, hook: Receiver) -> None:
+    made = there.run("webhooks", "add", hook.url, "--kind", "delete", "--since", 0, "--json").json
+    assert made["secret"].startswith("whsec_") and made["webhook"]["kinds"] == ["delete"]
+    assert there.same("webhooks", "list")["webhooks"] == [made["webhook"]]
+    assert there.run("webhooks", "test", 1, "--json").json["ok"]
+    assert hook.received[0].verified(made["secret"])["type"] == "test"
+    assert there.run("webhooks", "pause", 1, "--json").json["state"] == "paused"
+    assert "paused" in there.run("webhooks", "replay", 1, "--from", 1).err
+    assert there.run("webhooks", "resume", 1, "--json").json["state"] == "active"
+    for words, code in (
+        (("webhooks", "resume", 1), 4),
+        (("webhooks", "pause", 99), 3),
+        (("webhooks", "replay", 1, "--from", 999), 3),
+        (("webhooks", "add", "http://169.254.169.254/"), 2),
+        (("webhooks", "add", hook.url, "--kind", "nothing"), 2),
+    ):
+        here, answer = invoke(*words), there.run(*words)
+        assert (answer.code, answer.err) == (here.code, here.err) and here.code == code
+    assert "--dry-run" in there.run("webhooks", "remove", 1, "--dry-run").err
+    assert there.run("webhooks", "remove", 1).code == 2  # nobody to ask
+    assert there.run("webhooks", "remove", 1, "--yes", "--json").json["webhook"]["webhook_id"] == 1
+    assert there.run("webhooks", "list", role="operator").code == 2
+    kinds = [change.kind for change in there.kb.log.changes() if "webhook" in change.kind]
+    assert kinds == ["add-webhook", "pause-webhook", "replay-webhook", "resume-webhook", "remove-webhook"]

@@ -74,6 +74,19 @@ def test_facts_are_erased_there_by_one_admin(there: There, facts: list[int]) -> 
     assert there.run("erase", facts[0], *WHY, "--yes", role="operator").code == 2
 
 
+def test_an_erasure_is_certified_here_and_there(there: There, facts: list[int], tmp_path: Path) -> None:
+    seq = there.run("erase", facts[0], *WHY, "--yes", "--json").json["seq"]
+    file, key = tmp_path / "erased.json", tmp_path / "base.pem"
+    key.write_text(there.run("audit", "public-key").out)
+    assert there.run("erasures", "certificate", seq, "--out", file, role="auditor").code == 0
+    checked = there.same("verify-certificate", file)
+    assert checked["ok"] and checked["applied_seq"] == seq and checked["run_id"] is None
+    shown = invoke("verify-certificate", file, "--offline", "--public-key", key)
+    assert shown.code == 0 and f"1 fact erased by change {seq}" in shown.out
+    told, refused = invoke("erasures", "certificate", 1), there.run("erasures", "certificate", 1)
+    assert (refused.code, refused.err) == (told.code, told.err) and told.code == 3
+
+
 def test_an_erasure_that_takes_two_waits_for_another_key(
     there: There, facts: list[int], tmp_path: Path
 ) -> None:

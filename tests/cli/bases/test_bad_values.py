@@ -113,6 +113,7 @@ SAMPLES: dict[str, tuple[Any, list[Any]]] = {
     "Encoder": (FakeEncoder(), []),
     "npt.NDArray[Any]": (np.zeros((1, 64), np.float32), []),
     "Kind": ("contradictions", []),
+    "ProvForm": ("prov", []),
     "Work": (AskQuestions(question_set="x"), []),
 }
 

@@ -25,6 +25,7 @@ from colmlm.api.nouns import (
     review,
     running,
     upkeep,
+    webhooks,
 )
 from colmlm.cli.bases import local as local_nouns
 from colmlm.cli.bases import this_machine
@@ -55,6 +56,7 @@ from colmlm.kb.review import records as review_records
 from colmlm.kb.review.review import FactReview
 from colmlm.kb.switching.keysets import Keysets
 from colmlm.kb.upkeep.upkeep import Upkeep
+from colmlm.kb.webhooks.webhooks import Webhooks
 
 # The options of verbs, which are written once.
 OPTIONS: dict[str, Any] = {
@@ -96,6 +98,7 @@ OURS: dict[str, type] = {
     "keysets": Keysets,
     "tokens": Access,
     "upkeep": Upkeep,
+    "webhooks": Webhooks,
 }
 
 # Verbs of `kb` that nobody asks for of a base elsewhere, and why.
@@ -111,7 +114,8 @@ HERE_ONLY = {
     },
     "outputs": {"record", "record_traced", "attributions", "impact_of_selection", "neighbours"},
     "misses": {"group", "prune", "open_groups"},  # what workers and a server's console do
-    "log": {"head_seq", "changes_before", "counts", "hash_at", "holds", "deny"},  # the server's own and its console's
+    "log": {"head_seq", "changes_before", "counts", "hash_at", "holds", "deny", "change", "database_id"},
+    # the server's own and its console's
     "jobs": {"counts", "counts_by_kind", "num_waiting", "is_wanting", "share_snapshots"},  # what watches a server
     "keysets": {
         "all", "active", "standing",  # `listed` gives all in one
@@ -125,6 +129,7 @@ HERE_ONLY = {
         "claim", "settle",
     },  # what a server asks at its door
     "upkeep": {"fsck", "repair", "shared_snapshot", "snapshot"},  # of the files of this machine
+    "webhooks": set(),
 }  # fmt: skip
 
 
@@ -149,6 +154,7 @@ PROTOCOLS = hints(
     review,
     running,
     upkeep,
+    webhooks,
 )
 
 

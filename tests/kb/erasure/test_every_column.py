@@ -43,6 +43,7 @@ NAMES = {
     "question_run": {"actor", "checkpoint_id", "reader"},
     "question_set": {"actor", "corpus", "name"},
     "secret": {"name"},
+    "webhook": {"format", "kinds", "last_error", "state", "url"},  # the address that an admin gave
 }
 _JOB = text("""
 INSERT INTO job (kind, arguments, actor, state, message, result, error, finished_at)

@@ -1,0 +1,171 @@
+"""Traces in the terms of W3C PROV: who and what a stored output, or a fact, came from.
+
+Entities are outputs, prompts, splices, facts, their versions, and documents; activities are decoding and the changes of
+the log; agents are actors and checkpoints. `kb.evidence.prov_forms` writes such an account down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from urllib.parse import quote
+
+from colmlm.kb.evidence.records import FactTrace, OutputTrace, TracedSplice
+from colmlm.kb.facts.records import Source
+from colmlm.kb.log.records import ChangeRecord
+
+ENDING = ("delete", "forget", "erase", "reject", "ingest")  # changes after which a fact may be no longer live
+
+
+@dataclass(frozen=True, slots=True)
+class Thing:
+    """An entity, an activity or an agent: its name, what kind of thing it is here, and what is said of it."""
+
+    name: str
+    type: str
+    said: dict[str, Any]
+    start: datetime | None = None
+    end: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A relation of PROV, such as "wasGeneratedBy", from one thing to another, perhaps at a time."""
+
+    kind: str
+    subject: str
+    object: str
+    at: datetime | None = None
+
+
+@dataclass(slots=True)
+class Provenance:
+    """An account: what there is, by name, and how it is related. Names belong to the base of this id."""
+
+    database: str
+    entities: dict[str, Thing] = field(default_factory=dict)
+    activities: dict[str, Thing] = field(default_factory=dict)
+    agents: dict[str, Thing] = field(default_factory=dict)
+    relations: dict[Relation, None] = field(default_factory=dict)  # in order, each once
+
+    def entity(self, name: str, kind: str, **said: Any) -> str:
+        self.entities.setdefault(name, Thing(name, kind, _known(said)))
+        return name
+
+    def activity(self, name: str, kind: str, at: datetime, **said: Any) -> str:
+        self.activities.setdefault(name, Thing(name, kind, _known(said), at, at))
+        return name
+
+    def agent(self, name: str, kind: str, **said: Any) -> str:
+        self.agents.setdefault(name, Thing(name, kind, _known(said)))
+        return name
+
+    def relate(self, kind: str, subject: str, object: str, at: datetime | None = None) -> None:
+        self.relations[Relation(kind, subject, object, at)] = None
+
+
+def of_output(trace: OutputTrace, database: str) -> Provenance:
+    """Gives the account of a stored output: decoded from a prompt, with facts of documents spliced in."""
+    found = Provenance(database)
+    name, decoding = f"output:{trace.generation_id}", f"decoding:{trace.generation_id}"
+    found.entity(name, "Output", value=trace.output, mode=trace.mode, ranking=trace.ranking, seq=trace.seq)
+    found.activity(decoding, "Decoding", trace.at)
+    found.relate("used", decoding, found.entity(f"{name}:prompt", "Prompt", value=trace.prompt))
+    found.relate("wasGeneratedBy", name, decoding, trace.at)
+    if trace.checkpoint_id:
+        checkpoint = found.agent(f"checkpoint:{quote(trace.checkpoint_id, safe='')}", "Checkpoint")
+        found.relate("wasAssociatedWith", decoding, checkpoint)
+    if trace.quotes is not None:
+        found.relate("wasQuotedFrom", name, _document(found, trace.quotes))
+    for splice in trace.splices:
+        if splice.outcome == "hit":
+            _splice(found, name, decoding, splice)
+    return found
+
+
+def _splice(found: Provenance, output: str, decoding: str, splice: TracedSplice) -> None:
+    name, fact = f"{output}:splice:{splice.ordinal}", f"fact:{splice.fact_id}"
+    version = f"{fact}:version:{splice.version}"
+    found.entity(
+        name,
+        "Splice",
+        value=splice.value,
+        start=splice.output_start,
+        end=splice.output_end,
+        score=splice.score,
+    )
+    is_whole = splice.part_start is None
+    found.entity(fact, "Fact", live=splice.live)
+    found.entity(version, "FactVersion", value=splice.value if is_whole else None)
+    found.relate("hadMember", output, name)
+    found.relate("wasQuotedFrom", name, version)
+    found.relate("used", decoding, version)
+    found.relate("specializationOf", version, fact)
+    if splice.source is not None:
+        found.relate("wasQuotedFrom", version, _document(found, splice.source))
+    changes = _changes(found, fact, splice.history)
+    endings = [change for change in splice.history if change.kind in ENDING]
+    if not splice.live and endings:
+        found.relate("wasInvalidatedBy", version, changes[endings[-1].seq], endings[-1].at)
+
+
+def of_fact(trace: FactTrace, database: str) -> Provenance:
+    """Gives the account of a fact: its versions, the changes that made and ended them, and the outputs that used it."""
+    found, name = Provenance(database), f"fact:{trace.fact.fact_id}"
+    found.entity(name, "Fact", question=trace.fact.question, live=trace.fact.deleted_seq is None)
+    changes = _changes(found, name, trace.history)
+    at = {change.seq: change.at for change in trace.history}
+    document = None if trace.fact.source is None else _document(found, trace.fact.source)
+    for version in trace.versions:
+        this = found.entity(f"{name}:version:{version.version}", "FactVersion", value=version.value)
+        found.relate("specializationOf", this, name)
+        if version.from_seq in changes:
+            found.relate("wasGeneratedBy", this, changes[version.from_seq], at[version.from_seq])
+        if version.to_seq in changes:
+            found.relate("wasInvalidatedBy", this, changes[version.to_seq], at[version.to_seq])
+        if version.document_id is not None:
+            said = f"document:{version.document_id}"
+            found.relate("wasQuotedFrom", this, said if said == document else found.entity(said, "Document"))
+    for use in trace.uses:
+        output = found.entity(f"output:{use.generation_id}", "Output")
+        found.relate("wasDerivedFrom", output, f"{name}:version:{use.version}")
+    return found
+
+
+def _changes(found: Provenance, fact: str, history: Iterable[ChangeRecord]) -> dict[int, str]:
+    """Adds these changes of a fact, with who made them, and gives their names by number."""
+    names = {}
+    for change in history:
+        name = found.activity(
+            f"change:{change.seq}", f"Change-{change.kind}", change.at, reason=change.reason, hash=change.hash
+        )
+        actor = _actor(found, change.actor)
+        found.relate("wasAssociatedWith", name, actor)
+        if change.on_behalf_of is not None:
+            found.relate("actedOnBehalfOf", actor, _actor(found, change.on_behalf_of))
+        found.relate("wasInfluencedBy", fact, name)
+        names[change.seq] = name
+    return names
+
+
+def _actor(found: Provenance, name: str) -> str:
+    return found.agent(f"actor:{quote(name, safe='')}", "Actor", label=name)
+
+
+def _document(found: Provenance, source: Source) -> str:
+    return found.entity(
+        f"document:{source.document_id}",
+        "Document",
+        label=source.title,
+        corpus=source.corpus,
+        external_id=source.external_id,
+        uri=source.uri,
+        licence=source.licence,
+        revision=source.revision,
+    )
+
+
+def _known(said: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in said.items() if value is not None}

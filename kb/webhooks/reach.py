@@ -1,0 +1,89 @@
+"""The addresses that webhooks may reach: public ones, and those of networks that the operator names.
+
+Whoever may add a webhook could otherwise have this machine send requests to services that only it reaches. So a name
+is resolved here, its addresses are checked, and the request goes to an address that was checked and not to the name.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Self
+
+import httpx2
+
+from colmlm.kb.errors import WebhookRefused
+from colmlm.kb.log.audit import check_text
+from colmlm.kb.webhooks.records import LONGEST_URL
+
+Address = IPv4Address | IPv6Address
+
+_PORTS = {"https": 443, "http": 80}
+_NAT64 = IPv6Network("64:ff9b::/96")  # addresses that stand for those of IPv4
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """The networks that webhooks may reach beside the public internet."""
+
+    networks: tuple[IPv4Network | IPv6Network, ...] = ()
+
+    @classmethod
+    def of(cls, networks: Iterable[str]) -> Self:
+        return cls(tuple(ip_network(network) for network in networks))
+
+    def target(self, text: str) -> tuple[httpx2.URL, Address]:
+        """Gives the URL and an address of its host that may be reached now. Raises `WebhookRefused`."""
+        url = _parsed(text)
+        resolved = _resolved(url)
+        allowed = [address for address in resolved if self.allows(address)]
+        if not allowed:
+            raise WebhookRefused(
+                f"its host {url.host} is at {resolved[0]}, which is no public address; the operator can allow its "
+                "network in COLMLM_WEBHOOK_NETWORKS"
+            )
+        if url.scheme == "http" and not all(address.is_loopback for address in allowed):
+            raise WebhookRefused("it must start with https://; plain http is for this machine alone")
+        return url, allowed[0]
+
+    def allows(self, address: Address) -> bool:
+        """Says whether a request may be sent to this address."""
+        meant = _meant(address)
+        if any(meant in network for network in self.networks):
+            return True
+        return meant.is_global and not meant.is_multicast and not meant.is_reserved
+
+
+def _resolved(url: httpx2.URL) -> list[Address]:
+    port = url.port or _PORTS[url.scheme]
+    try:
+        found = socket.getaddrinfo(url.raw_host.decode(), port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise WebhookRefused(f"its host {url.host} is not known ({error})") from error
+    return [ip_address(str(place[0]).partition("%")[0]) for *_, place in found]
+
+
+def _parsed(text: str) -> httpx2.URL:
+    check_text("URL of the webhook", text, blank=False, limit=LONGEST_URL)
+    try:
+        url = httpx2.URL(text)
+    except httpx2.InvalidURL as error:
+        raise WebhookRefused(f"it is no URL ({error})") from error
+    if url.scheme not in _PORTS or not url.host:
+        raise WebhookRefused("it must be an address like https://example.org/hook")
+    if url.port is not None and not 0 < url.port < 65_536:
+        raise WebhookRefused(f"it has no port {url.port}")
+    if url.userinfo or url.fragment:
+        raise WebhookRefused("it must have no user, password or fragment; the secret shows who sends")
+    return url
+
+
+def _meant(address: Address) -> Address:
+    """Gives the IPv4 address that one of IPv6 stands for, where it does."""
+    if isinstance(address, IPv4Address):
+        return address
+    if address in _NAT64:
+        return IPv4Address(int(address) & 0xFFFFFFFF)
+    return address.ipv4_mapped or address.sixtofour or address
