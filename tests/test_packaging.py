@@ -49,7 +49,19 @@ def test_every_imported_library_is_a_dependency() -> None:
     extras = PROJECT["project"]["optional-dependencies"]
     optional = (
         extras[name]
-        for name in ("cpu", "train", "lab", "bench", "harness", "marks", "mcp", "milvus", "otel", "ray")
+        for name in (
+            "cpu",
+            "train",
+            "lab",
+            "bench",
+            "harness",
+            "marks",
+            "mcp",
+            "milvus",
+            "otel",
+            "ray",
+            "wiki",
+        )
     )
     listed = [*PROJECT["project"]["dependencies"], *chain.from_iterable(optional)]
     declared = {normal(re.split(r"[^\w.-]", requirement)[0]) for requirement in listed}
