@@ -43,6 +43,7 @@ NAMES = {
     "question_run": {"actor", "checkpoint_id", "reader"},
     "question_set": {"actor", "corpus", "name"},
     "secret": {"name"},
+    "synced_file": {"corpus", "digest", "documents", "path"},
 }
 _JOB = text("""
 INSERT INTO job (kind, arguments, actor, state, message, result, error, finished_at)
