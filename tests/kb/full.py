@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlalchemy import text
 
 from colmlm.kb.evidence.records import NewFeedback, NewOutput, QuotedStretch, Splice
+from colmlm.kb.facts.synced import SyncedFile
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import CAPITAL, HEIGHT, PERU, RIVER, fact_id, ingest
@@ -32,6 +33,7 @@ def fill(kb: KnowledgeBase, encoder: FakeEncoder) -> None:
     output = kb.outputs.record(NewOutput(RIVER, "", "", "read", kb.log.head_seq(), (missed,)))
     kb.outputs.give_feedback(output, NewFeedback("down", "no", "Ucayali"), actor="ann")
     kb.misses.group()
+    kb.corpora.keep_synced("lands", [SyncedFile("peru.txt", "digest", ("peru",))], ())
     with kb.engine.begin() as connection:
         connection.execute(
             text("INSERT INTO api_key (name, key_hash, role) VALUES ('ann', '\\x00', 'reader')")

@@ -43,6 +43,7 @@ NAMES = {
     "question_run": {"actor", "checkpoint_id", "reader"},
     "question_set": {"actor", "corpus", "name"},
     "secret": {"name"},
+    "synced_file": {"corpus", "digest", "documents", "path"},
     "webhook": {"format", "kinds", "last_error", "state", "url"},  # the address that an admin gave
 }
 _JOB = text("""
