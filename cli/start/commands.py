@@ -103,7 +103,7 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
         ),
         "corpus": Lazy(
             "colmlm.cli.contents.corpus:app",
-            "Add, annotate, ingest, import, export, delete, list and count corpora.",
+            "Add, sync, annotate, ingest, import, export, delete, list and count corpora.",
         ),
         "documents": Lazy(
             "colmlm.cli.contents.documents:app", "List and show the documents that facts were read from."

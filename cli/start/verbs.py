@@ -61,6 +61,8 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         },
         "corpus": {
             "add": "Read documents, annotate their facts, ingest them and give the facts keys.",
+            "sync": "Follow a folder: add its new and changed files to a corpus, "
+            "and take out the documents of files that are gone.",
             "annotate": "Mark the facts of raw documents, with a question for each.",
             "import": "Import a published store of facts with its keys.",
             "ingest": "Ingest a file of annotated documents.",

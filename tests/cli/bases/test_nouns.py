@@ -106,7 +106,10 @@ HERE_ONLY = {
     "facts": {"add_many", "every", "every_of"},  # not over HTTP
     "comparisons": set(),
     "documents": {"text", "facts"},  # `read` gives both in one
-    "corpora": {"standings"},  # compared where the documents are annotated
+    "corpora": {
+        "standings",  # compared where the documents are annotated
+        "synced", "keyed", "keep_synced", "remove",  # done where the folder is
+    },
     "review": {"progress"},  # the inbox has it
     "lookups": {
         "catch_up", "rebuild", "snapshot", "standing", "in_keyset",  # of the index of one process
