@@ -52,7 +52,7 @@ Ray = Annotated[
         metavar="auto|ADDRESS",
         callback=_address,
         help="Do the bulk of it on Ray: on this machine's cores (auto; or the cluster in RAY_ADDRESS), or on the "
-        "cluster at HOST:PORT. Default: COLMLM_RAY. Needs: pip install 'colmlm[ray]'.",
+        "cluster at HOST:PORT. Default: COLMLM_RAY. Needs the extra ray.",
     ),
 ]
 RayWorkers = Annotated[

@@ -44,7 +44,12 @@ _TENSOR_COMMANDS = frozenset(
 _FEW_OBJECTS = 200_000
 
 # Commands that work only on the machine of a knowledge base, with the kind of job that does the same.
-_AS_A_JOB = {"rekey": "rekey", "fsck": "fsck", "backup create": "backup"}
+_AS_A_JOB = {
+    "rekey": "rekey",
+    "fsck": "fsck",
+    "backup create": "backup",
+    "corpus sync": "sync folder=NAME corpus=NAME",
+}
 
 Debug = Annotated[bool, typer.Option("--debug", help="Show where an error came from.")]
 

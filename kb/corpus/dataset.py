@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections import Counter
 from collections.abc import Iterable
 from itertools import islice
@@ -50,6 +51,8 @@ documents = load_dataset("{name}", split="train")
 
 def write_dataset(documents: Iterable[AnnotatedDocument], folder: Path, name: str) -> int:
     """Writes the documents into a folder, which is made, and gives their number. Raises `FileExistsError`."""
+    if folder.exists() and any(folder.iterdir()):
+        raise FileExistsError(errno.EEXIST, "not an empty folder", str(folder))
     (folder / DATA).mkdir(parents=True)
     said: Counter[str] = Counter()
     written = facts = number = 0

@@ -103,7 +103,7 @@ def store(
     peers: Annotated[
         bool,
         typer.Option(
-            "--peers", help="Then other stores, at the same recall. Needs: pip install 'colmlm[bench]'."
+            "--peers", help="Then other stores, at the same recall. Needs the extra bench."
         ),
     ] = False,
     plots: Annotated[
