@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import errno
+import json
+import shutil
 from collections import Counter
-from collections.abc import Iterable
-from itertools import islice
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from colmlm.kb.corpus.format import AnnotatedDocument
@@ -17,6 +18,8 @@ from colmlm.kb.corpus.parquet import write_parquet
 CARD_FILE, DATA = "README.md", "data"
 MOST_DOCUMENTS = 20_000
 """Documents of one file, so that who reads a large corpus can read its files at once."""
+MOST_CHARACTERS = 100_000_000
+"""Of one file, but for the last document that goes in."""
 
 _CARD = """---
 {licence}configs:
@@ -50,29 +53,51 @@ documents = load_dataset("{name}", split="train")
 
 
 def write_dataset(documents: Iterable[AnnotatedDocument], folder: Path, name: str) -> int:
-    """Writes the documents into a folder, which is made, and gives their number. Raises `FileExistsError`."""
+    """Writes the documents into a folder, which is there once it is whole, and gives their number.
+
+    Raises `FileExistsError` where something is there.
+    """
     if folder.exists() and any(folder.iterdir()):
         raise FileExistsError(errno.EEXIST, "not an empty folder", str(folder))
-    (folder / DATA).mkdir(parents=True)
+    unfinished = folder.with_name(f".{folder.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)  # of a run that was killed
+    (unfinished / DATA).mkdir(parents=True)
     said: Counter[str] = Counter()
-    written = facts = number = 0
-    remaining = iter(documents)
-    while (part := list(islice(remaining, MOST_DOCUMENTS))) or not number:
-        write_parquet(part, folder / DATA / f"train-{number:05}.parquet")
+    written = facts = 0
+    for number, part in enumerate(_parts(documents)):
+        write_parquet(part, unfinished / DATA / f"train-{number:05}.parquet")
         said.update(document.licence or "not said" for document in part)
         written, facts = written + len(part), facts + sum(len(document.facts) for document in part)
-        number += 1
     card = _CARD.format(
         name=name, data=DATA, documents=written, facts=facts, licence=_tag(said), licences=_listed(said)
     )
-    (folder / CARD_FILE).write_text(card, encoding="utf-8")
+    (unfinished / CARD_FILE).write_text(card, encoding="utf-8")
+    unfinished.replace(folder)
     return written
+
+
+def _parts(documents: Iterable[AnnotatedDocument]) -> Iterator[list[AnnotatedDocument]]:
+    """Yields the documents of each file, which are in memory at once; one empty part where there are none."""
+    part: list[AnnotatedDocument] = []
+    size = number = 0
+    for document in documents:
+        part.append(document)
+        size += len(document.text)
+        if len(part) == MOST_DOCUMENTS or size >= MOST_CHARACTERS:
+            yield part
+            part, size, number = [], 0, number + 1
+    if part or not number:
+        yield part
 
 
 def _tag(said: Counter[str]) -> str:
     """Gives the card's licence in the hub's spelling, where all documents have one and the same."""
     (licence, _), *others = said.most_common() or [("not said", 0)]
-    return "" if others or licence == "not said" else f"license: {licence.lower().replace(' ', '-')}\n"
+    return (
+        ""
+        if others or licence == "not said"
+        else f"license: {json.dumps(licence.lower().replace(' ', '-'))}\n"
+    )
 
 
 def _listed(said: Counter[str]) -> str:
