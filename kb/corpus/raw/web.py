@@ -8,12 +8,12 @@ connected to, so that a name or a redirect cannot lead there.
 from __future__ import annotations
 
 import codecs
-import ipaddress
 import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from email.message import Message
+from ipaddress import ip_address
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -23,6 +23,7 @@ import httpx2
 from colmlm.kb.corpus.format import Refusal
 from colmlm.kb.corpus.raw.files import FoundFiles, RawFile, kind_of
 from colmlm.kb.corpus.raw.text import Unreadable
+from colmlm.kb.network.addresses import is_public
 
 MOST_BYTES, MOST_SECONDS, MOST_REDIRECTS = 20_000_000, 60, 5
 _WAIT_SECONDS = 20
@@ -110,16 +111,12 @@ def _number_of(url: httpx2.URL, allow_private: bool) -> str:
     port = url.port or (443 if url.scheme == "https" else 80)
     found = socket.getaddrinfo(url.raw_host.decode("ascii"), port, type=socket.SOCK_STREAM)
     numbers = [str(place[4][0]) for place in found]
-    if not allow_private and (near := next((number for number in numbers if not _is_public(number)), None)):
-        raise Unreadable(f"{url.host} is {near}, of a private network; pass --allow-private if that is meant")
+    near = [number for number in numbers if not is_public(ip_address(number.partition("%")[0]))]
+    if near and not allow_private:
+        raise Unreadable(
+            f"{url.host} is {near[0]}, of a private network; pass --allow-private if that is meant"
+        )
     return numbers[0]
-
-
-def _is_public(number: str) -> bool:
-    address = ipaddress.ip_address(number.partition("%")[0])
-    if isinstance(address, ipaddress.IPv6Address):
-        address = address.ipv4_mapped or address.sixtofour or address
-    return address.is_global and not address.is_multicast
 
 
 def _kept(response: httpx2.Response, url: httpx2.URL, address: str, path: Path, until: float) -> RawFile:

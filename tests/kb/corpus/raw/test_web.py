@@ -78,7 +78,18 @@ def test_pages_that_cannot_be_had_are_refused_each_with_its_reason(tmp_path: Pat
 
 @pytest.mark.parametrize(
     "host",
-    ["127.0.0.1", "localhost", "0.0.0.0", "[::1]", "[::ffff:127.0.0.1]", "10.1.2.3", "169.254.169.254"],
+    [
+        "127.0.0.1",
+        "localhost",
+        "0.0.0.0",
+        "[::1]",
+        "[::ffff:127.0.0.1]",
+        "10.1.2.3",
+        "169.254.169.254",
+        "[64:ff9b::10.0.0.5]",
+        "[::10.0.0.5]",
+        "[fec0::1]",
+    ],  # fmt: skip
 )
 def test_private_networks_are_not_asked(tmp_path: Path, host: str) -> None:
     with site({"/": Page(b"<p>secret")}) as here:
