@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import codecs
 import socket
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from email.message import Message
@@ -24,6 +23,7 @@ from colmlm.kb.corpus.format import Refusal
 from colmlm.kb.corpus.raw.files import FoundFiles, RawFile, kind_of
 from colmlm.kb.corpus.raw.text import Unreadable
 from colmlm.kb.network.addresses import is_public
+from colmlm.kb.network.deadlines import Deadline, DeadlineTransport
 
 MOST_BYTES, MOST_SECONDS, MOST_REDIRECTS = 20_000_000, 60, 5
 _WAIT_SECONDS = 20
@@ -45,6 +45,7 @@ class Fetcher:
     seconds: float = MOST_SECONDS
     _host: str = field(default="", init=False)
     _client: httpx2.Client | None = field(default=None, init=False)
+    _deadline: Deadline = field(default_factory=Deadline, init=False)
 
     def __enter__(self) -> Self:
         return self
@@ -62,6 +63,8 @@ class Fetcher:
                 found.files.append(self._page(address, self.folder / f"{number:05}"))
             except Unreadable as error:
                 found.refusals.append(Refusal(address, 0, str(error)))
+            except httpx2.TimeoutException:
+                found.refusals.append(Refusal(address, 0, "it took too long"))
             except (httpx2.HTTPError, httpx2.InvalidURL, OSError, UnicodeError) as error:
                 found.refusals.append(
                     Refusal(address, 0, f"cannot be fetched: {str(error) or type(error).__name__}")
@@ -70,13 +73,14 @@ class Fetcher:
         return found
 
     def _page(self, address: str, path: Path) -> RawFile:
-        url, until = httpx2.URL(address).copy_with(fragment=None), time.monotonic() + self.seconds
+        url = httpx2.URL(address).copy_with(fragment=None)
+        self._deadline.begin(self.seconds)
         for _ in range(MOST_REDIRECTS + 1):
             request = self._request(url)
             response = self._connected(url).send(request, stream=True)
             try:
                 if not response.has_redirect_location:
-                    return _kept(response, url, address, path, until)
+                    return _kept(response, url, address, path)
                 url = url.join(response.headers["location"])
             finally:
                 response.close()
@@ -97,7 +101,8 @@ class Fetcher:
         """Gives the client of a host: connections are kept by number, and two hosts may share one."""
         if self._client is None or self._host != url.host:
             self._close()
-            self._host, self._client = url.host, httpx2.Client(trust_env=False)
+            transport = DeadlineTransport(self._deadline)
+            self._host, self._client = url.host, httpx2.Client(trust_env=False, transport=transport)
         return self._client
 
     def _close(self) -> None:
@@ -119,7 +124,7 @@ def _number_of(url: httpx2.URL, allow_private: bool) -> str:
     return numbers[0]
 
 
-def _kept(response: httpx2.Response, url: httpx2.URL, address: str, path: Path, until: float) -> RawFile:
+def _kept(response: httpx2.Response, url: httpx2.URL, address: str, path: Path) -> RawFile:
     """Stores the page of a response in a file."""
     if response.status_code != 200:
         raise Unreadable(f"the server answers {response.status_code} {response.reason_phrase}".rstrip())
@@ -134,8 +139,6 @@ def _kept(response: httpx2.Response, url: httpx2.URL, address: str, path: Path, 
             size += file.write(block)
             if size > MOST_BYTES:
                 raise Unreadable(f"more than {MOST_BYTES} bytes")
-            if time.monotonic() > until:
-                raise Unreadable("it took too long")
     return RawFile(path, address, kind, size, uri=address, encoding=_encoding(said))
 
 

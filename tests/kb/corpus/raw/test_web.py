@@ -89,7 +89,7 @@ def test_pages_that_cannot_be_had_are_refused_each_with_its_reason(tmp_path: Pat
         "[64:ff9b::10.0.0.5]",
         "[::10.0.0.5]",
         "[fec0::1]",
-    ],  # fmt: skip
+    ],
 )
 def test_private_networks_are_not_asked(tmp_path: Path, host: str) -> None:
     with site({"/": Page(b"<p>secret")}) as here:
