@@ -26,6 +26,7 @@ from colmlm.kb.network.addresses import is_public
 from colmlm.kb.network.deadlines import Deadline, DeadlineTransport
 
 MOST_BYTES, MOST_SECONDS, MOST_REDIRECTS = 20_000_000, 60, 5
+MOST_BYTES_IN_ALL = 5_000_000_000  # of the pages of one list, which wait on the disk until they are read
 _WAIT_SECONDS = 20
 _WORD = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
 _KINDS = {
@@ -33,6 +34,7 @@ _KINDS = {
     "application/pdf": "pdf", _WORD: "word", "application/epub+zip": "epub",
 }  # fmt: skip
 _ACCEPTED = ", ".join((*_KINDS, "*/*;q=0.1"))
+_FULL = "the pages before it take all the bytes that the pages of one list may have; name it in another"
 _TIMEOUT = httpx2.Timeout(_WAIT_SECONDS).as_dict()
 
 
@@ -43,6 +45,7 @@ class Fetcher:
     folder: Path
     allow_private: bool = False
     seconds: float = MOST_SECONDS
+    bytes_left: int = MOST_BYTES_IN_ALL
     _host: str = field(default="", init=False)
     _client: httpx2.Client | None = field(default=None, init=False)
     _deadline: Deadline = field(default_factory=Deadline, init=False)
@@ -73,6 +76,8 @@ class Fetcher:
         return found
 
     def _page(self, address: str, path: Path) -> RawFile:
+        if self.bytes_left <= 0:
+            raise Unreadable(_FULL)
         url = httpx2.URL(address).copy_with(fragment=None)
         self._deadline.begin(self.seconds)
         for _ in range(MOST_REDIRECTS + 1):
@@ -80,7 +85,9 @@ class Fetcher:
             response = self._connected(url).send(request, stream=True)
             try:
                 if not response.has_redirect_location:
-                    return _kept(response, url, address, path)
+                    file = _kept(response, url, address, path, self.bytes_left)
+                    self.bytes_left -= file.size
+                    return file
                 url = url.join(response.headers["location"])
             finally:
                 response.close()
@@ -124,8 +131,8 @@ def _number_of(url: httpx2.URL, allow_private: bool) -> str:
     return numbers[0]
 
 
-def _kept(response: httpx2.Response, url: httpx2.URL, address: str, path: Path) -> RawFile:
-    """Stores the page of a response in a file."""
+def _kept(response: httpx2.Response, url: httpx2.URL, address: str, path: Path, left: int) -> RawFile:
+    """Stores the page of a response in a file, which is gone where the page is refused."""
     if response.status_code != 200:
         raise Unreadable(f"the server answers {response.status_code} {response.reason_phrase}".rstrip())
     said = Message()
@@ -133,13 +140,26 @@ def _kept(response: httpx2.Response, url: httpx2.URL, address: str, path: Path) 
     kind = _KINDS.get(said.get_content_type()) or _kind_by_name(said.get_content_type(), url)
     if kind is None:
         raise Unreadable(f"no reader for what the server calls {said.get_content_type()!r}")
+    try:
+        size = _stored(response, path, left)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    return RawFile(path, address, kind, size, uri=address, encoding=_encoding(said))
+
+
+def _stored(response: httpx2.Response, path: Path, left: int) -> int:
+    """Writes the body of a response, and gives its size. Raises `Unreadable` where it is too large."""
     size = 0
     with path.open("wb") as file:
         for block in response.iter_bytes():
-            size += file.write(block)
+            size += len(block)
             if size > MOST_BYTES:
                 raise Unreadable(f"more than {MOST_BYTES} bytes")
-    return RawFile(path, address, kind, size, uri=address, encoding=_encoding(said))
+            if size > left:
+                raise Unreadable(_FULL)
+            file.write(block)
+    return size
 
 
 def _kind_by_name(type_: str, url: httpx2.URL) -> str | None:
