@@ -46,7 +46,7 @@ def test_a_dump_as_the_page_on_operating_says_has_no_webhook(tmp_path: Path, hoo
         dumped = [str(DEBIANS / "pg_dump"), *found[1].split(), *where, "colmlm"]
         dump = subprocess.run(dumped, check=True, capture_output=True).stdout
         pair.primary.execute("CREATE DATABASE copy")
-        restored = [DEBIANS / "psql", "-q", "-v", "ON_ERROR_STOP=1", *where, "copy"]
+        restored = [str(DEBIANS / "psql"), "-q", "-v", "ON_ERROR_STOP=1", *where, "copy"]
         subprocess.run(restored, check=True, input=dump, stdout=subprocess.DEVNULL)
         url = pair.url.replace("/colmlm?", "/copy?")
         copy = Settings(home=tmp_path / "b", database_url=url, webhook_networks=LOOPBACK)
