@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from colmlm.kb.webhooks.sending import Sender
 
 AT_ONCE = 8  # receivers that one process sends to at the same time
 IN_TURN = 100  # changes that are sent to one of them before another has its turn
+LONGEST_REST = 60.0  # seconds that a process waits after errors of its own or of the database
 
 _log = logging.getLogger(__name__)
 
@@ -37,6 +39,9 @@ class Deliverer:
     poll_seconds: float = 1.0
     _stopping: threading.Event = field(default_factory=threading.Event)
     _at_work: set[int] = field(default_factory=set)
+    _rests: dict[int, tuple[int, float]] = field(
+        default_factory=dict
+    )  # errors in a row, and until when it rests
 
     def stop(self) -> None:
         """Sends nothing more; what is being sent is awaited by `run`."""
@@ -52,8 +57,9 @@ class Deliverer:
                     outages.tell(_log, "cannot look for changes to deliver", error)
                     continue
                 for webhook_id in set(due) - self._at_work:
-                    self._at_work.add(webhook_id)
-                    pool.submit(self._work, pool, webhook_id)
+                    if time.monotonic() >= self._rests.get(webhook_id, (0, 0.0))[1]:
+                        self._at_work.add(webhook_id)
+                        pool.submit(self._work, pool, webhook_id)
 
     def run_once(self) -> None:
         """Delivers what is due now, to one receiver after the other."""
@@ -68,15 +74,24 @@ class Deliverer:
         has_more = False
         try:
             has_more = self.deliver(webhook_id, IN_TURN)
+            self._rests.pop(webhook_id, None)
         except SQLAlchemyError as error:
+            self._rest(webhook_id)
             outages.tell(_log, f"cannot deliver to webhook {webhook_id}", error)
         except Exception:  # noqa: BLE001 - it must not keep the others from what they are sent
+            self._rest(webhook_id)
             _log.exception("webhook %d: a fault of this program", webhook_id)
         if not has_more or self._stopping.is_set():
             self._at_work.discard(webhook_id)
             return
         with suppress(RuntimeError):  # the pool was ended just now
             pool.submit(self._work, pool, webhook_id)
+
+    def _rest(self, webhook_id: int) -> None:
+        """Leaves a receiver alone, longer after each error, so that it is not sent the same at each poll."""
+        errors = self._rests.get(webhook_id, (0, 0.0))[0] + 1
+        seconds = min(self.persistence.wait(errors, None).total_seconds(), LONGEST_REST)
+        self._rests[webhook_id] = (errors, time.monotonic() + seconds)
 
     def deliver(self, webhook_id: int, most: int | None = None) -> bool:
         """Sends a receiver up to `most` changes that are ahead of it, until one is not taken, and says whether it took

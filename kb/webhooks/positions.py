@@ -29,6 +29,7 @@ PIECE = 100  # changes that are read at once
 
 _LOCK = text("SELECT pg_try_advisory_lock(hashtextextended('webhook of colmlm ' || CAST(:id AS bigint), 0))")
 _IS_DUE = and_(
+    ~func.pg_is_in_recovery(),  # a standby could note nothing, and the primary has senders of its own
     WebhookRow.state == "active",
     or_(WebhookRow.next_attempt_at.is_(None), WebhookRow.next_attempt_at <= func.clock_timestamp()),
     WebhookRow.delivered_seq < select(func.max(ChangeRow.seq)).scalar_subquery(),
@@ -70,7 +71,8 @@ def _position(session: Session, webhook_id: int) -> Position | None:
     except WebhookNotFound:  # it was removed just now
         return None
     webhook = subscriptions.as_record(row)
-    return Position(session, webhook, row.secret, webhook.delivered_seq, webhook.attempts)
+    position = Position(session, webhook, row.secret, webhook.delivered_seq, webhook.attempts)
+    return position if position.can_note() else None
 
 
 @dataclass(slots=True)
@@ -104,6 +106,13 @@ class Position:
             wanted = wanted.where(ChangeRow.kind.in_(self.webhook.kinds))
         rows = self.session.scalars(wanted.order_by(ChangeRow.seq).limit(PIECE))
         return [audit.as_record(row) for row in rows]
+
+    def can_note(self) -> bool:
+        """Writes the row as it is, before anything is sent, and says whether changes may be sent.
+
+        A database that takes no writes raises here, and so has no message sent again and again that it cannot note.
+        """
+        return self._write(delivered_seq=self.seq) == "active"
 
     def note_delivered(self, seq: int) -> bool:
         """Notes that the receiver took this change, and says whether it may get the next."""

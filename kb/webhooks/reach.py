@@ -9,19 +9,17 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Self
 
 import httpx2
 
 from colmlm.kb.errors import WebhookRefused
 from colmlm.kb.log.audit import check_text
+from colmlm.kb.network.addresses import Address, is_public, meant
 from colmlm.kb.webhooks.records import LONGEST_URL
 
-Address = IPv4Address | IPv6Address
-
 _PORTS = {"https": 443, "http": 80}
-_NAT64 = IPv6Network("64:ff9b::/96")  # addresses that stand for those of IPv4
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +48,8 @@ class Reach:
 
     def allows(self, address: Address) -> bool:
         """Says whether a request may be sent to this address."""
-        meant = _meant(address)
-        if any(meant in network for network in self.networks):
-            return True
-        return meant.is_global and not meant.is_multicast and not meant.is_reserved
+        found = meant(address)
+        return any(found in network for network in self.networks) or is_public(address)
 
 
 def _resolved(url: httpx2.URL) -> list[Address]:
@@ -78,12 +74,3 @@ def _parsed(text: str) -> httpx2.URL:
     if url.userinfo or url.fragment:
         raise WebhookRefused("it must have no user, password or fragment; the secret shows who sends")
     return url
-
-
-def _meant(address: Address) -> Address:
-    """Gives the IPv4 address that one of IPv6 stands for, where it does."""
-    if isinstance(address, IPv4Address):
-        return address
-    if address in _NAT64:
-        return IPv4Address(int(address) & 0xFFFFFFFF)
-    return address.ipv4_mapped or address.sixtofour or address

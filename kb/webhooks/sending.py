@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
@@ -13,6 +14,7 @@ from typing import Self
 import httpx2
 
 from colmlm.kb.errors import WebhookRefused
+from colmlm.kb.network.deadlines import Deadline, DeadlineTransport
 from colmlm.kb.webhooks.messages import WebhookMessage
 from colmlm.kb.webhooks.reach import Reach
 from colmlm.kb.webhooks.records import WebhookDelivery
@@ -45,13 +47,16 @@ class Sender:
     reach: Reach
     seconds: float = ANSWER_SECONDS
     trusted: ssl.SSLContext | None = None
+    _deadline: Deadline = field(default_factory=Deadline, init=False)
     _client: httpx2.Client = field(init=False)
 
     def __post_init__(self) -> None:
         # Without the environment's proxies, behind which any address could be reached.
         self._client = httpx2.Client(
             trust_env=False,
-            verify=self.trusted or _authorities() if self.url.startswith("https:") else False,
+            transport=DeadlineTransport(
+                self._deadline, self.trusted or _authorities() if self.url.startswith("https:") else False
+            ),
             timeout=self.seconds,
             headers={"user-agent": "colmlm-webhooks"},
         )
@@ -86,15 +91,16 @@ class Sender:
             headers={"host": url.netloc.decode(), **message.headers(self.secret, datetime.now(UTC))},
             extensions={"sni_hostname": url.raw_host.decode()},  # whom the certificate must name
         )
-        end = time.monotonic() + self.seconds
+        self._deadline.begin(self.seconds)
         response = self._client.send(request, stream=True)
-        try:
-            read = 0
-            for piece in response.iter_raw():  # a connection whose answer was read can be used again
-                if (read := read + len(piece)) > _MOST_READ or time.monotonic() > end:
-                    break
-        finally:
-            response.close()
+        with suppress(httpx2.TimeoutException):  # its status has come, and says all
+            try:
+                read = 0
+                for piece in response.iter_raw():  # a connection whose answer was read can be used again
+                    if (read := read + len(piece)) > _MOST_READ:
+                        break
+            finally:
+                response.close()
         return response.status_code, _pause(response.headers.get("retry-after", ""))
 
     def __enter__(self) -> Self:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 import httpx2
-from sqlalchemy import select
+from sqlalchemy import Select, select
 from sqlalchemy.orm import Session, undefer
 
 from colmlm.kb.errors import InvalidValue, WebhookNotFound, WebhookState
@@ -95,11 +95,12 @@ def remove(session: Session, webhook_id: int, actor: str | None) -> WebhookRow:
 
 def held(session: Session, webhook_id: int) -> WebhookRow:
     """Gives the row of a webhook, locked, so that two edits of it take turns. Raises `WebhookNotFound`."""
-    wanted = select(WebhookRow).where(WebhookRow.id == webhook_id).with_for_update()
-    row = session.scalar(wanted) if 0 < webhook_id <= MAX_ID else None
-    if row is None:
-        raise WebhookNotFound(webhook_id)
-    return row
+    return _only(session, webhook_id, select(WebhookRow).with_for_update())
+
+
+def found(session: Session, webhook_id: int) -> WebhookRow:
+    """Gives the row of a webhook to read, and waits for no edit of it. Raises `WebhookNotFound`."""
+    return _only(session, webhook_id, select(WebhookRow))
 
 
 def listed(session: Session, after: int = 0, limit: int | None = None) -> list[Webhook]:
@@ -110,8 +111,11 @@ def listed(session: Session, after: int = 0, limit: int | None = None) -> list[W
 
 def with_secret(session: Session, webhook_id: int) -> WebhookRow:
     """Gives the row of a webhook with its secret, for who sends. Raises `WebhookNotFound`."""
-    wanted = select(WebhookRow).where(WebhookRow.id == webhook_id).options(undefer(WebhookRow.secret))
-    row = session.scalar(wanted) if 0 < webhook_id <= MAX_ID else None
+    return _only(session, webhook_id, select(WebhookRow).options(undefer(WebhookRow.secret)))
+
+
+def _only(session: Session, webhook_id: int, rows: Select[WebhookRow]) -> WebhookRow:
+    row = session.scalar(rows.where(WebhookRow.id == webhook_id)) if 0 < webhook_id <= MAX_ID else None
     if row is None:
         raise WebhookNotFound(webhook_id)
     return row

@@ -35,7 +35,7 @@ class Webhooks:
     def show(self, webhook_id: int) -> Webhook:
         """Gives one webhook. Raises `WebhookNotFound`."""
         with self.store.sessions() as session:
-            return subscriptions.as_record(subscriptions.held(session, webhook_id))
+            return subscriptions.as_record(subscriptions.found(session, webhook_id))
 
     def add(
         self,

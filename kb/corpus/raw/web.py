@@ -8,12 +8,11 @@ connected to, so that a name or a redirect cannot lead there.
 from __future__ import annotations
 
 import codecs
-import ipaddress
 import socket
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from email.message import Message
+from ipaddress import ip_address
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -23,8 +22,11 @@ import httpx2
 from colmlm.kb.corpus.format import Refusal
 from colmlm.kb.corpus.raw.files import FoundFiles, RawFile, kind_of
 from colmlm.kb.corpus.raw.text import Unreadable
+from colmlm.kb.network.addresses import is_public
+from colmlm.kb.network.deadlines import Deadline, DeadlineTransport
 
 MOST_BYTES, MOST_SECONDS, MOST_REDIRECTS = 20_000_000, 60, 5
+MOST_BYTES_IN_ALL = 5_000_000_000  # of the pages of one list, which wait on the disk until they are read
 _WAIT_SECONDS = 20
 _WORD = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
 _KINDS = {
@@ -32,6 +34,7 @@ _KINDS = {
     "application/pdf": "pdf", _WORD: "word", "application/epub+zip": "epub",
 }  # fmt: skip
 _ACCEPTED = ", ".join((*_KINDS, "*/*;q=0.1"))
+_FULL = "the pages before it take all the bytes that the pages of one list may have; name it in another"
 _TIMEOUT = httpx2.Timeout(_WAIT_SECONDS).as_dict()
 
 
@@ -42,8 +45,10 @@ class Fetcher:
     folder: Path
     allow_private: bool = False
     seconds: float = MOST_SECONDS
+    bytes_left: int = MOST_BYTES_IN_ALL
     _host: str = field(default="", init=False)
     _client: httpx2.Client | None = field(default=None, init=False)
+    _deadline: Deadline = field(default_factory=Deadline, init=False)
 
     def __enter__(self) -> Self:
         return self
@@ -61,6 +66,8 @@ class Fetcher:
                 found.files.append(self._page(address, self.folder / f"{number:05}"))
             except Unreadable as error:
                 found.refusals.append(Refusal(address, 0, str(error)))
+            except httpx2.TimeoutException:
+                found.refusals.append(Refusal(address, 0, "it took too long"))
             except (httpx2.HTTPError, httpx2.InvalidURL, OSError, UnicodeError) as error:
                 found.refusals.append(
                     Refusal(address, 0, f"cannot be fetched: {str(error) or type(error).__name__}")
@@ -69,13 +76,18 @@ class Fetcher:
         return found
 
     def _page(self, address: str, path: Path) -> RawFile:
-        url, until = httpx2.URL(address).copy_with(fragment=None), time.monotonic() + self.seconds
+        if self.bytes_left <= 0:
+            raise Unreadable(_FULL)
+        url = httpx2.URL(address).copy_with(fragment=None)
+        self._deadline.begin(self.seconds)
         for _ in range(MOST_REDIRECTS + 1):
             request = self._request(url)
             response = self._connected(url).send(request, stream=True)
             try:
                 if not response.has_redirect_location:
-                    return _kept(response, url, address, path, until)
+                    file = _kept(response, url, address, path, self.bytes_left)
+                    self.bytes_left -= file.size
+                    return file
                 url = url.join(response.headers["location"])
             finally:
                 response.close()
@@ -96,7 +108,8 @@ class Fetcher:
         """Gives the client of a host: connections are kept by number, and two hosts may share one."""
         if self._client is None or self._host != url.host:
             self._close()
-            self._host, self._client = url.host, httpx2.Client(trust_env=False)
+            transport = DeadlineTransport(self._deadline)
+            self._host, self._client = url.host, httpx2.Client(trust_env=False, transport=transport)
         return self._client
 
     def _close(self) -> None:
@@ -110,20 +123,16 @@ def _number_of(url: httpx2.URL, allow_private: bool) -> str:
     port = url.port or (443 if url.scheme == "https" else 80)
     found = socket.getaddrinfo(url.raw_host.decode("ascii"), port, type=socket.SOCK_STREAM)
     numbers = [str(place[4][0]) for place in found]
-    if not allow_private and (near := next((number for number in numbers if not _is_public(number)), None)):
-        raise Unreadable(f"{url.host} is {near}, of a private network; pass --allow-private if that is meant")
+    near = [number for number in numbers if not is_public(ip_address(number.partition("%")[0]))]
+    if near and not allow_private:
+        raise Unreadable(
+            f"{url.host} is {near[0]}, of a private network; pass --allow-private if that is meant"
+        )
     return numbers[0]
 
 
-def _is_public(number: str) -> bool:
-    address = ipaddress.ip_address(number.partition("%")[0])
-    if isinstance(address, ipaddress.IPv6Address):
-        address = address.ipv4_mapped or address.sixtofour or address
-    return address.is_global and not address.is_multicast
-
-
-def _kept(response: httpx2.Response, url: httpx2.URL, address: str, path: Path, until: float) -> RawFile:
-    """Stores the page of a response in a file."""
+def _kept(response: httpx2.Response, url: httpx2.URL, address: str, path: Path, left: int) -> RawFile:
+    """Stores the page of a response in a file, which is gone where the page is refused."""
     if response.status_code != 200:
         raise Unreadable(f"the server answers {response.status_code} {response.reason_phrase}".rstrip())
     said = Message()
@@ -131,15 +140,26 @@ def _kept(response: httpx2.Response, url: httpx2.URL, address: str, path: Path, 
     kind = _KINDS.get(said.get_content_type()) or _kind_by_name(said.get_content_type(), url)
     if kind is None:
         raise Unreadable(f"no reader for what the server calls {said.get_content_type()!r}")
+    try:
+        size = _stored(response, path, left)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    return RawFile(path, address, kind, size, uri=address, encoding=_encoding(said))
+
+
+def _stored(response: httpx2.Response, path: Path, left: int) -> int:
+    """Writes the body of a response, and gives its size. Raises `Unreadable` where it is too large."""
     size = 0
     with path.open("wb") as file:
         for block in response.iter_bytes():
-            size += file.write(block)
+            size += len(block)
             if size > MOST_BYTES:
                 raise Unreadable(f"more than {MOST_BYTES} bytes")
-            if time.monotonic() > until:
-                raise Unreadable("it took too long")
-    return RawFile(path, address, kind, size, uri=address, encoding=_encoding(said))
+            if size > left:
+                raise Unreadable(_FULL)
+            file.write(block)
+    return size
 
 
 def _kind_by_name(type_: str, url: httpx2.URL) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -15,6 +16,7 @@ from standardwebhooks.webhooks import WebhookVerificationError
 
 from colmlm.kb.errors import WebhookState
 from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.webhooks import subscriptions
 from colmlm.kb.webhooks.deliveries import Deliverer
 from colmlm.kb.webhooks.messages import of_change
 from colmlm.kb.webhooks.positions import Persistence, held
@@ -345,3 +347,10 @@ def test_a_webhook_shows_no_secret(kb: KnowledgeBase, hook: Receiver) -> None:
     with kb.engine.connect() as connection:
         log = " ".join(connection.scalars(text("SELECT change::text FROM change")))
     assert secret not in log and "/hook" not in log and "127.0.0.1" in log
+
+
+def test_a_webhook_is_shown_while_it_is_edited(kb: KnowledgeBase, hook: Receiver) -> None:
+    _, webhook_id = added(kb, hook)
+    with ThreadPoolExecutor(1) as pool, kb.sessions() as editing:
+        subscriptions.held(editing, webhook_id)
+        assert pool.submit(kb.webhooks.show, webhook_id).result(timeout=20).webhook_id == webhook_id

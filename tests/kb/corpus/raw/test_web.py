@@ -78,13 +78,43 @@ def test_pages_that_cannot_be_had_are_refused_each_with_its_reason(tmp_path: Pat
 
 @pytest.mark.parametrize(
     "host",
-    ["127.0.0.1", "localhost", "0.0.0.0", "[::1]", "[::ffff:127.0.0.1]", "10.1.2.3", "169.254.169.254"],
+    [
+        "127.0.0.1",
+        "localhost",
+        "0.0.0.0",
+        "[::1]",
+        "[::ffff:127.0.0.1]",
+        "10.1.2.3",
+        "169.254.169.254",
+        "[64:ff9b::10.0.0.5]",
+        "[::10.0.0.5]",
+        "[fec0::1]",
+    ],
 )
 def test_private_networks_are_not_asked(tmp_path: Path, host: str) -> None:
     with site({"/": Page(b"<p>secret")}) as here:
         port = here.address.rpartition(":")[2]
         (refusal,) = fetched(tmp_path, f"http://{host}:{port}/", allow_private=False).refusals
         assert "of a private network; pass --allow-private" in refusal.reason and here.asked == []
+
+
+def test_refused_pages_leave_no_file_and_a_list_takes_no_more_than_its_bytes(tmp_path: Path) -> None:
+    pages = {
+        "/big": Page(b"x" * (MOST_BYTES + 1), "text/plain"),
+        "/first": Page(b"x" * 60, "text/plain"),
+        "/second": Page(b"x" * 60, "text/plain"),
+        "/third": Page(b"x" * 40, "text/plain"),
+        "/fourth": Page(b"x", "text/plain"),
+    }
+    with site(pages) as here, Fetcher(tmp_path, allow_private=True, bytes_left=100) as fetcher:
+        fetcher.fetch([f"{here.address}/big"], lambda done, total: None)
+        assert list(tmp_path.iterdir()) == []
+        found = fetcher.fetch([here.address + path for path in list(pages)[1:]], lambda done, total: None)
+    assert [file.external_id.rpartition("/")[2] for file in found.files] == ["first", "third"]
+    assert sorted(tmp_path.iterdir()) == [file.path for file in found.files]
+    assert [refusal.document.rpartition("/")[2] for refusal in found.refusals] == ["second", "fourth"]
+    assert all("that the pages of one list may have" in refusal.reason for refusal in found.refusals)
+    assert [path for path, _ in here.asked] == ["/big", "/first", "/second", "/third"]
 
 
 def test_a_list_and_a_sitemap_name_each_address_once(tmp_path: Path) -> None:
