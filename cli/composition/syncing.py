@@ -1,7 +1,8 @@
 """Syncs a corpus with a folder: what is new or changed there is added, and what is gone is taken out.
 
-The state of the last sync is stored with the corpus, and written last: a run that is interrupted has done some of its
-work, and the next one finds by the digests what is left. An unchanged file costs reading it for its digest.
+The state of the last sync is stored with the corpus. The documents of a file are noted before they are stored, and its
+digest last: a run that is interrupted has done some of its work, and the next one finds by the digests what is left. An
+unchanged file costs reading it for its digest.
 """
 
 from __future__ import annotations
@@ -92,7 +93,12 @@ class Syncing:
         files = [file for file in self.found.files if file.external_id in plan.to_read]
         kept = frozenset(name for path in plan.unchanged for name in plan.known[path].documents)
         found = FoundFiles(files, self.found.refusals, self.found.passed_over)
-        return replace(self.adding, found=found, taken=kept, on_parsed=read.take), read
+
+        def note() -> None:
+            self.kb.corpora.begin_synced(self.corpus, read.to_note())
+
+        adding = replace(self.adding, found=found, taken=kept, on_parsed=read.take, before_piece=note)
+        return adding, read
 
 
 def _read(plan: SyncPlan, read: FilesRead) -> Iterator[SyncedFile]:

@@ -13,9 +13,10 @@ UPGRADE = """
 CREATE TABLE synced_file (
     corpus text NOT NULL,
     path text NOT NULL,
+    part bigint NOT NULL,
     digest text,
     documents text[] NOT NULL,
-    PRIMARY KEY (corpus, path)
+    PRIMARY KEY (corpus, path, part)
 )
 """
 DOWNGRADE = "DROP TABLE synced_file"

@@ -91,6 +91,21 @@ def test_a_sync_that_is_cut_off_is_finished_by_the_next(
     assert same["files"] == {"new": 0, "changed": 0, "unchanged": 4, "gone": 0}
 
 
+def test_what_a_sync_that_was_cut_off_had_stored_goes_with_its_file(
+    run: Run, kb: KnowledgeBase, light: Annotators, town: Path, database_url: str
+) -> None:
+    assert run("corpus", "sync", town, *INTO).code == 0
+    (town / "fountain.txt").write_text("The fountain opened in 1999.")
+    (town / "halls.csv").write_text("id,text\na,Hall A opened in 1910.\nc,Hall C opened in 1930.\n")
+    with full_disk(database_url, "INSERT ON change", "NEW.kind = 'delete'"):
+        assert run("corpus", "sync", town, *INTO, "--yes").code == 9
+    assert values(kb) == {"1834", "1902", "1870", "1910", "1920", "1930", "1999"}
+    (town / "fountain.txt").unlink()
+    (town / "halls.csv").unlink()
+    done = run("corpus", "sync", town, *INTO, "--yes").json
+    assert done["gone"] == ["fountain.txt", "halls.csv"] and values(kb) == {"1834", "1902", "1870"}
+
+
 def test_what_cannot_be_read_is_not_gone(run: Run, kb: KnowledgeBase, light: Annotators, town: Path) -> None:
     assert run("corpus", "sync", town, *INTO).code == 0
     (town / "museum.txt").write_bytes(bytes(range(256)))
