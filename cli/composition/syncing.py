@@ -8,14 +8,16 @@ unchanged file costs reading it for its digest.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from colmlm.cli.composition.synced import FilesRead, Synced, SyncPlan
 from colmlm.kb.corpus.raw.files import FoundFiles, RawFile
 from colmlm.kb.corpus.raw.opening import held
-from colmlm.kb.errors import FolderEmpty
+from colmlm.kb.errors import FolderEmpty, FolderOther
 from colmlm.kb.facts.synced import SyncedFile
 
 if TYPE_CHECKING:
@@ -27,17 +29,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Syncing:
-    """One sync of a corpus with the files that were found in a folder; `adding` adds what there is to add."""
+    """One sync of a corpus with the files that were found in a folder, to which `places` lead.
+
+    `adding` adds what there is to add. With `move` the corpus may have followed another folder.
+    """
 
     kb: KnowledgeBase
     corpus: str
+    places: tuple[str, ...]
     found: FoundFiles
     adding: Adding
     telling: Telling
     allow_empty: bool = False
+    move: bool = False
 
     def plan(self) -> SyncPlan:
-        """Compares the files with those of the last sync. Raises `FolderEmpty` where none of these is left."""
+        """Compares the files with those of the last sync.
+
+        Raises `FolderOther`, and `FolderEmpty` where none of these is left.
+        """
+        followed = self.kb.corpora.followed(self.corpus)
+        if followed and not set(followed) & set(self.places) and not self.move:
+            raise FolderOther(self.corpus, followed[0])
         known = self.kb.corpora.synced(self.corpus)
         present = {file.external_id for file in self.found.files}
         hidden = tuple(refusal.document for refusal in self.found.refusals)
@@ -67,6 +80,7 @@ class Syncing:
 
     def run(self, plan: SyncPlan, load: Callable[[], Any], **who: Unpack[OnRecord]) -> Synced:
         """Adds, takes out, and then notes what was read. `load` loads the annotator where there is something to add."""
+        self.kb.corpora.follow(self.corpus, self.places)
         adding, read = self._prepared(plan)
         report = adding.ingest(load, **who)
         files = list(_read(plan, read))
@@ -99,6 +113,15 @@ class Syncing:
 
         adding = replace(self.adding, found=found, taken=kept, on_parsed=read.take, before_piece=note)
         return adding, read
+
+
+def places_of(folder: Path) -> tuple[str, ...]:
+    """Gives the paths that lead to a folder, as it was named and with its links followed, in a form to be stored.
+
+    So it is the same folder where a link to it is put elsewhere, and where a job and a command name it differently.
+    """
+    paths = (folder.absolute(), folder.resolve())
+    return tuple(os.fsencode(path).decode("utf-8", "backslashreplace") for path in dict.fromkeys(paths))
 
 
 def _read(plan: SyncPlan, read: FilesRead) -> Iterator[SyncedFile]:

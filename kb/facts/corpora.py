@@ -106,6 +106,16 @@ class Corpora:
         with self.store.sessions() as session:
             return synced.synced_files(session, corpus)
 
+    def followed(self, corpus: str) -> Sequence[str]:
+        """Gives the paths that lead to the folder that the corpus follows; none where it follows none."""
+        with self.store.sessions() as session:
+            return synced.followed(session, corpus)
+
+    def follow(self, corpus: str, places: Sequence[str]) -> None:
+        """Notes that the corpus follows the folder to which these paths lead."""
+        with self.store.sessions.begin() as session:
+            synced.follow(session, corpus, places)
+
     def keyed(self, digests: Mapping[str, str]) -> dict[str, str]:
         """Gives digests of files, by path, in the form in which they are stored."""
         with self.store.sessions() as session:

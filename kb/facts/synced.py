@@ -1,15 +1,19 @@
-"""Synced files: which files a corpus was filled from by a sync, and what each gave. Session first; nothing commits."""
+"""Synced files: which folder a corpus follows, which files it was filled from, and what each gave.
+
+Session first; nothing commits.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import delete, func, select
+from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from colmlm.kb.log import audit
-from colmlm.kb.tables import SyncedFileRow
+from colmlm.kb.tables import SyncedFileRow, SyncedFolderRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +26,21 @@ class SyncedFile:
     path: str
     digest: str | None
     documents: tuple[str, ...]
+
+
+def followed(session: Session, corpus: str) -> Sequence[str]:
+    """Gives the paths that lead to the folder that the corpus follows; none where it follows none."""
+    return (
+        session.scalars(select(SyncedFolderRow.places).where(SyncedFolderRow.corpus == corpus)).first() or ()
+    )
+
+
+def follow(session: Session, corpus: str, places: Sequence[str]) -> None:
+    """Notes that the corpus follows the folder to which these paths lead."""
+    row = insert(SyncedFolderRow).values(corpus=corpus, places=list(places))
+    session.execute(
+        row.on_conflict_do_update(index_elements=["corpus"], set_={"places": row.excluded.places})
+    )
 
 
 def synced_files(session: Session, corpus: str) -> dict[str, SyncedFile]:

@@ -67,6 +67,15 @@ class SyncedFileRow(TableRow):
     documents: Mapped[list[str]]
 
 
+class SyncedFolderRow(TableRow):
+    """The folder that a corpus follows, by the paths that lead to it: `kb.facts.synced`."""
+
+    __tablename__ = "synced_folder"
+
+    corpus: Mapped[str] = mapped_column(primary_key=True)
+    places: Mapped[list[str]]
+
+
 class FactRow(TableRow):
     """A fact, with its question and place as they are now. Its document says the value of version `said_version`.
 

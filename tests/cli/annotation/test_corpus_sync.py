@@ -134,6 +134,30 @@ def test_an_empty_folder_takes_out_nothing_unless_that_is_meant(
     assert values(kb) == set()
 
 
+def test_a_corpus_follows_no_other_folder_unless_that_is_meant(
+    run: Run, kb: KnowledgeBase, light: Annotators, town: Path, tmp_path: Path
+) -> None:
+    now, other = tmp_path / "now", tmp_path / "other"
+    now.symlink_to(town)
+    assert run("corpus", "sync", now, *INTO).code == 0
+    other.mkdir()
+    shutil.copy(town / "museum.txt", other)
+    for asked in ((), ("--dry-run",)):
+        refused = run("corpus", "sync", other, *INTO, "--yes", *asked)
+        assert refused.code == 4 and f"follows {now}" in refused.err and "--move" in refused.err
+    assert len(values(kb)) == 5
+    assert run("corpus", "sync", town, *INTO).code == 0
+    now.unlink()
+    now.symlink_to(town.rename(tmp_path / "later"))
+    assert run("corpus", "sync", now, *INTO, "--move").json["files"]["unchanged"] == 4
+    now.unlink()
+    now.symlink_to((tmp_path / "later").rename(tmp_path / "latest"))
+    assert run("corpus", "sync", now, *INTO).json["files"]["unchanged"] == 4
+    assert run("corpus", "sync", other, *INTO, "--yes", "--move").json["documents"]["gone"] == 4
+    assert values(kb) == {"1902"} and run("corpus", "sync", other, *INTO).code == 0
+    assert run("corpus", "sync", tmp_path / "latest", *INTO).code == 4
+
+
 def test_a_document_that_moves_to_another_file_stays(
     run: Run, kb: KnowledgeBase, light: Annotators, town: Path
 ) -> None:
