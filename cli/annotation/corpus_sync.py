@@ -48,6 +48,12 @@ def sync(
     allow_empty: Annotated[
         bool, typer.Option("--allow-empty", help="Also where none of the files of the last sync is left.")
     ] = False,
+    move: Annotated[
+        bool,
+        typer.Option(
+            "--move", help="Also where the corpus followed another folder: follow this one instead."
+        ),
+    ] = False,
     again: Annotated[bool, typer.Option("--again", help="Read and annotate unchanged files too.")] = False,
     skip_unknown: SkipUnknown = False,
     questions: Questions = False,
@@ -72,7 +78,7 @@ def sync(
     the corpus otherwise are left alone. After an interruption, run it again: nothing is done twice.
     """
     from colmlm.cli.composition.adding import Adding
-    from colmlm.cli.composition.syncing import Syncing
+    from colmlm.cli.composition.syncing import Syncing, places_of
 
     annotators.known_encoding(encoding)
     found = find_files([folder.resolve()])
@@ -83,7 +89,9 @@ def sync(
             runtime, corpus, found, encoding, fields, again=again, asks=questions, verifies=verify,
             telling=runtime.telling,
         )  # fmt: skip
-        syncing = Syncing(runtime.kb, corpus, found, adding, runtime.telling, allow_empty=allow_empty)
+        syncing = Syncing(
+            runtime.kb, corpus, places_of(folder), found, adding, runtime.telling, allow_empty, move
+        )
         plan = syncing.plan()
         if dry_run:
             done = syncing.look(plan)

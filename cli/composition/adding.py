@@ -67,7 +67,8 @@ class AddingTally:
 @dataclass(slots=True)
 class Adding:
     """One run over the files that were found. Those in the folder `kept_in` are temporary, and get no address. Ids that
-    are `taken` are another file's; `on_parsed` is told what each file gave.
+    are `taken` are another file's; `on_parsed` is told what each file gave, and `before_piece` called before
+    some of it is stored.
 
     Where it `asks`, its annotator writes questions too, and where it also `verifies` them, they get keys. `read` counts
     the bytes that are read, `pending` those before each document that is still to be annotated, and `tick` shows how
@@ -85,6 +86,7 @@ class Adding:
     kept_in: Path | None = None
     taken: frozenset[str] = frozenset()
     on_parsed: OnParsed | None = None
+    before_piece: Callable[[], None] | None = None
     telling: Telling = field(kw_only=True)
     tally: AddingTally = field(default_factory=AddingTally)
     read: int = 0
@@ -181,7 +183,13 @@ class Adding:
             parsed = self.annotated(annotator, chain([first], wanted))
             piece = COMMIT_EVERY_ASKED if self.asks else COMMIT_EVERY
             return self.runtime.kb.corpora.ingest(
-                parsed, self.corpus, commit_every=piece, on_piece=committed.append, generated=True, **how
+                parsed,
+                self.corpus,
+                commit_every=piece,
+                on_piece=committed.append,
+                before_piece=self.before_piece,
+                generated=True,
+                **how,
             )
         except BaseException:
             if committed:

@@ -39,16 +39,30 @@ class SyncPlan:
 
 @dataclass(slots=True)
 class FilesRead:
-    """The documents of each file that was read, and the files of which something was refused."""
+    """The documents of each file that was read, and the files of which something was refused.
+
+    `in_order` has the documents with their files as they were read; `noted` of them are noted.
+    """
 
     documents: dict[str, list[str]] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)
+    in_order: list[tuple[str, str]] = field(default_factory=list)
+    noted: int = 0
 
     def take(self, path: str, parsed: Parsed) -> None:
         if parsed.document is not None:
             self.documents[path].append(parsed.document.external_id)
+            self.in_order.append((path, parsed.document.external_id))
         if parsed.refusals:
             self.refused.add(path)
+
+    def to_note(self) -> dict[str, list[str]]:
+        """Gives the documents that were read since this was last asked, by the paths of their files."""
+        further: dict[str, list[str]] = {}
+        for path, name in self.in_order[self.noted :]:
+            further.setdefault(path, []).append(name)
+            self.noted += 1
+        return further
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,14 @@
 """Syncs a corpus with a folder: what is new or changed there is added, and what is gone is taken out.
 
-The state of the last sync is stored with the corpus, and written last: a run that is interrupted has done some of its
-work, and the next one finds by the digests what is left. An unchanged file costs reading it for its digest.
+The state of the last sync is stored with the corpus. The documents of a file are noted before they are stored, and its
+digest last: a run that is interrupted has done some of its work, and the next one finds by the digests what is left. An
+unchanged file costs reading it for its digest.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from colmlm.cli.composition.synced import FilesRead, Synced, SyncPlan
 from colmlm.kb.corpus.raw.files import FoundFiles, RawFile
-from colmlm.kb.errors import FolderEmpty
+from colmlm.kb.corpus.raw.opening import held
+from colmlm.kb.errors import FolderEmpty, FolderOther
 from colmlm.kb.facts.synced import SyncedFile
 
 if TYPE_CHECKING:
@@ -26,17 +29,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Syncing:
-    """One sync of a corpus with the files that were found in a folder; `adding` adds what there is to add."""
+    """One sync of a corpus with the files that were found in a folder, to which `places` lead.
+
+    `adding` adds what there is to add. With `move` the corpus may have followed another folder.
+    """
 
     kb: KnowledgeBase
     corpus: str
+    places: tuple[str, ...]
     found: FoundFiles
     adding: Adding
     telling: Telling
     allow_empty: bool = False
+    move: bool = False
 
     def plan(self) -> SyncPlan:
-        """Compares the files with those of the last sync. Raises `FolderEmpty` where none of these is left."""
+        """Compares the files with those of the last sync.
+
+        Raises `FolderOther`, and `FolderEmpty` where none of these is left.
+        """
+        followed = self.kb.corpora.followed(self.corpus)
+        if followed and not set(followed) & set(self.places) and not self.move:
+            raise FolderOther(self.corpus, followed[0])
         known = self.kb.corpora.synced(self.corpus)
         present = {file.external_id for file in self.found.files}
         hidden = tuple(refusal.document for refusal in self.found.refusals)
@@ -66,6 +80,7 @@ class Syncing:
 
     def run(self, plan: SyncPlan, load: Callable[[], Any], **who: Unpack[OnRecord]) -> Synced:
         """Adds, takes out, and then notes what was read. `load` loads the annotator where there is something to add."""
+        self.kb.corpora.follow(self.corpus, self.places)
         adding, read = self._prepared(plan)
         report = adding.ingest(load, **who)
         files = list(_read(plan, read))
@@ -92,7 +107,21 @@ class Syncing:
         files = [file for file in self.found.files if file.external_id in plan.to_read]
         kept = frozenset(name for path in plan.unchanged for name in plan.known[path].documents)
         found = FoundFiles(files, self.found.refusals, self.found.passed_over)
-        return replace(self.adding, found=found, taken=kept, on_parsed=read.take), read
+
+        def note() -> None:
+            self.kb.corpora.begin_synced(self.corpus, read.to_note())
+
+        adding = replace(self.adding, found=found, taken=kept, on_parsed=read.take, before_piece=note)
+        return adding, read
+
+
+def places_of(folder: Path) -> tuple[str, ...]:
+    """Gives the paths that lead to a folder, as it was named and with its links followed, in a form to be stored.
+
+    So it is the same folder where a link to it is put elsewhere, and where a job and a command name it differently.
+    """
+    paths = (folder.absolute(), folder.resolve())
+    return tuple(os.fsencode(path).decode("utf-8", "backslashreplace") for path in dict.fromkeys(paths))
 
 
 def _read(plan: SyncPlan, read: FilesRead) -> Iterator[SyncedFile]:
@@ -124,7 +153,7 @@ def _is_below(path: str, places: Collection[str]) -> bool:
 def _sha256(file: RawFile) -> str:
     """Gives the digest of a file's bytes; what cannot be read has none, and is refused when it is read."""
     try:
-        with Path(file.path).open("rb") as opened:
+        with held(file.path, file.identity) as place, place.open("rb") as opened:
             return hashlib.file_digest(opened, "sha256").hexdigest()
     except OSError:
         return "unreadable"

@@ -67,17 +67,21 @@ def _annotated(names: list[str]) -> list[str]:
 
 
 def read_rows(
-    path: Path, choose: Callable[[list[str]], list[str]], on_bytes: OnBytes | None = None
+    path: Path,
+    choose: Callable[[list[str]], list[str]],
+    on_bytes: OnBytes | None = None,
+    place: Path | None = None,
 ) -> Iterator[tuple[str, dict[str, Any] | Refusal]]:
     """Reads the columns that `choose` gives of those there are. Gives each row, or why it is refused, with its name.
 
-    A file that is damaged gives a refusal at its end. Raises what `choose` raises.
+    A file that is damaged gives a refusal at its end. `place` is where it is opened, if not at its path.
+    Raises what `choose` raises.
     """
     number = 0
     try:
-        with pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
+        with pq.ParquetFile(place or path, page_checksum_verification=True, pre_buffer=False) as file:
             columns = choose(file.schema_arrow.names)
-            size, num_rows = path.stat().st_size, max(1, file.metadata.num_rows)
+            size, num_rows = (place or path).stat().st_size, max(1, file.metadata.num_rows)
             for batch in file.iter_batches(_rows(file.metadata), columns=columns, use_threads=False):
                 for record in _records(batch):
                     number += 1

@@ -37,6 +37,7 @@ KBError
 │   ├── FactDeleted
 │   ├── TextsMissing
 │   ├── FolderEmpty
+│   ├── FolderOther
 │   ├── FactNotDeleted
 │   ├── FactErased
 │   ├── FactSuppressed
@@ -120,6 +121,7 @@ from colmlm.kb.errors.conflicts import (
     FactNotDeleted,
     FactSuppressed,
     FolderEmpty,
+    FolderOther,
     ForgetRunState,
     GateRefused,
     JobFinished,
@@ -243,6 +245,7 @@ __all__ = [
     "FactNotFound",
     "FactSuppressed",
     "FolderEmpty",
+    "FolderOther",
     "ForgetRunNotFound",
     "ForgetRunState",
     "GateRefused",

@@ -65,6 +65,16 @@ class FolderEmpty(Conflict):
         )
 
 
+class FolderOther(Conflict):
+    title = "Corpus follows another folder"
+
+    def __init__(self, corpus: str, place: str) -> None:
+        super().__init__(
+            f"Corpus {corpus!r} follows {place}, and its documents would be taken out. Nothing was done; name another "
+            "corpus, or pass --move (move) where it is meant to follow this folder instead."
+        )
+
+
 class AnsweredAlready(Conflict):
     title = "Answered already"
 

@@ -44,6 +44,7 @@ class Corpora:
         reason: str,
         on_document: Callable[[int], None] | None = None,
         on_piece: Callable[[IngestReport], None] | None = None,
+        before_piece: Callable[[], None] | None = None,
         commit_every: int | None = None,
         dry_run: bool = False,
         allow_erased: bool = False,
@@ -52,13 +53,13 @@ class Corpora:
         """Ingests the sound documents into a corpus, `commit_every` of them in one transaction and one change.
 
         A process that is killed leaves only whole pieces of that size behind; ingesting the same documents again goes
-        on from there. `on_piece` is called with a report of what is committed so far. Erased facts stay out, unless
-        `allow_erased`. `generated` says that a machine marked the facts: they are proposed, and their questions
-        calibrate no answers.
+        on from there. `before_piece` is called before each is stored, `on_piece` with a report of what is committed so
+        far. Erased facts stay out, unless `allow_erased`. `generated` says that a machine marked the facts: they are
+        proposed, and their questions calibrate no answers.
         """
         every = commit_every or COMMIT_EVERY
         run = IngestRun(self.store.sessions, corpus, actor, reason, every, dry_run, allow_erased, generated)
-        return run.run(parsed, on_document, on_piece)
+        return run.run(parsed, on_document, on_piece, before_piece)
 
     def export(self, corpus: str, *, live_only: bool = True) -> Iterator[AnnotatedDocument]:
         """Exports the corpus as documents, read from one snapshot of the database.
@@ -105,12 +106,28 @@ class Corpora:
         with self.store.sessions() as session:
             return synced.synced_files(session, corpus)
 
+    def followed(self, corpus: str) -> Sequence[str]:
+        """Gives the paths that lead to the folder that the corpus follows; none where it follows none."""
+        with self.store.sessions() as session:
+            return synced.followed(session, corpus)
+
+    def follow(self, corpus: str, places: Sequence[str]) -> None:
+        """Notes that the corpus follows the folder to which these paths lead."""
+        with self.store.sessions.begin() as session:
+            synced.follow(session, corpus, places)
+
     def keyed(self, digests: Mapping[str, str]) -> dict[str, str]:
         """Gives digests of files, by path, in the form in which they are stored."""
         with self.store.sessions() as session:
             return synced.keyed(session, digests)
 
-    def keep_synced(self, corpus: str, files: Iterable[SyncedFile], gone: Collection[str]) -> None:
+    def begin_synced(self, corpus: str, documents: Mapping[str, Collection[str]]) -> None:
+        """Notes documents that a sync is about to ingest, by the paths of their files."""
+        with self.store.sessions.begin() as session:
+            for path, names in documents.items():
+                synced.begin(session, corpus, path, names)
+
+    def keep_synced(self, corpus: str, files: Collection[SyncedFile], gone: Collection[str]) -> None:
         """Notes what a sync read of these files, and that those at the paths `gone` are no more."""
         with self.store.sessions.begin() as session:
             synced.keep(session, corpus, files, gone)

@@ -116,11 +116,13 @@ class IngestRun:
         parsed: Iterable[Parsed],
         on_document: Callable[[int], None] | None = None,
         on_piece: Callable[[IngestReport], None] | None = None,
+        before_piece: Callable[[], None] | None = None,
     ) -> IngestReport:
         """Ingests every sound document of `parsed`; the report names those that were refused.
 
         `documents` and `facts` count what was inserted (for a replaced document, only its new facts). `on_document` is
-        called with the number of documents read so far, `on_piece` with a report of what is committed so far.
+        called with the number of documents read so far, `before_piece` before a piece is stored, and `on_piece` with a
+        report of what is committed so far.
         """
         audit.check_text("corpus", self.corpus, blank=False, limit=200)
         audit.check_who(self.actor, self.reason)
@@ -140,6 +142,8 @@ class IngestRun:
                     if writing is not None:
                         before, writing = writing, None
                         finish(before)
+                    if before_piece is not None:
+                        before_piece()
                     writing = writer.submit(copy_context().run, self._take, piece)
             finally:
                 if writing is not None:

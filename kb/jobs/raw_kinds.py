@@ -63,10 +63,11 @@ class Sync(RawWork, frozen=True, kw_only=True):
     """Sync a corpus with a folder, as `colmlm corpus sync` does: add what is new or changed, take out what is gone.
 
     `folder` names a directory of the folder `folders` of the worker's home, or a link there. Where none of the files of
-    the last sync is left it refuses, unless `allow_empty`.
+    the last sync is left it refuses, unless `allow_empty`, and where the corpus follows another folder, unless `move`.
     """
 
     kind: ClassVar[str] = "sync"
     right: ClassVar[Right] = Right.edit
     folder: FileName
     allow_empty: bool = False
+    move: bool = False

@@ -56,14 +56,24 @@ class DocumentRow(TableRow):
 
 
 class SyncedFileRow(TableRow):
-    """A file that a sync filled a corpus from: `kb.facts.synced`."""
+    """A file that a sync filled a corpus from, or a part of one while it is read: `kb.facts.synced`."""
 
     __tablename__ = "synced_file"
 
     corpus: Mapped[str] = mapped_column(primary_key=True)
     path: Mapped[str] = mapped_column(primary_key=True)
+    part: Mapped[int] = mapped_column(primary_key=True)
     digest: Mapped[str | None]
     documents: Mapped[list[str]]
+
+
+class SyncedFolderRow(TableRow):
+    """The folder that a corpus follows, by the paths that lead to it: `kb.facts.synced`."""
+
+    __tablename__ = "synced_folder"
+
+    corpus: Mapped[str] = mapped_column(primary_key=True)
+    places: Mapped[list[str]]
 
 
 class FactRow(TableRow):

@@ -27,9 +27,9 @@ class Line(NamedTuple):
     reached: int
 
 
-def read_lines(path: Path) -> Iterator[Line]:
-    """Yields every line that is not blank. Raises `Damaged`."""
-    with path.open("rb") as file, unpacked(file, path) as lines:
+def read_lines(path: Path, place: Path | None = None) -> Iterator[Line]:
+    """Yields every line that is not blank; the file is opened at `place`, by default at its path. Raises `Damaged`."""
+    with (place or path).open("rb") as file, unpacked(file, path) as lines:
         number = 0
         while line := lines.readline(MOST_BYTES + 1):
             number += 1

@@ -1,4 +1,4 @@
-"""Adds which files a corpus was filled from by a sync, with a digest of each and the documents it gave."""
+"""Adds which folder a corpus follows, and its files as a sync read them, each with a digest and its documents."""
 
 from __future__ import annotations
 
@@ -13,12 +13,17 @@ UPGRADE = """
 CREATE TABLE synced_file (
     corpus text NOT NULL,
     path text NOT NULL,
+    part bigint NOT NULL,
     digest text,
     documents text[] NOT NULL,
-    PRIMARY KEY (corpus, path)
+    PRIMARY KEY (corpus, path, part)
+);
+CREATE TABLE synced_folder (
+    corpus text PRIMARY KEY,
+    places text[] NOT NULL
 )
 """
-DOWNGRADE = "DROP TABLE synced_file"
+DOWNGRADE = "DROP TABLE synced_file, synced_folder"
 
 
 def upgrade() -> None:

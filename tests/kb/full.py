@@ -33,6 +33,7 @@ def fill(kb: KnowledgeBase, encoder: FakeEncoder) -> None:
     output = kb.outputs.record(NewOutput(RIVER, "", "", "read", kb.log.head_seq(), (missed,)))
     kb.outputs.give_feedback(output, NewFeedback("down", "no", "Ucayali"), actor="ann")
     kb.misses.group()
+    kb.corpora.follow("lands", ("/srv/lands",))
     kb.corpora.keep_synced("lands", [SyncedFile("peru.txt", "digest", ("peru",))], ())
     with kb.engine.begin() as connection:
         connection.execute(

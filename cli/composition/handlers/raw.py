@@ -10,7 +10,7 @@ from colmlm.cli.composition import annotators
 from colmlm.cli.composition.adding import Adding
 from colmlm.cli.composition.handlers.without_model import in_brief, named
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.composition.syncing import Syncing
+from colmlm.cli.composition.syncing import Syncing, places_of
 from colmlm.kb.corpus.raw.files import FoundFiles, find_files
 from colmlm.kb.errors import InvalidWork
 
@@ -56,7 +56,9 @@ def sync(runtime: Runtime, telling: Telling, run: JobRun, work: Sync) -> dict[st
         raise InvalidWork(work.kind, f"there is no directory {work.folder!r} in {folder.parent}")
     found = find_files([folder.resolve()])
     adding = _adding(runtime, telling, work, found)
-    syncing = Syncing(run.kb, work.corpus, found, adding, telling, allow_empty=work.allow_empty)
+    syncing = Syncing(
+        run.kb, work.corpus, places_of(folder), found, adding, telling, work.allow_empty, work.move
+    )
     plan = syncing.plan()
     run.check()
     who = {"actor": run.job.actor, "reason": work.reason or f"sync with the folder {work.folder}"}

@@ -12,7 +12,7 @@ from colmlm.kb.corpus.raw.text import Unreadable
 from colmlm.kb.corpus.raw.wire import Ask
 
 
-def read_columns(path: Path, ask: Ask) -> Iterator[ReadPiece]:
+def read_columns(path: Path, place: Path, ask: Ask) -> Iterator[ReadPiece]:
     """Yields the rows as documents. Only the columns that hold a part of a document are read."""
     from colmlm.kb.corpus.parquet import read_rows  # imported here, since importing pyarrow takes time
 
@@ -29,6 +29,6 @@ def read_columns(path: Path, ask: Ask) -> Iterator[ReadPiece]:
         nonlocal reached
         reached = so_far
 
-    for number, (where, row) in enumerate(read_rows(path, choose, on_bytes), start=1):
+    for number, (where, row) in enumerate(read_rows(path, choose, on_bytes, place), start=1):
         parsed = Parsed(None, (row,)) if isinstance(row, Refusal) else raw_document(row, chosen, where, path)
         yield ReadPiece(parsed, number, reached)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from colmlm.kb.corpus.format import Refusal, unstorable
+from colmlm.kb.corpus.raw.opening import Identity, held, identity_of
 
 KINDS = {
     ".txt": "text", ".text": "text",
@@ -32,6 +33,7 @@ class RawFile:
     """A file to read, of a kind of `KINDS`. Its document's id is its path below the directory that was named.
 
     `uri` and `encoding` are known of a page that was fetched; of other files the address is where they lie.
+    `identity` is known of a file that was found in a directory, and no other file is read in its place.
     """
 
     path: Path
@@ -40,6 +42,7 @@ class RawFile:
     size: int
     uri: str | None = None
     encoding: str | None = None
+    identity: Identity | None = None
 
 
 @dataclass(slots=True)
@@ -116,18 +119,17 @@ def _take(path: Path, external_id: str, found: FoundFiles, *, named: bool) -> No
         found.refusals.append(Refusal(shown, 0, reason))
         return
     assert kind is not None
-    found.files.append(RawFile(path, external_id, kind, about.st_size))
+    identity = None if named else identity_of(about)
+    found.files.append(RawFile(path, external_id, kind, about.st_size, identity=identity))
 
 
 def _is_dump(path: Path) -> bool:
     """Says whether an XML file of a folder is a wiki's, since most are something else."""
-    if not path.is_file() or path.is_symlink():
-        return True  # whatever it is, `_fault` says so
     try:
-        with path.open("rb") as file:
+        with held(path, identity_of(path.lstat())) as place, place.open("rb") as file:
             return _DUMP in file.read(_HEAD_BYTES)
     except OSError:
-        return True
+        return True  # whatever it is, `_fault` says so
 
 
 def _fault(about: os.stat_result, kind: str | None, external_id: str) -> str | None:

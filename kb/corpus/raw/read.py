@@ -10,6 +10,7 @@ from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, parse_line, too_l
 from colmlm.kb.corpus.raw.columns import read_columns
 from colmlm.kb.corpus.raw.fields import Fields
 from colmlm.kb.corpus.raw.headings import heading
+from colmlm.kb.corpus.raw.opening import held
 from colmlm.kb.corpus.raw.pieces import ReadPiece, refused
 from colmlm.kb.corpus.raw.records import parse_raw_line
 from colmlm.kb.corpus.raw.table import read_table
@@ -24,7 +25,7 @@ BY_LINE: dict[str, Callable[[bytes, str, Path, Fields], Parsed]] = {
     "annotated": lambda line, where, *_: parse_line(line, where),
     "records": parse_raw_line,
 }
-BY_ROW: dict[str, Callable[[Path, Ask], Iterator[ReadPiece]]] = {
+BY_ROW: dict[str, Callable[[Path, Path, Ask], Iterator[ReadPiece]]] = {
     "table": read_table,
     "columns": read_columns,
     "wiki": read_wiki,
@@ -36,24 +37,25 @@ def read_pieces(ask: Ask) -> Iterator[ReadPiece]:
     path = Path(ask.path)
     name = ask.external_id or path.name
     try:
-        if ask.kind in BY_LINE:
-            yield from _lines(path, ask)
-        elif ask.kind in BY_ROW:
-            yield from BY_ROW[ask.kind](path, ask)
-        elif ask.kind in FORMATS:
-            yield from _rows(path, ask.kind)
-        else:
-            yield ReadPiece(Parsed(_document(ask, path)), 1, path.stat().st_size)
+        with held(path, ask.identity) as place:
+            if ask.kind in BY_LINE:
+                yield from _lines(path, place, ask)
+            elif ask.kind in BY_ROW:
+                yield from BY_ROW[ask.kind](path, place, ask)
+            elif ask.kind in FORMATS:
+                yield from _rows(path, ask.kind)
+            else:
+                yield ReadPiece(Parsed(_document(ask, path, place)), 1, place.stat().st_size)
     except Unreadable as error:
         yield refused(name, str(error))
     except OSError as error:
         yield refused(name, f"cannot be read: {error.strerror or error}")
 
 
-def _lines(path: Path, ask: Ask) -> Iterator[ReadPiece]:
+def _lines(path: Path, place: Path, ask: Ask) -> Iterator[ReadPiece]:
     parse, done = BY_LINE[ask.kind], 0
     try:
-        for number, content, reached in read_lines(path):
+        for number, content, reached in read_lines(path, place):
             where = f"{path.name}:{number}"
             if number > ask.after:
                 if (
@@ -82,10 +84,10 @@ def _rows(path: Path, format_: str) -> Iterator[ReadPiece]:
         del reached[:-1]
 
 
-def _document(ask: Ask, path: Path) -> AnnotatedDocument:
-    if (size := path.stat().st_size) > MOST_BYTES:
+def _document(ask: Ask, path: Path, place: Path) -> AnnotatedDocument:
+    if (size := place.stat().st_size) > MOST_BYTES:
         raise Unreadable(f"{size} bytes, and a document has at most {MOST_BYTES}; split it")
-    data = path.read_bytes()
+    data = place.read_bytes()
     if not data.strip():
         raise Unreadable("the file is empty")
     title, text = _text(ask.kind, data, ask.encoding)

@@ -62,7 +62,8 @@ def _once(parsed: Parsed, seen: set[str]) -> Parsed:
 
 
 def _ask(file: RawFile, encoding: str | None, fields: Fields) -> Ask:
-    return Ask(file.kind, str(file.path.absolute()), file.external_id, encoding, fields, file.uri)
+    path = str(file.path.absolute())
+    return Ask(file.kind, path, file.external_id, encoding, fields, file.uri, file.identity)
 
 
 def read_corpus(

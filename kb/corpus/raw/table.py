@@ -19,12 +19,12 @@ from colmlm.kb.texts.lines import MOST_BYTES, Damaged, unpacked
 _SEPARATORS = ",;\t"  # of csv files that spreadsheets write, by the user's country
 
 
-def read_table(path: Path, ask: Ask) -> Iterator[ReadPiece]:
+def read_table(path: Path, place: Path, ask: Ask) -> Iterator[ReadPiece]:
     """Yields the rows as documents. A row that cannot be read is refused with its line, and the next are read."""
     csv.field_size_limit(MOST_BYTES)
     done = 0
     try:
-        with path.open("rb") as file, unpacked(file, path) as packed:
+        with place.open("rb") as file, unpacked(file, path) as packed:
             for piece in _rows(cast("BufferedReader", packed), path, ask):
                 done = piece.line
                 yield piece._replace(reached=file.tell())

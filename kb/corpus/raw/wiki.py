@@ -58,11 +58,11 @@ class _Wiki:
         )
 
 
-def read_wiki(path: Path, ask: Ask) -> Iterator[ReadPiece]:
+def read_wiki(path: Path, place: Path, ask: Ask) -> Iterator[ReadPiece]:
     """Yields the articles past page `ask.after`, and nothing for each page that is none."""
     number = 0
     try:
-        with path.open("rb") as file, unpacked(file, path) as stream:
+        with place.open("rb") as file, unpacked(file, path) as stream:
             for number, parsed in enumerate(_pages(stream, path, ask.after), start=1):
                 yield ReadPiece(parsed, number, file.tell())
     except (Damaged, ParseError) as error:

@@ -91,6 +91,21 @@ def test_a_sync_that_is_cut_off_is_finished_by_the_next(
     assert same["files"] == {"new": 0, "changed": 0, "unchanged": 4, "gone": 0}
 
 
+def test_what_a_sync_that_was_cut_off_had_stored_goes_with_its_file(
+    run: Run, kb: KnowledgeBase, light: Annotators, town: Path, database_url: str
+) -> None:
+    assert run("corpus", "sync", town, *INTO).code == 0
+    (town / "fountain.txt").write_text("The fountain opened in 1999.")
+    (town / "halls.csv").write_text("id,text\na,Hall A opened in 1910.\nc,Hall C opened in 1930.\n")
+    with full_disk(database_url, "INSERT ON change", "NEW.kind = 'delete'"):
+        assert run("corpus", "sync", town, *INTO, "--yes").code == 9
+    assert values(kb) == {"1834", "1902", "1870", "1910", "1920", "1930", "1999"}
+    (town / "fountain.txt").unlink()
+    (town / "halls.csv").unlink()
+    done = run("corpus", "sync", town, *INTO, "--yes").json
+    assert done["gone"] == ["fountain.txt", "halls.csv"] and values(kb) == {"1834", "1902", "1870"}
+
+
 def test_what_cannot_be_read_is_not_gone(run: Run, kb: KnowledgeBase, light: Annotators, town: Path) -> None:
     assert run("corpus", "sync", town, *INTO).code == 0
     (town / "museum.txt").write_bytes(bytes(range(256)))
@@ -117,6 +132,30 @@ def test_an_empty_folder_takes_out_nothing_unless_that_is_meant(
     assert refused.code == 4 and "is it mounted" in refused.err and len(values(kb)) == 5
     assert run("corpus", "sync", town, *INTO, "--yes", "--allow-empty").json["documents"]["gone"] == 5
     assert values(kb) == set()
+
+
+def test_a_corpus_follows_no_other_folder_unless_that_is_meant(
+    run: Run, kb: KnowledgeBase, light: Annotators, town: Path, tmp_path: Path
+) -> None:
+    now, other = tmp_path / "now", tmp_path / "other"
+    now.symlink_to(town)
+    assert run("corpus", "sync", now, *INTO).code == 0
+    other.mkdir()
+    shutil.copy(town / "museum.txt", other)
+    for asked in ((), ("--dry-run",)):
+        refused = run("corpus", "sync", other, *INTO, "--yes", *asked)
+        assert refused.code == 4 and f"follows {now}" in refused.err and "--move" in refused.err
+    assert len(values(kb)) == 5
+    assert run("corpus", "sync", town, *INTO).code == 0
+    now.unlink()
+    now.symlink_to(town.rename(tmp_path / "later"))
+    assert run("corpus", "sync", now, *INTO, "--move").json["files"]["unchanged"] == 4
+    now.unlink()
+    now.symlink_to((tmp_path / "later").rename(tmp_path / "latest"))
+    assert run("corpus", "sync", now, *INTO).json["files"]["unchanged"] == 4
+    assert run("corpus", "sync", other, *INTO, "--yes", "--move").json["documents"]["gone"] == 4
+    assert values(kb) == {"1902"} and run("corpus", "sync", other, *INTO).code == 0
+    assert run("corpus", "sync", tmp_path / "latest", *INTO).code == 4
 
 
 def test_a_document_that_moves_to_another_file_stays(

@@ -108,7 +108,7 @@ HERE_ONLY = {
     "documents": {"text", "facts"},  # `read` gives both in one
     "corpora": {
         "standings",  # compared where the documents are annotated
-        "synced", "keyed", "keep_synced", "remove",  # done where the folder is
+        "followed", "follow", "synced", "keyed", "begin_synced", "keep_synced", "remove",  # done where the folder is
     },
     "review": {"progress"},  # the inbox has it
     "lookups": {

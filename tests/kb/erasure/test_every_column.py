@@ -44,6 +44,7 @@ NAMES = {
     "question_set": {"actor", "corpus", "name"},
     "secret": {"name"},
     "synced_file": {"corpus", "digest", "documents", "path"},
+    "synced_folder": {"corpus", "places"},
     "webhook": {"format", "kinds", "last_error", "state", "url"},  # the address that an admin gave
 }
 _JOB = text("""

@@ -5,7 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from colmlm.kb.corpus.raw.files import find_files
+from colmlm.kb.corpus.raw.reading import read_raw
+
+SWAPPED = "cannot be read: something else is there now than when the directory was read"
 
 
 def write(path: Path, content: bytes = b"Lima") -> Path:
@@ -46,3 +51,31 @@ def test_a_name_that_is_no_text_is_refused_in_words_that_can_be_printed(tmp_path
         file.write("x")
     (refusal,) = find_files([tmp_path]).refusals
     assert refusal.document == "caf\\xe9.txt" and "not UTF-8" in refusal.reason
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.csv", "a.parquet", "wiki.xml"])
+@pytest.mark.parametrize("swap", ["link", "pipe", "file"])
+def test_what_took_a_listed_file_s_place_is_not_read(tmp_path: Path, name: str, swap: str) -> None:
+    outside, folder = write(tmp_path / "secret", b"secret"), tmp_path / "docs"
+    listed = write(folder / name, b"<mediawiki/>")
+    found = find_files([folder])
+    listed.rename(tmp_path / "before")
+    if swap == "link":
+        listed.symlink_to(outside)
+    elif swap == "pipe":
+        os.mkfifo(listed)
+    else:
+        write(listed, b"secret")
+    (parsed,) = read_raw(found.files)
+    (refusal,) = parsed.refusals
+    assert parsed.document is None and (refusal.document, refusal.reason) == (name, SWAPPED)
+
+
+def test_a_folder_that_became_a_link_is_not_followed(tmp_path: Path) -> None:
+    write(tmp_path / "docs" / "in" / "a.txt")
+    write(tmp_path / "outside" / "a.txt")
+    found = find_files([tmp_path / "docs"])
+    (tmp_path / "docs" / "in").rename(tmp_path / "docs" / "was")
+    (tmp_path / "docs" / "in").symlink_to(tmp_path / "outside")
+    (parsed,) = read_raw(found.files)
+    assert parsed.document is None and parsed.refusals[0].reason == SWAPPED
