@@ -102,9 +102,7 @@ def store(
     ] = None,
     peers: Annotated[
         bool,
-        typer.Option(
-            "--peers", help="Then other stores, at the same recall. Needs the extra bench."
-        ),
+        typer.Option("--peers", help="Then other stores, at the same recall. Needs the extra bench."),
     ] = False,
     plots: Annotated[
         Path | None, typer.Option("--plots", file_okay=False, help="Write PNG plots into this directory.")
