@@ -211,7 +211,7 @@ def ingest(
     questions are `generated` the change says so.
     """
     suppressor = Suppressor(session, allow_erased=allow_erased)
-    documents = [suppressor.apply(document)[0] for document in documents]
+    documents = [suppressor.apply(document, corpus)[0] for document in documents]
     rows = _rows(documents)
     pending = audit.begin(session, actor, reason)
     external_ids = [document.external_id for document in documents]

@@ -58,7 +58,7 @@ def place(session: Session, document_id: int, marking: Marking, *, but: int | No
     if taken := [fact_id for fact_id, span in others.items() if touches((start, end), [span])]:
         raise SpanTaken(document_id, taken)
     before = text_before(found.text, others.values(), start)
-    return Placed(document_id, start, end, value, SpanPlace(found.external_id, start, before))
+    return Placed(document_id, start, end, value, SpanPlace(found.external_id, start, before, found.corpus))
 
 
 def _spans(session: Session, document_id: int, but: int | None) -> dict[int, Span]:

@@ -1,9 +1,10 @@
 """Suppression: keeps erased facts from coming back with the next ingest of the same file.
 
 The database keeps digests of erased facts, HMACs under its own secret: of value and question, of value and
-the 40 characters before it, of these within one document, and of value and place in that document. Texts are
-compared by their words (`kb.texts.wording`). The other spans of the document are blanked before digesting, so
-that it does not matter which of them were erased, or in which order.
+the 40 characters before it, of these within one document, of value and place in that document, and of the value
+in that document of that corpus alone, so that it stays out of later editions. Texts are compared by their words
+(`kb.texts.wording`). The other spans of the document are blanked before digesting, so that it does not matter which
+of them were erased, or in which order.
 
 A digest that another fact shares is not kept, since the same is still said on purpose elsewhere.
 
@@ -81,14 +82,15 @@ class Suppressor:
         self._erased = frozenset(session.scalars(select(SuppressionRow.digest)))
         self._digests = Digests.of(session) if self._erased else None
 
-    def apply(self, document: AnnotatedDocument) -> tuple[AnnotatedDocument, int]:
+    def apply(self, document: AnnotatedDocument, corpus: str) -> tuple[AnnotatedDocument, int]:
         """Gives the document without its erased spans, their text redacted, and the number of these."""
         if self._digests is None:
             return document, 0
         spans = [(span.start, span.end) for span in document.facts]
         erased: list[FactSpan] = []
         for span in document.facts:
-            place = SpanPlace(document.external_id, span.start, text_before(document.text, spans, span.start))
+            before = text_before(document.text, spans, span.start)
+            place = SpanPlace(document.external_id, span.start, before, corpus)
             if self.matches((span.value, span.current), span.question, place):
                 erased.append(span)
         if not erased or self.allow_erased:
@@ -120,11 +122,12 @@ class Suppressor:
 
 @dataclass(frozen=True, slots=True)
 class SpanPlace:
-    """The place of a span: the document's external id, the offset, and the 40 characters before it."""
+    """The place of a span: the document's external id and corpus, the offset, and the 40 characters before it."""
 
     external_id: str
     start: int
     before: str
+    corpus: str = ""
 
     @classmethod
     def in_sample(cls, sample_id: str, fact_idx: int) -> SpanPlace:
@@ -171,6 +174,8 @@ def _said(value: str, question: str | None, place: SpanPlace | None) -> Iterator
     if question:
         yield "question", value, question
     if place is not None:
+        if place.corpus:
+            yield "anywhere", value, place.corpus, place.external_id
         yield "place", value, place.external_id, str(place.start)
         yield "document", value, place.external_id, place.before
         if len(place.before) == BEFORE:  # fewer characters identify nothing, as at the start of a text
@@ -199,7 +204,7 @@ def remember(session: Session, targets: Sequence[ErasureTarget], seq: int) -> tu
         place = None
         if state.document_id is not None:
             before = text_before(state.text, state.spans, state.start)
-            place = SpanPlace(state.external_id, state.start, before)
+            place = SpanPlace(state.external_id, state.start, before, state.corpus)
         elif state.external_id:
             place = SpanPlace.in_sample(state.external_id, state.start)
         for value in dict.fromkeys(state.values):
@@ -222,6 +227,7 @@ def _of_others(session: Session, targets: Sequence[ErasureTarget], digests: Dige
             FactRow,
             FactVersionRow.value,
             DocumentRow.external_id,
+            DocumentRow.corpus,
             before.label("before"),
             _SPANS_BEFORE.label("spans"),
         )
@@ -260,7 +266,7 @@ def _place(row: Row[Any]) -> SpanPlace | None:
         return SpanPlace.in_sample(row.external_id, fact.ordinal)
     first = fact.span_start - len(row.before)
     inside = [(max(start - first, 0), min(end - first, len(row.before))) for start, end in row.spans]
-    return SpanPlace(row.external_id, fact.span_start, blank(row.before, inside))
+    return SpanPlace(row.external_id, fact.span_start, blank(row.before, inside), row.corpus)
 
 
 def said_by_others(session: Session, targets: Sequence[ErasureTarget]) -> set[str]:

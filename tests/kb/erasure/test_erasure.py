@@ -109,7 +109,7 @@ def test_the_change_names_ids_and_counts_only(kb: KnowledgeBase, encoder: FakeEn
         "dropped_keys": [key_id],
         "mentions": "same-document",
     }
-    assert report.erased.num_digests == 4
+    assert report.erased.num_digests == 5
 
 
 def test_an_erasure_is_all_or_nothing_and_final(kb: KnowledgeBase) -> None:
@@ -209,6 +209,33 @@ def test_an_erased_fact_in_another_text_is_left_out_and_redacted_there(kb: Knowl
     assert fsck_ok(kb)
 
 
+def test_an_erased_fact_stays_out_of_later_editions_of_its_document_alone(kb: KnowledgeBase) -> None:
+    """Its place and the characters before it are others there, and nobody asks for it."""
+    before = document(
+        "hall", "It opened in ", ("1902", ""), ", and there are ", ("9", ""), " or ", ("9", ""), "."
+    )
+    after = document(
+        "hall",
+        "The old hall of Lundvik, by the river, opened in ",
+        ("1902", ""),
+        ", and has by now ",
+        ("9", ""),
+        ".",
+    )
+    ingest(kb, before)
+    (first, nine, _) = [fact.fact_id for fact in kb.facts.find()]
+    erase(kb, first, nine)
+    report = ingest(kb, after)
+    assert [after.text[one.start : one.end] for one in report.suppressed_at] == ["1902"]
+    (kept,) = kb.facts.find()
+    assert kept.value == "9" and "1902" not in kb.documents.text(kept.source.document_id)
+    elsewhere = document("mill", "The new mill over there, by the sea, opened in ", ("1902", ""), ".")
+    assert ingest(kb, elsewhere).facts == 1
+    assert kb.corpora.ingest([Parsed(after)], "other", **BY).facts == 2
+    assert kb.corpora.ingest([Parsed(after)], "lands", **BY, allow_erased=True).suppressed == 0
+    assert ingest(kb, after).unchanged == 1
+
+
 def test_allowing_what_was_erased_brings_it_back_as_a_new_fact_for_good(
     kb: KnowledgeBase, encoder: FakeEncoder
 ) -> None:
@@ -226,7 +253,7 @@ def test_allowing_what_was_erased_brings_it_back_as_a_new_fact_for_good(
                     "SELECT payload->'allowed_erased' FROM change WHERE kind = 'ingest' ORDER BY seq DESC LIMIT 1"
                 )
             )
-            == 4
+            == 5
         )
     assert ingest(kb, PERU).unchanged == 1
     assert fsck_ok(kb)
