@@ -30,7 +30,7 @@ from tests.kb.corpora import ask, ingest, numbered
 from tests.milvus_server import MilvusServer, milvus_server
 
 EDITED = 20
-LONGEST = 120.0  # seconds of an incident
+LONGEST = 300.0  # seconds of an incident, on a machine that does other things as well
 
 
 @dataclass

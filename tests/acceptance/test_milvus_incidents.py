@@ -13,6 +13,7 @@ from tests.milvus_server import MilvusServer
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1000)
 def test_no_incident_of_the_server_elsewhere_gives_a_wrong_answer(settings: Settings, milvus: MilvusServer):
     found = run(replace(settings, milvus=MilvusAddress(uri=milvus.uri)), milvus, beside=50)
     assert [incident.name for incident in found] == ["killed", "put back to before 40 edits", "wiped"]
