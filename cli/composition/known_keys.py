@@ -30,10 +30,10 @@ def with_known_keys(encoder: Encoder, path: Path) -> Encoder:
     """Gives an encoder that first looks into a file of keys, or the encoder itself where those are of another."""
     try:
         with safe_open(path, framework="numpy") as file:
-            if file.metadata()[_CHECKPOINT] != encoder.checkpoint.checkpoint_id:
+            if (file.metadata() or {}).get(_CHECKPOINT) != encoder.checkpoint.checkpoint_id:
                 return encoder
             return _KnownKeys(encoder, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
-    except (OSError, SafetensorError):
+    except (OSError, SafetensorError):  # then the keys are made, which takes longer and gives the same
         return encoder
 
 
