@@ -110,6 +110,9 @@ def test_every_document_of_the_demo_has_its_keys_in_the_file() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings(
+    "ignore:`is_gradient_checkpointing` is deprecated:FutureWarning"
+)  # peft asks for it
 @pytest.mark.skipif(
     find_spec(SMOLLM2.package) is None, reason="no base for the released weights: colmlm weights"
 )
