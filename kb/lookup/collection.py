@@ -26,6 +26,7 @@ import numpy.typing as npt
 
 from colmlm.kb.errors import CandidatesRefused, CandidatesUnavailable
 from colmlm.kb.keys.keysets import Ids, Vectors
+from colmlm.kb.lookup.present import distinct
 from colmlm.kb.store.milvus_address import MilvusAddress
 
 MOST_FOUND = 16_384  # rows that Milvus gives at most for one query
@@ -184,7 +185,7 @@ class Collection:
             while batch := rows.next():
                 found += [row["id"] for row in batch]
             rows.close()
-        return np.unique(np.array(found, dtype=np.int64))
+        return distinct(np.array(found, dtype=np.int64))
 
     def _query(
         self, which: str, most: int | None, partition: str, strong: bool, wanted: list[str]

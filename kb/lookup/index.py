@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from colmlm.kb.errors import IndexInvariant, SnapshotRefused
 from colmlm.kb.lookup.locking import ReadWriteLock
-from colmlm.kb.lookup.present import Ids, PresentIds
+from colmlm.kb.lookup.present import Ids, PresentIds, distinct
 from colmlm.kb.lookup.snapshot_files import (
     Described,
     locked_directory,
@@ -128,7 +128,7 @@ class KeyIndex:
 
         It ignores unknown ids, so a repeated removal does no harm. Pass batches: each call moves a flat index's keys.
         """
-        wanted = np.unique(_as_ids(ids))
+        wanted = distinct(_as_ids(ids))
         with self._lock.writing():
             present = wanted[self._present.has(wanted)]
             # A Hashtable accepts only an IDSelectorArray; a flat index would scan that in n x m steps, so it gets a
@@ -142,7 +142,7 @@ class KeyIndex:
 
     def missing(self, ids: Iterable[int] | Ids) -> Ids:
         """Gives those of these ids that are not in the index, ascending and each once."""
-        wanted = np.unique(_as_ids(ids))
+        wanted = distinct(_as_ids(ids))
         return wanted[~self._present.has(wanted)]
 
     def search(self, queries_BD: npt.NDArray[Any], k: int) -> tuple[Vectors, Ids]:

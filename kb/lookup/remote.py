@@ -25,6 +25,7 @@ from colmlm.kb.keys.keysets import Ids, Vectors
 from colmlm.kb.keys.records import IndexFit
 from colmlm.kb.lookup.collection import Collection, CollectionMark
 from colmlm.kb.lookup.index import KeyIndex
+from colmlm.kb.lookup.present import distinct
 
 # What was confirmed so long ago is seen by every search; Milvus grants 5 seconds (`common.gracefulTime`).
 SETTLED_SECONDS = 10.0
@@ -66,8 +67,10 @@ class Remote:
     @property
     def ids(self) -> Ids:
         """Gives the ids as of now, which takes a query for some thousands of them."""
-        there = np.setdiff1d(self.collection.ids(), np.array(list(self._removed), dtype=np.int64))
-        return np.union1d(there, self._tail.ids)
+        there = np.setdiff1d(
+            self.collection.ids(), np.array(list(self._removed), dtype=np.int64), assume_unique=True
+        )
+        return distinct(np.concatenate([there, self._tail.ids]))
 
     @property
     def fit(self) -> IndexFit:

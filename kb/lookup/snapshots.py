@@ -155,8 +155,8 @@ def compare(session: Session, replica: Replica) -> Snapshot:
     return Snapshot(
         replica.keyset_id,
         num_ids=len(found),
-        missing=tuple(np.setdiff1d(wanted, found).tolist()),
-        left_over=tuple(np.setdiff1d(found, wanted).tolist()),
+        missing=tuple(np.setdiff1d(wanted, found, assume_unique=True).tolist()),
+        left_over=tuple(np.setdiff1d(found, wanted, assume_unique=True).tolist()),
         twice=replica.candidates.num_twice,
         is_elsewhere=not isinstance(replica.candidates, InProcess),
     )

@@ -135,8 +135,8 @@ def _mended(session: Session, keyset: AnyKeyset, there: Collection) -> bool:
     if there.count(strong=True) != len(found):
         return False
     wanted = indexed_ids(session, keyset.keyset_id)
-    there.delete(np.setdiff1d(found, wanted).tolist())
-    missing = np.setdiff1d(wanted, found).tolist()
+    there.delete(np.setdiff1d(found, wanted, assume_unique=True).tolist())
+    missing = np.setdiff1d(wanted, found, assume_unique=True).tolist()
     for start in range(0, len(missing), _AT_ONCE):
         some = missing[start : start + _AT_ONCE]
         rows = session.execute(

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from colmlm.kb.lookup.present import PresentIds
+from colmlm.kb.lookup.present import PresentIds, distinct
 
 # Near each other, at the edges of pages, and far apart.
 ids = st.one_of(st.integers(0, 40), st.integers(4_080, 4_110), st.integers(0, 2**62))
@@ -37,3 +37,9 @@ def test_it_holds_what_a_set_holds(
 
 def test_an_id_that_comes_twice_counts_once() -> None:
     assert len(PresentIds(np.array([5, 3, 5]))) == 2
+
+
+@settings(derandomize=True, deadline=None, database=None)
+@given(given_ids=st.lists(ids, max_size=40))
+def test_ids_are_put_in_order_each_once(given_ids: list[int]) -> None:
+    assert distinct(np.array(given_ids, dtype=np.int64)).tolist() == sorted(set(given_ids))
