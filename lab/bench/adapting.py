@@ -21,24 +21,25 @@ from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import AsJson, examples
 from colmlm.cli.output import counting, note, print_json, print_table
 from colmlm.kb import interpreter
-from colmlm.kb.corpus.format import read_annotated
+from colmlm.kb.corpus.format import Parsed, read_annotated
 from colmlm.kb.corpus.squad import read_squad
 from colmlm.kb.demo import DEMO_CORPUS
 from colmlm.kb.keys.maps import shares_found
 from colmlm.lab.bench.empty_base import empty_base
 from colmlm.lab.bench.machine import machine
+from colmlm.lab.methods.generated_facts import generated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from colmlm.cli.composition.model_encoder import ModelEncoder
-    from colmlm.kb.corpus.format import Parsed
     from colmlm.kb.keys.keysets import Vectors
     from colmlm.kb.service import KnowledgeBase
 
 ADAPT_EXAMPLES = examples(
     "colmlm bench adapt --from runs/old --to runs/mine",
     "colmlm bench adapt --squad dev.jsonl --from runs/old --to runs/mine --sample 85 --json",
+    "colmlm bench adapt --generated 100000 --from runs/old --to runs/mine --sample 500",
 )
 _BATCH = 32
 
@@ -83,6 +84,9 @@ def adapt(
         Path | None,
         typer.Option("--squad", exists=True, dir_okay=False, help="A SQuAD file. Default: the demo corpus."),
     ] = None,
+    made_up: Annotated[
+        int | None, typer.Option("--generated", min=240, help="Instead: so many made-up facts.")
+    ] = None,
     documents: Annotated[
         int | None, typer.Option("--documents", min=20, help="At most so many. Default: all.")
     ] = None,
@@ -91,9 +95,12 @@ def adapt(
     as_json: AsJson = False,
 ) -> None:
     """Time `rekey --adapt` and a rekey that makes all keys, and ask by the keys of both and by the older ones."""
+    if squad is not None and made_up is not None:
+        raise typer.BadParameter("name one of them.", param_hint="--squad, --generated")
     with empty_base() as kb, Runtime.from_environment() as runtime:
         note("ingesting")
-        corpus = islice(_documents(squad), documents)
+        found = _documents(squad) if made_up is None else map(Parsed, generated(made_up, asked))
+        corpus = islice(found, documents)
         kb.corpora.ingest(corpus, "bench", actor="bench", reason="benchmark")
         models = runtime.settings.home / "models"
         if models.is_dir():  # the base that both checkpoints adapt, which need not be converted again

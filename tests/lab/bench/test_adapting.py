@@ -36,3 +36,11 @@ def test_predicted_keys_are_timed_and_asked_beside_true_ones(tmp_path: Path) -> 
         assert 0 <= pair[f"recall_at_1{way}"] <= pair[f"recall_at_10{way}"] <= 1
     assert 0 < pair["seconds_of_work"] < pair["seconds"] and pair["seconds_true"] > 0
     assert pair["seconds_share"] == pytest.approx(pair["seconds"] / pair["seconds_true"], abs=0.02)
+
+
+def test_it_takes_one_corpus(tmp_path: Path) -> None:
+    squad = tmp_path / "dev.jsonl"
+    squad.touch()
+    words = ["--from", str(tmp_path), "--to", str(tmp_path), "--squad", str(squad), "--generated", "240"]
+    result = CliRunner().invoke(app, ["bench", "adapt", *words])
+    assert result.exit_code == 2 and "name one of them" in result.stderr
