@@ -240,11 +240,12 @@ def _show(keysets: list[KeysetRecord], gates: Sequence[GateStanding | None] | No
 
 
 def _fitted(spec: str, fit: IndexFit | None) -> str:
-    """Gives the spec of an index, and how many of its lists a search reads."""
+    """Gives the spec of an index, how many of its lists a search reads, and how many candidates a lookup scores."""
     if fit is None or not fit.lists:
         return spec
     recall = "" if fit.recall is None else f", recall {fit.recall:.3f}"
-    return f"{fit.spec}, {fit.lists_read} of {fit.lists} lists{recall}"
+    scored = "" if fit.spare is None else f", {2 + fit.spare} candidates"
+    return f"{fit.spec}, {fit.lists_read} of {fit.lists} lists{scored}{recall}"
 
 
 def _said(gate: GateStanding | None) -> str:

@@ -31,13 +31,14 @@ class IndexFit:
     """How a keyset's index was fitted to its keys: its `spec`, and how many of its lists a search reads.
 
     `recall` is the share of nearest keys that it then found; None where that was not measured. An exact index has no
-    lists.
+    lists. A lookup of k facts scores 2 k and `spare` candidates; None, as older fits have it, where that is not fitted.
     """
 
     spec: str
     lists: int
     lists_read: int
     recall: float | None = None
+    spare: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

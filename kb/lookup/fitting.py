@@ -1,4 +1,4 @@
-"""Fits an index to its keys by measuring: which codes tell them apart, and how many lists a search has to read.
+"""Fits an index to its keys by measuring: which codes tell them apart, how many lists are read and candidates scored.
 
 The measure is the share of queries whose exact nearest key is among the candidates that a lookup scores. The queries
 are keys moved a long way, half of it towards another key: as near to keys as questions are, though questions that
@@ -28,6 +28,7 @@ _COMPARED = 10_000  # keys that codes are compared on
 # above 0.99 for queries moved less among 200,000; at width 128 it was 0.6, among any number of keys.
 _TOLD_APART = 0.8
 _SLACK = 0.005  # below what reading all lists finds, where the codes and not the lists are the limit
+_SPARE = (8, 18, 38, 78)  # candidates to spare that are tried where those of the index are too few
 _KEYS_AT_ONCE = 20_000  # that are compared with all queries: products of few rows or columns take longer
 
 
@@ -52,13 +53,19 @@ class Nearest:
 
     def recall(self, index: KeyIndex) -> float:
         """Gives the share of queries that have one of their nearest keys among the candidates of a lookup."""
-        found = np.zeros(len(self.queries), dtype=np.bool_)
-        _, candidates = index.search(self.queries, index.over_fetch(1))
+        ranks = self.ranks(index, candidates := index.over_fetch(1))
+        return float((ranks < candidates).mean()) if len(ranks) else 1.0
+
+    def ranks(self, index: KeyIndex, candidates: int) -> Ids:
+        """Gives the place of each query's [B] nearest key among so many candidates; their number where it is none."""
+        places = np.full(len(self.queries), candidates)
+        _, found = index.search(self.queries, candidates)
         for rows, ids, scores in self._seen:
             near = scores >= self._best[rows] - TIE
-            rows, ids = rows[near], ids[near]
-            found[rows[(candidates[rows] == ids[:, None]).any(axis=1)]] = True
-        return float(found.mean()) if len(found) else 1.0
+            rows = rows[near]
+            is_there = found[rows] == ids[near, None]
+            np.minimum.at(places, rows, np.where(is_there.any(axis=1), is_there.argmax(axis=1), candidates))
+        return places
 
 
 def parted(sample: Vectors, spare: int) -> tuple[Vectors, Vectors]:
@@ -105,13 +112,27 @@ def fitting_spec(sample: Vectors, num_keys: int) -> str:
 def fit_lists(index: KeyIndex, nearest: Nearest, goal: float) -> float:
     """Lets a search read the fewest lists with which it surely finds this share of nearest keys; gives what it finds.
 
-    Where the codes allow less, it reads as many as find nearly what all lists would.
+    Where the codes are the limit, more candidates are scored. Where those do not help either, it reads as many lists as
+    find nearly what all would.
     """
     steps = sorted({min(index.lists, round(4 * 1.2**step)) for step in range(64)})
     wanted = goal + math.sqrt(goal * (1 - goal) / max(1, len(nearest.queries)))
-    if (found := _read_least(index, nearest, steps, wanted)) < wanted:
-        found = _read_least(index, nearest, steps, found - _SLACK)
-    return found
+    index.lists_read = index.lists
+    at_most = _fit_spare(index, nearest, wanted + _SLACK)
+    return _read_least(index, nearest, steps, min(wanted, at_most - _SLACK))
+
+
+def _fit_spare(index: KeyIndex, nearest: Nearest, wanted: float) -> float:
+    """Lets a lookup score the fewest candidates with which it finds what is wanted, or nearly what most would find.
+
+    Gives what it then finds by the lists that are read.
+    """
+    choice = [index.spare, *(spare for spare in _SPARE if spare > index.spare)]
+    ranks = nearest.ranks(index, 2 + choice[-1])
+    found = [float((ranks < 2 + spare).mean()) if len(ranks) else 1.0 for spare in choice]
+    enough = wanted if found[-1] >= wanted else found[-1] - _SLACK
+    index.spare, at_most = next(one for one in zip(choice, found, strict=True) if one[1] >= enough)
+    return at_most
 
 
 def _read_least(index: KeyIndex, nearest: Nearest, steps: Sequence[int], wanted: float) -> float:

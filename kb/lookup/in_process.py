@@ -45,7 +45,9 @@ class InProcess:
 
     @property
     def fit(self) -> IndexFit:
-        return IndexFit(self.index.spec, self.index.lists, self.index.lists_read, self.recall)
+        index = self.index
+        spare = index.spare if index.lists else None
+        return IndexFit(index.spec, index.lists, index.lists_read, self.recall, spare)
 
     @property
     def is_estimating(self) -> bool:
@@ -80,9 +82,11 @@ class InProcess:
         self.applied_seq = seq
 
     def take(self, fit: IndexFit | None) -> None:
-        """Reads as many lists as was found best for an index like this one."""
+        """Reads as many lists, and scores as many candidates, as was found best for an index like this one."""
         if fit is not None and (fit.spec, fit.lists) == (self.index.spec, self.index.lists):
             self.index.lists_read, self.recall = fit.lists_read, fit.recall
+            if fit.spare is not None:
+                self.index.spare = fit.spare
 
     def has_outgrown(self, index_spec: str) -> bool:
         """Says whether the index is still exact although another kind is due: half its keys would do to train that."""

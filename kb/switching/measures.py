@@ -65,19 +65,21 @@ def _kth_best(keys: Keys, queries_BD: Vectors, k: int) -> Vectors:
 
 
 def read_more(candidates: CandidateKeys, keys: Keys, queries_BD: Vectors, goal: float) -> None:
-    """Lets lookups read more lists of an index with lists, where they find too few of these queries' nearest keys."""
+    """Lets lookups read more lists, and score more candidates, where they find too few of these queries' nearest keys.
+
+    An exact index has no lists, and is left as it is.
+    """
     if not isinstance(candidates, InProcess) or not candidates.index.lists:
         return
-    nearest, before = Nearest(queries_BD), candidates.index.lists_read
+    index, nearest = candidates.index, Nearest(queries_BD)
     for block, vectors in keys.blocks():
         nearest.see(keys.ids[block], vectors)
-    if (recall := nearest.recall(candidates.index)) >= goal:
+    if nearest.recall(index) >= goal:
         return
-    better = fit_lists(candidates.index, nearest, goal)
-    if candidates.index.lists_read > before:
-        candidates.recall = better
-    else:  # the codes are the limit, not the lists
-        candidates.index.lists_read, candidates.recall = before, recall
+    lists, spare = index.lists_read, index.spare
+    fit_lists(index, nearest, goal)
+    index.lists_read, index.spare = max(lists, index.lists_read), max(spare, index.spare)
+    candidates.recall = nearest.recall(index)
 
 
 def tombstones_passed_over(index: CandidateKeys, keys: Keys) -> int:

@@ -99,6 +99,7 @@ def index(kb: KnowledgeBase, _: SizedBase) -> Figures:
         "add_seconds": added[-1] - added[0] if added else 0.0,
         "spec": fit and fit.spec,
         "lists_read": fit and fit.lists_read,
+        "spare": fit and fit.spare,
         "fitted_recall": fit and fit.recall,
     }
 

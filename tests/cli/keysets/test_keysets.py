@@ -91,10 +91,10 @@ def test_the_list_says_how_many_lists_of_an_index_are_read(run: Run, keyed: list
     new = run("keysets", "create", "--checkpoint", other, "--index-spec", "IVF2,Flat", "--json").json
     run("keysets", "rekey", new["keyset_id"])
     built = run("keysets", "build", new["keyset_id"], "--recall", 0.9, "--json").json
-    fit = {"spec": "IVF2,Flat", "lists": 2, "lists_read": 2, "recall": 1.0}
+    fit = {"spec": "IVF2,Flat", "lists": 2, "lists_read": 2, "recall": 1.0, "spare": 8}
     assert built["fit"] == fit
     assert run("keysets", "list", "--json").json["keysets"][1]["index_fit"] == fit
-    said = "IVF2,Flat, 2 of 2 lists"
+    said = "IVF2,Flat, 2 of 2 lists, 10 candidates"
     assert said in " ".join(run("keysets", "build", new["keyset_id"]).out.split())
     assert said in " ".join(run("keysets", "list").out.split())
 

@@ -47,6 +47,24 @@ def test_where_codes_are_the_limit_no_more_lists_are_read_than_help() -> None:
     assert recall >= nearest.recall(index) - 0.01
 
 
+def test_where_codes_are_the_limit_more_candidates_are_scored() -> None:
+    index, nearest = filled("RR64,IVF32,RaBitQ")  # too narrow for a bit for each number
+    index.lists_read, before = index.lists, index.spare
+    assert nearest.recall(index) < 0.7
+    recall = fit_lists(index, nearest, 0.8)
+    assert recall >= 0.8 and index.spare > before and index.over_fetch(4) == 8 + index.spare
+    index.spare = before
+    assert nearest.recall(index) < 0.7
+
+
+def test_ranks_are_places_among_the_candidates() -> None:
+    index, nearest = filled("IVF128,Flat")
+    index.lists_read = index.lists
+    assert (nearest.ranks(index, 5) == 0).all()  # nothing is estimated, so the nearest comes first
+    index.remove(nearest.ranks(index, 1) + exact_top1(KEYS, nearest.queries) + 7)
+    assert (nearest.ranks(index, 5) == 5).all()
+
+
 def test_queries_are_keys_that_the_index_is_not_trained_on_where_enough_are_left() -> None:
     held_out, trained_on = parted(KEYS, spare=len(KEYS) - 1_000)
     both = np.concatenate([held_out, trained_on])
