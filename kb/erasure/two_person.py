@@ -17,6 +17,7 @@ from colmlm.kb.erasure.records import Erased, ErasureReport, ErasureRequest
 from colmlm.kb.erasure.verbs import Erasure, Heard, erase_facts, load_targets
 from colmlm.kb.errors import AdminKeyNeeded, ErasureRequestNotFound, ErasureRequestState, SamePerson
 from colmlm.kb.facts import quotations, suppression
+from colmlm.kb.facts.also_said import AlsoSaid
 from colmlm.kb.facts.erased_texts import TextOrigin
 from colmlm.kb.facts.records import Mentioned
 from colmlm.kb.facts.redaction import as_mentioned, check_mentioned
@@ -105,17 +106,17 @@ class ErasureRequests:
     @tried_again
     def _approve(self, request_id: int, token: TokenRecord) -> tuple[ErasureRequest, Erased]:
         with self.kb.sessions.begin() as session:
+            asked = _read(session, request_id)
+            _require_another(session, asked, token)
+            others = AlsoSaid.look(session, load_targets(session, asked.fact_ids)[0])
             suppression.begin_erasure(
                 session
             )  # before any row is locked: an erasure redacts what requests say
             row = _waiting(session, request_id)
-            asked = _read(session, request_id)
-            if row.asked_by == token.key_id:
-                raise SamePerson(request_id, token.name)
             asker = Principal("key", asked.asked_by, row.asked_by)
             targets, _ = load_targets(session, asked.fact_ids)
             with acting_as(token.principal, asked.on_behalf_of):
-                erased = _erase(session, asked, asker, token)
+                erased = _erase(session, asked, asker, token, others)
             _decide(session, row, "approved", token, erased.seq)
             done = _read(session, request_id)
         return done, Erasure(self.kb).with_left(erased, targets)
@@ -136,11 +137,21 @@ _SELECT = (
 )
 
 
-def _erase(session: Session, asked: ErasureRequest, asker: Principal, token: TokenRecord) -> Erased:
+def _require_another(session: Session, asked: ErasureRequest, token: TokenRecord) -> None:
+    asked_by = select(ErasureRequestRow.asked_by).where(ErasureRequestRow.id == asked.erasure_request_id)
+    if session.scalars(asked_by).one() == token.key_id:
+        raise SamePerson(asked.erasure_request_id, token.name)
+
+
+def _erase(
+    session: Session, asked: ErasureRequest, asker: Principal, token: TokenRecord, others: AlsoSaid
+) -> Erased:
     said = visible(asked.reason, "")  # requests of older releases may hold invisible characters
     reason = f"{said} (asked with the token {asker.name}, approved with the token {token.name})"
     mentions = asked.mentions or "none"  # older releases did not store it, and redacted no mentions
-    return erase_facts(session, asked.fact_ids, token.name, reason, mentions=mentions, asked_by=asker)
+    return erase_facts(
+        session, asked.fact_ids, token.name, reason, mentions=mentions, asked_by=asker, others=others
+    )
 
 
 def _waiting(session: Session, request_id: int) -> ErasureRequestRow:

@@ -24,6 +24,7 @@ from colmlm.kb.erasure.residue import OnFile, ResidueReport, scan_residue
 from colmlm.kb.erasure.traces import Trace, make_traces
 from colmlm.kb.errors import FactNotFound, SecondPersonNeeded
 from colmlm.kb.facts import erased_texts, quotations, suppression
+from colmlm.kb.facts.also_said import AlsoSaid
 from colmlm.kb.facts.edits import MAX_ID
 from colmlm.kb.facts.gone import Gone, StandingTexts
 from colmlm.kb.facts.quotations import Quoting
@@ -133,14 +134,17 @@ def erase_facts(
     *,
     mentions: Mentioned = "same-document",
     asked_by: Principal | None = None,
+    others: AlsoSaid | None = None,
 ) -> Erased:
     """Redacts and ends these facts, drops their keys, and appends the change. Does not commit.
 
+    `others` say the same; they are looked for, before anything is locked, where the caller has not.
     `asked_by` made the request where somebody else had to approve it; the change names both.
     Of facts that were erased before, it redacts what still says them.
     """
     check_mentioned(mentions)
     unhurried(session)
+    seen = others or AlsoSaid.look(session, load_targets(session, fact_ids)[0])
     suppression.begin_erasure(session)
     pending = audit.begin(session, actor, reason)
     targets, again = load_targets(session, fact_ids)
@@ -148,8 +152,9 @@ def erase_facts(
     quoting = quotations.redact(session, Gone.read(session, again), pending.seq) if again else Quoting()
     if not (targets or quoting):
         return Erased(seq=None, fact_ids=tuple(again), again=tuple(again))
-    num_digests, also_said_by = suppression.remember(session, targets, pending.seq)
-    standing = _standing(session, targets, mentions)
+    saying = seen.by_now(session, targets)
+    num_digests, also_said_by = suppression.remember(session, targets, pending.seq, saying)
+    standing = _standing(session, targets, mentions, saying)
     erased_texts.keep(session, targets, pending.seq, standing)
     documents = redact_documents(session, targets, mentions)
     quoting |= quotations.redact(session, StandingTexts.of(targets, standing), pending.seq)
@@ -180,11 +185,13 @@ def erase_facts(
     )
 
 
-def _standing(session: Session, targets: Sequence[ErasureTarget], mentions: Mentioned) -> set[str]:
+def _standing(
+    session: Session, targets: Sequence[ErasureTarget], mentions: Mentioned, others: Sequence[int]
+) -> set[str]:
     """Gives those texts of the facts, normalised, that are redacted only in what names one of these facts."""
     if mentions == "none":
         return {normalised(string) for target in targets for string in target.strings}
-    return suppression.said_by_others(session, targets)
+    return suppression.said_by_others(session, targets, others)
 
 
 def _append(

@@ -21,22 +21,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sqlalchemy import Row, delete, func, or_, select, text
+from sqlalchemy import Row, delete, func, select, text
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.orm import Session, aliased
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.kb.errors import FactSuppressed
+from colmlm.kb.facts.also_said import READ_AT_ONCE
 from colmlm.kb.facts.records import Suppressed
 from colmlm.kb.facts.redaction import ErasureTarget, apart, blank
 from colmlm.kb.tables import DocumentRow, FactRow, FactVersionRow, SecretRow, SuppressionRow
-from colmlm.kb.texts.wording import Phrases, Span, may_say, normalised
+from colmlm.kb.texts.wording import Phrases, Span, normalised
 
 ERASE_LOCK = 0x636F6C6D03
 BEFORE = 40  # characters, as many as an ingest compares to find the facts that a document keeps
-READ_AT_ONCE = (
-    2_000  # rows that may say what an erased fact says; with a common word, nearly all of a base may
-)
 
 
 def hold_off_erasure(session: Session) -> None:
@@ -193,10 +191,13 @@ def text_before(document_text: str, spans: Iterable[Span], start: int) -> str:
     return blank(document_text[first:start], inside)
 
 
-def remember(session: Session, targets: Sequence[ErasureTarget], seq: int) -> tuple[int, list[int]]:
+def remember(
+    session: Session, targets: Sequence[ErasureTarget], seq: int, others: Sequence[int]
+) -> tuple[int, list[int]]:
     """Stores the digests of the facts that change `seq` erases; called while their texts still exist.
 
-    Gives the number of new digests, and the ids of other facts that say the same.
+    `others` are the facts that say one of their texts. Gives the number of new digests, and the ids of those that say
+    the same.
     """
     digests = Digests.of(session)
     made: set[bytes] = set()
@@ -209,18 +210,21 @@ def remember(session: Session, targets: Sequence[ErasureTarget], seq: int) -> tu
             place = SpanPlace.in_sample(state.external_id, state.start)
         for value in dict.fromkeys(state.values):
             made.update(digests.of_fact(value, state.question, place))
-    others = {fact_id: made & theirs for fact_id, theirs in _of_others(session, targets, digests).items()}
-    made = made.difference(*others.values())
+    shared = {
+        fact_id: made & theirs for fact_id, theirs in _of_others(session, targets, digests, others).items()
+    }
+    made = made.difference(*shared.values())
     statement = upsert(SuppressionRow).on_conflict_do_nothing().returning(SuppressionRow.digest)
     rows = [{"digest": digest, "seq": seq} for digest in sorted(made)]
     kept = len(session.scalars(statement, rows).all()) if rows else 0
-    return kept, sorted(fact_id for fact_id, shared in others.items() if shared)
+    return kept, sorted(fact_id for fact_id, alike in shared.items() if alike)
 
 
-def _of_others(session: Session, targets: Sequence[ErasureTarget], digests: Digests) -> dict[int, set[bytes]]:
-    """Gives, by fact, the digests of other facts, not erased, that have a value of one of these targets."""
-    values = {value for target in targets for value in target.values}
-    wanted = set(map(normalised, values))
+def _of_others(
+    session: Session, targets: Sequence[ErasureTarget], digests: Digests, fact_ids: Sequence[int]
+) -> dict[int, set[bytes]]:
+    """Gives, by fact, the digests of those of these facts that have a value of one of these targets."""
+    wanted = {normalised(value) for target in targets for value in target.values}
     before = func.right(func.substr(DocumentRow.text, 1, FactRow.span_start), BEFORE)
     statement = (
         select(
@@ -233,8 +237,7 @@ def _of_others(session: Session, targets: Sequence[ErasureTarget], digests: Dige
         )
         .join(FactVersionRow, FactVersionRow.fact_id == FactRow.id)
         .outerjoin(DocumentRow, DocumentRow.id == FactRow.document_id)
-        .where(FactRow.erased_seq.is_(None), FactRow.id != func.all([target.fact_id for target in targets]))
-        .where(may_say(FactVersionRow.value, values))
+        .where(FactRow.id == func.any(fact_ids))
     )
     others: dict[int, set[bytes]] = {}
     for row in session.execute(statement.execution_options(yield_per=READ_AT_ONCE)):
@@ -269,15 +272,14 @@ def _place(row: Row[Any]) -> SpanPlace | None:
     return SpanPlace(row.external_id, fact.span_start, blank(row.before, inside), row.corpus)
 
 
-def said_by_others(session: Session, targets: Sequence[ErasureTarget]) -> set[str]:
-    """Gives the normalised texts of these facts that another fact says too, as a value, a question or an answer."""
+def said_by_others(session: Session, targets: Sequence[ErasureTarget], others: Sequence[int]) -> set[str]:
+    """Gives the normalised texts of these facts that one of the others says, as a value, a question or an answer."""
     texts = {string for target in targets for string in target.strings}
     wanted = set(map(normalised, texts))
     statement = (
         select(FactVersionRow.value, FactRow.question, FactRow.answer)
         .join(FactRow, FactRow.id == FactVersionRow.fact_id)
-        .where(FactRow.erased_seq.is_(None), FactRow.id != func.all([target.fact_id for target in targets]))
-        .where(or_(*(may_say(c, texts) for c in (FactVersionRow.value, FactRow.question, FactRow.answer))))
+        .where(FactRow.id == func.any(others))
     )
     rows = session.execute(statement.execution_options(yield_per=READ_AT_ONCE))
     # Read to the end, where the cursor of the server is closed; an intersection of sets ends once it has all.
