@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from colmlm.api.door.rights import Right, needs
 from colmlm.api.errors import PROBLEMS
-from colmlm.api.ports import FromPorts
+from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.corpora import Deletion, delete_of
 from colmlm.api.routes.edits import WithToken, actor_of, key_at_once
 from colmlm.api.routes.facts import DELETED, State
@@ -165,8 +165,12 @@ def ingest_documents(ports: FromPorts, request: WithToken, data: JSONBody[NewDoc
         duplicates=report.duplicates,
         refusals=list(report.refusals),
         seq=report.seq,
-        keyed=report.facts == 0 or key_at_once(ports),
+        keyed=report.facts == 0 or key_at_once(ports, _facts_of(ports, data)),
     )
+
+
+def _facts_of(ports: Ports, data: NewDocuments) -> list[int]:
+    return ports.kb.facts.ids_of(data.corpus, [document.id for document in data.documents])
 
 
 @delete(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from litestar import Request
@@ -64,30 +65,25 @@ def settled(ports: Ports, edit: Edit) -> EditResult:
 
 def keyed(ports: Ports, edit: Edit) -> EditResult:
     """Keys the facts of an edit that lack keys, and builds the response."""
-    if not key_at_once(ports):
+    if not key_at_once(ports, edit.fact_ids):
         return result(edit, keyed=False)
     return result(edit, min_seq=ports.kb.log.head_seq())
 
 
-def key_at_once(ports: Ports) -> bool:
-    """Keys the facts that lack keys. Gives False without the active keyset's model, or where more than a request should
-    key do. In keysets that may answer next, or again, they get keys as well, so that a switch or a rollback loses none.
+def key_at_once(ports: Ports, fact_ids: Sequence[int]) -> bool:
+    """Keys those of these facts that lack keys.
+
+    Gives False without the active keyset's model, or where more than a request should key do. In keysets that may
+    answer next, or again, they get keys as well, so that a switch or a rollback loses none.
     """
     try:
         model = ports.models.answering()
     except KeysetMismatch:
         return False
-    if model is None or _backlog(ports, model.checkpoint.checkpoint_id) > ports.tuning.keyed_at_once:
+    keysets, most = ports.kb.keysets, ports.tuning.keyed_at_once
+    if model is None or not keysets.key_facts(model.encoder, fact_ids, most=most):
         return False
-    ports.kb.keysets.rekey(model.encoder)
     for checkpoint_id, encoder in ports.models.encoders().items():
-        if checkpoint_id != model.checkpoint.checkpoint_id and ports.kb.keysets.is_ready(checkpoint_id):
-            ports.kb.keysets.rekey(encoder)
+        if checkpoint_id != model.checkpoint.checkpoint_id and keysets.is_ready(checkpoint_id):
+            keysets.key_facts(encoder, fact_ids, most=most)
     return True
-
-
-def _backlog(ports: Ports, checkpoint_id: str) -> int:
-    for keyset in ports.kb.keysets.all():
-        if keyset.checkpoint_id == checkpoint_id and keyset.state != "retired":
-            return keyset.num_unkeyed
-    return len(ports.kb.facts.find(limit=ports.tuning.keyed_at_once + 1))

@@ -139,6 +139,11 @@ class Facts:
             raise FactNotFound(missing)
         return [found[fact_id] for fact_id in fact_ids]
 
+    def ids_of(self, corpus: str, external_ids: Sequence[str]) -> list[int]:
+        """Gives the facts of the current documents of these external ids, also deleted ones."""
+        with self.store.sessions() as session:
+            return reading.ids_of_sources(session, corpus, external_ids)
+
     def find(self, **sought: Unpack[FactsSought]) -> list[FactRecord]:
         """Finds facts, by id, by what value or question say literally."""
         with self.store.sessions() as session:

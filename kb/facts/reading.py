@@ -128,6 +128,14 @@ def document_text(session: Session, document_id: int) -> str:
     return found
 
 
+def ids_of_sources(session: Session, corpus: str, external_ids: Sequence[str]) -> list[int]:
+    """Gives the facts of the current documents of these external ids, also deleted ones."""
+    of_sources = DocumentRow.corpus == corpus, DocumentRow.external_id == func.any(list(external_ids))
+    statement = select(FactRow.id).join(DocumentRow, DocumentRow.id == FactRow.document_id)
+    current = statement.where(*of_sources, DocumentRow.replaced_seq.is_(None))
+    return list(session.scalars(current.order_by(FactRow.id)))
+
+
 def require_corpus(session: Session, corpus: str) -> None:
     if "\x00" in corpus or not session.scalar(select(exists().where(DocumentRow.corpus == corpus))):
         raise CorpusNotFound(corpus)

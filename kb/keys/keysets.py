@@ -156,6 +156,12 @@ def ready_keyset_of(session: Session, checkpoint_id: str) -> int | None:
     return session.scalar(of_checkpoint.where(KeysetRow.state == "ready"))
 
 
+def answering_keyset_of(session: Session, checkpoint_id: str) -> int | None:
+    """Gives the keyset of a checkpoint that is active or ready."""
+    of_checkpoint = select(KeysetRow.id).where(KeysetRow.checkpoint_id == checkpoint_id)
+    return session.scalar(of_checkpoint.where(KeysetRow.state.in_(("active", "ready"))))
+
+
 def list_keysets(session: Session) -> list[KeysetRecord]:
     return _records(session, None)
 

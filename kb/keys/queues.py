@@ -126,6 +126,17 @@ def facts_with_predicted_keys(keyset_id: int, corpus: str | None, among: Stretch
     )
 
 
+def of_facts(
+    session: Session, keyset_id: int, fact_ids: Sequence[int], *, with_questions: bool
+) -> list[KeyQueue]:
+    """Gives the queues of what these facts and their documents lack, with the question keys of documents' facts."""
+    of_documents = select(FactRow.document_id).where(FactRow.id == func.any(list(fact_ids))).distinct()
+    documents = [one for one in session.scalars(of_documents) if one is not None]
+    found = [documents_without_keys(keyset_id, None, documents), facts_without_keys(keyset_id, fact_ids)]
+    asked = [facts_without_question_keys(keyset_id, None, fact_ids)] if with_questions else []
+    return [*found, *asked]
+
+
 def length(session: Session, queues: Iterable[KeyQueue], *, keyset_id: int) -> int:
     """Counts the keys to be made in these queues, with the question keys of facts that are still to get their first."""
     total = 0

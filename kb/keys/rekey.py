@@ -101,6 +101,19 @@ class RekeyRun:
             waiting = self._queues(session)
         self.work(waiting)
 
+    def run_for(self, fact_ids: Sequence[int], most: int) -> bool:
+        """Makes the keys that these facts lack, and says so; makes none where they lack more than `most`.
+
+        What else lacks a key is not looked for: among ten million facts that takes more than a minute.
+        """
+        with self.sessions() as session:
+            asked = "question" in self.kinds or keysets.has_question_keys(session, self.keyset_id)
+            waiting = queues.of_facts(session, self.keyset_id, fact_ids, with_questions=asked)
+            if queues.length(session, waiting, keyset_id=self.keyset_id) > most:
+                return False
+        self.work(waiting)
+        return True
+
     def work(self, waiting: Sequence[KeyQueue]) -> None:
         """Makes keys until these queues are empty."""
         with self.sessions() as session:

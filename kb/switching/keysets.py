@@ -5,7 +5,7 @@ A retraining is: rekey -> build -> check (the gate) -> activate -> retire; a rol
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Unpack
 
@@ -42,6 +42,8 @@ from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.store.contention import tried_again
 from colmlm.kb.switching.gate import GateReport, check_keyset
 from colmlm.kb.switching.limits import GateLimits
+
+_BATCH = 64  # documents that are encoded in one transaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,7 @@ class Keysets:
         encoder: Encoder,
         *,
         corpus: str | None = None,
-        batch: int = 64,
+        batch: int = _BATCH,
         on_facts: Callable[[int, int], None] | None = None,
         kinds: Collection[str] = ("context",),
         replace: bool = False,
@@ -143,6 +145,29 @@ class Keysets:
         )
         rekey.run()
         return self.finish(keyset.keyset_id)
+
+    def key_facts(
+        self,
+        encoder: Encoder,
+        fact_ids: Sequence[int],
+        *,
+        most: int,
+        on_facts: Callable[[int, int], None] | None = None,
+    ) -> bool:
+        """Gives these facts the keys of the encoder's checkpoint that they lack, and says whether they have them now.
+
+        Nothing is done where they lack more than `most`. Where the checkpoint has no keyset that answers or may, all
+        facts count, since a rekey makes it.
+        """
+        with self.store.sessions() as session:
+            keyset_id = keysets.answering_keyset_of(session, encoder.checkpoint.checkpoint_id)
+        if keyset_id is None:
+            if self.create(encoder.checkpoint).num_unkeyed > most:
+                return False
+            self.rekey(encoder, on_facts=on_facts)
+            return True
+        run = RekeyRun(self.store.sessions, encoder, keyset_id, self._actor, None, _BATCH, on_facts)
+        return run.run_for(fact_ids, most)
 
     def rekey_part(self, encoder: Encoder, part: RekeyPart) -> int:
         """Makes the keys of a part of a rekey that runs elsewhere, with its keyset's encoder; gives their number.

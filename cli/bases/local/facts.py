@@ -88,18 +88,16 @@ class LocalFacts(Facts):
         if edit.keyed or not wanted:
             return edit
         try:
-            return replace(edit, keyed=self._key_at_once())
+            return replace(edit, keyed=self._key_at_once(edit.fact_ids))
         except Exception:
             self.runtime.telling.note(f"Change {edit.seq} was made, but its facts could not be keyed.")
             raise
 
-    def _key_at_once(self) -> bool:
-        """Keys the facts without a key, unless they are so many that a whole corpus waits for a rekey."""
+    def _key_at_once(self, fact_ids: Sequence[int]) -> bool:
+        """Keys these facts where they lack a key, unless they are so many that they wait for a rekey."""
         kb, encoder, telling = self.runtime.kb, self.runtime.encoder, self.runtime.telling
-        keyset = kb.keysets.create(encoder.checkpoint)
-        if keyset.num_unkeyed > MOST_TO_KEY_AT_ONCE:
-            telling.note(f"{keyset.num_unkeyed} facts wait for keys; this is not done at once.")
-            return False
         with telling.progress("Keying") as advance:
-            kb.keysets.rekey(encoder, on_facts=advance)
-        return True
+            keyed = kb.keysets.key_facts(encoder, fact_ids, most=MOST_TO_KEY_AT_ONCE, on_facts=advance)
+        if not keyed:
+            telling.note(f"More than {MOST_TO_KEY_AT_ONCE} facts wait for keys; this is not done at once.")
+        return keyed

@@ -150,8 +150,17 @@ def test_insert_leaves_a_backlog_to_a_rekey(
     calls = list(encoder.calls)
     operator = connect(create_app(atlas, encoder, tuning=Tuning(keyed_at_once=2)), "operator")
     edit = operator.post("/v1/facts", json={"question": "Q?", "value": "A", "reason": "new"}).json()
-    assert not edit["keyed"] and encoder.calls == calls
-    assert look_up(operator, "Q?") == []
+    assert edit["keyed"] and encoder.calls == calls, "no document was encoded"
+    assert look_up(operator, "Q?", edit["min_seq"]) == ["A"] and look_up(operator, "1?") == []
+
+
+def test_more_than_a_request_should_key_is_left_to_a_rekey(
+    atlas: KnowledgeBase, encoder: FakeEncoder, connect: Connect
+) -> None:
+    operator = connect(create_app(atlas, encoder, tuning=Tuning(keyed_at_once=2)), "operator")
+    facts = [{"question": f"Q{n}?", "value": f"A{n}"} for n in range(3)]
+    added = operator.post("/v1/facts/batch", json={"facts": facts, "reason": "new"}).json()
+    assert not added["keyed"] and look_up(operator, "Q1?") == []
 
 
 def test_without_an_encoder_an_insert_is_stored_and_says_it_is_not_keyed(
