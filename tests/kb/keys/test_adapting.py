@@ -65,6 +65,16 @@ def test_a_sample_is_keyed_and_all_else_predicted_and_found(
     assert found(kb, new) > 0.95 and kb.upkeep.fsck().ok
 
 
+def test_progress_and_estimates_count_the_sample_alone(
+    kb: KnowledgeBase, old: FakeEncoder, new: TurnedEncoder
+):
+    ingest(kb, *numbered(MANY))
+    kb.keysets.rekey(old)
+    told: list[tuple[int, int]] = []
+    kb.keysets.adapt(new, sample=SAMPLE, on_facts=lambda done, total: told.append((done, total)))
+    assert (SAMPLE, SAMPLE) in told and all(total <= SAMPLE for _, total in told)
+
+
 def test_true_keys_take_the_place_of_predicted_ones(
     kb: KnowledgeBase, adapted: KeysetRecord, new: TurnedEncoder
 ):
