@@ -147,7 +147,7 @@ class Release:
             for entry_id, data in piece:
                 fact = _parsed(str(entry_id), data)
                 total += _weight(fact.entry_id)
-                contents += _weight(json.dumps([fact.entry_id, fact.sample_id, fact.fact_idx, fact.value]))
+                contents += _weight(f"{fact.fact_idx} {fact.sample_id}\0{fact.value}\0{fact.entry_id}")
                 places.append(_weight(f"{fact.fact_idx} {fact.sample_id}") >> 64)
             if on_entries is not None:
                 on_entries(len(places), number)
