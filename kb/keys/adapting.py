@@ -57,7 +57,7 @@ def require_adaptable(
     if not _kinds(session, from_keyset_id, corpus):
         of = "" if corpus is None else f" of corpus {corpus!r}"
         cause = f"{old.keyset_id} has no keys{of} that a checkpoint made, from texts or questions"
-        raise InvalidValue(name, f"{cause}; give it some first: colmlm keysets rekey {old.keyset_id}")
+        raise InvalidValue(name, f"{cause}; name another one, or make true keys: colmlm rekey")
     active = keysets.active_keyset_id(session)
     if active is not None and keysets.keyset_head(session, active).checkpoint_id == checkpoint_id:
         raise _answering(active)
