@@ -33,21 +33,25 @@ class Errand(Protocol):
     def run(self, row: Any) -> Any: ...
 
 
-class Keying:
-    """Keys parts of a rekey, each batch in a transaction of its own; gives how many keys it stored.
+class KeyingBy(msgspec.Struct, frozen=True):
+    """Who asked for keys, as the log names them, and where the checkpoint is (None: as registered)."""
 
-    It is given who asked for it, as the log names them.
-    """
+    origin: Origin
+    checkpoint: str | None
+
+
+class Keying:
+    """Keys parts of a rekey, each batch in a transaction of its own; gives how many keys it stored."""
 
     def __init__(self, given: Any) -> None:
-        self.asked = msgspec.convert(given, Origin)
+        self.by = msgspec.convert(given, KeyingBy)
         self.runtime = _with_base()
         self._encoders: dict[int, Encoder] = {}
 
     def run(self, row: Any) -> int:
         part = msgspec.convert(row, RekeyPart)
         encoder = self._encoder(part.keyset_id)
-        before = origin.set(self.asked)
+        before = origin.set(self.by.origin)
         try:
             return self.runtime.kb.keysets.rekey_part(encoder, part)
         finally:
@@ -57,7 +61,8 @@ class Keying:
         from colmlm.cli.composition.keying import encoder_of
 
         if keyset_id not in self._encoders:
-            self._encoders[keyset_id] = encoder_of(self.runtime, keyset_id)
+            named = None if self.by.checkpoint is None else Path(self.by.checkpoint)
+            self._encoders[keyset_id] = encoder_of(self.runtime, keyset_id, named)
         return self._encoders[keyset_id]
 
 

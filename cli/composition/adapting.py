@@ -42,6 +42,7 @@ def pair(adapted: AdaptedKeys) -> dict[str, Any]:
         "to": adapted.to_checkpoint,
         "kind": prediction["kind"],
         "facts": adapted.facts,
+        "predicted": adapted.predicted,
         "sample": prediction["sample"],
         "method": prediction["method"],
         **figures,

@@ -35,18 +35,18 @@ def key_everything(
     kb: KnowledgeBase | None = None,
     telling: Telling | None = None,
     replace: bool = False,
+    named: Path | None = None,
 ) -> KeysetRecord:
     """Keys the facts without a key, and calibrates a keyset whose threshold nobody has chosen.
 
     With `replace` it makes true keys in the place of predicted ones, and when all are true calibrates again what was
     calibrated for those.
-    Where the runtime's settings name a place for bulk work, that makes the keys.
+    Where the runtime's settings name a place for bulk work, that makes the keys, by the checkpoint that is `named`, or
+    else the one that was registered.
     `encoder`, `kb` and `telling` are by default the runtime's. A job gives its own `kb`, whose changes are logged for
     the job's actor, and a `telling` that reports its progress.
     """
     encoder, kb, telling = encoder or runtime.encoder, kb or runtime.kb, telling or runtime.telling
-    made_by = encoder.checkpoint.checkpoint_id
-    had_predicted = replace and any(k.num_predicted for k in kb.keysets.all() if k.checkpoint_id == made_by)
     with telling.progress("Keying facts") as advance:
         keyset = kb.keysets.rekey(
             encoder,
@@ -54,15 +54,16 @@ def key_everything(
             on_facts=advance,
             kinds=kinds.split(","),
             replace=replace,
-            elsewhere=keying_elsewhere(runtime),
+            elsewhere=keying_elsewhere(runtime, named),
         )
     if keyset.state == "ready":
         telling.note(
             "Another keyset is active. To let this one answer: "
             f"colmlm keysets check {keyset.keyset_id}, then: colmlm keysets activate {keyset.keyset_id}"
         )
-    became_true = had_predicted and not keyset.num_predicted and keyset.calibrated
-    return calibrated(kb, encoder, keyset, telling, again=became_true)
+    all_true = replace and keyset.calibrated and not keyset.num_predicted
+    again = all_true and kb.keysets.outlived_calibration(keyset.keyset_id)
+    return calibrated(kb, encoder, keyset, telling, again=again)
 
 
 def calibrated(

@@ -68,10 +68,11 @@ def import_(
         made_by = _made_by(runtime, checkpoint)
         with (
             runtime.telling.progress("Checking entries") as examined,
+            runtime.telling.progress("Checking keys") as read,
             runtime.telling.progress("Storing facts") as facts,
             runtime.telling.progress("Adopting keys") as keys,
         ):
-            progress = ReleaseProgress(examined, facts, keys)
+            progress = ReleaseProgress(examined, read, facts, keys)
             if dry_run:
                 report, keyset = runtime.kb.releases.examine(folder, corpus, made_by, progress), None
             else:

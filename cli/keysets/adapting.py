@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from colmlm.cli.output import print_json, print_table
+from colmlm.cli.output import note, print_json, print_table
 
 if TYPE_CHECKING:
     from colmlm.kb.keys.records import Adapting
@@ -44,15 +44,18 @@ Method = Annotated[
 ]
 
 _COLUMNS = (
-    "kind", "from", "to", "facts", "sample", "method", "recall_at_1", "recall_at_1_true", "recall_at_1_old",
-    "seconds", "seconds_true",
+    "kind", "from", "to", "facts", "predicted", "sample", "method", "recall_at_1", "recall_at_1_true",
+    "recall_at_1_old", "seconds", "seconds_true",
 )  # fmt: skip
 
 
 def adapting_by(
-    adapt: bool, from_keyset: int | None, sample: int | None, method: MapMethod | None
+    adapt: bool, from_keyset: int | None, sample: int | None, method: MapMethod | None, **others: object
 ) -> Adapting:
-    """Gives what the options say. Raises `BadParameter` for those that mean nothing without --adapt."""
+    """Gives what the options say.
+
+    Raises `BadParameter` for those that mean nothing without --adapt, and for the `others` with it.
+    """
     how: Adapting = {}
     if from_keyset is not None:
         how["from_keyset_id"] = from_keyset
@@ -62,11 +65,24 @@ def adapting_by(
         how["method"] = str(method)
     if how and not adapt:
         raise typer.BadParameter("it needs --adapt.", param_hint="--from, --sample, --method")
+    if adapt and (
+        idle := [f"--{name.replace('_', '-')}" for name, given in others.items() if given is not None]
+    ):
+        what = (
+            "with --adapt a sample is keyed here, and the kinds of key are those that the other keyset has."
+        )
+        raise typer.BadParameter(what, param_hint=", ".join(idle))
     return how
 
 
 def show_adapted(made: dict[str, Any], as_json: bool) -> None:
-    """Prints what was done for each kind of key."""
+    """Prints what was done for each kind of key, and says so where that is nothing."""
+    if not any(pair["predicted"] for pair in made["pairs"]):
+        keyset_id = made["keyset"]["keyset_id"]
+        note(
+            f"Nothing was predicted anew; keyset {keyset_id} has keys of all facts that the other keyset has keys of. "
+            f"For another sample or method, drop them first: colmlm keysets retire {keyset_id}"
+        )
     if as_json:
         print_json(made)
         return

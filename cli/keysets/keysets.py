@@ -51,11 +51,11 @@ class Kinds(StrEnum):
 
 
 KeyKinds = Annotated[
-    Kinds,
+    Kinds | None,
     typer.Option(
         "--kinds",
         help="What facts of documents are keyed from: the text before them, or their question as well. "
-        "A keyset that has keys of questions goes on getting them.",
+        "Default: context. A keyset that has keys of questions goes on getting them.",
     ),
 ]
 
@@ -73,7 +73,7 @@ def rekey(
     checkpoint: CheckpointPath = None,
     encoder: ByEncoder = None,
     corpus: Corpus = None,
-    kinds: KeyKinds = Kinds.context,
+    kinds: KeyKinds = None,
     adapt: Adapt = False,
     from_keyset: FromKeyset = None,
     sample: Sample = None,
@@ -92,7 +92,7 @@ def rekey(
     from colmlm.cli.composition import adapting
     from colmlm.cli.composition.keying import key_everything
 
-    how = adapting_by(adapt, from_keyset, sample, method)
+    how = adapting_by(adapt, from_keyset, sample, method, kinds=kinds, ray=ray, ray_workers=ray_workers)
     with Runtime.from_environment(checkpoint=checkpoint) as runtime:
         runtime.use_ray(ray, ray_workers)
         runtime.open()
@@ -100,7 +100,10 @@ def rekey(
         if adapt:
             show_adapted(adapting.adapt(runtime.kb, made_by, runtime.telling, corpus, how), as_json)
             return
-        keyset = key_everything(runtime, corpus=corpus, encoder=made_by, kinds=kinds, replace=True)
+        of = kinds or Kinds.context
+        keyset = key_everything(
+            runtime, corpus=corpus, encoder=made_by, kinds=of, replace=True, named=checkpoint
+        )
     print_json(keyset) if as_json else _show([keyset])
 
 
@@ -157,7 +160,7 @@ def rekey_one(
     keyset_id: KeysetId,
     checkpoint: CheckpointPath = None,
     corpus: Corpus = None,
-    kinds: KeyKinds = Kinds.context,
+    kinds: KeyKinds = None,
     adapt: Adapt = False,
     from_keyset: FromKeyset = None,
     sample: Sample = None,
@@ -171,12 +174,12 @@ def rekey_one(
     Keys that were predicted are made as well, and take their place. With --server a job there does it, and the command
     waits for that.
     """
-    how = adapting_by(adapt, from_keyset, sample, method)
+    how = adapting_by(adapt, from_keyset, sample, method, kinds=kinds, ray=ray, ray_workers=ray_workers)
     base.use_ray(ray, ray_workers)
     if adapt:
         show_adapted(base.keysets.adapt(keyset_id, corpus=corpus, checkpoint=checkpoint, **how), as_json)
         return
-    keyset = base.keysets.rekey(keyset_id, corpus=corpus, kinds=kinds, checkpoint=checkpoint)
+    keyset = base.keysets.rekey(keyset_id, corpus=corpus, kinds=kinds or Kinds.context, checkpoint=checkpoint)
     print_json(keyset) if as_json else _show([keyset])
 
 

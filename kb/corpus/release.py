@@ -63,7 +63,7 @@ class ReleasedFact:
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """A sound release: its number of facts, and a digest of the order of its keys, by which it is known again."""
+    """A sound release: its number of facts, and by what it is known again: a digest of these in their order."""
 
     num_facts: int
     digest: str
@@ -79,6 +79,11 @@ class Release:
     def index(self) -> Path:
         return self.folder / INDEX
 
+    def index_digest(self) -> str:
+        """Digests the file of the index, which tells one edition of the keys from another."""
+        with self.index.open("rb") as opened:
+            return hashlib.file_digest(opened, "sha256").hexdigest()
+
     def examined(self, on_entries: Callable[[int, int], None] | None = None) -> Examined:
         """Reads all entries and ids once, and refuses a release of which anything is missing, damaged or twice."""
         for name in (ENTRIES, INDEX, IDS):
@@ -87,16 +92,16 @@ class Release:
                     f"{self.folder} has no {name}", f"It takes {ENTRIES}, {INDEX} and {IDS}."
                 )
         _require_whole(self.folder / ENTRIES)
-        num_ids, digest, named = self._ids_summed()
+        num_ids, order, named = self._ids_summed()
         with self._entries() as entries:
             num_entries = entries.execute("SELECT count(*) FROM entries").fetchone()[0]
             if num_entries != num_ids:
                 cause = f"{IDS} has {num_ids:,} lines for the {num_entries:,} entries of {ENTRIES}"
                 raise InvalidRelease(cause, "The two files must come from the same release.")
-            said = self._entries_summed(entries, num_entries, on_entries)
+            said, contents = self._entries_summed(entries, num_entries, on_entries)
         if said != named:
             raise InvalidRelease(self._astray(), "The two files must come from the same release.")
-        return Examined(num_ids, digest)
+        return Examined(num_ids, hashlib.sha256(f"{order} {contents:x}".encode()).hexdigest())
 
     def pieces(self, size: int, start: int = 0) -> Iterator[list[ReleasedFact]]:
         """Gives the facts in the order of their keys, in pieces of this size, from number `start` on."""
@@ -134,14 +139,15 @@ class Release:
 
     def _entries_summed(
         self, entries: sqlite3.Connection, number: int, on_entries: Callable[[int, int], None] | None
-    ) -> int:
-        """Parses every entry, refuses facts that are there twice, and sums the ids as `_ids_summed` does."""
-        total, places = 0, array("Q")
+    ) -> tuple[int, int]:
+        """Parses every entry, refuses facts that are there twice, and sums up all ids, and all that is said."""
+        total, contents, places = 0, 0, array("Q")
         rows = entries.execute("SELECT entry_id, data FROM entries")
         while piece := list(islice(rows, 20_000)):
             for entry_id, data in piece:
                 fact = _parsed(str(entry_id), data)
                 total += _weight(fact.entry_id)
+                contents += _weight(f"{fact.fact_idx} {fact.sample_id}\0{fact.value}\0{fact.entry_id}")
                 places.append(_weight(f"{fact.fact_idx} {fact.sample_id}") >> 64)
             if on_entries is not None:
                 on_entries(len(places), number)
@@ -149,7 +155,7 @@ class Release:
         again = ordered[1:][ordered[1:] == ordered[:-1]]
         if len(again) and (twice := self._twice(entries, set(again.tolist()))) is not None:
             raise InvalidRelease(twice, _REMEDY_TWICE)
-        return total % _MODULUS
+        return total % _MODULUS, contents % _MODULUS
 
     @staticmethod
     def _twice(entries: sqlite3.Connection, places: set[int]) -> str | None:

@@ -41,6 +41,8 @@ class Rekey(Work, frozen=True, kw_only=True):
             raise ValueError("name a keyset or a checkpoint, not both")
         if not self.adapt and self.adapting:
             raise ValueError("from_keyset, sample and method need adapt")
+        if self.adapt and self.kinds != "context":
+            raise ValueError("kinds is not for adapt, which makes the kinds of key that the other keyset has")
 
     @property
     def adapting(self) -> Adapting:

@@ -14,7 +14,7 @@ from colmlm.kb.keys.keysets import Vectors
 from colmlm.kb.keys.queues import KeyQueue
 from colmlm.kb.tables import DocumentRow, FactKeyRow, FactRow
 
-_MOST_FITTED = 20_000  # facts that a map is fitted on
+MOST_FITTED = 20_000  # facts that a map is fitted on
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class AdaptSample:
         ]
 
     def pairs(self, session: Session, kind: str) -> KeyPairs:
-        """Reads the true keys of the kind that both keysets have, of the sample or not."""
+        """Reads the true keys of the kind that both keysets have in the corpus, of the sample or not."""
         old, new = aliased(FactKeyRow), aliased(FactKeyRow)
         group = func.coalesce(FactRow.document_id, -FactRow.id)
         among = predicted.stretches(session, self.keyset_id)
@@ -78,9 +78,9 @@ class AdaptSample:
             .where(old.kind == kind, new.kind == kind, ~predicted.is_predicted(new.id, among))
             .where(queues.is_kept())
             .order_by(func.hashint8(group), FactRow.id)
-            .limit(_MOST_FITTED)
+            .limit(MOST_FITTED)
         )
-        rows = session.execute(statement).all()
+        rows = session.execute(of_corpus(statement, self.corpus)).all()
         dims = [keysets.keyset_head(session, one).dim for one in (self.from_keyset_id, self.keyset_id)]
         return KeyPairs(
             keysets.decode([row[2] for row in rows], dims[0]),

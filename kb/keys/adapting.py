@@ -12,25 +12,67 @@ from time import monotonic
 from typing import Any
 
 import numpy as np
-from sqlalchemy import and_, exists, func, or_, select
+from sqlalchemy import and_, func, or_, select
 from sqlalchemy.orm import Session, sessionmaker
 
 from colmlm.kb.errors import InvalidValue
 from colmlm.kb.keys import keysets, predicted, queues
-from colmlm.kb.keys.adapt_sample import AdaptSample, KeyPairs, of_corpus
+from colmlm.kb.keys.adapt_sample import MOST_FITTED, AdaptSample, KeyPairs, of_corpus
 from colmlm.kb.keys.keycopy import copy_keys
 from colmlm.kb.keys.keysets import Ids, Vectors
-from colmlm.kb.keys.maps import FittedMap, are_few, best_map, require_fit, shares_found
-from colmlm.kb.keys.records import AdaptedKeys, Prediction
+from colmlm.kb.keys.maps import FittedMap, best_map, require_fit, shares_found
+from colmlm.kb.keys.records import AdaptedKeys, MapFit, Prediction
 from colmlm.kb.keys.rekey import Encoder, RekeyRun
 from colmlm.kb.log import audit
 from colmlm.kb.tables import FactKeyRow, FactRow
 from colmlm.kb.texts.asked import ANSWER, QUESTION
 
 FEWEST_SAMPLED = 250  # facts with true keys, where nobody says how many
+_KINDS = ("context", "question")
 _ASKED = 500  # questions that measure a map
 _AT_ONCE = 5_000  # keys predicted in one transaction
 _ENCODED_AT_ONCE = 32
+
+
+def usual_sample(num_keys: int) -> int:
+    """Gives how many facts to key truly where so many are to be predicted: a hundredth, and no more than are fitted."""
+    return min(MOST_FITTED, max(FEWEST_SAMPLED, num_keys // 100))
+
+
+def require_adaptable(
+    session: Session, checkpoint_id: str, from_keyset_id: int, corpus: str | None, fit: MapFit
+) -> None:
+    """Refuses to predict keys for a checkpoint from those of its own, from keys that were predicted themselves or that
+    there are not, and where they would answer before a gate has seen them.
+    """
+    require_fit(fit.get("method", "auto"), fit.get("sample", FEWEST_SAMPLED))
+    old, name = keysets.get_keyset(session, from_keyset_id), "keyset to predict from"
+    if old.checkpoint_id == checkpoint_id:
+        raise InvalidValue(name, f"{old.keyset_id} is that of this checkpoint; name another one's")
+    if old.state == "retired":
+        raise InvalidValue(name, f"{old.keyset_id} is retired and has no keys")
+    if old.num_predicted:
+        remedy = f"run: colmlm keysets rekey {old.keyset_id}"
+        raise InvalidValue(name, f"{old.num_predicted} keys of {old.keyset_id} are predicted; {remedy}")
+    if not _kinds(session, from_keyset_id, corpus):
+        of = "" if corpus is None else f" of corpus {corpus!r}"
+        cause = f"{old.keyset_id} has no keys{of} that a checkpoint made, from texts or questions"
+        raise InvalidValue(name, f"{cause}; name another one, or make true keys: colmlm rekey")
+    active = keysets.active_keyset_id(session)
+    if active is not None and keysets.keyset_head(session, active).checkpoint_id == checkpoint_id:
+        raise _answering(active)
+
+
+def _answering(keyset_id: int) -> InvalidValue:
+    cause = f"{keyset_id} is active, so its keys must be true"
+    return InvalidValue("keyset to fill", f"{cause}; run: colmlm keysets rekey {keyset_id}")
+
+
+def _kinds(session: Session, keyset_id: int, corpus: str | None) -> list[str]:
+    """Gives the kinds of key that a map can be fitted on, of which the keyset has any."""
+    keys = of_corpus(select(FactKeyRow.id).join(FactRow, FactRow.id == FactKeyRow.fact_id), corpus)
+    of = [(kind, keys.where(FactKeyRow.keyset_id == keyset_id, FactKeyRow.kind == kind)) for kind in _KINDS]
+    return [kind for kind, found in of if session.scalar(found.limit(1)) is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +91,12 @@ class AdaptRun:
     method: str = "auto"
 
     def run(self) -> tuple[AdaptedKeys, ...]:
-        """Keys the sample and predicts the other keys; gives what was done for each kind of key that there is."""
-        require_fit(self.method, FEWEST_SAMPLED if self.sample is None else self.sample)
+        """Keys the sample and predicts the other keys; gives what was done for each kind of key that there is.
+
+        `require_adaptable` must have passed, before the keyset was made.
+        """
         with self.sessions() as session:
-            self._require_true(session)
-            kinds = [kind for kind in ("context", "question") if self._has(session, kind)]
+            kinds = _kinds(session, self.from_keyset_id, self.corpus)
             sample = AdaptSample.drawn(
                 session, self.keyset_id, self.from_keyset_id, self.corpus, self._size(session)
             )
@@ -63,29 +106,7 @@ class AdaptRun:
         """Gives how many facts to key truly: a hundredth, where nobody says how many."""
         if self.sample is not None:
             return self.sample
-        return max(FEWEST_SAMPLED, keysets.num_indexed_keys(session, self.from_keyset_id) // 100)
-
-    def _require_true(self, session: Session) -> None:
-        """Refuses to predict from keys that were predicted themselves, from those of the same checkpoint, and keys that
-        would answer before a gate has seen them.
-        """
-        old, name = keysets.get_keyset(session, self.from_keyset_id), "keyset to predict from"
-        if old.keyset_id == self.keyset_id:
-            raise InvalidValue(name, f"{old.keyset_id} is that of this checkpoint; name another one's")
-        if old.state == "retired":
-            raise InvalidValue(name, f"{old.keyset_id} is retired and has no keys")
-        if old.num_predicted:
-            remedy = f"run: colmlm keysets rekey {old.keyset_id}"
-            raise InvalidValue(name, f"{old.num_predicted} keys of {old.keyset_id} are predicted; {remedy}")
-        if keysets.active_keyset_id(session) == self.keyset_id:
-            remedy = f"run: colmlm keysets rekey {self.keyset_id}"
-            raise InvalidValue(
-                "keyset to fill", f"{self.keyset_id} is active, so its keys must be true; {remedy}"
-            )
-
-    def _has(self, session: Session, kind: str) -> bool:
-        keys = FactKeyRow.keyset_id == self.from_keyset_id, FactKeyRow.kind == kind
-        return bool(session.scalar(select(exists().where(*keys))))
+        return usual_sample(keysets.num_indexed_keys(session, self.from_keyset_id))
 
     def _adapt(self, kind: str, sample: AdaptSample) -> AdaptedKeys:
         began = monotonic()
@@ -93,18 +114,19 @@ class AdaptRun:
         with self.sessions() as session:
             pairs = sample.pairs(session, kind)
             num_lacking = self._num_lacking(session, kind)
+            prediction = self._as_it_is(session, kind, len(pairs.groups_N))
             old, new = (keysets.checkpoint_of(session, one) for one in (self.from_keyset_id, self.keyset_id))
-        num_facts = len(pairs.groups_N)
-        if are_few(pairs.groups_N) and not num_lacking:
-            prediction = Prediction(kind, self.from_keyset_id, "none", num_facts, 0)
-        else:
+        num_predicted = 0
+        if num_lacking:
             fitted = best_map(self.method, pairs.old_ND, pairs.new_NE, pairs.groups_N)
             prediction = self._measured(kind, pairs, fitted)
-            num_facts += self._fill(kind, fitted, prediction, num_lacking)
+            num_predicted = self._fill(kind, fitted, prediction, num_lacking)
+        num_facts = self._num_keyed(kind)
         return AdaptedKeys(
             from_checkpoint=old.name,
             to_checkpoint=new.name,
             facts=num_facts,
+            predicted=num_predicted,
             prediction=prediction,
             seconds=round(monotonic() - began, 2),
             seconds_true=None if each is None else round(each * num_facts, 2),
@@ -120,6 +142,12 @@ class AdaptRun:
             self.sessions, self.encoder, self.keyset_id, self.actor, None, self.batch, self.on_facts
         ).work(waiting)
         return (monotonic() - began) / number if number else None
+
+    def _as_it_is(self, session: Session, kind: str, num_pairs: int) -> Prediction:
+        """Gives how keys of this kind were predicted before; where none are left, that all are true."""
+        before = predicted.predictions(session).get(self.keyset_id, ())
+        true = Prediction(kind, self.from_keyset_id, "none", num_pairs, 0)
+        return next((one for one in before if one.kind == kind), true)
 
     def _measured(self, kind: str, pairs: KeyPairs, fitted: FittedMap) -> Prediction:
         """Asks some questions of the fit among its facts, by predicted keys, by true ones, and by the old ones."""
@@ -171,6 +199,15 @@ class AdaptRun:
             [row[2] for row in rows], dim
         )
 
+    def _num_keyed(self, kind: str) -> int:
+        """Counts the facts that have a key of the kind now."""
+        keys = select(func.count(FactKeyRow.fact_id.distinct())).join(
+            FactRow, FactRow.id == FactKeyRow.fact_id
+        )
+        of_kind = FactKeyRow.keyset_id == self.keyset_id, FactKeyRow.kind == kind, queues.is_kept()
+        with self.sessions() as session:
+            return session.scalar(of_corpus(keys, self.corpus).where(*of_kind)) or 0
+
     def _num_lacking(self, session: Session, kind: str) -> int:
         return session.scalar(select(func.count()).select_from(self._lacking(kind).subquery())) or 0
 
@@ -185,9 +222,14 @@ class AdaptRun:
         )
 
     def _store(self, kind: str, key_ids: Ids, made_NE: Vectors, prediction: Prediction) -> int:
-        """Stores the predicted keys of facts that lack one and whose old key is there, now that the log is locked."""
+        """Stores the predicted keys of facts that lack one and whose old key is there, now that the log is locked.
+
+        Whoever activates the keyset waits for that lock, so no predicted key is added to one that answers.
+        """
         with self.sessions.begin() as session:
             pending = audit.begin(session, self.actor, "predicted")
+            if keysets.active_keyset_id(session) == self.keyset_id:
+                raise _answering(self.keyset_id)
             still = self._lacking(kind).where(FactKeyRow.id == func.any(key_ids.tolist()))
             fact_of = {row[0]: row[1] for row in session.execute(still)}
             rows = [n for n, key_id in enumerate(key_ids.tolist()) if key_id in fact_of]

@@ -6,8 +6,10 @@ used again, so the log tells for good which keys were predicted, and those that 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
+from math import inf
 from typing import Any
 
 from sqlalchemy import Text, cast, delete, func, select
@@ -54,21 +56,57 @@ def drop(session: Session, keyset_id: int, kind: str, fact_ids: Sequence[int], a
 
 
 def predictions(session: Session) -> dict[int, tuple[Prediction, ...]]:
-    """Gives how keys were last predicted, by keyset, for each kind of which predicted keys are left."""
-    last: dict[int, dict[str, Mapping[str, Any]]] = {}
-    among: dict[int, list[tuple[int, int]]] = {}
+    """Gives how keys were predicted, by keyset, for each kind of which predicted keys are left.
+
+    Where several maps made them, the figures are those of the map that kept least.
+    """
+    made: dict[int, dict[str, tuple[Mapping[str, Any], list[tuple[int, int]]]]] = {}
     for _, keyset_id, keys, told in session.execute(
         select(*_SAID).where(*_PREDICTING).order_by(ChangeRow.seq)
     ):
         if type(keyset_id) is int and isinstance(told, dict) and (stretch := _stretch(keys)):
-            last.setdefault(keyset_id, {})[str(told.get("kind"))] = told
-            among.setdefault(keyset_id, []).append(stretch)
+            by_map = made.setdefault(keyset_id, {})
+            by_map.setdefault(json.dumps(told, sort_keys=True), (told, []))[1].append(stretch)
     found: dict[int, tuple[Prediction, ...]] = {}
-    for keyset_id, kinds in last.items():
-        left = _left(session, keyset_id, _merged(among[keyset_id]))
-        of_kinds = (_told(told, left.get(kind, 0)) for kind, told in kinds.items())
-        found[keyset_id] = tuple(one for one in of_kinds if one is not None and one.left)
+    for keyset_id, by_map in made.items():
+        left = (
+            _told(told, _left(session, keyset_id, _merged(among)).get(str(told.get("kind")), 0))
+            for told, among in by_map.values()
+        )
+        found[keyset_id] = _worst_of_kinds([one for one in left if one is not None and one.left])
     return found
+
+
+def _worst_of_kinds(found: Sequence[Prediction]) -> tuple[Prediction, ...]:
+    """Gives for each kind the prediction that kept least, with how many keys are left of all."""
+    by_kind: dict[str, list[Prediction]] = {}
+    for one in found:
+        by_kind.setdefault(one.kind, []).append(one)
+    return tuple(
+        replace(
+            min(of_kind, key=lambda one: inf if one.kept is None else one.kept),
+            left=sum(one.left for one in of_kind),
+        )
+        for of_kind in by_kind.values()
+    )
+
+
+def were_replaced_since_threshold(session: Session, keyset_id: int) -> bool:
+    """Tells whether true keys took the place of predicted ones after the last change of the keyset's threshold."""
+    of_keyset = ChangeRow.payload.contains({"keyset": keyset_id})
+    chosen = session.scalar(select(func.max(ChangeRow.seq)).where(ChangeRow.kind == "threshold", of_keyset))
+    if chosen is None or not (among := stretches(session, keyset_id)):
+        return False
+    dropped = ChangeRow.payload["dropped_keys"]
+    since = ChangeRow.kind == "key", ChangeRow.seq > chosen, of_keyset, dropped.is_not(None)
+    rows = session.scalars(select(dropped).where(*since).order_by(ChangeRow.seq.desc()))
+    return any(_any_in(ids, among) for ids in rows)
+
+
+def _any_in(ids: Any, among: Stretches) -> bool:
+    """Tells whether any of these ids of keys, as the log has them, is in one of the stretches."""
+    known = ids if isinstance(ids, list) else []
+    return any(first <= one <= last for one in known if type(one) is int for first, last in among)
 
 
 def _left(session: Session, keyset_id: int, among: Stretches) -> dict[str, int]:
@@ -115,8 +153,7 @@ def _was_predicted(session: Session, keyset_id: int, fact_id: int, seq: int) -> 
         return True
     dropped = ChangeRow.payload["dropped_keys"]
     since = select(dropped).where(naming, ChangeRow.seq > seq, dropped.is_not(None))
-    gone = [one for ids in session.scalars(since) if isinstance(ids, list) for one in ids]
-    return any(first <= one <= last for one in gone if type(one) is int for first, last in among)
+    return any(_any_in(ids, among) for ids in session.scalars(since))
 
 
 def _stretch(keys: Any) -> tuple[int, int] | None:

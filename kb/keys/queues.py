@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Select, exists, func, or_, select
@@ -34,9 +34,14 @@ class KeyQueue:
     replaced: Stretches = ()
     within: tuple[int, int] | None = None
 
+    @property
+    def column(self) -> Any:
+        """What its ids are of."""
+        return FactRow.document_id if self.by_document else FactRow.id
+
     def statement(self, after: int, among: Sequence[int] | None = None) -> Select[Any]:
         """Selects the ids to be keyed, ascending, past `after`, and where it is given only those `among` these."""
-        column = FactRow.document_id if self.by_document else FactRow.id
+        column = self.column
         found = select(column).where(column > after, *self.wanted)
         if self.corpus is not None:
             found = found.join(DocumentRow, DocumentRow.id == FactRow.document_id)
@@ -49,10 +54,7 @@ class KeyQueue:
         return (found.distinct() if self.by_document else found).order_by(column)
 
     def asked_for(self, session: Session, most: int) -> list[int]:
-        """Gives the ids to be keyed whose facts the newest outputs have looked up, most often first.
-
-        They are of the whole queue: whoever works a part of it begins with what is asked for, wherever that is.
-        """
+        """Gives the ids to be keyed whose facts the newest outputs have looked up, most often first."""
         newest = select(AttributionRow.fact_id).order_by(
             AttributionRow.generation_id.desc(), AttributionRow.ordinal.desc()
         )
@@ -60,8 +62,7 @@ class KeyQueue:
         if self.by_document:
             uses = _by_document(session, uses)
         # Their ids are given one by one, since joined with them the server would read all that is to be keyed.
-        whole = replace(self, within=None)
-        wanted = session.scalars(whole.statement(0, [one for one in uses if one is not None]))
+        wanted = session.scalars(self.statement(0, [one for one in uses if one is not None]))
         return sorted(wanted, key=lambda one: (-uses[one], one))[:most]
 
 
@@ -148,6 +149,8 @@ def length(session: Session, queues: Iterable[KeyQueue], *, keyset_id: int) -> i
         statement = select(func.count()).select_from(FactRow).where(*wanted)
         if queue.by_document:
             statement = statement.where(FactRow.document_id.is_not(None))
+        if queue.only is not None:
+            statement = statement.where(queue.column == func.any(list(queue.only)))
         if queue.corpus is not None:
             statement = statement.join(DocumentRow, DocumentRow.id == FactRow.document_id)
             statement = statement.where(DocumentRow.corpus == queue.corpus)

@@ -134,6 +134,8 @@ class Prediction:
 class AdaptedKeys:
     """What an adapting did for one kind of key: so many `facts` have keys of it now, true ones or predicted.
 
+    So many were `predicted` by this run. Where none were, the `prediction` is that of the predicted keys there are.
+
     `seconds_true` is what true keys of all would have taken, by what one of the sample did; None where all of the
     sample were there already.
     """
@@ -141,6 +143,7 @@ class AdaptedKeys:
     from_checkpoint: str
     to_checkpoint: str
     facts: int
+    predicted: int
     prediction: Prediction
     seconds: float
     seconds_true: float | None

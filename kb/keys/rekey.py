@@ -130,6 +130,8 @@ class RekeyRun:
                         keysets.analyze(session, self.keyset_id)
                 if self.on_facts is not None:
                     self.on_facts(done, max(done, total))
+        if self.on_facts is not None and done < total:  # others made the rest, or it is wanted no more
+            self.on_facts(total, total)
 
     def work_part(self, part: RekeyPart) -> int:
         """Makes the keys that are wanted in this part; gives their number. Raises `InvalidValue` in another base."""
@@ -196,9 +198,8 @@ class RekeyRun:
             session.execute(
                 text("SET LOCAL idle_in_transaction_session_timeout = 0")
             )  # encoding may take longer than the timeout
-            asked = queue.asked_for(session, WINDOW * self.batch) if queue.replaced else []
-            if asked and (mine := self._claim(session, queue, asked)):
-                return _Step(after, None, self._key(session, queue, mine))
+            if stored := self._key_asked_for(session, queue):
+                return _Step(after, None, stored)
             window = session.scalars(queue.statement(after).limit(WINDOW * self.batch)).all()
             if not window:
                 return None
@@ -207,6 +208,13 @@ class RekeyRun:
             ours = set(mine)
             others = next((one for one in takewhile(last.__ge__, window) if one not in ours), None)
             return _Step(last, others, self._key(session, queue, mine) if mine else None)
+
+    def _key_asked_for(self, session: Session, queue: KeyQueue) -> int:
+        """Makes true keys of a batch that outputs ask for, wherever in the whole queue it is; gives their number."""
+        whole = replace(queue, within=None)
+        asked = whole.asked_for(session, WINDOW * self.batch) if queue.replaced else []
+        mine = self._claim(session, whole, asked) if asked else []
+        return self._key(session, whole, mine) if mine else 0
 
     def _claim(self, session: Session, queue: KeyQueue, window: Sequence[int]) -> Sequence[int]:
         """Claims a batch of these, in their order, of those that no other worker has claimed."""

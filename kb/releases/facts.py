@@ -124,7 +124,7 @@ class FactsOfRelease:
         for fact in facts:
             if (ids.get(fact.sample_id), fact.fact_idx) in known:
                 raise self._clash(
-                    f"sample {fact.sample_id!r} has its fact {fact.fact_idx} from another release"
+                    f"sample {fact.sample_id!r} has its fact {fact.fact_idx} from another release, or another edition"
                 )
         return ids
 

@@ -13,11 +13,12 @@ import numpy.typing as npt
 from sqlalchemy import BigInteger, cast, func, select, text
 from sqlalchemy.orm import Session
 
+from colmlm.kb.errors import InvalidRelease
 from colmlm.kb.keys.keycopy import Keys, copy_keys
 from colmlm.kb.log import audit
 from colmlm.kb.store.database import connection_of, id_array
 from colmlm.kb.store.references import checked_at_once
-from colmlm.kb.tables import ADOPTED, ChangeRow
+from colmlm.kb.tables import ADOPTED, ChangeRow, KeysetRow
 
 BLOCK = 20_000  # keys in one transaction
 
@@ -35,6 +36,7 @@ class KeysOfRelease:
     """Stores blocks of one release's keys in a keyset, for its facts in a corpus."""
 
     digest: str
+    index_digest: str
     corpus: str
     keyset_id: int
     actor: str
@@ -43,7 +45,9 @@ class KeysOfRelease:
     def read(self, session: Session) -> int:
         """Gives how many keys of the index were read before, from the log."""
         upto = func.max(cast(ChangeRow.payload["upto"].astext, BigInteger))
-        of = {"release": self.digest, "corpus": self.corpus, "keyset": self.keyset_id}
+        of = {
+            "release": self.digest, "index": self.index_digest, "corpus": self.corpus, "keyset": self.keyset_id,
+        }  # fmt: skip
         return (
             session.scalar(select(upto).where(ChangeRow.kind == "key", ChangeRow.payload.contains(of))) or 0
         )
@@ -58,7 +62,8 @@ class KeysOfRelease:
         rows = connection_of(session).execute(_WANTING, asked).fetchall()
         wanted = np.isin(fact_ids, np.array([row[0] for row in rows], np.int64))
         payload: dict[str, Any] = {
-            "keyset": self.keyset_id, "release": self.digest, "corpus": self.corpus, "upto": upto,
+            "keyset": self.keyset_id, "release": self.digest, "index": self.index_digest, "corpus": self.corpus,
+            "upto": upto,
         }  # fmt: skip
         if number := int(wanted.sum()):
             with checked_at_once(session, number):
@@ -68,6 +73,27 @@ class KeysOfRelease:
             payload |= {"keys": [first, first + number - 1]}
         audit.append(session, pending, "key", num_facts=number, payload=payload)
         return number
+
+
+def require_one_index(
+    session: Session, digest: str, corpus: str, checkpoint_id: str, index_digest: str
+) -> None:
+    """Raises where the checkpoint's keyset has keys of these facts from another index, whose makers may differ."""
+    payload = ChangeRow.payload
+    of_another = (
+        select(KeysetRow.id)
+        .join(ChangeRow, payload["keyset"].as_integer() == KeysetRow.id)
+        .where(
+            KeysetRow.checkpoint_id == checkpoint_id, KeysetRow.state != "retired", ChangeRow.kind == "key"
+        )
+        .where(payload.contains({"release": digest, "corpus": corpus}))
+        .where(payload["index"].astext.is_distinct_from(index_digest))
+    )
+    if (keyset_id := session.scalar(of_another.limit(1))) is not None:
+        remedy = (
+            f"Take that index, import into another corpus, or drop them: colmlm keysets retire {keyset_id}"
+        )
+        raise InvalidRelease(f"keyset {keyset_id} has keys of these facts from another index", remedy)
 
 
 def analyze_facts(session: Session) -> None:

@@ -11,12 +11,13 @@ class ImportReport:
 
     `entries` are in the release; of these `there` were imported before, `suppressed` say what was erased here and stay
     out, and `facts` were stored now, of `samples` documents that were new. `adopted` keys were stored now, of an index
-    of this `kind`: they are approximate. `digest` identifies the release. After a dry run nothing is stored, and there
-    is no keyset.
+    of this `kind`: they are approximate. `digest` identifies the facts in their order, and `index_digest` the index.
+    After a dry run nothing is stored, and there is no keyset.
     """
 
     corpus: str
     digest: str
+    index_digest: str
     entries: int
     facts: int
     there: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from colmlm.kb.log import audit
 from colmlm.kb.lookup.sealed import Ids, SealedIndex, Vectors
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.releases.facts import PIECE, FactsOfRelease, StoredPiece, StoredPieces
-from colmlm.kb.releases.keys import BLOCK, KeysOfRelease, analyze_facts
+from colmlm.kb.releases.keys import BLOCK, KeysOfRelease, analyze_facts, require_one_index
 from colmlm.kb.releases.records import ImportReport
 from colmlm.kb.store.contention import tried_again
 
@@ -23,9 +24,10 @@ OnDone = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class ReleaseProgress:
-    """Who hears how far an import is: entries examined, facts stored, keys adopted, each of how many."""
+    """Who hears how far an import is: entries examined, keys read, facts stored, keys adopted, each of how many."""
 
     examined: OnDone | None = None
+    read: OnDone | None = None
     facts: OnDone | None = None
     keys: OnDone | None = None
 
@@ -46,11 +48,14 @@ class Releases:
         release = Release(folder)
         examined, index = release.examined(progress.examined), SealedIndex(release.index)
         _require_fit(examined, index, checkpoint)
-        made_by = checkpoint or _unknown(examined, folder, index.dim)
+        _read_all(index, progress.read)
+        keys = release.index_digest()
+        made_by = checkpoint or _unknown(f"{examined.digest} {keys}", folder, index.dim)
         with self.store.sessions() as session:
             there = StoredPieces.read(session, examined.digest, corpus).upto
+            require_one_index(session, examined.digest, corpus, made_by.checkpoint_id, keys)
         return ImportReport(
-            corpus, examined.digest, examined.num_facts, 0, there, 0, 0, 0,
+            corpus, examined.digest, keys, examined.num_facts, 0, there, 0, 0, 0,
             index.dim, index.kind, made_by.checkpoint_id, None, None,
         )  # fmt: skip
 
@@ -77,7 +82,7 @@ class Releases:
         report = self._take_facts(Release(folder), facts, report, progress.facts)
         made_by = checkpoint or CheckpointInfo(report.checkpoint_id, folder.name, report.dim)
         keyset_id = self._create(made_by)
-        keys = KeysOfRelease(report.digest, corpus, keyset_id, actor, reason)
+        keys = KeysOfRelease(report.digest, report.index_digest, corpus, keyset_id, actor, reason)
         report = replace(report, keyset_id=keyset_id)
         return self._take_keys(SealedIndex(Release(folder).index), keys, report, progress.keys)
 
@@ -146,6 +151,16 @@ def _require_fit(examined: Examined, index: SealedIndex, checkpoint: CheckpointI
     index.require_numbered()
 
 
-def _unknown(examined: Examined, folder: Path, dim: int) -> CheckpointInfo:
+def _read_all(index: SealedIndex, on_keys: OnDone | None) -> None:
+    """Decodes every key and keeps none, so that an index that does not give all of them is refused beforehand."""
+    done = 0
+    for numbers, _ in index.blocks(BLOCK):
+        done += len(numbers)
+        if on_keys is not None:
+            on_keys(done, index.count)
+
+
+def _unknown(facts_and_index: str, folder: Path, dim: int) -> CheckpointInfo:
     """Gives a checkpoint for keys of which nobody knows who made them."""
-    return CheckpointInfo(f"release-{examined.digest[:16]}", folder.name, dim)
+    digest = hashlib.sha256(facts_and_index.encode()).hexdigest()
+    return CheckpointInfo(f"release-{digest[:16]}", folder.name, dim)

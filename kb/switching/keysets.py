@@ -14,8 +14,8 @@ from colmlm.kb.errors import InvalidValue, KeysetActive, KeysetNotReady
 from colmlm.kb.facts import reading
 from colmlm.kb.facts.ingest import MANY_FACTS
 from colmlm.kb.facts.records import Edit
-from colmlm.kb.keys import activation, keysets, succession
-from colmlm.kb.keys.adapting import AdaptRun
+from colmlm.kb.keys import activation, keysets, predicted, succession
+from colmlm.kb.keys.adapting import AdaptRun, require_adaptable
 from colmlm.kb.keys.asked import context_keys
 from colmlm.kb.keys.bulk import store_keys
 from colmlm.kb.keys.calibration import Calibration
@@ -191,12 +191,15 @@ class Keysets:
 
         True keys are made of a sample alone. Facts without a key in the other keyset are left to a rekey, which with
         `replace` makes all predicted keys true. Raises `NoActiveKeyset`, and `InvalidValue` where the other keyset is
-        of the same checkpoint, retired, or predicted itself, or where there are too few facts.
+        of the same checkpoint, retired, predicted itself, or without keys that a checkpoint made, where that of the
+        encoder is active, or where there are too few facts.
         """
         if corpus is not None:
             with self.store.sessions() as session:
                 reading.require_corpus(session, corpus)
         source = self.active() if from_keyset_id is None else self.show(from_keyset_id)
+        with self.store.sessions() as session:
+            require_adaptable(session, encoder.checkpoint.checkpoint_id, source.keyset_id, corpus, fit)
         ids = self.create(encoder.checkpoint).keyset_id, source.keyset_id
         run = AdaptRun(self.store.sessions, encoder, *ids, self._actor, corpus, batch, on_facts, **fit)
         adapted = run.run()
@@ -284,6 +287,11 @@ class Keysets:
         """Tells whether a keyset's threshold was measured or set by hand, so that it must not be changed unasked."""
         with self.store.sessions() as session:
             return keysets.is_threshold_chosen(session, keyset_id)
+
+    def outlived_calibration(self, keyset_id: int) -> bool:
+        """Tells whether true keys took the place of predicted ones since the keyset's threshold was last chosen."""
+        with self.store.sessions() as session:
+            return predicted.were_replaced_since_threshold(session, keyset_id)
 
     def check(
         self,

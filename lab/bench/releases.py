@@ -122,7 +122,8 @@ def main() -> None:
     """Imports the release in a folder into the base of a home, and says in JSON how long each part took."""
     home, folder = map(Path, sys.argv[1:])
     began: dict[str, float] = {}
-    progress = ReleaseProgress(*(partial(_note, began, name) for name in ("checking", "facts", "keys")))
+    parts = ("checking", "checking", "facts", "keys")
+    progress = ReleaseProgress(*(partial(_note, began, name) for name in parts))
     with KnowledgeBase.open(Settings(home=home, actor="bench")) as kb:
         started = time.perf_counter()
         report = kb.releases.take(folder, "bench", actor="bench", reason="benchmark", progress=progress)

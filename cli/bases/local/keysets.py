@@ -86,7 +86,9 @@ class LocalKeysets:
         ).state == "retired":  # a rekey would give its checkpoint a new keyset
             raise KeysetNotReady(keyset_id, found.state)
         encoder = encoder_of(self.runtime, keyset_id, checkpoint)
-        return key_everything(self.runtime, corpus=corpus, encoder=encoder, kinds=kinds, replace=True)
+        return key_everything(
+            self.runtime, corpus=corpus, encoder=encoder, kinds=kinds, replace=True, named=checkpoint
+        )
 
     def adapt(
         self, keyset_id: int, *, corpus: str | None, checkpoint: Path | None, **how: Unpack[Adapting]

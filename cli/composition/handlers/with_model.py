@@ -83,6 +83,7 @@ class _Models:
             kb=run.kb,
             telling=telling,
             replace=True,
+            named=_checkpoint(self.runtime, work.checkpoint),
         )
 
     def _telling(self, run: JobRun) -> Telling:

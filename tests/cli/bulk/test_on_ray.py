@@ -159,6 +159,16 @@ def test_what_a_worker_cannot_do_is_told_in_a_line_with_its_code(
     assert caught.value.failure.exit_code == CONFLICT and "\n" not in caught.value.failure.line
 
 
+def test_workers_load_the_checkpoint_that_is_named(
+    run: Run, facts: int, kb: KnowledgeBase, tmp_path: Path
+) -> None:
+    own, moved = tiny_checkpoint(tmp_path / "own", seed=5), tmp_path / "moved"
+    assert run("keysets", "create", "--checkpoint", own).code == 0
+    own.rename(moved)
+    ran = run("keysets", "rekey", 1, "--checkpoint", moved, "--ray", "auto", "--ray-workers", 1, "--json")
+    assert (ran.code, ran.json["num_keys"], ran.json["num_unkeyed"]) == (0, facts, 0), ran.err
+
+
 def test_documents_are_annotated_on_ray_as_by_one_process(
     run: Run, kb: KnowledgeBase, light: Annotators, tmp_path: Path
 ) -> None:

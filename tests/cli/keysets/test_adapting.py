@@ -13,8 +13,8 @@ from tests.cli.elsewhere import There, working
 from tests.tiny import tiny_checkpoint
 
 PAIR = {
-    "from", "to", "kind", "facts", "sample", "method", "recall_at_1", "recall_at_1_true", "recall_at_1_old",
-    "recall_at_10", "recall_at_10_true", "recall_at_10_old", "seconds", "seconds_true",
+    "from", "to", "kind", "facts", "predicted", "sample", "method", "recall_at_1", "recall_at_1_true",
+    "recall_at_1_old", "recall_at_10", "recall_at_10_true", "recall_at_10_old", "seconds", "seconds_true",
 }  # fmt: skip
 
 
@@ -54,6 +54,13 @@ def test_keys_are_predicted_shown_checked_and_made_true(run: Run, bridges: None,
     keyset = made.json["keyset"]
     assert (keyset["state"], keyset["num_predicted"], keyset["num_keys"]) == ("ready", 10, 30)
     assert keyset["calibrated"]
+    again = run("rekey", "--adapt", "--checkpoint", other, "--sample", 25, "--method", "ridge", "--json")
+    assert "Nothing was predicted anew; keyset 2" in again.err and "colmlm keysets retire 2" in again.err
+    assert again.json["pairs"][0] | {"seconds": 0} == pair | {
+        "predicted": 0,
+        "seconds": 0,
+        "seconds_true": None,
+    }
     listed = run("keysets", "list", "--json").json["keysets"][1]
     assert listed["num_predicted"] == 10 and listed["predictions"][0]["from_keyset_id"] == 1
     report = run("keysets", "check", 2, "--min-recall-kept", 0, "--json").json
@@ -78,6 +85,18 @@ def test_options_that_mean_nothing_are_refused(run: Run, bridges: None, other: P
     assert run("rekey", "--adapt", "--checkpoint", other, "--corpus", "none").code == 3
 
 
+@pytest.mark.parametrize("command", [("rekey",), ("keysets", "rekey", 1)])
+@pytest.mark.parametrize(
+    "words",
+    [("--ray", "auto"), ("--ray-workers", 2), ("--kinds", "context,question"), ("--kinds", "context")],
+)
+def test_options_that_mean_nothing_with_adapt_are_refused(
+    run: Run, command: tuple[object, ...], words: tuple[object, ...]
+) -> None:
+    refused = run(*command, "--adapt", *words)
+    assert refused.code == 2 and str(words[0]) in refused.err and "with --adapt" in refused.err
+
+
 def test_a_job_adapts_there(there: There, years: Path, tmp_path: Path) -> None:
     other = tiny_checkpoint(tmp_path / "other", seed=4, eagerness=1.0)
     assert invoke("corpus", "ingest", years, "--format", "annotated", "--corpus", "bridges").code == 0
@@ -98,3 +117,5 @@ def test_a_job_adapts_there(there: There, years: Path, tmp_path: Path) -> None:
     assert there.run("keysets", "rekey", 2, "--sample", 20).code == 2
     refused = there.run("jobs", "start", "rekey", "keyset_id=2", "sample=20")
     assert refused.code == 2 and "need adapt" in refused.err
+    refused = there.run("jobs", "start", "rekey", "keyset_id=2", "adapt=true", "kinds=context,question")
+    assert refused.code == 2 and "not for adapt" in refused.err

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import GateRefused, InvalidValue, NoActiveKeyset
 from colmlm.kb.evidence.records import NewOutput, Splice
+from colmlm.kb.keys.adapting import usual_sample
 from colmlm.kb.keys.records import KeysetRecord
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
 from colmlm.kb.switching.limits import GateLimits
+from colmlm.lab.bench.release_maker import make_release
+from colmlm.lab.bench.synthetic import synthetic_keys
 from tests.fakes import FakeEncoder, TurnedEncoder, activated, measured
 from tests.kb.corpora import best, ingest, numbered, values
 
@@ -63,6 +69,16 @@ def test_a_sample_is_keyed_and_all_else_predicted_and_found(
     assert prediction.recall_at_1_true == 1.0
     activated(kb, adapted.keyset_id)
     assert found(kb, new) > 0.95 and kb.upkeep.fsck().ok
+
+
+def test_progress_and_estimates_count_the_sample_alone(
+    kb: KnowledgeBase, old: FakeEncoder, new: TurnedEncoder
+):
+    ingest(kb, *numbered(MANY))
+    kb.keysets.rekey(old)
+    told: list[tuple[int, int]] = []
+    kb.keysets.adapt(new, sample=SAMPLE, on_facts=lambda done, total: told.append((done, total)))
+    assert (SAMPLE, SAMPLE) in told and all(total <= SAMPLE for _, total in told)
 
 
 def test_true_keys_take_the_place_of_predicted_ones(
@@ -194,8 +210,9 @@ def test_what_was_cut_off_goes_on(kb: KnowledgeBase, old: FakeEncoder):
     new = TurnedEncoder()
     adapted, (kind,) = kb.keysets.adapt(new, sample=SAMPLE, batch=10)
     assert sum(new.calls) == SAMPLE - 50 and kind.facts == MANY and adapted.num_predicted == MANY - SAMPLE
-    again, (kind,) = kb.keysets.adapt(new, sample=SAMPLE)
-    assert (again.num_predicted, kind.facts, kind.seconds_true) == (MANY - SAMPLE, SAMPLE, None)
+    again, (kind,) = kb.keysets.adapt(new, sample=SAMPLE + 20, method="procrustes")
+    assert (again.num_predicted, kind.facts, kind.predicted) == (MANY - SAMPLE, MANY, 0)
+    assert (kind.seconds_true, kind.prediction) == (None, adapted.predictions[0]), "as they were predicted"
     with pytest.raises(RuntimeError, match="killed"):
         kb.keysets.rekey(Failing(), replace=True, batch=10)
     assert kb.keysets.show(adapted.keyset_id).num_predicted == MANY - SAMPLE - 50
@@ -261,11 +278,73 @@ def test_what_cannot_be_predicted_from_is_refused(kb: KnowledgeBase, old: FakeEn
         kb.keysets.adapt(new, method="magic")
     with pytest.raises(InvalidValue, match="too few"):
         kb.keysets.adapt(new, sample=5)
+    assert len(kb.keysets.all()) == 1, "no keyset is left of what was refused"
     adapted, _ = kb.keysets.adapt(new, sample=SAMPLE)
     with pytest.raises(InvalidValue, match=f"colmlm keysets rekey {adapted.keyset_id}"):
         kb.keysets.adapt(FakeEncoder("third"), from_keyset_id=adapted.keyset_id)
     with pytest.raises(InvalidValue, match="1 is active"):
         kb.keysets.adapt(old, from_keyset_id=kb.keysets.rekey(FakeEncoder("fourth")).keyset_id)
+
+
+def test_keys_that_were_adopted_alone_are_not_predicted_from(
+    kb: KnowledgeBase, new: TurnedEncoder, tmp_path: Path
+):
+    make_release(tmp_path / "release", synthetic_keys(600, 32, seed=1))
+    adopted = kb.releases.take(tmp_path / "release", "wiki", **WHO).keyset_id
+    assert adopted is not None
+    kb.keysets.finish(adopted)
+    with pytest.raises(InvalidValue, match=f"{adopted} has no keys that a checkpoint made"):
+        kb.keysets.adapt(new)
+    assert [one.keyset_id for one in kb.keysets.all()] == [adopted]
+
+
+def test_a_keyset_that_is_activated_meanwhile_gets_no_predicted_keys(
+    kb: KnowledgeBase, old: FakeEncoder, new: TurnedEncoder
+):
+    ingest(kb, *numbered(SAMPLE))
+    kb.keysets.rekey(old)
+    keyset_id = kb.keysets.rekey(new).keyset_id
+    ingest(kb, *numbered(MANY)[SAMPLE:], corpus="new")
+    kb.keysets.rekey(old)
+
+    def activate(done: int, total: int) -> None:
+        activated(kb, keyset_id)
+
+    with pytest.raises(InvalidValue, match=f"{keyset_id} is active, so its keys must be true"):
+        kb.keysets.adapt(new, sample=SAMPLE, on_facts=activate)
+    keyset = kb.keysets.active()
+    assert (keyset.keyset_id, keyset.num_predicted) == (keyset_id, 0) and keyset.num_unkeyed > 0
+
+
+def test_the_gate_sees_the_worst_of_the_maps_whose_keys_are_left(
+    kb: KnowledgeBase, old: FakeEncoder, new: TurnedEncoder
+):
+    ingest(kb, *numbered(MANY))
+    kb.keysets.rekey(old)
+    first, (worse,) = kb.keysets.adapt(new, sample=20)
+    ingest(kb, *numbered(2 * MANY)[MANY:], corpus="new")
+    kb.keysets.rekey(old)
+    second, (better,) = kb.keysets.adapt(new, sample=MANY)
+    assert (worse.prediction.kept or 0) < (better.prediction.kept or 0)
+    (told,) = second.predictions
+    assert told == replace(first.predictions[0], left=second.num_predicted)
+    assert better.predicted == second.num_predicted - first.num_predicted > 0
+    ids = [fact.fact_id for fact in kb.facts.find(corpus="lands", limit=MANY)]
+    kb.facts.delete(ids, **WHO)
+    assert kb.keysets.show(second.keyset_id).predictions[0].kept == better.prediction.kept
+
+
+def test_a_corpus_is_adapted_by_its_own_facts(kb: KnowledgeBase, old: FakeEncoder, new: TurnedEncoder):
+    ingest(kb, *numbered(MANY))
+    ingest(kb, *numbered(MANY + SAMPLE)[MANY:], corpus="small")
+    kb.keysets.rekey(old)
+    kb.keysets.adapt(new, corpus="lands", sample=SAMPLE)
+    _, (kind,) = kb.keysets.adapt(new, corpus="small", sample=60)
+    assert (kind.prediction.sample, kind.facts, kind.predicted) == (60, SAMPLE, SAMPLE - 60)
+
+
+def test_the_usual_sample_is_a_hundredth_and_no_more_than_is_fitted():
+    assert [usual_sample(number) for number in (240, 100_000, 10**9)] == [250, 1000, 20_000]
 
 
 def test_a_gate_that_saw_no_predicted_keys_lets_none_answer(

@@ -8,22 +8,37 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from sqlalchemy import text
 
 from colmlm.kb.errors import InvalidValue
+from colmlm.kb.evidence.records import NewOutput, Splice
 from colmlm.kb.keys.records import RekeyPart
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
-from tests.fakes import FakeEncoder
+from tests.fakes import FakeEncoder, TurnedEncoder
 from tests.kb.corpora import ingest, numbered
 
 WHO = {"actor": "tester", "reason": "test"}
 
 
 class Elsewhere:
-    """Works parts in other knowledge bases on the same database, each `times` over, the last part first."""
+    """Works parts in other knowledge bases on the same database, each `times` over, the last one first or `in_order`.
 
-    def __init__(self, settings: Settings, encoder: FakeEncoder, times: int = 1, share: int = 1) -> None:
+    With `lost`, what the first time stored is never heard of, as where a process dies after its commit.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        encoder: FakeEncoder,
+        times: int = 1,
+        share: int = 1,
+        *,
+        in_order: bool = False,
+        lost: bool = False,
+    ) -> None:
         self.settings, self.encoder, self.times, self.share = settings, encoder, times, share
+        self.in_order, self.lost = in_order, lost
         self.asked: list[list[RekeyPart]] = []
         self.ended = False
 
@@ -31,10 +46,11 @@ class Elsewhere:
         self.asked.append(list(parts))
         try:
             with KnowledgeBase.open(self.settings) as own:
-                for part in [*reversed(parts)][:: self.share]:
+                for part in [*(parts if self.in_order else reversed(parts))][:: self.share]:
                     yield 0
-                    for _ in range(self.times):
-                        yield own.keysets.rekey_part(self.encoder, part)
+                    for time in range(self.times):
+                        stored = own.keysets.rekey_part(self.encoder, part)
+                        yield 0 if self.lost and time == 0 else stored
         finally:
             self.ended = True
 
@@ -60,6 +76,40 @@ def test_parts_worked_backwards_and_twice_give_the_keys_of_one_process(
     alone = np.concatenate(FakeEncoder("ray").encode_documents(list(kb.corpora.export("lands"))))
     assert len(set(ids.tolist())) == 300 and np.allclose(keys, alone, atol=1e-3)
     assert kb.upkeep.fsck().ok
+
+
+@pytest.mark.timeout(60)
+def test_parts_of_predicted_keys_end_where_another_part_is_asked_for(
+    kb: KnowledgeBase, settings: Settings
+) -> None:
+    ingest(kb, *numbered(240))
+    kb.keysets.rekey(FakeEncoder())
+    adapted, _ = kb.keysets.adapt(TurnedEncoder(), sample=120)
+    with kb.engine.connect() as connection:
+        keys = "SELECT max(f.document_id) FROM fact f JOIN fact_key k ON k.fact_id = f.id WHERE k.id IN"
+        predicted = (
+            "(SELECT max(id) FROM fact_key WHERE keyset_id = :keyset)"  # the newest keys are the predicted
+        )
+        document = connection.scalar(text(f"{keys} {predicted}"), {"keyset": adapted.keyset_id})
+    fact = next(one for one in kb.facts.every() if one.source and one.source.document_id == document)
+    splice = Splice(0, len(fact.value), "hit", fact.fact_id, fact.version, 0.9)
+    kb.outputs.record(NewOutput("p", fact.value, "fake", "forced", kb.log.head_seq(), (splice,)))
+    there, here = Elsewhere(settings, TurnedEncoder(), in_order=True), TurnedEncoder()
+    made = kb.keysets.rekey(here, replace=True, batch=8, elsewhere=there)
+    assert made.num_predicted == 0 and len(there.asked[0]) > 1
+    assert sum(there.encoder.calls) + sum(here.calls) == 120, "no document was encoded twice"
+
+
+def test_progress_ends_at_the_total_where_a_process_dies_after_its_commit(
+    kb: KnowledgeBase, settings: Settings
+) -> None:
+    ingest(kb, *numbered(100))
+    there = Elsewhere(settings, FakeEncoder(), times=2, lost=True)
+    told: list[tuple[int, int]] = []
+    kb.keysets.rekey(
+        FakeEncoder(), batch=10, elsewhere=there, on_facts=lambda done, total: told.append((done, total))
+    )
+    assert told[-1] == (100, 100)
 
 
 def test_what_others_leave_is_done_here(kb: KnowledgeBase, settings: Settings) -> None:

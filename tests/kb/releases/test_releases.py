@@ -8,7 +8,9 @@ import sqlite3
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import faiss as untyped_faiss
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -32,6 +34,7 @@ from colmlm.lab.bench.synthetic import fact_text, synthetic_keys
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import document, ingest
 
+faiss: Any = untyped_faiss  # its type stubs lack half of the methods that SWIG generates
 NUM, DIM = 600, 32
 WHO = {"actor": "tester", "reason": "test"}
 Vectors = npt.NDArray[np.float32]
@@ -141,6 +144,47 @@ def test_what_was_broken_off_goes_on_where_it_was(kb: KnowledgeBase, tmp_path: P
     (stats,) = kb.corpora.all()
     keyset = kb.keysets.active()
     assert (stats.facts, keyset.num_keys, keyset.num_unkeyed) == (num, num, 0)
+
+
+def test_a_corrected_edition_is_not_taken_for_what_is_there(kb: KnowledgeBase, release: Path) -> None:
+    take(kb, release)
+    said = entry(3, fact_span="Corrected", metadata={"sample_id": "s0000000", "fact_idx": 3})
+    change_entries(release, "UPDATE entries SET data = ? WHERE entry_id = 'e000000003'", said)
+    with pytest.raises(InvalidRelease, match="another edition"):
+        kb.releases.take(release, "wiki", **WHO)
+    assert fact_text(3).value in {one.value for one in kb.facts.find(corpus="wiki", limit=NUM)}
+    again = kb.releases.take(release, "edition 2", **WHO)
+    assert (again.there, again.facts) == (0, NUM)
+    assert "Corrected" in {one.value for one in kb.facts.find(corpus="edition 2", limit=NUM)}
+
+
+def test_keys_of_another_index_get_a_keyset_of_their_own(
+    kb: KnowledgeBase, release: Path, tmp_path: Path
+) -> None:
+    first = take(kb, release)
+    make_release(tmp_path / "other", synthetic_keys(NUM, DIM, seed=5))
+    (release / INDEX).write_bytes((tmp_path / "other" / INDEX).read_bytes())
+    second = take(kb, release)
+    assert (second.facts, second.there, second.adopted) == (0, NUM, NUM)
+    assert second.keyset_id != first.keyset_id and second.digest == first.digest
+
+
+def test_what_was_broken_off_does_not_go_on_in_another_index(kb: KnowledgeBase, tmp_path: Path) -> None:
+    num, checkpoint = 2 * keys.BLOCK + 500, FakeEncoder(dim=8).checkpoint
+    for name, seed in (("release", 2), ("other", 3)):
+        make_release(tmp_path / name, synthetic_keys(num, 8, seed=seed), spec="IVF16,PQ4x4")
+
+    def kill(done: int, total: int) -> None:
+        raise _Killed
+
+    with pytest.raises(_Killed):
+        kb.releases.take(tmp_path / "release", "wiki", checkpoint, progress=ReleaseProgress(keys=kill), **WHO)
+    changes = len(kb.log.changes())
+    with pytest.raises(InvalidRelease, match="keyset 1 has keys of these facts from another index"):
+        kb.releases.take(tmp_path / "other", "wiki", checkpoint, **WHO)
+    assert len(kb.log.changes()) == changes
+    assert take(kb, tmp_path / "other").adopted == num
+    assert 0 < take(kb, tmp_path / "release", checkpoint).adopted < num
 
 
 def test_keys_are_replaced_once_the_documents_come(kb: KnowledgeBase, release: Path) -> None:
@@ -279,6 +323,22 @@ def _short_index(release: Path) -> None:
     (release / INDEX).write_bytes((release / INDEX).read_bytes()[:-500])
 
 
+def _write_index(release: Path, index: Any, keys: Vectors) -> None:
+    index.train(keys)
+    index.add(keys)
+    faiss.write_index(index, str(release / INDEX))
+
+
+def _without_direction(release: Path) -> None:
+    keys = synthetic_keys(NUM, DIM, seed=1)
+    keys[-1] = 0
+    _write_index(release, faiss.IndexFlatIP(DIM), keys)
+
+
+def _no_keys_back(release: Path) -> None:
+    _write_index(release, faiss.index_factory(DIM, "ITQ16,LSH"), synthetic_keys(NUM, DIM, seed=1))
+
+
 def _no_database(release: Path) -> None:
     (release / ENTRIES).write_bytes(b"x" * 5000)
 
@@ -308,6 +368,8 @@ def _no_file(release: Path) -> None:
         (_no_index_of_ids, "CREATE UNIQUE INDEX"),
         (_not_an_index, "cannot be read as a Faiss index"),
         (_short_index, "cannot be read as a Faiss index"),
+        (_without_direction, "keys without a direction"),
+        (_no_keys_back, "does not give its keys back"),
         (_no_database, "no SQLite database"),
         (_unfinished, "is still in entries.db-wal"),
         (_no_file, "has no faiss_id_to_entry_id.txt"),
