@@ -88,7 +88,7 @@ def insert(ports: FromPorts, request: PageRequest, data: Sent) -> Page:
         )
     except KBError as error:
         return form_page(request, "fact_new.html", form.refuse(error))
-    key_at_once(ports)
+    key_at_once(ports, edit.fact_ids)
     return solved_by(ports, request, form, edit) or to_fact(edit)
 
 
@@ -215,7 +215,7 @@ def _edit(
     except KBError as error:
         return _ask(ports, request, form.refuse(error), verb)
     if verb == "restore":
-        key_at_once(ports)  # a keyset made while they were deleted lacks their keys
+        key_at_once(ports, edit.fact_ids)  # a keyset made while they were deleted lacks their keys
     return to_fact(edit)
 
 

@@ -107,7 +107,7 @@ def edit_many(ports: FromPorts, request: PageRequest, data: Sent) -> Page:
 def _settled(ports: Ports, edit: Edit) -> Page:
     """Keys the facts that lack keys after the edit, and redirects to them."""
     if not edit.keyed or edit.kind == "restore":
-        key_at_once(ports)
+        key_at_once(ports, edit.fact_ids)
     return to_fact(edit)
 
 

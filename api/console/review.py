@@ -64,7 +64,7 @@ def fix(ports: FromPorts, request: PageRequest, fact_id: PathId, data: Sent) -> 
     except KBError as error:
         return _show(ports, request, form.refuse(error), fixing=fact_id)
     if not edit.keyed:
-        key_at_once(ports)
+        key_at_once(ports, edit.fact_ids)
     return _back(form, change=edit.seq)
 
 

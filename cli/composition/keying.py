@@ -109,7 +109,7 @@ def active_encoder_of(runtime: Runtime, keyset_id: int, named: Path | None = Non
     from colmlm.model.lm.wheels import BaseNotFound
 
     try:
-        active = runtime.kb.keysets.active()
+        active = runtime.kb.keysets.answering()
         return None if active.keyset_id == keyset_id else encoder_of(runtime, active.keyset_id, named)
     except NoActiveKeyset:
         return None

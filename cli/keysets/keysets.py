@@ -195,8 +195,8 @@ def build(
     as_json: AsJson = False,
 ) -> None:
     """Rebuild a keyset's index, trained on all its keys, and write the snapshot that servers open."""
-    with Runtime.from_environment() as runtime, progress("Building the index"):
-        built = runtime.kb.keysets.build(keyset_id, recall=recall)
+    with Runtime.from_environment() as runtime, progress("Keys indexed") as advance:
+        built = runtime.kb.keysets.build(keyset_id, recall=recall, on_keys=advance)
     if as_json:
         print_json(built)
     else:

@@ -249,17 +249,17 @@ class Keysets:
         self.store.searcher.prepare(keyset_id, on_keys)
         return self.show(keyset_id)
 
-    def build(self, keyset_id: int, *, recall: float = RECALL) -> BuiltIndex:
+    def build(self, keyset_id: int, *, recall: float = RECALL, on_keys: OnKeys | None = None) -> BuiltIndex:
         """Rebuilds a keyset's index from the database, trained on all its keys, and writes its snapshot.
 
         Lookups read as few of its lists as find this share of the nearest keys. A server then opens it in the time that
-        reading the file takes.
+        reading the file takes. `on_keys` is called with the number of keys added and that of all keys.
         """
         with self.store.sessions.begin() as session:
             keyset = keysets.get_keyset(session, keyset_id)
             if keyset.state == "retired":
                 raise KeysetNotReady(keyset_id, keyset.state)
-            replica = rebuild(session, keyset, self.store.settings, goal=recall)
+            replica = rebuild(session, keyset, self.store.settings, on_keys, recall)
             save(session, replica, self.store.settings)
         built = replica.candidates
         return BuiltIndex(keyset_id, built.fit.spec, len(built), built.applied_seq, built.fit)

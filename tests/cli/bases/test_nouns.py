@@ -103,7 +103,7 @@ OURS: dict[str, type] = {
 
 # Verbs of `kb` that nobody asks for of a base elsewhere, and why.
 HERE_ONLY = {
-    "facts": {"add_many", "every", "every_of"},  # not over HTTP
+    "facts": {"add_many", "every", "every_of", "ids_of"},  # not over HTTP
     "comparisons": set(),
     "documents": {"text", "facts"},  # `read` gives both in one
     "corpora": {
@@ -123,7 +123,8 @@ HERE_ONLY = {
     "keysets": {
         "all", "active", "standing",  # `listed` gives all in one
         "answering", "checkpoint", "has_question_keys", "has_threshold", "keys", "gate",  # what keys and measures
-        "create", "store_keys", "finish", "build", "calibrate", "rekey_part",  # done where the model is
+        "create", "store_keys", "finish", "build", "calibrate", "rekey_part", "key_facts",  # done where the model is
+        "outlived_calibration",
         "line", "former", "is_ready",  # which models a server should have
     },
     "questions": {"run", "askable", "taken"},  # what asks, calibrates, and shows a form
