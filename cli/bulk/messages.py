@@ -25,3 +25,28 @@ class RowOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
     made: Any = None
     exit_code: int = 0
     line: str = ""
+
+
+class EncodingBy(msgspec.Struct, frozen=True):
+    """Whose encoder is to encode: that of a keyset, in this base, of this checkpoint."""
+
+    database_id: str
+    keyset_id: int
+    checkpoint_id: str
+
+
+class ModelAt(msgspec.Struct, frozen=True):
+    """Where the command has an annotator or a reader, and the digest of its description."""
+
+    path: str
+    digest: str
+
+
+class AnnotatingBy(msgspec.Struct, frozen=True):
+    """Who is to annotate: without `questions` nobody asks, and without a `reader` nobody verifies what is asked."""
+
+    spans: ModelAt
+    questions: ModelAt | None
+    reader: ModelAt | None
+    threshold: float | None
+    drop_unquestioned: bool
