@@ -31,6 +31,8 @@ BULK_EXAMPLES = examples(
     "colmlm bench bulk --facts 100000 --checkpoint runs/mine --ray --workers 1 --workers 2",
 )
 _FACTS = 4  # of a document
+_BATCH = 64  # documents of a part
+_USUAL, _PARTS_EACH = 2_000, 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +40,7 @@ class BulkRun:
     """One rekey by so many workers of Ray, or by the process itself (0).
 
     `start_seconds` is the time to the first keys: Ray's start and the loading of models are in it. `facts_per_s` counts
-    what was keyed after that.
+    what was keyed after as many parts as there are workers, each of which has loaded its model by then.
     """
 
     workers: int
@@ -65,7 +67,14 @@ class BulkFigures:
 
 
 def bulk(
-    facts: Annotated[int, typer.Option("--facts", min=600, help="How many facts.")] = 2_000,
+    facts: Annotated[
+        int | None,
+        typer.Option(
+            "--facts",
+            min=600,
+            help="How many. Default: 2000, or more where that is not four parts for each worker.",
+        ),
+    ] = None,
     ray: Annotated[bool, typer.Option("--ray/--no-ray", help="By the workers of Ray, too.")] = True,
     workers: Annotated[
         list[int] | None,
@@ -83,9 +92,15 @@ def bulk(
     as_json: AsJson = False,
 ) -> None:
     """Measure the keys of made-up facts by one process, and by the workers of Ray. Let nothing else run meanwhile."""
-    numbers = workers or sorted({1, os.cpu_count() or 1})
+    numbers = (workers or sorted({1, os.cpu_count() or 1})) if ray else []
+    least = _PARTS_EACH * _FACTS * _BATCH * max(numbers, default=0)
+    if facts is not None and facts < least:
+        raise typer.BadParameter(
+            f"{max(numbers)} workers are measured by {least} facts at least, {_PARTS_EACH} parts each.",
+            param_hint="--facts",
+        )
     with own_folder(directory) as folder:
-        figures = measure(folder, facts, numbers if ray else [], checkpoint)
+        figures = measure(folder, facts or max(_USUAL, least), numbers, checkpoint)
     if as_json:
         print_json(asdict(figures) | {"machine": machine()})
         return
@@ -161,22 +176,32 @@ class _Bench:
 
         began = time.perf_counter()
         made = runtime.kb.keysets.rekey(
-            runtime.encoder, on_facts=on_facts, elsewhere=noted if self.workers else None
+            runtime.encoder, batch=_BATCH, on_facts=on_facts, elsewhere=noted if self.workers else None
         )
-        (first, before), (last, done) = heard[0], heard[-1]
+        last, done = heard[-1]
         _, self.keys = runtime.kb.keysets.keys(made.keyset_id)
         return BulkRun(
             workers=self.workers,
             seconds=last - began,
-            start_seconds=first - began,
-            facts_per_s=(done - before) / (last - first),
+            start_seconds=heard[0][0] - began,
+            facts_per_s=rate(heard, self.workers),
             facts_per_s_in_all=done / (last - began),
         )
 
     def _again(self, keying: KeyingElsewhere) -> float:
         """Sends the parts again; gives the milliseconds from one outcome to the next."""
-        times = [time.perf_counter() for outcome in keying.outcomes(self.parts) if outcome is not None]
-        return 1000 * (times[-1] - times[0]) / max(1, len(self.parts) - 1)
+        outcomes = (outcome for outcome in keying.outcomes(self.parts) if outcome is not None)
+        return 1000 / rate([(time.perf_counter(), done) for done, _ in enumerate(outcomes, 1)], self.workers)
+
+
+def rate(heard: Sequence[tuple[float, int]], workers: int) -> float:
+    """Gives how much was done a second, of the times at which parts were heard of with what was done by then.
+
+    It begins with the last of the workers' first parts: those before it were worked at the same time as it, and would
+    count as done in none.
+    """
+    (first, before), (last, done) = heard[max(workers, 1) - 1], heard[-1]
+    return (done - before) / (last - first)
 
 
 def least_cosine(keys: Vectors, others: Vectors) -> float:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from colmlm.lab.bench.bulk import rate
 from tests.cli.conftest import invoke
 from tests.tiny import tiny_checkpoint
 
@@ -29,3 +30,15 @@ def test_without_ray_only_the_process_itself_is_measured(tmp_path: Path) -> None
     ran = invoke("bench", "bulk", "--facts", 600, "--no-ray", "--checkpoint", own, "--json")
     assert ran.code == 0, ran.err
     assert [one["workers"] for one in ran.json["runs"]] == [0] and ran.json["part_ms"] is None
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_the_rate_is_that_of_all_workers_though_their_first_parts_come_together(workers: int) -> None:
+    """Each works a part of 256 facts in two seconds, five after it was started."""
+    heard = [(5.0 + 2 * (n // workers + 1), 256 * (n + 1)) for n in range(8 * workers)]
+    assert rate(heard, workers) == pytest.approx(workers * 256 / 2)
+
+
+def test_too_few_facts_for_so_many_workers_are_refused() -> None:
+    ran = invoke("bench", "bulk", "--facts", 2000, "--workers", 1, "--workers", 2, "--json")
+    assert ran.code == 2 and "2 workers are measured by 2048 facts at least" in ran.err
