@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Annotated
 
@@ -33,6 +34,7 @@ BULK_EXAMPLES = examples(
 _FACTS = 4  # of a document
 _BATCH = 64  # documents of a part
 _USUAL, _PARTS_EACH = 2_000, 4
+_AGAIN = 100  # parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +42,7 @@ class BulkRun:
     """One rekey by so many workers of Ray, or by the process itself (0).
 
     `start_seconds` is the time to the first keys: Ray's start and the loading of models are in it. `facts_per_s` counts
-    what was keyed after as many parts as there are workers, each of which has loaded its model by then.
+    the second half, when all workers have loaded their model.
     """
 
     workers: int
@@ -54,7 +56,8 @@ class BulkRun:
 class BulkFigures:
     """The figures. A part of the queue is what a worker of Ray is sent at once.
 
-    `part_ms` and `part_ms_alone` are what a part costs of which nothing is left to be keyed: through Ray, and without.
+    `part_ms` and `part_ms_alone` are what a part costs of which nothing is left to be keyed: through Ray to one worker,
+    and without.
     `keys_alike` is the least cosine of a fact's key by Ray with that by one process.
     """
 
@@ -136,7 +139,7 @@ def measure(folder: Path, facts: int, workers: Sequence[int], checkpoint: Path |
 
 @dataclass(slots=True)
 class _Bench:
-    """A base of its own, keyed once; then Ray's workers get the same parts again, in which nothing is left to do."""
+    """A base of its own, keyed once; then one worker of Ray gets the same parts again, in which nothing is left."""
 
     home: Path
     workers: int
@@ -157,7 +160,7 @@ class _Bench:
             keying = KeyingElsewhere(Spreading(runtime, RayPlace(None, self.workers)))
             self.figures = self._rekey(runtime, keying)
             if self.parts:
-                self.part_ms = self._again(keying) * self.workers
+                self.part_ms = self._again(KeyingElsewhere(Spreading(runtime, RayPlace(None, 1))))
                 began = time.perf_counter()
                 for part in self.parts:
                     runtime.kb.keysets.rekey_part(runtime.encoder, part)
@@ -189,18 +192,21 @@ class _Bench:
         )
 
     def _again(self, keying: KeyingElsewhere) -> float:
-        """Sends the parts again; gives the milliseconds from one outcome to the next."""
-        outcomes = (outcome for outcome in keying.outcomes(self.parts) if outcome is not None)
-        return 1000 / rate([(time.perf_counter(), done) for done, _ in enumerate(outcomes, 1)], self.workers)
+        """Sends the parts again and again; gives the milliseconds from one outcome to the next."""
+        parts = list(islice(cycle(self.parts), _AGAIN))
+        outcomes = (outcome for outcome in keying.outcomes(parts) if outcome is not None)
+        return 1000 / rate([(time.perf_counter(), done) for done, _ in enumerate(outcomes, 1)], 1)
 
 
 def rate(heard: Sequence[tuple[float, int]], workers: int) -> float:
     """Gives how much was done a second, of the times at which parts were heard of with what was done by then.
 
-    It begins with the last of the workers' first parts: those before it were worked at the same time as it, and would
-    count as done in none.
+    Parts come in rounds, one of each worker and near one another. It counts whole rounds of the second half, when all
+    workers have loaded their model, from the end of one to the end of another.
     """
-    (first, before), (last, done) = heard[max(workers, 1) - 1], heard[-1]
+    each = max(workers, 1)
+    rounds = len(heard) // each
+    (first, before), (last, done) = heard[rounds // 2 * each - 1], heard[rounds * each - 1]
     return (done - before) / (last - first)
 
 
