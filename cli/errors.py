@@ -76,6 +76,7 @@ _CODES = {
     "colmlm.model.lm.wheels.BaseNotFound": MODEL,
     "colmlm.model.text.tokens.TokenizerUnfit": MODEL,
     "colmlm.model.training.corpora.DataError": USAGE,
+    "colmlm.model.training.state.RanksDiffer": USAGE,
     "colmlm.model.training.state.ResumeRefused": USAGE,
     "colmlm.model.training.gather.RankLost": CHECK_FAILED,
     "colmlm.model.training.loop.Diverged": CHECK_FAILED,
