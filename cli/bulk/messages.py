@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+STOP_SECONDS = 10.0  # in which a driver ends when its stdin does; then it is killed with all that it started
+
 
 class Order(msgspec.Struct, frozen=True):
     """Which errand is to be run and what it is given, where (None: on this machine), by how many workers (None: one for
