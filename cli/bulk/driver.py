@@ -31,9 +31,8 @@ STORE_BYTES = 256 << 20  # rows are small; by default Ray takes a third of the m
 def main() -> None:
     """Does what the order on stdin says, until stdin ends."""
     answers = _stdout()
-    source = os.fdopen(
-        0, "rb", closefd=False
-    )  # not sys.stdin, which Python wants to close while the thread reads it
+    # Not sys.stdin: Python locks that when it ends, and the thread reads until then.
+    source = os.fdopen(0, "rb", closefd=False)
     order = msgspec.json.decode(source.readline(), type=Order)
     waiting: SimpleQueue[list[str]] = SimpleQueue()
     threading.Thread(target=_read, args=(source, waiting), name="the command", daemon=True).start()
