@@ -87,14 +87,17 @@ class Annotating:
         from colmlm.cli.composition import annotators, readers
 
         by, runtime = msgspec.convert(given, AnnotatingBy), _runtime()
+        questions = None
+        if by.questions is not None:
+            questions = found(by.questions, annotators.questions_at(runtime, None))
         if by.reader is not None:
             reader = found(by.reader, readers.reader_at(runtime.user, None))
             runtime.user = replace(runtime.user, reader=reader)
         self.annotator = annotators.light(
             runtime,
             found(by.spans, annotators.spans_at(runtime, None)),
-            by.questions and found(by.questions, annotators.questions_at(runtime, None)),
-            asks=by.questions is not None,
+            questions,
+            asks=questions is not None,
             verifies=by.reader is not None,
             threshold=by.threshold,
             drop_unquestioned=by.drop_unquestioned,

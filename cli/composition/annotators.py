@@ -118,8 +118,8 @@ def light(
         reading = reader_at(runtime.user, None) if asks and verifies else None
         by = AnnotatingBy(
             at(finding),
-            asking and at(asking),
-            reading and at(reading),
+            None if asking is None else at(asking),
+            None if reading is None else at(reading),
             threshold,
             drop_unquestioned,
         )
