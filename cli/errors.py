@@ -8,7 +8,7 @@ The exit codes of every command are:
 2     the command line, a setting or a value is wrong; an input file cannot be read
 3     something was refused (`corpus ingest`), what was named does not exist, or nothing answers
 4     what was asked for conflicts with the state of the knowledge base
-5     the database, Milvus, the shared snapshots or the server is out of reach, or a migration is needed
+5     the database, Milvus, Ray, the shared snapshots or the server is out of reach, or a migration is needed
 6     the index is behind or was refused; the server is busy
 7     the checkpoint, its base model or an annotator cannot be used
 8     a lock, a statement or a turn to decode took too long; nothing was done
@@ -56,6 +56,7 @@ _CODES = {
     "colmlm.kb.errors.failures.DecoderBusy": WAITED,
     "colmlm.kb.errors.failures.CandidatesRefused": INDEX,
     "colmlm.kb.errors.failures.CandidatesUnavailable": DATABASE,
+    "colmlm.kb.errors.failures.ClusterUnavailable": DATABASE,
     "colmlm.kb.errors.failures.SharedSnapshotsUnavailable": DATABASE,
     "colmlm.kb.errors.failures.IndexBehind": INDEX,
     "colmlm.kb.errors.failures.IndexInvariant": INDEX,
@@ -76,6 +77,7 @@ _CODES = {
     "colmlm.model.lm.wheels.BaseNotFound": MODEL,
     "colmlm.model.text.tokens.TokenizerUnfit": MODEL,
     "colmlm.model.training.corpora.DataError": USAGE,
+    "colmlm.model.training.state.RanksDiffer": USAGE,
     "colmlm.model.training.state.ResumeRefused": USAGE,
     "colmlm.model.training.gather.RankLost": CHECK_FAILED,
     "colmlm.model.training.loop.Diverged": CHECK_FAILED,

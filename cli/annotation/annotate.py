@@ -174,6 +174,11 @@ def annotate(
     options = SeedOptions(url, model, concurrency, temperature, chunk_tokens, price_in, price_out)
     if annotator is AnnotatorKind.seed and not dry_run and not (url and model):
         raise typer.BadParameter("name the endpoint and its model.", param_hint="--url and --model")
+    if annotator is AnnotatorKind.seed and (ray or ray_workers):
+        raise typer.BadParameter(
+            "the seed annotator waits for its endpoint, and --concurrency says how often at once.",
+            param_hint="--ray",
+        )
     with Runtime.from_environment() as runtime:
         runtime.use_ray(ray, ray_workers)
         fields = Fields(id_field, title_field, text_field)

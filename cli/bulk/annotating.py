@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from colmlm.cli.bulk.messages import AnnotatingBy
 from colmlm.cli.bulk.spreading import Spreading
 from colmlm.kb.corpus.format import AnnotatedDocument
 
@@ -29,13 +30,15 @@ class DocumentAnnotator(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AnnotatorElsewhere:
-    """Annotates documents by the workers of Ray, and gives them as they are done. `by` are an `AnnotatingBy`'s fields.
+    """Annotates documents by the workers of Ray, and gives them as they are done.
 
-    Batches are those of one process, so that each document gets the facts that it would get there.
+    Batches are those of one process, so that each document gets the facts that it would get there. `on_wait` is called
+    every second in which none is done.
     """
 
     spreading: Spreading
-    by: dict[str, Any]
+    by: AnnotatingBy
+    on_wait: Callable[[], None] = lambda: None
 
     def annotate(
         self, documents: Iterable[AnnotatedDocument], skip: Callable[[AnnotatedDocument], bool] | None = None
@@ -45,7 +48,10 @@ class AnnotatorElsewhere:
         rows = _rows(iter(documents), skip or (lambda _: False))
         with closing(self.spreading.outcomes("annotate", self.by, rows, at_once=_ROWS)) as outcomes:
             for outcome in outcomes:
-                yield from msgspec.convert(outcome or [], list[Reviewed])
+                if outcome is None:
+                    self.on_wait()
+                else:
+                    yield from msgspec.convert(outcome, list[Reviewed])
 
 
 def _rows(

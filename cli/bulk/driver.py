@@ -3,21 +3,25 @@
 Ray takes over a process: it knows one cluster in it, replaces handlers of signals, writes on stdout, and puts the
 current directory on the path of all workers. So it gets this one, in an empty directory, with the environment that its
 workers are to have. On stdin it reads an order, and then rounds of rows, each ended by an empty line. Of each row it
-writes on stdout what came of it, in the order in which rows are done.
+writes on stdout what came of it, in the order in which rows are done. Where stdin ends, the command has, or wants no
+more: then it ends with all that it started, whatever that is at.
 """
 
 from __future__ import annotations
 
 import os
-import sys
+import signal
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import takewhile
-from typing import TextIO
+from queue import SimpleQueue
+from typing import BinaryIO, TextIO
 
 import msgspec
 
-from colmlm.cli.bulk.messages import Order
+from colmlm.cli.bulk.messages import STOP_SECONDS, Order
 from colmlm.cli.bulk.worker import RayWorker
 
 LOOPBACK = "127.0.0.1"
@@ -27,12 +31,31 @@ STORE_BYTES = 256 << 20  # rows are small; by default Ray takes a third of the m
 def main() -> None:
     """Does what the order on stdin says, until stdin ends."""
     answers = _stdout()
-    order = msgspec.json.decode(sys.stdin.buffer.readline(), type=Order)
+    # Not sys.stdin: Python locks that when it ends, and the thread reads until then.
+    source = os.fdopen(0, "rb", closefd=False)
+    order = msgspec.json.decode(source.readline(), type=Order)
+    waiting: SimpleQueue[list[str]] = SimpleQueue()
+    threading.Thread(target=_read, args=(source, waiting), name="the command", daemon=True).start()
     with _cluster(order):
-        while rows := [line.rstrip("\n") for line in takewhile(str.strip, sys.stdin)]:
-            for told in _worked(order, rows):
+        while True:
+            for told in _worked(order, waiting.get()):
                 answers.write(f"{told}\n")
                 answers.flush()
+
+
+def rounds(source: BinaryIO) -> Iterator[list[str]]:
+    """Gives round after round of rows, which are UTF-8 whatever the locale says."""
+    while rows := [line.decode().rstrip("\n") for line in takewhile(bytes.strip, source)]:
+        yield rows
+
+
+def _read(source: BinaryIO, waiting: SimpleQueue[list[str]]) -> None:
+    """Reads rounds until stdin ends; then ends this process as Ray wants it to, or else by the system."""
+    for rows in rounds(source):
+        waiting.put(rows)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(STOP_SECONDS)
+    os.killpg(0, signal.SIGKILL)
 
 
 def _stdout() -> TextIO:

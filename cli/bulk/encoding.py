@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from colmlm.cli.bulk.messages import EncodingBy
 from colmlm.cli.bulk.spreading import Spreading, spreading_of
 from colmlm.kb.keys.records import CheckpointInfo
 
@@ -50,17 +51,19 @@ def with_questions(runtime: Runtime, encoder: Encoder, keyset_id: int, questions
     """Has questions encoded by the encoder of a keyset, where the settings name a place for bulk work."""
     if not questions or (spreading := spreading_of(runtime)) is None:
         return encoder
-    return EncoderElsewhere(encoder, _encoded(spreading, keyset_id, encoder.checkpoint.dim, questions))
+    made_by = encoder.checkpoint
+    by = EncodingBy(runtime.kb.log.database_id(), keyset_id, made_by.checkpoint_id)
+    return EncoderElsewhere(encoder, _encoded(spreading, by, made_by.dim, questions))
 
 
 def _encoded(
-    spreading: Spreading, keyset_id: int, dim: int, questions: Sequence[str]
+    spreading: Spreading, by: EncodingBy, dim: int, questions: Sequence[str]
 ) -> dict[str, NDArray[np.float32]]:
     left = iter(sorted(set(questions), key=len, reverse=True))
     rows = list(iter(lambda: list(islice(left, _ROW)), []))
     numbered = [{"number": number, "questions": row} for number, row in enumerate(rows)]
     queries: dict[str, NDArray[np.float32]] = {}
-    with closing(spreading.outcomes("encode", keyset_id, numbered)) as outcomes:
+    with closing(spreading.outcomes("encode", by, numbered)) as outcomes:
         for outcome in filter(None, outcomes):
             made = np.frombuffer(b64decode(outcome["queries"]), np.float32).reshape(-1, dim)
             queries |= zip(rows[outcome["number"]], made, strict=True)

@@ -9,16 +9,17 @@ import os
 from base64 import b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from colmlm.api.nouns.telling import Telling
+from colmlm.cli.bulk.messages import AnnotatingBy, EncodingBy
+from colmlm.cli.bulk.models import found
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.corpus.format import AnnotatedDocument
-from colmlm.kb.errors import SettingsError
+from colmlm.kb.errors import KeysetMismatch, SettingsError
 from colmlm.kb.keys.records import RekeyPart
 from colmlm.kb.log.origin import Origin, origin
 
@@ -72,37 +73,37 @@ class Encoding:
     def __init__(self, given: Any) -> None:
         from colmlm.cli.composition.keying import encoder_of
 
-        self.encoder = encoder_of(_with_base(), msgspec.convert(given, int))
+        by = msgspec.convert(given, EncodingBy)
+        with _with_base() as runtime:
+            _require_base(runtime, by.database_id)
+            self.encoder = encoder_of(runtime, by.keyset_id)
+        if (found := self.encoder.checkpoint.checkpoint_id) != by.checkpoint_id:
+            raise KeysetMismatch(found, by.checkpoint_id)
 
     def run(self, row: Any) -> dict[str, Any]:
         queries = self.encoder.encode_questions(row["questions"])
         return {"number": row["number"], "queries": b64encode(queries.astype("<f4").tobytes()).decode()}
 
 
-class AnnotatingBy(msgspec.Struct, frozen=True):
-    """The options of `cli.composition.annotators.light`; the paths are directories that every worker can read."""
-
-    spans: str | None
-    questions: str | None
-    asks: bool
-    verifies: bool
-    threshold: float | None
-    drop_unquestioned: bool
-
-
 class Annotating:
     """Annotates batches of documents: finds their facts, writes a question for each, and checks these."""
 
     def __init__(self, given: Any) -> None:
-        from colmlm.cli.composition import annotators
+        from colmlm.cli.composition import annotators, readers
 
-        by = msgspec.convert(given, AnnotatingBy)
+        by, runtime = msgspec.convert(given, AnnotatingBy), _runtime()
+        questions = None
+        if by.questions is not None:
+            questions = found(by.questions, annotators.questions_at(runtime, None))
+        if by.reader is not None:
+            reader = found(by.reader, readers.reader_at(runtime.user, None))
+            runtime.user = replace(runtime.user, reader=reader)
         self.annotator = annotators.light(
-            _runtime(),
-            None if by.spans is None else Path(by.spans),
-            None if by.questions is None else Path(by.questions),
-            asks=by.asks,
-            verifies=by.verifies,
+            runtime,
+            found(by.spans, annotators.spans_at(runtime, None)),
+            questions,
+            asks=questions is not None,
+            verifies=by.reader is not None,
             threshold=by.threshold,
             drop_unquestioned=by.drop_unquestioned,
         )
@@ -121,6 +122,15 @@ def _with_base() -> Runtime:
             "COLMLM_DATABASE_URL", "a worker of Ray needs it; set it where `ray start` is called"
         )
     return runtime
+
+
+def _require_base(runtime: Runtime, database_id: str) -> None:
+    """Refuses another base than that of the command, whose keysets have the same numbers."""
+    if (found := runtime.kb.log.database_id()) != database_id:
+        raise SettingsError(
+            "COLMLM_DATABASE_URL",
+            f"on a machine of Ray's it names the base {found}, and the work is of {database_id}",
+        )
 
 
 def _runtime() -> Runtime:

@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+STOP_SECONDS = 10.0  # in which a driver ends when its stdin does; then it is killed with all that it started
+
 
 class Order(msgspec.Struct, frozen=True):
     """Which errand is to be run and what it is given, where (None: on this machine), by how many workers (None: one for
@@ -25,3 +27,28 @@ class RowOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
     made: Any = None
     exit_code: int = 0
     line: str = ""
+
+
+class EncodingBy(msgspec.Struct, frozen=True):
+    """Whose encoder is to encode: that of a keyset, in this base, of this checkpoint."""
+
+    database_id: str
+    keyset_id: int
+    checkpoint_id: str
+
+
+class ModelAt(msgspec.Struct, frozen=True):
+    """Where the command has an annotator or a reader, and the digest of its description."""
+
+    path: str
+    digest: str
+
+
+class AnnotatingBy(msgspec.Struct, frozen=True):
+    """Who is to annotate: without `questions` nobody asks, and without a `reader` nobody verifies what is asked."""
+
+    spans: ModelAt
+    questions: ModelAt | None
+    reader: ModelAt | None
+    threshold: float | None
+    drop_unquestioned: bool

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
+from colmlm.kb.errors import ClusterUnavailable
+
 AUTO = "auto"
 _ADDRESS = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:]+\]):[0-9]{1,5}")
+_LAST_PORT = 65_535
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_REACHED_IN_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +35,28 @@ class RayPlace:
         found = os.environ.get("RAY_ADDRESS", "") if address == AUTO else address
         if found in ("", AUTO, "local"):
             return cls(None, workers)
-        if not _ADDRESS.fullmatch(found):
+        if not _ADDRESS.fullmatch(found) or int(found.rpartition(":")[2]) > _LAST_PORT:
             raise ValueError(
                 f"{found!r} is neither {AUTO} nor HOST:PORT of a cluster's head, as 10.0.0.5:6379"
             )
         return cls(found, workers)
+
+
+def require_cluster(address: str) -> None:
+    """Raises `ClusterUnavailable` where nobody listens at the address, for which Ray itself would wait for minutes."""
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    # A head may listen at its machine's own address alone. Ray takes that in place of the loopback.
+    hosts = [host, socket.gethostname()] if host in _LOOPBACK else [host]
+    causes: list[OSError] = []
+    for tried in hosts:
+        try:
+            socket.create_connection((tried, int(port)), _REACHED_IN_SECONDS).close()
+        except OSError as error:
+            causes.append(error)
+        else:
+            return
+    raise ClusterUnavailable(address, causes[0].strerror or str(causes[0]))
 
 
 def _address(value: str | None) -> str | None:

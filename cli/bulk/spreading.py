@@ -9,7 +9,6 @@ import os
 import secrets
 import signal
 import subprocess
-import tempfile
 import threading
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -22,19 +21,18 @@ from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 
-from colmlm.cli.bulk.messages import Order, RowOutcome
-from colmlm.cli.bulk.place import RayPlace
+from colmlm.cli.bulk.messages import STOP_SECONDS, Order, RowOutcome
+from colmlm.cli.bulk.place import RayPlace, require_cluster
+from colmlm.cli.bulk.scratch import scratch
 from colmlm.cli.errors import DATABASE, FAULT, FailedElsewhere, Failure
 from colmlm.kb import interpreter
-from colmlm.kb.errors import DatabaseUnavailable, SettingsError
+from colmlm.kb.errors import ClusterUnavailable, DatabaseUnavailable, SettingsError
 
 if TYPE_CHECKING:
     from colmlm.cli.composition.runtime import Runtime
 
 ROUND = 10_000  # rows that are sent at once; in each round the workers load their models anew
 BEAT_SECONDS = 1.0
-STOP_SECONDS = 10.0
-_SHORT = 20  # characters: Ray's sockets have long names, and the system takes 107 in all
 _QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "PYTHONWARNINGS": "ignore"}
 _TO_ITSELF = {
     # Whatever address it is given, Ray takes the one that others reach this machine by, unless it may have no cluster.
@@ -55,10 +53,13 @@ class Spreading:
     ) -> Generator[Any, None, None]:
         """Has the rows worked; gives what came of each, in the order in which they are done, and None every second.
 
-        Raises `FailedElsewhere`, or `DatabaseUnavailable` where a worker said so; then the others are ended, too.
+        Raises `ClusterUnavailable`, and what a worker failed of as `FailedElsewhere` or `DatabaseUnavailable`; then the
+        others are ended, too.
         """
         left = iter(rows)
-        with _scratch() as directory, self._driver(directory) as driver:
+        if self.place.address is not None:
+            require_cluster(self.place.address)
+        with scratch() as directory, self._driver(directory) as driver:
             order = Order(errand, given, self.place.address, self.place.workers, f"{directory}/r")
             driver.send(order)
             while several := list(islice(left, at_once)):
@@ -77,7 +78,7 @@ class Spreading:
                 start_new_session=True,
             )
             try:
-                yield _Driver(process, said)
+                yield _Driver(process, said, self.place.address)
             finally:
                 _end(process)
 
@@ -121,8 +122,8 @@ def spreading_of(runtime: Runtime) -> Spreading | None:
 class _Driver:
     """The other end of a driver's pipes."""
 
-    def __init__(self, process: subprocess.Popen[bytes], said: IO[bytes]) -> None:
-        self._process, self._said = process, said
+    def __init__(self, process: subprocess.Popen[bytes], said: IO[bytes], address: str | None) -> None:
+        self._process, self._said, self._unheard = process, said, address
         self._answers: SimpleQueue[bytes] = SimpleQueue()  # an empty line where the driver has ended
         threading.Thread(target=self._read, name="Ray's answers", daemon=True).start()
 
@@ -151,15 +152,21 @@ class _Driver:
         except Empty:
             return None
         if not line:
-            raise FailedElsewhere(
-                Failure(FAULT, f"Ray ended with code {self._process.wait()}: {self._last_words()}")
-            )
+            raise self._ended()
+        self._unheard = None
         told = msgspec.json.decode(line, type=RowOutcome)
         if told.exit_code == DATABASE:  # whoever works for a job takes it up again once the database is back
             raise DatabaseUnavailable("a worker of Ray", told.line)
         if told.exit_code:
             raise FailedElsewhere(Failure(told.exit_code, f"A worker of Ray failed: {told.line}"))
         return told
+
+    def _ended(self) -> Exception:
+        """Gives the error of a driver that has ended. One that never answered did not come into its cluster."""
+        code, words = self._process.wait(), self._last_words()
+        if self._unheard is not None:
+            return ClusterUnavailable(self._unheard, words)
+        return FailedElsewhere(Failure(FAULT, f"Ray ended with code {code}: {words}"))
 
     def _last_words(self) -> str:
         self._said.seek(0)
@@ -173,29 +180,13 @@ class _Driver:
         self._answers.put(b"")
 
 
-@contextmanager
-def _scratch() -> Iterator[str]:
-    """Gives a directory of this user alone, which goes with the block.
-
-    Ray has its sockets and logs in one below, since it lets everybody into what it is given.
-    """
-    usual = tempfile.gettempdir()
-    where = usual if len(usual) < _SHORT else "/tmp"
-    with tempfile.TemporaryDirectory(
-        prefix="colmlm-ray-", dir=where, ignore_cleanup_errors=True
-    ) as directory:
-        yield directory
-
-
 def _end(process: subprocess.Popen[bytes]) -> None:
     """Ends the driver, which ends what it started; the system ends it where the driver does not."""
     assert process.stdin is not None and process.stdout is not None
     with suppress(BrokenPipeError):
         process.stdin.close()
-    if process.poll() is None:
-        process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(STOP_SECONDS)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(STOP_SECONDS)
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

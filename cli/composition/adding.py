@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 # Documents of a transaction: an interruption loses at most their annotation, and until then none of them is found.
 COMMIT_EVERY, COMMIT_EVERY_ASKED = 20, 4
 
+Load = Callable[
+    [Callable[[], None]], Any
+]  # loads an annotator, which calls what it is given while it works elsewhere
+
 
 @dataclass(frozen=True, slots=True)
 class Added:
@@ -166,18 +170,18 @@ class Adding:
             )
             yield Parsed(document)
 
-    def ingest(self, load: Callable[[], Any], **how: Any) -> IngestReport | None:
+    def ingest(self, load: Load, **how: Any) -> IngestReport | None:
         """Ingests the wanted documents while they are annotated; without any, loads no model and gives None."""
         with self.shown():
             return self._ingest(load, **how)
 
-    def _ingest(self, load: Callable[[], Any], **how: Any) -> IngestReport | None:
+    def _ingest(self, load: Load, **how: Any) -> IngestReport | None:
         wanted = self.wanted()
         if (first := next(wanted, None)) is None:
             return None
         if (seconds := expected(self.size, asks=self.asks)) >= WORTH_TELLING:
             self.telling.note(f"{self.size // 1000} KB: this takes {lasting(seconds)} of one core at most.")
-        annotator = load()
+        annotator = load(self.tick)
         committed: list[IngestReport] = []
         try:
             parsed = self.annotated(annotator, chain([first], wanted))

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from colmlm.cli.bulk.annotating import AnnotatorElsewhere, DocumentAnnotator
+from colmlm.cli.bulk.messages import AnnotatingBy
+from colmlm.cli.bulk.models import at
 from colmlm.cli.bulk.spreading import spreading_of
+from colmlm.cli.composition.readers import reader_at
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import finite
 
@@ -103,36 +106,43 @@ def light(
     verifies: bool = True,
     threshold: float | None = None,
     drop_unquestioned: bool = False,
+    on_wait: Callable[[], None] = lambda: None,
 ) -> DocumentAnnotator:
     """Loads the two light annotators, which takes seconds; without `asks` only the span annotator.
 
     Where it asks and `verifies`, the reader of the settings verifies the questions. Where the settings name a place for
-    bulk work, the annotators are loaded and work there.
+    bulk work, the annotators are loaded and work there; `on_wait` is called while they do.
     """
+    finding, asking = spans_at(runtime, spans), questions_at(runtime, questions) if asks else None
     if (spreading := spreading_of(runtime)) is not None:
-        paths = {"spans": spans, "questions": questions}
-        by = {name: path and str(path.absolute()) for name, path in paths.items()}
-        how = {"asks": asks, "verifies": verifies, "threshold": threshold}
-        return AnnotatorElsewhere(spreading, {**by, **how, "drop_unquestioned": drop_unquestioned})
+        reading = reader_at(runtime.user, None) if asks and verifies else None
+        by = AnnotatingBy(
+            at(finding),
+            None if asking is None else at(asking),
+            None if reading is None else at(reading),
+            threshold,
+            drop_unquestioned,
+        )
+        return AnnotatorElsewhere(spreading, by, on_wait)
     from colmlm.model.annotate.pipeline import Annotator
     from colmlm.model.annotate.questions import QuestionGenerator
     from colmlm.model.annotate.spans import SpanAnnotator
     from colmlm.model.reader.verification import Verifier
 
     bases = runtime.settings.home / "models"
-    finder = SpanAnnotator.load(spans_at(runtime, spans), bases, threshold=threshold)
-    writer = QuestionGenerator.load(questions_at(runtime, questions), bases) if asks else None
+    finder = SpanAnnotator.load(finding, bases, threshold=threshold)
+    writer = QuestionGenerator.load(asking, bases) if asking else None
     verifier = Verifier(runtime.reader) if asks and verifies else None
     return Annotator(finder, writer, drop_unquestioned, verifier)
 
 
-def ready(runtime: Runtime, how: RawAddition) -> Callable[[], DocumentAnnotator]:
-    """Gives what loads the annotators, and the encoder before them.
+def ready(runtime: Runtime, how: RawAddition) -> Callable[[Callable[[], None]], DocumentAnnotator]:
+    """Gives what loads the annotators, and the encoder before them; it is given what is called while they work.
 
     A checkpoint that is missing should be known before an hour's annotation.
     """
 
-    def load() -> DocumentAnnotator:
+    def load(on_wait: Callable[[], None]) -> DocumentAnnotator:
         runtime.encoder  # noqa: B018
         return light(
             runtime,
@@ -141,6 +151,7 @@ def ready(runtime: Runtime, how: RawAddition) -> Callable[[], DocumentAnnotator]
             asks=how.questions,
             verifies=how.verify,
             threshold=how.span_threshold,
+            on_wait=on_wait,
         )
 
     return load

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from colmlm.cli.composition.synced import FilesRead, Synced, SyncPlan
 from colmlm.kb.corpus.raw.files import FoundFiles, RawFile
@@ -22,7 +22,7 @@ from colmlm.kb.facts.synced import SyncedFile
 
 if TYPE_CHECKING:
     from colmlm.api.nouns.telling import Telling
-    from colmlm.cli.composition.adding import Adding
+    from colmlm.cli.composition.adding import Adding, Load
     from colmlm.kb.log.records import OnRecord
     from colmlm.kb.service import KnowledgeBase
 
@@ -78,7 +78,7 @@ class Syncing:
         files = list(_read(plan, read))
         return Synced(plan, adding, len(_gone(plan, files)))
 
-    def run(self, plan: SyncPlan, load: Callable[[], Any], **who: Unpack[OnRecord]) -> Synced:
+    def run(self, plan: SyncPlan, load: Load, **who: Unpack[OnRecord]) -> Synced:
         """Adds, takes out, and then notes what was read. `load` loads the annotator where there is something to add."""
         self.kb.corpora.follow(self.corpus, self.places)
         adding, read = self._prepared(plan)

@@ -38,8 +38,8 @@ AROUND_EACH_OF_MANY = 0.29e-3  # the same in batches of 64
 class Load:
     """The contents to estimate for. `text_bytes` is a fact's share of its document, with its value and its question.
 
-    `code_bytes` is the length of a key's code in the index (None: as `kb.lookup.index` chooses); `keysets` counts
-    those whose index is open at once: two during a retraining, else one.
+    `code_bytes` is the length of a key's code in the index (None: as `kb.lookup.specs` chooses), which one that is
+    exact does not have; `keysets` counts those whose index is open at once: two during a retraining, else one.
     """
 
     facts: int
@@ -53,8 +53,10 @@ class Load:
         for name in ("facts", "dim", "keys_per_fact", "keysets"):
             if getattr(self, name) < 1:
                 raise InvalidValue(name, "it must be at least 1")
-        if self.code_bytes is not None and self.code_bytes < 1:
-            raise InvalidValue("code_bytes", "it must be at least 1")
+        if self.code_bytes is not None and not 1 <= self.code_bytes <= self.dim:
+            raise InvalidValue(
+                "code_bytes", f"it must be from 1 to {self.dim}, a byte for each number of a key"
+            )
 
     @property
     def keys(self) -> int:

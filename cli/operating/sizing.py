@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from colmlm.cli.options import AsJson, examples
-from colmlm.cli.output import print_json, print_table, say
+from colmlm.cli.output import note, print_json, print_table, say
 
 EXAMPLES = examples(
     "colmlm sizing --facts 1000000",
@@ -32,7 +32,10 @@ def sizing(
     code_bytes: Annotated[
         int | None,
         typer.Option(
-            "--code-bytes", min=1, max=16_384, help="Of a key in the index. Default: a quarter of dim."
+            "--code-bytes",
+            min=1,
+            max=16_384,
+            help="Of a key in the index. Default: an eighth of dim, and 8, from width 256 on; else a quarter.",
         ),
     ] = None,
     keysets: Annotated[
@@ -55,6 +58,8 @@ def sizing(
         keysets=keysets,
     )
     found = sizes(load)
+    if load.is_flat and code_bytes is not None:
+        note(f"An index of {load.keys:,} keys is exact, without codes: --code-bytes changes nothing.")
     if as_json:
         print_json({"load": asdict(load), "sizes": asdict(found)})
         return

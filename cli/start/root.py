@@ -118,15 +118,20 @@ class Root(TyperGroup):
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """Makes SIGTERM raise like Ctrl-C, so that the program cleans up.
+    """Makes SIGTERM and SIGHUP raise like Ctrl-C, so that the program cleans up, also where its terminal is closed.
 
-    Otherwise the demo would leave facts deleted, and nobody would stop the embedded database.
+    Otherwise the demo would leave facts deleted, and nobody would stop the embedded database. What is ignored, as
+    SIGHUP under `nohup`, stays so.
     """
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    heeded = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
+    for number in heeded:
+        signal.signal(number, signal.default_int_handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number in heeded:
+            signal.signal(number, before[number])
 
 
 def _wrong(error: typer.TyperException, command: str) -> str:

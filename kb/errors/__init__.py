@@ -96,6 +96,7 @@ KBError
 ├── CalibrationRefused
 ├── CandidatesUnavailable
 ├── CandidatesRefused
+├── ClusterUnavailable
 ├── DecoderBusy
 ├── IndexBehind
 ├── IndexInvariant
@@ -149,6 +150,7 @@ from colmlm.kb.errors.failures import (
     CalibrationRefused,
     CandidatesRefused,
     CandidatesUnavailable,
+    ClusterUnavailable,
     Collided,
     DatabaseUnavailable,
     DecoderBusy,
@@ -225,6 +227,7 @@ __all__ = [
     "CalibrationRefused",
     "CandidatesRefused",
     "CandidatesUnavailable",
+    "ClusterUnavailable",
     "Collided",
     "Conflict",
     "ContextLengthExceeded",

@@ -196,6 +196,17 @@ class CandidatesUnavailable(KBError):
         )
 
 
+class ClusterUnavailable(KBError):
+    title = "Cluster unavailable"
+
+    def __init__(self, where: str, cause: str) -> None:
+        self.where = where
+        super().__init__(
+            f"No cluster of Ray at {where}: {cause}. Check the address, and `ray status` there; both sides need the "
+            "same release of Ray."
+        )
+
+
 class SharedSnapshotsUnavailable(KBError):
     title = "Shared snapshots unavailable"
 

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Annotated
 
@@ -31,6 +32,9 @@ BULK_EXAMPLES = examples(
     "colmlm bench bulk --facts 100000 --checkpoint runs/mine --ray --workers 1 --workers 2",
 )
 _FACTS = 4  # of a document
+_BATCH = 64  # documents of a part
+_USUAL, _PARTS_EACH = 2_000, 4
+_AGAIN = 100  # parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +42,7 @@ class BulkRun:
     """One rekey by so many workers of Ray, or by the process itself (0).
 
     `start_seconds` is the time to the first keys: Ray's start and the loading of models are in it. `facts_per_s` counts
-    what was keyed after that.
+    the second half, when all workers have loaded their model.
     """
 
     workers: int
@@ -52,7 +56,8 @@ class BulkRun:
 class BulkFigures:
     """The figures. A part of the queue is what a worker of Ray is sent at once.
 
-    `part_ms` and `part_ms_alone` are what a part costs of which nothing is left to be keyed: through Ray, and without.
+    `part_ms` and `part_ms_alone` are what a part costs of which nothing is left to be keyed: through Ray to one worker,
+    and without.
     `keys_alike` is the least cosine of a fact's key by Ray with that by one process.
     """
 
@@ -65,7 +70,14 @@ class BulkFigures:
 
 
 def bulk(
-    facts: Annotated[int, typer.Option("--facts", min=600, help="How many facts.")] = 2_000,
+    facts: Annotated[
+        int | None,
+        typer.Option(
+            "--facts",
+            min=600,
+            help="How many. Default: 2000, or more where that is not four parts for each worker.",
+        ),
+    ] = None,
     ray: Annotated[bool, typer.Option("--ray/--no-ray", help="By the workers of Ray, too.")] = True,
     workers: Annotated[
         list[int] | None,
@@ -83,9 +95,15 @@ def bulk(
     as_json: AsJson = False,
 ) -> None:
     """Measure the keys of made-up facts by one process, and by the workers of Ray. Let nothing else run meanwhile."""
-    numbers = workers or sorted({1, os.cpu_count() or 1})
+    numbers = (workers or sorted({1, os.cpu_count() or 1})) if ray else []
+    least = _PARTS_EACH * _FACTS * _BATCH * max(numbers, default=0)
+    if facts is not None and facts < least:
+        raise typer.BadParameter(
+            f"{max(numbers)} workers are measured by {least} facts at least, {_PARTS_EACH} parts each.",
+            param_hint="--facts",
+        )
     with own_folder(directory) as folder:
-        figures = measure(folder, facts, numbers if ray else [], checkpoint)
+        figures = measure(folder, facts or max(_USUAL, least), numbers, checkpoint)
     if as_json:
         print_json(asdict(figures) | {"machine": machine()})
         return
@@ -121,7 +139,7 @@ def measure(folder: Path, facts: int, workers: Sequence[int], checkpoint: Path |
 
 @dataclass(slots=True)
 class _Bench:
-    """A base of its own, keyed once; then Ray's workers get the same parts again, in which nothing is left to do."""
+    """A base of its own, keyed once; then one worker of Ray gets the same parts again, in which nothing is left."""
 
     home: Path
     workers: int
@@ -142,7 +160,7 @@ class _Bench:
             keying = KeyingElsewhere(Spreading(runtime, RayPlace(None, self.workers)))
             self.figures = self._rekey(runtime, keying)
             if self.parts:
-                self.part_ms = self._again(keying) * self.workers
+                self.part_ms = self._again(KeyingElsewhere(Spreading(runtime, RayPlace(None, 1))))
                 began = time.perf_counter()
                 for part in self.parts:
                     runtime.kb.keysets.rekey_part(runtime.encoder, part)
@@ -161,22 +179,35 @@ class _Bench:
 
         began = time.perf_counter()
         made = runtime.kb.keysets.rekey(
-            runtime.encoder, on_facts=on_facts, elsewhere=noted if self.workers else None
+            runtime.encoder, batch=_BATCH, on_facts=on_facts, elsewhere=noted if self.workers else None
         )
-        (first, before), (last, done) = heard[0], heard[-1]
+        last, done = heard[-1]
         _, self.keys = runtime.kb.keysets.keys(made.keyset_id)
         return BulkRun(
             workers=self.workers,
             seconds=last - began,
-            start_seconds=first - began,
-            facts_per_s=(done - before) / (last - first),
+            start_seconds=heard[0][0] - began,
+            facts_per_s=rate(heard, self.workers),
             facts_per_s_in_all=done / (last - began),
         )
 
     def _again(self, keying: KeyingElsewhere) -> float:
-        """Sends the parts again; gives the milliseconds from one outcome to the next."""
-        times = [time.perf_counter() for outcome in keying.outcomes(self.parts) if outcome is not None]
-        return 1000 * (times[-1] - times[0]) / max(1, len(self.parts) - 1)
+        """Sends the parts again and again; gives the milliseconds from one outcome to the next."""
+        parts = list(islice(cycle(self.parts), _AGAIN))
+        outcomes = (outcome for outcome in keying.outcomes(parts) if outcome is not None)
+        return 1000 / rate([(time.perf_counter(), done) for done, _ in enumerate(outcomes, 1)], 1)
+
+
+def rate(heard: Sequence[tuple[float, int]], workers: int) -> float:
+    """Gives how much was done a second, of the times at which parts were heard of with what was done by then.
+
+    Parts come in rounds, one of each worker and near one another. It counts whole rounds of the second half, when all
+    workers have loaded their model, from the end of one to the end of another.
+    """
+    each = max(workers, 1)
+    rounds = len(heard) // each
+    (first, before), (last, done) = heard[rounds // 2 * each - 1], heard[rounds * each - 1]
+    return (done - before) / (last - first)
 
 
 def least_cosine(keys: Vectors, others: Vectors) -> float:

@@ -103,6 +103,13 @@ def gather_equal(tensor: Tensor) -> Tensor:
     return tensor[None] if place.world == 1 else torch.stack(_gather(tensor, place))
 
 
+def gather_lines(line: str, device: torch.device) -> list[str]:
+    """Gives this line from every process, in the order of their ranks. It must be without line breaks."""
+    sent = torch.tensor(list(f"{line}\n".encode()), dtype=torch.uint8, device=device)
+    rows, _ = gather_rows(sent[:, None])
+    return bytes(rows.flatten().tolist()).decode().split("\n")[:-1]
+
+
 def _gather(tensor: Tensor, place: ProcessRank) -> list[Tensor]:
     pieces = [torch.empty_like(tensor) for _ in range(place.world)]
     dist.all_gather(pieces, tensor.contiguous())

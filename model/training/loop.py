@@ -41,6 +41,7 @@ from colmlm.model.training.state import (
     put_weights,
     random_states,
     read_state,
+    require_same_run,
     require_same_save,
     trainable,
     whole_moments,
@@ -107,8 +108,8 @@ class Loop(Generic[MicroBatch]):
     def run(self) -> Iterator[StepMetrics]:
         """Trains to the end, saving every few minutes and at the end. Resumes from the last save, if there is one.
 
-        Raises ResumeRefused where the directory holds another run, Diverged where a gradient is not finite, and
-        RankLost where another process has ended.
+        Raises ResumeRefused where the directory holds another run, RanksDiffer where another process has other data or
+        settings, Diverged where a gradient is not finite, and RankLost where another process has ended.
         """
         with with_all_ranks():
             yield from self._run()
@@ -172,6 +173,7 @@ class Loop(Generic[MicroBatch]):
         """Places the module as accelerate's configuration says, and makes its optimiser."""
         config = self.config
         self._accelerator = make_accelerator(config.precision)
+        require_same_run(self.fingerprint(), self._accelerator.device)
         self._adamw = torch.optim.AdamW(
             list(trainable(self.task.module).values()),
             lr=config.schedule.peak,

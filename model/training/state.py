@@ -6,6 +6,7 @@ one, copied, or sharded by FSDP), so a run can resume with another number of pro
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from colmlm.model.training.gather import gather_equal, here
+from colmlm.model.training.gather import gather_equal, gather_lines, here
 from colmlm.model.training.rng import all_states, restore_all, seed_all
 
 STATE_FILE = "state.pt"
@@ -26,6 +27,10 @@ _DIFFERS_AT_MOST = 40
 
 class ResumeRefused(ValueError):
     """A run's directory holds another run than the one that was asked for."""
+
+
+class RanksDiffer(ValueError):
+    """The processes of a run were given different data or settings."""
 
 
 def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
@@ -96,12 +101,23 @@ def put_random_states(states: Mapping[str, Tensor], seed: int) -> None:
 
 def check_fingerprint(saved: Mapping[str, str], now: Mapping[str, str], directory: Path) -> None:
     """Refuses to resume a run with other data, base or settings; the message names those that differ."""
-    differing = sorted(name for name in saved.keys() | now.keys() if saved.get(name) != now.get(name))
-    if differing:
-        listed = ", ".join(_differs(name, saved.get(name), now.get(name)) for name in differing)
+    if listed := _differences(saved, now, "there", "here"):
         raise ResumeRefused(
             f"{directory} holds a run with another {listed}; name another directory, or give the same again"
         )
+
+
+def require_same_run(fingerprint: Mapping[str, str], device: torch.device) -> None:
+    """Refuses to train where the processes would train different runs, as with a stale copy of the data on one machine.
+
+    Raises `RanksDiffer` in all of them. All must call it.
+    """
+    told = [json.loads(line) for line in gather_lines(json.dumps(fingerprint), device)]
+    for rank, other in enumerate(told):
+        if listed := _differences(told[0], other, "in rank 0", f"in rank {rank}"):
+            raise RanksDiffer(
+                f"the processes of this run were given another {listed}; give all machines the same data and settings"
+            )
 
 
 def require_same_save(state: Mapping[str, Any] | None, directory: Path, device: torch.device) -> None:
@@ -158,8 +174,12 @@ def _placed(tensor: Tensor, like: Tensor) -> Tensor:
     return tensor
 
 
-def _differs(name: str, saved: str | None, now: str | None) -> str:
-    """Names a difference, with both values if they are short; digests are left out."""
-    if max(len(saved or ""), len(now or "")) >= _DIFFERS_AT_MOST:
-        return name
-    return f"{name} ({saved or 'none'} there, {now or 'none'} here)"
+def _differences(one: Mapping[str, str], other: Mapping[str, str], of_one: str, of_other: str) -> str:
+    """Lists the names that differ, with both values if they are short; digests are left out."""
+    listed = []
+    for name in sorted(one.keys() | other.keys()):
+        if (ours := one.get(name)) != (theirs := other.get(name)):
+            is_short = max(len(ours or ""), len(theirs or "")) < _DIFFERS_AT_MOST
+            values = f" ({ours or 'none'} {of_one}, {theirs or 'none'} {of_other})"
+            listed.append(f"{name}{values if is_short else ''}")
+    return ", ".join(listed)

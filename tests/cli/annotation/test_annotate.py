@@ -122,6 +122,12 @@ def seed(folder: Path, out: Path, chats: ChatServer) -> tuple[str | Path, ...]:
     )
 
 
+def test_the_seed_annotator_is_not_spread_by_ray(run: Run, tmp_path: Path, chats: ChatServer) -> None:
+    ran = run(*seed(raw(tmp_path / "raw"), tmp_path / "seed.jsonl", chats), "--yes", "--ray", "auto")
+    assert ran.code == 2 and "--concurrency" in ran.err
+    assert not chats.requests
+
+
 def test_the_seed_annotator_says_its_price_and_asks_before_it_sends_anything(
     run: Run, chats: ChatServer, tmp_path: Path
 ) -> None:

@@ -26,6 +26,7 @@ from colmlm.kb.keys.records import RekeyPart
 from colmlm.kb.service import KnowledgeBase
 from colmlm.model.lm.checkpoint import load
 from tests.cli.conftest import Annotators, Run
+from tests.gates import await_that, gate
 from tests.kb.corpora import ingest, numbered
 from tests.tiny import tiny_checkpoint
 
@@ -169,13 +170,34 @@ def test_workers_load_the_checkpoint_that_is_named(
     assert (ran.code, ran.json["num_keys"], ran.json["num_unkeyed"]) == (0, facts, 0), ran.err
 
 
-def test_documents_are_annotated_on_ray_as_by_one_process(
-    run: Run, kb: KnowledgeBase, light: Annotators, tmp_path: Path
+def test_a_command_that_is_killed_leaves_no_process_and_the_next_one_sweeps_its_folder(
+    run: Run, facts: int, kb: KnowledgeBase, database_url: str
 ) -> None:
+    words = ("rekey", "--ray", "auto", "--ray-workers", "1")
+    with gate(database_url, "INSERT ON fact_key") as in_the_first_part:
+        command = subprocess.Popen(
+            interpreter.command("-m", "colmlm.cli", *words), stderr=subprocess.DEVNULL, start_new_session=True
+        )
+        await_that(in_the_first_part)
+        started = psutil.Process(command.pid).children(recursive=True)
+        folder = next(Path(one.cwd()) for one in started if "colmlm-ray-" in one.cwd())
+        command.kill()
+        command.wait()
+        _, left = psutil.wait_procs(started + processes_of(folder), timeout=60)
+        assert left == [] and folder.exists()
+    ran = run(*words, "--json")
+    assert (ran.code, ran.json["num_keys"]) == (0, facts), ran.err
+    assert not folder.exists()
+
+
+def test_documents_are_annotated_on_ray_as_by_one_process(
+    run: Run, kb: KnowledgeBase, light: Annotators, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "latin-1")  # of a user whose locale is not UTF-8
     folder = tmp_path / "town"
     folder.mkdir()
     for n in range(20):
-        (folder / f"{n:02}.md").write_text(f"# House {n}\n\nThe house {n} of Lundvik opened in {1800 + n}.\n")
+        (folder / f"{n:02}.md").write_text(f"# Café {n}\n\nThe café {n} of Lundvik opened in {1800 + n}.\n")
     alone = run("corpus", "annotate", folder, "--out", tmp_path / "alone.jsonl", "--json")
     spread = run("corpus", "annotate", folder, "--out", tmp_path / "ray.jsonl", "--ray", "auto", "--json")
     assert (alone.code, spread.code) == (0, 0), spread.err

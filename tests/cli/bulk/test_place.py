@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import socket
+from pathlib import Path
+
 import pytest
 
-from colmlm.cli.bulk.place import RayPlace
-from colmlm.cli.errors import USAGE, explain
+from colmlm.cli.bulk.place import RayPlace, require_cluster
+from colmlm.cli.bulk.spreading import Spreading
+from colmlm.cli.composition.handlers.with_model import problem
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.errors import DATABASE, USAGE, explain
+from colmlm.kb.errors import ClusterUnavailable
+from colmlm.kb.store.settings import Settings
 from tests.cli.conftest import Run
 
 
@@ -21,13 +30,39 @@ def test_auto_is_the_cluster_that_ray_is_told_of(monkeypatch: pytest.MonkeyPatch
     assert RayPlace.named("[fd00::5]:6379") == RayPlace("[fd00::5]:6379")
 
 
-@pytest.mark.parametrize("address", ["nowhere", "ray://10.0.0.5:10001", "10.0.0.5", "a b:1", "h:1;x"])
+@pytest.mark.parametrize(
+    "address", ["nowhere", "ray://10.0.0.5:10001", "10.0.0.5", "a b:1", "h:1;x", "h:65536"]
+)
 def test_what_is_no_address_is_refused(run: Run, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ran = run("rekey", "--ray", address)
     assert ran.code == USAGE and "HOST:PORT" in " ".join(ran.err.replace("│", " ").split())
     monkeypatch.setenv("COLMLM_RAY", address)
     ran = run("rekey")
     assert ran.code == USAGE and "COLMLM_RAY" in ran.err
+
+
+def test_a_cluster_out_of_reach_is_told_at_once_with_what_to_look_at(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as heard:
+        address = f"127.0.0.1:{heard.getsockname()[1]}"
+        require_cluster(address)
+    with pytest.raises(
+        ClusterUnavailable, match=rf"No cluster of Ray at {address}: Connection refused"
+    ) as refused:
+        list(Spreading(Runtime(Settings(home=tmp_path)), RayPlace(address)).outcomes("key", None, [1]))
+    assert explain(refused.value).exit_code == DATABASE and "`ray status`" in explain(refused.value).line
+    assert problem(refused.value)["title"] == "Cluster unavailable"
+
+
+def test_a_cluster_that_ray_cannot_join_is_told_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one of another release, for which a package `ray` stands that says so."""
+    (tmp_path / "ray.py").write_text("raise RuntimeError('Version mismatch: 2.1 there')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    with socket.create_server(("127.0.0.1", 0)) as heard:
+        address = f"127.0.0.1:{heard.getsockname()[1]}"
+        with pytest.raises(ClusterUnavailable, match=r"Version mismatch: 2\.1 there.*the same release"):
+            list(Spreading(Runtime(Settings(home=tmp_path)), RayPlace(address)).outcomes("key", None, [1]))
 
 
 def test_who_lacks_ray_is_told_what_brings_it() -> None:

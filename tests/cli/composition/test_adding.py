@@ -66,7 +66,7 @@ def test_progress_is_of_what_is_annotated_and_documents_are_found_while_others_a
     with Runtime.from_environment() as runtime:
         telling = Telling(told.append, progress)
         adding = Adding(runtime, "halls", find_files([folder]), asks=asks, telling=telling)
-        adding.ingest(lambda: annotator, **WHO)
+        adding.ingest(lambda _: annotator, **WHO)
         total = adding.size // 1000
     done = [kilobytes for kilobytes, _ in reached]
     assert done == sorted(done) and done[-1] == total and {of for _, of in reached} == {total}

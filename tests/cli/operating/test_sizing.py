@@ -66,6 +66,16 @@ def test_a_spec_with_other_codes_is_one_that_the_index_takes() -> None:
     assert spec == "OPQ8_64,IVF512,PQ8" and KeyIndex(64, spec).spec == spec
 
 
+def test_codes_longer_than_their_keys_are_refused_and_those_that_an_exact_index_lacks_are_told_of() -> None:
+    many = ("sizing", "--facts", 1_000_000, "--dim", 64, "--code-bytes")
+    ran = invoke(*many, 100)
+    assert ran.code == 2 and "from 1 to 64" in ran.err
+    assert invoke(*many, 64).code == 0 and not invoke(*many, 64).err
+    few = invoke("sizing", "--facts", 50_000, "--code-bytes", 8, "--json")
+    assert few.json["sizes"] == invoke("sizing", "--facts", 50_000, "--json").json["sizes"]
+    assert "--code-bytes changes nothing" in few.err
+
+
 def test_wide_keys_are_taken_to_have_a_bit_for_each_number() -> None:
     found, paper = (sizes(Load(facts=1_000_000, dim=576, code_bytes=code)) for code in (None, 144))
     assert found.index_spec == "RR576,IVF2048,RaBitQ"

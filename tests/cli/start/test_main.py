@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import shlex
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from colmlm.cli.start.verbs import VERBS
 from colmlm.kb import interpreter
 from colmlm.kb.service import KnowledgeBase
 from tests.cli.conftest import ROOT, RUN, Ran, Run, invoke, loaded, program
-from tests.gates import interrupted, table_locked
+from tests.gates import await_that, interrupted, table_locked
 
 # What must start at once. Whoever imports torch here makes every one of them take seconds.
 LIGHT = (
@@ -229,10 +230,22 @@ def test_a_checkpoint_with_a_damaged_description_is_exit_code_7(
     assert ran.code == 7 and is_one_error_line(ran)
 
 
-def test_interrupting_is_exit_code_130(run: Run, database_url: str) -> None:
-    with table_locked(database_url, "fact") as reached, interrupted(reached):
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_interrupting_is_exit_code_130(run: Run, database_url: str, by: signal.Signals) -> None:
+    """SIGHUP comes where the terminal is closed."""
+    with table_locked(database_url, "fact") as reached, interrupted(reached, by):
         ran = run("facts", "list")
     assert ran.code == 130 and is_one_error_line(ran)
+
+
+def test_under_nohup_a_command_outlives_its_terminal(run: Run, database_url: str) -> None:
+    with table_locked(database_url, "fact") as reached:
+        words = interpreter.command("-m", "colmlm.cli", "facts", "list", "--json")
+        command = subprocess.Popen(["nohup", *words], stdout=subprocess.PIPE)
+        await_that(reached)
+        command.send_signal(signal.SIGHUP)
+    out, _ = command.communicate(timeout=60)
+    assert command.returncode == 0 and b"facts" in out
 
 
 def test_a_fault_of_the_program_is_one_line_and_debug_shows_where(run: Run, kb: KnowledgeBase) -> None:

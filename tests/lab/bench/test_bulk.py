@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from colmlm.lab.bench.bulk import rate
 from tests.cli.conftest import invoke
 from tests.tiny import tiny_checkpoint
 
@@ -29,3 +30,21 @@ def test_without_ray_only_the_process_itself_is_measured(tmp_path: Path) -> None
     ran = invoke("bench", "bulk", "--facts", 600, "--no-ray", "--checkpoint", own, "--json")
     assert ran.code == 0, ran.err
     assert [one["workers"] for one in ran.json["runs"]] == [0] and ran.json["part_ms"] is None
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+@pytest.mark.parametrize("last", [0, 1])
+@pytest.mark.parametrize("late", [0.0, 3.0])
+def test_the_rate_is_that_of_all_workers_though_parts_come_together_and_one_begins_late(
+    workers: int, last: int, late: float
+) -> None:
+    """Each works eight parts of 256 facts in two seconds each, after five to start; then one may have another."""
+    begins = [5.0] * (workers - 1) + [5.0 + late]
+    times = sorted(began + 2 * n for began in begins for n in range(1, 9))
+    heard = [(at, 256 * n) for n, at in enumerate([*times, times[-1] + 2][: len(times) + last], 1)]
+    assert rate(heard, workers) == pytest.approx(workers * 256 / 2, rel=0.15 if late else 1e-9)
+
+
+def test_too_few_facts_for_so_many_workers_are_refused() -> None:
+    ran = invoke("bench", "bulk", "--facts", 2000, "--workers", 1, "--workers", 2, "--json")
+    assert ran.code == 2 and "2 workers are measured by 2048 facts at least" in ran.err

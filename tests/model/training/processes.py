@@ -22,7 +22,7 @@ from colmlm.kb import interpreter
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.model.training.config import TrainConfig
 from colmlm.model.training.gather import here
-from colmlm.model.training.state import ResumeRefused
+from colmlm.model.training.state import RanksDiffer, ResumeRefused
 from colmlm.model.training.task import StepMetrics
 from colmlm.model.training.trainer import Trainer
 from tests.kb.corpora import document
@@ -141,6 +141,19 @@ def refuses_what_not_all_see(root: Path, kind: str, rank: int) -> None:
         raise AssertionError("it went on")
 
 
+def refuses_other_data(root: Path, kind: str, rank: int) -> None:
+    """Begins a run of which the second process has a stale copy of the data, and another seed; both must refuse it."""
+    config = joint_config(root, **KINDS[kind] | {"seed": 5 + rank})
+    trainer = Trainer(config, documents()[rank:], root / "other data", root, "other data")
+    try:
+        next(trainer.run())
+    except RanksDiffer as error:
+        assert "another data, seed (5 in rank 0, 6 in rank 1)" in str(error), error
+    else:
+        raise AssertionError("it went on")
+    assert trainer.progress.step == 0 and not (root / "other data").exists()
+
+
 def main(root: Path) -> None:
     torch.set_num_threads(1)
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -154,6 +167,7 @@ def main(root: Path) -> None:
         curves[kind] = [asdict(m) for cut in CUTS for m in train(root, kind, kind, until=cut)]
         if kind == "copied adapter":
             refuses_what_not_all_see(root, kind, rank)
+            refuses_other_data(root, kind, rank)
     if rank == 0:
         (root / "metrics.json").write_text(json.dumps(curves))
     torch.distributed.destroy_process_group()
