@@ -36,7 +36,8 @@ from colmlm.kb.jobs.records import UNFINISHED
 from colmlm.kb.jobs.runner import Handler, Runner
 from colmlm.kb.jobs.uploads import Uploads
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.store import database, outages
+from colmlm.kb.store import outages
+from colmlm.kb.store.engines import conninfo
 from colmlm.kb.tables import JobRow
 from colmlm.kb.webhooks.deliveries import Deliverer
 from colmlm.kb.webhooks.positions import Persistence
@@ -140,10 +141,7 @@ class Worker:
 
     async def _take_tickets(self, once: bool) -> None:
         connector = procrastinate.PsycopgConnector(
-            conninfo=database.conninfo(self.kb.engine),
-            min_size=1,
-            max_size=4,
-            kwargs={"application_name": "colmlm worker"},
+            conninfo=conninfo(self.kb.engine, "colmlm worker"), min_size=1, max_size=4
         )
         app = procrastinate.App(connector=connector)
         app.task(name=tickets.TASK, queue=tickets.QUEUE, pass_context=True)(self._run_job)

@@ -1,0 +1,133 @@
+"""Whoever waits for a database that says nothing any more gives up in time, and goes on when it is back."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import OperationalError
+
+from colmlm.kb import interpreter
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store.settings import Settings
+from colmlm.kb.store.waits import Waits, unhurried
+from tests.fakes import FakeEncoder
+from tests.gateways import Gateway, gateway
+from tests.kb.corpora import CAPITAL, PERU, ask, ingest
+from tests.places import PYTHONPATH, ROOT
+
+LONGEST = 40.0  # seconds within which whoever waits has given up: without a limit it would be hours
+
+
+@contextmanager
+def through_a_gateway(settings: Settings) -> Iterator[tuple[KnowledgeBase, Gateway]]:
+    """A knowledge base that is reached by a way that can be hushed, and whose statements may take a second."""
+    with gateway(str(settings.database_url)) as (gate, url):
+        near = replace(
+            settings,
+            database_url=f"{url}?connect_timeout=2",
+            statement_timeout_seconds=1,
+            lock_timeout_seconds=0,
+        )
+        with KnowledgeBase.open(near) as kb:
+            yield kb, gate
+
+
+def test_a_lookup_ends_where_the_line_carries_nothing_and_answers_when_it_does_again(
+    settings: Settings,
+) -> None:
+    encoder = FakeEncoder()
+    with through_a_gateway(settings) as (kb, gate), ThreadPoolExecutor(1) as aside:
+        ingest(kb, PERU)
+        kb.keysets.rekey(encoder)
+        assert ask(kb, encoder, CAPITAL)[0].hits
+        with (
+            gate.hushed(),
+            pytest.raises(OperationalError, match="timeout"),
+        ):  # said nothing, and then took no connection
+            aside.submit(ask, kb, encoder, CAPITAL).result(LONGEST)
+        assert ask(kb, encoder, CAPITAL)[0].hits[0].value == "Lima"
+
+
+def test_a_request_ends_where_the_line_carries_nothing(settings: Settings) -> None:
+    with through_a_gateway(settings) as (kb, gate), ThreadPoolExecutor(1) as aside:
+        door = kb.beside("door", Waits(lock=0.5, statement=0.5), 1)
+        with door.sessions() as session:
+            session.execute(text("SELECT 1"))
+            with gate.hushed(), pytest.raises(OperationalError, match="said nothing for"):
+                aside.submit(session.execute, text("SELECT 2")).result(LONGEST)
+        with door.sessions() as session:
+            assert session.scalar(text("SELECT 3")) == 3
+
+
+def test_a_commit_and_what_may_take_its_time_are_waited_for(settings: Settings) -> None:
+    with through_a_gateway(settings) as (kb, gate), ThreadPoolExecutor(1) as aside:
+        patient = kb.beside("patient", Waits.of(kb.settings), 1)
+        with patient.sessions() as session:
+            session.execute(text("CREATE TABLE noted (n int)"))
+            with gate.hushed():
+                committing = aside.submit(session.commit)
+                assert not threading.Event().wait(7)
+                assert not committing.done()
+            committing.result(LONGEST)
+        with patient.sessions() as session:
+            unhurried(session)
+            session.execute(text("SELECT pg_sleep(7) FROM noted RIGHT JOIN (SELECT) one ON true"))
+        with patient.sessions() as session:
+            assert session.connection().connection.driver_connection.patience == 6  # type: ignore[union-attr]
+
+
+_VANISHING = """
+import sys, threading, time
+from pathlib import Path
+from sqlalchemy import text
+from tests.networks import cut_line, enter_own_network
+enter_own_network()
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store.settings import Settings
+from tests.fakes import FakeEncoder
+from tests.gateways import gateway
+from tests.kb.corpora import CAPITAL, ask
+
+def ended(work):
+    def run():
+        try:
+            work()
+        except Exception as error:
+            print(type(error).__name__, flush=True)
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread
+
+with gateway(sys.argv[1]) as (_, url):
+    kb = KnowledgeBase.open(Settings(home=Path(sys.argv[2]), database_url=url))
+    assert ask(kb, FakeEncoder(), CAPITAL)[0].hits
+    connection = kb.engine.connect()
+    waiting = ended(lambda: connection.execute(text("SELECT pg_sleep(100000)")))
+    time.sleep(1)
+    cut_line()
+    asking = ended(lambda: ask(kb, FakeEncoder(), CAPITAL))
+    waiting.join(), asking.join()
+"""
+
+
+@pytest.mark.slow
+def test_a_lookup_and_a_statement_without_a_limit_end_where_the_machine_has_vanished(
+    kb: KnowledgeBase,
+) -> None:
+    ingest(kb, PERU)
+    kb.keysets.rekey(FakeEncoder())
+    url, home = kb.engine.url.render_as_string(hide_password=False), kb.settings.home
+    command = interpreter.command("-c", _VANISHING, url, home)
+    environment = {**os.environ, "PYTHONPATH": PYTHONPATH}
+    ran = subprocess.run(
+        command, env=environment, cwd=ROOT, timeout=2 * LONGEST, capture_output=True, text=True, check=False
+    )
+    assert ran.stdout.split() == ["OperationalError"] * 2, ran.stderr
