@@ -20,7 +20,6 @@ from typing import IO, Any, Self
 
 from colmlm.kb.errors import InvalidValue, UploadNotFound, UploadTooLarge
 from colmlm.kb.jobs.kinds import uploads_of
-from colmlm.kb.store import outages
 from colmlm.kb.store.settings import Settings
 
 UNCLAIMED_SECONDS = 24 * 3600.0
@@ -163,6 +162,10 @@ def _removed(folder: Path, limit: float) -> bool:
     except FileNotFoundError:
         return False
     except OSError as error:
+        from colmlm.kb.store import (
+            outages,
+        )  # imports the database driver, which clients that upload do without
+
         outages.tell(_log, "an upload that nobody waits for cannot be removed", error)
         return False
     return True

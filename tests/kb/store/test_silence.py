@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from sqlalchemy import text
@@ -22,6 +23,7 @@ from tests.fakes import FakeEncoder
 from tests.gateways import Gateway, gateway
 from tests.kb.corpora import CAPITAL, PERU, ask, ingest
 from tests.places import PYTHONPATH, ROOT
+from tests.servers import DEBIANS
 
 LONGEST = 40.0  # seconds within which whoever waits has given up: without a limit it would be hours
 
@@ -131,3 +133,53 @@ def test_a_lookup_and_a_statement_without_a_limit_end_where_the_machine_has_vani
         command, env=environment, cwd=ROOT, timeout=2 * LONGEST, capture_output=True, text=True, check=False
     )
     assert ran.stdout.split() == ["OperationalError"] * 2, ran.stderr
+
+
+_DYING = """
+import sys, time
+from pathlib import Path
+from urllib.parse import quote
+from sqlalchemy import text
+from tests.networks import cut_line, enter_own_network
+enter_own_network()
+from colmlm.kb.store import database
+from colmlm.kb.store.settings import Settings
+from colmlm.kb.store.waits import Waits
+from tests.debian_servers import DebianServer, debian_folder
+
+LIMITS = ("tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count", "tcp_user_timeout")
+soon = "-c tcp_keepalives_idle=1 -c tcp_keepalives_interval=1 -c tcp_user_timeout=2000"
+with debian_folder() as folder:
+    server = DebianServer(folder / "server")
+    server.create("fsync = off", "listen_addresses = '127.0.0.1'")
+    server.start()
+    try:
+        url = "postgresql+psycopg://postgres@127.0.0.1:5432/postgres"
+        engine = database.connect(Settings(home=Path(sys.argv[1]), database_url=url))
+        for made in (engine, database.reader(engine, Waits(1, 1)), database.beside(engine, "door", Waits(1, 1), 1)):
+            with made.connect() as connection:
+                print(*(connection.scalar(text(f"SHOW {limit}")) for limit in LIMITS))
+        url += f"?options={quote(soon)}"
+        engine = database.connect(Settings(home=Path(sys.argv[1]), database_url=url))
+        holder = database.beside(engine, "requests", Waits(10, 60), 1).connect()
+        holder.execute(text("SELECT pg_advisory_xact_lock(4711)"))
+        held = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND objid = 4711"
+        print(len(server.execute(held)))
+        cut_line()
+        until = time.monotonic() + 30
+        while (still := server.execute(held)) and time.monotonic() < until:
+            time.sleep(0.2)
+        print(len(still), flush=True)
+    finally:
+        server.kill()
+"""
+
+
+@pytest.mark.skipif(not DEBIANS.is_dir(), reason=f"no PostgreSQL 15 in {DEBIANS}")
+def test_a_server_gives_up_a_program_that_vanished_with_its_locks(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": PYTHONPATH}
+    command = interpreter.command("-c", _DYING, tmp_path)
+    ran = subprocess.run(
+        command, env=environment, cwd=ROOT, timeout=2 * LONGEST, capture_output=True, text=True, check=False
+    )
+    assert ran.stdout.splitlines() == ["30 10 3 60000"] * 3 + ["1", "0"], ran.stdout + ran.stderr
