@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,6 +17,7 @@ from sqlalchemy.exc import OperationalError
 
 from colmlm.kb import interpreter
 from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store.patience import SPARE_SECONDS, PatientConnection
 from colmlm.kb.store.settings import Settings
 from colmlm.kb.store.waits import Waits, unhurried
 from tests.fakes import FakeEncoder
@@ -70,20 +71,21 @@ def test_a_request_ends_where_the_line_carries_nothing(settings: Settings) -> No
 
 
 def test_a_commit_and_what_may_take_its_time_are_waited_for(settings: Settings) -> None:
-    with through_a_gateway(settings) as (kb, gate), ThreadPoolExecutor(1) as aside:
-        patient = kb.beside("patient", Waits.of(kb.settings), 1)
-        with patient.sessions() as session:
-            session.execute(text("CREATE TABLE noted (n int)"))
+    with through_a_gateway(settings) as (kb, gate), ThreadPoolExecutor(2) as aside:
+        patient = kb.beside("patient", Waits.of(kb.settings), 2)
+        with patient.sessions() as one, patient.sessions() as other:
+            one.execute(text("CREATE TABLE noted (n int)"))
+            unhurried(other)
             with gate.hushed():
-                committing = aside.submit(session.commit)
-                assert not threading.Event().wait(7)
-                assert not committing.done()
-            committing.result(LONGEST)
+                waiting = [aside.submit(one.commit), aside.submit(other.execute, text("SELECT 1"))]
+                time.sleep(Waits.of(kb.settings).patience + 1)
+                assert not any(each.done() for each in waiting)
+            for each in waiting:
+                each.result(LONGEST)
         with patient.sessions() as session:
-            unhurried(session)
-            session.execute(text("SELECT pg_sleep(7) FROM noted RIGHT JOIN (SELECT) one ON true"))
-        with patient.sessions() as session:
-            assert session.connection().connection.driver_connection.patience == 6  # type: ignore[union-attr]
+            session.execute(text("SELECT FROM noted"))
+            driver = session.connection().connection.driver_connection
+            assert isinstance(driver, PatientConnection) and driver.patience == 1 + SPARE_SECONDS
 
 
 _VANISHING = """

@@ -99,7 +99,7 @@ def test_no_verb_of_lookups_and_no_route_gives_a_hit_from_a_standby(
                     octets = {"Content-Type": "application/octet-stream"}
                     sent = {"content": queries.astype("<f4").tobytes(), "headers": octets}
                 answer = client.request(method, path, **sent)
-                assert (answer.status_code, "StandbyAsked" in answer.text) == (503, True), (path, answer.text)
+                assert (answer.status_code, "is a standby" in answer.text) == (503, True), (path, answer.text)
                 assert "Lima" not in answer.text
 
 
@@ -112,6 +112,7 @@ def routes_with_hits(vectors: str, seq: int) -> list[tuple[str, str, dict[str, A
         ("POST", "/v1/answers", {"question": CAPITAL}),
         ("POST", "/v1/answers", {"question": CAPITAL, "mode": "paper"}),
         ("POST", "/v1/generations", {"prompt": CAPITAL}),
+        ("POST", "/v1/completions", {"model": "colmlm", "prompt": CAPITAL}),
         ("GET", f"/v1/facts?near={quote(CAPITAL)}", None),
     ]
 
