@@ -151,6 +151,7 @@ def test_pods_are_selected_by_what_is_for_them(manifests: list[Manifest], kustom
 
 def test_an_eviction_leaves_enough_pods_and_none_is_cut_off(manifests: list[Manifest]) -> None:
     deployments, budgets = of_kind(manifests, "Deployment"), of_kind(manifests, "PodDisruptionBudget")
+    assert {budget["spec"]["unhealthyPodEvictionPolicy"] for budget in budgets.values()} == {"AlwaysAllow"}
     api, worker = deployments["colmlm-api"]["spec"], deployments["colmlm-worker"]["spec"]
     assert api["replicas"] > budgets["colmlm-api"]["spec"]["minAvailable"] >= 2
     assert worker["replicas"] > budgets["colmlm-worker"]["spec"]["maxUnavailable"]

@@ -57,7 +57,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 class Ready(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a server should be sent requests. The names in `missing` and `degraded` are from fixed lists.
 
-    A degraded server still answers every request (docs/operations.md).
+    A degraded server should be sent requests all the same (docs/operations.md).
     """
 
     ready: bool

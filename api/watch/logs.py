@@ -15,12 +15,16 @@ import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from colmlm.kb.store import outages
+from colmlm.kb.store.engines import SECRETS
 from colmlm.kb.texts.characters import LINES, visible
 
 if TYPE_CHECKING:
     from colmlm.api.settings import ServerSettings
 
-_SECRET = re.compile(r"colmlm_[A-Za-z0-9_-]{16,}|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)|(?i:bearer)\s+\S+")
+_IN_QUERIES = "|".join(rf"(?<=\b{name}=)[^\s&'\"]+" for name in sorted(SECRETS))
+_SECRET = re.compile(
+    rf"colmlm_[A-Za-z0-9_-]{{16,}}|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)|(?i:bearer)\s+\S+|{_IN_QUERIES}"
+)
 _BLOT = "[secret]"
 # At level info these repeat this program's own log, or are noise; below it, those of object storage tell how they sign.
 _CHATTY = (

@@ -1,4 +1,4 @@
-"""Tells whether this server should be sent requests: it has all that answers need, and is not draining."""
+"""Tells whether this server should be sent requests: it lacks nothing that another server has, and is not draining."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class Readiness:
         return missing if self.others is None or self.others() else (*missing, "servers")
 
     async def degraded(self) -> tuple[str, ...]:
-        """Gives the names of what is degraded, though every request is answered: `worker`, where no
-        jobs are done, and `model`, where one that may be wanted next is not loaded.
+        """Gives the names of what is degraded though requests should be sent: `active keyset`, where nothing can be
+        looked up yet, `worker`, where no jobs are done, and `model`, where one that may be wanted next is not loaded.
         """
         _, degraded = await self._looked()
         return degraded
@@ -86,27 +86,32 @@ class Readiness:
             return ("database",), self._own_ailing()
 
     def _look_twice(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        missing = tuple(self._look())
-        return missing, self._own_ailing() if {"database", "migrations"} & {*missing} else self.ailing()
+        missing, degraded = self._look()
+        ailing = self._own_ailing() if {"database", "migrations"} & {*missing} else self.ailing()
+        return tuple(missing), (*degraded, *ailing)
 
-    def _look(self) -> list[str]:
+    def _look(self) -> tuple[list[str], list[str]]:
         try:
             if not database.can_serve(self.kb.engine):
-                return ["migrations"]
+                return ["migrations"], []
             if is_standby(self.kb.engine):
-                return ["primary"]
-            return [*self._keyset(), *self._index()]
+                return ["primary"], []
+            return self._answers()
         except SQLAlchemyError:
-            return ["database"]
+            return ["database"], []
 
-    def _keyset(self) -> list[str]:
-        """Checks that there is an active keyset and, where a model is loaded, that the keyset is of its checkpoint."""
+    def _answers(self) -> tuple[list[str], list[str]]:
+        """Checks the keyset that answers, and its index.
+
+        Where none is active yet, the base takes the documents and the keys without which none can be: a server that got
+        no requests until then could not be sent the first.
+        """
         try:
             active = self.kb.keysets.answering()
         except NoActiveKeyset:
-            return ["active keyset"]
+            return [], ["active keyset"]
         there = not self.models or active.checkpoint_id in self.models
-        return [] if there else ["checkpoint of the active keyset"]
+        return [*([] if there else ["checkpoint of the active keyset"]), *self._index()], []
 
     def _index(self) -> list[str]:
         """Checks that the index is open and near the head of the log.

@@ -147,11 +147,9 @@ def _status(settings: Settings) -> Status:
 def _url(settings: Settings, *, show_password: bool) -> str:
     """Gives a libpq URL; for an embedded database that does not run, its data directory."""
     from colmlm.kb.store.embedded_server import EmbeddedServer
+    from colmlm.kb.store.engines import shown
 
     if settings.database_url is not None:
-        from sqlalchemy import make_url
-
-        found = make_url(settings.database_url).set(drivername="postgresql")
-        return found.render_as_string(hide_password=not show_password)
+        return shown(settings.database_url, with_secrets=show_password)
     server = EmbeddedServer(settings.home / "postgres")
     return server.url() or str(server.data)

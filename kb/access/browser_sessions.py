@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 from colmlm.kb.access import tokens as access
 from colmlm.kb.access.records import TokenRecord
 from colmlm.kb.access.tokens import USE_WRITTEN_EVERY, digest_of
+from colmlm.kb.store.standby import is_read_only
 from colmlm.kb.tables import BrowserSessionRow
 
 LIFE = timedelta(hours=12)
@@ -43,6 +44,8 @@ def token_of(session: Session, secret: str) -> TokenRecord | None:
     )
     if found is None or (token := access.working_token(session, found.api_key_id)) is None:
         return None
+    if is_read_only(session):
+        return token
     due = BrowserSessionRow.last_used_at <= func.now() - USE_WRITTEN_EVERY
     noted = update(BrowserSessionRow).where(BrowserSessionRow.id == found.id, due)
     session.execute(noted.values(last_used_at=func.now()).execution_options(synchronize_session=False))

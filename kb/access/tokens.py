@@ -26,6 +26,7 @@ from colmlm.kb.errors import ApiKeyEnded, ApiKeyNotFound, InvalidValue
 from colmlm.kb.log import audit
 from colmlm.kb.log.origin import current
 from colmlm.kb.store.database import connection_of
+from colmlm.kb.store.standby import is_read_only
 from colmlm.kb.tables import ApiKeyRow, BrowserSessionRow
 
 USE_WRITTEN_EVERY = timedelta(minutes=1)
@@ -153,9 +154,10 @@ def is_use_due(token: TokenRecord) -> bool:
 def note_use(session: Session, token: TokenRecord) -> bool:
     """Notes that the token was used now, by the secret it was found by; at most once a minute for all processes.
 
-    Says whether it wrote, so that the caller commits only then.
+    Says whether it wrote, so that the caller commits only then. Of a database that cannot be written, as a standby is,
+    a token can still be used to read.
     """
-    if not is_use_due(token):
+    if not is_use_due(token) or is_read_only(session):
         return False
     column = ApiKeyRow.previous_used_at if token.by_previous else ApiKeyRow.last_used_at
     values = {"last_used_at": func.now()} | ({"previous_used_at": func.now()} if token.by_previous else {})

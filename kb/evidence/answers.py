@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Unpack
 
-from sqlalchemy import text
-
 from colmlm.kb.answers.answering import Answering
 from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.answers.records import Answer, AnsweredQuestion, AnswerOptions
@@ -15,6 +13,7 @@ from colmlm.kb.evidence.records import NewOutput, QuotedStretch, Splice
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.options import KEY, READER
 from colmlm.kb.store.contention import tried_again
+from colmlm.kb.store.standby import is_read_only
 from colmlm.kb.store.store import Store
 
 
@@ -22,7 +21,7 @@ from colmlm.kb.store.store import Store
 class StoredAnswers:
     """Answers questions and stores each answer, also where nothing is said, unless the settings keep none.
 
-    A database that cannot be written, as a standby server's, answers too, and stores nothing. Threads may share it.
+    A database that cannot be written, by a role that only reads, answers too, and stores nothing. Threads may share it.
     """
 
     store: Store
@@ -48,7 +47,7 @@ class StoredAnswers:
     @tried_again
     def _stored(self, asked: AnsweredQuestion, output: NewOutput) -> Answer:
         with self.store.sessions.begin() as session:
-            if session.scalar(text("SHOW transaction_read_only")) == "on":
+            if is_read_only(session):
                 return asked.answer
             stored = storing.record(session, output).output
         said = asked.answer if stored.output == output.output else _withheld(asked.answer)

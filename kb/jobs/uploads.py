@@ -6,6 +6,7 @@ The id is random, so that only whoever uploaded the file knows it. Workers must 
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import re
 import secrets
@@ -26,6 +27,7 @@ WAITING_AT_ONCE = 4  # all uploads together may take so many times the size of t
 
 _ID = re.compile(r"[0-9a-f]{32}")
 _UNFINISHED = ".part"
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +104,9 @@ class Uploads:
         """Removes uploads of more than a day ago that no unfinished job reads, and counts them."""
         if not self.directory.is_dir():
             return 0
-        keep, limit, removed = set(claimed), time.time() - older_than, 0
-        for folder in self.directory.iterdir():
-            if folder.name not in keep and folder.is_dir() and folder.stat().st_mtime < limit:
-                shutil.rmtree(folder, ignore_errors=True)
-                removed += 1
-        return removed
+        keep, limit = set(claimed), time.time() - older_than
+        unclaimed = [folder for folder in self.directory.iterdir() if folder.name not in keep]
+        return sum(_removed(folder, limit) for folder in unclaimed)
 
     def _free(self) -> int:
         """Gives how many bytes may still be uploaded in all."""
@@ -149,3 +148,24 @@ def _check_name(name: str) -> None:
             "name of the upload",
             "it must be a file's name, of at most 200 bytes, without a path or a leading dot",
         )
+
+
+def _removed(folder: Path, limit: float) -> bool:
+    """Removes a folder that is older than `limit`, and says whether it did. What the system refuses is logged.
+
+    It is left for the next time: a folder that another worker removes meanwhile is no reason to leave the others.
+    """
+    try:
+        if not folder.is_dir() or folder.stat().st_mtime >= limit:
+            return False
+        shutil.rmtree(folder)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        from colmlm.kb.store import (
+            outages,
+        )  # imports the database driver, which clients that upload do without
+
+        outages.tell(_log, "an upload that nobody waits for cannot be removed", error)
+        return False
+    return True

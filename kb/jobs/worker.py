@@ -36,7 +36,8 @@ from colmlm.kb.jobs.records import UNFINISHED
 from colmlm.kb.jobs.runner import Handler, Runner
 from colmlm.kb.jobs.uploads import Uploads
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.store import database, outages
+from colmlm.kb.store import outages
+from colmlm.kb.store.engines import conninfo
 from colmlm.kb.tables import JobRow
 from colmlm.kb.webhooks.deliveries import Deliverer
 from colmlm.kb.webhooks.positions import Persistence
@@ -140,10 +141,7 @@ class Worker:
 
     async def _take_tickets(self, once: bool) -> None:
         connector = procrastinate.PsycopgConnector(
-            conninfo=database.conninfo(self.kb.engine),
-            min_size=1,
-            max_size=4,
-            kwargs={"application_name": "colmlm worker"},
+            conninfo=conninfo(self.kb.engine, "colmlm worker"), min_size=1, max_size=4
         )
         app = procrastinate.App(connector=connector)
         app.task(name=tickets.TASK, queue=tickets.QUEUE, pass_context=True)(self._run_job)
@@ -209,6 +207,16 @@ class Worker:
             self._tidy()
 
     def _tidy(self) -> None:
+        """Does all of it, also where one part fails: it is done again in seconds, for as long as the worker runs."""
+        for part in (self._take_over, self._sweep, self._group, self._share, self._prune):
+            try:
+                part()
+            except _DATABASE_GONE:
+                raise
+            except Exception as error:  # noqa: BLE001 - a worker that runs on must not cease to look after its jobs
+                outages.tell(_log, "cannot tidy up, will try again", error)
+
+    def _take_over(self) -> None:
         uploads = Uploads.of(self.kb.settings)
         with self.kb.sessions.begin() as session:
             rescued = tickets.rescue(session, self.stalled_seconds)
@@ -216,12 +224,12 @@ class Worker:
             _log.warning("job %d (%s) was left by its worker, now %s", job.id, job.kind, job.state)
             if job.state not in UNFINISHED:
                 uploads.discard(job.kind, job.arguments)
+
+    def _sweep(self) -> None:
         with self.kb.sessions() as session:
             unfinished = session.scalars(select(JobRow).where(JobRow.state.in_(UNFINISHED))).all()
-        uploads.sweep(one for job in unfinished for one in uploads_of(job.kind, job.arguments))
-        self._group()
-        self._share()
-        self._prune()
+        claimed = [one for job in unfinished for one in uploads_of(job.kind, job.arguments)]
+        Uploads.of(self.kb.settings).sweep(claimed)
 
     def _share(self) -> None:
         if (now := time.monotonic()) >= self._share_at:

@@ -16,6 +16,9 @@ from colmlm.kb.lookup.shared_files import SharedFolder
 from colmlm.kb.lookup.snapshot_files import Described, note_history, read_manifest, replace_snapshot, sha256
 from colmlm.kb.store.settings import Settings
 
+STALLED_SECONDS = 300.0  # a large snapshot's digest is computed for a minute, in which nothing is written
+ENDED_SECONDS = 5.0
+
 _log = logging.getLogger(__name__)
 
 
@@ -28,14 +31,41 @@ def fetch(session: Session, keyset_id: int, dim: int, settings: Settings, *, any
     return found is not None and _copied(*found, keyset_id, dim, settings)
 
 
-def fetch_apart(session: Session, keyset_id: int, dim: int, settings: Settings) -> None:
-    """Fetches as `fetch` does, in a process of its own, since no fork survives the threads that read object storage."""
-    if (found := _wanted(session, keyset_id, dim, settings)) is not None:
-        copying = multiprocessing.get_context("fork").Process(
-            target=_copied, args=(*found, keyset_id, dim, settings)
+def fetch_apart(
+    session: Session, keyset_id: int, dim: int, settings: Settings, stalled_seconds: float = STALLED_SECONDS
+) -> None:
+    """Fetches as `fetch` does, in a process of its own, since no fork survives the threads that read object storage.
+
+    One that has written nothing for so long is ended, since a server cannot start before it: storage may never answer.
+    """
+    if (found := _wanted(session, keyset_id, dim, settings)) is None:
+        return
+    copying = multiprocessing.get_context("fork").Process(
+        target=_copied, args=(*found, keyset_id, dim, settings)
+    )
+    copying.start()
+    directory = settings.index_directory / found[0].name
+    before, now = None, _written(directory)
+    while copying.is_alive() and before != now:
+        copying.join(stalled_seconds)
+        before, now = now, _written(directory)
+    if copying.is_alive():
+        copying.kill()
+        _log.warning(
+            "the shared snapshot of keyset %d was not fetched: nothing came for %.0f s",
+            keyset_id,
+            stalled_seconds,
         )
-        copying.start()
-        copying.join()
+    copying.join(ENDED_SECONDS)  # one that waits for a disk that is gone cannot even be killed
+
+
+def _written(directory: Path) -> dict[str, int]:
+    """Gives the bytes of each file in a directory, which another process is writing and renaming."""
+    found = {}
+    for file in directory.glob("*"):
+        with suppress(FileNotFoundError):
+            found[file.name] = file.stat().st_size
+    return found
 
 
 def _wanted(

@@ -25,6 +25,7 @@ from colmlm.kb.lookup.options import LookupOptions, Wanted
 from colmlm.kb.lookup.ranking import Candidate, as_queries, decide, rank
 from colmlm.kb.lookup.records import AsOfLookup, Hit, Lookup, Ranking
 from colmlm.kb.store.database import connection_of
+from colmlm.kb.store.standby import require_primary
 
 if TYPE_CHECKING:
     from colmlm.kb.store.store import Store
@@ -94,7 +95,8 @@ class AsOf:
 
         Each call reads every key of the keyset that was active; its threshold of that time holds, unless one is given.
         Raises `NoSuchChange`, `PastTooLarge`, `InvalidQuery` where `min_seq` is after `seq`, and `NotAnsweredThen`
-        where that keyset is of another checkpoint, or its keys are gone.
+        where that keyset is of another checkpoint, or its keys are gone. A standby may still have facts that were
+        erased, so it raises `StandbyAsked` there.
         """
         wanted = Wanted(**options)
         if wanted.accepted_only:
@@ -104,6 +106,7 @@ class AsOf:
         queries = as_queries(queries_BD)
         with self.store.sessions() as session:
             session.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
+            require_primary(session)
             audit.require_change(session, self.seq)
             then = keyset_then(session, checkpoint_id, self.seq)
             if queries.shape[1] != then.keyset.dim:

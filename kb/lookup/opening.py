@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from contextlib import suppress
 
@@ -17,9 +18,12 @@ from colmlm.kb.lookup.shared_files import SharedFolder
 from colmlm.kb.lookup.specs import collection_of
 from colmlm.kb.lookup.turns import is_mine
 from colmlm.kb.store.database import connection_of
+from colmlm.kb.store.outages import TOLD_SECONDS
 from colmlm.kb.store.settings import Settings
 
 POLL_SECONDS = 0.5
+
+_log = logging.getLogger(__name__)
 
 
 def open_replica(
@@ -73,6 +77,7 @@ def _of_another(session: Session, keyset: AnyKeyset, settings: Settings) -> Repl
     if folder is None or not _answers(folder):
         return None
     known = shared.noted(session).get(keyset.keyset_id)
+    tell_at = began = time.monotonic()
     while True:
         is_turn = is_mine(session, keyset.keyset_id)
         if (newer := shared.noted(session).get(keyset.keyset_id)) != known:
@@ -81,6 +86,13 @@ def _of_another(session: Session, keyset: AnyKeyset, settings: Settings) -> Repl
                 return from_snapshot(session, keyset, settings)
         if is_turn:
             return None
+        if (now := time.monotonic()) >= tell_at:
+            tell_at = now + TOLD_SECONDS
+            _log.warning(
+                "another process builds the index of keyset %d; waited for it for %.0f s",
+                keyset.keyset_id,
+                now - began,
+            )
         time.sleep(POLL_SECONDS)
 
 

@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Unpack
 
-from sqlalchemy import text
-from sqlalchemy.orm import Session
-
 from colmlm.kb.errors import MissGroupState
 from colmlm.kb.facts import mending
 from colmlm.kb.log import audit
@@ -30,6 +27,7 @@ from colmlm.kb.misses.records import (
 )
 from colmlm.kb.store.bad_values import check_limit
 from colmlm.kb.store.contention import tried_again
+from colmlm.kb.store.standby import is_read_only
 
 NEAR = 3  # facts that are shown with a group
 GROUPS_AT_ONCE = 1_000  # up to so many groups are read to group new misses while somebody waits for a list
@@ -79,7 +77,7 @@ class Misses:
             return 0
         with self.store.sessions() as session:
             total = grouping.num_ungrouped(session)
-            made = Grouping.begin(session) if total and not _is_read_only(session) else None
+            made = Grouping.begin(session) if total and not is_read_only(session) else None
         done = 0
         while made is not None and (most is None or done < most) and (some := self._some(made)):
             done += some
@@ -143,10 +141,6 @@ class Misses:
         with self.store.sessions() as session:
             if not grouping.num_ungrouped(session) or grouping.num_groups(session) > GROUPS_AT_ONCE:
                 return
-            made = None if _is_read_only(session) else Grouping.begin(session)
+            made = None if is_read_only(session) else Grouping.begin(session)
         if made is not None:
             self._some(made)
-
-
-def _is_read_only(session: Session) -> bool:
-    return bool(session.scalar(text("SHOW transaction_read_only")) == "on")

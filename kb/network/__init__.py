@@ -1,1 +1,1 @@
-"""The network outside: which of its addresses are public, and requests that end in time."""
+"""The network outside: which of its addresses are public, and names and requests that are answered in time."""

@@ -10,18 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import psycopg
-from psycopg.conninfo import make_conninfo
-from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_url, text
-from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.exc import DisconnectionError, OperationalError
+from sqlalchemy import Connection, Engine, inspect, text
+from sqlalchemy.exc import OperationalError, ProgrammingError
 from sqlalchemy.orm import Session
-from sqlalchemy.pool import ConnectionPoolEntry
 
 from colmlm.kb.errors import DatabaseUnavailable, MigrationNeeded
-from colmlm.kb.store.bad_values import refuse_bad_values
 from colmlm.kb.store.causes import refusal_of
 from colmlm.kb.store.embedded_server import EmbeddedServer
-from colmlm.kb.store.pool import WatchedPool
+from colmlm.kb.store.engines import engine_on, shown
 from colmlm.kb.store.settings import Settings
 from colmlm.kb.store.waits import Waits
 
@@ -33,8 +29,6 @@ T = TypeVar("T")
 MIGRATIONS = Path(__file__).absolute().parents[2] / "migrations"  # by path, since they import this module
 MIGRATION_LOCK = 0x636F6C6D01  # advisory lock keys of this program start with "colm"
 
-PAUSE_SECONDS = 1.0  # a connection used more recently than this is taken to be alive
-CONNECT_SECONDS = 5  # how long to wait for a server that does not answer
 START_SECONDS = 10.0  # how long to wait for the embedded server
 
 # A plan is kept for all executions. Made while a table was small, it would go on reading it whole when that has grown;
@@ -53,55 +47,21 @@ def connect(settings: Settings, application: str = "colmlm") -> Engine:
     deadline = time.monotonic() + (START_SECONDS if embedded else 0.0)
     while True:
         url = embedded.start(deadline) if embedded else str(settings.database_url)
-        engine = create_engine(
-            url,
-            poolclass=WatchedPool,
-            hide_parameters=True,  # errors go to the log, parameters must not
-            connect_args={"application_name": application},  # names this program to those who wait for it
-        )
-        _ping_after_a_pause(engine)
-        refuse_bad_values(engine)
+        engine = engine_on(url, application)
         try:
             with engine.connect() as connection:
                 connection.execute(text("SELECT 1"))
             return engine
-        except OperationalError as error:
+        except (
+            OperationalError,
+            ProgrammingError,
+        ) as error:  # the second: the URL asks for what libpq does not know
             engine.dispose()
             # A server killed a moment ago may still look alive and so not be started, so this tries again for a while.
             if time.monotonic() < deadline:
                 time.sleep(0.2)
                 continue
-            where = make_url(url).render_as_string(hide_password=True)
-            raise DatabaseUnavailable(where, str(error.orig).strip().replace("\n", " ")) from error
-
-
-def _ping_after_a_pause(engine: Engine) -> None:
-    """Makes the pool test a connection after a pause in its use, so that a verb survives a restart of the server.
-
-    Verbs that follow each other pay nothing for it.
-    """
-
-    def checkout(connection: DBAPIConnection, record: ConnectionPoolEntry, _: object) -> None:
-        if time.monotonic() - record.info.get("used", 0.0) > PAUSE_SECONDS:
-            try:
-                engine.dialect.do_ping(connection)
-            except psycopg.OperationalError as error:
-                raise DisconnectionError from error  # makes the pool take another connection
-
-    def checkin(_: object, record: ConnectionPoolEntry) -> None:
-        record.info["used"] = time.monotonic()
-
-    event.listen(engine, "checkout", checkout)
-    event.listen(engine, "checkin", checkin)
-
-
-def conninfo(engine: Engine) -> str:
-    """Gives what an engine connects by as libpq reads it, with the password.
-
-    The engine's URL is not that: of a password with a blank in it libpq would refuse it.
-    """
-    _, options = engine.dialect.create_connect_args(engine.url)
-    return make_conninfo(**{name: value for name, value in options.items() if name != "context"})
+            raise DatabaseUnavailable(shown(url), str(error.orig).strip().replace("\n", " ")) from error
 
 
 def id_array(ids: Iterable[int]) -> str:
@@ -139,21 +99,14 @@ def _driver_of(connection: Connection) -> Iterator[psycopg.Connection]:
 
 def beside(engine: Engine, application: str, waits: Waits, connections: int) -> Engine:
     """Gives an engine on the same database with connections of its own and with these limits for its statements."""
-    made = create_engine(
+    return engine_on(
         engine.url,
-        poolclass=WatchedPool,
+        application,
+        waits.options(),
+        patience=waits.patience,
         pool_size=connections,
         max_overflow=0,
-        hide_parameters=True,
-        connect_args={
-            "application_name": application,
-            "options": waits.options(),
-            "connect_timeout": CONNECT_SECONDS,
-        },
     )
-    _ping_after_a_pause(made)
-    refuse_bad_values(made)
-    return made
 
 
 def reader(engine: Engine, waits: Waits) -> Engine:
@@ -161,18 +114,15 @@ def reader(engine: Engine, waits: Waits) -> Engine:
 
     Its statements are planned once, whatever the number of ids they are given, and seek rows by indexes.
     """
-    made = create_engine(
+    options = f"{_PLANNED_ONCE} {waits.options()}"
+    return engine_on(
         engine.url,
-        poolclass=WatchedPool,
-        hide_parameters=True,
+        "colmlm",
+        options,
+        patience=waits.patience,
+        pings=False,
         isolation_level="AUTOCOMMIT",
-        connect_args={
-            "application_name": "colmlm",
-            "options": f"{_PLANNED_ONCE} {waits.options()}",
-        },
     )
-    refuse_bad_values(made)
-    return made
 
 
 def read_from(reader: Engine, ask: Callable[[psycopg.Connection], T]) -> T:

@@ -70,7 +70,12 @@ def cause(error: BaseException) -> str:
 
 
 def _kind(error: BaseException) -> str:
-    """Gives the kind of an outage: one for all connections that break or are refused, else the server's own code."""
+    """Gives the kind of an outage: one for all connections that break or are refused, else the server's own code.
+
+    What is no outage of the database, such as a full disk, is a kind of its own and hides none of one.
+    """
     found = error.orig if isinstance(error, DBAPIError) else error
+    if isinstance(found, OSError) and not isinstance(found, ConnectionError | TimeoutError):
+        return f"{type(found).__name__} {found.errno}"
     state = getattr(found, "sqlstate", None) or ""
     return _AWAY if not state or state.startswith(("08", "57P")) else state

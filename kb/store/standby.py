@@ -24,3 +24,8 @@ def require_primary(session: Session) -> None:
     """Raises `StandbyAsked` unless what is deleted by now is deleted for this session."""
     if session.scalar(_IS_STANDBY):
         raise StandbyAsked
+
+
+def is_read_only(session: Session) -> bool:
+    """Says whether this transaction can write nothing: of a standby, or of a role or a database that only reads."""
+    return bool(session.scalar(text("SHOW transaction_read_only")) == "on")

@@ -6,12 +6,14 @@ building of an index are not, since they need their time.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Self
 
 from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
+from colmlm.kb.store.patience import SPARE_SECONDS, PatientConnection
 from colmlm.kb.store.settings import Settings
 
 # pg_locks has an advisory lock of 64 bits as two halves. The holder's statement is not read, since it may hold a text.
@@ -36,6 +38,11 @@ class Waits:
     def of(cls, settings: Settings) -> Self:
         """Gives the limits that the settings set for a request."""
         return cls(settings.lock_timeout_seconds, settings.statement_timeout_seconds)
+
+    @property
+    def patience(self) -> float:
+        """How long to wait for an answer: longer than the server takes to end a statement, where it does."""
+        return self.statement + SPARE_SECONDS if self.statement else math.inf
 
     def options(self) -> str:
         """Gives the limits for a connection's `options`, in milliseconds as PostgreSQL counts."""
@@ -72,3 +79,6 @@ def bounded(session: Session, seconds: float) -> None:
 def unhurried(session: Session) -> None:
     """Lifts the time limit for the statements of this transaction, as breaking them off would only repeat them."""
     session.execute(text("SET LOCAL statement_timeout = 0"))
+    driver = session.connection().connection.driver_connection
+    if isinstance(driver, PatientConnection):
+        driver.patience = math.inf  # until the pool has it back

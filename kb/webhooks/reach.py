@@ -6,10 +6,9 @@ is resolved here, its addresses are checked, and the request goes to an address 
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Self
 
 import httpx2
@@ -17,6 +16,7 @@ import httpx2
 from colmlm.kb.errors import WebhookRefused
 from colmlm.kb.log.audit import check_text
 from colmlm.kb.network.addresses import Address, is_public, meant
+from colmlm.kb.network.names import addresses_of
 from colmlm.kb.webhooks.records import LONGEST_URL
 
 _PORTS = {"https": 443, "http": 80}
@@ -55,10 +55,9 @@ class Reach:
 def _resolved(url: httpx2.URL) -> list[Address]:
     port = url.port or _PORTS[url.scheme]
     try:
-        found = socket.getaddrinfo(url.raw_host.decode(), port, type=socket.SOCK_STREAM)
+        return addresses_of(url.raw_host.decode(), port)
     except (OSError, UnicodeError) as error:
         raise WebhookRefused(f"its host {url.host} is not known ({error})") from error
-    return [ip_address(str(place[0]).partition("%")[0]) for *_, place in found]
 
 
 def _parsed(text: str) -> httpx2.URL:

@@ -8,11 +8,9 @@ connected to, so that a name or a redirect cannot lead there.
 from __future__ import annotations
 
 import codecs
-import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from email.message import Message
-from ipaddress import ip_address
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -24,6 +22,7 @@ from colmlm.kb.corpus.raw.files import FoundFiles, RawFile, kind_of
 from colmlm.kb.corpus.raw.text import Unreadable
 from colmlm.kb.network.addresses import is_public
 from colmlm.kb.network.deadlines import Deadline, DeadlineTransport
+from colmlm.kb.network.names import addresses_of
 
 MOST_BYTES, MOST_SECONDS, MOST_REDIRECTS = 20_000_000, 60, 5
 MOST_BYTES_IN_ALL = 5_000_000_000  # of the pages of one list, which wait on the disk until they are read
@@ -121,14 +120,13 @@ class Fetcher:
 def _number_of(url: httpx2.URL, allow_private: bool) -> str:
     """Gives the network address of a host. Raises `Unreadable` where it, or one of several, is of a private network."""
     port = url.port or (443 if url.scheme == "https" else 80)
-    found = socket.getaddrinfo(url.raw_host.decode("ascii"), port, type=socket.SOCK_STREAM)
-    numbers = [str(place[4][0]) for place in found]
-    near = [number for number in numbers if not is_public(ip_address(number.partition("%")[0]))]
+    found = addresses_of(url.raw_host.decode("ascii"), port)
+    near = [address for address in found if not is_public(address)]
     if near and not allow_private:
         raise Unreadable(
             f"{url.host} is {near[0]}, of a private network; pass --allow-private if that is meant"
         )
-    return numbers[0]
+    return str(found[0])
 
 
 def _kept(response: httpx2.Response, url: httpx2.URL, address: str, path: Path, left: int) -> RawFile:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
 
 import pytest
 from litestar import Litestar
@@ -21,6 +22,13 @@ from tests.api.generator import LookupGenerator
 from tests.fakes import FakeEncoder
 
 FRESH = Tuning(readiness_seconds=-1.0)  # each answer is looked up
+FIRST = {
+    "corpus": "first",
+    "documents": [
+        {"id": "one", "text": "Lima is in Peru.", "facts": [{"start": 0, "end": 4, "value": "Lima"}]}
+    ],
+    "reason": "the first of all",
+}
 
 
 @pytest.fixture
@@ -62,12 +70,26 @@ def test_not_ready_says_what_is_missing(
     assert other.get("/readyz").json()["missing"] == ["checkpoint of the active keyset"]
     with atlas.engine.begin() as connection:
         connection.execute(text("UPDATE keyset SET state = 'ready'"))
-    assert missing() == ["active keyset"]
+    assert (missing(), client.get("/readyz").json()["degraded"]) == ([], ["active keyset"])
     with atlas.engine.begin() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = '0001'"))
     assert missing() == ["migrations"]
     operations.drain.begin()
     assert missing() == ["draining"]
+
+
+def test_a_new_base_is_ready_for_its_first_documents(
+    kb: KnowledgeBase, encoder: FakeEncoder, connect: Connect, new_token: Callable[[str], str]
+) -> None:
+    client = connect(create_app(kb, encoder, tuning=FRESH))
+    answer = client.get("/readyz")
+    assert (answer.status_code, answer.json()["degraded"]) == (200, ["active keyset"])
+    client.headers["Authorization"] = f"Bearer {new_token('operator')}"
+    assert client.post("/v1/documents", json=FIRST).status_code == 201
+    kb.keysets.rekey(encoder)
+    assert client.get("/readyz").json()["missing"] == ["index"]  # from now on what opens it is waited for
+    kb.lookups.catch_up()
+    assert client.get("/readyz").json() == {"ready": True, "missing": [], "degraded": []}
 
 
 def test_an_index_too_far_behind_is_not_ready(

@@ -12,6 +12,7 @@ from litestar import Litestar
 
 from colmlm.api.settings import ServerSettings
 from colmlm.api.watch import logs
+from colmlm.kb.store.engines import SECRETS
 from tests.api.conftest import CAPITAL, Connect
 
 
@@ -61,6 +62,16 @@ def test_secrets_are_blotted_out_of_messages_fields_and_tracebacks(log: io.Strin
     assert line["level"] == "error" and "ValueError: no [secret]" in line["exception"]
     assert token not in log.getvalue() and "hunter2" not in log.getvalue()
     assert line["url"] == "postgresql://[secret]@db/x"
+
+
+@pytest.mark.parametrize("name", sorted(SECRETS))
+def test_a_secret_in_the_query_of_a_databases_url_is_blotted_out(name: str, log: io.StringIO) -> None:
+    logging.getLogger("some.module").warning(
+        "no %s", f"postgresql://db/x?sslmode=require&{name}=hunter2&port=1"
+    )
+    assert (
+        "hunter2" not in log.getvalue() and "sslmode=require" in log.getvalue() and "port=1" in log.getvalue()
+    )
 
 
 def test_probes_are_not_logged_unless_asked_for(app: Litestar, connect: Connect, log: io.StringIO) -> None:

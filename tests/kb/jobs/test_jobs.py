@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import pwd
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -23,10 +26,12 @@ from colmlm.kb.jobs.pruning import prune
 from colmlm.kb.jobs.queue import Jobs
 from colmlm.kb.jobs.records import STATES
 from colmlm.kb.jobs.runner import Handler, JobRun
+from colmlm.kb.jobs.uploads import Uploads
 from colmlm.kb.jobs.worker import Worker
 from colmlm.kb.log.origin import Origin, origin
 from colmlm.kb.principal import Principal
 from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store import outages
 from colmlm.kb.tables import JobRow, job_states
 from tests.kb.corpora import PERU
 from tests.kb.jobs.process import worker
@@ -265,7 +270,6 @@ def take(kb: KnowledgeBase, job_id: int) -> Lease:
 
 def test_an_upload_is_refused_by_size_and_by_name_and_leaves_nothing(kb: KnowledgeBase, tmp_path: Path):
     from colmlm.kb.errors import InvalidValue, UploadTooLarge
-    from colmlm.kb.jobs.uploads import Uploads
 
     uploads = Uploads(tmp_path / "uploads", max_bytes=10)
     for name in ("../x.txt", "a/b.txt", ".hidden", "", "a\nb.txt", "x" * 201):
@@ -280,6 +284,62 @@ def test_an_upload_is_refused_by_size_and_by_name_and_leaves_nothing(kb: Knowled
     assert uploads.file(kept[0].upload_id).stat().st_mode & 0o777 == 0o600
     assert uploads.sweep([kept[0].upload_id], older_than=-1) == 3
     assert uploads.file(kept[0].upload_id).read_bytes() == b"1234567890"
+
+
+def test_an_upload_that_cannot_be_looked_at_keeps_nobody_from_the_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    uploads = Uploads(tmp_path / "uploads", max_bytes=10)
+    kept = uploads.save("x.txt", [b"1"])
+    linked = uploads.directory / "linked"
+    linked.symlink_to(uploads.directory / kept.upload_id)  # which is a folder, and not removed as one
+    (uploads.directory / ("0" * 32)).mkdir()
+    assert uploads.sweep([kept.upload_id], older_than=-1) == 1
+    assert {path.name for path in uploads.directory.iterdir()} == {kept.upload_id, "linked"}
+    assert "an upload that nobody waits for cannot be removed" in caplog.text
+    uploads.directory.chmod(0o744)  # its names can be read, and nothing of what they name
+    outages.TELLER.told.clear()
+    with as_nobody(tmp_path):
+        assert uploads.sweep([], older_than=-1) == 0
+    assert "Permission denied" in caplog.text
+
+
+@contextmanager
+def as_nobody(folder: Path) -> Iterator[None]:
+    """Has the rights of a user who owns nothing in the block, and may enter this folder."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can become somebody else")
+    entered = [one for one in (folder, *folder.parents) if one.stat().st_mode & 0o011 != 0o011]
+    modes = {one: one.stat().st_mode for one in entered}
+    for one in entered:
+        one.chmod(modes[one] | 0o011)
+    os.seteuid(pwd.getpwnam("nobody").pw_uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        for one, mode in modes.items():
+            one.chmod(mode)
+
+
+def test_a_worker_that_cannot_reach_its_files_still_tidies_the_database(
+    kb: KnowledgeBase, jobs: Jobs, caplog: pytest.LogCaptureFixture
+) -> None:
+    old = jobs.cancel(jobs.submit(Check(), actor="ana").job_id, actor="ana")
+    with kb.engine.begin() as connection:
+        connection.execute(text("UPDATE job SET finished_at = finished_at - interval '91 days'"))
+    kb.settings.home.mkdir(parents=True, exist_ok=True)
+    kb.settings = replace(kb.settings, home=kb.settings.home / ("x" * 300))  # a name that the system refuses
+    with pytest.raises(OSError, match="name too long"):
+        kb.settings.home.mkdir()
+    working = worker(kb)
+    running = threading.Thread(target=working.run)
+    with caplog.at_level("WARNING"):
+        running.start()
+        waited_for(lambda: old.job_id not in {job.job_id for job in jobs.list()})
+        working.stop()
+        running.join()
+    assert [line for line in caplog.messages if "tidy up" in line] == caplog.messages
 
 
 def test_jobs_that_ended_long_ago_go_and_what_they_changed_stays(kb: KnowledgeBase, jobs: Jobs):

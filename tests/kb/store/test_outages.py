@@ -35,6 +35,16 @@ def test_an_outage_is_told_once_a_minute_by_its_cause_alone(caplog: pytest.LogCa
     ]
 
 
+def test_what_the_system_refuses_hides_no_outage_of_the_database(caplog: pytest.LogCaptureFixture) -> None:
+    teller = outages.Teller(clock=lambda: 1000.0)
+    for error in (OSError(13, "Permission denied"), refused(), OSError(13, "Permission denied")):
+        teller.tell(_log, "it did not go", error)
+    assert [record.getMessage() for record in caplog.records] == [
+        "it did not go: [Errno 13] Permission denied",
+        "it did not go: connection refused",
+    ]
+
+
 def test_pauses_grow_up_to_the_longest_however_long_the_outage() -> None:
     assert [outages.pause(n, 2.0) for n in (0, 1, 2, 5, 10_000)] == [0.1, 0.2, 0.4, 2.0, 2.0]
 

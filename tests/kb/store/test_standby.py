@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from litestar.testing import TestClient
 
+from colmlm.api.app import create_app
+from colmlm.kb.access.tokens import create_token
 from colmlm.kb.answers.answering import Answering
 from colmlm.kb.backup.write import verify_backup, write_backup
 from colmlm.kb.errors import StandbyAsked, StorageReadOnly
@@ -15,6 +20,7 @@ from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.causes import refusal_of
 from colmlm.kb.store.settings import Settings
+from tests.api.generator import LookupGenerator
 from tests.debian_servers import ReplicatedPair, replicated_pair
 from tests.fakes import FakeEncoder, NearReader
 from tests.kb.corpora import CAPITAL, PERU, ask, fact_id, ingest
@@ -60,6 +66,55 @@ def test_a_standby_is_refused_until_it_is_promoted(
         pair.fail_over()
         (lookup,) = ask(standby, encoder, CAPITAL)
         assert lookup.hits[0].value == "Lima"
+
+
+def test_no_verb_of_lookups_and_no_route_gives_a_hit_from_a_standby(
+    primary: KnowledgeBase, pair: ReplicatedPair, tmp_path: Path
+) -> None:
+    encoder = FakeEncoder()
+    queries, of = encoder.encode_questions([CAPITAL]), encoder.checkpoint.checkpoint_id
+    keyset_id, seq = primary.keysets.answering().keyset_id, primary.log.head_seq()
+    with primary.sessions.begin() as session:
+        token = create_token(session, "auditor", "admin")
+    settings = Settings(home=tmp_path / "other", database_url=pair.standby_url, actor="tester")
+    with KnowledgeBase.open(settings) as standby:
+        lookups = standby.lookups
+        lookups.catch_up()
+        finders: list[Callable[[], object]] = [
+            lambda: lookups.find(queries, checkpoint_id=of),
+            lambda: lookups.nearest(queries, checkpoint_id=of, k=1),
+            lambda: lookups.as_of(seq).find(queries, checkpoint_id=of),
+            lambda: lookups.in_keyset(keyset_id).find(queries, checkpoint_id=of),
+            lambda: lookups.in_keyset(keyset_id).nearest(queries, checkpoint_id=of, k=1),
+        ]
+        for find in finders:
+            with pytest.raises(StandbyAsked):
+                find()
+        app = create_app(standby, encoder, LookupGenerator(standby, encoder), reader=NearReader())
+        with TestClient(app, base_url="http://127.0.0.1:8484", raise_server_exceptions=False) as client:
+            client.headers["Authorization"] = f"Bearer {token}"
+            for method, path, body in routes_with_hits(f"checkpoint_id={of}&dim={queries.shape[1]}", seq):
+                sent: dict[str, Any] = {"json": body} if body else {}
+                if "vectors" in path:
+                    octets = {"Content-Type": "application/octet-stream"}
+                    sent = {"content": queries.astype("<f4").tobytes(), "headers": octets}
+                answer = client.request(method, path, **sent)
+                assert (answer.status_code, "is a standby" in answer.text) == (503, True), (path, answer.text)
+                assert "Lima" not in answer.text
+
+
+def routes_with_hits(vectors: str, seq: int) -> list[tuple[str, str, dict[str, Any] | None]]:
+    return [
+        ("POST", "/v1/lookups", {"questions": [CAPITAL]}),
+        ("POST", "/v1/lookups", {"questions": [CAPITAL], "as_of": seq}),
+        ("POST", f"/v1/lookups/vectors?{vectors}", None),
+        ("POST", f"/v1/lookups/vectors?{vectors}&as_of={seq}", None),
+        ("POST", "/v1/answers", {"question": CAPITAL}),
+        ("POST", "/v1/answers", {"question": CAPITAL, "mode": "paper"}),
+        ("POST", "/v1/generations", {"prompt": CAPITAL}),
+        ("POST", "/v1/completions", {"model": "colmlm", "prompt": CAPITAL}),
+        ("GET", f"/v1/facts?near={quote(CAPITAL)}", None),
+    ]
 
 
 def test_audits_and_backups_read_a_standby_which_shows_what_was_acknowledged(

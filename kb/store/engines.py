@@ -1,0 +1,148 @@
+"""Engines: what every connection to the database is made by, and the database's URL as it may be shown.
+
+A machine that vanishes says nothing, and TCP alone waits for it for a quarter of an hour, or two hours. So each side
+asks the other whether it is still there, unless the URL or libpq's environment says how. On a Unix socket none of it
+does anything.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+from urllib.parse import quote
+
+import psycopg
+from psycopg.conninfo import make_conninfo
+from psycopg.pq import Conninfo
+from sqlalchemy import URL, Engine, create_engine, event, make_url
+from sqlalchemy.engine.interfaces import DBAPIConnection, Dialect
+from sqlalchemy.exc import DisconnectionError
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from colmlm.kb.store.bad_values import refuse_bad_values
+from colmlm.kb.store.patience import PatientConnection
+from colmlm.kb.store.pool import WatchedPool
+
+PAUSE_SECONDS = 1.0  # a connection used more recently than this is taken to be alive
+
+# What gives up on a server that does not answer: a connection after 5 s, a statement after 25 s without a sign of life.
+LIMITS_HERE = {
+    "connect_timeout": "5",
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "25000",
+}
+# What lets the server give up on this program, and with it on the locks that it holds, after a minute.
+LIMITS_THERE = {
+    "tcp_keepalives_idle": "30",
+    "tcp_keepalives_interval": "10",
+    "tcp_keepalives_count": "3",
+    "tcp_user_timeout": "60000",
+}
+
+# The parameters of libpq that are secrets or lead to some, beside the password in its usual place.
+SECRETS = frozenset(
+    {"password", "sslpassword", "passfile", "scram_client_key", "scram_server_key", "oauth_client_secret"}
+)
+_HIDDEN = "***"
+
+
+def engine_on(
+    url: URL | str,
+    application: str,
+    options: str = "",
+    *,
+    patience: float = math.inf,
+    pings: bool = True,
+    **settings: Any,
+) -> Engine:
+    """Gives an engine whose connections are named for this program and have these `options` beside the URL's own.
+
+    One that `pings` tests a connection after a pause in its use, so that a verb survives a restart of the server. Verbs
+    that follow each other pay nothing for it.
+    """
+    engine = create_engine(
+        url,
+        poolclass=WatchedPool,
+        hide_parameters=True,  # errors go to the log, parameters must not
+        connect_args=_parameters(make_url(url), application, options),
+        **settings,
+    )
+    _make_patient(engine, patience)
+    if pings:
+        _ping_after_a_pause(engine)
+    refuse_bad_values(engine)
+    return engine
+
+
+def conninfo(engine: Engine, application: str) -> str:
+    """Gives what connections of this engine's kind are made by, as libpq reads it, with the password.
+
+    The engine's URL is not that: of a password with a blank in it libpq would refuse it.
+    """
+    _, found = engine.dialect.create_connect_args(engine.url)
+    given = {**found, **_parameters(engine.url, application, "")}
+    return make_conninfo(**{name: value for name, value in given.items() if name != "context"})
+
+
+def shown(url: URL | str, *, with_secrets: bool = False) -> str:
+    """Gives a URL as libpq reads it, with asterisks for the password wherever libpq takes one."""
+    found = make_url(url).set(drivername="postgresql")
+    where = found.set(query={}).render_as_string(hide_password=not with_secrets).replace(" ", "%20")
+    said = "&".join(
+        f"{name}={quote(value, safe='/,:') if with_secrets or name not in SECRETS else _HIDDEN}"
+        for name, values in found.normalized_query.items()
+        for value in values
+    )
+    return f"{where}?{said}" if said else where
+
+
+def _parameters(url: URL, application: str, options: str) -> dict[str, str]:
+    """Gives what a connection is made by beside its URL: its limits, where the URL does not set them, and options.
+
+    Of an option that is given twice PostgreSQL takes the last: the URL's come before what the program relies on, and
+    after what it would only prefer.
+    """
+    said = _said_by_environment() | {name: " ".join(v) for name, v in url.normalized_query.items()}
+    limits = {name: value for name, value in LIMITS_HERE.items() if name not in said}
+    there = " ".join(f"-c {name}={value}" for name, value in LIMITS_THERE.items())
+    joined = " ".join(filter(None, (there, said.get("options"), options)))
+    return {**limits, "application_name": application, "options": joined}
+
+
+def _said_by_environment() -> dict[str, str]:
+    """Gives what libpq takes from the environment where a URL does not say it."""
+    return {found.keyword.decode(): found.val.decode() for found in Conninfo.get_defaults() if found.val}
+
+
+def _make_patient(engine: Engine, patience: float) -> None:
+    def connect(
+        _: Dialect, __: ConnectionPoolEntry | None, arguments: list[Any], named: dict[str, Any]
+    ) -> DBAPIConnection:
+        made = PatientConnection.connect(*arguments, **named)
+        made.patience = patience
+        return made  # type: ignore[return-value]
+
+    def checkin(connection: object, _: ConnectionPoolEntry) -> None:
+        if isinstance(connection, PatientConnection):
+            connection.patience = patience  # a transaction may have lifted it
+
+    event.listen(engine, "do_connect", connect)
+    event.listen(engine, "checkin", checkin)
+
+
+def _ping_after_a_pause(engine: Engine) -> None:
+    def checkout(connection: DBAPIConnection, record: ConnectionPoolEntry, _: object) -> None:
+        if time.monotonic() - record.info.get("used", 0.0) > PAUSE_SECONDS:
+            try:
+                engine.dialect.do_ping(connection)
+            except psycopg.OperationalError as error:
+                raise DisconnectionError from error  # makes the pool take another connection
+
+    def checkin(_: object, record: ConnectionPoolEntry) -> None:
+        record.info["used"] = time.monotonic()
+
+    event.listen(engine, "checkout", checkout)
+    event.listen(engine, "checkin", checkin)
