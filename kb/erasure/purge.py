@@ -122,6 +122,10 @@ _REMEDIES = {
     4: "The operator of the server runs, as a superuser: ALTER SYSTEM SET wal_recycle = off; pg_reload_conf(); "
     "then pg_switch_wal() and CHECKPOINT until pg_wal holds no segment from before; ALTER SYSTEM RESET wal_recycle;",
 }
+_PLACE = (
+    "Set COLMLM_SHARED_SNAPSHOTS as the servers have it, and mount it where it is a directory; then run it again. "
+    "What is gone for good is forgotten by: colmlm fsck --repair"
+)
 _LEFT = {
     3: "dead rows in the files of the tables, until these are rewritten; autovacuum does not clear them",
     4: "records in the write-ahead log, until its segments have been removed or overwritten",
@@ -164,20 +168,35 @@ def _out_of_the_shared_place(kb: SearchableStore, on_step: Heard) -> str:
     """Replaces the snapshots that servers share from before an erasure, and removes what belongs to none."""
     with kb.sessions.begin() as session:
         if (folder := shared.folder_of(session, kb.settings)) is None:
+            if said := shared.unset(session, kb.settings):
+                raise _Stopped("left", said, _PLACE)
             return ""
         sharing.await_turns(session)
-    with kb.sessions() as session:
-        outlived = [n for n, one in shared.noted(session).items() if shared.is_outlived(session, one)]
-    for keyset_id in outlived:
-        on_step(f"Replacing the shared snapshot of keyset {keyset_id}")
-        kb.searcher.prepare(keyset_id, share=True)
+        if doubts := shared.doubts(session, folder):
+            raise _Stopped("left", "; ".join(doubts.values()), _PLACE)
+    for _ in range(TRIES):
+        for keyset_id in (outlived := _outlived(kb)):
+            on_step(f"Replacing the shared snapshot of keyset {keyset_id}")
+            kb.searcher.prepare(keyset_id, share=True)
+        if not outlived:
+            break
+    else:
+        raise _Stopped("left", f"{folder.where}: facts are being erased again and again", _REMEDIES[2])
     with kb.sessions.begin() as session:
         sharing.prune(session, folder)
-        if left := shared.left_over(session, folder):
+        if left := shared.remains(session, folder):
             raise _Stopped(
                 "left", f"{folder.where}: another process is writing {', '.join(left)}", _REMEDIES[2]
             )
-    return "A bucket that keeps versions of its objects keeps those that were replaced, until its rules end them. "
+    return (
+        "A bucket that keeps versions of its objects, or (other than S3) parts of unfinished uploads, keeps those until "
+        "its rules end them. "
+    )
+
+
+def _outlived(kb: SearchableStore) -> list[int]:
+    with kb.sessions() as session:
+        return [n for n, one in shared.noted(session).items() if shared.is_outlived(session, one)]
 
 
 def _out_of_collections(kb: SearchableStore, on_step: Heard) -> str:

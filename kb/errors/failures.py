@@ -202,7 +202,7 @@ class SharedSnapshotsUnavailable(KBError):
     def __init__(self, where: str, cause: str) -> None:
         self.where = where
         super().__init__(
-            f"The shared snapshots at {where} cannot be reached: {cause}. See COLMLM_SHARED_SNAPSHOTS and what the "
+            f"The shared snapshots at {where} cannot be used: {cause}. See COLMLM_SHARED_SNAPSHOTS and what the "
             "environment says of credentials."
         )
 

@@ -132,7 +132,7 @@ def _inspect_shared(session: Session, settings: Settings) -> SharedFaults:
     if (folder := shared.folder_of(session, settings)) is None:
         return SharedFaults()
     try:
-        return SharedFaults(shared.faults(session, folder), shared.left_over(session, folder))
+        return SharedFaults(shared.faults(session, folder), shared.remains(session, folder))
     except SharedSnapshotsUnavailable as error:
         return SharedFaults(unreached=str(error))
 

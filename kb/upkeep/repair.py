@@ -100,12 +100,20 @@ class Repair:
                 self.kb.lookups.rebuild()  # this process's index too
 
     def _share(self, faults: SharedFaults) -> None:
-        """Puts good snapshots in the place of shared ones that are not, and removes what belongs to none."""
-        for keyset_id in faults.by_keyset:
+        """Puts good snapshots in the place of shared ones that are not, and removes what belongs to none.
+
+        One that the database knows elsewhere, or that is gone, is forgotten: who repairs was told of it.
+        """
+        with self.kb.sessions.begin() as session:
+            folder = shared.folder_of(session, self.kb.settings)
+            if folder is None or not faults.told() or faults.unreached:
+                return
+            sharing.forget(session, shared.doubts(session, folder))
+            in_use = {k.keyset_id for k in keysets.list_keysets(session) if k.state != "retired"}
+        for keyset_id in sorted(in_use & faults.by_keyset.keys()):
             self.kb.searcher.prepare(keyset_id, share=True)
         with self.kb.sessions.begin() as session:
-            if faults.left_over and (folder := shared.folder_of(session, self.kb.settings)) is not None:
-                sharing.prune(session, folder)
+            sharing.prune(session, folder)
 
 
 def _left(after: FsckReport, to_mend: Collection[str]) -> tuple[Left, ...]:
