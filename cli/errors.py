@@ -56,6 +56,7 @@ _CODES = {
     "colmlm.kb.errors.failures.DecoderBusy": WAITED,
     "colmlm.kb.errors.failures.CandidatesRefused": INDEX,
     "colmlm.kb.errors.failures.CandidatesUnavailable": DATABASE,
+    "colmlm.kb.errors.failures.KeysLeftElsewhere": DATABASE,
     "colmlm.kb.errors.failures.SharedSnapshotsUnavailable": DATABASE,
     "colmlm.kb.errors.failures.IndexBehind": INDEX,
     "colmlm.kb.errors.failures.IndexInvariant": INDEX,

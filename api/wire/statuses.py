@@ -18,6 +18,7 @@ _STATUSES: dict[type[KBError], int] = {
     errors.KBError: 500,
     errors.CandidatesRefused: 503,
     errors.CandidatesUnavailable: 503,
+    errors.KeysLeftElsewhere: 503,
     errors.SharedSnapshotsUnavailable: 503,
     errors.Collided: 503,
     errors.DatabaseUnavailable: 503,

@@ -22,6 +22,7 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import InvalidValue, SharedSnapshotsUnavailable
 from colmlm.kb.lookup import shared
+from colmlm.kb.lookup.elsewhere import named
 from colmlm.kb.lookup.snapshot_files import Readable
 from colmlm.kb.store.settings import Settings
 
@@ -138,6 +139,7 @@ def scan_residue(
     data, unseen = _data_directory(engine)
     files = [_Source(area, str(path), partial(_opened, path)) for area, path in _files(data, settings)]
     files += _shared_files(engine, settings, unseen)
+    unseen += _collections(engine, settings)
     everywhere: set[int] = set()
     by_area: dict[str, set[int]] = {area: set() for area in AREAS}
     listed: list[FileResidue] = []
@@ -248,6 +250,11 @@ def _shared_files(engine: Engine, settings: Settings, unseen: list[str]) -> list
             unseen.append(str(error))
             return []
     return [_Source("snapshots", f"{folder.where}/{name}", partial(folder.reading, name)) for name in names]
+
+
+def _collections(engine: Engine, settings: Settings) -> list[str]:
+    with Session(engine) as session:
+        return [f"{one.there.where}: Milvus's files are not searched" for one in named(session, settings)]
 
 
 def _area(path: Path) -> str:

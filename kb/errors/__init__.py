@@ -96,6 +96,7 @@ KBError
 ├── CalibrationRefused
 ├── CandidatesUnavailable
 ├── CandidatesRefused
+├── KeysLeftElsewhere
 ├── DecoderBusy
 ├── IndexBehind
 ├── IndexInvariant
@@ -155,6 +156,7 @@ from colmlm.kb.errors.failures import (
     IndexBehind,
     IndexInvariant,
     JobGivenUp,
+    KeysLeftElsewhere,
     LockHeld,
     LogHeld,
     LogRefused,
@@ -267,6 +269,7 @@ __all__ = [
     "JobGivenUp",
     "JobNotFound",
     "KBError",
+    "KeysLeftElsewhere",
     "KeysetActive",
     "KeysetMismatch",
     "KeysetNotFound",

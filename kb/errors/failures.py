@@ -207,6 +207,17 @@ class SharedSnapshotsUnavailable(KBError):
         )
 
 
+class KeysLeftElsewhere(KBError):
+    title = "Keys left elsewhere"
+
+    def __init__(self, keyset_id: int, cause: str) -> None:
+        self.keyset_id = keyset_id
+        super().__init__(
+            f"Keyset {keyset_id} is retired, but its keys are still on the Milvus server: {cause} They go when it is "
+            "retired again, with the next erasure, or with `colmlm fsck --repair`."
+        )
+
+
 class CandidatesRefused(KBError):
     title = "Candidates refused"
 
