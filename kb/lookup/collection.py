@@ -31,7 +31,7 @@ from colmlm.kb.store.milvus_address import MilvusAddress
 
 MOST_FOUND = 16_384  # rows that Milvus gives at most for one query
 KEYS = "_default"  # the partition of keys; that of marks is named by who owns the collection
-_AT_ONCE = 2_000  # rows in one call
+AT_ONCE = 2_000  # rows in one call
 _INDEX = {"index_type": "HNSW", "metric_type": "IP", "params": {"M": 16, "efConstruction": 200}}
 _LEAST_EFFORT = 128  # candidates that a search of the graph keeps
 _NOT_FOUND, _NOT_LOADED = 100, 101  # codes of Milvus
@@ -255,8 +255,8 @@ class Collection:
 
     def insert(self, ids: Ids, keys: Vectors) -> None:
         """Adds keys [n, d] under ids [n] that are not there, and makes sure that they are there then."""
-        for start in range(0, len(ids), _AT_ONCE):
-            rows = zip(ids[start : start + _AT_ONCE].tolist(), keys[start : start + _AT_ONCE], strict=True)
+        for start in range(0, len(ids), AT_ONCE):
+            rows = zip(ids[start : start + AT_ONCE].tolist(), keys[start : start + AT_ONCE], strict=True)
             self._insert([{"id": id_, "note": "", "key": key} for id_, key in rows], KEYS)
 
     def _insert(self, rows: list[dict[str, Any]], partition: str) -> None:
@@ -268,9 +268,9 @@ class Collection:
         self._delete(list(ids), KEYS)
 
     def _delete(self, ids: list[int], partition: str) -> None:
-        for start in range(0, len(ids), _AT_ONCE):
+        for start in range(0, len(ids), AT_ONCE):
             with self._asking() as client:
-                some = ids[start : start + _AT_ONCE]
+                some = ids[start : start + AT_ONCE]
                 client.delete(self.name, ids=some, partition_name=partition, timeout=SLOW)
 
     def set_mark(self, mark: CollectionMark) -> None:

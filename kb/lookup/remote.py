@@ -74,7 +74,7 @@ class Remote:
 
     @property
     def fit(self) -> IndexFit:
-        return IndexFit(f"milvus:{self.collection.name}", 0, 0)
+        return IndexFit(fitted(self.collection), 0, 0)
 
     @property
     def is_estimating(self) -> bool:
@@ -183,6 +183,11 @@ class Remote:
     def _require(self) -> None:
         if self.is_lost:
             raise CandidatesUnavailable(self.collection.where, "it was lost sight of, and is opened anew")
+
+
+def fitted(there: Collection) -> str:
+    """Gives what the database keeps of where a keyset's keys are."""
+    return f"milvus:{there.name} at {there.address.uri}"
 
 
 def merged(one: tuple[Vectors, Ids], other: tuple[Vectors, Ids], k: int) -> tuple[Vectors, Ids]:

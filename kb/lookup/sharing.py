@@ -70,12 +70,12 @@ def _put(
     Only the first snapshot of a base has its folder made, so that it is not made where the place is not mounted.
     """
     known = named(session)
+    if (said := must_stay(session, folder, known.get(keyset_id))) is not None:
+        raise SharedSnapshotsUnavailable(folder.where, said)
     if not known:
         folder.make()
     elif not folder.is_made():
         raise SharedSnapshotsUnavailable(folder.where, "the folder of this base is not there; is it mounted?")
-    if (said := must_stay(session, folder, known.get(keyset_id))) is not None:
-        raise SharedSnapshotsUnavailable(folder.where, said)
     if not folder.holds(snapshot.file, snapshot.num_bytes, snapshot.sha256):  # somebody may be reading it
         folder.put(snapshot.file, stream)
     note = update(KeysetRow).where(KeysetRow.id == keyset_id)

@@ -110,13 +110,12 @@ def inspect(session: Session, settings: Settings) -> Inspection:
     """
     in_use = [keyset for keyset in keysets.list_keysets(session) if keyset.state != "retired"]
     directory = snapshots_of(session, settings.index_directory)
-    useless = elsewhere.useless(session, settings)
-    there = {
-        one.keyset_id
-        for one in elsewhere.named(session, settings)
-        if one.state in ("ready", "active") or (one.state == "building" and one.is_filled(session))
-    }
-    kept = [k for k in in_use if (directory / f"keyset-{k.keyset_id}.json").exists() or k.keyset_id in there]
+    collections = elsewhere.standing(session, settings)
+    kept = [
+        k
+        for k in in_use
+        if (directory / f"keyset-{k.keyset_id}.json").exists() or k.keyset_id in collections.kept
+    ]
     orphans: list[Path] = []
     if directory.exists():
         with locked_directory(directory, fcntl.LOCK_SH):  # so that no other process is saving meanwhile
@@ -128,7 +127,7 @@ def inspect(session: Session, settings: Settings) -> Inspection:
             k.keyset_id for k in in_use if k.state == "building" and k.num_keys and not k.num_unkeyed
         ),
         shared=_inspect_shared(session, settings),
-        useless=useless,
+        useless=collections.useless,
     )
 
 

@@ -13,9 +13,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from colmlm.kb.keys.keysets import Ids, Vectors
-from colmlm.kb.lookup.collection import Collection, CollectionMark
-
-AT_ONCE = 2_000  # keys in one call
+from colmlm.kb.lookup.collection import AT_ONCE, Collection, CollectionMark
 
 
 @dataclass(frozen=True, slots=True)

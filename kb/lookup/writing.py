@@ -18,13 +18,13 @@ from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keycopy import indexed_ids
 from colmlm.kb.keys.keysets import Ids
 from colmlm.kb.log import audit
-from colmlm.kb.lookup.collection import Collection, CollectionMark
+from colmlm.kb.lookup.collection import AT_ONCE, Collection, CollectionMark
 from colmlm.kb.lookup.in_process import AnyKeyset, OnKeys
 from colmlm.kb.lookup.remote import Remote
 from colmlm.kb.lookup.specs import collection_of
 from colmlm.kb.lookup.touched import Keys, renewed, touched
 from colmlm.kb.lookup.turns import is_mine, wait_until_mine
-from colmlm.kb.lookup.writer import AT_ONCE, Writer
+from colmlm.kb.lookup.writer import Writer
 from colmlm.kb.store.database import connection_of
 from colmlm.kb.store.milvus_address import MilvusAddress
 from colmlm.kb.tables import FactKeyRow

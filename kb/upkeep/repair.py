@@ -111,6 +111,7 @@ class Repair:
             folder = shared.folder_of(session, self.kb.settings)
             if folder is None or not faults.told() or faults.unreached:
                 return
+            sharing.await_turns(session)
             sharing.forget(session, shared.doubts(session, folder))
             in_use = {k.keyset_id for k in keysets.list_keysets(session) if k.state != "retired"}
         for keyset_id in sorted(in_use & faults.by_keyset.keys()):

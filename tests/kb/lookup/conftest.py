@@ -17,7 +17,7 @@ from tests.kb.lookup.sharing_servers import FACTS, Opened
 from tests.s3_server import s3_server
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")  # fsspec keeps its connection for good
 def s3() -> Iterator[dict[str, str]]:
     pytest.importorskip("s3fs", reason="the extra s3 is not installed")
     pytest.importorskip("moto", reason="there is no stand-in for S3")

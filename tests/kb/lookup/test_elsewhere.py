@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -150,6 +150,22 @@ def test_a_repair_drops_a_retired_keysets_collection(beside: KnowledgeBase, milv
         beside.keysets.retire(keyset_id)
     milvus.start()
     assert beside.upkeep.repair().after.mendable == () and not there.exists()
+
+
+def test_a_retired_keysets_collection_is_not_taken_for_dropped_where_another_server_is_asked(
+    beside: KnowledgeBase, milvus: MilvusServer, settings: Settings
+) -> None:
+    keyset_id, there = ready(beside, FakeEncoder(salt="2")), named(beside)
+    milvus.kill()
+    with pytest.raises(KeysLeftElsewhere):
+        beside.keysets.retire(keyset_id)
+    milvus.start()
+    there.drop()  # so that this server is, to whoever calls it by another name, one that never had it
+    other = replace(settings.milvus, uri=milvus.uri.replace("127.0.0.1", "localhost"))
+    with KnowledgeBase.open(replace(settings, milvus=other)) as operator:
+        second = Erasure(operator).erase([fact_id(beside, "value 7")], **WHO).levels[1]
+    assert second.state == "left" and milvus.uri in second.left
+    assert Erasure(beside).finish(now=False).levels[1].state == "reached"
 
 
 @dataclass(slots=True)
