@@ -190,16 +190,15 @@ class Collection:
         return found
 
     def ids(self) -> Ids:
-        """Gives all ids, ascending and each once, as of now."""
+        """Gives all ids, ascending and each once, as of now: an iterator asks at the level that the collection has."""
         found: list[int] = []
         with self._asking() as client:
             rows = client.query_iterator(
                 self.name,
-                batch_size=10_000,
+                batch_size=MOST_FOUND,
                 filter="id > 0",
                 output_fields=["id"],
                 partition_names=[KEYS],
-                consistency_level=_level(True),
                 timeout=SLOW,
             )
             while batch := rows.next():
@@ -243,7 +242,9 @@ class Collection:
         with self._asking() as client:
             indexes = client.prepare_index_params()
             indexes.add_index(field_name="key", **_INDEX)
-            client.create_collection(self.name, schema=schema, num_shards=1, timeout=SLOW)
+            client.create_collection(
+                self.name, schema=schema, num_shards=1, consistency_level=_level(True), timeout=SLOW
+            )
             client.create_partition(self.name, self.owner, timeout=SLOW)
             client.create_index(self.name, indexes, timeout=SLOW)
         self.load()

@@ -63,7 +63,8 @@ def named(session: Session, settings: Settings) -> list[Elsewhere]:
         keyset = keyset_head(session, keyset_id)
         there = writing.collection(session, keyset, settings.milvus)
         if there is not None:
-            found.append(Elsewhere(keyset_id, state, there, keyset.index_fit and keyset.index_fit.spec))
+            fit = keyset.index_fit
+            found.append(Elsewhere(keyset_id, state, there, None if fit is None else fit.spec))
     return found
 
 

@@ -130,8 +130,9 @@ def await_turns(session: Session) -> None:
 
 def prune(session: Session, folder: SharedFolder) -> None:
     """Removes what is left over there, unless another process is just writing it. The turns last to the end."""
-    found = {_keyset_of(name) for name in (*left_over(session, folder), *folder.unfinished())}
-    turns = {keyset_id for keyset_id in sorted(found - {None}) if keyset_id and is_mine(session, keyset_id)}
+    found = map(_keyset_of, (*left_over(session, folder), *folder.unfinished()))
+    ids = {keyset_id for keyset_id in found if keyset_id is not None}
+    turns = {keyset_id for keyset_id in sorted(ids) if is_mine(session, keyset_id)}
     if not turns:
         return
     names = [name for name in left_over(session, folder) if _keyset_of(name) in turns]  # now nobody writes

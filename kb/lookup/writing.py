@@ -127,8 +127,8 @@ def _now(session: Session) -> float:
 def compact(session: Session, keyset_id: int, there: Collection, seconds: float) -> bool:
     """Brings the collection up to the log and has it rewrite what holds deleted keys; says whether it did in time.
 
-    A writer that lost its connection in the midst may have put in what was erased since. So ids are compared, before
-    and after.
+    A writer that lost its connection in the midst may have put in what was erased since. So ids are compared before,
+    and counted after. Raises `CandidatesRefused` where there are more then.
     """
     wait_until_mine(session, keyset_id)
     there = there.patient()
@@ -137,7 +137,9 @@ def compact(session: Session, keyset_id: int, there: Collection, seconds: float)
     wanted = indexed_ids(session, keyset_id)
     Writer(session, there).delete(np.setdiff1d(held, wanted, assume_unique=True).tolist())
     is_compacted = there.compact(seconds)
-    return is_compacted and not len(np.setdiff1d(there.ids(), wanted, assume_unique=True))
+    if more := there.count(strong=True) - len(np.intersect1d(held, wanted, assume_unique=True)):
+        raise CandidatesRefused(there.where, f"it holds {more} keys more than it should")
+    return is_compacted
 
 
 def drop(session: Session, keyset_id: int, there: Collection) -> None:

@@ -103,8 +103,8 @@ def test_no_keyset_in_any_state_keeps_an_erased_key_elsewhere(
     keyset_id = make(beside, FakeEncoder(salt="2"))
     there = named(beside)
     assert len(there.ids()) == NUMBER
-    (told,) = beside.upkeep.fsck().mendable if make is broken_off else [there.where]
-    assert there.where in told
+    told = [said for said in beside.upkeep.fsck().mendable if there.where in said]
+    assert len(told) == (1 if make is broken_off else 0)
     second = Erasure(beside).erase([fact_id(beside, "value 7")], **WHO).levels[1]
     if milvus.is_lite and make is not broken_off:
         assert second.state == "left", "Milvus Lite does not tell what it has compacted"
@@ -114,7 +114,7 @@ def test_no_keyset_in_any_state_keeps_an_erased_key_elsewhere(
         assert not there.exists()
     else:
         assert there.ids().tolist() == wanted(beside, keyset_id) and len(there.ids()) == NUMBER - 1
-    assert beside.upkeep.fsck().mendable == ()
+    assert not any(there.where in said for said in beside.upkeep.fsck().mendable)
 
 
 def test_the_keys_of_a_keyset_that_was_retired_while_milvus_was_away_are_told_of_until_they_are_dropped(
@@ -135,7 +135,7 @@ def test_the_keys_of_a_keyset_that_was_retired_while_milvus_was_away_are_told_of
     assert there.where in told and "retired" in told
     milvus.start()
     (told,) = beside.upkeep.fsck().mendable
-    assert there.where in told and len(there.ids()) == NUMBER
+    assert there.where in told and there.exists()
     assert erasure.finish(now=False).levels[1].state == "reached" and not there.exists()
     assert beside.upkeep.fsck().mendable == ()
     milvus.kill()
@@ -188,7 +188,7 @@ def test_a_writer_that_lost_its_turn_writes_no_key_that_was_erased_meanwhile(
     there, keyset_id = collection(base), base.keysets.active().keyset_id
     base.facts.add("Who wrote Emma?", "Jane Austen", **WHO)
     emma = fact_id(base, "Jane Austen")
-    base.keysets.store_keys(keyset_id, [emma], encoder.encode_questions(["Who wrote Emma?"]), **WHO)
+    base.keysets.store_keys(keyset_id, np.array([emma]), encoder.encode_questions(["Who wrote Emma?"]), **WHO)
     late = Held(there.address, there.name, there.dim, there.owner)
     pids: list[int] = []
     raised: list[Exception] = []
