@@ -57,6 +57,7 @@ _CODES = {
     "colmlm.kb.errors.failures.CandidatesRefused": INDEX,
     "colmlm.kb.errors.failures.CandidatesUnavailable": DATABASE,
     "colmlm.kb.errors.failures.ClusterUnavailable": DATABASE,
+    "colmlm.kb.errors.failures.KeysLeftElsewhere": DATABASE,
     "colmlm.kb.errors.failures.SharedSnapshotsUnavailable": DATABASE,
     "colmlm.kb.errors.failures.IndexBehind": INDEX,
     "colmlm.kb.errors.failures.IndexInvariant": INDEX,

@@ -19,6 +19,7 @@ _STATUSES: dict[type[KBError], int] = {
     errors.CandidatesRefused: 503,
     errors.CandidatesUnavailable: 503,
     errors.ClusterUnavailable: 503,
+    errors.KeysLeftElsewhere: 503,
     errors.SharedSnapshotsUnavailable: 503,
     errors.Collided: 503,
     errors.DatabaseUnavailable: 503,

@@ -157,7 +157,10 @@ def _shared_snapshots(kb: KnowledgeBase) -> Iterator[CheckResult]:
         return
     if there is None:
         return
-    if there.behind is None:
+    if there.doubts:
+        again = "Set COLMLM_SHARED_SNAPSHOTS as other servers have it, mount it, or run: colmlm fsck --repair"
+        yield CheckResult(name, "failed", "; ".join(there.doubts), again)
+    elif there.behind is None:
         yield CheckResult(name, "warning", f"none of the active keyset at {there.where}", remedy)
     else:
         yield CheckResult(name, "ok", f"{there.where}, {there.behind:,} changes behind")

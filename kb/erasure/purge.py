@@ -13,27 +13,17 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from psycopg.errors import Diagnostic
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
+from colmlm.kb.erasure.indexes import AGAIN, Heard, Stopped, out_of_indexes
 from colmlm.kb.erasure.records import Level
-from colmlm.kb.errors import (
-    CandidatesRefused,
-    CandidatesUnavailable,
-    KBError,
-    LockHeld,
-    NoActiveKeyset,
-    SharedSnapshotsUnavailable,
-)
-from colmlm.kb.keys import keysets
-from colmlm.kb.log import audit
-from colmlm.kb.lookup import shared, sharing, writing
+from colmlm.kb.errors import CandidatesRefused, CandidatesUnavailable, LockHeld, SharedSnapshotsUnavailable
 from colmlm.kb.lookup.searchable import SearchableStore
-from colmlm.kb.lookup.snapshots import remove_orphans
 
 NAMES = ("not retrievable", "out of indexes and snapshots", "out of the heap", "out of the write-ahead log")
 
@@ -59,9 +49,6 @@ TABLES = (
 STATISTICS = ("pg_statistic", "pg_statistic_ext_data")
 TRIES = 5
 LOCK_SECONDS = 60
-COMPACT_SECONDS = 120.0
-
-Heard = Callable[[str], None]
 
 
 class _Notice(NamedTuple):
@@ -70,13 +57,6 @@ class _Notice(NamedTuple):
     is_warning: bool
     message: str
     detail: str
-
-
-class _Stopped(Exception):
-    """Raised where a level cannot be reached, with the state to report, what is left and what to do."""
-
-    def __init__(self, state: str, left: str, remedy: str) -> None:
-        self.state, self.left, self.remedy = state, left, remedy
 
 
 def reached(levels: Sequence[Level]) -> int:
@@ -94,7 +74,7 @@ def purge(kb: SearchableStore, *, now: bool, on_step: Heard) -> tuple[Level, ...
     first = Level(
         1, NAMES[0], "reached", "Databases restored from older backups hold it again; erase it there too."
     )
-    second = _attempt(2, lambda: _out_of_indexes(kb, on_step))
+    second = _attempt(2, lambda: out_of_indexes(kb, on_step))
     if not now:
         return first, second, *map(_not_asked, (3, 4))
     with kb.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
@@ -106,7 +86,7 @@ def purge(kb: SearchableStore, *, now: bool, on_step: Heard) -> tuple[Level, ...
 def _attempt(level: int, act: Callable[[], str]) -> Level:
     try:
         return Level(level, NAMES[level - 1], "reached", act())
-    except _Stopped as stopped:
+    except Stopped as stopped:
         return Level(level, NAMES[level - 1], stopped.state, stopped.left, stopped.remedy)
     except (CandidatesUnavailable, CandidatesRefused, SharedSnapshotsUnavailable, LockHeld) as error:
         return Level(level, NAMES[level - 1], "left", str(error), _REMEDIES[level])
@@ -116,7 +96,7 @@ def _attempt(level: int, act: Callable[[], str]) -> Level:
 
 
 _REMEDIES = {
-    2: "Run it again; the index can be rebuilt from the database, and so can a collection elsewhere.",
+    2: AGAIN,
     3: f"The operator of the server runs, as a superuser: VACUUM (FULL, ANALYZE) {', '.join(TABLES)}; "
     f"VACUUM FULL {', '.join(STATISTICS)};",
     4: "The operator of the server runs, as a superuser: ALTER SYSTEM SET wal_recycle = off; pg_reload_conf(); "
@@ -131,73 +111,6 @@ _LEFT = {
 def _not_asked(level: int) -> Level:
     remedy = "Run: colmlm erase --now"
     return Level(level, NAMES[level - 1], "left", _LEFT[level], remedy)
-
-
-def _out_of_indexes(kb: SearchableStore, on_step: Heard) -> str:
-    """Catches the index up with the log and writes every snapshot anew; deletes those that cannot be written."""
-    on_step("Removing keys from the index and its snapshots")
-    with suppress(NoActiveKeyset, CandidatesRefused, CandidatesUnavailable):  # told of below
-        kb.lookups.catch_up()
-    with kb.sessions() as session:
-        directory = kb.settings.index_directory / audit.database_id(session)
-    for manifest in sorted(directory.glob("keyset-*.json")):
-        keyset_id = int(manifest.stem.removeprefix("keyset-"))
-        try:
-            kb.searcher.prepare(keyset_id)
-        except LockHeld:
-            raise
-        except KBError:  # a keyset that is retired or gone: nobody opens its snapshot again
-            manifest.unlink(missing_ok=True)
-    with kb.sessions() as session:
-        remove_orphans(session, kb.settings.index_directory)
-    return (
-        _out_of_the_shared_place(kb, on_step)
-        + _out_of_collections(kb, on_step)
-        + (
-            "Other running processes answer without it already, and drop its keys from memory at their next lookup. "
-            "Snapshots of other machines are rewritten when they are next saved."
-        )
-    )
-
-
-def _out_of_the_shared_place(kb: SearchableStore, on_step: Heard) -> str:
-    """Replaces the snapshots that servers share from before an erasure, and removes what belongs to none."""
-    with kb.sessions.begin() as session:
-        if (folder := shared.folder_of(session, kb.settings)) is None:
-            return ""
-        sharing.await_turns(session)
-    with kb.sessions() as session:
-        outlived = [n for n, one in shared.noted(session).items() if shared.is_outlived(session, one)]
-    for keyset_id in outlived:
-        on_step(f"Replacing the shared snapshot of keyset {keyset_id}")
-        kb.searcher.prepare(keyset_id, share=True)
-    with kb.sessions.begin() as session:
-        sharing.prune(session, folder)
-        if left := shared.left_over(session, folder):
-            raise _Stopped(
-                "left", f"{folder.where}: another process is writing {', '.join(left)}", _REMEDIES[2]
-            )
-    return "A bucket that keeps versions of its objects keeps those that were replaced, until its rules end them. "
-
-
-def _out_of_collections(kb: SearchableStore, on_step: Heard) -> str:
-    """Has servers elsewhere rewrite what they hold of deleted keys, and says what they keep after that."""
-    with kb.sessions() as session:
-        in_use = [k for k in keysets.list_keysets(session) if k.state in ("ready", "active")]
-    said = ""
-    for keyset in in_use:
-        with kb.sessions.begin() as session:
-            there = writing.collection(session, keyset, kb.settings.milvus)
-            if there is None:
-                continue
-            on_step(f"Waiting for {there.where} to compact")
-            if not writing.compact(session, keyset.keyset_id, there, COMPACT_SECONDS):
-                raise _Stopped("left", f"{there.where} did not confirm that it was compacted", _REMEDIES[2])
-        said = (
-            "Milvus has compacted what it searches; it deletes the files from before after dataCoord.gc.dropTolerance, "
-            "and its message log ends after its retention. "
-        )
-    return said
 
 
 def _out_of_the_heap(connection: Connection, on_step: Heard) -> str:
@@ -225,12 +138,12 @@ def _rewrite(connection: Connection, statement: str, notices: list[_Notice]) -> 
         notices.clear()
         connection.execute(text(statement))
         if skipped := [notice.message for notice in notices if notice.is_warning]:
-            raise _Stopped("refused", f"the server said: {skipped[0]}", _REMEDIES[3])
+            raise Stopped("refused", f"the server said: {skipped[0]}", _REMEDIES[3])
         if not any(map(_keeps_dead_rows, notices)):
             return
         time.sleep(0.2 * (attempt + 1))
     holders = connection.scalar(_HOLDERS)
-    raise _Stopped(
+    raise Stopped(
         "left",
         f"dead rows that another transaction may still read (backends or slots: {holders or 'not shown to this role'})",
         "End these transactions, then run: colmlm erase --now",
@@ -289,7 +202,7 @@ def _out_of_the_wal(connection: Connection, on_step: Heard) -> str:
                 return "The rest of the log is of after the rewriting."
             on_step(f"Clearing the write-ahead log: at segment {current}")
             connection.execute(_NEXT)
-    raise _Stopped(
+    raise Stopped(
         "left", "segments of the log that checkpoints do not remove", "See wal_keep_size; run it again."
     )
 
@@ -305,7 +218,7 @@ def _require_removable(connection: Connection) -> None:
     }
     for obstacle, question in obstacles.items():
         if connection.scalar(text(question)):
-            raise _Stopped("left", obstacle, "Settle that, then run: colmlm erase --now")
+            raise Stopped("left", obstacle, "Settle that, then run: colmlm erase --now")
 
 
 _CURRENT = "SELECT substr(pg_walfile_name(pg_current_wal_insert_lsn()), 9)"

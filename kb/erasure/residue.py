@@ -22,6 +22,8 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import InvalidValue, SharedSnapshotsUnavailable
 from colmlm.kb.lookup import shared
+from colmlm.kb.lookup.elsewhere import named
+from colmlm.kb.lookup.snapshot_files import Readable
 from colmlm.kb.store.settings import Settings
 
 LEAST = 8  # bytes of a trace: shorter ones would be found anywhere
@@ -66,7 +68,7 @@ class _Source(NamedTuple):
 
     area: str
     where: str
-    opened: Callable[[], AbstractContextManager[IO[bytes]]]
+    opened: Callable[[], AbstractContextManager[Readable]]
 
 
 class Matcher:
@@ -105,7 +107,7 @@ class Matcher:
         with path.open("rb") as file:
             return self.find_in(file)
 
-    def find_in(self, file: IO[bytes]) -> tuple[set[int], int]:
+    def find_in(self, file: Readable) -> tuple[set[int], int]:
         """Gives the numbers of the traces that are read from `file`, and how many bytes were."""
         found: set[int] = set()
         size, tail = 0, b""
@@ -137,6 +139,7 @@ def scan_residue(
     data, unseen = _data_directory(engine)
     files = [_Source(area, str(path), partial(_opened, path)) for area, path in _files(data, settings)]
     files += _shared_files(engine, settings, unseen)
+    unseen += _collections(engine, settings)
     everywhere: set[int] = set()
     by_area: dict[str, set[int]] = {area: set() for area in AREAS}
     listed: list[FileResidue] = []
@@ -234,19 +237,24 @@ def _opened(path: Path) -> IO[bytes]:
 
 
 def _shared_files(engine: Engine, settings: Settings, unseen: list[str]) -> list[_Source]:
-    """Gives the snapshots that this base's servers share; one that cannot be looked for is told of in `unseen`."""
+    """Gives the snapshots that this base's servers share; what cannot be looked at is told of in `unseen`."""
     with Session(engine) as session:
-        folder = shared.folder_of(session, settings)
-    try:
-        names = folder.names() if folder is not None else []
-    except SharedSnapshotsUnavailable as error:
-        unseen.append(str(error))
-        return []
-    return [
-        _Source("snapshots", f"{folder.where}/{name}", partial(folder.reading, name))
-        for name in names
-        if folder is not None
-    ]
+        if (folder := shared.folder_of(session, settings)) is None:
+            unseen += filter(None, [shared.unset(session, settings)])
+            return []
+        try:
+            names = folder.names()
+            unseen += shared.doubts(session, folder).values()
+            unseen += [f"{folder.where}/{name}: parts of an upload" for name in folder.unfinished()]
+        except SharedSnapshotsUnavailable as error:
+            unseen.append(str(error))
+            return []
+    return [_Source("snapshots", f"{folder.where}/{name}", partial(folder.reading, name)) for name in names]
+
+
+def _collections(engine: Engine, settings: Settings) -> list[str]:
+    with Session(engine) as session:
+        return [f"{one.there.where}: Milvus's files are not searched" for one in named(session, settings)]
 
 
 def _area(path: Path) -> str:

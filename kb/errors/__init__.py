@@ -97,6 +97,7 @@ KBError
 ├── CandidatesUnavailable
 ├── CandidatesRefused
 ├── ClusterUnavailable
+├── KeysLeftElsewhere
 ├── DecoderBusy
 ├── IndexBehind
 ├── IndexInvariant
@@ -157,6 +158,7 @@ from colmlm.kb.errors.failures import (
     IndexBehind,
     IndexInvariant,
     JobGivenUp,
+    KeysLeftElsewhere,
     LockHeld,
     LogHeld,
     LogRefused,
@@ -270,6 +272,7 @@ __all__ = [
     "JobGivenUp",
     "JobNotFound",
     "KBError",
+    "KeysLeftElsewhere",
     "KeysetActive",
     "KeysetMismatch",
     "KeysetNotFound",

@@ -213,8 +213,19 @@ class SharedSnapshotsUnavailable(KBError):
     def __init__(self, where: str, cause: str) -> None:
         self.where = where
         super().__init__(
-            f"The shared snapshots at {where} cannot be reached: {cause}. See COLMLM_SHARED_SNAPSHOTS and what the "
+            f"The shared snapshots at {where} cannot be used: {cause}. See COLMLM_SHARED_SNAPSHOTS and what the "
             "environment says of credentials."
+        )
+
+
+class KeysLeftElsewhere(KBError):
+    title = "Keys left elsewhere"
+
+    def __init__(self, keyset_id: int, cause: str) -> None:
+        self.keyset_id = keyset_id
+        super().__init__(
+            f"Keyset {keyset_id} is retired, but its keys are still on the Milvus server: {cause} They go when it is "
+            "retired again, with the next erasure, or with `colmlm fsck --repair`."
         )
 
 

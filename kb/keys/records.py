@@ -75,7 +75,7 @@ class RekeyPart:
 class SharedSnapshot:
     """What a keyset's snapshot in the shared place has to be: the `file`, its digest and its size, and what it holds.
 
-    `log_hash` is the hash of change `applied_seq`, the last one in it.
+    `log_hash` is the hash of change `applied_seq`, the last one in it, and `place` the address of the shared place.
     """
 
     file: str
@@ -85,6 +85,7 @@ class SharedSnapshot:
     count: int
     applied_seq: int
     log_hash: str
+    place: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -31,11 +31,11 @@ from colmlm.kb.store.milvus_address import MilvusAddress
 
 MOST_FOUND = 16_384  # rows that Milvus gives at most for one query
 KEYS = "_default"  # the partition of keys; that of marks is named by who owns the collection
-_AT_ONCE = 2_000  # rows in one call
+AT_ONCE = 2_000  # rows in one call
 _INDEX = {"index_type": "HNSW", "metric_type": "IP", "params": {"M": 16, "efConstruction": 200}}
 _LEAST_EFFORT = 128  # candidates that a search of the graph keeps
 _NOT_FOUND, _NOT_LOADED = 100, 101  # codes of Milvus
-_SLOW = 60.0  # seconds for what writes, loads or flushes
+SLOW = 60.0  # seconds for what writes, loads or flushes
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,20 @@ class Collection:
             code = getattr(error, "code", lambda: None)()
             raise CandidatesUnavailable(self.where, str(getattr(code, "name", error))) from error
 
+    def patient(self) -> Collection:
+        """Gives the same for who writes: nobody waits for what it asks, so that may take as long as a write."""
+        with self._asking() as client:
+            slow = replace(self.address, timeout_seconds=max(SLOW, self.address.timeout_seconds))
+            return replace(self, address=slow, _client=client)
+
     # What is read
+
+    def is_there(self) -> bool:
+        """Says whether the owner's collection is there."""
+        try:
+            return self.exists()
+        except CandidatesRefused:
+            return False
 
     def exists(self) -> bool:
         """Says whether there is a collection of this name. Raises `CandidatesRefused` where it is not the owner's."""
@@ -114,11 +127,18 @@ class Collection:
     def mark(self, *, strong: bool) -> CollectionMark | None:
         """Gives the newest mark; None where there is none. Where it is not `strong` it may be some seconds old."""
         rows = self._marks("id < 0", MOST_FOUND, strong)
-        return max(map(_mark, rows), key=lambda mark: mark.seq, default=None)
+        return max(map(self._mark, rows), key=lambda mark: mark.seq, default=None)
 
     def has_mark(self, seq: int, fill: str, *, strong: bool) -> bool:
         """Says whether this fill got everything up to change `seq` at least."""
-        return any(_mark(row).fill == fill for row in self._marks(f"id <= {-1 - seq}", 1, strong))
+        return any(self._mark(row).fill == fill for row in self._marks(f"id <= {-1 - seq}", 1, strong))
+
+    def _mark(self, row: Any) -> CollectionMark:
+        try:
+            fill, log_hash, at = row["note"].split(" ")
+            return CollectionMark(-1 - row["id"], fill, log_hash, float(at))
+        except ValueError as error:
+            raise CandidatesRefused(self.where, "its mark cannot be read") from error
 
     def _marks(self, which: str, most: int, strong: bool) -> Sequence[Any]:
         return self._query(which, most, self.owner, strong, ["id", "note"])
@@ -170,17 +190,16 @@ class Collection:
         return found
 
     def ids(self) -> Ids:
-        """Gives all ids, ascending and each once, as of now."""
+        """Gives all ids, ascending and each once, as of now: an iterator asks at the level that the collection has."""
         found: list[int] = []
         with self._asking() as client:
             rows = client.query_iterator(
                 self.name,
-                batch_size=10_000,
+                batch_size=MOST_FOUND,
                 filter="id > 0",
                 output_fields=["id"],
                 partition_names=[KEYS],
-                consistency_level=_level(True),
-                timeout=_SLOW,
+                timeout=SLOW,
             )
             while batch := rows.next():
                 found += [row["id"] for row in batch]
@@ -198,7 +217,7 @@ class Collection:
                 output_fields=wanted,
                 partition_names=[partition],
                 consistency_level=_level(strong),
-                timeout=max(self.address.timeout_seconds, _SLOW if strong else 0),
+                timeout=self.address.timeout_seconds,
                 **limit,
             )
         return rows
@@ -209,7 +228,7 @@ class Collection:
         """Drops it where it is there. Raises `CandidatesRefused` where it is another's."""
         if self.exists():
             with self._asking() as client:
-                client.drop_collection(self.name, timeout=_SLOW)
+                client.drop_collection(self.name, timeout=SLOW)
 
     def create(self) -> None:
         """Makes it anew and empty, in the place of what this owner has there."""
@@ -223,69 +242,72 @@ class Collection:
         with self._asking() as client:
             indexes = client.prepare_index_params()
             indexes.add_index(field_name="key", **_INDEX)
-            client.create_collection(self.name, schema=schema, num_shards=1, timeout=_SLOW)
-            client.create_partition(self.name, self.owner, timeout=_SLOW)
-            client.create_index(self.name, indexes, timeout=_SLOW)
+            client.create_collection(
+                self.name, schema=schema, num_shards=1, consistency_level=_level(True), timeout=SLOW
+            )
+            client.create_partition(self.name, self.owner, timeout=SLOW)
+            client.create_index(self.name, indexes, timeout=SLOW)
         self.load()
 
     def load(self) -> None:
         """Has Milvus load it for searches, where that was undone."""
         with self._asking() as client:
-            client.load_collection(self.name, replica_number=1, timeout=_SLOW)
+            client.load_collection(self.name, replica_number=1, timeout=SLOW)
 
     def insert(self, ids: Ids, keys: Vectors) -> None:
         """Adds keys [n, d] under ids [n] that are not there, and makes sure that they are there then."""
-        for start in range(0, len(ids), _AT_ONCE):
-            rows = zip(ids[start : start + _AT_ONCE].tolist(), keys[start : start + _AT_ONCE], strict=True)
+        for start in range(0, len(ids), AT_ONCE):
+            rows = zip(ids[start : start + AT_ONCE].tolist(), keys[start : start + AT_ONCE], strict=True)
             self._insert([{"id": id_, "note": "", "key": key} for id_, key in rows], KEYS)
 
     def _insert(self, rows: list[dict[str, Any]], partition: str) -> None:
         with self._asking() as client:
-            client.insert(self.name, rows, partition_name=partition, timeout=_SLOW)
+            client.insert(self.name, rows, partition_name=partition, timeout=SLOW)
 
     def delete(self, ids: Iterable[int]) -> None:
         """Deletes the keys of these ids; those that are not there are ignored."""
         self._delete(list(ids), KEYS)
 
     def _delete(self, ids: list[int], partition: str) -> None:
-        for start in range(0, len(ids), _AT_ONCE):
+        for start in range(0, len(ids), AT_ONCE):
             with self._asking() as client:
-                some = ids[start : start + _AT_ONCE]
-                client.delete(self.name, ids=some, partition_name=partition, timeout=_SLOW)
+                some = ids[start : start + AT_ONCE]
+                client.delete(self.name, ids=some, partition_name=partition, timeout=SLOW)
 
     def set_mark(self, mark: CollectionMark) -> None:
         """Puts this mark in the place of all others, of which one is there until the new one is."""
         former = {row["id"] for row in self._marks("id < 0", MOST_FOUND, strong=True)}
-        if (new := -1 - mark.seq) in former:
-            self._delete([new], self.owner)
-        self._insert([{"id": new, "note": mark.note, "key": np.zeros(self.dim, np.float32)}], self.owner)
-        self._delete(sorted(former - {new}), self.owner)
+        row = {"id": -1 - mark.seq, "note": mark.note, "key": np.zeros(self.dim, np.float32)}
+        if row["id"] in former:
+            with self._asking() as client:
+                client.upsert(self.name, [row], partition_name=self.owner, timeout=SLOW)
+        else:
+            self._insert([row], self.owner)
+        self._delete(sorted(former - {row["id"]}), self.owner)
 
     def flush(self) -> None:
         """Has Milvus write what it got to its storage, and index it."""
         with self._asking() as client:
-            client.flush(self.name, timeout=_SLOW)
+            client.flush(self.name, timeout=SLOW)
 
     def is_indexed(self) -> bool:
         """Says whether Milvus has indexed all that it wrote to its storage."""
         with self._asking() as client:
-            found = client.describe_index(self.name, index_name="key", timeout=_SLOW)
+            found = client.describe_index(self.name, index_name="key", timeout=SLOW)
         return not int(found.get("pending_index_rows", 0))
 
     def compact(self, seconds: float) -> bool:
         """Has Milvus rewrite what holds deleted keys; says whether it did within this time.
 
-        It did where the rows in its segments are as many as are found.
+        It did where the rows in its segments are as many as are found: fewer, and some are not written yet.
         """
         until = time.monotonic() + seconds
         self.flush()
         while True:
             with self._asking() as client:
-                client.compact(self.name, timeout=_SLOW)
+                client.compact(self.name, timeout=SLOW)
             rows = self.num_rows()
-            if rows is not None and rows <= self.count(strong=True) + len(
-                self._marks("id < 0", MOST_FOUND, True)
-            ):
+            if rows == self.count(strong=True) + len(self._marks("id < 0", MOST_FOUND, True)):
                 return True
             if rows is None or time.monotonic() > until:
                 return False
@@ -297,17 +319,12 @@ class Collection:
 
         try:
             with self._asking() as client:
-                segments = client.list_persistent_segments(self.name, timeout=_SLOW)
+                segments = client.list_persistent_segments(self.name, timeout=SLOW)
         except CandidatesUnavailable as unavailable:
             if getattr(unavailable.__cause__, "code", lambda: None)() == grpc.StatusCode.UNIMPLEMENTED:
                 return None
             raise
         return sum(int(segment.num_rows) for segment in segments)
-
-
-def _mark(row: Any) -> CollectionMark:
-    fill, log_hash, at = row["note"].split(" ")
-    return CollectionMark(-1 - row["id"], fill, log_hash, float(at))
 
 
 def _level(strong: bool) -> str:

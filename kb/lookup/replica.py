@@ -118,19 +118,22 @@ def snapshots_of(session: Session, directory: Path) -> Path:
     return directory / audit.database_id(session)
 
 
-def save(session: Session, replica: Replica, settings: Settings, *, share: bool = False) -> None:
+def save(session: Session, replica: Replica, settings: Settings, *, share: bool = False) -> bool:
     """Writes the replica's snapshot, and shares it where that is due or with `share`, or hands on what is elsewhere.
 
     It must have caught up, or a process could bring back what another has removed. One that was just built is shared in
-    any case. That the shared place is out of reach is raised only with `share`.
+    any case. That the shared place is out of reach is raised only with `share`. Says False where facts were erased
+    meanwhile, so that it was not shared.
     """
+    is_shared = True
     if isinstance(replica.candidates, Remote):
         writing.hand_on(session, replica.keyset_id, replica.candidates.collection)
     else:
         _save_snapshot(session, replica, snapshots_of(session, settings.index_directory))
-        _share(session, replica, settings, must=share)
+        is_shared = _share(session, replica, settings, must=share)
     keysets.note_snapshot(session, replica.keyset_id, replica.applied_seq)
     keysets.note_fit(session, replica.keyset_id, replica.candidates.fit)
+    return is_shared
 
 
 def _save_snapshot(session: Session, replica: Replica, directory: Path) -> None:
@@ -141,16 +144,20 @@ def _save_snapshot(session: Session, replica: Replica, directory: Path) -> None:
         note_history(directory, replica.keyset_id, seq, audit.hash_at(session, seq))
 
 
-def _share(session: Session, replica: Replica, settings: Settings, *, must: bool) -> None:
+def _share(session: Session, replica: Replica, settings: Settings, *, must: bool) -> bool:
     # Before the keyset's row is written to, which others would wait for as long as the copying takes.
     anyway = must or replica.is_new
     try:
-        sharing.publish(session, replica.keyset_id, replica.dim, settings, anyway=anyway)
-        replica.is_new = False
+        is_shared = sharing.publish(
+            session, replica.keyset_id, replica.dim, settings, anyway=anyway, must=must
+        )
     except SharedSnapshotsUnavailable as error:
         if must:
             raise
         _log.warning("the snapshot of keyset %d was not shared: %s", replica.keyset_id, error)
+        return False
+    replica.is_new = replica.is_new and not is_shared
+    return is_shared
 
 
 def _require_same_history(session: Session, directory: Path, keyset_id: int, applied_seq: int) -> None:

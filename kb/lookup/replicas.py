@@ -16,7 +16,7 @@ from functools import partial
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session, sessionmaker
 
-from colmlm.kb.errors import CandidatesRefused, SnapshotRefused
+from colmlm.kb.errors import CandidatesRefused, SharedSnapshotsUnavailable, SnapshotRefused
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keysets import active_keyset_id
 from colmlm.kb.keys.records import KeysetHead
@@ -32,6 +32,7 @@ from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
 
 HAND_ON_SECONDS = 2.0
+_SHARE_TRIES = 3
 
 _log = logging.getLogger(__name__)
 
@@ -162,11 +163,19 @@ class Replicas:
     def prepare(self, keyset_id: int, on_keys: OnKeys | None = None, *, share: bool = False) -> None:
         """Writes a keyset's index to disk, caught up, whether the keyset is active or still to be activated.
 
-        With `share` it is copied to where snapshots are shared, also where that is not due.
+        With `share` it is copied to where snapshots are shared, also where that is not due. Raises
+        `SharedSnapshotsUnavailable` where that cannot be done.
 
         Where the index has to be built, `on_keys` is called with the number of keys added and that of all keys. What is
         kept elsewhere is brought up to the log, or filled.
         """
+        for _ in range(_SHARE_TRIES):
+            if self._prepared(keyset_id, on_keys, share=share) or not share:
+                return
+        where = self.settings.shared_snapshots or ""
+        raise SharedSnapshotsUnavailable(where, "each time facts were erased before a snapshot was there")
+
+    def _prepared(self, keyset_id: int, on_keys: OnKeys | None, *, share: bool) -> bool:
         held = self._replica
         with self.sessions.begin() as session:
             keyset = keysets.keyset_head(session, keyset_id)
@@ -178,7 +187,7 @@ class Replicas:
                 held = rebuild(session, keyset, self.settings, on_keys)
                 if self._replica is not None and self._replica.keyset_id == keyset_id:
                     self._replica = held
-            save(session, held, self.settings, share=share)
+            return save(session, held, self.settings, share=share)
 
     def _opened(self, session: Session, keyset: KeysetHead, on_keys: OnKeys | None) -> Replica:
         try:

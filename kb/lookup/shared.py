@@ -1,22 +1,22 @@
 """Shared snapshots: one process builds an index, and the others fetch its snapshot from a place that all of them reach.
 
-Which file there is a keyset's snapshot, and what its bytes have to be, stands in the database, so nothing is believed
-for its name.
+Which file there is a keyset's snapshot, where that is, and what its bytes have to be, stands in the database. So
+nothing is believed for its name, and who looks at another place than the servers do knows it.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import exists, select
+from sqlalchemy import ColumnElement, exists, select, true
 from sqlalchemy.orm import Session
 
 from colmlm.kb.keys.records import SharedSnapshot
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.shared_files import SharedFolder
-from colmlm.kb.lookup.snapshot_files import sha256_of
 from colmlm.kb.store.settings import Settings
 from colmlm.kb.tables import ChangeRow, KeysetRow
 
@@ -52,15 +52,63 @@ def folder_of(session: Session, settings: Settings) -> SharedFolder | None:
 
 def noted(session: Session) -> dict[int, SharedSnapshot]:
     """Gives what the shared snapshot of each keyset in use has to be, where there is one of this log."""
-    statement = select(KeysetRow.id, KeysetRow.shared_snapshot).where(
-        KeysetRow.state != "retired", KeysetRow.shared_snapshot.is_not(None)
-    )
-    found = {row.id: SharedSnapshot(**row.shared_snapshot) for row in session.execute(statement)}
     return {
-        n: shared
-        for n, shared in found.items()
-        if shared.log_hash == audit.hash_at(session, shared.applied_seq)
+        n: one
+        for n, one in _named(session, KeysetRow.state != "retired").items()
+        if one.log_hash == audit.hash_at(session, one.applied_seq)
     }
+
+
+def named(session: Session) -> dict[int, SharedSnapshot]:
+    """Gives every shared snapshot that the database knows of, those of retired keysets too until they are removed."""
+    return _named(session, true())
+
+
+def _named(session: Session, which: ColumnElement[bool]) -> dict[int, SharedSnapshot]:
+    statement = select(KeysetRow.id, KeysetRow.shared_snapshot).where(
+        which, KeysetRow.shared_snapshot.is_not(None)
+    )
+    return {row.id: SharedSnapshot(**row.shared_snapshot) for row in session.execute(statement)}
+
+
+def unset(session: Session, settings: Settings) -> str | None:
+    """Says where snapshots are shared that this process, for which no place is named, cannot look at."""
+    found = sorted({one.place or "a place" for one in named(session).values()})
+    if settings.shared_snapshots is not None or not found:
+        return None
+    return f"servers share snapshots at {', '.join(found)}, and COLMLM_SHARED_SNAPSHOTS is not set here"
+
+
+def doubts(session: Session, folder: SharedFolder) -> dict[int, str]:
+    """Gives a sentence for each snapshot that may lie elsewhere than in this folder, or in what is not mounted."""
+    files = set(folder.names())
+    found = {keyset_id: _doubt(folder, one, files) for keyset_id, one in named(session).items()}
+    return {keyset_id: _told(keyset_id, said) for keyset_id, said in found.items() if said is not None}
+
+
+def _doubt(folder: SharedFolder, shared: SharedSnapshot, files: Collection[str]) -> str | None:
+    if shared.place not in (None, folder.address):
+        return (
+            f"the database knows it at {shared.place}, and COLMLM_SHARED_SNAPSHOTS is {folder.address} here"
+        )
+    if shared.file not in files:
+        return f"{shared.file}, which the database names, is not there; is the place mounted?"
+    return None
+
+
+def must_stay(session: Session, folder: SharedFolder, shared: SharedSnapshot | None) -> str | None:
+    """Says why a snapshot must not be replaced from here, as nobody would know of it then; None where it may.
+
+    One that is gone from its folder may, unless it holds erased keys: then somebody has to say that it is gone.
+    """
+    if shared is None or (said := _doubt(folder, shared, folder.names())) is None:
+        return None
+    is_here = shared.place in (None, folder.address)
+    return None if is_here and not is_outlived(session, shared) else said
+
+
+def _told(keyset_id: int, said: str) -> str:
+    return f"shared snapshot of keyset {keyset_id}: {said}"
 
 
 def is_outlived(session: Session, shared: SharedSnapshot) -> bool:
@@ -78,24 +126,24 @@ def is_old(session: Session, changes: int = FAR_AHEAD) -> bool:
 
 def left_over(session: Session, folder: SharedFolder) -> tuple[str, ...]:
     """Gives the files there that no keyset in use names, of writers that died and of keysets that are gone."""
-    named = {shared.file for shared in noted(session).values()}
-    return tuple(name for name in folder.names() if FILE.fullmatch(name) and name not in named)
+    files = {one.file for one in noted(session).values()}
+    return tuple(name for name in folder.names() if FILE.fullmatch(name) and name not in files)
+
+
+def remains(session: Session, folder: SharedFolder) -> tuple[str, ...]:
+    """Names what is left over there, with the parts of files that were never written to their end."""
+    parts = (f"{name} (parts of it)" for name in folder.unfinished() if FILE.fullmatch(name))
+    return (*left_over(session, folder), *parts)
 
 
 def faults(session: Session, folder: SharedFolder) -> dict[int, str]:
     """Reads every shared snapshot, and gives a sentence for each that nobody could use or that should be gone."""
-    found = {}
-    for keyset_id, shared in noted(session).items():
-        if is_outlived(session, shared):
-            found[keyset_id] = "is from before an erasure"
-        elif (fault := _fault(folder, shared)) is not None:
-            found[keyset_id] = fault
-    return {keyset_id: f"shared snapshot of keyset {keyset_id}: {said}" for keyset_id, said in found.items()}
-
-
-def _fault(folder: SharedFolder, shared: SharedSnapshot) -> str | None:
-    if shared.file not in folder.names():
-        return f"{shared.file} is not there"
-    with folder.reading(shared.file) as stream:
-        digest = sha256_of(stream)
-    return None if digest == shared.sha256 else f"{shared.file} does not have its digest"
+    found = doubts(session, folder)
+    for keyset_id, one in noted(session).items():
+        if keyset_id in found:
+            continue
+        if is_outlived(session, one):
+            found[keyset_id] = _told(keyset_id, "is from before an erasure")
+        elif not folder.holds(one.file, one.num_bytes, one.sha256):
+            found[keyset_id] = _told(keyset_id, f"{one.file} does not have its digest")
+    return found

@@ -10,10 +10,16 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 BLOCK = 1 << 20
 FORMAT = 1  # version of the manifest's format
+
+
+class Readable(Protocol):
+    """A file here or elsewhere, to read."""
+
+    def read(self, size: int = -1, /) -> bytes: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +62,7 @@ def sha256(file: Path) -> str:
         return sha256_of(stream)
 
 
-def sha256_of(stream: IO[bytes]) -> str:
+def sha256_of(stream: Readable) -> str:
     digest = hashlib.sha256()
     while block := stream.read(BLOCK):
         digest.update(block)

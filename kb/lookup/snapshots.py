@@ -17,11 +17,10 @@ from colmlm.kb.errors import CandidatesRefused, SharedSnapshotsUnavailable, Snap
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keycopy import indexed_ids
 from colmlm.kb.keys.records import KeysetRecord
-from colmlm.kb.lookup import shared
+from colmlm.kb.lookup import elsewhere, shared
 from colmlm.kb.lookup.in_process import InProcess
 from colmlm.kb.lookup.replica import Replica, load_replica, snapshots_of
 from colmlm.kb.lookup.snapshot_files import locked_directory
-from colmlm.kb.lookup.specs import collection_of
 from colmlm.kb.store.database import connection_of
 from colmlm.kb.store.settings import Settings
 
@@ -67,15 +66,17 @@ class SharedFaults:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """The contents of the index directory and of the shared place.
+    """The contents of the index directory, of the shared place and of collections elsewhere.
 
-    `unfinished` are keysets that are still building though every fact has a key.
+    `unfinished` are keysets that are still building though every fact has a key, `useless` those of which a collection
+    is left that answers nothing.
     """
 
     snapshots: tuple[Snapshot, ...]
     orphans: tuple[Path, ...]
     unfinished: tuple[int, ...]
     shared: SharedFaults = field(default_factory=SharedFaults)
+    useless: Mapping[int, str] = field(default_factory=dict)
 
     def differences(self, *, but: int | None = None) -> tuple[str, ...]:
         """Gives a sentence for each snapshot that was accepted and holds wrong keys."""
@@ -98,21 +99,22 @@ class Inspection:
             *(f"{file.name} belongs to no snapshot" for file in self.orphans),
             *(f"keyset {keyset_id} is keyed to the end and still building" for keyset_id in self.unfinished),
             *self.shared.told(),
+            *self.useless.values(),
         )
 
 
 def inspect(session: Session, settings: Settings) -> Inspection:
     """Opens every snapshot of a keyset in use, as the next process would, and compares the sets of ids.
 
-    What is elsewhere is opened of the keysets that answer or could.
+    What is elsewhere is opened of the keysets that answer or could, and where it was filled while its keyset builds.
     """
     in_use = [keyset for keyset in keysets.list_keysets(session) if keyset.state != "retired"]
     directory = snapshots_of(session, settings.index_directory)
+    collections = elsewhere.standing(session, settings)
     kept = [
         k
         for k in in_use
-        if (directory / f"keyset-{k.keyset_id}.json").exists()
-        or (collection_of(k.index_spec) is not None and k.state != "building")
+        if (directory / f"keyset-{k.keyset_id}.json").exists() or k.keyset_id in collections.kept
     ]
     orphans: list[Path] = []
     if directory.exists():
@@ -125,6 +127,7 @@ def inspect(session: Session, settings: Settings) -> Inspection:
             k.keyset_id for k in in_use if k.state == "building" and k.num_keys and not k.num_unkeyed
         ),
         shared=_inspect_shared(session, settings),
+        useless=collections.useless,
     )
 
 
@@ -132,7 +135,7 @@ def _inspect_shared(session: Session, settings: Settings) -> SharedFaults:
     if (folder := shared.folder_of(session, settings)) is None:
         return SharedFaults()
     try:
-        return SharedFaults(shared.faults(session, folder), shared.left_over(session, folder))
+        return SharedFaults(shared.faults(session, folder), shared.remains(session, folder))
     except SharedSnapshotsUnavailable as error:
         return SharedFaults(unreached=str(error))
 

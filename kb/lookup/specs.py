@@ -76,6 +76,8 @@ def default_nlist(num_keys: int) -> int:
     return min(65_536, 1 << int(math.log2(4 * math.sqrt(num_keys))))
 
 
+# What follows the spec of a retired keyset whose collection is gone: it names none any more.
+DROPPED = " (dropped)"
 _ELSEWHERE = re.compile(r"milvus:(?P<collection>[A-Za-z_][A-Za-z0-9_]{0,254})")
 
 

@@ -1,12 +1,13 @@
 """Writing: brings a collection elsewhere up to the log, fills it, and mends it, one process at a time (`turns`).
 
 Whoever writes reads the mark first and goes on from there, so a writer that dies leaves nothing that the next one does
-not do again. Its turn ends with its connection to the database, without which it reads no key that it could write.
+not do again. Its turn ends with its connection to the database, so it asks for that before each call (`writer`).
 """
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
 
 import numpy as np
 from sqlalchemy import func, select
@@ -14,19 +15,19 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import CandidatesRefused, CandidatesUnavailable
 from colmlm.kb.keys import keysets
-from colmlm.kb.keys.keycopy import indexed_ids, indexed_keys
+from colmlm.kb.keys.keycopy import indexed_ids
+from colmlm.kb.keys.keysets import Ids
 from colmlm.kb.log import audit
-from colmlm.kb.lookup.collection import Collection, CollectionMark
+from colmlm.kb.lookup.collection import AT_ONCE, Collection, CollectionMark
 from colmlm.kb.lookup.in_process import AnyKeyset, OnKeys
 from colmlm.kb.lookup.remote import Remote
 from colmlm.kb.lookup.specs import collection_of
 from colmlm.kb.lookup.touched import Keys, renewed, touched
 from colmlm.kb.lookup.turns import is_mine, wait_until_mine
+from colmlm.kb.lookup.writer import Writer
 from colmlm.kb.store.database import connection_of
 from colmlm.kb.store.milvus_address import MilvusAddress
 from colmlm.kb.tables import FactKeyRow
-
-_AT_ONCE = 2_000  # keys read and written together
 
 
 def collection(session: Session, keyset: AnyKeyset, address: MilvusAddress) -> Collection | None:
@@ -61,24 +62,26 @@ def hand_on(session: Session, keyset_id: int, there: Collection) -> bool:
     """Writes what the log has since the mark, and a new mark; says False while another process does that."""
     if not is_mine(session, keyset_id):
         return False
-    mark, connection = _trusted(session, there), connection_of(session)
+    there, connection = there.patient(), connection_of(session)
+    mark, writer = _trusted(session, there), Writer(session, there)
     found = touched(connection, keyset_id, mark.seq)
     has_changed = False
     for keys in renewed(connection, keyset_id, found):
-        has_changed |= _renew(there, keys)
+        has_changed |= _renew(writer, keys)
     if has_changed:
-        _set_mark(session, there, found.head, mark.fill)
+        _set_mark(writer, found.head, mark.fill)
     return True
 
 
-def _renew(there: Collection, keys: Keys) -> bool:
+def _renew(writer: Writer, keys: Keys) -> bool:
     """Makes the collection hold, of these keys, exactly those given; says whether there was anything to do."""
+    there = writer.there
     live = [key_id for key_id, key in keys.items() if key is not None]
     present = there.present(list(keys))
-    there.delete(sorted(present - set(live)))
+    writer.delete(sorted(present - set(live)))
     if new := [key_id for key_id in live if key_id not in present]:
         vectors = keysets.decode([key for key_id in new if (key := keys[key_id]) is not None], there.dim)
-        there.insert(np.array(new, dtype=np.int64), vectors)
+        writer.insert(np.array(new, dtype=np.int64), vectors)
         _confirm(there, new)
     return bool(keys)
 
@@ -97,25 +100,24 @@ def write_all(
     """
     wait_until_mine(session, keyset.keyset_id)
     head = audit.head_seq(session)  # read before the keys, as in catching up
+    writer, mark, mends = Writer(session, there.patient()), None, False
     try:
-        mark = None
         if there.exists():
             there.load()
-            mark = _trusted(session, there)
-        mends = mark is not None and _mended(session, keyset, there)
+            mark = _trusted(session, writer.there)
+            mends = _mend(writer, keyset)
     except CandidatesRefused:
         there.exists()  # refused again where it is another's
-        mark, mends = None, False
     if not mends:
-        mark = None
-        _fill(session, keyset, there, on_keys or (lambda done, total: None))
-    if mark is None or mark.seq != head:
-        _set_mark(session, there, head, uuid.uuid4().hex if mark is None else mark.fill)
+        _fill(writer, keyset, on_keys or (lambda done, total: None))
+    # Anew also where nothing was written since: what was mended is seen by every search some seconds later.
+    _set_mark(writer, head, mark.fill if mends and mark is not None else uuid.uuid4().hex)
     return attach(session, there)
 
 
-def _set_mark(session: Session, there: Collection, seq: int, fill: str) -> None:
-    there.set_mark(CollectionMark(seq, fill, audit.hash_at(session, seq), _now(session)))
+def _set_mark(writer: Writer, seq: int, fill: str) -> None:
+    session = writer.session
+    writer.set_mark(CollectionMark(seq, fill, audit.hash_at(session, seq), _now(session)))
 
 
 def _now(session: Session) -> float:
@@ -123,41 +125,73 @@ def _now(session: Session) -> float:
 
 
 def compact(session: Session, keyset_id: int, there: Collection, seconds: float) -> bool:
-    """Brings the collection up to the log and has it rewrite what holds deleted keys; says whether it did in time."""
+    """Brings the collection up to the log and has it rewrite what holds deleted keys; says whether it did in time.
+
+    A writer that lost its connection in the midst may have put in what was erased since. So ids are compared before,
+    and counted after. Raises `CandidatesRefused` where there are more then.
+    """
     wait_until_mine(session, keyset_id)
+    there = there.patient()
     hand_on(session, keyset_id, there)
-    return there.compact(seconds)
+    held = there.ids()
+    wanted = indexed_ids(session, keyset_id)
+    Writer(session, there).delete(np.setdiff1d(held, wanted, assume_unique=True).tolist())
+    is_compacted = there.compact(seconds)
+    if more := there.count(strong=True) - len(np.intersect1d(held, wanted, assume_unique=True)):
+        raise CandidatesRefused(there.where, f"it holds {more} keys more than it should")
+    return is_compacted
 
 
-def _mended(session: Session, keyset: AnyKeyset, there: Collection) -> bool:
+def drop(session: Session, keyset_id: int, there: Collection) -> None:
+    """Drops the collection, where it is there and this keyset's."""
+    wait_until_mine(session, keyset_id)
+    if there.is_there():
+        Writer(session, there).drop()
+
+
+def is_filled(session: Session, there: Collection) -> bool:
+    """Says whether the collection, which is there, was filled to the end by this base."""
+    try:
+        _trusted(session, there)
+    except CandidatesRefused:
+        return False
+    return True
+
+
+def _mend(writer: Writer, keyset: AnyKeyset) -> bool:
     """Puts in what is missing and takes out what is left over; says False where keys are stored more than once."""
+    there, session = writer.there, writer.session
     found = there.ids()
     if there.count(strong=True) != len(found):
         return False
     wanted = indexed_ids(session, keyset.keyset_id)
-    there.delete(np.setdiff1d(found, wanted, assume_unique=True).tolist())
-    missing = np.setdiff1d(wanted, found, assume_unique=True).tolist()
-    for start in range(0, len(missing), _AT_ONCE):
-        some = missing[start : start + _AT_ONCE]
-        rows = session.execute(
-            select(FactKeyRow.id, FactKeyRow.key).where(
-                FactKeyRow.keyset_id == keyset.keyset_id, FactKeyRow.id == func.any(some)
-            )
-        ).all()
-        ids = np.array([row.id for row in rows], dtype=np.int64)
-        there.insert(ids, keysets.decode([row.key for row in rows], keyset.dim))
-    _confirm(there, missing)
+    writer.delete(np.setdiff1d(found, wanted, assume_unique=True).tolist())
+    for ids in _put(writer, keyset, np.setdiff1d(wanted, found, assume_unique=True)):
+        _confirm(there, ids)
     return True
 
 
-def _fill(session: Session, keyset: AnyKeyset, there: Collection, on_keys: OnKeys) -> None:
-    done, total = 0, keysets.num_indexed_keys(session, keyset.keyset_id)
-    there.create()
-    on_keys(0, total)
-    for ids, keys in indexed_keys(session, keyset.keyset_id, keyset.dim):
-        there.insert(ids, keys)
+def _put(writer: Writer, keyset: AnyKeyset, wanted: Ids) -> Iterator[list[int]]:
+    """Inserts these keys, and gives the ids of some after the other. Each are read just before they are written."""
+    for start in range(0, len(wanted), AT_ONCE):
+        rows = writer.session.execute(
+            select(FactKeyRow.id, FactKeyRow.key).where(
+                FactKeyRow.keyset_id == keyset.keyset_id,
+                FactKeyRow.id == func.any(wanted[start : start + AT_ONCE].tolist()),
+            )
+        ).all()
+        ids = [row.id for row in rows]
+        writer.insert(np.array(ids, dtype=np.int64), keysets.decode([row.key for row in rows], keyset.dim))
+        yield ids
+
+
+def _fill(writer: Writer, keyset: AnyKeyset, on_keys: OnKeys) -> None:
+    there, wanted, done = writer.there, indexed_ids(writer.session, keyset.keyset_id), 0
+    writer.create()
+    on_keys(0, len(wanted))
+    for ids in _put(writer, keyset, wanted):
         done += len(ids)
-        on_keys(done, max(done, total))
+        on_keys(done, len(wanted))
     there.flush()
     if (found := there.count(strong=True)) != done:
         raise CandidatesUnavailable(there.where, f"{found} keys are in it, of {done} that it took")

@@ -10,7 +10,14 @@ from dataclasses import dataclass
 from typing import Any, Unpack
 
 from colmlm.kb.answers.reading import JudgedReader
-from colmlm.kb.errors import InvalidValue, KeysetActive, KeysetNotReady
+from colmlm.kb.errors import (
+    CandidatesUnavailable,
+    InvalidValue,
+    KeysetActive,
+    KeysetNotReady,
+    KeysLeftElsewhere,
+    LockHeld,
+)
 from colmlm.kb.facts import reading
 from colmlm.kb.facts.ingest import MANY_FACTS
 from colmlm.kb.facts.records import Edit
@@ -35,7 +42,7 @@ from colmlm.kb.keys.records import (
 )
 from colmlm.kb.keys.rekey import Elsewhere, Encoder, RekeyRun
 from colmlm.kb.keys.succession import Succession
-from colmlm.kb.lookup import writing
+from colmlm.kb.lookup import elsewhere
 from colmlm.kb.lookup.in_process import OnKeys
 from colmlm.kb.lookup.replica import rebuild, save
 from colmlm.kb.lookup.searchable import SearchableStore
@@ -373,14 +380,18 @@ class Keysets:
     def retire(self, keyset_id: int, *, actor: str | None = None, reason: str = "retire") -> KeysetRecord:
         """Drops a keyset's keys for good, those elsewhere too. Raises `KeysetActive`.
 
-        Where the server elsewhere does not answer, its keys stay there until this is called again.
+        Where the server elsewhere does not answer, the keyset is retired, and its keys stay there until this is called
+        again, facts are erased, or the base is repaired: then it raises `KeysLeftElsewhere`.
         """
         with self.store.sessions.begin() as session:
             retired = keysets.retire(session, keyset_id, actor or self._actor, reason)
-        with self.store.sessions() as session:
-            there = writing.collection(session, retired, self.store.settings.milvus)
-        if there is not None:
-            there.drop()
+        try:
+            with self.store.sessions.begin() as session:
+                for one in elsewhere.named(session, self.store.settings):
+                    if one.keyset_id == keyset_id:
+                        one.drop(session)
+        except (CandidatesUnavailable, LockHeld) as error:
+            raise KeysLeftElsewhere(keyset_id, str(error)) from error
         return retired
 
     @property

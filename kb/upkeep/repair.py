@@ -8,17 +8,19 @@ which completes the erasure.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from colmlm.kb.erasure.verbs import Erasure
+from colmlm.kb.errors import CandidatesUnavailable
 from colmlm.kb.facts import quotations, sentences
 from colmlm.kb.facts.gone import Gone
 from colmlm.kb.facts.sentences import Astray
 from colmlm.kb.keys import activation, keysets
 from colmlm.kb.keys.keysets import active_keyset_id
 from colmlm.kb.log import audit
-from colmlm.kb.lookup import shared, sharing
+from colmlm.kb.lookup import elsewhere, shared, sharing
 from colmlm.kb.lookup.replica import rebuild, save
 from colmlm.kb.lookup.snapshots import SharedFaults, inspect, remove_orphans
 from colmlm.kb.upkeep.fsck import fsck
@@ -74,6 +76,7 @@ class Repair:
             self._finish(found.unfinished)
             self._rewrite([s.keyset_id for s in found.snapshots if not s.is_good])
             self._share(found.shared)
+            self._drop(found.useless)
         with self.kb.sessions() as session:
             after = fsck(session, self.kb.settings)
         return RepairReport(dry_run, mended, _left(after, mended if dry_run else ()), after)
@@ -100,12 +103,29 @@ class Repair:
                 self.kb.lookups.rebuild()  # this process's index too
 
     def _share(self, faults: SharedFaults) -> None:
-        """Puts good snapshots in the place of shared ones that are not, and removes what belongs to none."""
-        for keyset_id in faults.by_keyset:
+        """Puts good snapshots in the place of shared ones that are not, and removes what belongs to none.
+
+        One that the database knows elsewhere, or that is gone, is forgotten: who repairs was told of it.
+        """
+        with self.kb.sessions.begin() as session:
+            folder = shared.folder_of(session, self.kb.settings)
+            if folder is None or not faults.told() or faults.unreached:
+                return
+            sharing.await_turns(session)
+            sharing.forget(session, shared.doubts(session, folder))
+            in_use = {k.keyset_id for k in keysets.list_keysets(session) if k.state != "retired"}
+        for keyset_id in sorted(in_use & faults.by_keyset.keys()):
             self.kb.searcher.prepare(keyset_id, share=True)
         with self.kb.sessions.begin() as session:
-            if faults.left_over and (folder := shared.folder_of(session, self.kb.settings)) is not None:
-                sharing.prune(session, folder)
+            sharing.prune(session, folder)
+
+    def _drop(self, keyset_ids: Collection[int]) -> None:
+        """Drops collections that answer nothing. One that cannot be asked for is told of again afterwards."""
+        with self.kb.sessions() as session:
+            found = [one for one in elsewhere.named(session, self.kb.settings) if one.keyset_id in keyset_ids]
+        for one in found:
+            with suppress(CandidatesUnavailable), self.kb.sessions.begin() as session:
+                one.drop(session)
 
 
 def _left(after: FsckReport, to_mend: Collection[str]) -> tuple[Left, ...]:

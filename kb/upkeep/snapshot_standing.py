@@ -57,10 +57,14 @@ def snapshot_standing(session: Session, settings: Settings) -> SnapshotStanding 
 
 @dataclass(frozen=True, slots=True)
 class SharedStanding:
-    """The active keyset's shared snapshot, at `where`, and `behind` the log by so many changes; None: not there."""
+    """The active keyset's shared snapshot, at `where`, and `behind` the log by so many changes; None: not there.
+
+    `doubts` say which snapshots the database knows elsewhere, or names in vain.
+    """
 
     where: str
     behind: int | None
+    doubts: tuple[str, ...] = ()
 
 
 def shared_standing(session: Session, settings: Settings) -> SharedStanding | None:
@@ -70,7 +74,8 @@ def shared_standing(session: Session, settings: Settings) -> SharedStanding | No
     """
     if (folder := shared.folder_of(session, settings)) is None:
         return None
+    doubts = tuple(shared.doubts(session, folder).values())
     there = shared.noted(session).get(keysets.active_keyset_id(session) or 0)
-    if there is None or there.file not in folder.names():
-        return SharedStanding(folder.where, None)
+    if doubts or there is None:
+        return SharedStanding(folder.where, None, doubts)
     return SharedStanding(folder.where, audit.head_seq(session) - there.applied_seq)

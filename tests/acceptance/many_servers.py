@@ -253,6 +253,7 @@ def main() -> int:
         database.migrate(engine)
         url = engine.url.render_as_string(hide_password=False)
         place = str(home / "shared")
+        Path(place).mkdir(mode=0o755)
         outcome = run(replace(settings, database_url=url, shared_snapshots=place), 60 * options.minutes)
         engine.dispose()
     print(json.dumps(asdict(outcome)))

@@ -45,6 +45,7 @@ class Opened:
 def run(folder: Path, place: str, keys: int, width: int) -> Opened:
     """Shares an index of so many keys at `place`, and opens it from an empty directory in `folder`."""
     there, first, second = SharedFolder(place, "base"), folder / "first", folder / "second"
+    there.make()
     saving = saved(filled(keys, width), first)
     with opened(first, 1, width) as (manifest, stream):
         size = stream.seek(0, 2)
@@ -96,6 +97,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="colmlm-") as folder:
+        Path(folder, "shared").mkdir()
         outcome = run(Path(folder), options.place or f"{folder}/shared", options.keys, options.width)
     if options.json:
         print(json.dumps(asdict(outcome)))

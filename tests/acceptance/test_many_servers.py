@@ -14,6 +14,7 @@ def test_servers_and_workers_are_killed_in_turn_and_nothing_is_wrong(
     settings: Settings, tmp_path: Path
 ) -> None:
     settings.home.mkdir()
+    (tmp_path / "shared").mkdir()
     outcome = run(replace(settings, shared_snapshots=str(tmp_path / "shared")), seconds=5)
     assert outcome.causes == []
     assert outcome.is_good, outcome

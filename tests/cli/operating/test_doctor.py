@@ -178,11 +178,16 @@ def test_shared_snapshots_are_looked_for(
     place = tmp_path / "shared"
     assert "shared snapshots" not in states(run("doctor", "--json"))
     monkeypatch.setenv("COLMLM_SHARED_SNAPSHOTS", str(place))
+    assert "mount it" in finding(run("doctor", "--json"), "shared snapshots")["found"]
+    place.mkdir()
     assert states(run("doctor", "--json"))["shared snapshots"] == "warning"
     run("keysets", "build", "1")
     found = finding(run("doctor", "--json"), "shared snapshots")
     assert found["state"] == "ok" and f"{place}/" in found["found"]
     shutil.rmtree(place)
+    place.mkdir()
+    assert "is the place mounted?" in finding(run("doctor", "--json"), "shared snapshots")["found"]
+    place.rmdir()
     place.write_text("not a directory")
     assert finding(run("doctor", "--json"), "shared snapshots")["state"] == "failed"
 

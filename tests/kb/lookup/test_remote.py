@@ -16,45 +16,30 @@ from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import CandidatesRefused, CandidatesUnavailable, IndexInvariant, KBError
 from colmlm.kb.keys.keycopy import indexed_ids
 from colmlm.kb.lookup import remote, writing
-from colmlm.kb.lookup.collection import Collection
 from colmlm.kb.lookup.follower import Follower
 from colmlm.kb.lookup.in_process import require_spec
 from colmlm.kb.lookup.remote import Remote, merged
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.store.milvus_address import MilvusAddress
 from colmlm.kb.store.settings import Settings
 from tests.fakes import FakeEncoder, activated
-from tests.kb.corpora import ask, fact_id, ingest, numbered, values
+from tests.kb.corpora import ask, fact_id, values
+from tests.kb.lookup.milvus_bases import NUMBER, collection, filled, held, on
 from tests.milvus_server import MilvusServer
 
 WHO = {"actor": "tester", "reason": "test"}
-NUMBER = 40
 ASKED = [f"Question {number}?" for number in (0, 7, 39)]
 RIGHT: list[str | None] = ["value 0", "value 7", "value 39"]
 
 
 @pytest.fixture
 def settings(settings: Settings, milvus: MilvusServer) -> Settings:
-    return replace(settings, milvus=MilvusAddress(uri=milvus.uri, timeout_seconds=3))
+    return on(settings, milvus)
 
 
 @pytest.fixture
-def elsewhere(kb: KnowledgeBase, encoder: FakeEncoder, settings: Settings) -> KnowledgeBase:
+def elsewhere(kb: KnowledgeBase, encoder: FakeEncoder) -> KnowledgeBase:
     """A base whose keys are in a collection of this test's own."""
-    ingest(kb, *numbered(NUMBER))
-    kb.keysets.create(encoder.checkpoint, f"milvus:facts_{time.monotonic_ns()}")
-    kb.keysets.rekey(encoder)
-    return kb
-
-
-def held(kb: KnowledgeBase) -> Remote:
-    candidates = kb.searcher.current().candidates
-    assert isinstance(candidates, Remote)
-    return candidates
-
-
-def collection(kb: KnowledgeBase) -> Collection:
-    return held(kb).collection
+    return filled(kb, encoder)
 
 
 def eventually(kb: KnowledgeBase, encoder: FakeEncoder, seconds: float = 90) -> list[str | None]:

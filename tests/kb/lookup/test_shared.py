@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
@@ -17,75 +16,16 @@ from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import SettingsError, SharedSnapshotsUnavailable
 from colmlm.kb.jobs.kinds import WriteSnapshot
 from colmlm.kb.jobs.queue import Jobs
-from colmlm.kb.keys.records import SharedSnapshot
-from colmlm.kb.lookup import shared
-from colmlm.kb.lookup.shared_files import SharedFolder
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import fact_id, ingest, numbered, values
-from tests.s3_server import BUCKET, CREDENTIALS, s3_server
+from tests.kb.lookup.sharing_servers import FACTS, Opened, folder_of, here, noted
+from tests.s3_server import BUCKET, CREDENTIALS
 
-FACTS = 12
 QUESTIONS = [f"Question {n}?" for n in range(FACTS)]
 EXPECTED = [f"value {n}" for n in range(FACTS)]
 WHO = {"actor": "tester", "reason": "test"}
-Opened = Callable[[str], KnowledgeBase]
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[dict[str, str]]:
-    pytest.importorskip("s3fs", reason="the extra s3 is not installed")
-    pytest.importorskip("moto", reason="there is no stand-in for S3")
-    with s3_server() as variables:
-        yield variables
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> str:
-    return str(tmp_path / "shared")
-
-
-@pytest.fixture
-def server_on(settings: Settings, place: str) -> Iterator[Opened]:
-    """Opens the base as a server on another machine does: with a home of its own, and the same shared place."""
-    with ExitStack() as stack:
-
-        def opened(machine: str) -> KnowledgeBase:
-            home = settings.home / machine
-            home.mkdir(parents=True, exist_ok=True)
-            return stack.enter_context(
-                KnowledgeBase.open(replace(settings, home=home, shared_snapshots=place))
-            )
-
-        yield opened
-
-
-@pytest.fixture
-def first(server_on: Opened, encoder: FakeEncoder) -> KnowledgeBase:
-    """A server that has built the index of some facts, and shared it."""
-    first = server_on("first")
-    ingest(first, *numbered(FACTS))
-    first.keysets.rekey(encoder)
-    return first
-
-
-def folder_of(kb: KnowledgeBase) -> SharedFolder:
-    with kb.sessions() as session:
-        folder = shared.folder_of(session, kb.settings)
-    assert folder is not None
-    return folder
-
-
-def noted(kb: KnowledgeBase) -> SharedSnapshot:
-    with kb.sessions() as session:
-        (found,) = shared.noted(session).values()
-    return found
-
-
-def here(kb: KnowledgeBase) -> list[str]:
-    """Gives the names of the snapshots in the server's index directory."""
-    return [file.name for file in kb.settings.index_directory.rglob("*.faiss")]
 
 
 def fetched(caplog: pytest.LogCaptureFixture) -> int:
@@ -105,6 +45,7 @@ def test_a_snapshot_is_built_once_and_fetched_by_others(
     if kind == "s3":
         for name, value in request.getfixturevalue("s3").items():
             monkeypatch.setenv(name, value)
+    (tmp_path / "shared").mkdir()
     place = {
         "directory": str(tmp_path / "shared"),
         "address of a directory": f"file://{tmp_path}/shared",
@@ -247,8 +188,8 @@ def test_an_erasure_says_that_the_shared_place_is_out_of_reach(first: KnowledgeB
     erasure = Erasure(first)
     traces = erasure.traces(erased)
     second = erasure.erase(erased, **WHO).levels[1]
-    assert second.state == "left" and "cannot be reached" in second.left
-    assert any("cannot be reached" in said for said in erasure.residue(traces).unseen)
+    assert second.state == "left" and "cannot be used" in second.left
+    assert any("cannot be used" in said for said in erasure.residue(traces).unseen)
     Path(place).unlink()
     kept.rename(place)
     assert erasure.finish(now=False).levels[1].state == "reached"
