@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import cycle, islice
+from itertools import accumulate, cycle, islice
 from pathlib import Path
 from typing import Annotated
 
@@ -23,6 +23,7 @@ from colmlm.cli.settings import UserSettings
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
 from colmlm.kb.keys.keysets import Vectors
 from colmlm.kb.keys.records import RekeyPart
+from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
 from colmlm.lab.bench.empty_base import own_folder
 from colmlm.lab.bench.machine import machine
@@ -167,27 +168,20 @@ class _Bench:
                 self.part_ms_alone = 1000 * (time.perf_counter() - began) / len(self.parts)
 
     def _rekey(self, runtime: Runtime, keying: KeyingElsewhere) -> BulkRun:
-        heard: list[tuple[float, int]] = []
-
         def noted(parts: Sequence[RekeyPart]) -> Generator[int, None, None]:
             self.parts.extend(parts)
             yield from keying(parts)
 
-        def on_facts(done: int, total: int) -> None:
-            if done > (heard[-1][1] if heard else 0):
-                heard.append((time.perf_counter(), done))
-
-        began = time.perf_counter()
-        made = runtime.kb.keysets.rekey(
-            runtime.encoder, batch=_BATCH, on_facts=on_facts, elsewhere=noted if self.workers else None
-        )
-        last, done = heard[-1]
-        _, self.keys = runtime.kb.keysets.keys(made.keyset_id)
+        began, kb = time.time(), runtime.kb
+        made = kb.keysets.rekey(runtime.encoder, batch=_BATCH, elsewhere=noted if self.workers else None)
+        _, self.keys = kb.keysets.keys(made.keyset_id)
+        committed = commits(kb)
+        (first, _), (last, done) = committed[0], committed[-1]
         return BulkRun(
             workers=self.workers,
             seconds=last - began,
-            start_seconds=heard[0][0] - began,
-            facts_per_s=rate(heard, self.workers),
+            start_seconds=first - began,
+            facts_per_s=rate(committed, self.workers),
             facts_per_s_in_all=done / (last - began),
         )
 
@@ -198,15 +192,22 @@ class _Bench:
         return 1000 / rate([(time.perf_counter(), done) for done, _ in enumerate(outcomes, 1)], 1)
 
 
-def rate(heard: Sequence[tuple[float, int]], workers: int) -> float:
-    """Gives how much was done a second, of the times at which parts were heard of with what was done by then.
+def commits(kb: KnowledgeBase) -> list[tuple[float, int]]:
+    """Gives when each batch of keys was committed, with how many keys there were then: Ray tells of several at once."""
+    changes = kb.log.changes(limit=1_000_000, kind="key")
+    done = accumulate(change.num_facts for change in changes)
+    return list(zip((change.at.timestamp() for change in changes), done, strict=True))
+
+
+def rate(times: Sequence[tuple[float, int]], workers: int) -> float:
+    """Gives how much was done a second, of the times at which parts were done with what was done by then.
 
     Parts come in rounds, one of each worker and near one another. It counts whole rounds of the second half, when all
     workers have loaded their model, from the end of one to the end of another.
     """
     each = max(workers, 1)
-    rounds = len(heard) // each
-    (first, before), (last, done) = heard[rounds // 2 * each - 1], heard[rounds * each - 1]
+    rounds = len(times) // each
+    (first, before), (last, done) = times[rounds // 2 * each - 1], times[rounds * each - 1]
     return (done - before) / (last - first)
 
 
