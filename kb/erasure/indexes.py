@@ -29,7 +29,7 @@ _PLACE = (
 Heard = Callable[[str], None]
 
 
-class Stopped(Exception):
+class LevelNotReached(Exception):
     """Raised where a level cannot be reached, with the state to report, what is left and what to do."""
 
     def __init__(self, state: str, left: str, remedy: str) -> None:
@@ -68,11 +68,11 @@ def _out_of_the_shared_place(kb: SearchableStore, on_step: Heard) -> str:
     with kb.sessions.begin() as session:
         if (folder := shared.folder_of(session, kb.settings)) is None:
             if said := shared.unset(session, kb.settings):
-                raise Stopped("left", said, _PLACE)
+                raise LevelNotReached("left", said, _PLACE)
             return ""
         sharing.await_turns(session)
         if doubts := shared.doubts(session, folder):
-            raise Stopped("left", "; ".join(doubts.values()), _PLACE)
+            raise LevelNotReached("left", "; ".join(doubts.values()), _PLACE)
     for _ in range(_TRIES):
         for keyset_id in (outlived := _outlived(kb)):
             on_step(f"Replacing the shared snapshot of keyset {keyset_id}")
@@ -80,11 +80,13 @@ def _out_of_the_shared_place(kb: SearchableStore, on_step: Heard) -> str:
         if not outlived:
             break
     else:
-        raise Stopped("left", f"{folder.where}: facts are being erased again and again", AGAIN)
+        raise LevelNotReached("left", f"{folder.where}: facts are being erased again and again", AGAIN)
     with kb.sessions.begin() as session:
         sharing.prune(session, folder)
         if left := shared.remains(session, folder):
-            raise Stopped("left", f"{folder.where}: another process is writing {', '.join(left)}", AGAIN)
+            raise LevelNotReached(
+                "left", f"{folder.where}: another process is writing {', '.join(left)}", AGAIN
+            )
     return (
         "A bucket that keeps versions of its objects, or (other than S3) parts of unfinished uploads, keeps those "
         "until its rules end them. "
@@ -121,4 +123,4 @@ def _out_of(session: Session, one: Elsewhere, on_step: Heard) -> None:
     elif one.state != "building" or one.there.is_there():
         on_step(f"Waiting for {one.there.where} to compact")
         if not writing.compact(session, one.keyset_id, one.there, COMPACT_SECONDS):
-            raise Stopped("left", f"{one.there.where} did not confirm that it was compacted", AGAIN)
+            raise LevelNotReached("left", f"{one.there.where} did not confirm that it was compacted", AGAIN)

@@ -20,7 +20,7 @@ from psycopg.errors import Diagnostic
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
-from colmlm.kb.erasure.indexes import AGAIN, Heard, Stopped, out_of_indexes
+from colmlm.kb.erasure.indexes import AGAIN, Heard, LevelNotReached, out_of_indexes
 from colmlm.kb.erasure.records import Level
 from colmlm.kb.errors import CandidatesRefused, CandidatesUnavailable, LockHeld, SharedSnapshotsUnavailable
 from colmlm.kb.lookup.searchable import SearchableStore
@@ -86,7 +86,7 @@ def purge(kb: SearchableStore, *, now: bool, on_step: Heard) -> tuple[Level, ...
 def _attempt(level: int, act: Callable[[], str]) -> Level:
     try:
         return Level(level, NAMES[level - 1], "reached", act())
-    except Stopped as stopped:
+    except LevelNotReached as stopped:
         return Level(level, NAMES[level - 1], stopped.state, stopped.left, stopped.remedy)
     except (CandidatesUnavailable, CandidatesRefused, SharedSnapshotsUnavailable, LockHeld) as error:
         return Level(level, NAMES[level - 1], "left", str(error), _REMEDIES[level])
@@ -138,12 +138,12 @@ def _rewrite(connection: Connection, statement: str, notices: list[_Notice]) -> 
         notices.clear()
         connection.execute(text(statement))
         if skipped := [notice.message for notice in notices if notice.is_warning]:
-            raise Stopped("refused", f"the server said: {skipped[0]}", _REMEDIES[3])
+            raise LevelNotReached("refused", f"the server said: {skipped[0]}", _REMEDIES[3])
         if not any(map(_keeps_dead_rows, notices)):
             return
         time.sleep(0.2 * (attempt + 1))
     holders = connection.scalar(_HOLDERS)
-    raise Stopped(
+    raise LevelNotReached(
         "left",
         f"dead rows that another transaction may still read (backends or slots: {holders or 'not shown to this role'})",
         "End these transactions, then run: colmlm erase --now",
@@ -202,7 +202,7 @@ def _out_of_the_wal(connection: Connection, on_step: Heard) -> str:
                 return "The rest of the log is of after the rewriting."
             on_step(f"Clearing the write-ahead log: at segment {current}")
             connection.execute(_NEXT)
-    raise Stopped(
+    raise LevelNotReached(
         "left", "segments of the log that checkpoints do not remove", "See wal_keep_size; run it again."
     )
 
@@ -218,7 +218,7 @@ def _require_removable(connection: Connection) -> None:
     }
     for obstacle, question in obstacles.items():
         if connection.scalar(text(question)):
-            raise Stopped("left", obstacle, "Settle that, then run: colmlm erase --now")
+            raise LevelNotReached("left", obstacle, "Settle that, then run: colmlm erase --now")
 
 
 _CURRENT = "SELECT substr(pg_walfile_name(pg_current_wal_insert_lsn()), 9)"

@@ -1,4 +1,4 @@
-"""Writer: writes to a collection elsewhere while it is this process's turn, and asks before each call if it still is.
+"""CollectionWriter: writes to a collection elsewhere while it is this process's turn, and asks before each call if it still is.
 
 The turn is a lock of the database, which ends with the connection to it, and no process is told of that. What it read
 before may be wrong by then: another one has the turn, and facts were deleted, restored or erased.
@@ -17,7 +17,7 @@ from colmlm.kb.lookup.collection import AT_ONCE, Collection, CollectionMark
 
 
 @dataclass(frozen=True, slots=True)
-class Writer:
+class CollectionWriter:
     """Writes to the collection. The session's transaction has the turn; without its connection each verb raises."""
 
     session: Session

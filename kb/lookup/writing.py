@@ -24,7 +24,7 @@ from colmlm.kb.lookup.remote import Remote
 from colmlm.kb.lookup.specs import collection_of
 from colmlm.kb.lookup.touched import Keys, renewed, touched
 from colmlm.kb.lookup.turns import is_mine, wait_until_mine
-from colmlm.kb.lookup.writer import Writer
+from colmlm.kb.lookup.writer import CollectionWriter
 from colmlm.kb.store.database import connection_of
 from colmlm.kb.store.milvus_address import MilvusAddress
 from colmlm.kb.tables import FactKeyRow
@@ -63,7 +63,7 @@ def hand_on(session: Session, keyset_id: int, there: Collection) -> bool:
     if not is_mine(session, keyset_id):
         return False
     there, connection = there.patient(), connection_of(session)
-    mark, writer = _trusted(session, there), Writer(session, there)
+    mark, writer = _trusted(session, there), CollectionWriter(session, there)
     found = touched(connection, keyset_id, mark.seq)
     has_changed = False
     for keys in renewed(connection, keyset_id, found):
@@ -73,7 +73,7 @@ def hand_on(session: Session, keyset_id: int, there: Collection) -> bool:
     return True
 
 
-def _renew(writer: Writer, keys: Keys) -> bool:
+def _renew(writer: CollectionWriter, keys: Keys) -> bool:
     """Makes the collection hold, of these keys, exactly those given; says whether there was anything to do."""
     there = writer.there
     live = [key_id for key_id, key in keys.items() if key is not None]
@@ -100,7 +100,7 @@ def write_all(
     """
     wait_until_mine(session, keyset.keyset_id)
     head = audit.head_seq(session)  # read before the keys, as in catching up
-    writer, mark, mends = Writer(session, there.patient()), None, False
+    writer, mark, mends = CollectionWriter(session, there.patient()), None, False
     try:
         if there.exists():
             there.load()
@@ -115,7 +115,7 @@ def write_all(
     return attach(session, there)
 
 
-def _set_mark(writer: Writer, seq: int, fill: str) -> None:
+def _set_mark(writer: CollectionWriter, seq: int, fill: str) -> None:
     session = writer.session
     writer.set_mark(CollectionMark(seq, fill, audit.hash_at(session, seq), _now(session)))
 
@@ -135,7 +135,7 @@ def compact(session: Session, keyset_id: int, there: Collection, seconds: float)
     hand_on(session, keyset_id, there)
     held = there.ids()
     wanted = indexed_ids(session, keyset_id)
-    Writer(session, there).delete(np.setdiff1d(held, wanted, assume_unique=True).tolist())
+    CollectionWriter(session, there).delete(np.setdiff1d(held, wanted, assume_unique=True).tolist())
     is_compacted = there.compact(seconds)
     if more := there.count(strong=True) - len(np.intersect1d(held, wanted, assume_unique=True)):
         raise CandidatesRefused(there.where, f"it holds {more} keys more than it should")
@@ -146,7 +146,7 @@ def drop(session: Session, keyset_id: int, there: Collection) -> None:
     """Drops the collection, where it is there and this keyset's."""
     wait_until_mine(session, keyset_id)
     if there.is_there():
-        Writer(session, there).drop()
+        CollectionWriter(session, there).drop()
 
 
 def is_filled(session: Session, there: Collection) -> bool:
@@ -158,7 +158,7 @@ def is_filled(session: Session, there: Collection) -> bool:
     return True
 
 
-def _mend(writer: Writer, keyset: AnyKeyset) -> bool:
+def _mend(writer: CollectionWriter, keyset: AnyKeyset) -> bool:
     """Puts in what is missing and takes out what is left over; says False where keys are stored more than once."""
     there, session = writer.there, writer.session
     found = there.ids()
@@ -171,7 +171,7 @@ def _mend(writer: Writer, keyset: AnyKeyset) -> bool:
     return True
 
 
-def _put(writer: Writer, keyset: AnyKeyset, wanted: Ids) -> Iterator[list[int]]:
+def _put(writer: CollectionWriter, keyset: AnyKeyset, wanted: Ids) -> Iterator[list[int]]:
     """Inserts these keys, and gives the ids of some after the other. Each are read just before they are written."""
     for start in range(0, len(wanted), AT_ONCE):
         rows = writer.session.execute(
@@ -185,7 +185,7 @@ def _put(writer: Writer, keyset: AnyKeyset, wanted: Ids) -> Iterator[list[int]]:
         yield ids
 
 
-def _fill(writer: Writer, keyset: AnyKeyset, on_keys: OnKeys) -> None:
+def _fill(writer: CollectionWriter, keyset: AnyKeyset, on_keys: OnKeys) -> None:
     there, wanted, done = writer.there, indexed_ids(writer.session, keyset.keyset_id), 0
     writer.create()
     on_keys(0, len(wanted))
