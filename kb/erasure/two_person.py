@@ -17,7 +17,7 @@ from colmlm.kb.erasure.records import Erased, ErasureReport, ErasureRequest
 from colmlm.kb.erasure.verbs import Erasure, Heard, erase_facts, load_targets
 from colmlm.kb.errors import AdminKeyNeeded, ErasureRequestNotFound, ErasureRequestState, SamePerson
 from colmlm.kb.facts import quotations, suppression
-from colmlm.kb.facts.also_said import AlsoSaid
+from colmlm.kb.facts.also_said import OthersSaying
 from colmlm.kb.facts.erased_texts import TextOrigin
 from colmlm.kb.facts.records import Mentioned
 from colmlm.kb.facts.redaction import as_mentioned, check_mentioned
@@ -108,7 +108,7 @@ class ErasureRequests:
         with self.kb.sessions.begin() as session:
             asked = _read(session, request_id)
             _require_another(session, asked, token)
-            others = AlsoSaid.look(session, load_targets(session, asked.fact_ids)[0])
+            others = OthersSaying.look(session, load_targets(session, asked.fact_ids)[0])
             suppression.begin_erasure(
                 session
             )  # before any row is locked: an erasure redacts what requests say
@@ -144,7 +144,7 @@ def _require_another(session: Session, asked: ErasureRequest, token: TokenRecord
 
 
 def _erase(
-    session: Session, asked: ErasureRequest, asker: Principal, token: TokenRecord, others: AlsoSaid
+    session: Session, asked: ErasureRequest, asker: Principal, token: TokenRecord, others: OthersSaying
 ) -> Erased:
     said = visible(asked.reason, "")  # requests of older releases may hold invisible characters
     reason = f"{said} (asked with the token {asker.name}, approved with the token {token.name})"

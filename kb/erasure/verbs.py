@@ -24,7 +24,7 @@ from colmlm.kb.erasure.residue import OnFile, ResidueReport, scan_residue
 from colmlm.kb.erasure.traces import Trace, make_traces
 from colmlm.kb.errors import FactNotFound, SecondPersonNeeded
 from colmlm.kb.facts import erased_texts, quotations, suppression
-from colmlm.kb.facts.also_said import AlsoSaid
+from colmlm.kb.facts.also_said import OthersSaying
 from colmlm.kb.facts.edits import MAX_ID
 from colmlm.kb.facts.gone import Gone, StandingTexts
 from colmlm.kb.facts.quotations import Quoting
@@ -134,7 +134,7 @@ def erase_facts(
     *,
     mentions: Mentioned = "same-document",
     asked_by: Principal | None = None,
-    others: AlsoSaid | None = None,
+    others: OthersSaying | None = None,
 ) -> Erased:
     """Redacts and ends these facts, drops their keys, and appends the change. Does not commit.
 
@@ -144,7 +144,7 @@ def erase_facts(
     """
     check_mentioned(mentions)
     unhurried(session)
-    seen = others or AlsoSaid.look(session, load_targets(session, fact_ids)[0])
+    seen = others or OthersSaying.look(session, load_targets(session, fact_ids)[0])
     suppression.begin_erasure(session)
     pending = audit.begin(session, actor, reason)
     targets, again = load_targets(session, fact_ids)

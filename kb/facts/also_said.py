@@ -23,7 +23,7 @@ _TEXTS = (FactVersionRow.value, FactRow.question, FactRow.answer)
 
 
 @dataclass(frozen=True, slots=True)
-class AlsoSaid:
+class OthersSaying:
     """The facts, not erased, that said one of these `texts` as of change `seq` of the log, or later."""
 
     texts: Collection[str]

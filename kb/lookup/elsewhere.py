@@ -69,7 +69,7 @@ def named(session: Session, settings: Settings) -> list[Elsewhere]:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ElsewhereStanding:
     """The keysets whose collections are to be compared with the database, and a sentence for each other collection:
     it is to be dropped, or could not be asked for.
     """
@@ -78,7 +78,7 @@ class Standing:
     useless: Mapping[int, str]
 
 
-def standing(session: Session, settings: Settings) -> Standing:
+def standing(session: Session, settings: Settings) -> ElsewhereStanding:
     """Looks for the collections of keysets that answer nothing; those of the others are opened by who compares them."""
     kept, useless = set(), {}
     for one in named(session, settings):
@@ -90,4 +90,4 @@ def standing(session: Session, settings: Settings) -> Standing:
                 kept.add(one.keyset_id)
         except CandidatesUnavailable as unavailable:
             useless[one.keyset_id] = f"{of}: {unavailable}"
-    return Standing(frozenset(kept), useless)
+    return ElsewhereStanding(frozenset(kept), useless)

@@ -8,7 +8,7 @@ from sqlalchemy import event
 
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.erasure.verbs import Erasure, erase_facts, load_targets
-from colmlm.kb.facts.also_said import AlsoSaid
+from colmlm.kb.facts.also_said import OthersSaying
 from colmlm.kb.service import KnowledgeBase
 from tests.kb.corpora import CAPITAL, PERU, document, fact_id, ingest, numbered
 
@@ -18,7 +18,7 @@ BY = {"actor": "tester", "reason": "request"}
 def erased_after(kb: KnowledgeBase, fact: int, meanwhile: Callable[[], object]) -> tuple[int, ...]:
     """Erases a fact while something else is done after the other facts were read; gives what also says it."""
     with kb.sessions.begin() as session:
-        seen = AlsoSaid.look(session, load_targets(session, [fact])[0])
+        seen = OthersSaying.look(session, load_targets(session, [fact])[0])
         meanwhile()
         return erase_facts(session, [fact], **BY, others=seen).also_said_by
 
