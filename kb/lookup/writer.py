@@ -1,4 +1,4 @@
-"""The writer of a collection elsewhere: writes while it is this process's turn, and asks before each call if it is."""
+"""The writer of a collection elsewhere: writes while it is this process's turn, and asks before each call if it is.
 
 The turn is a lock of the database, which ends with the connection to it, and no process is told of that. What it read
 before may be wrong by then: another one has the turn, and facts were deleted, restored or erased.
