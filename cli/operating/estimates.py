@@ -1,7 +1,7 @@
 """Estimates how large a knowledge base gets: bytes, memory and lookups a second, by its facts and their keys.
 
-The constants are fitted to benchmarks/results/store.md (a million facts of width 576, two cores), the rest follows from
-how PostgreSQL packs rows into pages and how Faiss lays out its lists. docs/sizing.md says what was measured.
+The constants are fitted to benchmarks/results/store.md (a million facts of width 576, two cores), those of a search to
+200,000, a million and ten million keys; the rest follows from how PostgreSQL packs rows into pages and how Faiss lays out its lists. docs/sizing.md says what was measured.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from colmlm.kb.errors import InvalidValue
-from colmlm.kb.lookup.index import LISTS_READ, TRAINED_PER_LIST
+from colmlm.kb.lookup.index import TRAINED_PER_LIST
 from colmlm.kb.lookup.specs import FLAT_SPEC, bits_code_bytes, default_spec
 
 PAGE, PAGE_USABLE = 8192, 8168
@@ -28,8 +28,10 @@ HEADROOM = 1.5  # factor on disk for the write-ahead log, dead rows before vacuu
 # Seconds on one core.
 PER_CENTROID_NUMBER = 1.43e-10
 PER_CODE_BYTE = 6.4e-10  # of a code that is looked up in tables
-PER_BITS_BYTE = 2.3e-10  # of a code of bits
+PER_BITS_BYTE = 1.4e-10  # of a code of bits
 PER_FLAT_NUMBER = 1.5e-10
+# How many codes a search compares, so that it finds 0.98 of the nearest keys: a power of their number.
+READ_OF_ONE, READ_POWER = 3.5, 0.73
 AROUND_ONE = 1.32e-3  # a single lookup: the deciding statement, exact scores, Python
 AROUND_EACH_OF_MANY = 0.29e-3  # the same in batches of 64
 
@@ -151,7 +153,7 @@ def search_seconds(load: Load) -> float:
     if load.is_flat:
         return PER_FLAT_NUMBER * load.keys * load.dim
     per_byte = PER_BITS_BYTE if load.is_bits else PER_CODE_BYTE
-    read = load.keys * min(1.0, LISTS_READ / load.nlist)
+    read = min(float(load.keys), READ_OF_ONE * load.keys**READ_POWER)
     return PER_CENTROID_NUMBER * load.nlist * load.dim + per_byte * read * load.code
 
 
