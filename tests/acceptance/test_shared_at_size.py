@@ -6,5 +6,6 @@ from tests.acceptance.shared_at_size import run
 
 
 def test_an_index_with_lists_is_shared_and_opened_elsewhere(tmp_path: Path) -> None:
-    outcome = run(tmp_path, str(tmp_path / "shared"), keys=20_000, width=64)
+    (place := tmp_path / "shared").mkdir()
+    outcome = run(tmp_path, str(place), keys=20_000, width=64)
     assert outcome.keys == 20_000 and outcome.megabytes > 20_000 * (8 + 64 / 8) / 1e6

@@ -27,7 +27,8 @@ Servers = tuple[KnowledgeBase, KnowledgeBase, int]
 @pytest.fixture
 def servers(settings: Settings, encoder: FakeEncoder) -> Iterator[Servers]:
     """Two servers that share snapshots, of which the first has built an index and shared it."""
-    there = replace(settings, shared_snapshots=str(settings.home.parent / "shared"))
+    (place := settings.home.parent / "shared").mkdir()
+    there = replace(settings, shared_snapshots=str(place))
     with ExitStack() as stack:
         first, second = (
             stack.enter_context(KnowledgeBase.open(replace(there, home=settings.home / machine)))
