@@ -175,12 +175,15 @@ def _require_place(storage: Any, root: str) -> None:
         if not (place := Path(root).parent).is_dir():
             raise FileNotFoundError(f"{place} is no directory that is there; make it, or mount it")
     elif "memory" not in _protocols(storage):
+        bucket = root.partition("/")[0]
         try:
-            storage.info(root.partition("/")[0])
+            storage.info(bucket)
         except (
             PermissionError
         ):  # who may only list the folder cannot ask, and a bucket that is refused is there
             return
+        except FileNotFoundError as error:  # which may say no more than "Not Found"
+            raise FileNotFoundError(f"there is no bucket {bucket}; make it") from error
 
 
 def _uploads(storage: Any, root: str) -> Iterator[Any]:
