@@ -1,7 +1,8 @@
 """Estimates how large a knowledge base gets: bytes, memory and lookups a second, by its facts and their keys.
 
 The constants are fitted to benchmarks/results/store.md (a million facts of width 576, two cores), those of a search to
-200,000, a million and ten million keys; the rest follows from how PostgreSQL packs rows into pages and how Faiss lays out its lists. docs/sizing.md says what was measured.
+200,000, a million and ten million keys; the rest follows from how PostgreSQL packs rows into pages and how Faiss lays
+out its lists. docs/sizing.md says what was measured.
 """
 
 from __future__ import annotations
@@ -153,7 +154,7 @@ def search_seconds(load: Load) -> float:
     if load.is_flat:
         return PER_FLAT_NUMBER * load.keys * load.dim
     per_byte = PER_BITS_BYTE if load.is_bits else PER_CODE_BYTE
-    read = min(float(load.keys), READ_OF_ONE * load.keys**READ_POWER)
+    read: float = min(load.keys, READ_OF_ONE * load.keys**READ_POWER)
     return PER_CENTROID_NUMBER * load.nlist * load.dim + per_byte * read * load.code
 
 
