@@ -166,7 +166,7 @@ def _of_document(named: str) -> Any:
 
 def _alike(session: Session, fact_id: int, radius: float | None) -> set[int]:
     """Gives the live facts with a key near one of this fact's, among them this fact itself while it is live."""
-    keyset = keysets.active_keyset(session)
+    keyset = keysets.active_head(session)
     pattern = KeySpace.of_facts(session, keyset, [fact_id])
     if not len(pattern):
         raise InvalidSelector(f"fact {fact_id} does not exist or has no key in the active keyset")

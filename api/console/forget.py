@@ -84,7 +84,7 @@ def _forgetting(ports: Ports, sample: int = PREVIEW) -> Forgetting:
 
     Without the model, stored keys are used in place of encoded questions.
     """
-    active = ports.kb.keysets.answering()
+    active = ports.kb.keysets.active()
     encoder = ports.models.encoders().get(active.checkpoint_id)
     largest = ports.kb.settings.plan_max_facts
     return Forgetting(ports.kb, encoder, ports.reader, sample=sample, largest=largest)

@@ -19,7 +19,7 @@ from colmlm.kb.errors import KBError, KeysetNotFound, NoActiveKeyset
 from colmlm.kb.jobs.kinds import Gate, Rekey, work_of
 from colmlm.kb.jobs.queue import Jobs
 from colmlm.kb.jobs.work import Work
-from colmlm.kb.keys.records import GateStanding, KeysetRecord
+from colmlm.kb.keys.records import GateStanding, KeysetHead, KeysetRecord
 
 HEIGHT, WIDTH = 120, 640  # of a histogram's drawing, in SVG units
 
@@ -58,9 +58,7 @@ def overview(ports: FromPorts, request: PageRequest) -> Page:
 @get("/keysets/{keyset_id:int}", opt=needs(Right.read), sync_to_thread=True)
 def read(ports: FromPorts, request: PageRequest, keyset_id: PathId) -> Page:
     """Show a keyset with the report of its gate."""
-    row = next((row for row in _rows(ports) if row.keyset.keyset_id == keyset_id), None)
-    if row is None:
-        raise KeysetNotFound(keyset_id)
+    row = _line(ports, ports.kb.keysets.show(keyset_id))
     gate = ports.kb.keysets.gate(keyset_id)
     checkpoint = ports.kb.keysets.checkpoint(keyset_id)
     return page(
@@ -148,7 +146,7 @@ HANDLERS = (
 )  # fmt: skip
 
 
-def active_keyset(ports: Ports) -> KeysetRecord | None:
+def active_keyset(ports: Ports) -> KeysetHead | None:
     """Gives the active keyset; None where none is active yet."""
     try:
         return ports.kb.keysets.active()
@@ -157,16 +155,16 @@ def active_keyset(ports: Ports) -> KeysetRecord | None:
 
 
 def _rows(ports: Ports) -> list[KeysetLine]:
-    retraining, models = ports.kb.keysets, ports.models
-    return [
-        KeysetLine(
-            keyset,
-            retraining.standing(keyset.keyset_id),
-            is_loaded=keyset.state != "retired" and keyset.checkpoint_id in models,
-            refused=models.refused.get(keyset.checkpoint_id),
-        )
-        for keyset in retraining.all()
-    ]
+    return [_line(ports, keyset) for keyset in ports.kb.keysets.all()]
+
+
+def _line(ports: Ports, keyset: KeysetRecord) -> KeysetLine:
+    return KeysetLine(
+        keyset,
+        ports.kb.keysets.standing(keyset.keyset_id),
+        is_loaded=keyset.state != "retired" and keyset.checkpoint_id in ports.models,
+        refused=ports.models.refused.get(keyset.checkpoint_id),
+    )
 
 
 def _ask(ports: Ports, request: PageRequest, verb: str, keyset_id: int | None, form: Form) -> Page:

@@ -77,7 +77,7 @@ class LoadedModels:
         Raises `KeysetMismatch` where the active keyset's model is not loaded.
         """
         try:
-            return self.by(self._kb.keysets.answering().checkpoint_id)
+            return self.by(self._kb.keysets.active().checkpoint_id)
         except NoActiveKeyset:
             return self.now()
 

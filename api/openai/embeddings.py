@@ -82,7 +82,7 @@ def embed(ports: FromPorts, data: JSONBody[EmbeddingRequest]) -> Embeddings:
 
     Gives for each text the vector that a lookup asks with, in the key space of the active keyset, which is named.
     """
-    keyset = ports.kb.keysets.answering()
+    keyset = ports.kb.keysets.active()
     model = ports.need_model(keyset.checkpoint_id)
     name = require_model(model.checkpoint, data.model)
     if data.dimensions not in (None, keyset.dim):

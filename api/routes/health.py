@@ -14,7 +14,7 @@ from colmlm.api.schema.schemas import Health, OwnWorkerHealth, Ready
 from colmlm.kb.errors import NoActiveKeyset
 from colmlm.kb.jobs.attendance import WorkerState
 from colmlm.kb.jobs.queue import Jobs
-from colmlm.kb.keys.records import KeysetRecord
+from colmlm.kb.keys.records import KeysetHead
 from colmlm.kb.store import database
 
 RESPONSES = {
@@ -94,7 +94,7 @@ def state_of(ports: Ports) -> Health:
     )
 
 
-def _loaded(ports: Ports, keyset: KeysetRecord | None) -> str | None:
+def _loaded(ports: Ports, keyset: KeysetHead | None) -> str | None:
     """Gives the checkpoint of the keyset if it is loaded, else another that is."""
     if keyset is not None and keyset.checkpoint_id in ports.models:
         return keyset.checkpoint_id
@@ -105,7 +105,7 @@ def _own_worker(state: WorkerState | None) -> OwnWorkerHealth | None:
     return msgspec.convert(state, OwnWorkerHealth, from_attributes=True) if state is not None else None
 
 
-def _active_keyset(ports: Ports) -> KeysetRecord | None:
+def _active_keyset(ports: Ports) -> KeysetHead | None:
     try:
         return ports.kb.keysets.active()
     except NoActiveKeyset:

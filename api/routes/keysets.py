@@ -18,7 +18,6 @@ from colmlm.api.schema.schemas import PathId
 from colmlm.api.wire.answers import KeysetView
 from colmlm.api.wire.pages import Page
 from colmlm.api.wire.requests import MAX_ID, Threshold, Why
-from colmlm.kb.errors import KeysetNotFound
 from colmlm.kb.jobs.work import FileName
 from colmlm.kb.keys.records import MAX_EDITS, GateStanding, KeysetRecord
 
@@ -68,10 +67,7 @@ def read_keyset(ports: FromPorts, keyset_id: PathId) -> KeysetView:
 
     Gives its state and progress: it has `num_keys` keys, and `num_unkeyed` facts still lack one.
     """
-    for keyset in ports.kb.keysets.all():
-        if keyset.keyset_id == keyset_id:
-            return _view(ports, keyset)
-    raise KeysetNotFound(keyset_id)
+    return _view(ports, ports.kb.keysets.show(keyset_id))
 
 
 @get("/keysets/{keyset_id:int}/gate", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)

@@ -9,7 +9,7 @@ import msgspec
 from litestar.params import PathParameter
 
 from colmlm.api.wire.requests import MAX_ID
-from colmlm.kb.keys.records import KeysetRecord
+from colmlm.kb.keys.records import KeysetHead
 
 PathId = Annotated[int, PathParameter(ge=1, le=MAX_ID)]
 
@@ -44,7 +44,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     head_seq: int | None = None
     index_seq: int | None = None
     index_lag: int | None = None
-    active_keyset: KeysetRecord | None = None
+    active_keyset: KeysetHead | None = None
     checkpoint_id: str | None = None
     generator_loaded: bool
     degraded: list[str]

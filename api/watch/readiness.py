@@ -107,7 +107,7 @@ class Readiness:
         no requests until then could not be sent the first.
         """
         try:
-            active = self.kb.keysets.answering()
+            active = self.kb.keysets.active()
         except NoActiveKeyset:
             return [], ["active keyset"]
         there = not self.models or active.checkpoint_id in self.models

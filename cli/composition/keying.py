@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from colmlm.kb.keys.calibration import Calibration
-    from colmlm.kb.keys.records import KeysetRecord
+    from colmlm.kb.keys.records import KeysetHead, KeysetRecord
     from colmlm.kb.keys.rekey import Encoder
     from colmlm.kb.service import KnowledgeBase
 
@@ -109,7 +109,7 @@ def active_encoder_of(runtime: Runtime, keyset_id: int, named: Path | None = Non
     from colmlm.model.lm.wheels import BaseNotFound
 
     try:
-        active = runtime.kb.keysets.answering()
+        active = runtime.kb.keysets.active()
         return None if active.keyset_id == keyset_id else encoder_of(runtime, active.keyset_id, named)
     except NoActiveKeyset:
         return None
@@ -125,7 +125,7 @@ def active_encoder_of(runtime: Runtime, keyset_id: int, named: Path | None = Non
 def measure(
     kb: KnowledgeBase,
     encoder: Encoder,
-    keyset: KeysetRecord,
+    keyset: KeysetHead,
     false_accept_rate: float | None,
     sample: int,
     telling: Telling,

@@ -103,7 +103,7 @@ class Runtime:
         if "kb" not in self.__dict__:
             return None
         try:
-            path = self.kb.keysets.checkpoint(self.kb.keysets.answering().keyset_id).path
+            path = self.kb.keysets.checkpoint(self.kb.keysets.active().keyset_id).path
         except NoActiveKeyset:
             return None
         return Path(path) if path is not None and Path(path).is_dir() else None

@@ -16,7 +16,7 @@ from colmlm.cli.output import print_json, say
 from colmlm.kb.errors import KeysetMismatch, KeysetNotFound
 
 if TYPE_CHECKING:
-    from colmlm.kb.keys.records import KeysetRecord
+    from colmlm.kb.keys.records import KeysetHead
 
 CALIBRATE_EXAMPLES = examples(
     "colmlm keysets calibrate", "colmlm keysets calibrate --false-accept-rate 0.05 --dry-run --json"
@@ -68,10 +68,10 @@ def calibrate(
         say(describe_calibration(measured))
 
 
-def _keyset_of(runtime: Runtime, keyset_id: int | None) -> KeysetRecord:
+def _keyset_of(runtime: Runtime, keyset_id: int | None) -> KeysetHead:
     """Gives the keyset to calibrate; the runtime's checkpoint must have made it, since that encodes the questions."""
     checkpoint_id = runtime.encoder.checkpoint.checkpoint_id
-    wanted = [k for k in runtime.kb.keysets.all() if k.state != "retired"]
+    wanted = runtime.kb.keysets.in_use()
     if keyset_id is None:
         found = next((k for k in wanted if k.checkpoint_id == checkpoint_id), None)
         return found or runtime.kb.keysets.create(runtime.encoder.checkpoint)

@@ -144,7 +144,7 @@ def create(
         made_by = chosen(runtime, encoder, checkpoint).checkpoint
         if index_spec is not None:
             require_spec(made_by.dim, index_spec)  # now, and not only at the build after the keying
-        keyset = runtime.kb.keysets.create(made_by, index_spec)
+        keyset = runtime.kb.keysets.show(runtime.kb.keysets.create(made_by, index_spec).keyset_id)
     print_json(keyset) if as_json else _show([keyset])
 
 

@@ -94,7 +94,7 @@ def _contents(settings: Settings, user: UserSettings, engine: Engine) -> Iterato
     kb = KnowledgeBase(settings, engine)
     try:
         try:
-            keyset = kb.keysets.active()
+            keyset = kb.keysets.show(kb.keysets.active().keyset_id)
         except NoActiveKeyset:
             remedy = "Ingest a corpus, then: colmlm rekey"
             yield CheckResult("keyset", "warning", "none is active: nothing can be looked up", remedy)

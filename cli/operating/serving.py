@@ -188,7 +188,7 @@ def _address(runtime: Runtime) -> str:
 
 def _announce(runtime: Runtime, token: str, *, served: bool, home: Path | None, as_json: bool) -> None:
     if as_json:
-        keyset = runtime.kb.keysets.active()
+        keyset = runtime.kb.keysets.show(runtime.kb.keysets.active().keyset_id)
         print_json({"address": _address(runtime) if served else None, "token": token, "keyset": keyset})
         return
     say(f"Address: {_address(runtime)}" if served else "Ready. Serve it with: colmlm serve")

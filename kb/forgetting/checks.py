@@ -22,7 +22,7 @@ from colmlm.kb.forgetting.records import OUTCOMES, Rates
 from colmlm.kb.keys.calibration import normalise
 from colmlm.kb.keys.keysets import STORED, Vectors, decode
 from colmlm.kb.keys.keyspace import KeySpace
-from colmlm.kb.keys.records import KeysetRecord
+from colmlm.kb.keys.records import KeysetHead
 from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.lookup.options import KEY
 from colmlm.kb.lookup.records import Lookup
@@ -51,7 +51,7 @@ class Questioner:
     on_questions: Callable[[int, int | None], None] | None = None
     _known: dict[tuple[str, bool], Vectors] = field(default_factory=dict)
 
-    def require(self, keyset: KeysetRecord) -> None:
+    def require(self, keyset: KeysetHead) -> None:
         """Raises `KeysetMismatch` where the encoder is not of the checkpoint that made this keyset."""
         if self.encoder is not None and self.encoder.checkpoint.checkpoint_id != keyset.checkpoint_id:
             raise KeysetMismatch(self.encoder.checkpoint.checkpoint_id, keyset.checkpoint_id)
@@ -93,7 +93,7 @@ class CheckTarget:
     def read(
         cls,
         session: Session,
-        keyset: KeysetRecord,
+        keyset: KeysetHead,
         fact_ids: Sequence[int],
         equivalents: Sequence[int],
         most: int,
@@ -112,7 +112,7 @@ class CheckTarget:
 
 
 def _stored_queries(
-    session: Session, keyset: KeysetRecord, fact_ids: Sequence[int], most: int
+    session: Session, keyset: KeysetHead, fact_ids: Sequence[int], most: int
 ) -> list[tuple[int, bytes]]:
     """Reads the queries by which decoders of this checkpoint got these facts by key, newest first.
 
@@ -135,7 +135,7 @@ def _stored_queries(
 
 
 def build(
-    target: CheckTarget, keyset: KeysetRecord, questioner: Questioner, given: Sequence[str] = ()
+    target: CheckTarget, keyset: KeysetHead, questioner: Questioner, given: Sequence[str] = ()
 ) -> dict[str, Checks]:
     """Makes the checks by class; without an encoder only those that are stored vectors."""
     values = {fact.fact_id: (normalise(fact.value),) for fact in target.sample}

@@ -22,7 +22,7 @@ from colmlm.kb.forgetting.survivors import ReadThrough, SurvivorSearch
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keysets import Ids, Vectors
 from colmlm.kb.keys.keyspace import KeySpace
-from colmlm.kb.keys.records import KeysetRecord
+from colmlm.kb.keys.records import KeysetHead
 from colmlm.kb.log import audit
 from colmlm.kb.selectors import Selector, select_facts
 from colmlm.kb.tables import AttributionRow, FactVersionRow
@@ -39,14 +39,14 @@ _WORKING = threading.Lock()
 class PlannedBase:
     """The live facts at the time of one plan: their texts, and all keys of the active keyset."""
 
-    keyset: KeysetRecord
+    keyset: KeysetHead
     texts: Texts
     space: KeySpace
     tombstones: KeySpace
 
     @classmethod
     def read(cls, session: Session) -> PlannedBase:
-        keyset = keysets.active_keyset(session)
+        keyset = keysets.active_head(session)
         return cls(
             keyset,
             Texts.read(session),

@@ -25,7 +25,7 @@ from colmlm.kb.forgetting.checks import ASKED_AT_ONCE, CheckTarget, Questioner
 from colmlm.kb.forgetting.listed_places import ListedPlace, list_places, outcome
 from colmlm.kb.forgetting.read_questions import QuestionToRead, read_questions
 from colmlm.kb.forgetting.records import OUTCOMES, Rates, Survivor
-from colmlm.kb.keys.records import KeysetRecord
+from colmlm.kb.keys.records import KeysetHead
 from colmlm.kb.lookup.records import Ranking
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class SurvivorSearch:
     reader: JudgedReader
     on_read: Callable[[int, int | None], None] | None = None
 
-    def read(self, keyset: KeysetRecord, target: CheckTarget) -> ReadThrough:
+    def read(self, keyset: KeysetHead, target: CheckTarget) -> ReadThrough:
         """Reads the questions of the sampled facts, one pass of the reader for each."""
         with self.kb.sessions() as session:
             asked = read_questions(session, target, self.questioner, keyset.dim)
@@ -86,9 +86,7 @@ class SurvivorSearch:
         return ReadThrough(confidence, read)
 
 
-def _near(
-    kb: SearchableStore, keyset: KeysetRecord, asked: Sequence[QuestionToRead]
-) -> Mapping[int, Ranking]:
+def _near(kb: SearchableStore, keyset: KeysetHead, asked: Sequence[QuestionToRead]) -> Mapping[int, Ranking]:
     found: dict[int, Ranking] = {}
     queries = [(one.fact_id, one.query_D) for one in asked if one.query_D is not None]
     for start in range(0, len(queries), ASKED_AT_ONCE):

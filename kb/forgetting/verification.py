@@ -36,7 +36,7 @@ def verify(
     indexed = kb.searcher.current().candidates.ids
     ids = list(plan.fact_ids)
     with kb.sessions() as session:
-        keyset = keysets.active_keyset(session)
+        keyset = keysets.active_head(session)
         questioner.require(keyset)
         target = CheckTarget.read(session, keyset, plan.fact_ids, plan.equivalents, most)
         key_ids = session.scalars(

@@ -17,14 +17,14 @@ from sqlalchemy.orm import Session
 from colmlm.kb.errors import GateRefused, KeysetNotReady, NoActiveKeyset, NoFormerKeyset
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keysets import active_keyset_id
-from colmlm.kb.keys.records import MAX_EDITS, GateStanding, KeysetRecord
+from colmlm.kb.keys.records import MAX_EDITS, GateStanding, KeysetHead
 from colmlm.kb.log import audit
 from colmlm.kb.tables import ChangeRow, KeysetRow
 
 CALIBRATED = "threshold calibrated"
 
 
-def standing(session: Session, keyset: KeysetRecord) -> GateStanding:
+def standing(session: Session, keyset: KeysetHead) -> GateStanding:
     """Judges the last report of a keyset's gate. It has failed where the threshold was set by hand after it passed."""
     gate = keysets.gate_of(session, keyset.keyset_id)
     if gate is None:
@@ -50,7 +50,7 @@ def activate(
     force: bool = False,
     max_edits: int = MAX_EDITS,
     questions: str | None = None,
-) -> KeysetRecord:
+) -> None:
     """Makes this keyset the one that answers, in every process, at commit.
 
     Raises `KeysetNotReady`, and, unless `force`, `GateRefused` where its gate was never checked, failed, or passed more
@@ -58,7 +58,7 @@ def activate(
     """
     audit.begin(session, actor, reason)  # locks the log, so that no edit commits after the gate is judged
     was = active_keyset_id(session)
-    keyset = keysets.get_keyset(session, keyset_id)
+    keyset = keysets.keyset_head(session, keyset_id)
     found, gate = standing(session, keyset), keysets.gate_of(session, keyset_id)
     evidence: dict[str, Any] = {"was": was, "gate_seq": found.seq, "forced": False}
     if (
@@ -70,19 +70,24 @@ def activate(
             raise GateRefused(keyset_id, refusal)
         figures = [_kept(criterion) for criterion in _failing(gate, keyset)] if gate else []
         evidence |= {"forced": True, "refusal": refusal, "failed": figures}
-    return _flip(session, keyset_id, actor, reason, evidence)
+    _flip(session, keyset_id, actor, reason, evidence)
 
 
-def roll_back(session: Session, actor: str, reason: str) -> KeysetRecord:
-    """Activates the keyset that was active before this one. Raises `NoActiveKeyset` or `NoFormerKeyset`."""
+def roll_back(session: Session, actor: str, reason: str) -> int:
+    """Activates the keyset that was active before this one, and gives its id.
+
+    Raises `NoActiveKeyset` or `NoFormerKeyset`.
+    """
     audit.begin(session, actor, reason)
     active = active_keyset_id(session)
     if active is None:
         raise NoActiveKeyset
-    return _flip(session, former(session, active), actor, reason, {"was": active, "rollback": True})
+    was = former(session, active)
+    _flip(session, was, actor, reason, {"was": active, "rollback": True})
+    return was
 
 
-def finish_building(session: Session, keyset_id: int, actor: str) -> KeysetRecord:
+def finish_building(session: Session, keyset_id: int, actor: str) -> None:
     """Marks a keyset whose facts all have keys as ready, and activates it where no keyset is active yet."""
     reason = "the first keyset"
     ready = update(KeysetRow).where(KeysetRow.id == keyset_id, KeysetRow.state == "building")
@@ -91,27 +96,23 @@ def finish_building(session: Session, keyset_id: int, actor: str) -> KeysetRecor
         # The log's lock: where two keysets finish at once, the second finds the first one active.
         audit.begin(session, actor, reason)
         if active_keyset_id(session) is None:
-            return activate(session, keyset_id, actor, reason)
-    return keysets.get_keyset(session, keyset_id)
+            activate(session, keyset_id, actor, reason)
 
 
-def _flip(
-    session: Session, keyset_id: int, actor: str, reason: str, evidence: Mapping[str, Any]
-) -> KeysetRecord:
+def _flip(session: Session, keyset_id: int, actor: str, reason: str, evidence: Mapping[str, Any]) -> None:
     pending = audit.begin(session, actor, reason)
-    keyset = keysets.get_keyset(session, keyset_id)
+    keyset = keysets.keyset_head(session, keyset_id)
     if keyset.state == "active":
-        return keyset
+        return
     if keyset.state != "ready":
         raise KeysetNotReady(keyset_id, keyset.state)
     session.execute(update(KeysetRow).where(KeysetRow.state == "active").values(state="ready"))
     session.execute(update(KeysetRow).where(KeysetRow.id == keyset_id).values(state="active"))
     payload = {**evidence, "keyset": keyset_id, "checkpoint": keyset.checkpoint_id}
     audit.append(session, pending, "activate", payload=payload)
-    return keysets.get_keyset(session, keyset_id)
 
 
-def _failing(gate: Mapping[str, Any], keyset: KeysetRecord) -> list[Mapping[str, Any]]:
+def _failing(gate: Mapping[str, Any], keyset: KeysetHead) -> list[Mapping[str, Any]]:
     """Gives the criteria that the report failed, with that of the threshold where it was set by hand since."""
     failing = [criterion for criterion in gate["criteria"] if not criterion["passed"]]
     if not keyset.calibrated:

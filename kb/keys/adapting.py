@@ -16,7 +16,7 @@ from sqlalchemy import and_, func, or_, select
 from sqlalchemy.orm import Session, sessionmaker
 
 from colmlm.kb.errors import InvalidValue
-from colmlm.kb.keys import keysets, predicted, queues
+from colmlm.kb.keys import counting, keysets, predicted, queues
 from colmlm.kb.keys.adapt_sample import MOST_FITTED, AdaptSample, KeyPairs, of_corpus
 from colmlm.kb.keys.keycopy import copy_keys
 from colmlm.kb.keys.keysets import Ids, Vectors
@@ -46,14 +46,14 @@ def require_adaptable(
     there are not, and where they would answer before a gate has seen them.
     """
     require_fit(fit.get("method", "auto"), fit.get("sample", FEWEST_SAMPLED))
-    old, name = keysets.get_keyset(session, from_keyset_id), "keyset to predict from"
+    old, name = keysets.keyset_head(session, from_keyset_id), "keyset to predict from"
     if old.checkpoint_id == checkpoint_id:
         raise InvalidValue(name, f"{old.keyset_id} is that of this checkpoint; name another one's")
     if old.state == "retired":
         raise InvalidValue(name, f"{old.keyset_id} is retired and has no keys")
-    if old.num_predicted:
+    if left := sum(one.left for one in predicted.predictions(session).get(from_keyset_id, ())):
         remedy = f"run: colmlm keysets rekey {old.keyset_id}"
-        raise InvalidValue(name, f"{old.num_predicted} keys of {old.keyset_id} are predicted; {remedy}")
+        raise InvalidValue(name, f"{left} keys of {old.keyset_id} are predicted; {remedy}")
     if not _kinds(session, from_keyset_id, corpus):
         of = "" if corpus is None else f" of corpus {corpus!r}"
         cause = f"{old.keyset_id} has no keys{of} that a checkpoint made, from texts or questions"
@@ -106,7 +106,7 @@ class AdaptRun:
         """Gives how many facts to key truly: a hundredth, where nobody says how many."""
         if self.sample is not None:
             return self.sample
-        return usual_sample(keysets.num_indexed_keys(session, self.from_keyset_id))
+        return usual_sample(counting.num_indexed_keys(session, self.from_keyset_id))
 
     def _adapt(self, kind: str, sample: AdaptSample) -> AdaptedKeys:
         began = monotonic()

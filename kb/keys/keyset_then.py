@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from colmlm.kb.errors import NotAnsweredThen
 from colmlm.kb.facts.edits import MAX_ID
 from colmlm.kb.keys import keysets
-from colmlm.kb.keys.records import KeysetRecord
+from colmlm.kb.keys.records import KeysetHead
 from colmlm.kb.tables import ChangeRow
 
 _OF_KEYSET = cast(ChangeRow.payload["keyset"].astext, BigInteger)
@@ -41,7 +41,7 @@ SELECT numbered.id FROM (
 class KeysetThen:
     """A keyset as of a change: its keys are those with ids below `end`, except the ids in `later`."""
 
-    keyset: KeysetRecord
+    keyset: KeysetHead
     threshold: float
     end: int
     later: tuple[int, ...]
@@ -59,12 +59,12 @@ def keyset_then(session: Session, checkpoint_id: str, seq: int) -> KeysetThen:
     return KeysetThen(keyset, _threshold(session, keyset, seq), end, later)
 
 
-def _active(session: Session, checkpoint_id: str, seq: int) -> KeysetRecord:
+def _active(session: Session, checkpoint_id: str, seq: int) -> KeysetHead:
     activated = select(_OF_KEYSET).where(ChangeRow.kind == "activate", ChangeRow.seq <= seq)
     keyset_id: int | None = session.scalar(_last(activated))
     if keyset_id is None:
         raise NotAnsweredThen(seq, "no keyset was active yet, so that no lookup was answered")
-    keyset = keysets.get_keyset(session, keyset_id)
+    keyset = keysets.keyset_head(session, keyset_id)
     if keyset.checkpoint_id != checkpoint_id:
         raise NotAnsweredThen(
             seq,
@@ -80,7 +80,7 @@ def _active(session: Session, checkpoint_id: str, seq: int) -> KeysetRecord:
     return keyset
 
 
-def _threshold(session: Session, keyset: KeysetRecord, seq: int) -> float:
+def _threshold(session: Session, keyset: KeysetHead, seq: int) -> float:
     """Gives the last threshold set by then; where none was, the one that a keyset begins with."""
     changed = select(ChangeRow.payload["threshold"].astext).where(
         ChangeRow.kind == "threshold",

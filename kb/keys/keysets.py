@@ -10,15 +10,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import Row, case, exists, false, func, insert, select, text, update
+from sqlalchemy import Row, exists, false, func, insert, select, text, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import InvalidValue, KeysetActive, KeysetNotFound, KeysetNotReady, NoActiveKeyset
 from colmlm.kb.facts.edits import is_kept
-from colmlm.kb.keys import predicted
 from colmlm.kb.keys.calibration import Calibration
-from colmlm.kb.keys.records import CheckpointInfo, IndexFit, KeysetHead, KeysetRecord, Prediction
+from colmlm.kb.keys.records import CheckpointInfo, IndexFit, KeysetHead
 from colmlm.kb.log import audit
 from colmlm.kb.tables import (
     ChangeRow,
@@ -31,6 +30,21 @@ from colmlm.kb.tables import (
 DEFAULT_THRESHOLD = 0.7  # the paper's threshold, until the keyset is calibrated
 STORED = np.dtype("<f2")
 
+_COLUMNS = (
+    KeysetRow.id.label("keyset_id"),
+    KeysetRow.checkpoint_id,
+    CheckpointRow.name.label("checkpoint_name"),
+    CheckpointRow.dim,
+    KeysetRow.index_spec,
+    KeysetRow.threshold,
+    KeysetRow.calibrated,
+    KeysetRow.state,
+    KeysetRow.applied_seq,
+    KeysetRow.accepted_only,
+    KeysetRow.index_fit,
+)
+HEADS = select(*_COLUMNS).join(CheckpointRow, CheckpointRow.id == KeysetRow.checkpoint_id)
+
 Ids = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]
 
@@ -39,7 +53,7 @@ AUTO_SPEC = "auto"  # the spec is chosen by the number of keys whenever the inde
 
 def create_keyset(
     session: Session, checkpoint: CheckpointInfo, index_spec: str | None, actor: str
-) -> KeysetRecord:
+) -> KeysetHead:
     """Gives the checkpoint's keyset: the one in use, or a new empty one, limited to accepted facts as the active is.
 
     Else a retraining would make proposed facts answer where somebody had said that they must not.
@@ -60,7 +74,7 @@ def create_keyset(
         KeysetRow.checkpoint_id == checkpoint.checkpoint_id, KeysetRow.state != "retired"
     )
     if (found := session.scalar(in_use)) is not None:
-        return get_keyset(session, found)
+        return keyset_head(session, found)
     limit = select(KeysetRow.accepted_only).where(KeysetRow.state == "active").scalar_subquery()
     keyset_id = session.scalars(
         insert(KeysetRow)
@@ -76,7 +90,7 @@ def create_keyset(
         .returning(KeysetRow.id)
     ).one()
     create_partition(session, keyset_id)
-    return get_keyset(session, keyset_id)
+    return keyset_head(session, keyset_id)
 
 
 def create_partition(session: Session, keyset_id: int) -> None:
@@ -113,32 +127,29 @@ def analyze_grown(session: Session, keyset_id: int) -> None:
         analyze(session, keyset_id)
 
 
-def get_keyset(session: Session, keyset_id: int) -> KeysetRecord:
-    found = _records(session, keyset_id)
-    if not found:
+def keyset_head(session: Session, keyset_id: int) -> KeysetHead:
+    """Gives a keyset by a small statement. Raises `KeysetNotFound`."""
+    if (row := session.execute(HEADS.where(KeysetRow.id == keyset_id)).one_or_none()) is None:
         raise KeysetNotFound(keyset_id)
-    return found[0]
+    return KeysetHead(**head_of(row))
 
 
-def keyset_head(session: Session, keyset_id: int | None) -> KeysetHead:
-    """Gives what is needed to open this keyset's index. Raises `NoActiveKeyset` for None, and `KeysetNotFound`."""
-    if keyset_id is None:
+def active_head(session: Session) -> KeysetHead:
+    """Gives the keyset that answers, by a small statement. Raises `NoActiveKeyset`."""
+    if (row := session.execute(HEADS.where(KeysetRow.state == "active")).one_or_none()) is None:
         raise NoActiveKeyset
-    columns = (
-        KeysetRow.id,
-        KeysetRow.checkpoint_id,
-        CheckpointRow.dim,
-        KeysetRow.index_spec,
-        KeysetRow.index_fit,
-    )
-    statement = (
-        select(*columns)
-        .join(CheckpointRow, CheckpointRow.id == KeysetRow.checkpoint_id)
-        .where(KeysetRow.id == keyset_id)
-    )
-    if (row := session.execute(statement).one_or_none()) is None:
-        raise KeysetNotFound(keyset_id)
-    return KeysetHead(row.id, row.checkpoint_id, row.dim, row.index_spec, index_fit(row.index_fit))
+    return KeysetHead(**head_of(row))
+
+
+def heads_in_use(session: Session) -> list[KeysetHead]:
+    """Gives the keysets that are not retired, by id."""
+    rows = session.execute(HEADS.where(KeysetRow.state != "retired").order_by(KeysetRow.id))
+    return [KeysetHead(**head_of(row)) for row in rows]
+
+
+def head_of(row: Row[Any]) -> dict[str, Any]:
+    """Gives the fields of a row of `HEADS`, and what else is in it."""
+    return {**row._mapping, "index_fit": index_fit(row.index_fit)}
 
 
 def require_answering(session: Session, keyset_id: int) -> None:
@@ -162,79 +173,15 @@ def answering_keyset_of(session: Session, checkpoint_id: str) -> int | None:
     return session.scalar(of_checkpoint.where(KeysetRow.state.in_(("active", "ready"))))
 
 
-def list_keysets(session: Session) -> list[KeysetRecord]:
-    return _records(session, None)
-
-
-def active_keyset(session: Session) -> KeysetRecord:
-    keyset_id = session.scalar(select(KeysetRow.id).where(KeysetRow.state == "active"))
-    if keyset_id is None:
-        raise NoActiveKeyset
-    return get_keyset(session, keyset_id)
-
-
-def _records(session: Session, keyset_id: int | None) -> list[KeysetRecord]:
-    num_keys = (
-        select(func.count())
-        .where(FactKeyRow.keyset_id == KeysetRow.id)
-        .correlate(KeysetRow)
-        .scalar_subquery()
-    )
-    statement = select(
-        KeysetRow, CheckpointRow.name, CheckpointRow.dim, num_keys.label("num_keys"), num_unkeyed().label("u")
-    )
-    statement = statement.join(CheckpointRow, CheckpointRow.id == KeysetRow.checkpoint_id).order_by(
-        KeysetRow.id
-    )
-    if keyset_id is not None:
-        statement = statement.where(KeysetRow.id == keyset_id)
-    made = predicted.predictions(session)
-    rows = session.execute(statement.execution_options(populate_existing=True))
-    return [_record(row, made.get(row.KeysetRow.id, ())) for row in rows]
-
-
 def has_question_keys(session: Session, keyset_id: int) -> bool:
     """Says whether this keyset has keys made of questions of documents' facts; a rekey then makes them for all."""
-    return bool(session.scalar(select(_question_keys(keyset_id))))
+    return bool(session.scalar(select(question_keys(keyset_id))))
 
 
-def _question_keys(keyset_id: Any) -> Any:
+def question_keys(keyset_id: Any) -> Any:
+    """Gives a condition (SQL) that a keyset has keys made of questions of documents' facts."""
     of_documents = FactKeyRow.fact_id.in_(select(FactRow.id).where(FactRow.document_id.is_not(None)))
     return exists().where(FactKeyRow.keyset_id == keyset_id, FactKeyRow.kind == "question", of_documents)
-
-
-def num_unkeyed() -> Any:
-    """Gives an expression (SQL) for the length of the rekey queue of the enclosing statement's keyset."""
-    # These are two counts and not one with OR, which would look up a key for every fact instead of joining.
-    keyed = exists().where(FactKeyRow.keyset_id == KeysetRow.id, FactKeyRow.fact_id == FactRow.id)
-    asked = keyed.where(FactKeyRow.kind == "question").correlate(KeysetRow, FactRow)
-    keyed = keyed.correlate(KeysetRow, FactRow)
-    kept = select(func.count()).select_from(FactRow).where(is_kept(FactRow.id))
-    unasked = kept.where(FactRow.document_id.is_not(None), FactRow.question.is_not(None), keyed, ~asked)
-    has_questions = _question_keys(KeysetRow.id).correlate(KeysetRow)
-    lacking_question = case((has_questions, unasked.scalar_subquery()), else_=0)
-    return kept.where(~keyed).scalar_subquery() + lacking_question
-
-
-def _record(row: Row[Any], predictions: tuple[Prediction, ...]) -> KeysetRecord:
-    keyset: KeysetRow = row.KeysetRow
-    return KeysetRecord(
-        keyset_id=keyset.id,
-        checkpoint_id=keyset.checkpoint_id,
-        checkpoint_name=row.name,
-        dim=row.dim,
-        index_spec=keyset.index_spec,
-        threshold=keyset.threshold,
-        calibrated=keyset.calibrated,
-        state=keyset.state,
-        num_keys=row.num_keys,
-        num_unkeyed=0 if keyset.state == "retired" else row.u,
-        applied_seq=keyset.applied_seq,
-        accepted_only=keyset.accepted_only,
-        index_fit=index_fit(keyset.index_fit),
-        num_predicted=sum(one.left for one in predictions),
-        predictions=predictions,
-    )
 
 
 def index_fit(stored: dict[str, Any] | None) -> IndexFit | None:
@@ -242,17 +189,16 @@ def index_fit(stored: dict[str, Any] | None) -> IndexFit | None:
     return None if stored is None else IndexFit(**stored)
 
 
-def retire(session: Session, keyset_id: int, actor: str, reason: str) -> KeysetRecord:
+def retire(session: Session, keyset_id: int, actor: str, reason: str) -> None:
     """Drops this keyset's keys; its row stays, since stored outputs name it."""
     pending = audit.begin(session, actor, reason)
-    keyset = get_keyset(session, keyset_id)
+    keyset = keyset_head(session, keyset_id)
     if keyset.state == "active":
         raise KeysetActive(keyset_id)
     if keyset.state != "retired":
         session.execute(text(f"DROP TABLE {_partition(keyset_id)}"))
         _set(session, keyset_id, state="retired")
         audit.append(session, pending, "retire", payload={"keyset": keyset_id})
-    return get_keyset(session, keyset_id)
 
 
 def set_threshold(
@@ -263,7 +209,7 @@ def set_threshold(
     reason: str,
     *,
     measured: Calibration | None = None,
-) -> KeysetRecord:
+) -> None:
     """Sets the score below which a lookup is no match. It applies to every later lookup, in every process.
 
     With `measured` the keyset counts as calibrated; without it the threshold was set by hand.
@@ -271,7 +217,7 @@ def set_threshold(
     if not -1 <= threshold <= 1:
         raise InvalidValue("threshold", f"{threshold} is not a cosine, from -1 to 1")
     pending = audit.begin(session, actor, reason)
-    get_keyset(session, keyset_id)
+    keyset_head(session, keyset_id)
     is_measured = measured is not None
     _set(session, keyset_id, threshold=threshold, calibrated=is_measured)
     # Stored as text, since JSON may give a float back in another spelling, which would break the hash.
@@ -279,7 +225,6 @@ def set_threshold(
     if measured is not None:
         payload["measured"] = {name: repr(value) for name, value in asdict(measured).items()}
     audit.append(session, pending, "threshold", payload=payload)
-    return get_keyset(session, keyset_id)
 
 
 def is_threshold_chosen(session: Session, keyset_id: int) -> bool:
@@ -331,12 +276,6 @@ def checkpoint_of(session: Session, keyset_id: int) -> CheckpointInfo:
 
 def _set(session: Session, keyset_id: int, **values: Any) -> None:
     session.execute(update(KeysetRow).where(KeysetRow.id == keyset_id).values(**values))
-
-
-def num_indexed_keys(session: Session, keyset_id: int) -> int:
-    """Counts the keys that an index of this keyset holds."""
-    statement = select(func.count()).where(FactKeyRow.keyset_id == keyset_id, is_kept(FactKeyRow.fact_id))
-    return session.scalar(statement) or 0
 
 
 def sample_keys(session: Session, keyset_id: int, dim: int, size: int, num_keys: int) -> Vectors:

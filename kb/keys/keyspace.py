@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.facts.edits import IS_LIVE
 from colmlm.kb.keys.keysets import STORED, Ids, Vectors
-from colmlm.kb.keys.records import KeysetRecord
+from colmlm.kb.keys.records import KeysetHead
 from colmlm.kb.tables import FactKeyRow, FactVersionRow, TombstoneRow
 
 KEYS_AT_ONCE, QUERIES_AT_ONCE = 8192, 1024
@@ -31,7 +31,7 @@ class KeySpace:
     keys_ND: npt.NDArray[np.float16]
 
     @classmethod
-    def live(cls, session: Session, keyset: KeysetRecord) -> Self:
+    def live(cls, session: Session, keyset: KeysetHead) -> Self:
         """Reads the keys of every live fact."""
         statement = _keys(keyset).join(
             FactVersionRow, and_(FactVersionRow.fact_id == FactKeyRow.fact_id, IS_LIVE)
@@ -39,18 +39,18 @@ class KeySpace:
         return cls._read(session, keyset, statement)
 
     @classmethod
-    def tombstones(cls, session: Session, keyset: KeysetRecord) -> Self:
+    def tombstones(cls, session: Session, keyset: KeysetHead) -> Self:
         """Reads the keys of facts that were forgotten with the policy "abstain"."""
         statement = _keys(keyset).join(TombstoneRow, TombstoneRow.fact_id == FactKeyRow.fact_id)
         return cls._read(session, keyset, statement)
 
     @classmethod
-    def of_facts(cls, session: Session, keyset: KeysetRecord, fact_ids: Sequence[int]) -> Self:
+    def of_facts(cls, session: Session, keyset: KeysetHead, fact_ids: Sequence[int]) -> Self:
         """Reads the keys of these facts, live or deleted."""
         return cls._read(session, keyset, _keys(keyset).where(FactKeyRow.fact_id == func.any(list(fact_ids))))
 
     @classmethod
-    def _read(cls, session: Session, keyset: KeysetRecord, statement: Select[*tuple[Any, ...]]) -> Self:
+    def _read(cls, session: Session, keyset: KeysetHead, statement: Select[*tuple[Any, ...]]) -> Self:
         ids, keys = [np.empty(0, np.int64)], [np.empty((0, keyset.dim), STORED)]
         ordered = statement.order_by(FactKeyRow.fact_id, FactKeyRow.id).execution_options(yield_per=10_000)
         for rows in session.execute(ordered).partitions():
@@ -128,5 +128,5 @@ class KeySpace:
                 yield rows, keys, queries_BD[rows] @ keys_DN
 
 
-def _keys(keyset: KeysetRecord) -> Select[*tuple[Any, ...]]:
+def _keys(keyset: KeysetHead) -> Select[*tuple[Any, ...]]:
     return select(FactKeyRow.fact_id, FactKeyRow.key).where(FactKeyRow.keyset_id == keyset.keyset_id)

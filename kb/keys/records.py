@@ -88,17 +88,23 @@ class SharedSnapshot:
     place: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KeysetHead:
-    """What is needed to open a keyset's index.
+    """A keyset, which is all keys that one checkpoint made, without their numbers: counting millions takes seconds.
 
-    Unlike a `KeysetRecord` it does not count the keys, which takes seconds.
+    `state` is building, ready, active or retired. Where it is `accepted_only`, its lookups find no proposed fact.
     """
 
     keyset_id: int
     checkpoint_id: str
+    checkpoint_name: str
     dim: int
     index_spec: str
+    threshold: float
+    calibrated: bool
+    state: str
+    applied_seq: int
+    accepted_only: bool = False
     index_fit: IndexFit | None = None
 
 
@@ -150,27 +156,15 @@ class AdaptedKeys:
     seconds_true: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class KeysetRecord:
-    """A keyset: all keys that one checkpoint made. `state` is building, ready, active or retired.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeysetRecord(KeysetHead):
+    """A keyset with the numbers of its keys and of the facts that lack one.
 
-    Where it is `accepted_only`, its lookups find no proposed fact. Until it is keyed again, `num_predicted` of its keys
-    are predicted from another keyset's, as the `predictions` say.
+    Until it is keyed again, `num_predicted` of its keys are predicted from another keyset's, as the `predictions` say.
     """
 
-    keyset_id: int
-    checkpoint_id: str
-    checkpoint_name: str
-    dim: int
-    index_spec: str
-    threshold: float
-    calibrated: bool
-    state: str
     num_keys: int
     num_unkeyed: int
-    applied_seq: int
-    accepted_only: bool = False
-    index_fit: IndexFit | None = None
     num_predicted: int = 0
     predictions: tuple[Prediction, ...] = ()
 

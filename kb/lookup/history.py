@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import InvalidQuery, PastTooLarge
 from colmlm.kb.facts.reviews import Review
+from colmlm.kb.keys.counting import num_indexed_keys
 from colmlm.kb.keys.keyset_then import KeysetThen, keyset_then
 from colmlm.kb.keys.keysets import STORED, Vectors
 from colmlm.kb.log import audit
@@ -111,8 +112,9 @@ class AsOf:
             then = keyset_then(session, checkpoint_id, self.seq)
             if queries.shape[1] != then.keyset.dim:
                 raise InvalidQuery(f"it has {queries.shape[1]} numbers, the keys have {then.keyset.dim}")
-            if len(queries) * then.keyset.num_keys > (limit := self.store.settings.as_of_max_scores):
-                raise PastTooLarge(len(queries), then.keyset.num_keys, limit)
+            num_keys = num_indexed_keys(session, then.keyset.keyset_id)
+            if len(queries) * num_keys > (limit := self.store.settings.as_of_max_scores):
+                raise PastTooLarge(len(queries), num_keys, limit)
             lost = session.execute(_LOST, _of(then, self.seq)).one()
             rankings = _with_values(session, self._rankings(session, then, queries, wanted.k), self.seq)
         least = then.threshold if wanted.threshold is None else wanted.threshold

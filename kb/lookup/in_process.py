@@ -11,17 +11,16 @@ import numpy.typing as npt
 from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import IndexInvariant
-from colmlm.kb.keys import keysets
+from colmlm.kb.keys import counting, keysets
 from colmlm.kb.keys.keycopy import indexed_keys
 from colmlm.kb.keys.keysets import AUTO_SPEC, Ids, Vectors
-from colmlm.kb.keys.records import RECALL, IndexFit, KeysetHead, KeysetRecord
+from colmlm.kb.keys.records import RECALL, IndexFit, KeysetHead
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.fitting import Nearest, fit_lists, fitting_spec, moved, parted
 from colmlm.kb.lookup.index import KeyIndex
 from colmlm.kb.lookup.specs import FLAT_SPEC, collection_of, default_spec, parsed
 
 OnKeys = Callable[[int, int], None]
-AnyKeyset = KeysetHead | KeysetRecord
 
 
 @dataclass(slots=True)
@@ -116,7 +115,7 @@ def build(dim: int, spec: str, ids: Ids, keys: Vectors) -> KeyIndex:
 
 
 def build_all(
-    session: Session, keyset: AnyKeyset, on_keys: OnKeys | None = None, goal: float = RECALL
+    session: Session, keyset: KeysetHead, on_keys: OnKeys | None = None, goal: float = RECALL
 ) -> InProcess:
     """Builds the index from the database alone, a batch of keys at a time, and fits it to them.
 
@@ -127,7 +126,7 @@ def build_all(
     head = audit.head_seq(
         session
     )  # read before the keys: what is committed in between is applied again later
-    num_keys = keysets.num_indexed_keys(session, keyset.keyset_id)
+    num_keys = counting.num_indexed_keys(session, keyset.keyset_id)
     index, queries = _trained(session, keyset, num_keys)
     nearest, report = Nearest(queries), on_keys or (lambda done, total: None)
     report(0, num_keys)
@@ -138,7 +137,7 @@ def build_all(
     return InProcess(index, head, fit_lists(index, nearest, goal) if index.lists else None)
 
 
-def _trained(session: Session, keyset: AnyKeyset, num_keys: int) -> tuple[KeyIndex, Vectors]:
+def _trained(session: Session, keyset: KeysetHead, num_keys: int) -> tuple[KeyIndex, Vectors]:
     """Gives an empty index, trained for all keys of the keyset, and queries to fit it with.
 
     Where the keys are too few for its spec, it is exact and needs none.

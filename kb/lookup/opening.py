@@ -9,9 +9,10 @@ from contextlib import suppress
 from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import CandidatesUnavailable, SharedSnapshotsUnavailable, SnapshotRefused
+from colmlm.kb.keys.records import KeysetHead
 from colmlm.kb.lookup import shared, writing
 from colmlm.kb.lookup.fetching import fetch
-from colmlm.kb.lookup.in_process import AnyKeyset, OnKeys
+from colmlm.kb.lookup.in_process import OnKeys
 from colmlm.kb.lookup.remote import Remote
 from colmlm.kb.lookup.replica import Replica, load_replica, rebuild
 from colmlm.kb.lookup.shared_files import SharedFolder
@@ -28,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 def open_replica(
     session: Session,
-    keyset: AnyKeyset,
+    keyset: KeysetHead,
     settings: Settings,
     on_keys: OnKeys | None = None,
     *,
@@ -56,7 +57,7 @@ def open_replica(
     return replica
 
 
-def from_snapshot(session: Session, keyset: AnyKeyset, settings: Settings) -> Replica:
+def from_snapshot(session: Session, keyset: KeysetHead, settings: Settings) -> Replica:
     """Loads the replica from the keyset's snapshot, or from the shared one where that is far ahead or the only one.
 
     It does not catch up. Raises `SnapshotRefused` or `CandidatesRefused` on any doubt.
@@ -71,7 +72,7 @@ def from_snapshot(session: Session, keyset: AnyKeyset, settings: Settings) -> Re
         return load_replica(session, keyset, settings)
 
 
-def _of_another(session: Session, keyset: AnyKeyset, settings: Settings) -> Replica | None:
+def _of_another(session: Session, keyset: KeysetHead, settings: Settings) -> Replica | None:
     """Waits for the turn to build, and gives the replica that another process shares meanwhile."""
     folder = shared.folder_of(session, settings)
     if folder is None or not _answers(folder):

@@ -18,12 +18,12 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import SharedSnapshotsUnavailable, SnapshotRefused
 from colmlm.kb.keys import keysets
-from colmlm.kb.keys.records import RECALL
+from colmlm.kb.keys.records import RECALL, KeysetHead
 from colmlm.kb.log import audit
 from colmlm.kb.lookup import sharing, writing
 from colmlm.kb.lookup.added import AddedKeys
 from colmlm.kb.lookup.candidates import CandidateKeys
-from colmlm.kb.lookup.in_process import AnyKeyset, InProcess, OnKeys, build_all
+from colmlm.kb.lookup.in_process import InProcess, OnKeys, build_all
 from colmlm.kb.lookup.index import KeyIndex
 from colmlm.kb.lookup.remote import Remote
 from colmlm.kb.lookup.snapshot_files import history_file, note_history
@@ -80,7 +80,7 @@ class Replica:
 
 def rebuild(
     session: Session,
-    keyset: AnyKeyset,
+    keyset: KeysetHead,
     settings: Settings,
     on_keys: OnKeys | None = None,
     goal: float = RECALL,
@@ -94,11 +94,11 @@ def rebuild(
     return replace(_replica(keyset, build_all(session, keyset, on_keys, goal)), is_new=True)
 
 
-def _replica(keyset: AnyKeyset, candidates: CandidateKeys) -> Replica:
+def _replica(keyset: KeysetHead, candidates: CandidateKeys) -> Replica:
     return Replica(keyset.keyset_id, keyset.checkpoint_id, keyset.dim, candidates)
 
 
-def load_replica(session: Session, keyset: AnyKeyset, settings: Settings) -> Replica:
+def load_replica(session: Session, keyset: KeysetHead, settings: Settings) -> Replica:
     """Loads the replica from the keyset's snapshot, or from what is kept elsewhere, and does not catch up.
 
     Raises `SnapshotRefused` or `CandidatesRefused` on any doubt.

@@ -16,7 +16,7 @@ from functools import partial
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session, sessionmaker
 
-from colmlm.kb.errors import CandidatesRefused, SharedSnapshotsUnavailable, SnapshotRefused
+from colmlm.kb.errors import CandidatesRefused, NoActiveKeyset, SharedSnapshotsUnavailable, SnapshotRefused
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keysets import active_keyset_id
 from colmlm.kb.keys.records import KeysetHead
@@ -70,7 +70,7 @@ class Replicas:
                 return standby
             return held
 
-    def _open(self, keyset_id: int | None) -> Replica:
+    def _open(self, keyset_id: int) -> Replica:
         """Opens a keyset's replica. Where snapshots are shared and it had to be built, the others get it from here."""
         with self.sessions.begin() as session:
             keyset = keysets.keyset_head(session, keyset_id)
@@ -87,10 +87,15 @@ class Replicas:
         held = self._replica
         return self.current() if held is None or held.candidates.is_lost else held
 
-    def _answering(self, session: Session) -> int | None:
-        """Gives the keyset that answers. Where one was named, raises `KeysetNotFound` and `KeysetNotReady`."""
+    def _answering(self, session: Session) -> int:
+        """Gives the keyset that answers.
+
+        Raises `NoActiveKeyset`, or where one was named, `KeysetNotFound` and `KeysetNotReady`.
+        """
         if self.keyset_id is None:
-            return active_keyset_id(session)
+            if (active := active_keyset_id(session)) is None:
+                raise NoActiveKeyset
+            return active
         keysets.require_answering(session, self.keyset_id)
         return self.keyset_id
 
@@ -132,7 +137,7 @@ class Replicas:
         is not in the index directory is opened after it, where snapshots are shared.
         """
         with self.sessions() as session:
-            keyset = keysets.keyset_head(session, active_keyset_id(session))
+            keyset = keysets.active_head(session)
             if collection_of(keyset.index_spec) is not None:
                 return
             if self.settings.shared_snapshots is not None:
@@ -155,9 +160,7 @@ class Replicas:
     def rebuild(self) -> None:
         """Builds the replica again from the database alone, and writes its snapshot."""
         with self._opening, self.sessions() as session:
-            self._replica = rebuild(
-                session, keysets.keyset_head(session, active_keyset_id(session)), self.settings
-            )
+            self._replica = rebuild(session, keysets.active_head(session), self.settings)
         self.snapshot()
 
     def prepare(self, keyset_id: int, on_keys: OnKeys | None = None, *, share: bool = False) -> None:

@@ -14,9 +14,9 @@ import numpy as np
 from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import CandidatesRefused, SharedSnapshotsUnavailable, SnapshotRefused
-from colmlm.kb.keys import keysets
+from colmlm.kb.keys import counting, keysets
 from colmlm.kb.keys.keycopy import indexed_ids
-from colmlm.kb.keys.records import KeysetRecord
+from colmlm.kb.keys.records import KeysetHead
 from colmlm.kb.lookup import elsewhere, shared
 from colmlm.kb.lookup.in_process import InProcess
 from colmlm.kb.lookup.replica import Replica, load_replica, snapshots_of
@@ -108,7 +108,7 @@ def inspect(session: Session, settings: Settings) -> Inspection:
 
     What is elsewhere is opened of the keysets that answer or could, and where it was filled while its keyset builds.
     """
-    in_use = [keyset for keyset in keysets.list_keysets(session) if keyset.state != "retired"]
+    in_use = keysets.heads_in_use(session)
     directory = snapshots_of(session, settings.index_directory)
     collections = elsewhere.standing(session, settings)
     kept = [
@@ -123,12 +123,16 @@ def inspect(session: Session, settings: Settings) -> Inspection:
     return Inspection(
         snapshots=tuple(_inspect(session, keyset, settings) for keyset in kept),
         orphans=tuple(orphans),
-        unfinished=tuple(
-            k.keyset_id for k in in_use if k.state == "building" and k.num_keys and not k.num_unkeyed
-        ),
+        unfinished=tuple(k.keyset_id for k in in_use if k.state == "building" and _is_keyed(session, k)),
         shared=_inspect_shared(session, settings),
         useless=collections.useless,
     )
+
+
+def _is_keyed(session: Session, keyset: KeysetHead) -> bool:
+    """Tells whether a keyset has keys, and one for each live fact."""
+    counted = counting.counted(session, keyset.keyset_id)
+    return counted.num_keys > 0 and not counted.num_unkeyed
 
 
 def _inspect_shared(session: Session, settings: Settings) -> SharedFaults:
@@ -140,7 +144,7 @@ def _inspect_shared(session: Session, settings: Settings) -> SharedFaults:
         return SharedFaults(unreached=str(error))
 
 
-def _inspect(session: Session, keyset: KeysetRecord, settings: Settings) -> Snapshot:
+def _inspect(session: Session, keyset: KeysetHead, settings: Settings) -> Snapshot:
     try:
         replica = load_replica(session, keyset, settings)
     except SnapshotRefused as refused:
@@ -170,7 +174,7 @@ def remove_orphans(session: Session, index_directory: Path) -> None:
     directory = snapshots_of(session, index_directory)
     if not directory.exists():
         return
-    in_use = {keyset.keyset_id for keyset in keysets.list_keysets(session) if keyset.state != "retired"}
+    in_use = {keyset.keyset_id for keyset in keysets.heads_in_use(session)}
     with locked_directory(directory, fcntl.LOCK_EX):
         for file in _orphans(directory, in_use):
             file.unlink(missing_ok=True)

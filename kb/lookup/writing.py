@@ -17,9 +17,10 @@ from colmlm.kb.errors import CandidatesRefused, CandidatesUnavailable
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keycopy import indexed_ids
 from colmlm.kb.keys.keysets import Ids
+from colmlm.kb.keys.records import KeysetHead
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.collection import AT_ONCE, Collection, CollectionMark
-from colmlm.kb.lookup.in_process import AnyKeyset, OnKeys
+from colmlm.kb.lookup.in_process import OnKeys
 from colmlm.kb.lookup.remote import Remote
 from colmlm.kb.lookup.specs import collection_of
 from colmlm.kb.lookup.touched import Keys, renewed, touched
@@ -30,7 +31,7 @@ from colmlm.kb.store.milvus_address import MilvusAddress
 from colmlm.kb.tables import FactKeyRow
 
 
-def collection(session: Session, keyset: AnyKeyset, address: MilvusAddress) -> Collection | None:
+def collection(session: Session, keyset: KeysetHead, address: MilvusAddress) -> Collection | None:
     """Gives the collection that this keyset names, not yet asked for; None where its index is Faiss's."""
     if (name := collection_of(keyset.index_spec)) is None:
         return None
@@ -92,7 +93,7 @@ def _confirm(there: Collection, ids: list[int]) -> None:
 
 
 def write_all(
-    session: Session, keyset: AnyKeyset, there: Collection, on_keys: OnKeys | None = None
+    session: Session, keyset: KeysetHead, there: Collection, on_keys: OnKeys | None = None
 ) -> Remote:
     """Makes the collection hold exactly the keys of the database: mends it where it can be trusted, else fills it anew.
 
@@ -158,7 +159,7 @@ def is_filled(session: Session, there: Collection) -> bool:
     return True
 
 
-def _mend(writer: CollectionWriter, keyset: AnyKeyset) -> bool:
+def _mend(writer: CollectionWriter, keyset: KeysetHead) -> bool:
     """Puts in what is missing and takes out what is left over; says False where keys are stored more than once."""
     there, session = writer.there, writer.session
     found = there.ids()
@@ -171,7 +172,7 @@ def _mend(writer: CollectionWriter, keyset: AnyKeyset) -> bool:
     return True
 
 
-def _put(writer: CollectionWriter, keyset: AnyKeyset, wanted: Ids) -> Iterator[list[int]]:
+def _put(writer: CollectionWriter, keyset: KeysetHead, wanted: Ids) -> Iterator[list[int]]:
     """Inserts these keys, and gives the ids of some after the other. Each are read just before they are written."""
     for start in range(0, len(wanted), AT_ONCE):
         rows = writer.session.execute(
@@ -185,7 +186,7 @@ def _put(writer: CollectionWriter, keyset: AnyKeyset, wanted: Ids) -> Iterator[l
         yield ids
 
 
-def _fill(writer: CollectionWriter, keyset: AnyKeyset, on_keys: OnKeys) -> None:
+def _fill(writer: CollectionWriter, keyset: KeysetHead, on_keys: OnKeys) -> None:
     there, wanted, done = writer.there, indexed_ids(writer.session, keyset.keyset_id), 0
     writer.create()
     on_keys(0, len(wanted))

@@ -25,7 +25,7 @@ import numpy as np
 
 from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.errors import KeysetMismatch, KeysetNotReady
-from colmlm.kb.keys import keysets
+from colmlm.kb.keys import counting, keysets
 from colmlm.kb.keys.keysets import Vectors
 from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.lookup.searchable import SearchableStore
@@ -162,7 +162,7 @@ def check_keyset(
     limits = limits or GateLimits()
     with kb.sessions() as session:
         session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
-        keyset = keysets.get_keyset(session, keyset_id)
+        keyset = counting.counted(session, keyset_id)
         if keyset.state not in ("ready", "active"):
             raise KeysetNotReady(keyset_id, keyset.state)
         sample = draw(session, kb.settings, keyset, limits.sample)

@@ -19,7 +19,7 @@ from colmlm.kb.facts.edits import IS_LIVE
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.calibration import normalise
 from colmlm.kb.keys.keysets import Ids, Vectors, active_keyset_id
-from colmlm.kb.keys.records import KeysetRecord
+from colmlm.kb.keys.records import KeysetHead, KeysetRecord
 from colmlm.kb.lookup.candidates import CandidateKeys
 from colmlm.kb.lookup.opening import open_replica
 from colmlm.kb.lookup.options import KEY
@@ -83,7 +83,7 @@ class Sample:
 
     seq: int
     keyset: KeysetRecord
-    active: KeysetRecord | None
+    active: KeysetHead | None
     active_gate: dict[str, Any] | None
     replica: Replica
     keys: Keys
@@ -105,7 +105,7 @@ def draw(session: Session, settings: Settings, keyset: KeysetRecord, size: int) 
     active_id = active_keyset_id(session)
     active = None
     if active_id is not None and active_id != keyset.keyset_id:
-        active = keysets.get_keyset(session, active_id)
+        active = keysets.keyset_head(session, active_id)
     classes = _classes(session)
     return Sample(
         seq=replica.applied_seq,
@@ -133,7 +133,7 @@ def _classes(session: Session) -> dict[int, int]:
     return {row.fact_id: numbers.setdefault(normalise(row.value), len(numbers)) for row in rows}
 
 
-def _keys(session: Session, keyset: KeysetRecord, classes: dict[int, int]) -> Keys:
+def _keys(session: Session, keyset: KeysetHead, classes: dict[int, int]) -> Keys:
     live = exists().where(FactVersionRow.fact_id == FactKeyRow.fact_id, IS_LIVE)
     kept = live | exists().where(TombstoneRow.fact_id == FactKeyRow.fact_id)
     statement = (
@@ -167,7 +167,7 @@ def _tombstones_unkeyed(session: Session, keyset_id: int) -> int:
 
 
 def _questions(
-    session: Session, keyset: KeysetRecord, active: KeysetRecord | None, classes: dict[int, int], size: int
+    session: Session, keyset: KeysetHead, active: KeysetHead | None, classes: dict[int, int], size: int
 ) -> ClassedTexts:
     """Draws questions of live facts that both keysets have keys of, so that the comparison is fair."""
     statement = (

@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from colmlm.kb.keys.asked import asked_facts, valued_keys
 from colmlm.kb.keys.calibration import Calibration, calibrate
 from colmlm.kb.keys.keysets import Vectors
-from colmlm.kb.keys.records import KeysetRecord
+from colmlm.kb.keys.records import KeysetHead
 from colmlm.kb.store.store import Store
 
 Encode = Callable[[Sequence[str]], Vectors]
 
 
 def measure_threshold(
-    store: Store, keyset: KeysetRecord, encode: Encode, size: int, *, false_accept_rate: float | None = None
+    store: Store, keyset: KeysetHead, encode: Encode, size: int, *, false_accept_rate: float | None = None
 ) -> Calibration:
     """Asks up to `size` questions, spread evenly over the facts, that `encode` makes queries [B, d] of.
 

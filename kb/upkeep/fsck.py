@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from colmlm.kb.facts import quotations, sentences
 from colmlm.kb.facts.edits import IS_LIVE
 from colmlm.kb.facts.gone import Gone
-from colmlm.kb.keys import keysets
+from colmlm.kb.keys import counting
 from colmlm.kb.keys.keysets import active_keyset_id
 from colmlm.kb.log.chain import verify_chain
 from colmlm.kb.lookup.replica import rebuild
@@ -82,13 +82,13 @@ def _active(
     keyset_id = active_keyset_id(session)
     if keyset_id is None:
         return Snapshot(0), 0, live_facts
-    keyset = keysets.get_keyset(session, keyset_id)
+    keyset = counting.counted(session, keyset_id)
     good = next(
         (s for s in found.snapshots if s.keyset_id == keyset_id and (s.refused is None or s.is_elsewhere)),
         None,
     )
     active = good or compare(session, rebuild(session, keyset, settings))
-    return active, keysets.num_indexed_keys(session, keyset_id), keyset.num_unkeyed
+    return active, counting.num_indexed_keys(session, keyset_id), keyset.num_unkeyed
 
 
 def _non_verbatim(session: Session) -> tuple[int, ...]:

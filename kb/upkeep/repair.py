@@ -97,7 +97,7 @@ class Repair:
             with self.kb.sessions.begin() as session:
                 is_active = active_keyset_id(session) == keyset_id
                 if not is_active:
-                    replica = rebuild(session, keysets.get_keyset(session, keyset_id), self.kb.settings)
+                    replica = rebuild(session, keysets.keyset_head(session, keyset_id), self.kb.settings)
                     save(session, replica, self.kb.settings)
             if is_active:
                 self.kb.lookups.rebuild()  # this process's index too
@@ -113,7 +113,7 @@ class Repair:
                 return
             sharing.await_turns(session)
             sharing.forget(session, shared.doubts(session, folder))
-            in_use = {k.keyset_id for k in keysets.list_keysets(session) if k.state != "retired"}
+            in_use = {k.keyset_id for k in keysets.heads_in_use(session)}
         for keyset_id in sorted(in_use & faults.by_keyset.keys()):
             self.kb.searcher.prepare(keyset_id, share=True)
         with self.kb.sessions.begin() as session:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from colmlm.kb.keys import keysets
+from colmlm.kb.keys import counting, keysets
 from colmlm.kb.log import audit
 from colmlm.kb.lookup import shared, writing
 from colmlm.kb.lookup.replica import snapshots_of
@@ -36,7 +36,7 @@ def snapshot_standing(session: Session, settings: Settings) -> SnapshotStanding 
 
     Raises `NoActiveKeyset`, and where its keys are elsewhere `CandidatesRefused` and `CandidatesUnavailable`.
     """
-    keyset = keysets.keyset_head(session, keysets.active_keyset_id(session))
+    keyset = keysets.active_head(session)
     head = audit.head_seq(session)
     if (there := writing.collection(session, keyset, settings.milvus)) is not None:
         applied_seq = writing.attach(session, there).applied_seq
@@ -51,7 +51,7 @@ def snapshot_standing(session: Session, settings: Settings) -> SnapshotStanding 
         .limit(1)
     )
     is_behind = session.scalar(touched) is not None
-    wanted = None if is_behind else keysets.num_indexed_keys(session, keyset.keyset_id)
+    wanted = None if is_behind else counting.num_indexed_keys(session, keyset.keyset_id)
     return SnapshotStanding(held, size, applied_seq, head, wanted)
 
 

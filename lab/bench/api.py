@@ -162,7 +162,7 @@ def _synthetic(settings: Settings, facts: int, dim: int) -> None:
 
 def _measure(settings: Settings, asked: MeasuredLoad) -> ApiFigures:
     with KnowledgeBase.open(settings) as kb, token_for(kb) as token:
-        keyset = kb.keysets.active()
+        keyset = kb.keysets.show(kb.keysets.active().keyset_id)
         with kb.sessions() as session:
             sample = keysets.sample_keys(session, keyset.keyset_id, keyset.dim, NUM_QUERIES, keyset.num_keys)
         queries = sample[:NUM_QUERIES]

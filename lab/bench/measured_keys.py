@@ -46,7 +46,7 @@ class MeasuredKeys:
         """
         checkpoint_id = encoder.checkpoint.checkpoint_id
         with kb.sessions() as session:
-            keyset = keysets.get_keyset(session, keyset_id)
+            keyset = keysets.keyset_head(session, keyset_id)
             if keyset.checkpoint_id != checkpoint_id:
                 raise KeysetMismatch(checkpoint_id, keyset.checkpoint_id)
             fact_ids, keys = context_keys(session, keyset_id, None)

@@ -240,9 +240,7 @@ class StepWorker:
 
     def _keyset(self, step: WorkloadStep) -> int:
         wanted = ENCODERS[step.encoder].checkpoint.checkpoint_id
-        (found,) = [
-            k.keyset_id for k in self.kb.keysets.all() if k.checkpoint_id == wanted and k.state != "retired"
-        ]
+        (found,) = [k.keyset_id for k in self.kb.keysets.in_use() if k.checkpoint_id == wanted]
         return found
 
     def _snapshot(self, step: WorkloadStep) -> None:

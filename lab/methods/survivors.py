@@ -21,7 +21,7 @@ from colmlm.kb.facts.records import FactDraft, FactRecord
 from colmlm.kb.forgetting.paraphrase import paraphrases
 from colmlm.kb.forgetting.records import ForgetPlan
 from colmlm.kb.keys.calibration import normalise
-from colmlm.kb.keys.records import KeysetRecord
+from colmlm.kb.keys.records import KeysetHead
 from colmlm.kb.lookup.records import Hit
 from colmlm.kb.service import KnowledgeBase
 from colmlm.model.evaluate.answers import Share, share
@@ -86,7 +86,7 @@ def wordings_of(question: str) -> list[str]:
 
 def choose(
     kb: KnowledgeBase,
-    keyset: KeysetRecord,
+    keyset: KeysetHead,
     encoder: ModelEncoder,
     sample: Sequence[FactRecord],
     asked_ND: Floats,

@@ -18,7 +18,7 @@ from colmlm.kb.errors import InvalidValue
 from colmlm.kb.facts import reading
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keycopy import indexed_keys
-from colmlm.kb.keys.keysets import Ids, Vectors, active_keyset_id
+from colmlm.kb.keys.keysets import Ids, Vectors
 from colmlm.kb.keys.records import KeysetHead
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.in_process import InProcess
@@ -68,7 +68,7 @@ class TrialIndex:
         with kb.sessions() as session:
             for corpus in without:
                 reading.require_corpus(session, corpus)
-            head = keysets.keyset_head(session, active_keyset_id(session))
+            head = keysets.active_head(session)
             seq = audit.head_seq(session)  # read before the keys
             left_out = _keys_of(session, head.keyset_id, without)
             num_keys = sum(len(ids) for ids, _ in _kept(session, head, left_out))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from colmlm.api.routes import keysets, tokens, webhooks
@@ -10,12 +11,23 @@ from colmlm.api.schema.schemas import Health, OwnWorkerHealth
 from colmlm.api.wire import answers
 from colmlm.kb.jobs import kinds, raw_kinds
 from colmlm.kb.jobs.uploads import Upload
-from colmlm.kb.keys.records import GateStanding, KeysetRecord
+from colmlm.kb.keys.records import GateStanding, KeysetHead, KeysetRecord
 from colmlm.kb.log.denials import DenialRecord
 from colmlm.kb.upkeep.statistics import Statistics
 from colmlm.kb.webhooks.records import Webhook, WebhookDelivery
 
-_KEYSET = KeysetRecord(2, "c0ffee", "co-lmlm-135m", 576, "IDMap2,Flat", 0.71, True, "ready", 1048, 0, 40)
+_HEAD = KeysetHead(
+    keyset_id=2,
+    checkpoint_id="c0ffee",
+    checkpoint_name="co-lmlm-135m",
+    dim=576,
+    index_spec="IDMap2,Flat",
+    threshold=0.71,
+    calibrated=True,
+    state="ready",
+    applied_seq=40,
+)
+_KEYSET = KeysetRecord(**asdict(_HEAD), num_keys=1048, num_unkeyed=0)
 _GATE = GateStanding(True, True, 40, 1)
 _UPLOAD = Upload("0f" * 16, "atlas.jsonl", 1048, HASH)
 _TOKEN = answers.Token(
@@ -97,7 +109,7 @@ EXAMPLES: tuple[Any, ...] = (
         head_seq=41,
         index_seq=41,
         index_lag=0,
-        active_keyset=_KEYSET,
+        active_keyset=_HEAD,
         checkpoint_id="c0ffee",
         generator_loaded=True,
         degraded=[],

@@ -41,7 +41,7 @@ class LocalFacts(Facts):
     ) -> FactPage:
         if near is not None:
             kb = self.runtime.kb
-            kb.keysets.answering()  # fails for a base without keys, before a model is loaded for seconds
+            kb.keysets.active()  # fails for a base without keys, before a model is loaded for seconds
             encoder = self.runtime.encoder
             queries_BD = encoder.encode_questions([near])
             (ranking,) = kb.lookups.nearest(

@@ -39,7 +39,7 @@ class LocalForgetting:
     @contextmanager
     def _asking(self, model: bool, sample: int) -> Iterator[Forgetting]:
         """Gives the verbs that ask questions, with the model's encoder and the reader if `model`."""
-        self.runtime.kb.keysets.answering()
+        self.runtime.kb.keysets.active()
         encoder, reader = (self.runtime.encoder, self.runtime.reader) if model else (None, None)
         with self.runtime.telling.progress("Asking questions") as advance:
             yield Forgetting(

@@ -37,7 +37,7 @@ class LocalLookups(Lookups):
         **options: Unpack[LookupOptions],
     ) -> Lookup:
         kb = self.runtime.kb
-        kb.keysets.answering()  # fails for a base without keys, before a model is loaded for seconds
+        kb.keysets.active()  # fails for a base without keys, before a model is loaded for seconds
         asked = self.runtime.lookups if as_of is None else kb.lookups.as_of(as_of)
         encoder = self.runtime.encoder
         options["texts"] = [question]

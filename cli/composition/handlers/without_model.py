@@ -109,7 +109,7 @@ def _is_of(job: JobRecord, file: Path) -> bool:
 
 def snapshot(run: JobRun, _: WriteSnapshot) -> dict[str, Any]:
     """Writes the active keyset's index to disk, and to where servers share snapshots."""
-    keyset = run.kb.keysets.answering()
+    keyset = run.kb.keysets.active()
     run.kb.lookups.snapshot(share=True)
     return {"keyset_id": keyset.keyset_id, "seq": run.kb.lookups.catch_up()}
 

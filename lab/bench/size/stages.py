@@ -54,7 +54,7 @@ def ingest(kb: KnowledgeBase, sized: SizedBase) -> Figures:
 def keys(kb: KnowledgeBase, sized: SizedBase) -> Figures:
     """Stores a key for each fact."""
     keyset = kb.keysets.create(CheckpointInfo(CHECKPOINT, CHECKPOINT, sized.dim))
-    stored, seconds, used = keyset.num_keys, 0.0, 0.0
+    stored, seconds, used = kb.keysets.show(keyset.keyset_id).num_keys, 0.0, 0.0
     for start, rows in sized.keys("Keys stored", first=stored):
         first = max(start, stored)
         some, rows = _fact_ids(kb, first, len(rows) - (first - start)), rows[first - start :]

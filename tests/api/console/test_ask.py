@@ -14,6 +14,7 @@ from tests.api.conftest import CAPITAL, LAKE
 from tests.api.console.conftest import OpenPage, ask
 from tests.api.generator import BEFORE
 from tests.fakes import SayingReader
+from tests.kb.counting import counting
 
 pytestmark = pytest.mark.browser
 
@@ -40,6 +41,19 @@ def test_spliced_span_leads_to_its_document(
     evidence.get_by_role("link", name="Peru").click()
     expect(page.locator("a.span.chosen")).to_have_text("Lima")
     expect(page.locator("a.span")).to_have_count(2)
+
+
+def test_the_page_and_health_count_no_keys(open_page: OpenPage, almanac: KnowledgeBase, fact_id: int) -> None:
+    page = open_page("operator")
+    with counting(almanac.engine) as counts:
+        ask(page, CAPITAL)
+        expect(page.locator("#spans")).to_contain_text("Lima")
+        for path in ("/console/status", "/console/forget"):
+            page.goto(path)
+            expect(page.locator("h1")).to_be_visible()
+        assert counts.heard == []
+        page.goto("/console/keysets")
+        assert counts.heard
 
 
 def test_output_tells_what_became_of_its_facts(

@@ -107,7 +107,7 @@ def test_a_span_is_fixed_by_selecting_text_and_the_question_with_it(
     assert (fact.value, fact.question, fact.review) == ("by masons", "Who built tower 3?", "accepted")
     assert fact.version == 2, "both are one change"
     assert almanac.documents.text(fact.source.document_id)[fact.source.start : fact.source.end] == "by masons"  # type: ignore[union-attr]
-    assert almanac.keysets.active().num_unkeyed == 0
+    assert almanac.keysets.show(almanac.keysets.active().keyset_id).num_unkeyed == 0
 
 
 def test_a_fix_that_contradicts_keeps_what_was_sent_and_is_done_anyway(

@@ -312,7 +312,7 @@ def test_a_keyset_that_is_activated_meanwhile_gets_no_predicted_keys(
 
     with pytest.raises(InvalidValue, match=f"{keyset_id} is active, so its keys must be true"):
         kb.keysets.adapt(new, sample=SAMPLE, on_facts=activate)
-    keyset = kb.keysets.active()
+    keyset = kb.keysets.show(kb.keysets.active().keyset_id)
     assert (keyset.keyset_id, keyset.num_predicted) == (keyset_id, 0) and keyset.num_unkeyed > 0
 
 

@@ -59,7 +59,7 @@ def test_questions_are_keyed_once_asked_for_and_of_all_facts_from_then_on(
     assert best(kb, encoder, PERU.text[: PERU.facts[0].start]).value == "Lima"
 
     ingest(kb, *numbered(3), corpus="more")
-    assert kb.keysets.active().num_unkeyed == 3
+    assert kb.keysets.show(kb.keysets.active().keyset_id).num_unkeyed == 3
     keyset = kb.keysets.rekey(encoder, corpus="more")  # asked for once, not again
     assert keyset.num_keys == 7 + 6 and keyset.num_unkeyed == 0
     assert found(kb, encoder, "Question 1?") == "value 1"

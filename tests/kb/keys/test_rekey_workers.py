@@ -47,7 +47,7 @@ def test_workers_share_the_queue_and_encode_nothing_twice(kb: KnowledgeBase, set
         assert list(workers.map(work, encoders)) == [0, 0, 0]
     assert len(seen) == len(set(seen)) == 330
     assert sum(sum(encoder.calls) for encoder in encoders) == 300 and all(e.calls for e in encoders)
-    assert kb.keysets.active().num_keys == 330 and kb.upkeep.fsck().ok
+    assert kb.keysets.show(kb.keysets.active().keyset_id).num_keys == 330 and kb.upkeep.fsck().ok
 
 
 def test_what_a_killed_worker_had_claimed_is_left_to_the_others_and_edits_wait_for_nobody(

@@ -73,7 +73,7 @@ def test_no_verb_of_lookups_and_no_route_gives_a_hit_from_a_standby(
 ) -> None:
     encoder = FakeEncoder()
     queries, of = encoder.encode_questions([CAPITAL]), encoder.checkpoint.checkpoint_id
-    keyset_id, seq = primary.keysets.answering().keyset_id, primary.log.head_seq()
+    keyset_id, seq = primary.keysets.active().keyset_id, primary.log.head_seq()
     with primary.sessions.begin() as session:
         token = create_token(session, "auditor", "admin")
     settings = Settings(home=tmp_path / "other", database_url=pair.standby_url, actor="tester")

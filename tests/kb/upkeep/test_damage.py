@@ -63,7 +63,7 @@ def files(kb: KnowledgeBase) -> list[Path]:
 
 def test_a_damaged_snapshot_is_never_loaded(saved: KnowledgeBase):
     with saved.sessions() as session:
-        keyset = keysets.active_keyset(session)
+        keyset = keysets.active_head(session)
         loaded = load_replica(session, keyset, saved.settings)
         loaded.catch_up(connection_of(session))
         for file in files(saved):
