@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -55,7 +54,7 @@ def chosen(
         asked = {
             name: value for name, value in changes.items() if value is not None or name == "architecture"
         }
-        return with_settings(replace(config, **asked), settings)
+        return with_settings(config, settings, **asked)
     except ValueError as error:
         raise typer.BadParameter(f"{error}.") from error
 

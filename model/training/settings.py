@@ -13,12 +13,13 @@ from colmlm.model.training.config import Architecture
 Config = TypeVar("Config")
 
 
-def with_settings(config: Config, settings: Sequence[str]) -> Config:
+def with_settings(config: Config, settings: Sequence[str], **given: Any) -> Config:
     """Gives `config`, a dataclass, with these fields changed: each is typed as NAME=VALUE.
 
-    Numbers, booleans and lists are written as in JSON, None as ``none``. Raises ValueError, which names the setting.
+    Numbers, booleans and lists are written as in JSON, None as ``none``. Fields that are `given` as values are changed
+    with them, at once, since one may be possible only beside another. Raises ValueError, which names the setting.
     """
-    hints, changes = get_type_hints(type(config)), {}
+    hints, changes = get_type_hints(type(config)), dict(given)
     for name, text in map(_pair, settings):
         if name not in hints:
             raise ValueError(f"no setting {name!r}; there are {', '.join(sorted(hints))}")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from colmlm.cli.training.config import chosen
 from colmlm.kb.corpus.format import AnnotatedDocument, to_record
 from colmlm.model.lm.checkpoint import load
 from colmlm.model.lm.encoder import KeyEncoder
@@ -86,6 +87,15 @@ def test_a_run_from_random_weights_is_a_checkpoint(whole: Path):
     assert (config["preset"], config["batch_rows"], config["micro_rows"]) == ("co-lmlm-360m", 2, 1)
     assert (config["warmup_steps"], config["cooldown_steps"], config["learning_rate"]) == (0, 0, 5e-4)
     assert [step for step, _ in losses(whole)] == ["1", "2", "3"]
+
+
+def test_options_and_settings_are_judged_together(tmp_path: Path):
+    """A peak below the preset's final rate is possible beside a lower final rate, and not without it."""
+    out, low = tmp_path / "run", "1e-7"
+    config = chosen(out, None, None, ["final_learning_rate=1e-8"], learning_rate=float(low))
+    assert (config.learning_rate, config.final_learning_rate) == (1e-7, 1e-8)
+    refused = invoke("train", "--out", out, "--learning-rate", low, "--dry-run")
+    assert refused.code == 2 and "the final one at most the peak" in refused.err
 
 
 def test_a_run_cut_off_goes_on_under_its_own_settings(base: Path, file: Path, whole: Path, tmp_path: Path):
