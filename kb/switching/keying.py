@@ -34,7 +34,7 @@ _BATCH = 64  # documents that are encoded in one transaction
 
 
 @dataclass(frozen=True, slots=True)
-class Keying(KnownKeysets):
+class FillableKeysets(KnownKeysets):
     """The keysets of a store, and what fills them."""
 
     @tried_again

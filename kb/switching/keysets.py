@@ -16,12 +16,12 @@ from colmlm.kb.keys.records import MAX_EDITS, KeysetRecord
 from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.lookup import elsewhere
 from colmlm.kb.switching.gate import GateReport, check_keyset
-from colmlm.kb.switching.keying import Keying
+from colmlm.kb.switching.keying import FillableKeysets
 from colmlm.kb.switching.limits import GateLimits
 
 
 @dataclass(frozen=True, slots=True)
-class Keysets(Keying):
+class Keysets(FillableKeysets):
     """The keysets of a store."""
 
     def calibrate(self, keyset_id: int, measured: Calibration) -> KeysetRecord:
