@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sqlalchemy import select, update
+from sqlalchemy import null, select, update
 from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import CandidatesUnavailable
 from colmlm.kb.keys.keysets import keyset_head
 from colmlm.kb.lookup import writing
 from colmlm.kb.lookup.collection import Collection
-from colmlm.kb.lookup.remote import fitted
+from colmlm.kb.lookup.remote import filled_at
 from colmlm.kb.lookup.specs import DROPPED
 from colmlm.kb.lookup.turns import wait_until_mine
 from colmlm.kb.lookup.writer import CollectionWriter
@@ -27,26 +27,38 @@ from colmlm.kb.tables import KeysetRow
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """The collection that a keyset in this state names, be it there or not, and where it was `fitted` last."""
+    """The collection that a keyset in this state names, be it there or not, and at which address it was filled last.
+
+    That is None where it is not known.
+    """
 
     keyset_id: int
     state: str
     there: Collection
-    fitted: str | None
+    filled_at: str | None
+
+    @property
+    def is_needed(self) -> bool:
+        """Says whether its keyset answers, or could."""
+        return self.state in ("ready", "active")
 
     def is_kept(self, session: Session) -> bool:
-        """Says whether its keyset answers or could, or is building and has filled it to the end."""
-        if self.state in ("ready", "active"):
+        """Says whether it is needed, or its keyset is building and has filled it to the end."""
+        if self.is_needed:
             return True
         return self.state == "building" and self.is_there() and writing.is_filled(session, self.there)
 
     def is_there(self) -> bool:
-        """Says whether it is on the server. Raises `CandidatesUnavailable` where it was filled on another one."""
-        if self.there.is_there():
-            return True
-        if self.fitted not in (None, fitted(self.there)):
-            raise CandidatesUnavailable(self.there.where, f"it was filled as {self.fitted}")
-        return False
+        """Says whether it is on the server. Raises `CandidatesUnavailable` where it may be on another one."""
+        if (doubt := self.doubt()) is not None:
+            raise CandidatesUnavailable(self.there.where, doubt)
+        return self.there.is_there()
+
+    def doubt(self) -> str | None:
+        """Says where it was filled, unless that is this server, or it is there all the same."""
+        if self.filled_at in (None, self.there.address.uri) or self.there.is_there():
+            return None
+        return f"it is not there, and was filled at {self.filled_at}"
 
     def drop(self, session: Session) -> Elsewhere | None:
         """Drops it, unless it is kept by the time that it is this process's turn to write there; gives it then.
@@ -59,10 +71,21 @@ class Elsewhere:
             return now
         if now.is_there():
             CollectionWriter(session, now.there).drop()
-        if now.state == "retired":
-            spec = KeysetRow.index_spec + DROPPED
-            session.execute(update(KeysetRow).where(KeysetRow.id == now.keyset_id).values(index_spec=spec))
+        now._note_gone(session)
         return None
+
+    def forget(self, session: Session) -> None:
+        """Has nobody look for it any more, where it is still in doubt: the server that had it is gone or renamed."""
+        now = self._in_turn(session)
+        if now is not None and now.doubt() is not None:
+            now._note_gone(session)
+
+    def _note_gone(self, session: Session) -> None:
+        note = update(KeysetRow).where(KeysetRow.id == self.keyset_id)
+        if self.state == "retired":
+            session.execute(note.values(index_spec=KeysetRow.index_spec + DROPPED))
+        else:
+            session.execute(note.values(index_fit=null()))
 
     def _in_turn(self, session: Session) -> Elsewhere | None:
         """Waits for this process's turn to write there and gives it as it is then; None where it was dropped."""
@@ -81,34 +104,37 @@ def _of(session: Session, keyset_id: int, address: MilvusAddress) -> Elsewhere |
     keyset = keyset_head(session, keyset_id)
     if (there := writing.collection(session, keyset, address)) is None:
         return None
-    fit = keyset.index_fit
-    return Elsewhere(keyset_id, keyset.state, there, None if fit is None else fit.spec)
+    at = None if keyset.index_fit is None else filled_at(keyset.index_fit.spec)
+    return Elsewhere(keyset_id, keyset.state, there, at)
 
 
 @dataclass(frozen=True, slots=True)
 class ElsewhereStanding:
     """The keysets whose collections are to be compared with the database, and a sentence for each other collection:
-    the `useless` are to be dropped, and the `unasked` could not be asked for, so nothing is known of them.
+    the `useless` are to be dropped, the `astray` are in doubt, and the `unasked` could not be asked for.
     """
 
     kept: frozenset[int] = frozenset()
     useless: Mapping[int, str] = field(default_factory=dict)
+    astray: Mapping[int, str] = field(default_factory=dict)
     unasked: Mapping[int, str] = field(default_factory=dict)
 
     def told(self) -> tuple[str, ...]:
-        return (*self.useless.values(), *self.unasked.values())
+        return (*self.useless.values(), *self.astray.values(), *self.unasked.values())
 
 
 def standing(session: Session, settings: Settings) -> ElsewhereStanding:
     """Looks for the collections of keysets that answer nothing; those of the others are opened by who compares them."""
-    kept, useless, unasked = set(), {}, {}
+    kept, useless, astray, unasked = set(), {}, {}, {}
     for one in named(session, settings):
         of = f"{one.there.where} is of keyset {one.keyset_id}, which is {one.state}"
         try:
-            if one.is_kept(session):
+            if not one.is_needed and (doubt := one.doubt()) is not None:
+                astray[one.keyset_id] = f"{of}: {doubt}; a repair forgets it"
+            elif one.is_kept(session):
                 kept.add(one.keyset_id)
             elif one.is_there():
                 useless[one.keyset_id] = of
         except CandidatesUnavailable as unavailable:
             unasked[one.keyset_id] = f"{of}: {unavailable}"
-    return ElsewhereStanding(frozenset(kept), useless, unasked)
+    return ElsewhereStanding(frozenset(kept), useless, astray, unasked)

@@ -21,6 +21,7 @@ from colmlm.kb.keys import activation, keysets
 from colmlm.kb.keys.keysets import active_keyset_id
 from colmlm.kb.log import audit
 from colmlm.kb.lookup import elsewhere, shared, sharing
+from colmlm.kb.lookup.elsewhere import ElsewhereStanding
 from colmlm.kb.lookup.replica import rebuild, save
 from colmlm.kb.lookup.snapshots import SharedFaults, inspect, remove_orphans
 from colmlm.kb.upkeep.fsck import fsck
@@ -78,7 +79,7 @@ class Repair:
             self._finish(found.unfinished)
             self._rewrite([s.keyset_id for s in found.snapshots if not s.is_good])
             self._share(found.shared)
-            self._drop(found.collections.useless)
+            self._clear(found.collections)
         with self.kb.sessions() as session:
             after = fsck(session, self.kb.settings)
         still = found.unreached() if dry_run else (*after.mendable, *after.problems, *after.quoting)
@@ -126,13 +127,19 @@ class Repair:
         with self.kb.sessions.begin() as session:
             sharing.prune(session, folder)
 
-    def _drop(self, keyset_ids: Collection[int]) -> None:
-        """Drops collections that answer nothing by then. One that cannot be dropped is told of again afterwards."""
+    def _clear(self, found: ElsewhereStanding) -> None:
+        """Drops collections that answer nothing by then, and forgets those that were filled on a server of before.
+
+        One with which that cannot be done is told of again afterwards.
+        """
         with self.kb.sessions() as session:
-            found = [one for one in elsewhere.named(session, self.kb.settings) if one.keyset_id in keyset_ids]
-        for one in found:
+            named = elsewhere.named(session, self.kb.settings)
+        for one in named:
             with suppress(*_TOLD_AGAIN), self.kb.sessions.begin() as session:
-                one.drop(session)
+                if one.keyset_id in found.astray:
+                    one.forget(session)
+                elif one.keyset_id in found.useless:
+                    one.drop(session)
 
 
 def _left(after: FsckReport, mended: Collection[str]) -> tuple[Left, ...]:
