@@ -8,13 +8,15 @@ from collections.abc import Callable
 import pytest
 
 from colmlm.kb.erasure.verbs import Erasure
+from colmlm.kb.errors import KeysLeftElsewhere
 from colmlm.kb.keys import activation
 from colmlm.kb.lookup import elsewhere
 from colmlm.kb.lookup.turns import wait_until_mine
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
+from colmlm.kb.store.waits import Waits
 from tests.fakes import FakeEncoder
-from tests.gates import await_that, table_locked, watched
+from tests.gates import await_that, gate, table_locked, watched
 from tests.kb.lookup.milvus_bases import NUMBER, WHO, away, broken_off, built, indexed_here, named, on
 from tests.milvus_server import MilvusServer
 
@@ -115,3 +117,36 @@ def test_a_repair_drops_nothing_of_what_did_not_answer_when_it_looked(
         await_that(reached)  # that is read after the collections were looked for
     repairing.join()
     assert len(there.ids()) == NUMBER and there.mark(strong=True) is not None
+
+
+def test_a_keyset_whose_collection_is_being_written_is_retired_and_its_keys_are_said_to_be_left(
+    beside: KnowledgeBase,
+) -> None:
+    keyset_id, there = built(beside, SECOND), named(beside)
+    hasty = beside.beside("requests", Waits(lock=1.0, statement=60.0), 4)
+    with beside.sessions.begin() as writing:
+        wait_until_mine(writing, keyset_id)
+        with pytest.raises(KeysLeftElsewhere, match="turn to write the index of keyset 2"):
+            hasty.keysets.retire(keyset_id)
+        assert hasty.keysets.show(keyset_id).state == "retired" and there.exists()
+        level = Erasure(hasty).finish(now=False).levels[1]
+        assert level.state == "left" and "turn to write the index of keyset 2" in level.left
+        (left,) = hasty.upkeep.repair().left
+        assert there.where in left.problem
+    assert hasty.keysets.retire(keyset_id).state == "retired" and not there.exists()
+
+
+def test_a_keyset_is_said_to_be_retired_where_the_database_refuses_to_note_that_its_keys_are_gone(
+    beside: KnowledgeBase, settings: Settings
+) -> None:
+    keyset_id, there, url = built(beside, SECOND), named(beside), settings.database_url
+    assert url is not None
+    hasty = beside.beside("requests", Waits(lock=1.0, statement=60.0), 4)
+    is_noted = "NEW.index_spec LIKE '%(dropped)'"
+    with (
+        gate(url, "UPDATE ON keyset", is_noted),
+        pytest.raises(KeysLeftElsewhere, match="waited for in vain"),
+    ):
+        hasty.keysets.retire(keyset_id)
+    assert hasty.keysets.show(keyset_id).state == "retired"
+    assert hasty.keysets.retire(keyset_id).state == "retired" and not there.exists()
