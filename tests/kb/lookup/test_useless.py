@@ -116,6 +116,7 @@ def test_a_repair_drops_nothing_of_what_did_not_answer_when_it_looked(
         repairing.start()
         await_that(reached)  # that is read after the collections were looked for
     repairing.join()
+    there.load()  # a server that is started anew may have forgotten that
     assert len(there.ids()) == NUMBER and there.mark(strong=True) is not None
 
 
