@@ -35,6 +35,13 @@ def table_locked(url: str, table: str) -> Iterator[Reached]:
 
 
 @contextmanager
+def watched(url: str) -> Iterator[Reached]:
+    """Yields a check of whether somebody waits for a lock."""
+    with _connected(url) as watcher:
+        yield lambda: _somebody_waits(watcher)
+
+
+@contextmanager
 def gate(url: str, before: str, when: str = "true") -> Iterator[Reached]:
     """Holds up any transaction in the block before this on a row ("INSERT ON generation") where `when` (SQL) holds.
 

@@ -25,6 +25,10 @@ _PLACE = (
     "Set COLMLM_SHARED_SNAPSHOTS as the servers have it, and mount it where it is a directory; then run it again. "
     "What is gone for good is forgotten by: colmlm fsck --repair"
 )
+_SERVER = (
+    "Set COLMLM_MILVUS_URI as the servers have it and run it again. A collection that went with its server, or whose "
+    "server has another address now, is forgotten by: colmlm fsck --repair"
+)
 
 Heard = Callable[[str], None]
 
@@ -117,10 +121,9 @@ def _out_of_collections(kb: SearchableStore, on_step: Heard) -> str:
 
 
 def _out_of(session: Session, one: Elsewhere, on_step: Heard) -> None:
-    if one.state == "retired" or one.is_useless(session):
-        on_step(f"Dropping {one.there.where}")
-        one.drop(session)
-    elif one.state != "building" or one.there.is_there():
-        on_step(f"Waiting for {one.there.where} to compact")
-        if not writing.compact(session, one.keyset_id, one.there, COMPACT_SECONDS):
-            raise LevelNotReached("left", f"{one.there.where} did not confirm that it was compacted", AGAIN)
+    on_step(f"Taking deleted keys out of {one.there.where}")
+    if (doubt := one.doubt()) is not None:
+        raise LevelNotReached("left", f"{one.there.where}: {doubt}", _SERVER)
+    kept = one.drop(session)
+    if kept is not None and not writing.compact(session, kept.keyset_id, kept.there, COMPACT_SECONDS):
+        raise LevelNotReached("left", f"{kept.there.where} did not confirm that it was compacted", AGAIN)

@@ -190,6 +190,11 @@ def fitted(there: Collection) -> str:
     return f"milvus:{there.name} at {there.address.uri}"
 
 
+def filled_at(fit: str) -> str | None:
+    """Gives the address in that; None where there is none, as earlier releases did not keep it."""
+    return fit.partition(" at ")[2] or None
+
+
 def merged(one: tuple[Vectors, Ids], other: tuple[Vectors, Ids], k: int) -> tuple[Vectors, Ids]:
     """Gives the k best of two searches [B, k], each id once where there are enough."""
     D, I = np.concatenate([one[0], other[0]], axis=1), np.concatenate([one[1], other[1]], axis=1)  # noqa: E741

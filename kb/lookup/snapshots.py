@@ -18,6 +18,7 @@ from colmlm.kb.keys import counting, keysets
 from colmlm.kb.keys.keycopy import indexed_ids
 from colmlm.kb.keys.records import KeysetHead
 from colmlm.kb.lookup import elsewhere, shared
+from colmlm.kb.lookup.elsewhere import ElsewhereStanding
 from colmlm.kb.lookup.in_process import InProcess
 from colmlm.kb.lookup.replica import Replica, load_replica, snapshots_of
 from colmlm.kb.lookup.snapshot_files import locked_directory
@@ -68,15 +69,15 @@ class SharedFaults:
 class Inspection:
     """The contents of the index directory, of the shared place and of collections elsewhere.
 
-    `unfinished` are keysets that are still building though every fact has a key, `useless` those of which a collection
-    is left that answers nothing.
+    `unfinished` are keysets that are still building though every fact has a key, but for those whose collection could
+    not be asked for.
     """
 
     snapshots: tuple[Snapshot, ...]
     orphans: tuple[Path, ...]
     unfinished: tuple[int, ...]
     shared: SharedFaults = field(default_factory=SharedFaults)
-    useless: Mapping[int, str] = field(default_factory=dict)
+    collections: ElsewhereStanding = field(default_factory=ElsewhereStanding)
 
     def differences(self, *, but: int | None = None) -> tuple[str, ...]:
         """Gives a sentence for each snapshot that was accepted and holds wrong keys."""
@@ -99,8 +100,13 @@ class Inspection:
             *(f"{file.name} belongs to no snapshot" for file in self.orphans),
             *(f"keyset {keyset_id} is keyed to the end and still building" for keyset_id in self.unfinished),
             *self.shared.told(),
-            *self.useless.values(),
+            *self.collections.told(),
         )
+
+    def unreached(self) -> tuple[str, ...]:
+        """Gives those of these sentences that tell of what could not be looked at."""
+        shared = [self.shared.unreached] if self.shared.unreached else []
+        return (*shared, *self.collections.unasked.values())
 
 
 def inspect(session: Session, settings: Settings) -> Inspection:
@@ -123,9 +129,13 @@ def inspect(session: Session, settings: Settings) -> Inspection:
     return Inspection(
         snapshots=tuple(_inspect(session, keyset, settings) for keyset in kept),
         orphans=tuple(orphans),
-        unfinished=tuple(k.keyset_id for k in in_use if k.state == "building" and _is_keyed(session, k)),
+        unfinished=tuple(
+            k.keyset_id
+            for k in in_use
+            if k.state == "building" and k.keyset_id not in collections.unasked and _is_keyed(session, k)
+        ),
         shared=_inspect_shared(session, settings),
-        useless=collections.useless,
+        collections=collections,
     )
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from psycopg.errors import LockNotAvailable
 from sqlalchemy import text
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
+
+from colmlm.kb.errors import LockHeld
 
 _WITHOUT_TIMEOUT = text(
     "SET LOCAL idle_in_transaction_session_timeout = 0"
@@ -29,4 +33,9 @@ def is_mine(session: Session, keyset_id: int) -> bool:
 def wait_until_mine(session: Session, keyset_id: int) -> None:
     """Waits for this transaction's turn, which then lasts to its end. Raises `LockHeld` where that takes too long."""
     session.execute(_WITHOUT_TIMEOUT)
-    session.execute(_WAIT, {"keyset_id": keyset_id})
+    try:
+        session.execute(_WAIT, {"keyset_id": keyset_id})
+    except OperationalError as error:
+        if not isinstance(error.orig, LockNotAvailable):
+            raise
+        raise LockHeld(f"for the turn to write the index of keyset {keyset_id}") from error

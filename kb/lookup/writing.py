@@ -143,13 +143,6 @@ def compact(session: Session, keyset_id: int, there: Collection, seconds: float)
     return is_compacted
 
 
-def drop(session: Session, keyset_id: int, there: Collection) -> None:
-    """Drops the collection, where it is there and this keyset's."""
-    wait_until_mine(session, keyset_id)
-    if there.is_there():
-        CollectionWriter(session, there).drop()
-
-
 def is_filled(session: Session, there: Collection) -> bool:
     """Says whether the collection, which is there, was filled to the end by this base."""
     try:

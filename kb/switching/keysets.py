@@ -8,13 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from sqlalchemy.exc import DBAPIError
+
 from colmlm.kb.answers.reading import JudgedReader
-from colmlm.kb.errors import CandidatesUnavailable, KeysetActive, KeysLeftElsewhere, LockHeld
+from colmlm.kb.errors import KBError, KeysetActive, KeysLeftElsewhere
 from colmlm.kb.keys import activation, keysets
 from colmlm.kb.keys.calibration import Calibration
 from colmlm.kb.keys.records import MAX_EDITS, KeysetRecord
 from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.lookup import elsewhere
+from colmlm.kb.store.causes import refusal_of
 from colmlm.kb.switching.gate import GateReport, check_keyset
 from colmlm.kb.switching.keying import FillableKeysets
 from colmlm.kb.switching.limits import GateLimits
@@ -104,8 +107,9 @@ class Keysets(FillableKeysets):
     def retire(self, keyset_id: int, *, actor: str | None = None, reason: str = "retire") -> KeysetRecord:
         """Drops a keyset's keys for good, those elsewhere too. Raises `KeysetActive`.
 
-        Where the server elsewhere does not answer, the keyset is retired, and its keys stay there until this is called
-        again, facts are erased, or the base is repaired: then it raises `KeysLeftElsewhere`.
+        Where that cannot be done elsewhere, since the server does not answer or another process writes there, the
+        keyset is retired, and its keys stay there until this is called again, facts are erased, or the base is
+        repaired: then it raises `KeysLeftElsewhere`.
         """
         by = actor or self._actor, reason
         self._edit(lambda session: keysets.retire(session, keyset_id, *by))
@@ -114,6 +118,9 @@ class Keysets(FillableKeysets):
                 for one in elsewhere.named(session, self.store.settings):
                     if one.keyset_id == keyset_id:
                         one.drop(session)
-        except (CandidatesUnavailable, LockHeld) as error:
-            raise KeysLeftElsewhere(keyset_id, str(error)) from error
+        except (KBError, DBAPIError) as error:
+            cause = error if isinstance(error, KBError) else refusal_of(error)
+            if cause is None:  # the database does not answer, and nothing more is known
+                raise
+            raise KeysLeftElsewhere(keyset_id, str(cause)) from error
         return self.show(keyset_id)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from colmlm.kb.erasure.verbs import Erasure
-from colmlm.kb.errors import CandidatesUnavailable
+from colmlm.kb.errors import CandidatesRefused, CandidatesUnavailable, LockHeld
 from colmlm.kb.facts import quotations, sentences
 from colmlm.kb.facts.gone import Gone
 from colmlm.kb.facts.sentences import Astray
@@ -21,6 +21,7 @@ from colmlm.kb.keys import activation, keysets
 from colmlm.kb.keys.keysets import active_keyset_id
 from colmlm.kb.log import audit
 from colmlm.kb.lookup import elsewhere, shared, sharing
+from colmlm.kb.lookup.elsewhere import ElsewhereStanding
 from colmlm.kb.lookup.replica import rebuild, save
 from colmlm.kb.lookup.snapshots import SharedFaults, inspect, remove_orphans
 from colmlm.kb.upkeep.fsck import fsck
@@ -29,7 +30,9 @@ from colmlm.kb.upkeep.records import FsckReport
 if TYPE_CHECKING:
     from colmlm.kb.lookup.searchable import SearchableStore
 
+_TOLD_AGAIN = CandidatesRefused, CandidatesUnavailable, LockHeld  # by the check afterwards
 _ERASE = "Run this once more; something stores what was erased."
+_AGAIN = "No answer depends on it. Run this once more where the server or place that it names answers."
 _RESTORE = "Restore a backup from before the damage: colmlm backup restore --change-log"
 
 
@@ -63,7 +66,7 @@ class Repair:
             found = inspect(session, self.kb.settings)
             quoting = quotations.find(session, Gone.read(session)).told()
             astray = sentences.find_astray(session)
-        mended = (*found.differences(), *found.mendable(), *quoting, *astray.told())
+        to_mend = (*found.differences(), *found.mendable(), *quoting, *astray.told())
         if not dry_run:
             if quoting:
                 Erasure(self.kb).complete(
@@ -76,10 +79,12 @@ class Repair:
             self._finish(found.unfinished)
             self._rewrite([s.keyset_id for s in found.snapshots if not s.is_good])
             self._share(found.shared)
-            self._drop(found.useless)
+            self._clear(found.collections)
         with self.kb.sessions() as session:
             after = fsck(session, self.kb.settings)
-        return RepairReport(dry_run, mended, _left(after, mended if dry_run else ()), after)
+        still = found.unreached() if dry_run else (*after.mendable, *after.problems, *after.quoting)
+        mended = tuple(said for said in to_mend if said not in still)
+        return RepairReport(dry_run, mended, _left(after, mended), after)
 
     def _write_sentences(self, astray: Astray) -> None:
         with self.kb.sessions.begin() as session:
@@ -87,9 +92,12 @@ class Repair:
             sentences.mend(session, astray)
 
     def _finish(self, keyset_ids: Sequence[int]) -> None:
+        """Does what the end of a rekey does. What is elsewhere is filled first: a lookup would not do it."""
         for keyset_id in keyset_ids:
-            with self.kb.sessions.begin() as session:
-                activation.finish_building(session, keyset_id, self.kb.settings.actor)
+            with suppress(*_TOLD_AGAIN):
+                self.kb.searcher.prepare(keyset_id)
+                with self.kb.sessions.begin() as session:
+                    activation.finish_building(session, keyset_id, self.kb.settings.actor)
 
     def _rewrite(self, keyset_ids: Sequence[int]) -> None:
         """Writes new snapshots from the database alone; saving one removes the damaged file that it replaces."""
@@ -119,17 +127,23 @@ class Repair:
         with self.kb.sessions.begin() as session:
             sharing.prune(session, folder)
 
-    def _drop(self, keyset_ids: Collection[int]) -> None:
-        """Drops collections that answer nothing. One that cannot be asked for is told of again afterwards."""
+    def _clear(self, found: ElsewhereStanding) -> None:
+        """Drops collections that answer nothing by then, and forgets those that were filled on a server of before.
+
+        One with which that cannot be done is told of again afterwards.
+        """
         with self.kb.sessions() as session:
-            found = [one for one in elsewhere.named(session, self.kb.settings) if one.keyset_id in keyset_ids]
-        for one in found:
-            with suppress(CandidatesUnavailable), self.kb.sessions.begin() as session:
-                one.drop(session)
+            named = elsewhere.named(session, self.kb.settings)
+        for one in named:
+            with suppress(*_TOLD_AGAIN), self.kb.sessions.begin() as session:
+                if one.keyset_id in found.astray:
+                    one.forget(session)
+                elif one.keyset_id in found.useless:
+                    one.drop(session)
 
 
-def _left(after: FsckReport, to_mend: Collection[str]) -> tuple[Left, ...]:
-    """Lists the problems that a repair cannot mend. In a dry run, `to_mend` is what it would mend."""
+def _left(after: FsckReport, mended: Collection[str]) -> tuple[Left, ...]:
+    """Lists the problems that a repair cannot mend. In a dry run, `mended` is what it would mend."""
     left = []
     if after.non_verbatim_facts:
         ids = ", ".join(map(str, after.non_verbatim_facts[:10]))
@@ -143,6 +157,7 @@ def _left(after: FsckReport, to_mend: Collection[str]) -> tuple[Left, ...]:
         left.append(
             Left(f"the chain of the log breaks at change {after.chain_first_break}", remedy + _RESTORE)
         )
-    left += [Left(problem, _ERASE) for problem in after.quoting if problem not in to_mend]
-    left += [Left(problem, _RESTORE) for problem in after.problems if problem not in to_mend]
+    left += [Left(problem, _ERASE) for problem in after.quoting if problem not in mended]
+    left += [Left(problem, _RESTORE) for problem in after.problems if problem not in mended]
+    left += [Left(problem, _AGAIN) for problem in after.mendable if problem not in mended]
     return tuple(left)

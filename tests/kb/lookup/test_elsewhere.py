@@ -18,17 +18,29 @@ from colmlm.kb.erasure.verbs import Erasure, erase_facts
 from colmlm.kb.errors import CandidatesRefused, CandidatesUnavailable, KeysLeftElsewhere
 from colmlm.kb.keys.keycopy import indexed_ids
 from colmlm.kb.keys.keysets import Ids, Vectors
-from colmlm.kb.lookup import elsewhere, writing
+from colmlm.kb.lookup import writing
 from colmlm.kb.lookup.collection import Collection
 from colmlm.kb.lookup.remote import Remote
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
-from tests.fakes import FakeEncoder, activated
-from tests.kb.corpora import fact_id, ingest, numbered, values
-from tests.kb.lookup.milvus_bases import NUMBER, collection, filled, held, new_spec, on
+from tests.fakes import FakeEncoder
+from tests.kb.corpora import fact_id, values
+from tests.kb.lookup.milvus_bases import (
+    NUMBER,
+    WHO,
+    active,
+    broken_off,
+    built,
+    collection,
+    filled,
+    held,
+    indexed_here,
+    named,
+    on,
+    ready,
+)
 from tests.milvus_server import MilvusServer
 
-WHO = {"actor": "tester", "reason": "test"}
 ASKED = ["Question 0?", "Question 7?"]
 
 
@@ -46,52 +58,12 @@ def base(kb: KnowledgeBase, encoder: FakeEncoder) -> KnowledgeBase:
 @pytest.fixture
 def beside(kb: KnowledgeBase, encoder: FakeEncoder) -> KnowledgeBase:
     """A base whose active keyset has its index here, so that a second one may be in any state."""
-    ingest(kb, *numbered(NUMBER))
-    kb.keysets.rekey(encoder)
-    return kb
-
-
-def named(kb: KnowledgeBase) -> Collection:
-    """Gives the one collection that a keyset of this base names."""
-    with kb.sessions() as session:
-        (one,) = elsewhere.named(session, kb.settings)
-    return one.there
+    return indexed_here(kb, encoder)
 
 
 def wanted(kb: KnowledgeBase, keyset_id: int) -> list[int]:
     with kb.sessions() as session:
         return indexed_ids(session, keyset_id).tolist()
-
-
-def built(kb: KnowledgeBase, second: FakeEncoder) -> int:
-    """Fills the collection of a keyset that is still building."""
-    keyset_id = kb.keysets.create(second.checkpoint, new_spec()).keyset_id
-    ids, keys = kb.keysets.keys(1)
-    kb.keysets.store_keys(keyset_id, ids, keys, **WHO)
-    kb.keysets.build(keyset_id)
-    assert kb.keysets.show(keyset_id).state == "building"
-    return keyset_id
-
-
-def broken_off(kb: KnowledgeBase, second: FakeEncoder) -> int:
-    """Fills the collection of a keyset that is still building, but for its mark."""
-    keyset_id = built(kb, second)
-    there = named(kb)
-    mark = there.mark(strong=True)
-    assert mark is not None
-    there._delete([-1 - mark.seq], there.owner)
-    return keyset_id
-
-
-def ready(kb: KnowledgeBase, second: FakeEncoder) -> int:
-    kb.keysets.create(second.checkpoint, new_spec())
-    return kb.keysets.rekey(second).keyset_id
-
-
-def active(kb: KnowledgeBase, second: FakeEncoder) -> int:
-    keyset_id = ready(kb, second)
-    activated(kb, keyset_id)
-    return keyset_id
 
 
 @pytest.mark.parametrize("make", [built, broken_off, ready, active])
