@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.keys.records import SharedSnapshot
 from colmlm.kb.log import audit
-from colmlm.kb.lookup.shared_files import SharedFolder
+from colmlm.kb.lookup.shared_files import SharedFolder, UnfinishedUploads
 from colmlm.kb.store.settings import Settings
 from colmlm.kb.tables import ChangeRow, KeysetRow
 
@@ -130,9 +130,9 @@ def left_over(session: Session, folder: SharedFolder) -> tuple[str, ...]:
     return tuple(name for name in folder.names() if FILE.fullmatch(name) and name not in files)
 
 
-def remains(session: Session, folder: SharedFolder) -> tuple[str, ...]:
+def remains(session: Session, folder: SharedFolder, uploads: UnfinishedUploads) -> tuple[str, ...]:
     """Names what is left over there, with the parts of files that were never written to their end."""
-    parts = (f"{name} (parts of it)" for name in folder.unfinished() if FILE.fullmatch(name))
+    parts = (f"{name} (parts of it)" for name in uploads.names if FILE.fullmatch(name))
     return (*left_over(session, folder), *parts)
 
 
