@@ -82,8 +82,21 @@ def unset(session: Session, settings: Settings) -> str | None:
 def doubts(session: Session, folder: SharedFolder) -> dict[int, str]:
     """Gives a sentence for each snapshot that may lie elsewhere than in this folder, or in what is not mounted."""
     files = set(folder.names())
-    found = {keyset_id: _doubt(folder, one, files) for keyset_id, one in named(session).items()}
+    settled = removed(session, folder, files)
+    found = {n: _doubt(folder, one, files) for n, one in named(session).items() if n not in settled}
     return {keyset_id: _told(keyset_id, said) for keyset_id, said in found.items() if said is not None}
+
+
+def removed(session: Session, folder: SharedFolder, files: Collection[str]) -> set[int]:
+    """Gives the retired keysets whose snapshot was removed from this folder, of these files, and is named still.
+
+    A process that ends between the two leaves that, and so did releases before. Another snapshot that is named has to
+    be there, which shows that the folder is the servers'.
+    """
+    if not any(one.file in files for one in named(session).values()):
+        return set()
+    retired = _named(session, KeysetRow.state == "retired").items()
+    return {n for n, one in retired if one.file not in files and one.place in (None, folder.address)}
 
 
 def _doubt(folder: SharedFolder, shared: SharedSnapshot, files: Collection[str]) -> str | None:

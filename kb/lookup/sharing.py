@@ -19,7 +19,17 @@ from sqlalchemy.orm import Session
 from colmlm.kb.errors import KBError, SharedSnapshotsUnavailable
 from colmlm.kb.keys.records import SharedSnapshot
 from colmlm.kb.log import audit
-from colmlm.kb.lookup.shared import FILE, Extent, folder_of, is_outlived, left_over, must_stay, named, noted
+from colmlm.kb.lookup.shared import (
+    FILE,
+    Extent,
+    folder_of,
+    is_outlived,
+    left_over,
+    must_stay,
+    named,
+    noted,
+    removed,
+)
 from colmlm.kb.lookup.shared_files import SharedFolder
 from colmlm.kb.lookup.snapshot_files import opened
 from colmlm.kb.lookup.turns import is_mine, wait_until_mine
@@ -137,6 +147,7 @@ def prune(session: Session, folder: SharedFolder) -> None:
     names = [name for name in left_over(session, folder) if _keyset_of(name) in turns]  # now nobody writes
     folder.remove(names)
     forget(session, [n for n, one in named(session).items() if one.file in names])
+    forget(session, [n for n in removed(session, folder, folder.names()) if is_mine(session, n)])
     parts = folder.unfinished().names
     if turns := _turns(session, parts):
         folder.abort(name for name in folder.unfinished().names if _keyset_of(name) in turns)

@@ -135,6 +135,32 @@ def test_a_retired_keysets_snapshot_is_known_until_it_is_removed(
         assert set(shared.named(session)) == {2}
 
 
+@pytest.mark.parametrize("by", ["a release before", "a process that died"])
+def test_a_retired_keysets_snapshot_that_was_removed_and_is_named_still_leaves_no_doubt(
+    first: KnowledgeBase, settings: Settings, place: str, by: str
+) -> None:
+    removed, folder = noted(first).file, Path(folder_of(first).where)
+    first.keysets.activate(first.keysets.rekey(FakeEncoder(salt="2")).keyset_id, force=True)
+    first.keysets.retire(1)
+    (folder / removed).unlink()
+    if by == "a release before":
+        with first.engine.begin() as connection:
+            connection.execute(
+                text("UPDATE keyset SET shared_snapshot = shared_snapshot - 'place' WHERE id = 1")
+            )
+    with operator(settings, place) as kb:
+        kept = (folder / noted(kb).file).rename(settings.home / "kept")
+        second = Erasure(kb).erase([fact_id(kb, "value 4")], **WHO).levels[1]
+        assert second.state == "left" and removed in second.left, (
+            "nothing shows that the folder is the servers'"
+        )
+        kept.rename(folder / noted(kb).file)
+        assert kb.upkeep.fsck().mendable == ("shared snapshot of keyset 2: is from before an erasure",)
+        assert Erasure(kb).finish(now=False).levels[1].state == "reached"
+        with kb.sessions() as session:
+            assert set(shared.named(session)) == {2}
+
+
 def test_an_erasure_that_comes_between_has_a_snapshot_made_and_shared_anew(
     first: KnowledgeBase, settings: Settings
 ) -> None:
