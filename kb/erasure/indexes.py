@@ -29,6 +29,10 @@ _SERVER = (
     "Set COLMLM_MILVUS_URI as the servers have it and run it again. A collection that went with its server, or whose "
     "server has another address now, is forgotten by: colmlm fsck --repair"
 )
+_PARTS = (
+    "Parts of uploads to S3 are seen and dropped with s3:ListBucketMultipartUploads and s3:AbortMultipartUpload; "
+    "without these the bucket needs a rule that ends them."
+)
 
 Heard = Callable[[str], None]
 
@@ -87,11 +91,12 @@ def _out_of_the_shared_place(kb: SearchableStore, on_step: Heard) -> str:
         raise LevelNotReached("left", f"{folder.where}: facts are being erased again and again", AGAIN)
     with kb.sessions.begin() as session:
         sharing.prune(session, folder)
-        if left := shared.remains(session, folder):
-            raise LevelNotReached(
-                "left", f"{folder.where}: another process is writing {', '.join(left)}", AGAIN
-            )
-    return (
+        uploads = folder.unfinished()
+        left = shared.remains(session, folder, uploads)
+    if left:
+        said = f"{folder.where}: another process is writing {', '.join(left)}, or it may not be removed"
+        raise LevelNotReached("left", said, f"{AGAIN} {_PARTS}")
+    return (f"{uploads.unlisted}. {_PARTS} " if uploads.unlisted else "") + (
         "A bucket that keeps versions of its objects, or (other than S3) parts of unfinished uploads, keeps those "
         "until its rules end them. "
     )

@@ -245,7 +245,9 @@ def _shared_files(engine: Engine, settings: Settings, unseen: list[str]) -> list
         try:
             names = folder.names()
             unseen += shared.doubts(session, folder).values()
-            unseen += [f"{folder.where}/{name}: parts of an upload" for name in folder.unfinished()]
+            uploads = folder.unfinished()
+            unseen += [f"{folder.where}/{name}: parts of an upload" for name in uploads.names]
+            unseen += filter(None, [uploads.unlisted])
         except SharedSnapshotsUnavailable as error:
             unseen.append(str(error))
             return []

@@ -26,6 +26,7 @@ from colmlm.kb.log.origin import acting_as, signed
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.principal import Principal
 from colmlm.kb.store.contention import tried_again
+from colmlm.kb.store.waits import unhurried
 from colmlm.kb.tables import ApiKeyRow, ErasureRequestRow
 from colmlm.kb.texts.characters import visible
 
@@ -106,8 +107,10 @@ class ErasureRequests:
     @tried_again
     def _approve(self, request_id: int, token: TokenRecord) -> tuple[ErasureRequest, Erased]:
         with self.kb.sessions.begin() as session:
+            unhurried(session)
             asked = _read(session, request_id)
             _require_another(session, asked, token)
+            _require_waiting(request_id, asked.state)  # before every fact is read for it
             others = OthersSaying.look(session, load_targets(session, asked.fact_ids)[0])
             suppression.begin_erasure(
                 session
@@ -161,9 +164,13 @@ def _waiting(session: Session, request_id: int) -> ErasureRequestRow:
     )
     if row is None:
         raise ErasureRequestNotFound(request_id)
-    if row.state != "waiting":
-        raise ErasureRequestState(request_id, row.state)
+    _require_waiting(request_id, row.state)
     return row
+
+
+def _require_waiting(request_id: int, state: str) -> None:
+    if state != "waiting":
+        raise ErasureRequestState(request_id, state)
 
 
 def _decide(

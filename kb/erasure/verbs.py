@@ -96,6 +96,7 @@ class Erasure:
     def complete(self, *, actor: str, reason: str) -> Erased | None:
         """Redacts what still says an erased fact, as one erasure. Gives None where nothing does."""
         with self.kb.sessions.begin() as session:
+            unhurried(session)
             suppression.begin_erasure(session)
             said = quotations.still_said(session)
             return erase_facts(session, sorted(said), actor, reason) if said else None
@@ -111,6 +112,7 @@ class Erasure:
         They are made before the erasure, and contain the texts.
         """
         with self.kb.sessions() as session:
+            unhurried(session)
             targets, _ = load_targets(session, fact_ids)
             return make_traces(session, targets)
 

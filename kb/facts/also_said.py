@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.facts.redaction import ErasureTarget
 from colmlm.kb.log import audit
-from colmlm.kb.tables import FactRow, FactVersionRow
+from colmlm.kb.tables import ChangeRow, FactRow, FactVersionRow
 from colmlm.kb.texts.wording import may_say, normalised
 
 READ_AT_ONCE = 2_000  # rows that may say it; with a common word, nearly all of a base may
@@ -39,13 +39,17 @@ class OthersSaying:
     def by_now(self, session: Session, targets: Sequence[ErasureTarget]) -> list[int]:
         """Gives the facts that say a text of these targets, once the log is locked.
 
-        Reads what was written since. Only where the targets themselves were edited meanwhile is every fact read again.
+        Reads what was written since, which the log names where it is no new version: a document that comes again gives
+        facts that it keeps another answer. Only where the targets themselves were edited is every fact read again.
         """
         if not _texts(targets) <= set(self.texts):
             return sorted(_saying(session, targets, _texts(targets), true()))
         # In a statement of its own: within the other one, PostgreSQL plans for its first rows, and reads every text.
-        since = select(FactVersionRow.fact_id).where(FactVersionRow.from_seq > self.seq).distinct()
-        written = FactRow.id == func.any(session.scalars(since).all())
+        opened = select(FactVersionRow.fact_id).where(FactVersionRow.from_seq > self.seq)
+        edited = select(func.unnest(ChangeRow.fact_ids)).where(
+            ChangeRow.seq > self.seq, ChangeRow.kind.not_in(audit.MAINTENANCE)
+        )
+        written = FactRow.id == func.any(session.scalars(opened.union(edited)).all())
         return sorted(self.fact_ids | _saying(session, targets, self.texts, written))
 
 

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.keys.records import SharedSnapshot
 from colmlm.kb.log import audit
-from colmlm.kb.lookup.shared_files import SharedFolder
+from colmlm.kb.lookup.shared_files import SharedFolder, UnfinishedUploads
 from colmlm.kb.store.settings import Settings
 from colmlm.kb.tables import ChangeRow, KeysetRow
 
@@ -82,8 +82,21 @@ def unset(session: Session, settings: Settings) -> str | None:
 def doubts(session: Session, folder: SharedFolder) -> dict[int, str]:
     """Gives a sentence for each snapshot that may lie elsewhere than in this folder, or in what is not mounted."""
     files = set(folder.names())
-    found = {keyset_id: _doubt(folder, one, files) for keyset_id, one in named(session).items()}
+    settled = removed(session, folder, files)
+    found = {n: _doubt(folder, one, files) for n, one in named(session).items() if n not in settled}
     return {keyset_id: _told(keyset_id, said) for keyset_id, said in found.items() if said is not None}
+
+
+def removed(session: Session, folder: SharedFolder, files: Collection[str]) -> set[int]:
+    """Gives the retired keysets whose snapshot was removed from this folder, of these files, and is named still.
+
+    A process that ends between the two leaves that, and so did releases before. Another snapshot that is named has to
+    be there, which shows that the folder is the servers'.
+    """
+    if not any(one.file in files for one in named(session).values()):
+        return set()
+    retired = _named(session, KeysetRow.state == "retired").items()
+    return {n for n, one in retired if one.file not in files and one.place in (None, folder.address)}
 
 
 def _doubt(folder: SharedFolder, shared: SharedSnapshot, files: Collection[str]) -> str | None:
@@ -130,9 +143,9 @@ def left_over(session: Session, folder: SharedFolder) -> tuple[str, ...]:
     return tuple(name for name in folder.names() if FILE.fullmatch(name) and name not in files)
 
 
-def remains(session: Session, folder: SharedFolder) -> tuple[str, ...]:
+def remains(session: Session, folder: SharedFolder, uploads: UnfinishedUploads) -> tuple[str, ...]:
     """Names what is left over there, with the parts of files that were never written to their end."""
-    parts = (f"{name} (parts of it)" for name in folder.unfinished() if FILE.fullmatch(name))
+    parts = (f"{name} (parts of it)" for name in uploads.names if FILE.fullmatch(name))
     return (*left_over(session, folder), *parts)
 
 

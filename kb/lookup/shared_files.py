@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -20,6 +20,14 @@ from colmlm.kb.errors import SharedSnapshotsUnavailable
 from colmlm.kb.lookup.snapshot_files import Readable, sha256_of
 
 BLOCK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class UnfinishedUploads:
+    """The files of which a storage keeps parts, or why it does not say of which: `unlisted`."""
+
+    names: tuple[str, ...] = ()
+    unlisted: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +95,22 @@ class SharedFolder:
                 except FileNotFoundError:  # another process removed it
                     continue
 
-    def unfinished(self) -> list[str]:
-        """Gives the names of files whose upload to S3 was never finished: their parts stay, and no listing has them."""
+    def unfinished(self) -> UnfinishedUploads:
+        """Gives the files whose upload to S3 was never finished: their parts stay, and no listing has them."""
         with self._reached() as (storage, root):
-            return sorted({upload["Key"].rpartition("/")[2] for upload in _uploads(storage, root)})
+            try:
+                return UnfinishedUploads(tuple(sorted({_name(upload) for upload in _uploads(storage, root)})))
+            except PermissionError as error:
+                return UnfinishedUploads(
+                    unlisted=f"{self.where}: parts of unfinished uploads may not be listed: {error}"
+                )
 
     def abort(self, names: Iterable[str]) -> None:
-        """Drops the unfinished uploads of these files."""
+        """Drops the unfinished uploads of these files, as far as that is permitted: `unfinished` has the others."""
         wanted = set(names)
-        with self._reached() as (storage, root):
+        with self._reached() as (storage, root), suppress(PermissionError):
             for upload in _uploads(storage, root) if wanted else ():
-                if upload["Key"].rpartition("/")[2] in wanted:
+                if _name(upload) in wanted:
                     found = {"Key": upload["Key"], "UploadId": upload["UploadId"]}
                     storage.call_s3("abort_multipart_upload", Bucket=storage.split_path(root)[0], **found)
 
@@ -158,6 +171,10 @@ class _There:
     def close(self) -> None:
         with self.folder._explained():
             self.file.close()
+
+
+def _name(upload: Any) -> str:
+    return str(upload["Key"]).rpartition("/")[2]
 
 
 def _is_local(storage: Any) -> bool:

@@ -19,7 +19,17 @@ from sqlalchemy.orm import Session
 from colmlm.kb.errors import KBError, SharedSnapshotsUnavailable
 from colmlm.kb.keys.records import SharedSnapshot
 from colmlm.kb.log import audit
-from colmlm.kb.lookup.shared import FILE, Extent, folder_of, is_outlived, left_over, must_stay, named, noted
+from colmlm.kb.lookup.shared import (
+    FILE,
+    Extent,
+    folder_of,
+    is_outlived,
+    left_over,
+    must_stay,
+    named,
+    noted,
+    removed,
+)
 from colmlm.kb.lookup.shared_files import SharedFolder
 from colmlm.kb.lookup.snapshot_files import opened
 from colmlm.kb.lookup.turns import is_mine, wait_until_mine
@@ -129,16 +139,24 @@ def await_turns(session: Session) -> None:
 
 
 def prune(session: Session, folder: SharedFolder) -> None:
-    """Removes what is left over there, unless another process is just writing it. The turns last to the end."""
-    found = map(_keyset_of, (*left_over(session, folder), *folder.unfinished()))
-    ids = {keyset_id for keyset_id in found if keyset_id is not None}
-    turns = {keyset_id for keyset_id in sorted(ids) if is_mine(session, keyset_id)}
-    if not turns:
-        return
+    """Removes what is left over there, unless another process is just writing it. The turns last to the end.
+
+    Files go first: they hold whole indexes, and who may remove them may not always see the parts of uploads.
+    """
+    turns = _turns(session, left_over(session, folder))
     names = [name for name in left_over(session, folder) if _keyset_of(name) in turns]  # now nobody writes
     folder.remove(names)
-    folder.abort(name for name in folder.unfinished() if _keyset_of(name) in turns)
     forget(session, [n for n, one in named(session).items() if one.file in names])
+    forget(session, [n for n in removed(session, folder, folder.names()) if is_mine(session, n)])
+    parts = folder.unfinished().names
+    if turns := _turns(session, parts):
+        folder.abort(name for name in folder.unfinished().names if _keyset_of(name) in turns)
+
+
+def _turns(session: Session, names: Iterable[str]) -> set[int]:
+    """Takes this process's turn for the keysets of these files, but of those that another process is just writing."""
+    ids = {keyset_id for keyset_id in map(_keyset_of, names) if keyset_id is not None}
+    return {keyset_id for keyset_id in sorted(ids) if is_mine(session, keyset_id)}
 
 
 def forget(session: Session, keyset_ids: Iterable[int]) -> None:

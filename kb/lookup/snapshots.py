@@ -54,15 +54,19 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class SharedFaults:
-    """The faults of snapshots in the shared place: by keyset, the files left over, and why it cannot be looked at."""
+    """The faults of snapshots in the shared place: by keyset, the files left over, and why it cannot be looked at.
+
+    `unlisted` says why the parts of unfinished uploads cannot.
+    """
 
     by_keyset: Mapping[int, str] = field(default_factory=dict)
     left_over: tuple[str, ...] = ()
     unreached: str | None = None
+    unlisted: str | None = None
 
     def told(self) -> tuple[str, ...]:
         left_over = (f"{name} in the shared place belongs to no snapshot" for name in self.left_over)
-        return (*self.by_keyset.values(), *left_over, *([self.unreached] if self.unreached else []))
+        return (*self.by_keyset.values(), *left_over, *filter(None, (self.unreached, self.unlisted)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +153,12 @@ def _inspect_shared(session: Session, settings: Settings) -> SharedFaults:
     if (folder := shared.folder_of(session, settings)) is None:
         return SharedFaults()
     try:
-        return SharedFaults(shared.faults(session, folder), shared.remains(session, folder))
+        uploads = folder.unfinished()
+        return SharedFaults(
+            shared.faults(session, folder),
+            shared.remains(session, folder, uploads),
+            unlisted=uploads.unlisted,
+        )
     except SharedSnapshotsUnavailable as error:
         return SharedFaults(unreached=str(error))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from sqlalchemy import event
 
@@ -42,6 +43,18 @@ def test_what_a_fact_was_changed_to_say_meanwhile_is_found_among_all(kb: Knowled
     ingest(kb, PERU, twin_of("Cuzco"))
     lima, cuzco = fact_id(kb, "Lima"), fact_id(kb, "Cuzco")
     assert erased_after(kb, lima, lambda: kb.facts.edit(lima, "Cuzco", **BY)) == (cuzco,)
+
+
+def test_a_kept_fact_that_comes_to_say_the_same_without_a_new_version_is_found(kb: KnowledgeBase) -> None:
+    before = document("incas", "The Incas ruled from ", ("Cuzco", "Where did the Incas rule from?"), ".")
+    ingest(kb, PERU, before)
+    lima, cuzco = fact_id(kb, "Lima"), fact_id(kb, "Cuzco")
+    with kb.sessions.begin() as session:
+        targets = load_targets(session, [lima])[0]
+        seen = OthersSaying.look(session, targets)
+        assert not seen.fact_ids
+        ingest(kb, replace(before, facts=(replace(before.facts[0], answer="Lima"),)))
+        assert seen.by_now(session, targets) == [cuzco] and kb.facts.show(cuzco).version == 1
 
 
 def test_what_said_the_same_and_was_erased_meanwhile_is_left_out(kb: KnowledgeBase) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -20,6 +22,8 @@ from colmlm.kb.errors import (
     SecondPersonNeeded,
 )
 from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store.waits import Waits
+from tests.gates import table_locked
 from tests.kb.corpora import PERU, fact_id, ingest
 
 WHO = {"actor": "ann", "reason": "request of the person"}
@@ -96,6 +100,31 @@ def test_of_two_who_decide_at_once_one_does(
 
     with ThreadPoolExecutor(2) as threads:
         assert sorted(threads.map(approve, range(2))) == [False, True]
+
+
+def test_what_reads_every_fact_outlasts_the_limit_of_a_request(
+    strict: KnowledgeBase, admins: tuple[TokenRecord, TokenRecord]
+) -> None:
+    (ann, bob), lima = admins, fact_id(strict, "Lima")
+    hurried = strict.beside("requests", Waits(lock=0, statement=0.5), 2)
+    requests, url = ErasureRequests(hurried), strict.engine.url.render_as_string(hide_password=False)
+    asked = requests.ask([lima], token=ann, **WHO).erasure_request_id
+
+    def outlasts(table: str, work: Callable[[], object]) -> None:
+        with ThreadPoolExecutor(1) as aside:
+            with table_locked(url, table) as somebody_waits:
+                done = aside.submit(work)
+                while not (somebody_waits() or done.done()):
+                    time.sleep(0.01)
+                time.sleep(1)
+            done.result()
+
+    outlasts("fact_version", lambda: Erasure(hurried).traces([lima]))
+    outlasts("generation", lambda: Erasure(hurried).complete(**WHO))
+    outlasts("fact_version", lambda: requests.approve(asked, token=bob))
+    assert requests.read(asked).state == "approved" and strict.facts.show(lima).erased_seq is not None
+    with table_locked(url, "fact_version"), pytest.raises(ErasureRequestState, match="approved already"):
+        ErasureRequests(strict.beside("others", Waits(lock=0.5, statement=0.5), 2)).approve(asked, token=bob)
 
 
 def test_only_a_working_admins_token_counts(strict: KnowledgeBase) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pytest
@@ -23,7 +24,7 @@ from colmlm.kb.store.settings import Settings
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import fact_id, ingest, numbered
 from tests.kb.lookup.sharing_servers import FACTS, folder_of, here, noted
-from tests.s3_server import BUCKET
+from tests.s3_server import BUCKET, with_permissions
 
 WHO = {"actor": "tester", "reason": "test"}
 
@@ -134,6 +135,32 @@ def test_a_retired_keysets_snapshot_is_known_until_it_is_removed(
         assert set(shared.named(session)) == {2}
 
 
+@pytest.mark.parametrize("by", ["a release before", "a process that died"])
+def test_a_retired_keysets_snapshot_that_was_removed_and_is_named_still_leaves_no_doubt(
+    first: KnowledgeBase, settings: Settings, place: str, by: str
+) -> None:
+    removed, folder = noted(first).file, Path(folder_of(first).where)
+    first.keysets.activate(first.keysets.rekey(FakeEncoder(salt="2")).keyset_id, force=True)
+    first.keysets.retire(1)
+    (folder / removed).unlink()
+    if by == "a release before":
+        with first.engine.begin() as connection:
+            connection.execute(
+                text("UPDATE keyset SET shared_snapshot = shared_snapshot - 'place' WHERE id = 1")
+            )
+    with operator(settings, place) as kb:
+        kept = (folder / noted(kb).file).rename(settings.home / "kept")
+        second = Erasure(kb).erase([fact_id(kb, "value 4")], **WHO).levels[1]
+        assert second.state == "left" and removed in second.left, (
+            "nothing shows that the folder is the servers'"
+        )
+        kept.rename(folder / noted(kb).file)
+        assert kb.upkeep.fsck().mendable == ("shared snapshot of keyset 2: is from before an erasure",)
+        assert Erasure(kb).finish(now=False).levels[1].state == "reached"
+        with kb.sessions() as session:
+            assert set(shared.named(session)) == {2}
+
+
 def test_an_erasure_that_comes_between_has_a_snapshot_made_and_shared_anew(
     first: KnowledgeBase, settings: Settings
 ) -> None:
@@ -208,4 +235,49 @@ def test_parts_of_uploads_that_were_never_finished_are_told_of_and_go_with_an_er
         erasure, erased = Erasure(kb), [fact_id(kb, "value 4")]
         assert any("parts of an upload" in said for said in erasure.residue(erasure.traces(erased)).unseen)
         assert erasure.erase(erased, **WHO).levels[1].state == "reached"
-        assert folder.unfinished() == ["somebody's notes"] and folder.names() == [noted(kb).file]
+        assert folder.unfinished().names == ("somebody's notes",) and folder.names() == [noted(kb).file]
+
+
+@pytest.mark.parametrize("seen", [False, True])
+def test_who_may_not_drop_parts_of_uploads_has_files_removed_and_is_told(
+    settings: Settings,
+    encoder: FakeEncoder,
+    s3: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    seen: bool,
+) -> None:
+    files = ("s3:ListBucket", "s3:GetObject", "s3:PutObject", "s3:DeleteObject")
+    parts = ("s3:ListBucketMultipartUploads",) if seen else ()
+    with (
+        with_permissions(s3, *files, *parts) as permitted,
+        s3_as(permitted, monkeypatch) as storage,
+        operator(settings, f"s3://{BUCKET}/permitted-{seen}") as kb,
+    ):
+        ingest(kb, *numbered(FACTS))
+        kb.keysets.rekey(encoder)
+        folder, former = folder_of(kb), noted(kb).file
+        key = f"permitted-{seen}/{folder.name}/{former}"
+        storage.call_s3("create_multipart_upload", Bucket=BUCKET, Key=key)
+        told = f"{former} (parts of it)" if seen else "parts of unfinished uploads may not be listed"
+        assert any(told in said for said in kb.upkeep.fsck().mendable)
+        assert any(told in said for said in kb.upkeep.repair().after.mendable)
+        erasure, erased = Erasure(kb), [fact_id(kb, "value 4")]
+        traces = erasure.traces(erased)
+        second = erasure.erase(erased, **WHO).levels[1]
+        assert second.state == ("left" if seen else "reached") and told in second.left
+        assert "s3:AbortMultipartUpload" in (second.remedy if seen else second.left)
+        assert folder.names() == [noted(kb).file] != [former]
+        assert any("parts of" in said for said in erasure.residue(traces).unseen)
+
+
+@contextmanager
+def s3_as(variables: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Has fsspec take these credentials in the block, and afterwards those before, and gives its storage."""
+    with monkeypatch.context() as patch:
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        fsspec.get_filesystem_class("s3").clear_instance_cache()
+        try:
+            yield fsspec.filesystem("s3")
+        finally:
+            fsspec.get_filesystem_class("s3").clear_instance_cache()
