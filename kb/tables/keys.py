@@ -66,6 +66,9 @@ class KeysetRow(TableRow):
     accepted_only: Mapped[bool] = mapped_column(server_default=text("false"))
     index_fit: Mapped[dict[str, Any] | None]
     shared_snapshot: Mapped[dict[str, Any] | None]
+    # The same with what the release before does not know (`kb.keys.stored`).
+    whole_index_fit: Mapped[dict[str, Any] | None]
+    whole_shared_snapshot: Mapped[dict[str, Any] | None]
 
 
 class FactKeyRow(TableRow):
