@@ -24,7 +24,6 @@ from colmlm.kb.tables import (
     ChangeRow,
     CheckpointRow,
     FactKeyRow,
-    FactRow,
     KeysetRow,
 )
 
@@ -175,17 +174,6 @@ def answering_keyset_of(session: Session, checkpoint_id: str) -> int | None:
     """Gives the keyset of a checkpoint that is active or ready."""
     of_checkpoint = select(KeysetRow.id).where(KeysetRow.checkpoint_id == checkpoint_id)
     return session.scalar(of_checkpoint.where(KeysetRow.state.in_(("active", "ready"))))
-
-
-def has_question_keys(session: Session, keyset_id: int) -> bool:
-    """Says whether this keyset has keys made of questions of documents' facts; a rekey then makes them for all."""
-    return bool(session.scalar(select(question_keys(keyset_id))))
-
-
-def question_keys(keyset_id: Any) -> Any:
-    """Gives a condition (SQL) that a keyset has keys made of questions of documents' facts."""
-    of_documents = FactKeyRow.fact_id.in_(select(FactRow.id).where(FactRow.document_id.is_not(None)))
-    return exists().where(FactKeyRow.keyset_id == keyset_id, FactKeyRow.kind == "question", of_documents)
 
 
 def retire(session: Session, keyset_id: int, actor: str, reason: str) -> None:

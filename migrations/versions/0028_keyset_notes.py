@@ -1,4 +1,4 @@
-"""Adds to keysets the records of their fit and their shared snapshot whole.
+"""Adds to keysets the records of their fit and their shared snapshot whole, and up to which key no question has one.
 
 The release before refuses a record with a name that it does not know, so its own columns keep to the names that it
 knows.
@@ -16,12 +16,14 @@ depends_on = None
 UPGRADE = """
 ALTER TABLE keyset
     ADD COLUMN whole_index_fit jsonb,
-    ADD COLUMN whole_shared_snapshot jsonb;
+    ADD COLUMN whole_shared_snapshot jsonb,
+    ADD COLUMN no_question_keys_upto bigint;
 """
 DOWNGRADE = """
 ALTER TABLE keyset
     DROP COLUMN whole_index_fit,
-    DROP COLUMN whole_shared_snapshot;
+    DROP COLUMN whole_shared_snapshot,
+    DROP COLUMN no_question_keys_upto;
 """
 
 
