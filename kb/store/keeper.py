@@ -57,7 +57,7 @@ class Keeper:
         self.stop()
 
     def _keep(self, server: EmbeddedServer) -> None:
-        while not self._stopping.wait(POLL_SECONDS):
+        while not self._stopping.is_set():
             try:
                 self._watch(server)
             except Exception as error:  # noqa: BLE001 - nobody else starts the server again
