@@ -194,8 +194,11 @@ class DecoderTogether:
             self._live.append(joining[-1])
             held += ticket.tokens
         now = time.monotonic()
-        for late in self.queue.drop(lambda ticket: ticket.until < now):
-            late.told.put(self._busy(late))
+        late = self.queue.drop(lambda ticket: ticket.until < now)
+        self._live += late  # until they are told, so that none is left waiting where that fails
+        for ticket in late:
+            ticket.told.put(self._busy(ticket))
+        self._live = [ticket for ticket in self._live if ticket not in late]
         return joining
 
     def _step(self, joining: Sequence[Ticket]) -> None:
