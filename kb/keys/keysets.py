@@ -150,9 +150,9 @@ def heads_in_use(session: Session) -> list[KeysetHead]:
 
 def head_of(row: Row[Any]) -> dict[str, Any]:
     """Gives the fields of a row of `HEADS`, and what else is in it."""
-    fields = dict(row._mapping)
-    whole = fields.pop("whole_index_fit")
-    return {**fields, "index_fit": stored.read(IndexFit, row.index_fit, whole)}
+    named: dict[str, Any] = {**row._mapping}
+    named["index_fit"] = stored.read(IndexFit, row.index_fit, named.pop("whole_index_fit"))
+    return named
 
 
 def require_answering(session: Session, keyset_id: int) -> None:
