@@ -2,9 +2,9 @@
 
 Ray takes over a process: it knows one cluster in it, replaces handlers of signals, writes on stdout, and puts the
 current directory on the path of all workers. So it gets this one, in an empty directory, with the environment that its
-workers are to have. On stdin it reads an order, and then rounds of rows, each ended by an empty line. Of each row it
-writes on stdout what came of it, in the order in which rows are done. Where stdin ends, the command has, or wants no
-more: then it ends with all that it started, whatever that is at.
+workers are to have. On stdin it reads an order, and then rounds of rows, each ended by an empty line. On stdout it
+says once that it is in its cluster, and then of each row what came of it, in the order in which rows are done. Where
+stdin ends, the command has, or wants no more: then it ends with all that it started, whatever that is at.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import BinaryIO, TextIO
 
 import msgspec
 
-from colmlm.cli.bulk.messages import STOP_SECONDS, Order
+from colmlm.cli.bulk.messages import CONNECTED, STOP_SECONDS, Order
 from colmlm.cli.bulk.worker import RayWorker
 
 LOOPBACK = "127.0.0.1"
@@ -37,10 +37,15 @@ def main() -> None:
     waiting: SimpleQueue[list[str]] = SimpleQueue()
     threading.Thread(target=_read, args=(source, waiting), name="the command", daemon=True).start()
     with _cluster(order):
+        _say(answers, CONNECTED)
         while True:
             for told in _worked(order, waiting.get()):
-                answers.write(f"{told}\n")
-                answers.flush()
+                _say(answers, told)
+
+
+def _say(answers: TextIO, line: str) -> None:
+    answers.write(f"{line}\n")
+    answers.flush()
 
 
 def rounds(source: BinaryIO) -> Iterator[list[str]]:
@@ -51,11 +56,13 @@ def rounds(source: BinaryIO) -> Iterator[list[str]]:
 
 def _read(source: BinaryIO, waiting: SimpleQueue[list[str]]) -> None:
     """Reads rounds until stdin ends; then ends this process as Ray wants it to, or else by the system."""
-    for rows in rounds(source):
-        waiting.put(rows)
-    os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(STOP_SECONDS)
-    os.killpg(0, signal.SIGKILL)
+    try:
+        for rows in rounds(source):
+            waiting.put(rows)
+    finally:  # also where a row cannot be read, or the others would wait for more
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(STOP_SECONDS)
+        os.killpg(0, signal.SIGKILL)
 
 
 def _stdout() -> TextIO:

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+CONNECTED = "connected"  # a driver's first line, once it is in its cluster
 STOP_SECONDS = 10.0  # in which a driver ends when its stdin does; then it is killed with all that it started
 
 

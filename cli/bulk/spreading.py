@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 
-from colmlm.cli.bulk.messages import STOP_SECONDS, Order, RowOutcome
+from colmlm.cli.bulk.messages import CONNECTED, STOP_SECONDS, Order, RowOutcome
 from colmlm.cli.bulk.place import RayPlace, require_cluster
 from colmlm.cli.bulk.scratch import scratch
 from colmlm.cli.errors import DATABASE, FAULT, FailedElsewhere, Failure
@@ -123,7 +123,8 @@ class _Driver:
     """The other end of a driver's pipes."""
 
     def __init__(self, process: subprocess.Popen[bytes], said: IO[bytes], address: str | None) -> None:
-        self._process, self._said, self._unheard = process, said, address
+        self._process, self._said, self._address = process, said, address
+        self._is_connected = False
         self._answers: SimpleQueue[bytes] = SimpleQueue()  # an empty line where the driver has ended
         threading.Thread(target=self._read, name="Ray's answers", daemon=True).start()
 
@@ -153,7 +154,9 @@ class _Driver:
             return None
         if not line:
             raise self._ended()
-        self._unheard = None
+        if line.strip() == CONNECTED.encode():
+            self._is_connected = True
+            return None
         told = msgspec.json.decode(line, type=RowOutcome)
         if told.exit_code == DATABASE:  # whoever works for a job takes it up again once the database is back
             raise DatabaseUnavailable("a worker of Ray", told.line)
@@ -162,10 +165,10 @@ class _Driver:
         return told
 
     def _ended(self) -> Exception:
-        """Gives the error of a driver that has ended. One that never answered did not come into its cluster."""
+        """Gives the error of a driver that has ended: of the cluster where it did not come in, unless it was killed."""
         code, words = self._process.wait(), self._last_words()
-        if self._unheard is not None:
-            return ClusterUnavailable(self._unheard, words)
+        if self._address is not None and not self._is_connected and code > 0:
+            return ClusterUnavailable(self._address, words)
         return FailedElsewhere(Failure(FAULT, f"Ray ended with code {code}: {words}"))
 
     def _last_words(self) -> str:
@@ -175,9 +178,11 @@ class _Driver:
 
     def _read(self) -> None:
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._answers.put(line)
-        self._answers.put(b"")
+        try:
+            for line in self._process.stdout:
+                self._answers.put(line)
+        finally:
+            self._answers.put(b"")
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -16,10 +16,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import psutil
-from sqlalchemy.exc import SQLAlchemyError
 
 from colmlm.api.nouns.models import LoadedModel, LoadedModels
-from colmlm.kb.errors import KBError
 from colmlm.kb.keys.succession import Succession
 from colmlm.kb.store import outages
 
@@ -70,7 +68,7 @@ class ModelKeeper:
         while not self._stopping.wait(self.look_seconds):
             try:
                 self.keep_up()
-            except (SQLAlchemyError, KBError) as error:
+            except Exception as error:  # noqa: BLE001 - else no later keyset would get its model
                 outages.tell(_log, "cannot see which models are wanted, will try again", error)
 
     def keep_up(self) -> None:
@@ -103,9 +101,9 @@ class ModelKeeper:
             return
         try:
             model = self._loaded(checkpoint)
-        except (ValueError, OSError) as error:
-            self._failed[checkpoint.checkpoint_id] = time.monotonic(), str(error)
-            _log.warning("the model %s is not loaded: %s", checkpoint.name, error)
+        except Exception as error:  # noqa: BLE001 - files of a model may be broken in more ways than can be listed
+            self._failed[checkpoint.checkpoint_id] = time.monotonic(), outages.cause(error)
+            _log.warning("the model %s is not loaded: %s", checkpoint.name, outages.cause(error))
             return
         self._failed.pop(checkpoint.checkpoint_id, None)
         self.models.put(model)

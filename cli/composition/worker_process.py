@@ -25,6 +25,7 @@ from colmlm.api.watch.logs import blotted
 from colmlm.kb import interpreter
 from colmlm.kb.jobs import attendance
 from colmlm.kb.jobs.attendance import STEADY_SECONDS, WorkerState
+from colmlm.kb.store import outages
 
 if TYPE_CHECKING:
     from colmlm.kb.store.settings import Settings
@@ -109,14 +110,31 @@ class WorkerProcess:
 
     def _watch(self) -> None:
         while not self._has_ended():
-            pause = min(2.0 ** min(self._state.failures, 6), LONGEST_PAUSE)
             _log.warning(
-                "the worker ended with code %d; it is started again in %g s", self._state.exit_code, pause
+                "the worker ended with code %d; it is started again in %g s",
+                self._state.exit_code,
+                self._pause(),
             )
-            if self._stopping.wait(pause):
-                return
+            while not self._is_started_again():
+                if self._stopping.is_set():
+                    return
+
+    def _pause(self) -> float:
+        return min(2.0 ** min(self._state.failures, 6), LONGEST_PAUSE)
+
+    def _is_started_again(self) -> bool:
+        """Starts the worker after a pause, unless it is to stop or the system has no room for a process now."""
+        if self._stopping.wait(self._pause()):
+            return False
+        try:
             self._process = self._start()
-            self._state = replace(self._state, running=True, since=datetime.now(UTC))
+        except Exception as error:  # noqa: BLE001 - else there would be no worker for as long as the server runs
+            outages.tell(_log, "the worker cannot be started, will try again", error)
+            failures = self._state.failures + 1
+            self._state = replace(self._state, failures=failures, last_error=(outages.cause(error),))
+            return False
+        self._state = replace(self._state, running=True, since=datetime.now(UTC))
+        return True
 
     def _has_ended(self) -> bool:
         """Waits until the worker has ended, and notes how. Gives True where it was told to end."""

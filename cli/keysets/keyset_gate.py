@@ -166,7 +166,7 @@ def _switched(keyset: KeysetRecord, as_json: bool) -> None:
 
 
 def _show(report: dict[str, Any]) -> None:
-    print_table(("criterion", "", "figure", "limit", "note"), [_row(**c) for c in report["criteria"]])
+    print_table(("criterion", "", "figure", "limit", "note"), map(_row, report["criteria"]))
     what = f"Keyset {report['keyset_id']} at change {report['seq']}"
     active = report["active_keyset_id"]
     against = f" against keyset {active}" if active is not None else ""
@@ -174,6 +174,7 @@ def _show(report: dict[str, Any]) -> None:
     say(f"{what}{against}, with {asked}: {'passed' if report['passed'] else 'failed'}.")
 
 
-def _row(name: str, passed: bool, figure: float | None, limit: float, note: str) -> tuple[object, ...]:
+def _row(criterion: dict[str, Any]) -> tuple[object, ...]:
+    figure, limit = criterion["figure"], f"{criterion['limit']:.4g}"
     measured = "not measured" if figure is None else f"{figure:.4g}"
-    return name, "ok" if passed else "FAILED", measured, f"{limit:.4g}", note
+    return criterion["name"], "ok" if criterion["passed"] else "FAILED", measured, limit, criterion["note"]

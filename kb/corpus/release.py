@@ -63,10 +63,14 @@ class ReleasedFact:
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """A sound release: its number of facts, and by what it is known again: a digest of these in their order."""
+    """A sound release: its number of facts, and by what it is known again: a digest of these in their order.
+
+    `order` is a digest of their entries' order alone.
+    """
 
     num_facts: int
     digest: str
+    order: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +105,7 @@ class Release:
             said, contents = self._entries_summed(entries, num_entries, on_entries)
         if said != named:
             raise InvalidRelease(self._astray(), "The two files must come from the same release.")
-        return Examined(num_ids, hashlib.sha256(f"{order} {contents:x}".encode()).hexdigest())
+        return Examined(num_ids, hashlib.sha256(f"{order} {contents:x}".encode()).hexdigest(), order)
 
     def pieces(self, size: int, start: int = 0) -> Iterator[list[ReleasedFact]]:
         """Gives the facts in the order of their keys, in pieces of this size, from number `start` on."""

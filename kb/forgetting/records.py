@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Self
 
+import msgspec
+
 from colmlm.kb.answers.records import SaidFact
 from colmlm.kb.facts.records import Source
 from colmlm.kb.log.records import OnRecord
@@ -111,10 +113,6 @@ class Survivor:
     says: str
     score: float
 
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> Self:
-        return cls(**{**stored, "fact_ids": tuple(stored["fact_ids"])})
-
 
 @dataclass(frozen=True, slots=True)
 class SaidSurvivor:
@@ -170,16 +168,8 @@ class ForgetPlan:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any], **of_the_row: Any) -> Self:
-        parts = {
-            **stored,
-            "equivalents": tuple(stored["equivalents"]),
-            "conflicting": tuple(stored["conflicting"]),
-            "successors": tuple(Successor(**successor) for successor in stored["successors"]),
-            "collateral": Collateral(**stored["collateral"]),
-            "before": {name: Rates(**rates) for name, rates in stored["before"].items()},
-            "survivors": tuple(map(Survivor.from_json, stored.get("survivors", ()))),
-        }
-        return cls(**parts, **of_the_row)
+        """Reads a stored plan, and passes over what only a later release knows."""
+        return msgspec.convert({**stored, **of_the_row}, cls)
 
 
 _OF_THE_ROW = ("run_id", "policy", "fact_ids", "planned_seq")
@@ -215,9 +205,8 @@ class Verification:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Self:
-        probes = {name: Rates(**rates) for name, rates in stored["probes"].items()}
-        survivors = tuple(map(Survivor.from_json, stored.get("survivors", ())))
-        return cls(**{**stored, "probes": probes, "leaked": tuple(stored["leaked"]), "survivors": survivors})
+        """Reads a stored verification, and passes over what only a later release knows."""
+        return msgspec.convert(stored, cls)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from sqlalchemy import Connection, Engine, func, text, update
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from colmlm.kb.facts import quotations, suppression
@@ -143,8 +142,9 @@ class Lease:
             )
             try:
                 heard = self.connection.execute(beat.returning(JobRow.cancelled_by)).one_or_none()
-            except SQLAlchemyError as error:
-                _log.warning("job %d: its lease is lost: %s", self.job.job_id, outages.cause(error))
+            except Exception as error:  # noqa: BLE001 - without a beat another worker may take the job
+                said, fault = "job %d: its lease is lost: %s", outages.fault(error)
+                _log.warning(said, self.job.job_id, outages.cause(error), exc_info=fault)
                 heard = None
             if heard is None:
                 self.lost = True

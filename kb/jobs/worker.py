@@ -180,7 +180,7 @@ class Worker:
         while True:
             try:
                 await asyncio.to_thread(self._rescue)
-            except _DATABASE_GONE as error:
+            except Exception as error:  # noqa: BLE001 - else nobody would look until this worker ends
                 outages.tell(_log, "cannot look for jobs whose worker died", error)
                 self._cut_off(once)
             await asyncio.sleep(min(RESCUE_SECONDS, self.stalled_seconds))
@@ -208,13 +208,20 @@ class Worker:
 
     def _tidy(self) -> None:
         """Does all of it, also where one part fails: it is done again in seconds, for as long as the worker runs."""
-        for part in (self._take_over, self._sweep, self._group, self._share, self._prune):
+        parts = {
+            "take jobs over": self._take_over,
+            "sweep uploads": self._sweep,
+            "group misses": self._group,
+            "share snapshots": self._share,
+            "prune": self._prune,
+        }
+        for named, part in parts.items():
             try:
                 part()
-            except _DATABASE_GONE:
-                raise
-            except Exception as error:  # noqa: BLE001 - a worker that runs on must not cease to look after its jobs
-                outages.tell(_log, "cannot tidy up, will try again", error)
+            except Exception as error:
+                if outages.is_outage(error):
+                    raise
+                outages.tell(_log, f"cannot tidy up ({named}), will try again", error)
 
     def _take_over(self) -> None:
         uploads = Uploads.of(self.kb.settings)

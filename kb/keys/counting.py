@@ -13,7 +13,8 @@ from sqlalchemy.orm import Session
 from colmlm.kb.errors import KeysetNotFound
 from colmlm.kb.facts.edits import is_kept
 from colmlm.kb.keys import predicted
-from colmlm.kb.keys.keysets import HEADS, head_of, question_keys
+from colmlm.kb.keys.keysets import HEADS, head_of
+from colmlm.kb.keys.question_keys import question_keys
 from colmlm.kb.keys.records import KeysetRecord, Prediction
 from colmlm.kb.tables import FactKeyRow, FactRow, KeysetRow
 

@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import InvalidValue, KeysetActive, KeysetNotFound, KeysetNotReady, NoActiveKeyset
 from colmlm.kb.facts.edits import is_kept
+from colmlm.kb.keys import stored
 from colmlm.kb.keys.calibration import Calibration
 from colmlm.kb.keys.records import CheckpointInfo, IndexFit, KeysetHead
 from colmlm.kb.log import audit
@@ -23,7 +24,6 @@ from colmlm.kb.tables import (
     ChangeRow,
     CheckpointRow,
     FactKeyRow,
-    FactRow,
     KeysetRow,
 )
 
@@ -42,6 +42,7 @@ _COLUMNS = (
     KeysetRow.applied_seq,
     KeysetRow.accepted_only,
     KeysetRow.index_fit,
+    KeysetRow.whole_index_fit,
 )
 HEADS = select(*_COLUMNS).join(CheckpointRow, CheckpointRow.id == KeysetRow.checkpoint_id)
 
@@ -149,7 +150,9 @@ def heads_in_use(session: Session) -> list[KeysetHead]:
 
 def head_of(row: Row[Any]) -> dict[str, Any]:
     """Gives the fields of a row of `HEADS`, and what else is in it."""
-    return {**row._mapping, "index_fit": index_fit(row.index_fit)}
+    named: dict[str, Any] = {**row._mapping}
+    named["index_fit"] = stored.read(IndexFit, row.index_fit, named.pop("whole_index_fit"))
+    return named
 
 
 def require_answering(session: Session, keyset_id: int) -> None:
@@ -171,22 +174,6 @@ def answering_keyset_of(session: Session, checkpoint_id: str) -> int | None:
     """Gives the keyset of a checkpoint that is active or ready."""
     of_checkpoint = select(KeysetRow.id).where(KeysetRow.checkpoint_id == checkpoint_id)
     return session.scalar(of_checkpoint.where(KeysetRow.state.in_(("active", "ready"))))
-
-
-def has_question_keys(session: Session, keyset_id: int) -> bool:
-    """Says whether this keyset has keys made of questions of documents' facts; a rekey then makes them for all."""
-    return bool(session.scalar(select(question_keys(keyset_id))))
-
-
-def question_keys(keyset_id: Any) -> Any:
-    """Gives a condition (SQL) that a keyset has keys made of questions of documents' facts."""
-    of_documents = FactKeyRow.fact_id.in_(select(FactRow.id).where(FactRow.document_id.is_not(None)))
-    return exists().where(FactKeyRow.keyset_id == keyset_id, FactKeyRow.kind == "question", of_documents)
-
-
-def index_fit(stored: dict[str, Any] | None) -> IndexFit | None:
-    """Gives how a keyset's index was fitted, as it is stored; None where it never was."""
-    return None if stored is None else IndexFit(**stored)
 
 
 def retire(session: Session, keyset_id: int, actor: str, reason: str) -> None:
@@ -242,7 +229,7 @@ def note_snapshot(session: Session, keyset_id: int, applied_seq: int) -> None:
 
 def note_fit(session: Session, keyset_id: int, fit: IndexFit) -> None:
     """Stores how this keyset's index was fitted to its keys."""
-    _set(session, keyset_id, index_fit=asdict(fit))
+    _set(session, keyset_id, index_fit=stored.known_before(fit), whole_index_fit=asdict(fit))
 
 
 def note_gate(session: Session, keyset_id: int, gate: dict[str, Any] | None) -> None:
@@ -290,9 +277,9 @@ def sample_keys(session: Session, keyset_id: int, dim: int, size: int, num_keys:
     return decode(list(session.scalars(statement)), dim)
 
 
-def decode(stored: list[bytes], dim: int) -> Vectors:
+def decode(keys: list[bytes], dim: int) -> Vectors:
     """Gives stored keys exactly, as float32 [n, d]."""
-    return np.frombuffer(b"".join(stored), dtype=STORED).reshape(-1, dim).astype(np.float32)
+    return np.frombuffer(b"".join(keys), dtype=STORED).reshape(-1, dim).astype(np.float32)
 
 
 def active_keyset_id(session: Session) -> int | None:

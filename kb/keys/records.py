@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypedDict
 
+from colmlm.kb.keys.stored import SINCE
 from colmlm.kb.log.records import OnRecord
 
 RECALL = 0.98  # the share of nearest keys that lookups are to find
@@ -38,7 +39,7 @@ class IndexFit:
     lists: int
     lists_read: int
     recall: float | None = None
-    spare: int | None = None
+    spare: int | None = field(default=None, metadata={SINCE: "0028"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ class SharedSnapshot:
     count: int
     applied_seq: int
     log_hash: str
-    place: str | None = None
+    place: str | None = field(default=None, metadata={SINCE: "0028"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,7 @@ from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.kb.errors import InvalidKeys, InvalidValue
 from colmlm.kb.keys import keysets, predicted, queues
 from colmlm.kb.keys.keycopy import copy_keys, drop_adopted, require_unit
+from colmlm.kb.keys.question_keys import has_question_keys, seek_question_keys
 from colmlm.kb.keys.queues import KeyQueue
 from colmlm.kb.keys.records import CheckpointInfo, RekeyPart
 from colmlm.kb.log import audit
@@ -106,8 +107,8 @@ class RekeyRun:
 
         What else lacks a key is not looked for: among ten million facts that takes more than a minute.
         """
-        with self.sessions() as session:
-            asked = "question" in self.kinds or keysets.has_question_keys(session, self.keyset_id)
+        with self.sessions.begin() as session:
+            asked = "question" in self.kinds or seek_question_keys(session, self.keyset_id)
             waiting = queues.of_facts(session, self.keyset_id, fact_ids, with_questions=asked)
             if queues.length(session, waiting, keyset_id=self.keyset_id) > most:
                 return False
@@ -169,7 +170,7 @@ class RekeyRun:
 
     def _queues(self, session: Session) -> list[KeyQueue]:
         found = [queues.documents_without_keys(self.keyset_id, self.corpus)]
-        if "question" in self.kinds or keysets.has_question_keys(session, self.keyset_id):
+        if "question" in self.kinds or has_question_keys(session, self.keyset_id):
             found.append(queues.facts_without_question_keys(self.keyset_id, self.corpus))
         if self.corpus is None:
             found.append(queues.facts_without_keys(self.keyset_id))

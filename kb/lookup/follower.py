@@ -20,9 +20,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import psycopg
-from sqlalchemy.exc import SQLAlchemyError
 
-from colmlm.kb.errors import KBError
 from colmlm.kb.keys import keysets, succession
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.store import outages
@@ -87,7 +85,7 @@ class Follower:
                     failures = 0
                     while self._wait(connection):
                         self._follow()
-            except (SQLAlchemyError, psycopg.Error, KBError, OSError) as error:
+            except Exception as error:  # noqa: BLE001 - nobody else follows, so it is tried again whatever it was
                 failures += 1
                 outages.tell(_log, "cannot follow the change log, will try again", error)
                 self._stopping.wait(outages.pause(failures, LONGEST_PAUSE))
@@ -104,7 +102,7 @@ class Follower:
             self.kb.searcher.grow(self._grown)
         except _Stopped:
             pass
-        except (SQLAlchemyError, psycopg.Error, KBError, OSError, RuntimeError) as error:
+        except Exception as error:  # noqa: BLE001 - the outgrown index answers until another attempt
             self._grow_from = time.monotonic() + GROW_AGAIN_SECONDS
             outages.tell(_log, "cannot build the index, will try again", error)
 

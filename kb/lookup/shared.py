@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, exists, select, true
 from sqlalchemy.orm import Session
 
+from colmlm.kb.keys import stored
 from colmlm.kb.keys.records import SharedSnapshot
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.shared_files import SharedFolder, UnfinishedUploads
@@ -65,10 +66,11 @@ def named(session: Session) -> dict[int, SharedSnapshot]:
 
 
 def _named(session: Session, which: ColumnElement[bool]) -> dict[int, SharedSnapshot]:
-    statement = select(KeysetRow.id, KeysetRow.shared_snapshot).where(
-        which, KeysetRow.shared_snapshot.is_not(None)
-    )
-    return {row.id: SharedSnapshot(**row.shared_snapshot) for row in session.execute(statement)}
+    columns = KeysetRow.id, KeysetRow.shared_snapshot, KeysetRow.whole_shared_snapshot
+    read = {
+        n: stored.read(SharedSnapshot, *said) for n, *said in session.execute(select(*columns).where(which))
+    }
+    return {keyset_id: one for keyset_id, one in read.items() if one is not None}
 
 
 def unset(session: Session, settings: Settings) -> str | None:

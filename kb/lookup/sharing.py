@@ -17,6 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import KBError, SharedSnapshotsUnavailable
+from colmlm.kb.keys import stored
 from colmlm.kb.keys.records import SharedSnapshot
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.shared import (
@@ -89,7 +90,8 @@ def _put(
     if not folder.holds(snapshot.file, snapshot.num_bytes, snapshot.sha256):  # somebody may be reading it
         folder.put(snapshot.file, stream)
     note = update(KeysetRow).where(KeysetRow.id == keyset_id)
-    session.execute(note.values(shared_snapshot=asdict(snapshot)))
+    known, whole = stored.known_before(snapshot), asdict(snapshot)
+    session.execute(note.values(shared_snapshot=known, whole_shared_snapshot=whole))
     event.listen(session, "after_commit", partial(_prune_after, folder), once=True)
 
 
@@ -162,7 +164,7 @@ def _turns(session: Session, names: Iterable[str]) -> set[int]:
 def forget(session: Session, keyset_ids: Iterable[int]) -> None:
     """Has the database name no shared snapshot of these keysets."""
     note = update(KeysetRow).where(KeysetRow.id.in_(list(keyset_ids)))
-    session.execute(note.values(shared_snapshot=null()))
+    session.execute(note.values(shared_snapshot=null(), whole_shared_snapshot=null()))
 
 
 def _keyset_of(name: str) -> int | None:

@@ -43,14 +43,14 @@ class KeysOfRelease:
     reason: str
 
     def read(self, session: Session) -> int:
-        """Gives how many keys of the index were read before, from the log."""
-        upto = func.max(cast(ChangeRow.payload["upto"].astext, BigInteger))
-        of = {
-            "release": self.digest, "index": self.index_digest, "corpus": self.corpus, "keyset": self.keyset_id,
-        }  # fmt: skip
-        return (
-            session.scalar(select(upto).where(ChangeRow.kind == "key", ChangeRow.payload.contains(of))) or 0
+        """Gives how many keys of the index were read before, from the log. The release before did not note of which."""
+        payload = ChangeRow.payload
+        upto = select(func.max(cast(payload["upto"].astext, BigInteger))).where(
+            ChangeRow.kind == "key",
+            payload.contains({"release": self.digest, "corpus": self.corpus, "keyset": self.keyset_id}),
+            func.coalesce(payload["index"].astext, self.index_digest) == self.index_digest,
         )
+        return session.scalar(upto) or 0
 
     def store(self, session: Session, fact_ids: npt.NDArray[np.int64], keys_ND: Keys, upto: int) -> int:
         """Stores the keys that are wanted and gives their number; `upto` keys of the index are read then.
@@ -87,7 +87,7 @@ def require_one_index(
             KeysetRow.checkpoint_id == checkpoint_id, KeysetRow.state != "retired", ChangeRow.kind == "key"
         )
         .where(payload.contains({"release": digest, "corpus": corpus}))
-        .where(payload["index"].astext.is_distinct_from(index_digest))
+        .where(payload["index"].astext != index_digest)
     )
     if (keyset_id := session.scalar(of_another.limit(1))) is not None:
         remedy = (

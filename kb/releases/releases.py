@@ -14,6 +14,7 @@ from colmlm.kb.keys.records import CheckpointInfo
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.sealed import Ids, SealedIndex, Vectors
 from colmlm.kb.lookup.searchable import SearchableStore
+from colmlm.kb.releases import resumed
 from colmlm.kb.releases.facts import PIECE, FactsOfRelease, StoredPiece, StoredPieces
 from colmlm.kb.releases.keys import BLOCK, KeysOfRelease, analyze_facts, require_one_index
 from colmlm.kb.releases.records import ImportReport
@@ -50,12 +51,19 @@ class Releases:
         _require_fit(examined, index, checkpoint)
         _read_all(index, progress.read)
         keys = release.index_digest()
-        made_by = checkpoint or _unknown(f"{examined.digest} {keys}", folder, index.dim)
         with self.store.sessions() as session:
-            there = StoredPieces.read(session, examined.digest, corpus).upto
-            require_one_index(session, examined.digest, corpus, made_by.checkpoint_id, keys)
+            begun = resumed.begun(session, release, examined, corpus)
+            digest = maker = examined.order
+            if begun is None:
+                digest = examined.digest
+                maker = hashlib.sha256(f"{digest} {keys}".encode()).hexdigest()
+            made_by = checkpoint or CheckpointInfo(f"release-{maker[:16]}", folder.name, index.dim)
+            there = StoredPieces.read(session, digest, corpus).upto
+            require_one_index(session, digest, corpus, made_by.checkpoint_id, keys)
+            if begun is not None:
+                resumed.require_same_keys(session, begun, index, made_by.checkpoint_id)
         return ImportReport(
-            corpus, examined.digest, keys, examined.num_facts, 0, there, 0, 0, 0,
+            corpus, digest, keys, examined.num_facts, 0, there, 0, 0, 0,
             index.dim, index.kind, made_by.checkpoint_id, None, None,
         )  # fmt: skip
 
@@ -158,9 +166,3 @@ def _read_all(index: SealedIndex, on_keys: OnDone | None) -> None:
         done += len(numbers)
         if on_keys is not None:
             on_keys(done, index.count)
-
-
-def _unknown(facts_and_index: str, folder: Path, dim: int) -> CheckpointInfo:
-    """Gives a checkpoint for keys of which nobody knows who made them."""
-    digest = hashlib.sha256(facts_and_index.encode()).hexdigest()
-    return CheckpointInfo(f"release-{digest[:16]}", folder.name, dim)

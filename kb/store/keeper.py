@@ -57,6 +57,14 @@ class Keeper:
         self.stop()
 
     def _keep(self, server: EmbeddedServer) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._watch(server)
+            except Exception as error:  # noqa: BLE001 - nobody else starts the server again
+                outages.tell(_log, "cannot look after the database server, will try again", error)
+                self._stopping.wait(LONGEST_PAUSE)
+
+    def _watch(self, server: EmbeddedServer) -> None:
         joined, attempts, tried_at, was_told = server.pid(), 0, 0.0, False
         while not self._stopping.wait(POLL_SECONDS):
             pid = server.pid()

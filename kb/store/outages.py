@@ -1,4 +1,8 @@
-"""Logs outages of the database: one line a minute, however many requests and threads notice it."""
+"""Logs why work that is tried again did not go: one line a minute, however many requests and threads notice it.
+
+All of an outage of the database is of one kind. What this program does not know is a fault of it: it is told with its
+traceback, and hides no outage and no fault of other work.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import psycopg
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
+
+from colmlm.kb.errors import DatabaseUnavailable, KBError
 
 TOLD_SECONDS = 60.0
 
@@ -18,6 +24,12 @@ TOLD_SECONDS = 60.0
 GONE = (OperationalError, InterfaceError, psycopg.OperationalError, psycopg.InterfaceError)
 
 _AWAY = "away"
+_EXPLAINED = (
+    KBError,
+    OSError,
+    SQLAlchemyError,
+    psycopg.Error,
+)  # the last two may hold texts that were stored
 
 
 @dataclass(slots=True)
@@ -29,10 +41,10 @@ class Teller:
     _telling: threading.Lock = field(default_factory=threading.Lock)
 
     def tell(self, log: logging.Logger, said: str, error: BaseException) -> None:
-        """Logs what could not be done and why, unless an outage of that kind was already logged within this minute."""
-        if (silent := self._due(_kind(error))) is not None:
+        """Logs what could not be done and why, unless something of that kind was already logged within this minute."""
+        if (silent := self._due(_kind(error, said))) is not None:
             more = f"; {silent} more like this since it was last said" if silent else ""
-            log.warning("%s: %s%s", said, cause(error), more)
+            log.warning("%s: %s%s", said, cause(error), more, exc_info=fault(error))
 
     def is_news(self, record: logging.LogRecord) -> bool:
         """Filters log records: says whether to log one, and takes the traceback out of those about an outage."""
@@ -42,7 +54,7 @@ class Teller:
         if error is None:
             return True
         record.exc_info, record.msg, record.args = None, f"{record.getMessage()}: {cause(error)}", ()
-        return self._due(_kind(error)) is not None
+        return self._due(_kind(error, record.name)) is not None
 
     def _due(self, kind: str) -> int | None:
         """Gives how many lines of this kind were left out since its last, where another is due; else None."""
@@ -65,17 +77,38 @@ def pause(attempts: int, longest: float) -> float:
 
 def cause(error: BaseException) -> str:
     """Gives the driver's message in one line, without the statement and its parameters."""
-    found = error.orig if isinstance(error, DBAPIError) else error
+    found = _driver_error(error)
     return " ".join(str(found).split()) or type(found).__name__
 
 
-def _kind(error: BaseException) -> str:
-    """Gives the kind of an outage: one for all connections that break or are refused, else the server's own code.
+def is_outage(error: BaseException | None) -> bool:
+    """Says whether the database does not answer: a connection broke or was refused, perhaps as another error's cause.
 
-    What is no outage of the database, such as a full disk, is a kind of its own and hides none of one.
+    What the server itself refuses, such as writing to a full disk, is none.
     """
-    found = error.orig if isinstance(error, DBAPIError) else error
-    if isinstance(found, OSError) and not isinstance(found, ConnectionError | TimeoutError):
-        return f"{type(found).__name__} {found.errno}"
-    state = getattr(found, "sqlstate", None) or ""
-    return _AWAY if not state or state.startswith(("08", "57P")) else state
+    while error is not None and not isinstance(error, (*GONE, DatabaseUnavailable)):
+        error = error.__cause__
+    state = _state(error)
+    return error is not None and (not state or state.startswith(("08", "57P")))
+
+
+def fault(error: BaseException) -> BaseException | None:
+    """Gives an error that this program does not know, which is to be logged with its traceback; None for any other."""
+    return None if is_outage(error) or isinstance(error, _EXPLAINED) else error
+
+
+def _kind(error: BaseException, said: str) -> str:
+    """Gives one kind for all of an outage, else one for each work and error: its class, and the code that it has."""
+    if is_outage(error):
+        return _AWAY
+    found = _driver_error(error)
+    code = _state(error) or getattr(found, "errno", None) or ""
+    return f"{said}: {type(found).__name__} {code}"
+
+
+def _state(error: BaseException | None) -> str:
+    return getattr(_driver_error(error), "sqlstate", None) or ""
+
+
+def _driver_error(error: BaseException | None) -> BaseException | None:
+    return error.orig if isinstance(error, DBAPIError) else error

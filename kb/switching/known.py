@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy.orm import Session
 
-from colmlm.kb.keys import activation, counting, keysets, predicted, succession
+from colmlm.kb.keys import activation, counting, keysets, predicted, question_keys, succession
 from colmlm.kb.keys.asked import context_keys
 from colmlm.kb.keys.keysets import Ids, Vectors
 from colmlm.kb.keys.records import CheckpointInfo, GateStanding, KeysetHead, KeysetRecord
@@ -73,7 +73,7 @@ class KnownKeysets:
     def has_question_keys(self, keyset_id: int) -> bool:
         """Tells whether a keyset keys facts of documents from their questions too."""
         with self.store.sessions() as session:
-            return keysets.has_question_keys(session, keyset_id)
+            return question_keys.has_question_keys(session, keyset_id)
 
     def keys(self, keyset_id: int, *, corpus: str | None = None) -> tuple[Ids, Vectors]:
         """Gives fact ids [n] and context keys [n, d] of live facts, by fact id."""

@@ -66,6 +66,11 @@ class KeysetRow(TableRow):
     accepted_only: Mapped[bool] = mapped_column(server_default=text("false"))
     index_fit: Mapped[dict[str, Any] | None]
     shared_snapshot: Mapped[dict[str, Any] | None]
+    # The same with what the release before does not know (`kb.keys.stored`).
+    whole_index_fit: Mapped[dict[str, Any] | None]
+    whole_shared_snapshot: Mapped[dict[str, Any] | None]
+    # The last key at a time when none was made of a question of a document's fact (`kb.keys.question_keys`).
+    no_question_keys_upto: Mapped[int | None]
 
 
 class FactKeyRow(TableRow):

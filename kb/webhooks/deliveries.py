@@ -13,8 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from sqlalchemy.exc import SQLAlchemyError
-
 from colmlm.kb.log import audit
 from colmlm.kb.store import outages
 from colmlm.kb.store.store import Store
@@ -53,8 +51,8 @@ class Deliverer:
             while not self._stopping.wait(self.poll_seconds):
                 try:
                     due = self._due()
-                except SQLAlchemyError as error:
-                    outages.tell(_log, "cannot look for changes to deliver", error)
+                except Exception as error:  # noqa: BLE001 - it goes on delivering for as long as the worker runs
+                    outages.tell(_log, "cannot look for changes to deliver, will try again", error)
                     continue
                 for webhook_id in set(due) - self._at_work:
                     if time.monotonic() >= self._rests.get(webhook_id, (0, 0.0))[1]:
@@ -75,12 +73,9 @@ class Deliverer:
         try:
             has_more = self.deliver(webhook_id, IN_TURN)
             self._rests.pop(webhook_id, None)
-        except SQLAlchemyError as error:
+        except Exception as error:  # noqa: BLE001 - it must not keep the others from what they are sent
             self._rest(webhook_id)
             outages.tell(_log, f"cannot deliver to webhook {webhook_id}", error)
-        except Exception:  # noqa: BLE001 - it must not keep the others from what they are sent
-            self._rest(webhook_id)
-            _log.exception("webhook %d: a fault of this program", webhook_id)
         if not has_more or self._stopping.is_set():
             self._at_work.discard(webhook_id)
             return

@@ -159,33 +159,46 @@ class DecoderTogether:
 
     def _work(self) -> None:
         """Steps the run as long as there are rows, in the decoder's thread."""
+        try:
+            self._work_off()
+        except Exception as error:  # noqa: BLE001 - who waits is told, and the next prompt gets another thread
+            with self._changed:
+                self._thread = None
+                left, self._live = [*self._live, *self.queue.drop(lambda _: True)], []
+                self.run = self._new_run()
+            for ticket in left:
+                ticket.told.put(error)
+
+    def _work_off(self) -> None:
         while True:
             with self._changed:
                 joining = self._admitted()
-                is_idle = not joining and not self._live
-                if is_idle and not self._changed.wait(IDLE_SECONDS) and not len(self.queue):
+                if not self._live and not self._changed.wait(IDLE_SECONDS) and not len(self.queue):
                     self._thread = None
                     return
-                self._live += joining
             try:
                 self._step(joining)
             except Exception as error:  # noqa: BLE001 - every thread that waits is told, and the next run is a new one
                 self._fail(error)
 
     def _admitted(self) -> list[Ticket]:
-        """Takes those out of the queue that have a row now, and refuses those that have waited too long."""
+        """Lets those in that have a row now and gives them, and refuses those that have waited too long."""
         self.queue.drop(lambda ticket: ticket.has_left)
         joining: list[Ticket] = []
         held = sum(ticket.tokens for ticket in self._live)
         while (ticket := self.queue.next()) is not None:
-            others = len(self._live) + len(joining)
+            others = len(self._live)
             if others and (others >= self.room.rows or held + ticket.tokens > self.room.tokens):
                 break
             joining.append(self.queue.take())
+            self._live.append(joining[-1])
             held += ticket.tokens
         now = time.monotonic()
-        for late in self.queue.drop(lambda ticket: ticket.until < now):
-            late.told.put(self._busy(late))
+        late = self.queue.drop(lambda ticket: ticket.until < now)
+        self._live += late  # until they are told, so that none is left waiting where that fails
+        for ticket in late:
+            ticket.told.put(self._busy(ticket))
+        self._live = [ticket for ticket in self._live if ticket not in late]
         return joining
 
     def _step(self, joining: Sequence[Ticket]) -> None:

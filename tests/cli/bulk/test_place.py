@@ -12,7 +12,7 @@ from colmlm.cli.bulk.place import RayPlace, require_cluster
 from colmlm.cli.bulk.spreading import Spreading
 from colmlm.cli.composition.handlers.with_model import problem
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.errors import DATABASE, USAGE, explain
+from colmlm.cli.errors import DATABASE, USAGE, FailedElsewhere, explain
 from colmlm.kb.errors import ClusterUnavailable
 from colmlm.kb.store.settings import Settings
 from tests.cli.conftest import Run
@@ -63,6 +63,20 @@ def test_a_cluster_that_ray_cannot_join_is_told_with_its_reason(
         address = f"127.0.0.1:{heard.getsockname()[1]}"
         with pytest.raises(ClusterUnavailable, match=r"Version mismatch: 2\.1 there.*the same release"):
             list(Spreading(Runtime(Settings(home=tmp_path)), RayPlace(address)).outcomes("key", None, [1]))
+
+
+def test_a_driver_that_dies_in_its_cluster_is_no_matter_of_the_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of memory while models are loaded, for which a package `ray` stands that kills its process."""
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "__init__.py").write_text("def init(**_): ...\ndef shutdown(): ...\n")
+    (tmp_path / "ray" / "data.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    with socket.create_server(("127.0.0.1", 0)) as heard:
+        place = RayPlace(f"127.0.0.1:{heard.getsockname()[1]}")
+        with pytest.raises(FailedElsewhere, match="Ray ended with code -9"):
+            list(Spreading(Runtime(Settings(home=tmp_path)), place).outcomes("key", None, [1]))
 
 
 def test_who_lacks_ray_is_told_what_brings_it() -> None:

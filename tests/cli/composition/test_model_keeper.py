@@ -112,6 +112,22 @@ def test_a_model_that_failed_is_left_alone_for_a_minute(trial: Trial):
     assert trial.loaded() == ["fakeold"]
 
 
+def test_a_model_that_fails_in_a_way_nobody_foresaw_is_tried_again(trial: Trial):
+    trial.passed("new")
+    loads = trial.keeper.load
+
+    def load(path: Path) -> LoadedModel:
+        raise RuntimeError("no kernel for this device")
+
+    trial.keeper.load, trial.keeper.again_seconds, trial.keeper.look_seconds = load, 0.0, 0.01
+    with trial.keeper:
+        while trial.models.refused != {"fakenew": "no kernel for this device"}:
+            time.sleep(0.01)
+        trial.keeper.load = loads
+        while "fakenew" not in trial.models:
+            time.sleep(0.01)
+
+
 def test_nothing_is_freed_before_the_active_model_is_there(trial: Trial):
     activated(trial.kb, trial.made("new"))
     trial.kb.keysets.retire(trial.keysets["old"])

@@ -56,6 +56,19 @@ def test_a_worker_that_goes_on_is_well_again(kb: KnowledgeBase, settings: Settin
         until(lambda: attendance.noted(settings.home) is None)
 
 
+def test_a_worker_that_the_system_does_not_start_is_tried_again(
+    kb: KnowledgeBase, settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    with WorkerProcess(settings) as worker:
+        until(lambda: Jobs(kb).num_workers())
+        worker.environment["FILLED"] = "x" * (1 << 20)  # more than a process may be given
+        worker._process.kill()
+        until(lambda: "cannot be started" in caplog.text)
+        assert "Argument list too long" in worker.state().last_error[-1] and not worker.state().running
+        del worker.environment["FILLED"]
+        until(lambda: worker.state().running)
+
+
 def test_a_doctor_names_a_worker_that_fails_and_jobs_that_nobody_does(
     run: Run, keyed: list[int], home: Path
 ) -> None:

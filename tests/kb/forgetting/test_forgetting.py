@@ -308,6 +308,23 @@ def test_a_plan_is_kept_as_it_was_given(demo: tuple[KnowledgeBase, WordEncoder])
     assert plan.previewed == len(plan.successors) == plan.affected
 
 
+def test_a_run_that_a_later_release_planned_is_read_without_what_only_that_knows(
+    demo: tuple[KnowledgeBase, WordEncoder],
+):
+    kb, encoder = demo
+    forgetting = Forgetting(kb, encoder)
+    plan = forgetting.plan(Selector(text="Eiffel"), **WHO)
+    forgetting.apply(plan.run_id, **WHO)
+    found = forgetting.verify(plan.run_id)
+    later = "plan = plan || {0}, verification = verification || {0}".format(
+        """CAST('{"depth": 3}' AS jsonb)"""
+    )
+    with kb.engine.begin() as connection:
+        connection.exec_driver_sql(f"UPDATE forget_run SET {later}")
+    _, kept, checked = forgetting.run(plan.run_id)
+    assert (kept, checked) == (plan, found)
+
+
 def test_a_sample_bounds_what_is_previewed_and_not_what_is_forgotten(demo: tuple[KnowledgeBase, WordEncoder]):
     kb, encoder = demo
     forgetting = Forgetting(kb, encoder, sample=20)

@@ -342,6 +342,26 @@ def test_a_worker_that_cannot_reach_its_files_still_tidies_the_database(
     assert [line for line in caplog.messages if "tidy up" in line] == caplog.messages
 
 
+def test_a_part_of_tidying_that_fails_in_the_database_keeps_no_other_from_it(
+    kb: KnowledgeBase, jobs: Jobs, caplog: pytest.LogCaptureFixture
+) -> None:
+    old = jobs.cancel(jobs.submit(Check(), actor="ana").job_id, actor="ana")
+    with kb.engine.begin() as connection:
+        connection.execute(text("UPDATE job SET finished_at = finished_at - interval '91 days'"))
+        connection.execute(text("ALTER TABLE miss RENAME COLUMN group_id TO grouped"))
+    working = worker(kb)
+    running = threading.Thread(target=working.run)
+    with caplog.at_level("WARNING"):
+        running.start()
+        try:
+            waited_for(lambda: old.job_id not in {job.job_id for job in jobs.list()})
+        finally:
+            working.stop()
+            running.join()
+    assert "cannot tidy up (group misses), will try again" in caplog.text
+    assert "whose worker died" not in caplog.text, "the worker goes on taking jobs"
+
+
 def test_jobs_that_ended_long_ago_go_and_what_they_changed_stays(kb: KnowledgeBase, jobs: Jobs):
     work = Ingest(upload_id=upload(jobs, json.dumps(to_record(PERU))), corpus="atlas")
     old = jobs.submit(work, actor="ana")

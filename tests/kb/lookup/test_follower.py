@@ -84,6 +84,23 @@ def test_a_follower_survives_a_lost_connection_and_says_so_once(
     assert said() == ["WARNING", "INFO"]
 
 
+def test_a_follower_goes_on_after_an_error_that_nobody_foresaw(
+    kb: KnowledgeBase, another_process: KnowledgeBase, encoder: FakeEncoder, caplog: pytest.LogCaptureFixture
+):
+    ingest(kb, PERU)
+    kb.keysets.rekey(encoder)
+    fit = "UPDATE keyset SET index_fit = CAST(:fit AS jsonb)"
+    with kb.engine.begin() as connection:
+        connection.execute(text(fit), {"fit": '{"lists": "no number"}'})
+    with Follower(another_process, poll_seconds=NEVER):
+        until(lambda: "cannot follow the change log" in caplog.text)
+        assert "Traceback" in caplog.text
+        with kb.engine.begin() as connection:
+            connection.execute(text(fit), {"fit": None})
+        kb.facts.delete([fact_id(kb, "Lima")], **WHO)
+        followed(another_process, kb)
+
+
 def test_a_switch_to_a_keyset_that_passed_its_gate_and_back_opens_no_index_in_a_lookup(
     kb: KnowledgeBase, another_process: KnowledgeBase, encoder: FakeEncoder
 ):

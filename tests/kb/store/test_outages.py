@@ -9,6 +9,7 @@ import pytest
 from psycopg.errors import AdminShutdown, DiskFull
 from sqlalchemy.exc import OperationalError
 
+from colmlm.kb.errors import DatabaseUnavailable
 from colmlm.kb.store import outages
 
 _log = logging.getLogger("tests.outages")
@@ -43,6 +44,35 @@ def test_what_the_system_refuses_hides_no_outage_of_the_database(caplog: pytest.
         "it did not go: [Errno 13] Permission denied",
         "it did not go: connection refused",
     ]
+
+
+def test_a_fault_of_the_program_hides_no_outage_and_no_other_fault(caplog: pytest.LogCaptureFixture) -> None:
+    now = 1000.0
+    teller = outages.Teller(clock=lambda: now)
+    for said in ("cannot prune", "cannot prune", "cannot share"):
+        try:
+            {}["a bug"]
+        except KeyError as error:
+            teller.tell(_log, said, error)
+    teller.tell(_log, "it did not answer", refused())
+    assert [record.getMessage() for record in caplog.records] == [
+        "cannot prune: 'a bug'",
+        "cannot share: 'a bug'",
+        "it did not answer: connection refused",
+    ]
+    assert [record.exc_info is not None for record in caplog.records] == [True, True, False]
+    assert "in test_a_fault_of_the_program" in caplog.text, "the place of the fault is told"
+
+
+def test_an_outage_is_one_whatever_error_it_is_the_cause_of(caplog: pytest.LogCaptureFixture) -> None:
+    teller = outages.Teller(clock=lambda: 1000.0)
+    wrapped = RuntimeError("the queue lost its connection")
+    wrapped.__cause__ = refused()
+    for error in (refused(), wrapped, DatabaseUnavailable("a socket", "refused")):
+        assert outages.is_outage(error)
+        teller.tell(_log, "it did not answer", error)
+    assert not outages.is_outage(DiskFull("no space left"))
+    assert [record.getMessage() for record in caplog.records] == ["it did not answer: connection refused"]
 
 
 def test_pauses_grow_up_to_the_longest_however_long_the_outage() -> None:

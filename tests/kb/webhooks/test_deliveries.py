@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from cloudevents.core.bindings.http import HTTPMessage, from_structured_event
@@ -32,6 +33,20 @@ def added(kb: KnowledgeBase, hook: Receiver, **how: object) -> tuple[str, int]:
     return secret, webhook.webhook_id
 
 
+@dataclass
+class Faulty:
+    """A store that fails so many times, in a way that nobody foresaw, before it is as it should be."""
+
+    kb: KnowledgeBase
+    faults: int = 2
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "sessions" and self.faults:
+            self.faults -= 1
+            raise KeyError("a bug")
+        return getattr(self.kb, name)
+
+
 def now_due(kb: KnowledgeBase) -> None:
     """Lets the wait after a failure be over."""
     with kb.sessions.begin() as session:
@@ -54,6 +69,22 @@ def test_every_change_arrives_signed_in_order_and_as_the_log_has_it(
     assert (shown.delivered_seq, shown.attempts, shown.last_error) == (seqs[-1], 0, None)
     Deliverer(kb).run_once()
     assert len(hook.received) == len(seqs)  # nothing comes twice without a reason
+
+
+def test_a_fault_ends_no_delivery(
+    kb: KnowledgeBase, hook: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    added(kb, hook)
+    seqs = edit(kb, 1)
+    store = Faulty(kb)
+    deliverer = Deliverer(store, poll_seconds=0.01)  # type: ignore[arg-type]
+    running = threading.Thread(target=deliverer.run)
+    running.start()
+    hook.await_taken(1)
+    deliverer.stop()
+    running.join()
+    assert hook.taken() == seqs and not store.faults
+    assert caplog.text.count("cannot look for changes to deliver") == 1 and "Traceback" in caplog.text
 
 
 def test_another_secret_verifies_nothing(kb: KnowledgeBase, hook: Receiver) -> None:

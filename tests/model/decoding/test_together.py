@@ -171,6 +171,21 @@ def test_who_waits_too_long_is_refused(single: Checkpoint):
         assert long is not None
 
 
+def test_an_error_between_steps_is_told_and_the_next_prompt_is_decoded(single: Checkpoint):
+    def refusal(*_: object) -> Exception:
+        raise RuntimeError("no words for it")
+
+    together = DecoderTogether(Decoder(single, None), Room(rows=1, seconds=0.0), refusal=refusal)
+    with closing(together.stream("long", LONG)) as long:
+        next(long)
+        with pytest.raises(RuntimeError, match="no words"):
+            together.generate(["x"], LONG)
+        with pytest.raises(RuntimeError, match="no words"):
+            list(long)
+    short = DecodeConfig(max_tokens=2, mode="off")
+    assert together.generate(["x"], short) == Decoder(single, None).generate(["x"], short)
+
+
 def ticket(asker: str, prompt: str, max_tokens: int = 20) -> Ticket:
     config = DecodeConfig(max_tokens=max_tokens, mode="off")
     return Ticket(asker, prompt, config, 0, 1, streams=False, until=0.0)
