@@ -90,8 +90,8 @@ def _put(
     if not folder.holds(snapshot.file, snapshot.num_bytes, snapshot.sha256):  # somebody may be reading it
         folder.put(snapshot.file, stream)
     note = update(KeysetRow).where(KeysetRow.id == keyset_id)
-    known, whole = stored.known_before(snapshot), asdict(snapshot)
-    session.execute(note.values(shared_snapshot=known, whole_shared_snapshot=whole))
+    readable, whole = stored.known_before(snapshot), asdict(snapshot)
+    session.execute(note.values(shared_snapshot=readable, whole_shared_snapshot=whole))
     event.listen(session, "after_commit", partial(_prune_after, folder), once=True)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import islice
+from typing import Any
 
 import numpy as np
 from sqlalchemy import func, select
@@ -50,7 +51,7 @@ def _require_same(session: Session, corpus: str, facts: Sequence[ReleasedFact], 
         .join(DocumentRow, DocumentRow.id == FactRow.document_id)
         .where(FactRow.id == func.any(fact_ids.tolist()), FactVersionRow.version == 1)
     )
-    said = {row[0]: tuple(row[1:]) for row in session.execute(statement)}
+    said: dict[int, tuple[Any, ...]] = {row[0]: tuple(row[1:]) for row in session.execute(statement)}
     for fact_id, fact in zip(fact_ids.tolist(), facts, strict=True):
         value, *place = said.get(fact_id, (MARK,))
         if MARK not in value and (value, *place) != (fact.value, fact.sample_id, fact.fact_idx):

@@ -122,7 +122,7 @@ HERE_ONLY = {
     "jobs": {"counts", "counts_by_kind", "num_waiting", "is_wanting", "share_snapshots"},  # what watches a server
     "keysets": {
         "all", "active", "standing",  # `listed` gives all in one
-        "answering", "checkpoint", "has_question_keys", "has_threshold", "keys", "gate",  # what keys and measures
+        "head", "in_use", "checkpoint", "has_question_keys", "has_threshold", "keys", "gate",  # what keys and measures
         "create", "store_keys", "finish", "build", "calibrate", "rekey_part", "key_facts",  # done where the model is
         "outlived_calibration",
         "line", "former", "is_ready",  # which models a server should have
