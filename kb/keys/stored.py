@@ -9,20 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, fields
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
 T = TypeVar("T")
 
 SINCE = "since"  # in a field's metadata: the migration before which no release knows it
 
 
-def known_before(record: DataclassInstance) -> dict[str, Any]:
-    """Gives the record as the release before reads it: without fields that it does not know."""
+def known_before(record: Any) -> dict[str, Any]:
+    """Gives the record, a dataclass, as the release before reads it: without fields that it does not know."""
     named = asdict(record)
     return {field.name: named[field.name] for field in fields(record) if SINCE not in field.metadata}
 

@@ -170,7 +170,9 @@ def test_no_verb_lets_a_value_that_cannot_be_stored_reach_the_database_unrefused
     found = [
         stray
         for verb in walked
-        for stray in strays(vars(OURS[name])[verb], getattr(getattr(kb, noun, None) or OURS[name](kb), verb))
+        for stray in strays(
+            getattr(OURS[name], verb), getattr(getattr(kb, noun, None) or OURS[name](kb), verb)
+        )
     ]
     assert not found, "\n".join(found)
 
