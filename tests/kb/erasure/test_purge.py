@@ -23,6 +23,7 @@ from colmlm.kb.erasure.purge import PURGE_LOCK, TABLES, only_purge
 from colmlm.kb.erasure.residue import Matcher
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.facts.redaction import MARK
+from colmlm.kb.jobs.worker import Worker
 from colmlm.kb.service import KnowledgeBase
 from tests.gates import await_that
 from tests.kb.corpora import document, fact_id, ingest
@@ -200,6 +201,14 @@ def test_a_purge_that_is_killed_leaves_nothing_to_the_next_erasure(
             await_that(lambda: connection.scalar(text("SHOW wal_recycle")) == (before or "on"))
         plant(own_kb)
         assert Erasure(own_kb).finish().level == 4 and not in_files(own_kb, "pg_wal", PLANTED)
+
+
+def test_workers_and_repairs_set_back_what_a_killed_purge_left(own_kb: KnowledgeBase) -> None:
+    for mend in (lambda: Worker(own_kb, {}).run(once=True), own_kb.upkeep.repair):
+        for spelt, before in (("fals", None), ("fal", "on"), ("off", "off")):
+            with setting(own_kb, spelt):
+                mend()
+                assert recycling(own_kb) == before
 
 
 def plant(kb: KnowledgeBase) -> None:
