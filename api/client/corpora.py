@@ -130,7 +130,7 @@ def _told(found: FoundFiles, corpus: str, result: dict[str, Any]) -> dict[str, A
     refusals = [*(asdict(one) for one in found.refusals), *result.get("refusals", ())]
     return {
         "dry_run": False, "corpus": corpus, "documents": sum(standings.values()), **standings,
-        "characters": None, "seconds": None, **numbers, "seq": result.get("seq"), "added": [],
+        "characters": None, **numbers, "seq": result.get("seq"), "added": [],
         "rejected": result.get("rejected", {}), "refused": len(found.refusals) + result.get("refused", 0),
         "refusals": refusals, "passed_over": dict(found.passed_over), "keyset": result.get("keyset"),
         "citable": result.get("citable", False), "suggested": result.get("suggested"),
