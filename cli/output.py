@@ -127,16 +127,32 @@ def counting(description: str, total: int) -> Iterator[Callable[[int], None]]:
 
 @dataclass(slots=True)
 class _Lines:
-    """Prints how far the work is, at most every `seconds`; short work prints nothing."""
+    """Print how far the work is, at most every `seconds`, and how long the rest takes. Short work prints nothing."""
 
     description: str
     seconds: float = 10.0
     last: float = field(default_factory=time.monotonic)
+    began: float = field(default_factory=time.monotonic)
 
     def __call__(self, done: int, total: int | None) -> None:
-        if time.monotonic() - self.last >= self.seconds:
-            self.last = time.monotonic()
-            note(f"{self.description}: {done}" + (f" of {total}" if total is not None else ""))
+        now = time.monotonic()
+        if not done:
+            self.began = now
+        if now - self.last >= self.seconds:
+            self.last = now
+            left = lasting((now - self.began) / done * (total - done)) if done and total else None
+            note(
+                f"{self.description}: {done}"
+                + (f" of {total}" if total is not None else "")
+                + (f", {left} left" if left and done != total else "")
+            )
+
+
+def lasting(seconds: float) -> str:
+    """Say about how long something takes."""
+    if seconds < 90:
+        return f"about {max(10, round(seconds, -1)):.0f} seconds"
+    return f"about {seconds / 60:.0f} minutes" if seconds < 5400 else f"about {seconds / 3600:.0f} hours"
 
 
 def counted(number: int, noun: str) -> str:

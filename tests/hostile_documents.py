@@ -1,12 +1,14 @@
-"""Generated documents that try to exhaust their reader's memory, time or stack."""
+"""Generated documents that try to exhaust their reader's memory, time or stack, and folders that are swapped."""
 
 from __future__ import annotations
 
 import gzip
 import io
 import json
+import threading
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -162,3 +164,25 @@ def written(hostile: Hostile, folder: Path) -> Path:
     path = folder / hostile.name
     path.write_bytes(hostile.make())
     return path
+
+
+@contextmanager
+def swapping(folder: Path, outside: Path) -> Iterator[None]:
+    """Swap a folder for a link to another one and back, over and over, while the block runs."""
+    link, aside, ended = folder.with_name("link"), folder.with_name("aside"), threading.Event()
+
+    def swap() -> None:
+        while not ended.is_set():
+            link.symlink_to(outside)
+            folder.rename(aside)
+            link.rename(folder)
+            folder.unlink()
+            aside.rename(folder)
+
+    thread = threading.Thread(target=swap)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

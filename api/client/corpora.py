@@ -20,6 +20,7 @@ from colmlm.api.client.only_there import options, refuse
 from colmlm.api.client.uploads import upload
 from colmlm.api.wire.answers import Deleted
 from colmlm.kb.corpus.format import AnnotatedDocument, parse_line
+from colmlm.kb.corpus.raw.files import FoundFiles, RawFile, held, unreadable
 from colmlm.kb.errors import NotHeeded
 from colmlm.kb.facts.records import CorpusStats, Edit, Ingesting, IngestReport
 from colmlm.kb.facts.standing import Standing
@@ -29,7 +30,6 @@ from colmlm.kb.log.records import OnRecord
 
 if TYPE_CHECKING:
     from colmlm.api.nouns.contents import RawAddition
-    from colmlm.kb.corpus.raw.files import FoundFiles, RawFile
 
 _FORMATS = ("annotated", "parquet", "squad")
 MOST_FILES = 100  # per job
@@ -91,7 +91,7 @@ class RemoteCorpora:
         result: dict[str, Any] = {}
         if found.files:
             _check_files(found.files)
-            ids = [upload(self.api, file.path).upload_id for file in found.files]
+        if ids := list(self._uploaded(found)):
             about = {
                 "corpus": corpus,
                 "reason": who["reason"],
@@ -103,6 +103,15 @@ class RemoteCorpora:
             work = {"upload_ids": ids, "span_threshold": how.span_threshold, **about}
             result = self._jobs.done(work_of(Documents.kind, work))
         return _told(found, corpus, result)
+
+    def _uploaded(self, found: FoundFiles) -> Iterator[str]:
+        """Upload the files, and refuse those that cannot be opened any more, or are others by now."""
+        for file in found.files:
+            try:
+                with held(file.path, file.origin) as place:
+                    yield upload(self.api, place, file.path.name).upload_id
+            except OSError as error:
+                found.refusals.append(unreadable(file.external_id, error))
 
     @property
     def _jobs(self) -> RemoteJobs:
@@ -121,7 +130,7 @@ def _told(found: FoundFiles, corpus: str, result: dict[str, Any]) -> dict[str, A
     refusals = [*(asdict(one) for one in found.refusals), *result.get("refusals", ())]
     return {
         "dry_run": False, "corpus": corpus, "documents": sum(standings.values()), **standings,
-        "characters": None, "seconds": None, **numbers, "seq": result.get("seq"), "added": [],
+        "characters": None, **numbers, "seq": result.get("seq"), "added": [],
         "rejected": result.get("rejected", {}), "refused": len(found.refusals) + result.get("refused", 0),
         "refusals": refusals, "passed_over": dict(found.passed_over), "keyset": result.get("keyset"),
         "citable": result.get("citable", False), "suggested": result.get("suggested"),

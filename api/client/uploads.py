@@ -13,18 +13,19 @@ from colmlm.kb.jobs.uploads import Upload
 _BLOCK = 1 << 18
 
 
-def upload(api: Api, file: Path) -> Upload:
-    """Uploads a file, which the server keeps until a job is done with it, or for a day.
+def upload(api: Api, file: Path, name: str | None = None) -> Upload:
+    """Uploads a file, by default under its own name. The server keeps it until a job is done with it, or for a day.
 
     The request is retried only where the server did not accept it.
     """
     headers = {"Content-Type": "application/octet-stream", "Content-Length": str(file.stat().st_size)}
-    with api.telling.progress(f"Uploading {file.name} (KB)") as advance:
+    name = name or file.name
+    with api.telling.progress(f"Uploading {name} (KB)") as advance:
         response = api.connection.request(
             "POST",
             "/v1/uploads",
             is_repeatable=False,
-            params={"name": file.name},
+            params={"name": name},
             headers=headers,
             content=_Blocks(file, advance),
         )

@@ -25,7 +25,6 @@ from colmlm.cli.composition.annotators import (
     TitleField,
     Verify,
 )
-from colmlm.cli.composition.duration import lasting
 from colmlm.cli.composition.suggesting import question_of
 from colmlm.cli.errors import REFUSED
 from colmlm.cli.options import Actor, AllowErased, AsJson, CheckpointPath, examples, some_text
@@ -133,8 +132,7 @@ def _show(done: dict[str, Any], *, skip_unknown: bool) -> None:
     _show_left_out(done)
     if done["dry_run"]:
         many = done["new"] + done["changed"]
-        takes = f", in {lasting(done['seconds'])} of one core" if many else ""
-        say(f"Would annotate and add {counted(many, 'document')}{takes}; nothing was done.")
+        say(f"Would annotate and add {counted(many, 'document')}; nothing was done.")
         return
     if done["seq"] is None and not done["added"]:
         say(f"Nothing to add to {done['corpus']!r}.")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -11,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from colmlm.api.nouns.telling import Telling
+from colmlm.cli.bulk.keying import keying_elsewhere
 from colmlm.cli.composition.calibrating import AnswerCalibrating
-from colmlm.cli.composition.duration import WORTH_TELLING, expected, lasting
 from colmlm.cli.composition.keying import key_everything
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.composition.suggesting import (
@@ -21,6 +22,7 @@ from colmlm.cli.composition.suggesting import (
     answered_fact,
     questions_to_try,
 )
+from colmlm.cli.output import lasting
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, Refusal
 from colmlm.kb.corpus.raw.fields import USUAL, Fields
 from colmlm.kb.corpus.raw.reading import OnParsed, read_raw
@@ -30,12 +32,18 @@ if TYPE_CHECKING:
     from colmlm.kb.corpus.raw.files import FoundFiles
     from colmlm.kb.facts.records import IngestReport
     from colmlm.kb.keys.records import KeysetRecord
+    from colmlm.kb.keys.rekey import Encoder
     from colmlm.kb.log.records import OnRecord
     from colmlm.kb.service import KnowledgeBase
     from colmlm.model.annotate.checks import Rejected
 
 # Documents of a transaction: an interruption loses at most their annotation, and until then none of them is found.
 COMMIT_EVERY, COMMIT_EVERY_ASKED = 20, 4
+MEASURED_DOCUMENTS, MEASURED_CHARACTERS = (
+    8,
+    8_000,
+)  # annotated, and keyed of these, to tell how long the rest takes
+WORTH_MEASURING, WORTH_TELLING = 50_000, 20.0  # bytes of files, and seconds
 
 Load = Callable[
     [Callable[[], None]], Any
@@ -74,7 +82,8 @@ class Adding:
     are `taken` are another file's; `on_parsed` is told what each file gave, and `before_piece` called before
     some of it is stored.
 
-    Where it `asks`, its annotator writes questions too, and where it also `verifies` them, they get keys. `read` counts
+    Where it `asks`, its annotator writes questions too, and where it also `verifies` them, they get keys. How long the
+    rest takes is measured on the first documents, and told where it is `worth_telling`, in seconds. `read` counts
     the bytes that are read, `pending` those before each document that is still to be annotated, and `tick` shows how
     far it is.
     """
@@ -92,6 +101,7 @@ class Adding:
     on_parsed: OnParsed | None = None
     before_piece: Callable[[], None] | None = None
     telling: Telling = field(kw_only=True)
+    worth_telling: float = WORTH_TELLING
     tally: AddingTally = field(default_factory=AddingTally)
     read: int = 0
     pending: deque[int] = field(default_factory=deque)
@@ -135,8 +145,13 @@ class Adding:
         """Shows in the block how far the files are dealt with."""
         total = self.size // 1000
         with self.telling.progress("Reading and annotating (KB)") as advance:
-            self.tick = lambda: advance((self.pending[0] if self.pending else self.read) // 1000, total)
+            self.tick = lambda: advance(self.reached // 1000, total)
             yield
+
+    @property
+    def reached(self) -> int:
+        """The bytes of the files before the first document that is still to be annotated."""
+        return self.pending[0] if self.pending else self.read
 
     @property
     def size(self) -> int:
@@ -156,6 +171,8 @@ class Adding:
 
     def annotated(self, annotator: Any, documents: Iterator[AnnotatedDocument]) -> Iterator[Parsed]:
         """Annotates the documents, and gives them in the form that an ingest takes."""
+        began, first = time.monotonic(), self.reached
+        measured: list[AnnotatedDocument] = []
         for reviewed in annotator.annotate(documents):
             self.pending.popleft()
             self.tick()
@@ -169,6 +186,24 @@ class Adding:
                 )
             )
             yield Parsed(document)
+            if len(measured) < MEASURED_DOCUMENTS:
+                measured.append(document)
+                if len(measured) == MEASURED_DOCUMENTS:
+                    self._tell_time(measured, time.monotonic() - began, first)
+        if 0 < len(measured) < MEASURED_DOCUMENTS:
+            self._tell_time(measured, time.monotonic() - began, first)
+
+    def _tell_time(self, documents: Sequence[AnnotatedDocument], seconds: float, first: int) -> None:
+        """Say how long the rest takes on this machine, measured on these documents, which are behind byte `first`."""
+        done = self.reached - first
+        if done <= 0 or self.size < WORTH_MEASURING or keying_elsewhere(self.runtime, None) is not None:
+            return
+        characters = sum(len(document.text) for document in documents) / done * (self.size - first)
+        keying = _seconds_of_keys(self.runtime.encoder, documents) * characters
+        if (left := seconds / done * (self.size - self.reached) + keying) >= self.worth_telling:
+            self.telling.note(
+                f"{self.size // 1000} KB: {lasting(left)} left on this machine, {lasting(keying)} of them for keys."
+            )
 
     def ingest(self, load: Load, **how: Any) -> IngestReport | None:
         """Ingests the wanted documents while they are annotated; without any, loads no model and gives None."""
@@ -179,8 +214,6 @@ class Adding:
         wanted = self.wanted()
         if (first := next(wanted, None)) is None:
             return None
-        if (seconds := expected(self.size, asks=self.asks)) >= WORTH_TELLING:
-            self.telling.note(f"{self.size // 1000} KB: this takes {lasting(seconds)} of one core at most.")
         annotator = load(self.tick)
         committed: list[IngestReport] = []
         try:
@@ -225,6 +258,24 @@ class Adding:
         if keyset is None or keyset.state != "active" or not self.tally.to_try:
             return None
         return answered_fact(self.runtime, self.corpus, self.tally.to_try)
+
+
+def _seconds_of_keys(encoder: Encoder, documents: Iterable[AnnotatedDocument]) -> float:
+    """Measure how long the keys of a character of text take, on the beginnings of some documents."""
+    beginnings: list[AnnotatedDocument] = []
+    characters = 0
+    for document in documents:
+        text = document.text[:MEASURED_CHARACTERS]
+        facts = tuple(fact for fact in document.facts if fact.end <= len(text))
+        if facts and characters < MEASURED_CHARACTERS:
+            beginnings.append(replace(document, text=text, facts=facts))
+            characters += len(text)
+    if not beginnings:
+        return 0.0
+    encoder.encode_documents(beginnings[:1])  # the first pass of a model also prepares it
+    began = time.monotonic()
+    encoder.encode_documents(beginnings)
+    return (time.monotonic() - began) / characters
 
 
 def _doubting(document: AnnotatedDocument, rejected: Iterable[Rejected]) -> AnnotatedDocument:

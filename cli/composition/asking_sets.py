@@ -7,15 +7,12 @@ from typing import TYPE_CHECKING
 
 from colmlm.api.nouns.questions import AskingSet
 from colmlm.api.nouns.telling import Telling
-from colmlm.cli.composition.duration import WORTH_TELLING, lasting
 from colmlm.cli.composition.runtime import Runtime
 
 if TYPE_CHECKING:
     from colmlm.kb.questions.hearing import Asker
     from colmlm.kb.questions.records import QuestionRun
     from colmlm.kb.service import KnowledgeBase
-
-SECONDS_A_QUESTION = 0.25  # of one core
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +25,7 @@ class SetAsking:
 
     def run(self, name: str, how: AskingSet, *, actor: str) -> QuestionRun:
         """Asks every question of a set, and stores the run."""
-        number = self.kb.questions.show(name).num_questions  # fails before a model is loaded for seconds
-        if (expected := SECONDS_A_QUESTION * number) >= WORTH_TELLING:
-            self.telling.note(f"{number} questions are asked: this takes {lasting(expected)}.")
+        self.kb.questions.show(name)  # fails before a model is loaded for seconds
         asker = self._asker(how)
         with self.telling.progress("Asking") as advance:
             return self.kb.questions.run(name, asker, advance, actor=actor)

@@ -13,9 +13,9 @@ from colmlm.api.nouns.lookups import Calibrating
 from colmlm.api.nouns.question_files import questions_of_file
 from colmlm.api.nouns.telling import Telling
 from colmlm.cli.composition.answering import digest_of, fitted_to
-from colmlm.cli.composition.duration import WORTH_TELLING, lasting
 from colmlm.cli.composition.readers import reader_at
 from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.output import lasting
 from colmlm.cli.settings import UserSettings
 from colmlm.kb.answers.calibrations import AnswerCalibrations
 from colmlm.kb.errors import CalibrationRefused, InvalidQuestions, QuestionSetNotFound
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from colmlm.kb.log.records import OnRecord
     from colmlm.kb.service import KnowledgeBase
 
-SECONDS_A_QUESTION = 0.3  # of one core, asked twice
 MOST_SECONDS = 120.0  # that adding documents may take longer for
 HOW = "colmlm answers calibrate"
 
@@ -62,8 +61,6 @@ class AnswerCalibrating:
         found = self._questions(questions, how)
         drawn = [*found.of_file, *found.stored]
         drawn = random.Random(how.seed).sample(drawn, min(how.sample, len(drawn)))
-        if (expected := SECONDS_A_QUESTION * len(drawn)) >= WORTH_TELLING:
-            self.telling.note(f"{len(drawn)} questions are asked twice: this takes {lasting(expected)}.")
         with self.telling.progress("Asking") as advance:
             asked = ask_each(self.runtime.answers, drawn, advance)
         measured = calibrate(asked, self.runtime.reader.confidence.threshold, how.wrong)

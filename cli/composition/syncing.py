@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from colmlm.cli.composition.synced import FilesRead, Synced, SyncPlan
-from colmlm.kb.corpus.raw.files import FoundFiles, RawFile
-from colmlm.kb.corpus.raw.opening import held
+from colmlm.kb.corpus.raw.files import FoundFiles, RawFile, held
 from colmlm.kb.errors import FolderEmpty, FolderOther
 from colmlm.kb.facts.synced import SyncedFile
 
@@ -153,7 +152,7 @@ def _is_below(path: str, places: Collection[str]) -> bool:
 def _sha256(file: RawFile) -> str:
     """Gives the digest of a file's bytes; what cannot be read has none, and is refused when it is read."""
     try:
-        with held(file.path, file.identity) as place, place.open("rb") as opened:
+        with held(file.path, file.origin) as place, place.open("rb") as opened:
             return hashlib.file_digest(opened, "sha256").hexdigest()
     except OSError:
         return "unreadable"

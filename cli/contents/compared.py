@@ -32,7 +32,7 @@ def contradictions(
     limit: Limit = 50,
     as_json: AsJson = False,
 ) -> None:
-    """List pairs of live facts that answer one question with two values, and which one does."""
+    """List pairs of live facts that answer one question with two values, or say two values in one sentence."""
     sought: PairsSought = {"corpus": corpus, "held": held, "after": after, "limit": limit}
     _print_pairs(base.comparisons.pairs("contradictions", **sought), as_json)
 
@@ -41,7 +41,7 @@ def contradictions(
 def duplicates(
     base: Base, corpus: Corpus = None, after: After = 0, limit: Limit = 50, as_json: AsJson = False
 ) -> None:
-    """List pairs of live facts that answer one question with the same value."""
+    """List pairs of live facts with the same value for one question, or in one sentence."""
     found = base.comparisons.pairs("duplicates", corpus=corpus, after=after, limit=limit)
     _print_pairs(found, as_json)
 
@@ -57,7 +57,7 @@ def _print_pairs(found: PairPage, as_json: bool) -> None:
 
 
 def _row(pair: FactPair) -> tuple[object, ...]:
-    by = "words" if pair.score is None else f"key {pair.score:.3f}"
+    by = "words" if pair.score is None else "sentence" if pair.score == 1 else f"key {pair.score:.3f}"
     said = (pair.fact.fact_id, shorten(pair.fact.value), pair.other.fact_id, shorten(pair.other.value))
     return pair.pair_id, *said, shorten(pair.fact.question or pair.other.question), by, pair.answering or ""
 

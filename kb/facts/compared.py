@@ -27,10 +27,10 @@ class PairsSought(ComparedPart, total=False):
 
 @dataclass(frozen=True, slots=True)
 class FactPair:
-    """Two live facts that ask the same, the older first. Of two that contradict, the fact `answering` answers.
+    """Two live facts that are compared, the older first. Of two that contradict, the fact `answering` answers.
 
-    They are alike by the words of their questions, or where there is a `score`, by their keys; then none answers before
-    the other. `held_seq` is the change by which somebody said that both hold.
+    They are alike by the words of their questions, or where there is a `score`, by their sentences (1) or their keys;
+    then none answers before the other. `held_seq` is the change by which somebody said that both hold.
     """
 
     pair_id: int
@@ -70,7 +70,7 @@ class StalePage:
 
 @dataclass(frozen=True, slots=True)
 class AlsoSaid:
-    """A fact, and the other live facts that say the same in answer to the same question."""
+    """A fact, and the other live facts that say the same to the same question or in the same sentence."""
 
     fact_id: int
     by: tuple[int, ...]

@@ -238,6 +238,8 @@ def ingest(
         replaced, inserted, num_facts = _write(
             session, corpus, taken, changed, pending.seq, proposed=generated
         )
+        if replaced.kept:
+            pairs.fill_frames(session, replaced.kept)
         if inserted[0] is not None and inserted[1] is not None:
             against, alike = pairs.keep_range(session, inserted[0], inserted[1])
         payload: dict[str, Any] = {

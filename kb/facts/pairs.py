@@ -1,8 +1,12 @@
-"""Pairs of live facts that ask the same: found by the words of their questions, and kept in the edit that makes them.
+"""Pairs of live facts that are compared: found by their questions or sentences, and kept in the edit that makes them.
 
 Two facts ask the same where their questions have the same words, whatever their case, blanks and punctuation
 (`asked_as`, a function of the database that has an index). They have the same value where one value says the other in
 some wording (`kb.texts.alike`), and else they contradict. A fact is paired with ten others at most, the oldest.
+
+Facts whose sentences are the same apart from their values are paired, too, by their frames (`kb.texts.frames`). A frame
+that more than eleven facts share is a form of words and pairs none. Such a pair has the score 1: it is listed, but it
+refuses no edit, and neither fact answers in the place of the other (the view `fact_yield`).
 
 Every edit holds the log's lock when it calls `keep`, so of two at once the second sees what the first has added.
 The functions take the session first and never commit.
@@ -10,8 +14,11 @@ The functions take the session first and never commit.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, fields
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import text
@@ -19,6 +26,8 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import AnsweredAlready
 from colmlm.kb.texts.alike import wording
+from colmlm.kb.texts.frames import frame_of
+from colmlm.kb.texts.sentences import sentence_ends
 
 _FIND = """
 SELECT f.id AS fact_id, o.id AS other_id, v.version, w.version AS other_version, v.value, w.value AS other_value,
@@ -30,15 +39,36 @@ FROM fact f
 JOIN fact_version v ON v.fact_id = f.id AND v.to_seq IS NULL
 CROSS JOIN LATERAL (
     SELECT p.id, p.document_id FROM fact p
-    WHERE asked_as(p.question) = asked_as(f.question) AND p.question IS NOT NULL AND p.deleted_seq IS NULL
-      AND p.id <> f.id
-    ORDER BY p.id LIMIT 10
+    WHERE ALIKE AND p.deleted_seq IS NULL AND p.id <> f.id
+    ORDER BY p.id LIMIT MOST
 ) AS o
 JOIN fact_version w ON w.fact_id = o.id AND w.to_seq IS NULL
-WHERE f.question IS NOT NULL AND f.deleted_seq IS NULL AND f.id = ANY(:ids)
+WHERE COMPARED AND f.deleted_seq IS NULL AND f.id = ANY(:ids)
 """
-_OF_IDS = text(_FIND)
-_OF_RANGE = text(_FIND.replace("f.id = ANY(:ids)", "f.id BETWEEN :first AND :last"))
+MOST_PAIRED = 10  # others that a fact is paired with
+_BY_QUESTION = (
+    _FIND.replace("ALIKE", "asked_as(p.question) = asked_as(f.question) AND p.question IS NOT NULL")
+    .replace("COMPARED", "f.question IS NOT NULL")
+    .replace("MOST", str(MOST_PAIRED))
+)
+# One more than are paired, which tells that too many share the frame.
+_BY_FRAME = (
+    _FIND.replace("ALIKE", "p.frame = f.frame AND p.frame <> 0")
+    .replace("COMPARED", "f.frame <> 0")
+    .replace("MOST", str(MOST_PAIRED + 1))
+)
+# Rows that somebody else is changing are passed over: who changes a text or a place has the frame computed anew.
+_UNFRAMED = """
+SELECT f.id, f.document_id, f.span_start, f.span_end, d.title
+FROM fact f JOIN document d ON d.id = f.document_id
+WHERE f.frame IS NULL AND f.span_start IS NOT NULL AND f.deleted_seq IS NULL AND f.id = ANY(:ids)
+ORDER BY f.document_id, f.id FOR NO KEY UPDATE OF f SKIP LOCKED FOR SHARE OF d SKIP LOCKED
+"""
+_TEXT = text("SELECT text FROM document WHERE id = :document_id")
+_SET_FRAMES = text("""
+UPDATE fact f SET frame = given.frame
+FROM unnest(CAST(:ids AS bigint[]), CAST(:frames AS bigint[])) AS given (id, frame) WHERE f.id = given.id
+""")
 _BY_INDEX = text("SELECT set_config('enable_seqscan', 'off', true)")
 
 _KNOWN = text("""
@@ -77,7 +107,7 @@ WHERE excluded.version >= p.version AND excluded.other_version >= p.other_versio
 
 @dataclass(frozen=True, slots=True)
 class KeptPair:
-    """Two live facts that ask the same, the older first, each with its version and the change that gave its value."""
+    """Two live facts that are compared, the older first, each with its version and the change that gave its value."""
 
     fact_id: int
     other_id: int
@@ -104,8 +134,7 @@ def keep(session: Session, fact_ids: Sequence[int], *, anyway: bool) -> tuple[in
 
     Raises `AnsweredAlready` for a contradiction that was not there before the edit, unless `anyway`.
     """
-    rows = session.execute(_OF_IDS, {"ids": list(fact_ids)}).all()
-    pairs = list(_pairs(rows))
+    rows, pairs = _found(session, _WITH_IDS, ids=list(fact_ids))
     if not pairs:
         return ()
     edited = set(fact_ids)
@@ -121,7 +150,7 @@ def keep(session: Session, fact_ids: Sequence[int], *, anyway: bool) -> tuple[in
 def keep_range(session: Session, first: int, last: int) -> tuple[int, int]:
     """Keeps the pairs of the facts with these ids and those between; gives how many contradict, and how many do not."""
     session.execute(_BY_INDEX)  # tables just filled have no statistics yet
-    pairs = list(_pairs(session.execute(_OF_RANGE, {"first": first, "last": last}).all()))
+    _, pairs = _found(session, _IN_RANGE, first=first, last=last)
     store(session, pairs)
     alike = sum(pair.same_value for pair in pairs)
     return len(pairs) - alike, alike
@@ -134,9 +163,39 @@ def store(session: Session, pairs: Collection[KeptPair]) -> None:
         session.execute(_KEEP, {name: [getattr(pair, name) for pair in ordered] for name in _NAMES})
 
 
-def _pairs(rows: Sequence[Any]) -> Iterator[KeptPair]:
-    """Yields each pair once, though both of its facts may have been asked for."""
+def fill_frames(session: Session, fact_ids: Sequence[int]) -> None:
+    """Compute the frames of these facts as far as they have none."""
+    _fill_frames(session, _WITH_IDS, ids=list(fact_ids))
+
+
+_WITH_IDS, _IN_RANGE = "f.id = ANY(:ids)", "f.id BETWEEN :first AND :last"
+
+
+def _fill_frames(session: Session, which: str, **given: Any) -> None:
+    rows = session.execute(text(_UNFRAMED.replace(_WITH_IDS, which)), given).all()
+    frames: dict[int, int] = {}
+    for document_id, facts in groupby(rows, key=attrgetter("document_id")):
+        said: str = session.execute(_TEXT, {"document_id": document_id}).scalar_one()
+        ends = sentence_ends(said)
+        frames |= {one.id: frame_of(one.title, said, ends, one.span_start, one.span_end) for one in facts}
+    if frames:
+        session.execute(_SET_FRAMES, {"ids": list(frames), "frames": list(frames.values())})
+
+
+def _found(session: Session, which: str, **given: Any) -> tuple[Sequence[Any], list[KeptPair]]:
+    """Find the pairs of some facts by their questions and then by their frames; gives the rows, too."""
+    _fill_frames(session, which, **given)
+    asked, framed = (
+        session.execute(text(sql.replace(_WITH_IDS, which)), given).all() for sql in (_BY_QUESTION, _BY_FRAME)
+    )
+    partners = Counter(row.fact_id for row in framed)
+    framed = [row for row in framed if partners[row.fact_id] <= MOST_PAIRED]
     seen: set[tuple[int, int]] = set()
+    return [*asked, *framed], [*_pairs(asked, seen, None), *_pairs(framed, seen, 1.0)]
+
+
+def _pairs(rows: Sequence[Any], seen: set[tuple[int, int]], score: float | None) -> Iterator[KeptPair]:
+    """Yields each pair once, though both of its facts may have been asked for."""
     for row in rows:
         facts = (
             (row.fact_id, row.version, row.given_seq, row.corpus),
@@ -147,13 +206,13 @@ def _pairs(rows: Sequence[Any]) -> Iterator[KeptPair]:
             seen.add((one[0], other[0]))
             yield KeptPair(
                 one[0], other[0], one[1], other[1], one[2], other[2], one[3], other[3],
-                says_the_same(row.value, row.other_value),
+                says_the_same(row.value, row.other_value), score,
             )  # fmt: skip
 
 
 def _new(session: Session, pairs: Sequence[KeptPair], edited: Collection[int]) -> list[KeptPair]:
-    """Gives those pairs that contradict and did not before these facts were edited."""
-    against = [pair for pair in pairs if not pair.same_value]
+    """Gives those pairs that answer one question otherwise and did not before these facts were edited."""
+    against = [pair for pair in pairs if not pair.same_value and pair.score is None]
     sought = {"facts": [pair.fact_id for pair in against], "others": [pair.other_id for pair in against]}
     known = {tuple(row) for row in session.execute(_KNOWN, sought)} if against else set()
     return [

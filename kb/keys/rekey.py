@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any, Protocol
 
@@ -37,6 +37,8 @@ from colmlm.kb.log import audit
 from colmlm.kb.tables import IS_SAID, DocumentRow, FactRow, FactVersionRow
 
 Vectors = npt.NDArray[np.float32]
+
+FACTS_AT_ONCE = 256  # facts whose documents are encoded together; progress is told between them
 
 # A claim chooses from this many batches of candidates; where other workers hold them all, it reads the next ones.
 WINDOW = 8
@@ -77,6 +79,14 @@ class Encoder(Protocol):
 Elsewhere = Callable[[Sequence[RekeyPart]], Generator[int, None, None]]
 
 
+@dataclass(slots=True)
+class KeyProgress:
+    """How many keys a run has stored, and how many it was to make when it began."""
+
+    done: int = 0
+    total: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class RekeyRun:
     """One run of a rekey: its keyset, who asked for it, its corpus (None: all), and the kinds of key to make.
@@ -95,6 +105,7 @@ class RekeyRun:
     kinds: Collection[str] = ("context",)
     replace: bool = False
     elsewhere: Elsewhere | None = None
+    progress: KeyProgress = field(default_factory=KeyProgress, init=False)
 
     def run(self) -> None:
         """Makes keys until the queues are empty, also for facts that are added meanwhile."""
@@ -117,22 +128,25 @@ class RekeyRun:
 
     def work(self, waiting: Sequence[KeyQueue]) -> None:
         """Makes keys until these queues are empty."""
+        progress, analyzed = self.progress, 250
         with self.sessions() as session:
-            total = queues.length(session, waiting, keyset_id=self.keyset_id)
-        done, analyzed = 0, 250
+            progress.done, progress.total = 0, queues.length(session, waiting, keyset_id=self.keyset_id)
         with closing(
             self._stored(waiting)
         ) as batches:  # at once, so that nobody goes on elsewhere after an error
             for stored in batches:
-                done += stored
-                if done >= 4 * analyzed:
-                    analyzed = done
+                progress.done += stored
+                if progress.done >= 4 * analyzed:
+                    analyzed = progress.done
                     with self.sessions.begin() as session:
                         keysets.analyze(session, self.keyset_id)
-                if self.on_facts is not None:
-                    self.on_facts(done, max(done, total))
-        if self.on_facts is not None and done < total:  # others made the rest, or it is wanted no more
-            self.on_facts(total, total)
+                self._tell(progress.done)
+        if progress.done < progress.total:  # others made the rest, or it is wanted no more
+            self._tell(progress.total)
+
+    def _tell(self, done: int) -> None:
+        if self.on_facts is not None:
+            self.on_facts(done, max(done, self.progress.total))
 
     def work_part(self, part: RekeyPart) -> int:
         """Makes the keys that are wanted in this part; gives their number. Raises `InvalidValue` in another base."""
@@ -241,7 +255,11 @@ class RekeyRun:
         documents = _annotated(session, ids)
         if not documents:
             return None
-        made = self.encoder.encode_documents([document for _, _, document in documents])
+        made: list[Vectors] = []
+        for part in _parts([document for _, _, document in documents]):
+            if made:
+                self._tell(self.progress.done + sum(map(len, made)))
+            made += self.encoder.encode_documents(part)
         if [len(keys) for keys in made] != [len(fact_ids) for _, fact_ids, _ in documents]:
             raise InvalidKeys(self.encoder.checkpoint.checkpoint_id, "not one key for each fact")
         made_of = {
@@ -305,6 +323,18 @@ class _Keys:
 
     made_of: dict[int, tuple[Any, ...]]
     vectors: Vectors
+
+
+def _parts(documents: Sequence[AnnotatedDocument]) -> Iterator[list[AnnotatedDocument]]:
+    """Yield the documents in parts of at least `FACTS_AT_ONCE` facts."""
+    part: list[AnnotatedDocument] = []
+    for document in documents:
+        part.append(document)
+        if sum(len(one.facts) for one in part) >= FACTS_AT_ONCE:
+            yield part
+            part = []
+    if part:
+        yield part
 
 
 def _annotated(

@@ -13,6 +13,8 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.store.database import connection_of
+from colmlm.kb.texts.frames import frame_of
+from colmlm.kb.texts.sentences import sentence_ends
 
 _BLOCK = 1 << 18
 
@@ -22,7 +24,7 @@ _COPY_DOCUMENTS = (
 )
 _COPY_FACTS = (
     b"COPY fact (id, document_id, ordinal, span_start, span_end, question, answer, created_seq, deleted_seq,"
-    b" review, review_seq, doubt) FROM STDIN"
+    b" review, review_seq, doubt, frame) FROM STDIN"
 )
 _COPY_VERSIONS = b"COPY fact_version (fact_id, version, value, from_seq, to_seq) FROM STDIN"
 
@@ -108,6 +110,8 @@ def _fact_lines(
     """Yields the lines of the facts of each document, and appends those of their versions to `versions`."""
     for row in rows:
         facts, document_id, kept = [], row.document_id, row.kept
+        title, text_ = row.document.title, row.document.text
+        ends = sentence_ends(text_) if row.num_new_facts else []
         for ordinal, span in enumerate(row.document.facts):
             if ordinal in kept:
                 continue
@@ -118,7 +122,7 @@ def _fact_lines(
             said = review if span.review is None else f"{span.review}\t{seq}"
             facts.append(
                 f"{fact_id}\t{document_id}\t{ordinal}\t{span.start}\t{span.end}\t{question}\t{answer}\t{seq}\t{deleted}"
-                f"\t{said}\t{doubt}\n"
+                f"\t{said}\t{doubt}\t{frame_of(title, text_, ends, span.start, span.end)}\n"
             )
             if span.current is None:
                 versions.append(f"{fact_id}\t1\t{escaped(span.value)}\t{seq}\t{deleted}\n")

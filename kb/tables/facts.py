@@ -81,6 +81,7 @@ class FactRow(TableRow):
 
     Without a span it is a fact of a release (`kb.releases`): its document is a sample whose text is not here, and
     `ordinal` the fact's number in that.
+    `frame` is a digest of the words around it in its sentence (`kb.texts.frames`), NULL until it is computed.
     `review_seq` is the change that last settled its review, `doubt` the code of what the check of its annotator found.
     """
 
@@ -108,6 +109,7 @@ class FactRow(TableRow):
             "id",
             postgresql_where=text("question IS NOT NULL AND deleted_seq IS NULL"),
         ),
+        Index("fact_frame_idx", "frame", "id", postgresql_where=text("frame <> 0 AND deleted_seq IS NULL")),
     )
 
     id: Mapped[int] = mapped_column(Identity(), primary_key=True)
@@ -124,6 +126,7 @@ class FactRow(TableRow):
     review: Mapped[str] = mapped_column(server_default="accepted")
     review_seq: Mapped[int | None]
     doubt: Mapped[str | None]
+    frame: Mapped[int | None]
 
 
 class FactVersionRow(TableRow):
@@ -170,6 +173,8 @@ class FactPastRow(TableRow):
 
 class FactPairRow(TableRow):
     """Two live facts that ask the same, with one value or two: by the words of their questions, or (`score`) by keys.
+
+    A score of 1 is also that of two facts whose sentences are the same apart from their values.
 
     It holds as long as both have these versions. `given_seq` is the change that gave the value, and `held_seq` the one
     by which somebody said that both hold.

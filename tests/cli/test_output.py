@@ -49,7 +49,7 @@ def test_long_work_says_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> Non
     advance = _Lines("Keying", seconds=0)
     advance(1, 2)
     advance(3, None)
-    assert capsys.readouterr().err == "Keying: 1 of 2\nKeying: 3\n"
+    assert capsys.readouterr().err == "Keying: 1 of 2, about 10 seconds left\nKeying: 3\n"
 
 
 def test_a_shortened_text_is_one_line() -> None:

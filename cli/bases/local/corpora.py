@@ -99,8 +99,6 @@ class LocalCorpora:
 def _told(
     adding: Adding, report: IngestReport | None, keyset: KeysetRecord | None, dry_run: bool
 ) -> dict[str, Any]:
-    from colmlm.cli.composition.duration import expected
-
     tally = adding.tally
     is_citable = keyset is not None and keyset.state == "active" and not dry_run
     refusals = [*tally.refusals, *(report.refusals if report else ())]
@@ -108,7 +106,6 @@ def _told(
         "dry_run": dry_run, "corpus": adding.corpus, "documents": sum(tally.standings.values()),
         **{standing.value: tally.standings[standing] for standing in Standing},
         "characters": tally.characters,
-        "seconds": expected(tally.characters, asks=adding.asks) if dry_run else None,
         "facts": report.facts if report else 0,
         "seq": report.seq if report else None, "still_deleted": report.still_deleted if report else 0,
         "suppressed": report.suppressed if report else 0,

@@ -1,17 +1,24 @@
-"""Finds the files to read: those that are named, and those in directories that are named."""
+"""Finds the files to read: those that are named, and those in directories that are named.
+
+A directory is walked by handles. Every name below it is opened relative to the handle of its directory, and no link is
+followed. A directory that is swapped for a link during the walk is refused, and so is a file before it is read.
+It needs a system with `openat` (Linux, macOS), as the reading process needs `setrlimit`.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from colmlm.kb.corpus.format import Refusal, unstorable
-from colmlm.kb.corpus.raw.opening import Identity, held, identity_of
 
 KINDS = {
     ".txt": "text", ".text": "text",
@@ -25,7 +32,17 @@ _PACKED = (".gz", ".bz2")
 _PACKABLE = ("records", "table", "wiki")  # kinds that are read packed, too
 _EXTRACT = re.compile(r"wiki_[0-9]+")  # what WikiExtractor calls its files of JSON Lines
 _DUMP, _HEAD_BYTES = b"<mediawiki", 4096
+_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY
+_OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe is opened without waiting, and then refused
 READABLE = f"{', '.join(KINDS)}; records, tables and wikis also with {' or '.join(_PACKED)}"
+
+
+class Origin(NamedTuple):
+    """The directory that was named, in which a file was found, and the file's device and inode."""
+
+    folder: str
+    device: int
+    inode: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +50,7 @@ class RawFile:
     """A file to read, of a kind of `KINDS`. Its document's id is its path below the directory that was named.
 
     `uri` and `encoding` are known of a page that was fetched; of other files the address is where they lie.
-    `identity` is known of a file that was found in a directory, and no other file is read in its place.
+    `origin` is known of a file that was found in a directory, and no other file is read in its place.
     """
 
     path: Path
@@ -42,7 +59,7 @@ class RawFile:
     size: int
     uri: str | None = None
     encoding: str | None = None
-    identity: Identity | None = None
+    origin: Origin | None = None
 
 
 @dataclass(slots=True)
@@ -55,7 +72,7 @@ class FoundFiles:
 
 
 def find_files(inputs: Sequence[Path]) -> FoundFiles:
-    """Finds the readable files among `inputs` and, sorted, in the directories among them and below.
+    """Find the readable files among `inputs` and, sorted, in the directories among them and below.
 
     It skips hidden files and directories. In a directory it refuses links, since they may lead out of it or in a
     circle, and only counts files of other kinds; a file that is named itself is read, also through a link, or refused.
@@ -63,11 +80,103 @@ def find_files(inputs: Sequence[Path]) -> FoundFiles:
     found = FoundFiles()
     for path in inputs:
         if path.is_dir():
-            for file, external_id in _below(path, path, found):
-                _take(file, external_id, found, named=False)
+            folder = path.absolute()
+            for name, about in walk(folder, found.refusals):
+                _take_found(folder, name, about, found)
         else:
-            _take(path, path.name, found, named=True)
+            _take_named(path, found)
     return found
+
+
+def walk(folder: Path, refusals: list[Refusal]) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield the files and links below a directory by their path in it, each with its status, in order.
+
+    What cannot be opened is added to `refusals`.
+    """
+    waiting: list[tuple[str, ...]] = [()]
+    while waiting:
+        names = waiting.pop()
+        try:
+            with _opened_folder(folder, names) as handle:
+                entries = sorted(_entries(handle, names, refusals))
+        except OSError as error:
+            refusals.append(unreadable("/".join(names) or ".", error))
+            continue
+        waiting += [(*names, name) for name, about in reversed(entries) if stat.S_ISDIR(about.st_mode)]
+        yield from (
+            ("/".join((*names, name)), about) for name, about in entries if not stat.S_ISDIR(about.st_mode)
+        )
+
+
+@contextmanager
+def held(path: Path, origin: Origin | None) -> Iterator[Path]:
+    """Give a path by which the file is opened in the block: without an origin its own, as of a file that was named.
+
+    With an origin it leads to the file that was found, which is open meanwhile. Raises `OSError`, also where a link, a
+    pipe or another file is there now, or a link to a directory on the way to it.
+    """
+    if origin is None:
+        yield path
+        return
+    handle = _opened_file(path, origin)
+    try:
+        yield Path(f"/dev/fd/{handle}")
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def _opened_folder(folder: Path | str, names: Sequence[str]) -> Iterator[int]:
+    """Open a directory below a folder name by name, and follow no link below the folder."""
+    handle = os.open(folder, _OPEN_FOLDER)
+    try:
+        for name in names:
+            below = _open_below(handle, name, _OPEN_FOLDER | os.O_NOFOLLOW)
+            os.close(handle)
+            handle = below
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _opened_file(path: Path, origin: Origin) -> int:
+    *names, name = path.relative_to(origin.folder).parts
+    with _opened_folder(origin.folder, names) as folder:
+        handle = _open_below(folder, name, _OPEN_FILE)
+    about = os.fstat(handle)
+    if stat.S_ISREG(about.st_mode) and (about.st_dev, about.st_ino) == origin[1:]:
+        return handle
+    os.close(handle)
+    raise _swapped()
+
+
+def _open_below(folder: int, name: str, flags: int) -> int:
+    try:
+        return os.open(name, flags, dir_fd=folder)
+    except OSError as error:
+        raise _swapped() if error.errno in (errno.ELOOP, errno.ENOTDIR) else error from None
+
+
+def _swapped() -> OSError:
+    return OSError(errno.ESTALE, "something else is there now than when the directory was read")
+
+
+def _entries(
+    folder: int, names: Sequence[str], refusals: list[Refusal]
+) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield what is not hidden in an open directory, with its status; links are not followed."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            try:
+                if not entry.name.startswith("."):
+                    yield entry.name, entry.stat(follow_symlinks=False)
+            except OSError as error:
+                refusals.append(unreadable("/".join((*names, entry.name)), error))
+
+
+def unreadable(name: str, error: OSError) -> Refusal:
+    """Refuse a file or directory that cannot be opened."""
+    return Refusal(_shown(name), 0, f"cannot be read: {error.strerror or error}")
 
 
 def kind_of(name: str) -> str | None:
@@ -80,66 +189,52 @@ def kind_of(name: str) -> str | None:
     return kind if plain == small or kind in _PACKABLE else None
 
 
-def _below(directory: Path, top: Path, found: FoundFiles) -> Iterator[tuple[Path, str]]:
-    """Yields files and links below a directory, in the order of their paths."""
-    waiting = [directory]
-    while waiting:
-        at = waiting.pop()
-        try:
-            entries = sorted(os.scandir(at), key=lambda entry: entry.name, reverse=True)
-        except OSError as error:
-            found.refusals.append(Refusal(_shown(at.relative_to(top).as_posix()), 0, _cause(error)))
-            continue
-        files = []
-        for entry in entries:
-            if entry.name.startswith("."):
-                continue
-            path = Path(entry.path)
-            if entry.is_dir(follow_symlinks=False):
-                waiting.append(path)
-            else:
-                files.append((path, path.relative_to(top).as_posix()))
-        yield from reversed(files)
-
-
-def _take(path: Path, external_id: str, found: FoundFiles, *, named: bool) -> None:
-    shown = _shown(external_id)
+def _take_named(path: Path, found: FoundFiles) -> None:
     kind = kind_of(path.name)
-    if path.suffix.lower() == ".xml" and not named and not _is_dump(path):
-        kind = None
-    if kind is None and not named:
-        found.passed_over[path.suffix.lower() or "no suffix"] += 1
-        return
     try:
-        about = path.stat() if named else path.lstat()
+        about = path.stat()
     except OSError as error:
-        found.refusals.append(Refusal(shown, 0, _cause(error)))
+        found.refusals.append(unreadable(path.name, error))
         return
-    if (reason := _fault(about, kind, external_id)) is not None:
-        found.refusals.append(Refusal(shown, 0, reason))
-        return
-    assert kind is not None
-    identity = None if named else identity_of(about)
-    found.files.append(RawFile(path, external_id, kind, about.st_size, identity=identity))
+    _take(RawFile(path, path.name, kind or "", about.st_size), about, found)
 
 
-def _is_dump(path: Path) -> bool:
-    """Says whether an XML file of a folder is a wiki's, since most are something else."""
+def _take_found(folder: Path, name: str, about: os.stat_result, found: FoundFiles) -> None:
+    path = folder / name
+    origin = Origin(str(folder), about.st_dev, about.st_ino)
+    kind = kind_of(path.name)
+    if path.suffix.lower() == ".xml" and not _is_dump(path, origin):
+        kind = None
+    if kind is None:
+        found.passed_over[path.suffix.lower() or "no suffix"] += 1
+    else:
+        _take(RawFile(path, name, kind, about.st_size, origin=origin), about, found)
+
+
+def _take(file: RawFile, about: os.stat_result, found: FoundFiles) -> None:
+    if (reason := _fault(file, about)) is None:
+        found.files.append(file)
+    else:
+        found.refusals.append(Refusal(_shown(file.external_id), 0, reason))
+
+
+def _is_dump(path: Path, origin: Origin) -> bool:
+    """Say whether an XML file of a folder is a wiki's, since most are something else."""
     try:
-        with held(path, identity_of(path.lstat())) as place, place.open("rb") as file:
+        with held(path, origin) as place, place.open("rb") as file:
             return _DUMP in file.read(_HEAD_BYTES)
     except OSError:
         return True  # whatever it is, `_fault` says so
 
 
-def _fault(about: os.stat_result, kind: str | None, external_id: str) -> str | None:
+def _fault(file: RawFile, about: os.stat_result) -> str | None:
     if stat.S_ISLNK(about.st_mode):
         return "a symbolic link, which is not followed inside a directory; name what it leads to"
     if not stat.S_ISREG(about.st_mode):
         return "not a file"
-    if kind is None:
+    if not file.kind:
         return f"no reader for such a file; readable are {READABLE}"
-    if unstorable(external_id) is not None:
+    if unstorable(file.external_id) is not None:
         return "its name is not UTF-8, so it cannot be an id; rename it"
     return None
 
@@ -147,7 +242,3 @@ def _fault(about: os.stat_result, kind: str | None, external_id: str) -> str | N
 def _shown(path: str) -> str:
     """Gives the path in a form that can be printed and stored, since a name need not be UTF-8."""
     return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-
-
-def _cause(error: OSError) -> str:
-    return f"cannot be read: {error.strerror or error}"

@@ -9,8 +9,8 @@ from urllib.parse import unquote, urlsplit
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, parse_line, too_long, unstorable
 from colmlm.kb.corpus.raw.columns import read_columns
 from colmlm.kb.corpus.raw.fields import Fields
+from colmlm.kb.corpus.raw.files import held
 from colmlm.kb.corpus.raw.headings import heading
-from colmlm.kb.corpus.raw.opening import held
 from colmlm.kb.corpus.raw.pieces import ReadPiece, refused
 from colmlm.kb.corpus.raw.records import parse_raw_line
 from colmlm.kb.corpus.raw.table import read_table
@@ -37,7 +37,7 @@ def read_pieces(ask: Ask) -> Iterator[ReadPiece]:
     path = Path(ask.path)
     name = ask.external_id or path.name
     try:
-        with held(path, ask.identity) as place:
+        with held(path, ask.origin) as place:
             if ask.kind in BY_LINE:
                 yield from _lines(path, place, ask)
             elif ask.kind in BY_ROW:

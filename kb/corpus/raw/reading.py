@@ -63,7 +63,7 @@ def _once(parsed: Parsed, seen: set[str]) -> Parsed:
 
 def _ask(file: RawFile, encoding: str | None, fields: Fields) -> Ask:
     path = str(file.path.absolute())
-    return Ask(file.kind, path, file.external_id, encoding, fields, file.uri, file.identity)
+    return Ask(file.kind, path, file.external_id, encoding, fields, file.uri, file.origin)
 
 
 def read_corpus(

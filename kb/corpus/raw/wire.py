@@ -9,8 +9,8 @@ import msgspec
 
 from colmlm.kb.corpus.format import Parsed
 from colmlm.kb.corpus.raw.fields import Fields
+from colmlm.kb.corpus.raw.files import Origin
 from colmlm.kb.corpus.raw.limits import Breach
-from colmlm.kb.corpus.raw.opening import Identity
 
 LENGTH = struct.Struct(">Q")
 WIDEST = 8  # bytes of a message for each character of a document: its escapes, and its facts
@@ -25,7 +25,7 @@ class Ask(msgspec.Struct):
     encoding: str | None = None
     fields: Fields = Fields()
     uri: str | None = None
-    identity: Identity | None = None
+    origin: Origin | None = None
     after: int = 0
 
 

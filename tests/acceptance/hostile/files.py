@@ -5,13 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import quote
 
+from colmlm.kb.corpus.raw.files import find_files
 from colmlm.kb.jobs.records import UNFINISHED
 from tests.acceptance.hostile.cases import Case, expect
 from tests.acceptance.hostile.world import World, Wrong
-from tests.hostile_documents import ANNOTATED, DOCUMENTS, Hostile, slow_lines
+from tests.hostile_documents import ANNOTATED, DOCUMENTS, Hostile, slow_lines, swapping
 
 GROUP = "documents"
 JOB_SECONDS = 600.0  # of a hang; jobs left by other cases run first, and a machine may be busy
@@ -26,6 +28,7 @@ def cases() -> Iterator[Case]:
         yield Case(GROUP, one.name, _annotated(one))
     yield Case(GROUP, "cancelled while it is read", _cancelled)
     yield Case(GROUP, "names of uploads", _names)
+    yield Case(GROUP, "a folder swapped for a link while it is walked", _swapped)
 
 
 def _raw(world: World) -> str:
@@ -75,6 +78,22 @@ def _names(world: World) -> str:
     got = [world.ask("POST", f"/v1/uploads?name={quote(name)}", b"Lima").status for name in _NAMES]
     expect(all(400 <= status < 500 for status in got), f"{got}")
     return f"{got}"
+
+
+def _swapped(world: World) -> str:
+    """Walk a folder while one below it becomes a link to another and back; nothing of the other is found."""
+    walks = 100 * world.rounds
+    with TemporaryDirectory() as top:
+        inside, outside = Path(top, "docs", "in"), Path(top, "outside")
+        for folder in (inside, outside):
+            folder.mkdir(parents=True)
+            (folder / "a.txt").write_text(folder.name)
+        theirs = (outside / "a.txt").stat().st_ino
+        with swapping(inside, outside):
+            found = [file for _ in range(walks) for file in find_files([inside.parent]).files]
+    inodes = [file.origin.inode for file in found if file.origin is not None]
+    expect(theirs not in inodes, f"{inodes.count(theirs)} of {walks} walks found the file outside")
+    return f"{len(found)} files in {walks} walks, all inside"
 
 
 def _upload(world: World, name: str, content: bytes) -> str:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from colmlm.api.client.client import Client
+from colmlm.api.client.connection import Connection
+from colmlm.api.nouns.contents import RawAddition
 from colmlm.kb.corpus.format import read_annotated
+from colmlm.kb.corpus.raw.files import find_files
 from tests.cli.conftest import Annotators, invoke
 from tests.cli.elsewhere import WHY, There, pruned, working
 
@@ -79,3 +83,17 @@ def test_files_are_uploaded_and_taken_in_there(
     assert "--allow-erased" in there.run(*add, "--corpus", "x", "--allow-erased").err
     assert "--format" in there.run(*ingest[:3], "--format", "rel-lmlm", "--corpus", "x").err
     assert len(list(read_annotated(annotated))) == 2
+
+
+def test_no_file_outside_a_folder_is_uploaded(there: There, tmp_path: Path) -> None:
+    for folder in (tmp_path / "raw" / "in", tmp_path / "outside"):
+        folder.mkdir(parents=True)
+        (folder / "a.txt").write_text(f"In {folder.name}.")
+    found = find_files([tmp_path / "raw"])
+    (tmp_path / "raw" / "in").rename(tmp_path / "was")
+    (tmp_path / "raw" / "in").symlink_to(tmp_path / "outside")
+    with Client(Connection(there.address, there.tokens["admin"].read_text().strip())) as client:
+        done = client.corpora.add(found, "raw there", RawAddition(), actor="", reason="a test")
+    assert (done["documents"], [one["document"] for one in done["refusals"]]) == (0, ["in/a.txt"])
+    uploads = there.kb.settings.home / "uploads"
+    assert not uploads.exists() or list(uploads.rglob("a.txt")) == []

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import text
 
+from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.errors import AnsweredAlready, CorpusNotFound, NotUndoable, PairNotFound
 from colmlm.kb.evidence.shown import Shown
 from colmlm.kb.facts.records import Correction, FactDraft
@@ -344,3 +346,82 @@ def test_a_comparison_keeps_what_was_said_to_hold(kb: KnowledgeBase, encoder: Fa
     assert compared(kb) == (0, 0) and against(kb, held=True) == [("1889", "1890")]
     kb.facts.delete([second], **WHO)
     assert compared(kb) == (0, 0) and against(kb, held=True) == []
+
+
+def bare(name: str, *parts: str, title: str | None = None) -> AnnotatedDocument:
+    """Make a document without questions; every second part is a fact."""
+    made = document(name, *((part, None) if n % 2 else part for n, part in enumerate(parts)))
+    return replace(made, title=title or name)
+
+
+def test_facts_without_questions_are_compared_by_their_sentences(kb: KnowledgeBase):
+    ingest(kb, bare("guide", "Come soon. The museum of Lundvik opened in ", "1902", ". It is free."))
+    report = ingest(
+        kb,
+        bare("leaflet", "The MUSEUM of Lundvik opened in ", "1902", "!"),
+        bare("website", "Welcome. The museum of Lundvik opened in ", "1904", "."),
+        bare("other", "The museum of Lundvik closed in ", "1950", "."),
+    )
+    assert (report.contradictions, report.duplicates) == (2, 1)
+    assert sorted(against(kb)) == [("1902", "1904"), ("1902", "1904")] and len(alike(kb)) == 1
+    (one, other) = alike(kb)[0]
+    assert kb.comparisons.also_said([one])[0].by == (other,)
+    assert {pair.score for pair in kb.comparisons.pairs("contradictions").pairs} == {1.0}
+
+
+def test_two_values_of_one_sentence_refuse_no_edit_and_neither_answers_for_the_other(kb: KnowledgeBase):
+    ingest(kb, bare("guide", "The museum of Lundvik opened in ", "1902", "."))
+    ingest(kb, bare("leaflet", "The museum of Lundvik opened in ", "1902", "."))
+    (first, second) = alike(kb)[0]
+    kb.facts.edit(second, "1904", **WHO)
+    assert against(kb) == [("1902", "1904")] and alike(kb) == []
+    assert [pair.answering for pair in kb.comparisons.pairs("contradictions").pairs] == [None]
+    with kb.engine.connect() as connection:
+        assert connection.execute(text("SELECT count(*) FROM fact_yield")).scalar_one() == 0
+    kb.facts.edit(first, "1904", **WHO)
+    assert against(kb) == [] and len(alike(kb)) == 1
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (("Area: ", "12 km", "."), ("Area: ", "15 km", ".")),  # too few words
+        (("He was born in Lundvik in ", "1902", "."), ("He was born in Lundvik in ", "1904", ".")),
+        (("", "Emma", " was written by an Englishwoman."), ("", "Persuasion", " was written by an Englishwoman.")),
+        (("The river runs " + "on and " * 100, "far", "."), ("The river runs " + "on and " * 100, "near", ".")),
+    ],
+)  # fmt: skip
+def test_sentences_that_speak_of_something_else_contradict_nothing(
+    kb: KnowledgeBase, one: tuple[str, ...], other: tuple[str, ...]
+):
+    report = ingest(kb, bare("one", *one), bare("other", *other))
+    assert (report.contradictions, report.duplicates) == (0, 0)
+
+
+def test_a_pronoun_is_the_same_under_the_same_title(kb: KnowledgeBase):
+    ingest(kb, bare("one", "He was born in Lundvik in ", "1902", ".", title="Ole Berg"))
+    ingest(kb, bare("two", "He was born in Lundvik in ", "1904", ".", title="Ole Berg"), corpus="others")
+    assert against(kb) == [("1902", "1904")]
+
+
+def test_a_form_of_words_that_many_share_pairs_none(kb: KnowledgeBase):
+    ingest(kb, *(bare(str(n), "The population of the town was ", str(1000 + n), ".") for n in range(12)))
+    assert compared(kb) == (0, 0)
+
+
+def test_frames_follow_the_text_and_a_comparison_computes_those_that_lack(kb: KnowledgeBase):
+    ingest(kb, bare("guide", "The museum of Lundvik opened in ", "1902", "."))
+    ingest(kb, bare("leaflet", "The museum of Lundvik opened in ", "1904", "."))
+    (pair,) = kb.comparisons.pairs("contradictions").pairs
+    with kb.engine.begin() as connection:
+        connection.execute(text("UPDATE fact SET frame = NULL"))
+    forget_pairs(kb)
+    assert compared(kb) == (1, 0)
+    ingest(kb, bare("guide", "The museum of Bergen opened in ", "1902", "."))
+    assert compared(kb) == (0, 0)
+    with kb.engine.begin() as connection:
+        connection.execute(text("UPDATE document SET text = replace(text, 'Lundvik', '███████')"))
+        left = connection.execute(
+            text("SELECT count(*) FROM fact WHERE id = :id AND frame IS NOT NULL"), {"id": pair.other.fact_id}
+        ).scalar_one()
+    assert left == 0

@@ -61,6 +61,13 @@ def test_rekey_resumes_where_it_was_stopped(kb: KnowledgeBase, encoder: FakeEnco
     assert kb.keysets.rekey(encoder, batch=2).num_keys == 10 and encoder.calls == [2, 2]
 
 
+def test_progress_is_told_within_a_batch(kb: KnowledgeBase, encoder: FakeEncoder):
+    ingest(kb, *numbered(600))
+    heard: list[tuple[int, int]] = []
+    kb.keysets.rekey(encoder, batch=400, on_facts=lambda done, total: heard.append((done, total)))
+    assert heard == [(256, 600), (400, 600), (600, 600)] and encoder.calls == [256, 144, 200]
+
+
 def test_rekey_leaves_deleted_facts_out_and_keys_them_once_restored(kb: KnowledgeBase, encoder: FakeEncoder):
     ingest(kb, PERU)
     kb.facts.delete([fact_id(kb, "Lima")], **WHO)

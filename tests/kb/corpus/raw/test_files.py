@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from colmlm.kb.corpus.raw.files import find_files
+from colmlm.kb.corpus.format import Refusal
+from colmlm.kb.corpus.raw.files import find_files, walk
 from colmlm.kb.corpus.raw.reading import read_raw
+from tests.hostile_documents import swapping
 
 SWAPPED = "cannot be read: something else is there now than when the directory was read"
 
@@ -79,3 +81,32 @@ def test_a_folder_that_became_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "docs" / "in").symlink_to(tmp_path / "outside")
     (parsed,) = read_raw(found.files)
     assert parsed.document is None and parsed.refusals[0].reason == SWAPPED
+
+
+def test_a_folder_that_becomes_a_link_during_the_walk_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "docs" / "a.txt")
+    write(tmp_path / "docs" / "in" / "b.txt")
+    write(tmp_path / "outside" / "b.txt", b"secret")
+    refusals: list[Refusal] = []
+    walked = walk(tmp_path / "docs", refusals)
+    assert next(walked)[0] == "a.txt"
+    (tmp_path / "docs" / "in").rename(tmp_path / "was")
+    (tmp_path / "docs" / "in").symlink_to(tmp_path / "outside")
+    assert list(walked) == []
+    assert [(refusal.document, refusal.reason) for refusal in refusals] == [("in", SWAPPED)]
+
+
+def test_no_walk_beside_such_swaps_finds_or_reads_a_file_outside(tmp_path: Path) -> None:
+    inside, outside = tmp_path / "docs" / "in" / "deep", tmp_path / "outside"
+    for number in range(20):
+        write(inside / f"{number}.txt", b"inside")
+        write(outside / "deep" / f"{number}.txt", b"outside")
+    theirs = {path.stat().st_ino for path in outside.rglob("*.txt")}
+    found, texts = set(), set()
+    with swapping(tmp_path / "docs" / "in", outside):
+        for turn in range(400):
+            files = find_files([tmp_path / "docs"]).files
+            found |= {path.origin.inode for path in files if path.origin is not None}
+            if turn % 20 == 0:
+                texts |= {one.document.text for one in read_raw(files) if one.document is not None}
+    assert found and not found & theirs and "outside" not in texts
