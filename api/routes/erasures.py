@@ -64,8 +64,9 @@ def erase_facts(ports: FromPorts, request: WithToken, data: JSONBody[NewErasure]
     """Erase facts for good.
 
     They cannot be restored. The erasure reaches the database and the indexes (level 2); `colmlm erase --now` also
-    removes the residue from files. Where the settings require two tokens, this only makes a request, which another
-    admin's token approves.
+    removes the residue from files. If `level` is below `asked_level`, the facts are erased, but an index or a snapshot
+    still holds them: `levels` says which, and what to do. Where the settings require two tokens, this only makes a
+    request, which another admin's token approves.
 
     For a fact that was erased before, it redacts the texts that still say it; where there are none, `seq` is null.
     """
@@ -100,7 +101,8 @@ def list_erasures(ports: FromPorts, cursor: Cursor = None, limit: Limit = 50) ->
 def approve_erasure(ports: FromPorts, request: WithToken, request_id: PathId) -> ErasureAnswer:
     """Approve an erasure.
 
-    Takes another token than the one that made the request. The facts are erased for good.
+    Takes another token than the one that made the request. The facts are erased for good. If `level` is below
+    `asked_level`, an index or a snapshot still holds them: `levels` says which, and what to do.
     """
     asked, report = ErasureRequests(ports.kb).approve(request_id, token=request.user)
     return ErasureAnswer(report=report, request=asked)

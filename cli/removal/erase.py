@@ -19,6 +19,7 @@ from colmlm.cli.output import print_json, print_table, say, these_facts
 from colmlm.cli.removal.erase_show import (
     as_dict,
     counts,
+    require_level,
     show_asked,
     show_facts,
     show_left,
@@ -90,7 +91,8 @@ def erase(
     Their texts are redacted in documents, outputs and plans, and their keys removed from every index. The report says
     the level that was reached: 1 not retrievable, 2 out of indexes, 3 out of the tables' files, 4 out of the
     write-ahead log. Without --now it stops at 2; without ids, --now takes earlier erasures on. The report lists what
-    still says the facts. The exit code is 1 where a scan finds residue.
+    still says the facts. The exit code is 1 where the level is not reached (2, or 4 with --now), or where a scan
+    finds residue.
 
     With COLMLM_ERASE_NEEDS_TWO=yes it only requests the erasure, with the admin's token in COLMLM_TOKEN, and another
     admin approves it: see `colmlm erasures approve --help`. With --server the server's own setting decides that,
@@ -121,6 +123,8 @@ def erase(
         traces_out=traces_out,
     )
     _show(done, as_json)
+    if done.report is not None:
+        require_level(done.report)
     if done.after is not None and done.after.num_found:
         raise typer.Exit(CHECK_FAILED)
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import typer
+
 from colmlm.api.nouns.contents import FactVerbs
 from colmlm.cli.contents.facts_show import where
+from colmlm.cli.errors import CHECK_FAILED
 from colmlm.cli.output import note, print_json, print_table, say, shorten, these_facts
 
 if TYPE_CHECKING:
@@ -51,7 +54,7 @@ def as_dict(report: ErasureReport) -> dict[str, object]:
     """Gives what was erased and the level that was reached, for JSON."""
     done = report.erased
     of_change = {"seq": done.seq, "fact_ids": done.fact_ids, **counts(done)} if done else {"seq": None}
-    return {**of_change, "level": report.level, "levels": report.levels}
+    return {**of_change, "level": report.level, "asked_level": report.asked_level, "levels": report.levels}
 
 
 def touched(erased: Erased) -> str:
@@ -101,3 +104,14 @@ def show_report(report: ErasureReport) -> None:
     say(f"Level {report.level} of {len(report.levels)} is reached:")
     rows = [(level.level, level.name, level.state, level.left, level.remedy) for level in report.levels]
     print_table(("level", "", "state", "left", "what to do"), rows)
+
+
+def require_level(report: ErasureReport) -> None:
+    """Exit with a failing code where the level that was asked for is not reached, after the report was printed."""
+    if report.level < report.asked_level:
+        again = "colmlm erase --now" if report.asked_level > 2 else "the same command again"
+        note(
+            f"Level {report.asked_level} was asked for, and level {report.level} is reached: files may still hold the "
+            f"facts, which are erased all the same. Settle what the report names, then run {again}."
+        )
+        raise typer.Exit(CHECK_FAILED)

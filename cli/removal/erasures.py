@@ -12,7 +12,7 @@ from colmlm.cli.bases.protocol import Base
 from colmlm.cli.options import AsJson, Yes, examples
 from colmlm.cli.output import print_json, print_table, say, shorten, these_facts
 from colmlm.cli.removal.certificates import ERASURE_EXAMPLES, erasure_certificate
-from colmlm.cli.removal.erase_show import as_dict, show_facts, show_report
+from colmlm.cli.removal.erase_show import as_dict, require_level, show_facts, show_report
 
 if TYPE_CHECKING:
     from colmlm.kb.erasure.records import ErasureRequest
@@ -70,7 +70,8 @@ def approve(
 ) -> None:
     """Erase for good what another admin asked for. COLMLM_TOKEN holds your token, which must differ from theirs.
 
-    With --server the token of --token-file approves.
+    With --server the token of --token-file approves. The exit code is 1 where the level is not reached: 2, or 4
+    with --now.
     """
     require_somebody(yes or dry_run, as_json, "approve")
     base.only_here(now=now)
@@ -88,6 +89,7 @@ def approve(
         print_json({"request": done, **as_dict(report)})
     else:
         show_report(report)
+    require_level(report)
 
 
 @app.command(epilog=examples("COLMLM_TOKEN=... colmlm erasures withdraw 3 --yes"))

@@ -3,9 +3,10 @@
 1 not retrievable   the transaction is committed
 2 out of indexes    of this process, and of every snapshot in its index directory and in the shared place
 3 out of the heap   the tables are rewritten, and the statistics on their columns
-4 out of the WAL    no segment is left that is older than the rewritten tables
+4 out of the WAL    no page is left there that is older than the rewritten tables
 
 Nothing here knows which facts were erased: each level makes files hold only what the database still says.
+A level is reached when the catalog and the files say so. What the server says in words decides nothing.
 """
 
 from __future__ import annotations
@@ -13,50 +14,32 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import NamedTuple
+from contextlib import ExitStack, contextmanager
+from typing import TypeVar
 
 from psycopg.errors import Diagnostic
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
 from colmlm.kb.erasure.indexes import AGAIN, Heard, LevelNotReached, out_of_indexes
 from colmlm.kb.erasure.records import Level
 from colmlm.kb.errors import CandidatesRefused, CandidatesUnavailable, LockHeld, SharedSnapshotsUnavailable
 from colmlm.kb.lookup.searchable import SearchableStore
+from colmlm.kb.store.waits import holder_of
+from colmlm.kb.tables import TableRow
 
 NAMES = ("not retrievable", "out of indexes and snapshots", "out of the heap", "out of the write-ahead log")
 
-# Everything that holds a text or a key of a fact.
-TABLES = (
-    "document",
-    "sentence",
-    "fact",
-    "fact_version",
-    "fact_past",
-    "fact_key",
-    "generation",
-    "attribution",
-    "feedback",
-    "forget_run",
-    "job",
-    "erasure_request",
-    "tombstone",
-    "idempotency",
-    "question",
-    "question_outcome",
-)
+# All of them: which of them can hold a text or a key of a fact would be one more list to keep.
+TABLES = tuple(table.name for table in TableRow.metadata.sorted_tables)
 STATISTICS = ("pg_statistic", "pg_statistic_ext_data")
-TRIES = 5
+PURGE_LOCK = 0x636F6C6D0C
 LOCK_SECONDS = 60
+WAIT_SECONDS = 5.0
+PASSES = 6
+_AGAIN = "colmlm erase --now"
 
-
-class _Notice(NamedTuple):
-    """A notice or warning that the server sent with the result of a statement."""
-
-    is_warning: bool
-    message: str
-    detail: str
+T = TypeVar("T")
 
 
 def reached(levels: Sequence[Level]) -> int:
@@ -71,16 +54,34 @@ def reached(levels: Sequence[Level]) -> int:
 
 def purge(kb: SearchableStore, *, now: bool, on_step: Heard) -> tuple[Level, ...]:
     """Takes the committed erasures of this database to level 2, or with `now` as far as the server permits."""
+    restore_recycling(kb.engine)
     first = Level(
         1, NAMES[0], "reached", "Databases restored from older backups hold it again; erase it there too."
     )
     second = _attempt(2, lambda: out_of_indexes(kb, on_step))
     if not now:
         return first, second, *map(_not_asked, (3, 4))
-    with kb.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        third = _attempt(3, lambda: _out_of_the_heap(connection, on_step))
-        fourth = _attempt(4, lambda: _out_of_the_wal(connection, on_step))
-    return first, second, third, fourth
+    try:
+        return first, second, *_purge_files(kb, on_step)
+    finally:
+        restore_recycling(kb.engine)
+
+
+def _purge_files(kb: SearchableStore, on_step: Heard) -> tuple[Level, Level]:
+    """Attempt levels 3 and 4 under the lock. Without level 3 the next vacuum would log the text again."""
+    with (
+        kb.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection,
+        ExitStack() as locked,
+    ):
+
+        def out_of_the_heap() -> str:
+            locked.enter_context(only_purge(kb.engine, connection, on_step))
+            return _out_of_the_heap(connection, on_step)
+
+        third = _attempt(3, out_of_the_heap)
+        if third.state != "reached":
+            return third, Level(4, NAMES[3], "left", _LEFT[4], "Level 3 comes first.")
+        return third, _attempt(4, lambda: _out_of_the_wal(connection, on_step))
 
 
 def _attempt(level: int, act: Callable[[], str]) -> Level:
@@ -109,73 +110,173 @@ _LEFT = {
 
 
 def _not_asked(level: int) -> Level:
-    remedy = "Run: colmlm erase --now"
-    return Level(level, NAMES[level - 1], "left", _LEFT[level], remedy)
+    return Level(level, NAMES[level - 1], "left", _LEFT[level], f"Run: {_AGAIN}")
+
+
+@contextmanager
+def only_purge(
+    engine: Engine, connection: Connection, on_step: Heard, seconds: float = LOCK_SECONDS
+) -> Iterator[None]:
+    """Hold the lock of purges in the block. It ends with the connection, however this process ends."""
+    lock, deadline, other = {"key": PURGE_LOCK}, time.monotonic() + seconds, None
+    # A statement that waits for the lock has a snapshot, and that would keep the other purge from level 3.
+    while not connection.scalar(text("SELECT pg_try_advisory_lock(:key)"), lock):
+        if other is None:
+            other = holder_of(engine, PURGE_LOCK) or "it has just ended"
+            on_step(f"Waiting for another purge: {other}")
+        if time.monotonic() >= deadline:
+            raise LevelNotReached("left", f"another purge is under way: {other}", f"Then run: {_AGAIN}")
+        time.sleep(0.1)
+    try:
+        yield
+    finally:
+        if not connection.invalidated:  # by an outage, which has ended the lock
+            connection.execute(text("SELECT pg_advisory_unlock(:key)"), lock)
+
+
+def _settled(look: Callable[[], T]) -> T:
+    """Look until nothing is found, for some seconds, and give what was found last."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while (found := look()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return found
 
 
 def _out_of_the_heap(connection: Connection, on_step: Heard) -> str:
-    """Rewrites the tables, then the statistics, which hold the commonest values of each column."""
-    with _notices(connection) as notices:
-        connection.execute(text(f"SET lock_timeout = '{LOCK_SECONDS:d}s'"))
-        try:
-            for table in TABLES:
-                on_step(f"Rewriting {table}")
-                _rewrite(connection, f"VACUUM (FULL, ANALYZE, VERBOSE) {table}", notices)
-            for table in STATISTICS:
-                on_step(f"Rewriting {table}")
-                _rewrite(connection, f"VACUUM (FULL, VERBOSE) {table}", notices)
-        finally:
-            connection.execute(text("RESET lock_timeout"))
+    """Rewrite the tables, then the statistics, which hold the commonest values of each column."""
+    connection.execute(text(f"SET lock_timeout = '{LOCK_SECONDS:d}s'"))
+    try:
+        begun = _begin(connection)
+        for table in TABLES:
+            on_step(f"Rewriting {table}")
+            _rewrite(connection, "FULL, ANALYZE", table, begun)
+        for statement in _DROP_STATISTICS:
+            connection.execute(statement, {"parts": _parts(connection, TABLES), "begun": begun})
+        begun = _begin(connection)
+        for table in STATISTICS:
+            on_step(f"Rewriting {table}")
+            _rewrite(connection, "FULL", table, begun)
+    finally:
+        connection.execute(text("RESET lock_timeout"))
     on_step("Waiting for a checkpoint")
     # The old files of a rewritten table are unlinked by the next checkpoint.
     connection.execute(text("CHECKPOINT"))
+    if files := _settled(lambda: connection.scalars(_ORPHANS).all()):
+        raise LevelNotReached(
+            "left",
+            f"files that no table has, as a crash of the server leaves them: {', '.join(files)}",
+            f"Unless an index is being built: stop the server, remove them, start it and run: {_AGAIN}",
+        )
     return "Blocks that the file system has freed are not overwritten."
 
 
-def _rewrite(connection: Connection, statement: str, notices: list[_Notice]) -> None:
-    """Runs a VACUUM FULL until it leaves no dead row. Transactions older than the erasure keep dead rows."""
-    for attempt in range(TRIES):
-        notices.clear()
-        connection.execute(text(statement))
-        if skipped := [notice.message for notice in notices if notice.is_warning]:
-            raise LevelNotReached("refused", f"the server said: {skipped[0]}", _REMEDIES[3])
-        if not any(map(_keeps_dead_rows, notices)):
-            return
-        time.sleep(0.2 * (attempt + 1))
-    holders = connection.scalar(_HOLDERS)
-    raise LevelNotReached(
+def _begin(connection: Connection) -> str:
+    """Give the first transaction that has not ended by now, once no snapshot is older than that.
+
+    From then on a row that was dead before is removed by any VACUUM FULL, since no later snapshot sees it.
+    """
+    begun = str(connection.scalar(text("SELECT CAST(pg_snapshot_xmax(pg_current_snapshot()) AS xid)")))
+    if _settled(lambda: _holders(connection, begun)):
+        raise _rows_held(connection, begun)
+    return begun
+
+
+def _rewrite(connection: Connection, options: str, table: str, begun: str) -> None:
+    """Rewrite a table, and require that it has a new file, without the rows that were dead at `begun`.
+
+    VACUUM FULL writes down in `relfrozenxid` since when rows are kept for the snapshots of others.
+    """
+    known = {"parts": _parts(connection, [table]), "begun": begun}
+    before = {part.oid: part.file for part in connection.execute(_STANDING, known)}
+    with _warnings(connection) as warnings:
+        connection.execute(text(f"VACUUM ({options}) {table}"))
+    after = connection.execute(_STANDING, known).all()
+    if any(part.file == before[part.oid] for part in after):
+        cause = f"; the server said: {warnings[0]}" if warnings else ""
+        raise LevelNotReached("refused", f"{table} was not rewritten{cause}", _REMEDIES[3])
+    if not all(part.is_clear for part in after):
+        raise _rows_held(connection, begun)
+
+
+def _parts(connection: Connection, tables: Sequence[str]) -> list[int]:
+    """Give the tables and their partitions by number."""
+    return list(connection.scalars(_PARTS, {"tables": list(tables)}))
+
+
+_PARTS = text("""
+SELECT CAST(CAST(name AS regclass) AS oid) FROM unnest(CAST(:tables AS text[])) AS name
+UNION SELECT relid FROM unnest(CAST(:tables AS text[])) AS name, pg_partition_tree(CAST(name AS regclass))
+""")
+_STANDING = text("""
+SELECT oid, pg_relation_filenode(oid) AS file, age(relfrozenxid) <= age(CAST(:begun AS xid)) AS is_clear
+FROM pg_class WHERE oid = ANY(CAST(:parts AS oid[])) AND relkind <> 'p'
+""")
+
+
+def _rows_held(connection: Connection, begun: str) -> LevelNotReached:
+    holders = ", ".join(_holders(connection, begun)) or "not shown to this role, or over by now"
+    return LevelNotReached(
         "left",
-        f"dead rows that another transaction may still read (backends or slots: {holders or 'not shown to this role'})",
-        "End these transactions, then run: colmlm erase --now",
+        f"dead rows that an older transaction may still read: {holders}",
+        f"End these transactions, then run: {_AGAIN}",
     )
 
 
-def _keeps_dead_rows(notice: _Notice) -> bool:
-    """Tells whether a notice of VACUUM FULL VERBOSE counts any: "3 dead row versions cannot be removed yet."."""
-    count = re.match(r"\D*?(\d+) ", notice.detail)
-    return count is not None and int(count[1]) > 0
+def _holders(connection: Connection, begun: str) -> Sequence[str]:
+    return connection.scalars(_HOLDERS, {"begun": begun}).all()
 
 
+# A snapshot is as old as the oldest transaction that ran when it was taken, in whatever database. The snapshots of
+# another database do not count, and neither do those of a VACUUM. Statements are not read: they may hold a text.
 _HOLDERS = text("""
-SELECT string_agg(name, ', ') FROM (
-    SELECT pid::text AS name FROM pg_stat_activity WHERE backend_xmin IS NOT NULL AND pid <> pg_backend_pid()
-    UNION ALL SELECT slot_name FROM pg_replication_slots WHERE coalesce(xmin, catalog_xmin) IS NOT NULL
-    UNION ALL SELECT gid FROM pg_prepared_xacts
-) AS holders
+WITH holder (name, xid) AS (
+    SELECT format('process %s (%s, for %s s)', pid, coalesce(nullif(application_name, ''), backend_type),
+                  round(extract(epoch FROM clock_timestamp() - xact_start))), oldest
+    FROM pg_stat_activity a
+    CROSS JOIN LATERAL unnest(ARRAY[
+        backend_xid,
+        CASE WHEN datid IS NULL OR datname = current_database() THEN backend_xmin END
+    ]) AS oldest
+    WHERE pid <> pg_backend_pid() AND NOT EXISTS (SELECT FROM pg_stat_progress_vacuum v WHERE v.pid = a.pid)
+    UNION SELECT format('prepared transaction %s', gid), transaction FROM pg_prepared_xacts
+    UNION SELECT format('replication slot %s', slot_name), oldest
+    FROM pg_replication_slots CROSS JOIN LATERAL unnest(ARRAY[xmin, catalog_xmin]) AS oldest
+)
+SELECT DISTINCT name FROM holder WHERE age(xid) > age(CAST(:begun AS xid)) ORDER BY name
+""")
+
+# ANALYZE keeps what it knows of a table that has no rows any more, or of a column that it may not look at.
+_DROP_STATISTICS = (
+    text("""
+DELETE FROM pg_statistic s WHERE age(s.xmin) > age(CAST(:begun AS xid)) AND starelid IN (
+    SELECT unnest(CAST(:parts AS oid[]))
+    UNION SELECT indexrelid FROM pg_index WHERE indrelid = ANY(CAST(:parts AS oid[]))
+)
+"""),
+    text("""
+DELETE FROM pg_statistic_ext_data d USING pg_statistic_ext s
+WHERE age(d.xmin) > age(CAST(:begun AS xid)) AND d.stxoid = s.oid AND s.stxrelid = ANY(CAST(:parts AS oid[]))
+"""),
+)
+
+# A file has no table before the transaction that makes it has ended, nor after the server has died with that.
+_ORPHANS = text("""
+SELECT folder || '/' || name
+FROM (SELECT regexp_replace(pg_relation_filepath('pg_class'), '/[^/]*$', '')) AS d (folder), pg_ls_dir(folder) AS name
+WHERE name ~ '^[0-9]+([._]|$)' AND pg_filenode_relation(0, CAST(substring(name FROM '^[0-9]+') AS oid)) IS NULL
+  AND (pg_stat_file(folder || '/' || name, true)).size > 0
+ORDER BY 1
 """)
 
 
 @contextmanager
-def _notices(connection: Connection) -> Iterator[list[_Notice]]:
-    """Collects the notices that the server sends while the block runs."""
-    heard: list[_Notice] = []
+def _warnings(connection: Connection) -> Iterator[list[str]]:
+    """Collect the warnings that the server sends while the block runs."""
+    heard: list[str] = []
 
     def hear(said: Diagnostic) -> None:  # `said` is only valid during this call, so its fields are copied
-        heard.append(
-            _Notice(
-                said.severity_nonlocalized == "WARNING", said.message_primary or "", said.message_detail or ""
-            )
-        )
+        if said.severity_nonlocalized == "WARNING":
+            heard.append(said.message_primary or "")
 
     driver = connection.connection.driver_connection
     assert driver is not None
@@ -187,23 +288,24 @@ def _notices(connection: Connection) -> Iterator[list[_Notice]]:
 
 
 def _out_of_the_wal(connection: Connection, on_step: Heard) -> str:
-    """Moves the log past all present segments, and has checkpoints remove these instead of keeping them for reuse."""
+    """Move the log past all present segments, and have checkpoints remove these instead of keeping them for reuse."""
     _require_removable(connection)
     on_step("Clearing the write-ahead log")
-    with _without_recycling(connection):
-        # A segment kept for reuse is renamed to a future segment, and still holds its old records.
-        last = max(_segments(connection))
-        for _ in range(2 * len(_segments(connection)) + 8):
-            while (current := _scalar(connection, _CURRENT)) <= last:
-                connection.execute(_NEXT)
-            connection.execute(text("CHECKPOINT"))
-            redo = _scalar(connection, "SELECT substr(redo_wal_file, 9) FROM pg_control_checkpoint()")
-            if redo > last and min(_segments(connection)) >= redo:
-                return "The rest of the log is of after the rewriting."
-            on_step(f"Clearing the write-ahead log: at segment {current}")
+    connection.execute(_NEXT)
+    start = _scalar(connection, _CURRENT)
+    for _ in range(PASSES):
+        _stop_recycling(connection)
+        on_step(f"Clearing the write-ahead log: at segment {_scalar(connection, _CURRENT)}")
+        last = max(filter(_SEGMENT.fullmatch, _files(connection)))
+        while _scalar(connection, _CURRENT) <= last:
             connection.execute(_NEXT)
+        connection.execute(text("CHECKPOINT"))
+        if not (stale := _stale_segments(connection, start)):
+            return "The rest of the log is of after the rewriting."
     raise LevelNotReached(
-        "left", "segments of the log that checkpoints do not remove", "See wal_keep_size; run it again."
+        "left",
+        f"files of the log with older records: {', '.join(stale[:5])}{' ...' if len(stale) > 5 else ''}",
+        f"Another program may set wal_recycle, or keep segments. Then run: {_AGAIN}",
     )
 
 
@@ -218,42 +320,94 @@ def _require_removable(connection: Connection) -> None:
     }
     for obstacle, question in obstacles.items():
         if connection.scalar(text(question)):
-            raise LevelNotReached("left", obstacle, "Settle that, then run: colmlm erase --now")
+            raise LevelNotReached("left", obstacle, f"Settle that, then run: {_AGAIN}")
 
 
-_CURRENT = "SELECT substr(pg_walfile_name(pg_current_wal_insert_lsn()), 9)"
+_CURRENT = "SELECT pg_walfile_name(pg_current_wal_insert_lsn())"
 # Postgres switches segments only where something was written since the last switch: so a message is written first.
 _NEXT = text("SELECT pg_logical_emit_message(false, 'colmlm', ''), pg_switch_wal()")
 
 
-def _segments(connection: Connection) -> list[str]:
-    """Gives the names of the segments in pg_wal without their timeline, so that they sort as the log uses them."""
-    statement = "SELECT substr(name, 9) FROM pg_ls_waldir() WHERE name ~ '^[0-9A-F]{24}$'"
+_SEGMENT = re.compile("[0-9A-F]{24}")
+
+
+def _files(connection: Connection) -> list[str]:
+    """Give the names of all files in pg_wal that may hold records. `.history` and `.backup` are notes."""
+    statement = r"SELECT name FROM pg_ls_waldir() WHERE name !~ '\.(history|backup)$'"
     return list(connection.scalars(text(statement)))
+
+
+def _stale_segments(connection: Connection, start: str) -> list[str]:
+    """Give the files of the log that hold a page from before the segment `start`, whatever their names.
+
+    A segment that is kept for reuse is renamed to a future one. So the position is read that each page states.
+    """
+    names = _files(connection)
+    if stale := [name for name in names if name < start or not _SEGMENT.fullmatch(name)]:
+        return stale
+    pages = connection.execute(_PAGES, {"names": names}).all()
+    end = int(connection.scalar(text("SELECT pg_current_wal_insert_lsn() - '0/0'")) or 0)
+    # A page is written as a whole, over zeros, so what follows its header is as old as that.
+    return sorted(
+        {name for name, at, head in pages if int.from_bytes(head[8:16], "little") != at or at >= end}
+    )
+
+
+# The header of a page: magic number, flags, timeline, and its position in the log. Empty pages are left out.
+_PAGES = text("""
+SELECT name, start + at AS at, head
+FROM (SELECT setting::bigint FROM pg_settings WHERE name = 'wal_block_size') AS b (page),
+     pg_ls_waldir() AS f,
+     LATERAL (SELECT ('x' || substr(name, 9, 8))::bit(32)::bigint << 32
+                   | ('x' || substr(name, 17, 8))::bit(32)::bigint * size) AS s (start),
+     LATERAL generate_series(0, size - 1, page) AS at,
+     LATERAL pg_read_binary_file('pg_wal/' || name, at, 16, true) AS head
+WHERE name = ANY(:names) AND head <> decode(repeat('00', 16), 'hex')
+""")
 
 
 def _scalar(connection: Connection, statement: str) -> str:
     return str(connection.scalar(text(statement)))
 
 
-@contextmanager
-def _without_recycling(connection: Connection) -> Iterator[None]:
-    """Makes checkpoints remove old segments while the block runs, then sets `wal_recycle` back to what it was."""
-    before = connection.scalar(
-        text(
-            "SELECT setting FROM pg_file_settings WHERE name = 'wal_recycle' AND sourcefile LIKE '%auto.conf'"
-        )
-    )
-    connection.execute(text("ALTER SYSTEM SET wal_recycle = off"))
-    try:
-        _reload(connection)
-        yield
-    finally:
-        undo = f"SET wal_recycle = {before}" if before in ("on", "off") else "RESET wal_recycle"
-        connection.execute(text(f"ALTER SYSTEM {undo}"))
-        _reload(connection)
+# `wal_recycle` is off while the log is cleared, and a purge that is killed cannot set it back. So how its "off" is
+# spelt says that a purge set it, and what stood in postgresql.auto.conf before: nothing, or "on".
+_SPELT = {"fals": "RESET wal_recycle", "fal": "SET wal_recycle = on"}
 
 
-def _reload(connection: Connection) -> None:
+def _stop_recycling(connection: Connection) -> None:
+    """Make checkpoints remove old segments, until `restore_recycling`. Leave an operator's own "off" alone."""
+    found = connection.execute(_RECYCLING).one_or_none()
+    if found is None or found.recycles:
+        spelt = "fals" if found is None else "fal"
+        connection.execute(text(f"ALTER SYSTEM SET wal_recycle = {spelt}"))
+    _reload(connection, "off")
+
+
+def restore_recycling(engine: Engine) -> None:
+    """Set `wal_recycle` back to what it was before a purge, also one that was killed, unless one still runs."""
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        if not connection.scalar(text("SELECT current_setting('is_superuser') = 'on'")):
+            return  # a role that may not read the file may not have written it either
+        found = connection.execute(_RECYCLING).one_or_none()
+        if found is None or found.setting not in _SPELT or connection.scalar(_PURGING, {"key": PURGE_LOCK}):
+            return
+        connection.execute(text(f"ALTER SYSTEM {_SPELT[found.setting]}"))
+        _reload(connection, "on")
+
+
+_RECYCLING = text("""
+SELECT setting, CAST(setting AS boolean) AS recycles FROM pg_file_settings
+WHERE name = 'wal_recycle' AND sourcefile LIKE '%auto.conf' AND error IS NULL
+""")
+# In any database of the server, as the setting is the server's.
+_PURGING = text("""
+SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1
+               AND classid::bigint = :key >> 32 AND objid::bigint = :key & 4294967295)
+""")
+
+
+def _reload(connection: Connection, awaited: str) -> None:
+    """Have the server read its files, and wait until this backend has, as the checkpointer is told at the same time."""
     connection.execute(text("SELECT pg_reload_conf()"))
-    time.sleep(0.5)  # the checkpointer gets a signal, and Postgres does not say when it has read the file
+    _settled(lambda: _scalar(connection, "SHOW wal_recycle") != awaited)

@@ -85,11 +85,15 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class ErasureReport:
-    """What was erased (None: the report is on earlier erasures), and how far: `level` and all below it are reached."""
+    """What was erased (None: the report is on earlier erasures), and how far: `level` and all below it are reached.
+
+    Where `level` is below `asked_level`, the facts are erased, and files hold more of them than was asked for.
+    """
 
     erased: Erased | None
     level: int
     levels: tuple[Level, ...]
+    asked_level: int = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

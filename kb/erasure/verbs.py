@@ -104,7 +104,7 @@ class Erasure:
     def report(self, erased: Erased | None, *, now: bool, on_step: Heard | None) -> ErasureReport:
         """Takes this erasure (None: all earlier ones) as far as it goes, and reports the level that it reached."""
         levels = purge(self.kb, now=now, on_step=on_step or (lambda _: None))
-        return ErasureReport(erased, reached(levels), levels)
+        return ErasureReport(erased, reached(levels), levels, 4 if now else 2)
 
     def traces(self, fact_ids: Sequence[int]) -> tuple[Trace, ...]:
         """Makes byte strings that no file should hold once these facts are erased.

@@ -26,6 +26,7 @@ from psycopg_pool import PoolTimeout
 from sqlalchemy import select, text
 from sqlalchemy.exc import SQLAlchemyError
 
+from colmlm.kb.erasure.purge import restore_recycling
 from colmlm.kb.jobs import tickets
 from colmlm.kb.jobs.kinds import uploads_of
 from colmlm.kb.jobs.lease import BEAT_SECONDS
@@ -214,6 +215,7 @@ class Worker:
             "group misses": self._group,
             "share snapshots": self._share,
             "prune": self._prune,
+            "restore wal_recycle": lambda: restore_recycling(self.kb.engine),
         }
         for named, part in parts.items():
             try:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from colmlm.kb.erasure.purge import restore_recycling
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import CandidatesRefused, CandidatesUnavailable, LockHeld
 from colmlm.kb.facts import quotations, sentences
@@ -68,6 +69,7 @@ class Repair:
             astray = sentences.find_astray(session)
         to_mend = (*found.differences(), *found.mendable(), *quoting, *astray.told())
         if not dry_run:
+            restore_recycling(self.kb.engine)
             if quoting:
                 Erasure(self.kb).complete(
                     actor=self.kb.settings.actor, reason="repair: said after it was erased"

