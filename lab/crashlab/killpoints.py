@@ -57,11 +57,8 @@ _PURGING = [
     ("before a statement", 75),
     ("after a statement", 75),
     *_COMMITS,
-    *[
-        (f"{when} a statement{during}", 16)
-        for when in ("before", "after")
-        for during in (REWRITING, CLEARING)
-    ],
+    *[(f"{when} a statement{REWRITING}", 150) for when in ("before", "after")],
+    *[(f"{when} a statement{CLEARING}", 25) for when in ("before", "after")],
 ]
 _MANY_STATEMENTS = [("before a statement", 40), ("after a statement", 40)]
 # From the first revision to head there are some 70; a migration from a late one passes its end and is done.
