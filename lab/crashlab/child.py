@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import psycopg
 from sqlalchemy.exc import DBAPIError
@@ -37,28 +37,17 @@ from colmlm.kb.selectors import Selector
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
-from colmlm.lab.crashlab import copies, migration
+from colmlm.lab.crashlab import copies, migration, sources
 from colmlm.lab.crashlab.encoder import ENCODERS
-from colmlm.lab.crashlab.killpoints import END, Trap
-from colmlm.lab.crashlab.target import CrashTarget
+from colmlm.lab.crashlab.killpoints import CLEARING, END, REWRITING, Trap
+from colmlm.lab.crashlab.target import CORPUS, WHO, CrashTarget
 from colmlm.lab.crashlab.world import WorkloadStep
 
-CORPUS = "crashlab"
 INDEX_SPECS = (None, "IVF4,Flat")  # the second keyset's index has to be trained
 SAMPLE = 50  # facts that are keyed truly where keys are predicted: more than keys have dimensions
 STOPPED, FAILED = 3, 4  # exit codes: the database went away; something else went wrong
 
 Line = Callable[..., object]
-
-
-class Who(TypedDict):
-    """The actor and the reason that every edit takes."""
-
-    actor: str
-    reason: str
-
-
-WHO: Who = {"actor": "crashlab", "reason": "crashlab"}
 
 
 def nursery() -> None:
@@ -175,6 +164,16 @@ class StepWorker:
     def _erase(self, step: WorkloadStep) -> None:
         Erasure(self.kb).erase(self._ids(step), **WHO)
 
+    def _purge(self, step: WorkloadStep) -> None:
+        """Erase facts and purge the files, and write the level that was reached to the journal."""
+        report = Erasure(self.kb).erase(self._ids(step), now=True, on_step=self._hear_purge, **WHO)
+        self.trap.during = ""
+        self.line(purged={"level": report.level, "left": [level.left for level in report.levels]})
+
+    def _hear_purge(self, told: str) -> None:
+        parts = {"Rewriting": REWRITING, "Clearing": CLEARING}
+        self.trap.during = parts.get(told.split()[0], self.trap.during)
+
     def _say(self, step: WorkloadStep) -> None:
         """Stores an output that splices a fact, in any state, and says its value once more in upper case."""
         (fact_id,) = self._ids(step)
@@ -257,6 +256,13 @@ class StepWorker:
 
     def _migrate(self, step: WorkloadStep) -> None:
         migration.migrate(self._target)
+
+    def _sync(self, step: WorkloadStep) -> None:
+        sources.sync(self._target, lambda: self.trap.passing("while documents are read"))
+
+    def _import_release(self, step: WorkloadStep) -> None:
+        sources.store_small_pieces()
+        sources.import_release(self._target, lambda *_: self.trap.passing("while a release is stored"))
 
     @property
     def _target(self) -> CrashTarget:

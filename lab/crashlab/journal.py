@@ -14,7 +14,8 @@ from colmlm.lab.crashlab.world import WorkloadStep
 class StepJournal:
     """A child's journal.
 
-    `in_doubt` is the step that was begun and not acknowledged: it must be done wholly or not at all.
+    `in_doubt` is the step that was begun and not acknowledged: it must be done wholly or not at all. `purged` tells the
+    level that a purge claimed, and what it left.
     """
 
     acknowledged: tuple[WorkloadStep, ...] = ()
@@ -22,6 +23,7 @@ class StepJournal:
     killed: str | None = None
     failed: str | None = None
     stopped: str | None = None
+    purged: dict[str, Any] | None = None
     wrong: tuple[dict[str, Any], ...] = field(default=())
 
 
@@ -31,9 +33,8 @@ def read_journal(file: Path, steps: list[WorkloadStep]) -> StepJournal:
     records = [json.loads(line) for line in lines]
     begun = [record["begin"] for record in records if "begin" in record]
     done = [record["done"] for record in records if "done" in record]
-    said = {
-        name: value for r in records for name, value in r.items() if name in ("killed", "failed", "stopped")
-    }
+    once = ("killed", "failed", "stopped", "purged")
+    said = {name: value for record in records for name, value in record.items() if name in once}
     return StepJournal(
         acknowledged=tuple(steps[number] for number in done),
         in_doubt=steps[begun[-1]] if len(begun) > len(done) else None,

@@ -206,18 +206,26 @@ def _said(journals: Sequence[StepJournal]) -> Iterator[Violation]:
                 )
 
 
+_LOGGED_AS = {"purge": "erase"}
+
+
 def _logged(seen: StoredState, journals: Sequence[StepJournal]) -> Iterator[Violation]:
     """Finds fault unless the log has one change for each acknowledged edit, at most one for each in doubt, and no
     others.
     """
-    least = Counter(step.do for journal in journals for step in journal.acknowledged)
-    most = least + Counter(journal.in_doubt.do for journal in journals if journal.in_doubt)
+    least = Counter(_kind_of(step) for journal in journals for step in journal.acknowledged)
+    most = least + Counter(_kind_of(journal.in_doubt) for journal in journals if journal.in_doubt)
     for kind in ("insert", "update", "delete", "forget", "restore", "ingest", "erase", "activate", "retire"):
         if not least[kind] <= seen.logged[kind] <= most[kind]:
             lost: Kind = "lost" if seen.logged[kind] < least[kind] else "mismatched"
             yield Violation(
                 lost, f"{seen.logged[kind]} changes of kind {kind}, not {least[kind]} to {most[kind]}"
             )
+
+
+def _kind_of(step: WorkloadStep) -> str:
+    """Give the kind of change that a step appends to the log, if any."""
+    return _LOGGED_AS.get(step.do, step.do)
 
 
 def _residue(opened: KnowledgeBase, world: World) -> Iterator[Violation]:

@@ -51,6 +51,15 @@ _FOLLOWING = [
 _ENCODING = [("before keys are made", 3), ("after keys are made", 3), ("after a commit", 4)]
 _REPLACING = [("before keys are made", 30), ("after keys are made", 30), ("after a commit", 30)]
 _COMMITS = _STATEMENTS[2:]
+# An erasure of some 50 statements, the removal of keys, the rewriting of tables, and the clearing of the log.
+REWRITING, CLEARING = " while tables are rewritten", " while the log is cleared"
+_PURGING = [
+    ("before a statement", 75),
+    ("after a statement", 75),
+    *_COMMITS,
+    *[(f"{when} a statement{REWRITING}", 150) for when in ("before", "after")],
+    *[(f"{when} a statement{CLEARING}", 25) for when in ("before", "after")],
+]
 _MANY_STATEMENTS = [("before a statement", 40), ("after a statement", 40)]
 # From the first revision to head there are some 70; a migration from a late one passes its end and is done.
 _OF_A_MIGRATION = [("before a statement", 80), ("after a statement", 80), *_STATEMENTS]
@@ -77,8 +86,13 @@ PHASES = {
     "back_up": "a backup",
     "restore_backup": "a restore of a backup",
     "migrate": "a migration",
+    "purge": "a purge",
+    "sync": "a sync of a folder",
+    "import_release": "an import of a release",
 }
-OF_A_SECOND_DATABASE = ("back_up", "restore_backup", "migrate")
+OF_A_SECOND_DATABASE = ("back_up", "restore_backup", "migrate", "sync", "import_release")
+STRUCK = (*OF_A_SECOND_DATABASE, "purge")  # a plan with such a step is struck in it
+_COUNTED_APART = (*STRUCK, "rekey", "activate")
 OUTSIDE, END = "from outside", "the end"
 
 
@@ -107,13 +121,19 @@ def points_of(kind: str) -> list[tuple[str, int]]:
             return [*_MANY_STATEMENTS, *_COMMITS, ("while rows are copied in", 25)]
         case "migrate":
             return _OF_A_MIGRATION
+        case "purge":
+            return _PURGING
+        case "sync":
+            return [*_MANY_STATEMENTS, ("after a commit", 8), ("while documents are read", 40)]
+        case "import_release":
+            return [*_MANY_STATEMENTS, ("after a commit", 8), ("while a release is stored", 10)]
         case _:
             return _STATEMENTS
 
 
 def name_of(point: str, do: str | None) -> str:
     """Gives the name under which a kill of a child in this kind of step, or after its last step, is counted."""
-    return f"during {PHASES[do]}: {point}" if do in OF_A_SECOND_DATABASE else point
+    return f"during {PHASES[do]}: {point}" if do in _COUNTED_APART else point
 
 
 def name_of_database(do: str | None) -> str:
@@ -123,12 +143,16 @@ def name_of_database(do: str | None) -> str:
 
 @dataclass(slots=True)
 class Trap:
-    """Kills this process at the `nth` pass of `point` once it is armed, and calls `tell` just before."""
+    """Kills this process at the `nth` pass of `point` once it is armed, and calls `tell` just before.
+
+    `during` names the part of a step in which this process is: its points count apart.
+    """
 
     point: str
     nth: int
     tell: Callable[[str], object]
     armed: bool = False
+    during: str = ""
 
     def passing(self, point: str) -> None:
         if self.is_due(point):
@@ -166,9 +190,9 @@ class Trap:
         original = getattr(owner, name)
 
         def wrapped(*arguments: Any, **options: Any) -> Any:
-            self.passing(f"before {what}")
+            self.passing(f"before {what}{self.during}")
             result = original(*arguments, **options)
-            self.passing(f"after {what}")
+            self.passing(f"after {what}{self.during}")
             return result
 
         setattr(owner, name, wrapped)

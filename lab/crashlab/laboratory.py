@@ -8,21 +8,24 @@ import shutil
 import signal
 import subprocess
 import time
+import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from random import Random
 from types import MappingProxyType
 from typing import IO, Any, Protocol, Self
 
+import psutil
+
 from colmlm.kb import interpreter
 from colmlm.kb.corpus.format import Parsed
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
-from colmlm.lab.crashlab.child import CORPUS, FAILED, INDEX_SPECS, STOPPED, WHO
+from colmlm.lab.crashlab.child import FAILED, INDEX_SPECS, STOPPED
 from colmlm.lab.crashlab.copies import Copy
 from colmlm.lab.crashlab.encoder import ENCODERS
 from colmlm.lab.crashlab.journal import StepJournal, has_begun, read_journal
@@ -30,13 +33,17 @@ from colmlm.lab.crashlab.judge import Verdict, Violation, judge
 from colmlm.lab.crashlab.killpoints import OUTSIDE, name_of, name_of_database
 from colmlm.lab.crashlab.migration import Migration
 from colmlm.lab.crashlab.plan import Blow, Planner, draw_blow
+from colmlm.lab.crashlab.purges import judge_purges
 from colmlm.lab.crashlab.server import PATIENCE, Server, is_quiet
-from colmlm.lab.crashlab.target import CrashTarget
+from colmlm.lab.crashlab.sources import FollowedFolder, ImportedRelease
+from colmlm.lab.crashlab.target import CORPUS, WHO, CrashTarget
 from colmlm.lab.crashlab.world import WorkloadStep, World
 
 ROUNDS_OF_A_BASE = 50
 DOCUMENTS, INSERTED = 80, 20  # in a fresh base; documents have 1 to 4 facts
-WORKS = {"edits": 90, "copy": 6, "migration": 4}  # the kinds of rounds, each with its weight in per cent
+# The kinds of rounds, each with its weight in per cent.
+WORKS = {"edits": 78, "copy": 6, "migration": 4, "purge": 6, "sync": 3, "import": 3}
+ALONE = ("point", "outside")  # the kinds of kills of a child that has the database for itself
 BLOWS = {"point": 64, "outside": 12, "server": 10, "two": 14}
 
 
@@ -126,8 +133,17 @@ class Laboratory:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with self._nursery as nursery:
+        with self._nursery as nursery, suppress(BrokenPipeError):
             _pipe(nursery.stdin).close()
+
+    def _start_again(self) -> None:
+        """End the nursery with its children, whatever they do, and start another one."""
+        nursery = psutil.Process(self._nursery.pid)
+        for process in (*nursery.children(recursive=True), nursery):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        self.__exit__()
+        self.__enter__()
 
     def rounds(self, first: int, last: int) -> Iterator[RoundTally]:
         """Runs these rounds, from the first round on the base that round `first` works on.
@@ -136,10 +152,15 @@ class Laboratory:
         """
         base: BaseUnderTest | None = None
         for number in range(first - first % ROUNDS_OF_A_BASE, last):
-            if base is None or number % ROUNDS_OF_A_BASE == 0:
-                base = self.fresh_base(number)
             found = len(self.tally.findings)
-            base = self._round(number, base)
+            try:
+                if base is None or number % ROUNDS_OF_A_BASE == 0:
+                    base = self.fresh_base(number)
+                base = self._round(number, base)
+            except Exception:  # noqa: BLE001 # an error of the laboratory is a finding, and the run goes on
+                what = f"the laboratory itself: {traceback.format_exc()}"
+                self.tally.findings.append((number, Violation("errors", what)))
+                self._start_again()
             if len(self.tally.findings) > found:
                 base = None
             self.tally.rounds += 1
@@ -150,7 +171,7 @@ class Laboratory:
         work, kind = (random.choices([*drawn], [*drawn.values()])[0] for drawn in (self.works, BLOWS))
         if kind == "server" and not self.server.can_be_killed:
             kind = "outside"
-        if kind == "two" and work != "edits":  # a second child does not work on the second database
+        if kind == "two" and work not in ("edits", "purge"):  # a second child has no second database
             kind = "point"
         return self.strike(number, base, self._children(random, number, base.world, kind, work), kind)
 
@@ -162,23 +183,21 @@ class Laboratory:
             codes = self._run(base, children, kind, second)
             journals = [read_journal(child.journal, child.steps) for child in children]
             self._note(number, kind, journals, codes)
-            verdict = self._judge(base, journals, second)
+            verdict = self._judge(base, journals, second, is_alone=kind in ALONE)
         self.tally.findings += [(number, finding) for finding in verdict.findings]
         return replace(base, world=verdict.world, head=verdict.head)
 
     @contextmanager
     def _second(self, number: int, base: BaseUnderTest, last: WorkloadStep) -> Iterator[Second | None]:
         """Yields the second database that the last step of a plan needs, or None."""
-        if last.do not in ("restore_backup", "migrate"):
+        if last.do not in ("restore_backup", "migrate", "sync", "import_release"):
             yield None
             return
-        url = self.server.fresh(migrated=last.do == "restore_backup")
+        url = self.server.fresh(migrated=last.do != "migrate")
         target = CrashTarget(url, str(self.folder / f"target-{number}"))
         target.path.mkdir()
         try:
-            yield (
-                Copy(target) if last.do == "restore_backup" else Migration(base.settings, target, last.value)
-            )
+            yield _second_of(base, target, last)
         finally:
             self.server.drop(url)
             shutil.rmtree(target.path)
@@ -187,7 +206,7 @@ class Laboratory:
         shares = (0, 1) if kind == "two" else (None,)
         children = []
         for n, share in enumerate(shares):
-            steps = _plan(Planner(random, f"{number}.{n}", share=share), world, work)
+            steps = _plan(Planner(random, f"{number}.{n}", share=share), world, work, number)
             blow = draw_blow(random, steps, within=kind not in ("outside", "server"))
             children.append(Child(steps, blow, self.folder / f"round-{number}-{n}.jsonl"))
         if kind == "two":  # one of the two is killed, the other works to the end
@@ -250,17 +269,22 @@ class Laboratory:
                 what = f"a child: {cause}, {journal.stopped or ''} in {journal.in_doubt}"
                 tally.findings.append((number, Violation("errors", what)))
 
-    def _judge(self, base: BaseUnderTest, journals: list[StepJournal], second: Second | None) -> Verdict:
+    def _judge(
+        self, base: BaseUnderTest, journals: list[StepJournal], second: Second | None, *, is_alone: bool
+    ) -> Verdict:
         with KnowledgeBase.open(base.settings) as opened:
             quiet = is_quiet(opened.engine)
             verdict = judge(opened, base.world, journals, base.head)
             findings = [] if quiet else [Violation("errors", "the database still works for a killed child")]
+            findings += judge_purges(opened, base.world, verdict.world, journals, is_alone=is_alone)
             if second:
                 findings += second.judge(opened, base.world, verdict.world, journals[0])
         return replace(verdict, findings=(*verdict.findings, *findings))
 
     def fresh_base(self, number: int) -> BaseUnderTest:
         """Makes a base of some hundred facts with keys of the first encoder."""
+        if self.server.can_be_killed:
+            self.server.start()  # the round before may have failed while it was down
         planner = Planner(Random(f"{self.seed}/base {number}"), f"base{number}")
         steps = planner.population(DOCUMENTS, INSERTED)
         settings = Settings(
@@ -286,8 +310,26 @@ def _populate(opened: KnowledgeBase, step: WorkloadStep) -> None:
         opened.facts.add(step.questions[0], step.value, **WHO)
 
 
-def _plan(planner: Planner, world: World, work: str) -> list[WorkloadStep]:
+def _second_of(base: BaseUnderTest, target: CrashTarget, last: WorkloadStep) -> Second:
+    match last.do:
+        case "restore_backup":
+            return Copy(target)
+        case "migrate":
+            return Migration(base.settings, target, last.value)
+        case "sync":
+            return FollowedFolder(target, last.value)
+        case _:
+            return ImportedRelease(target, last.value)
+
+
+def _plan(planner: Planner, world: World, work: str, number: int) -> list[WorkloadStep]:
     match work:
+        case "purge":
+            return planner.purge(world)
+        case "sync":
+            return [WorkloadStep("sync", value=str(number))]
+        case "import":
+            return [WorkloadStep("import_release", value=str(number))]
         case "copy":
             return planner.copy(world)
         case "migration":

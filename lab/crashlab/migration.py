@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from alembic.util import CommandError
 from psycopg import sql
-from sqlalchemy import Connection, Engine, Text, cast, column, select, table, text
+from sqlalchemy import Connection, Engine, Table, Text, cast, column, select, table, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
@@ -18,7 +18,7 @@ from colmlm.kb.keys import keysets
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
-from colmlm.kb.tables import KeysetRow, SentenceRow
+from colmlm.kb.tables import KeysetRow, SentenceRow, TableRow
 from colmlm.lab.crashlab.journal import StepJournal
 from colmlm.lab.crashlab.judge import Violation, unsound
 from colmlm.lab.crashlab.server import is_quiet
@@ -118,23 +118,30 @@ def _engine(settings: Settings) -> Iterator[Engine]:
 
 
 def _columns(session: Session) -> Columns:
-    """Gives the columns of each table at this revision. Sentences, which no backup holds, are among them."""
+    """Gives the columns of each table at this revision."""
     found = {row.table_name: row.columns for row in session.execute(_COLUMNS)}
-    named = (*(table.name for table in tables()), SentenceRow.__tablename__)
-    return {name: found[name] for name in named if name in found}
+    return {held.name: found[held.name] for held in _tables() if held.name in found}
+
+
+def _tables() -> list[Table]:
+    """List the tables that a migration carries: those of a backup, and sentences, which no backup holds."""
+    return [*tables(), TableRow.metadata.tables[SentenceRow.__tablename__]]
 
 
 def _fill(source: Session, target: Session, columns: Columns) -> None:
     target.execute(text("DELETE FROM secret"))
     for keyset_id in source.scalars(select(KeysetRow.id).where(KeysetRow.state != "retired")):
         keysets.create_partition(target, keyset_id)
-    for name, held in columns.items():
-        _copy(source, target, name, held)
+    for held in _tables():
+        if held.name in columns:
+            _copy(source, target, held, columns[held.name])
 
 
-def _copy(source: Session, target: Session, name: str, columns: list[str]) -> None:
-    named, held = sql.Identifier(name), sql.SQL(", ").join(map(sql.Identifier, columns))
-    rows = sql.SQL("COPY (SELECT {} FROM {}) TO STDOUT (FORMAT binary)").format(held, named)
+def _copy(source: Session, target: Session, copied: Table, columns: list[str]) -> None:
+    """Copy rows by primary key: the log takes changes in their order, which is not that of its pages for long."""
+    named, held = sql.Identifier(copied.name), sql.SQL(", ").join(map(sql.Identifier, columns))
+    key = sql.SQL(", ").join(sql.Identifier(part.name) for part in copied.primary_key)
+    rows = sql.SQL("COPY (SELECT {} FROM {} ORDER BY {}) TO STDOUT (FORMAT binary)").format(held, named, key)
     into = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT binary)").format(named, held)
     reading, writing = (database.connection_of(session).cursor() for session in (source, target))
     with reading, writing, reading.copy(rows) as given, writing.copy(into) as taken:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from colmlm.lab.crashlab.killpoints import OF_A_SECOND_DATABASE, points_of
+from colmlm.lab.crashlab.killpoints import STRUCK, points_of
 from colmlm.lab.crashlab.world import READY, Text, WorkloadStep, World
 
 _WEIGHTS = {
@@ -29,7 +29,9 @@ _WEIGHTS = {
     "propose": 2,
     "ask_for_work": 2,
 }
-SHORT, LONG = 0.03, 0.15  # seconds into a step, and into one that copies or migrates a whole base
+# Seconds into a step, into one that works on a whole base, and into a purge.
+SHORT, LONG, LONGEST = 0.03, 0.15, 2.0
+FILES = 30  # in a folder before it changes
 _OF_A_SECOND_CHILD = (
     "insert", "update", "delete", "restore", "snapshot", "catch_up", "lookup", "say", "propose", "ask_for_work"
 )  # fmt: skip
@@ -81,6 +83,22 @@ class Planner:
     def migration(self, revisions: Sequence[str]) -> list[WorkloadStep]:
         """Plans a migration of an older base from a random revision, the step's `value`."""
         return [WorkloadStep("migrate", value=self.random.choice(revisions))]
+
+    def purge(self, world: World) -> list[WorkloadStep]:
+        """Plan edits, an erasure that is purged from the files, and an edit after it."""
+        steps = self.plan(world, self.random.randint(1, 4))
+        for step in steps:
+            world = world.after(step)
+        chosen = (*self._some(world, live=False, most=1), *self._some(world, live=True, most=2))
+        purge = WorkloadStep("purge", chosen)
+        return [*steps, purge, *self._update(world.after(purge))]
+
+    def folder(self) -> tuple[dict[str, Text], dict[str, Text]]:
+        """Draw the documents of a folder, and those after some were changed, removed and added."""
+        before = dict(self._document() for _ in range(FILES))
+        kept = self._sample([*before], FILES * 4 // 5)
+        changed = {name: self._changed(name, before[name]) for name in kept[: FILES // 3]}
+        return before, {n: before[n] for n in kept} | changed | dict(self._document() for _ in range(FILES))
 
     def population(self, documents: int, inserted: int) -> list[WorkloadStep]:
         """Gives the steps that fill a fresh base."""
@@ -222,13 +240,14 @@ def _share_of(name: str) -> int:
 def draw_blow(random: Random, steps: list[WorkloadStep], *, within: bool) -> Blow:
     """Draws a kill in one of the plan's kinds of steps, all equally likely, from outside or `within` the process.
 
-    `within` kills at a point that such steps pass. If the plan uses a second database, the kill is in one of its steps.
+    `within` kills at a point that such steps pass. In a plan with steps that are `STRUCK` it is in one of these.
     """
     kinds = sorted({step.do for step in steps})
-    of_second = [kind for kind in kinds if kind in OF_A_SECOND_DATABASE]
-    kind = random.choice(of_second or kinds)
+    struck = [kind for kind in kinds if kind in STRUCK]
+    kind = random.choice(struck or kinds)
     at = random.choice([n for n, step in enumerate(steps) if step.do == kind])
     if not within:
-        return Blow("", at, delay=random.uniform(0, LONG if of_second else SHORT))
+        longest = LONGEST if kind == "purge" else LONG if struck else SHORT
+        return Blow("", at, delay=random.uniform(0, longest))
     point, most = random.choice(points_of(kind))
     return Blow(point, at, random.randint(1, most))

@@ -132,6 +132,9 @@ class World:
         gone = {q: replace(self.facts[q], live=False, abstain=False, erased=True) for q in step.questions}
         return self._with(gone, gone)
 
+    def _purge(self, step: WorkloadStep) -> World:
+        return self._erase(step)
+
     @property
     def erased(self) -> frozenset[str]:
         return frozenset(q for q, fact in self.facts.items() if fact.erased)
@@ -191,7 +194,11 @@ class World:
         return replace(self, predicted=(predicted[0], predicted[1]))
 
     def edited_meanwhile(self, questions: Set[str]) -> World:
-        """Gives this world without knowledge of these facts' keys: others edited them while keys were made."""
+        """Give this world without knowledge of these facts' keys: others edited them while keys were made.
+
+        Facts that are not there are ignored: their insert was in doubt, and here it is not done.
+        """
+        questions = questions & self.facts.keys()
         first, second = (predicted | questions if predicted else predicted for predicted in self.predicted)
         keyed = (self.keyed[0] - questions, self.keyed[1] - questions)
         return replace(self, keyed=keyed, predicted=(first, second))

@@ -13,7 +13,12 @@ from colmlm.kb.backup import repeating
 from colmlm.kb.backup import restore as backup_restore
 from colmlm.kb.backup.newer_log import NewerLog
 from colmlm.kb.backup.repeating import Repeated
-from colmlm.kb.backup.write import Archive, Heard
+from colmlm.kb.backup.write import Archive
+from colmlm.kb.backup.write import Heard as HeardBytes
+from colmlm.kb.erasure import verbs
+from colmlm.kb.erasure.indexes import Heard
+from colmlm.kb.erasure.purge import NAMES
+from colmlm.kb.erasure.records import Level
 from colmlm.kb.facts import edits
 from colmlm.kb.facts.facts import Facts
 from colmlm.kb.facts.records import Edit
@@ -24,6 +29,7 @@ from colmlm.kb.keys.predicted import is_predicted
 from colmlm.kb.keys.queues import KeyQueue
 from colmlm.kb.keys.rekey import RekeyRun
 from colmlm.kb.lookup.replica import Replica
+from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.store import database
 from colmlm.kb.tables import FactKeyRow
 
@@ -69,10 +75,31 @@ def keys_are_predicted_by_a_map_of_other_facts() -> None:
     adapting.best_map = best_map
 
 
+def purges_claim_levels_and_rewrite_nothing() -> None:
+    def purge(kb: SearchableStore, *, now: bool, on_step: Heard) -> tuple[Level, ...]:
+        return tuple(Level(number, name, "reached", "") for number, name in enumerate(NAMES, 1))
+
+    verbs.purge = purge
+
+
+def purges_leave_a_setting() -> None:
+    whole = verbs.purge
+
+    def purge(kb: SearchableStore, *, now: bool, on_step: Heard) -> tuple[Level, ...]:
+        levels = whole(kb, now=now, on_step=on_step)
+        with kb.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            connection.execute(text("ALTER SYSTEM SET wal_recycle = off"))
+        return levels
+
+    verbs.purge = purge
+
+
 def restores_commit_table_by_table() -> None:
     whole = backup_restore._copy_in
 
-    def copy_in(session: Session, archive: Archive, table: dict[str, Any], done: int, on_bytes: Heard) -> int:
+    def copy_in(
+        session: Session, archive: Archive, table: dict[str, Any], done: int, on_bytes: HeardBytes
+    ) -> int:
         done = whole(session, archive, table, done, on_bytes)
         session.commit()
         return done

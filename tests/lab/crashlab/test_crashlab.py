@@ -19,8 +19,17 @@ from colmlm.lab.crashlab import copies, migration
 from colmlm.lab.crashlab.copies import Copy
 from colmlm.lab.crashlab.encoder import ENCODERS
 from colmlm.lab.crashlab.journal import StepJournal, read_journal
-from colmlm.lab.crashlab.judge import judge
-from colmlm.lab.crashlab.killpoints import END, OUTSIDE, PHASES, name_of, name_of_database, points_of
+from colmlm.lab.crashlab.judge import judge, outcomes
+from colmlm.lab.crashlab.killpoints import (
+    CLEARING,
+    END,
+    OUTSIDE,
+    PHASES,
+    REWRITING,
+    name_of,
+    name_of_database,
+    points_of,
+)
 from colmlm.lab.crashlab.laboratory import Child, Laboratory
 from colmlm.lab.crashlab.migration import Migration
 from colmlm.lab.crashlab.plan import Blow
@@ -74,9 +83,11 @@ def test_kills_at_seeded_instants_lose_nothing(server: URL, tmp_path: Path) -> N
     [
         ("copy", ("during a backup: ", "during a restore of a backup: ")),
         ("migration", ("during a migration: ",)),
+        ("sync", ("during a sync of a folder: ",)),
+        ("import", ("during an import of a release: ",)),
     ],
 )
-def test_kills_during_a_restore_or_a_migration_leave_all_of_it_or_nothing(
+def test_kills_during_work_on_a_second_database_lose_nothing_of_it(
     server: URL, tmp_path: Path, work: str, killed: tuple[str, ...]
 ) -> None:
     with laboratory(server, tmp_path, work=work) as lab:
@@ -111,6 +122,99 @@ def test_a_broken_knowledge_base_is_noticed(
         lab.strike(0, base, [Child(steps, Blow(""), tmp_path / "journal")])
     found = {found.kind for _, found in lab.tally.findings}
     assert found >= kinds and bool(found) is bool(kinds), lab.tally.findings
+
+
+class FaultyServer(SharedServer):
+    """A server that fails once, at the second database that is asked for."""
+
+    asked = 0
+
+    def fresh(self, *, migrated: bool = True) -> str:
+        self.asked += 1
+        if self.asked == 2:
+            raise RuntimeError("no such database")
+        return super().fresh(migrated=migrated)
+
+
+def test_an_error_of_the_laboratory_counts_and_the_run_goes_on(server: URL, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        shared = FaultyServer(server, stack)
+        lab = stack.enter_context(Laboratory(shared, tmp_path, seed=1, works={"migration": 1}))
+        *_, tally = lab.rounds(0, 3)
+    ((number, finding),) = tally.findings
+    assert (number, finding.kind) == (0, "errors") and "RuntimeError: no such database" in finding.what
+    assert "Traceback" in finding.what
+    assert tally.rounds == 3 and tally.kills.total() == 2
+
+
+def test_a_fact_whose_insert_was_in_doubt_is_not_among_those_with_a_predicted_key() -> None:
+    predicted = WORLD.with_predicted(0, ["Live"])
+    both = [StepJournal(), StepJournal(in_doubt=WorkloadStep("insert", ("New",), "3"))]
+    undone, done = outcomes(predicted, both)
+    assert undone.predicted[0] == {"Live"} and done.predicted[0] == {"Live", "New"}
+    assert undone.after(WorkloadStep("make_true")).predicted[0] == set()
+
+
+def test_a_migration_is_prepared_from_a_log_whose_rows_lie_in_another_order(
+    opened: KnowledgeBase, server: URL, tmp_path: Path
+) -> None:
+    """Rows move when vacuumed space is used again, and the log of the copy takes them in their order alone."""
+    with opened.engine.begin() as connection:
+        for statement in (
+            "CREATE TEMPORARY TABLE moved AS SELECT * FROM change",
+            "ALTER TABLE change DISABLE TRIGGER USER",
+            "TRUNCATE change",
+            "INSERT INTO change SELECT * FROM moved ORDER BY seq DESC",
+            "ALTER TABLE change ENABLE TRIGGER USER",
+        ):
+            connection.execute(text(statement))
+    with clone(server, "template0") as url:
+        prepared = Migration(opened.settings, CrashTarget(url, str(tmp_path)), "0020")
+        assert list(prepared.judge(opened, WORLD, WORLD, StepJournal())) == []
+
+
+@pytest.mark.parametrize(
+    ("broken", "kinds"),
+    [
+        ("", set()),
+        ("purges_claim_levels_and_rewrite_nothing", {"residue"}),
+        ("purges_leave_a_setting", {"mismatched"}),
+    ],
+)
+def test_a_broken_purge_is_noticed(server: URL, tmp_path: Path, broken: str, kinds: set[str]) -> None:
+    with laboratory(server, tmp_path, broken and f"tests.lab.crashlab.sabotage:{broken}") as lab:
+        base = lab.fresh_base(0)
+        steps = [WorkloadStep("purge", tuple(sorted(base.world.facts)[:2]))]
+        lab.strike(0, base, [Child(steps, Blow(""), tmp_path / "journal")])
+    assert {found.kind for _, found in lab.tally.findings} == kinds, lab.tally.findings
+
+
+@pytest.mark.parametrize("during", [REWRITING, CLEARING])
+def test_a_killed_purge_is_completed_by_the_next_and_leaves_no_setting(
+    server: URL, tmp_path: Path, during: str
+) -> None:
+    """The kill is placed, not drawn: in the midst of the rewriting, and where checkpoints keep no segment."""
+    with laboratory(server, tmp_path) as lab:
+        base = lab.fresh_base(0)
+        steps = [WorkloadStep("purge", tuple(sorted(base.world.facts)[:2]))]
+        blow = Blow(f"before a statement{during}", nth=9)
+        lab.strike(0, base, [Child(steps, blow, tmp_path / "journal")])
+    assert lab.tally.findings == []
+    assert lab.tally.kills == {f"during a purge: before a statement{during}": 1}
+
+
+def test_two_purges_at_once_both_hold(server: URL, tmp_path: Path) -> None:
+    with laboratory(server, tmp_path) as lab:
+        base = lab.fresh_base(0)
+        names = sorted(base.world.facts)
+        shares = ([name for name in names if name.endswith(str(share))] for share in (0, 1))
+        children = [
+            Child([WorkloadStep("purge", tuple(mine[:2]))], Blow(""), tmp_path / f"journal-{n}")
+            for n, mine in enumerate(shares)
+        ]
+        lab.strike(0, base, children, "two")
+    assert lab.tally.findings == []
+    assert lab.tally.acknowledged == 2
 
 
 @pytest.mark.parametrize("broken", ["", "migrations_commit_one_by_one", "migrations_lose_keys"])
