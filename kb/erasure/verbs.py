@@ -36,7 +36,7 @@ from colmlm.kb.principal import Principal
 from colmlm.kb.store.contention import tried_again
 from colmlm.kb.store.waits import unhurried
 from colmlm.kb.tables import DocumentRow, FactKeyRow, FactPastRow, FactRow, FactVersionRow, TombstoneRow
-from colmlm.kb.texts.wording import Phrases, normalised
+from colmlm.kb.texts.wording import Phrases, forms
 
 Heard = Callable[[str], None]
 
@@ -190,9 +190,9 @@ def erase_facts(
 def _standing(
     session: Session, targets: Sequence[ErasureTarget], mentions: Mentioned, others: Sequence[int]
 ) -> set[str]:
-    """Gives those texts of the facts, normalised, that are redacted only in what names one of these facts."""
+    """Gives the forms of those texts of the facts that are redacted only in what names one of these facts."""
     if mentions == "none":
-        return {normalised(string) for target in targets for string in target.strings}
+        return {form for target in targets for string in target.strings for form in forms(string)}
     return suppression.said_by_others(session, targets, others)
 
 
