@@ -29,7 +29,7 @@ from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.kb.errors import FactSuppressed
 from colmlm.kb.facts.also_said import READ_AT_ONCE
 from colmlm.kb.facts.records import Suppressed
-from colmlm.kb.facts.redaction import ErasureTarget, apart, blank
+from colmlm.kb.facts.redaction import ABOUT, ErasureTarget, apart, blank, redacted_columns
 from colmlm.kb.tables import DocumentRow, FactRow, FactVersionRow, SecretRow, SuppressionRow
 from colmlm.kb.texts.wording import Phrases, Span, forms, normalised, normalised_before
 
@@ -96,10 +96,12 @@ class Suppressor:
         gone = [(span.start, span.end) for span in erased]
         self.found += [Suppressed(document.external_id, start, end) for start, end in gone]
         kept = tuple(span for span in document.facts if (span.start, span.end) not in set(gone))
-        # Mentions of the value elsewhere in the text go too, as the erasure redacted them.
+        # Mentions of the value elsewhere in the document go too, as the erasure redacted them.
         said = Phrases(value for span in erased for value in (span.value, span.current) if value)
         mentioned = apart(said.spans(document.text), [(span.start, span.end) for span in kept])
-        return replace(document, text=blank(document.text, (*gone, *mentioned)), facts=kept), len(gone)
+        about = redacted_columns(document, ABOUT, said)
+        text = blank(document.text, (*gone, *mentioned))
+        return replace(document, **about, text=text, facts=kept), len(gone)
 
     def matches(self, values: Iterable[str | None], question: str | None, place: SpanPlace | None) -> bool:
         """Says whether a fact with one of these values was erased."""
