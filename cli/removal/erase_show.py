@@ -86,12 +86,15 @@ def show_left(erased: Erased) -> None:
     }
     for what, ids in named.items():
         if ids:
-            say(f"Still said by {what}: {', '.join(map(str, ids[:20]))}{' ...' if len(ids) > 20 else ''}")
+            say(f"Still said by {what}: {_some(ids)}")
     for one in left.rows:
-        ids = (
-            f" ({', '.join(map(str, one.ids[:20]))}{' ...' if len(one.ids) > 20 else ''})" if one.ids else ""
-        )
-        say(f"Still said by column {one.column} of table {one.table}, in {one.num_rows} rows{ids}")
+        rows = f"{one.num_rows} row{'s' if one.num_rows != 1 else ''}"
+        at = f": {_some(one.ids)}" if one.ids else ""
+        say(f"Still said by column {one.column} of table {one.table}, in {rows}{at}")
+
+
+def _some(ids: Sequence[int]) -> str:
+    return f"{', '.join(map(str, ids[:20]))}{' ...' if len(ids) > 20 else ''}"
 
 
 def show_report(report: ErasureReport) -> None:

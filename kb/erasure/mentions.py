@@ -60,6 +60,15 @@ def look(session: Session, targets: Sequence[ErasureTarget]) -> Mentions:
     )
 
 
+def named_texts(session: Session) -> Iterator[str]:
+    """Read every text that an erasure leaves and names, without those of documents."""
+    for row in (one.class_ for one in TableRow.registry.mappers):
+        if row is not DocumentRow and (columns := columns_of(row, NAMED)):
+            yield from filter(
+                None, session.scalars(select(_as_one(columns)).execution_options(yield_per=1000))
+            )
+
+
 def sorted_rows() -> list[type[TableRow]]:
     """Give the tables with texts that have no part of their own in `Mentions`, in the order of their names."""
     mapped = (one.class_ for one in TableRow.registry.mappers)

@@ -7,13 +7,13 @@ The functions take the session first and never commit. They redact documents, wh
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from sqlalchemy import func, or_, select, tuple_
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, digests
 from colmlm.kb.errors import InvalidValue
@@ -159,6 +159,15 @@ def _redact_mentions(
     for row in (session.get_one(DocumentRow, document_id, populate_existing=True) for document_id in ids):
         changed |= _redact_document(session, row, partial(_mentioned, row.text, said), said, erased)
     return changed
+
+
+def redact_about(session: Session, fact_id: int, said: Finder) -> Iterator[int]:
+    """Redact what is stored about the document of an erased fact, in all its editions, and yield the changed ones."""
+    document = aliased(DocumentRow)
+    source = select(document.corpus, document.external_id).join(FactRow, FactRow.document_id == document.id)
+    of_source = tuple_(DocumentRow.corpus, DocumentRow.external_id).in_(source.where(FactRow.id == fact_id))
+    for row in session.scalars(select(DocumentRow).where(of_source).order_by(DocumentRow.id)).all():
+        yield from _redact_document(session, row, lambda _: [], said, [])
 
 
 def _mentioned(text: str, said: Phrases, apart_from: Sequence[Span]) -> list[Span]:

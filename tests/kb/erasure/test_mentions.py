@@ -5,13 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from sqlalchemy import text
 
 from colmlm.kb.corpus.format import Parsed
 from colmlm.kb.erasure.records import Stretch
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.evidence.records import NewOutput
 from colmlm.kb.facts.redaction import MARK
+from colmlm.kb.facts.suppression import Digests
 from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.tables import ErasedTextRow, SuppressionRow
+from colmlm.kb.texts.wording import normalised, normalised_before
 from tests.kb.corpora import CAPITAL, document, fact_id, ingest
 from tests.spellings import SPELLINGS
 
@@ -125,3 +129,46 @@ def test_a_value_in_another_spelling_is_redacted_and_stays_out(kb: KnowledgeBase
     assert fact_id(kb, "Peru") and ingest(kb, own).unchanged == 1 and kb.upkeep.fsck().ok
     restated = document("own", "Now: ", (stored, "What?"), " it is.")
     assert ingest(kb, restated).suppressed == 1 and bare not in kb.documents.text(3)
+
+
+def test_what_an_earlier_release_left_about_a_document_goes_when_it_is_erased_again(
+    kb: KnowledgeBase,
+) -> None:
+    kb.corpora.ingest([Parsed(PERU)], "lands", actor="tester", reason="test")
+    lima = kb.facts.find(document_id=1)[0].fact_id
+    Erasure(kb).erase([lima], **BY)
+    with kb.engine.begin() as connection:
+        connection.execute(text("UPDATE document SET licence = 'by Lima', revision = 'Cusco, 2'"))
+    again = Erasure(kb).erase([lima], **BY).erased
+    shown, _ = kb.documents.read(1)
+    assert (shown.licence, shown.revision, again.documents) == (f"by {GONE}", "Cusco, 2", (1,))
+    assert Erasure(kb).erase([lima], **BY).erased.seq is None
+
+
+def test_what_an_earlier_release_digested_stays_out(kb: KnowledgeBase) -> None:
+    value = "Brien_\u2019s Rock"
+    own = document("own", "It is ", (value, "Which is it?"), ".")
+    ingest(kb, own)
+    erased = fact_id(kb, value)
+    Erasure(kb).erase([erased], **BY)
+    before = normalised_before(value)
+    with kb.sessions.begin() as session:
+        digests = Digests.of(session)
+        place = (own.external_id, str(own.facts[0].start))
+        session.execute(text("DELETE FROM suppression"))
+        session.execute(text("DELETE FROM erased_text"))
+        made = digests._make(("place", before, *place))
+        session.add(SuppressionRow(digest=made, seq=kb.log.head_seq()))
+        session.add(
+            ErasedTextRow(
+                fact_id=erased,
+                digest=digests.of_words(before.split(" ")),
+                first_word=digests.of_first_word(before.split(" ")[0]),
+                num_words=len(before.split(" ")),
+                seq=kb.log.head_seq(),
+                everywhere=True,
+            )
+        )
+    assert before != normalised(value) and ingest(kb, own).suppressed == 1
+    output = NewOutput(f"{value}?", "yes", "fake", "auto", 1, ())
+    assert value not in kb.outputs.trace(kb.outputs.record(output)).prompt
