@@ -82,14 +82,22 @@ def show_left(erased: Erased) -> None:
     if left.documents:
         note("Other documents are redacted too with --mentions all, but not what another fact stands on.")
     named = {
-        "title, address or id of documents": left.titles,
+        "what is stored about documents beside their text": left.titles,
         "texts of facts": left.facts,
         "outputs": left.generations,
-        "reasons of changes, which stay": left.reasons,
+        "the log's changes, which stay": left.reasons,
     }
     for what, ids in named.items():
         if ids:
-            say(f"Still said by {what}: {', '.join(map(str, ids[:20]))}{' ...' if len(ids) > 20 else ''}")
+            say(f"Still said by {what}: {_some(ids)}")
+    for one in left.rows:
+        rows = f"{one.num_rows} row{'s' if one.num_rows != 1 else ''}"
+        at = f": {_some(one.ids)}" if one.ids else ""
+        say(f"Still said by column {one.column} of table {one.table}, in {rows}{at}")
+
+
+def _some(ids: Sequence[int]) -> str:
+    return f"{', '.join(map(str, ids[:20]))}{' ...' if len(ids) > 20 else ''}"
 
 
 def show_report(report: ErasureReport) -> None:

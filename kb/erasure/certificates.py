@@ -29,9 +29,14 @@ from colmlm.kb.log.certified import (
 from colmlm.kb.log.envelope import close_envelope
 from colmlm.kb.store.store import Store
 from colmlm.kb.tables import ChangeRow, FactKeyRow, FactRow, FactVersionRow
+from colmlm.kb.texts.wording import LIMITS
 
 PREDICATE_TYPE = "urn:colmlm:erasure-certificate:1"
 LEVELS = ("something of it is there", "not retrievable")
+_LIMITS = (
+    "names, addresses and entries of the log stay: the erasure's report lists under `left` those that say a fact",
+    *(f"not recognised: {limit}" for limit in LIMITS),
+)
 
 
 def issue(kb: Store, seq: int) -> str:
@@ -58,6 +63,7 @@ def _predicate(session: Session, change: ChangeRow) -> dict[str, Any]:
         "facts": len(set(change.fact_ids)),
         "checks": {"seq": audit.head_seq(session), **found},
         "level": _level(found),
+        "limits": [*_LIMITS],
     }
 
 
@@ -133,6 +139,7 @@ ERASURE = Certified(
     does_not_prove=(
         "that nothing remains on disk or in backups: an erasure's report tells its level, and a scan looks",
         "that nobody says the same elsewhere, or that a model has not learnt it",
+        *_LIMITS,
     ),
     not_offline=("that the facts were not brought back by the restore of an older backup",),
 )

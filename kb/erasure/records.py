@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 
 from colmlm.kb.facts.records import Mentioned
@@ -26,11 +26,22 @@ class Mention:
 
 
 @dataclass(frozen=True, slots=True)
+class LeftRows:
+    """Rows of a table whose `column` says one of the values; `ids` has the first 500 of those that have a number."""
+
+    table: str
+    column: str
+    num_rows: int
+    ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Mentions:
     """Documents, facts, outputs and changes that say what given facts say, beside these: up to 500 of each kind, by id.
 
-    `titles` are documents whose title, address or external id says one of the values, `facts` other facts whose
-    value, question or answer does, and `reasons` changes whose reason, actor or `on_behalf_of` does.
+    `titles` are documents whose title, address, external id, corpus, licence or revision says one of the values,
+    `facts` other facts whose value, question or answer does, and `reasons` changes whose reason, actor or payload does.
+    `rows` are those of all other tables.
     """
 
     documents: tuple[Mention, ...] = ()
@@ -38,9 +49,10 @@ class Mentions:
     facts: tuple[int, ...] = ()
     generations: tuple[int, ...] = ()
     reasons: tuple[int, ...] = ()
+    rows: tuple[LeftRows, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.documents or self.titles or self.facts or self.generations or self.reasons)
+        return any(getattr(self, one.name) for one in fields(self))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,15 @@ import numpy as np
 from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
+from colmlm.kb.erasure.mentions import named_texts
 from colmlm.kb.erasure.residue import LEAST, Matcher
 from colmlm.kb.errors import InvalidValue
+from colmlm.kb.facts.records import Mentioned
 from colmlm.kb.facts.redaction import ErasureTarget, apart, blank
 from colmlm.kb.keys.keysets import STORED
 from colmlm.kb.tables import (
+    NAMED,
+    REDACTED,
     AttributionRow,
     DocumentRow,
     FactKeyRow,
@@ -29,9 +33,10 @@ from colmlm.kb.tables import (
     FactRow,
     FactVersionRow,
     GenerationRow,
+    columns_of,
 )
 from colmlm.kb.texts.searched import searched_words
-from colmlm.kb.texts.wording import Phrases
+from colmlm.kb.texts.wording import Phrases, Span
 
 AROUND = 16  # characters to either side of a value
 DISTINCTIVE = 12  # bytes that a text needs to identify its fact without the characters around it
@@ -54,18 +59,27 @@ class Trace:
     shared: bool = False
 
 
-def make_traces(session: Session, targets: Sequence[ErasureTarget]) -> tuple[Trace, ...]:
-    """Makes all traces of these facts, each byte string once."""
-    made = (*_of_words(session, targets), *_of_facts(targets), *_of_outputs(session, targets))
+def make_traces(
+    session: Session, targets: Sequence[ErasureTarget], mentions: Mentioned = "same-document"
+) -> tuple[Trace, ...]:
+    """Makes all traces of these facts, each byte string once, for an erasure that redacts these mentions."""
+    made = (*_of_words(session, targets), *_of_facts(targets, mentions), *_of_outputs(session, targets))
     texts = {trace.needle: trace for trace in made}
     long_enough = [trace for trace in texts.values() if len(trace.needle) >= LEAST]
-    shared = _shared(session, targets, [trace.needle for trace in long_enough])
+    shared = _shared(session, targets, mentions, [trace.needle for trace in long_enough])
     marked = [replace(trace, shared=trace.shared or n in shared) for n, trace in enumerate(long_enough)]
     return (*marked, *_of_keys(session, targets))
 
 
-def _of_facts(targets: Sequence[ErasureTarget]) -> Iterator[Trace]:
+def _of_facts(targets: Sequence[ErasureTarget], mentions: Mentioned) -> Iterator[Trace]:
     for target in targets:
+        for start, end in _mentioned([target], target) if mentions != "none" else ():
+            # As bytes these are other texts where the document spells the value otherwise.
+            yield Trace(
+                target.fact_id, "context", target.text[max(0, start - AROUND) : end + AROUND].encode()
+            )
+            if len(said := target.text[start:end].encode()) >= DISTINCTIVE:
+                yield Trace(target.fact_id, "text", said)
         for state in target.states:
             if state.document_id is not None:
                 around = state.text[max(0, state.start - AROUND) : state.end + AROUND]
@@ -140,41 +154,59 @@ def _of_keys(session: Session, targets: Sequence[ErasureTarget]) -> Iterator[Tra
             yield Trace(row.fact_id, "key", needle[:KEY_BYTES], is_shared)
 
 
-def _shared(session: Session, targets: Sequence[ErasureTarget], needles: list[bytes]) -> set[int]:
+def _shared(
+    session: Session, targets: Sequence[ErasureTarget], mentions: Mentioned, needles: list[bytes]
+) -> set[int]:
     """Gives the numbers of the needles that also stand in texts which an erasure of these facts leaves alone."""
     matcher = Matcher(needles)
     shared: set[int] = set()
-    texts = _staying(session, targets)
+    texts = _staying(session, targets, mentions)
     # Many texts are joined for one search, as most are short; no text holds the separator.
     while block := "\0".join(islice(texts, TEXTS_AT_ONCE)):
         shared.update(n for n, _ in matcher.find(block.encode()))
     return shared
 
 
-def _staying(session: Session, targets: Sequence[ErasureTarget]) -> Iterator[str]:
+def _staying(session: Session, targets: Sequence[ErasureTarget], mentions: Mentioned) -> Iterator[str]:
     """Gives all texts as they will be after the erasure, without the older texts of the documents it redacts."""
+    yield from _of_documents(session, targets, mentions)
+    yield from named_texts(session)
     erased = [target.fact_id for target in targets]
-    spans: dict[int | None, list[tuple[int, int]]] = {}
-    for state in (state for target in targets for state in target.states):
-        spans.setdefault(state.document_id, []).append((state.start, state.end))
-    sources = {(target.corpus, target.external_id) for target in targets}
-    documents = select(
-        DocumentRow.id, DocumentRow.corpus, DocumentRow.external_id, DocumentRow.title, DocumentRow.text
-    )
-    for row in session.execute(documents.execution_options(yield_per=200)):
-        if row.id in spans or (row.corpus, row.external_id) not in sources:
-            yield blank(row.text, spans.get(row.id, ()))
-        if row.title:
-            yield row.title
     others = (
-        select(FactRow.question, FactRow.answer, FactVersionRow.value)
+        select(*columns_of(FactRow, REDACTED), *columns_of(FactVersionRow, REDACTED))
         .join(FactVersionRow, FactVersionRow.fact_id == FactRow.id)
         .where(FactRow.id != func.all(erased))
     )
-    past = select(FactPastRow.question, FactPastRow.answer).where(FactPastRow.fact_id != func.all(erased))
+    past = select(*columns_of(FactPastRow, REDACTED)).where(FactPastRow.fact_id != func.all(erased))
     for statement in (others, past):
         for texts in session.execute(statement.execution_options(yield_per=2000)):
             yield from filter(None, texts)
+
+
+def _of_documents(session: Session, targets: Sequence[ErasureTarget], mentions: Mentioned) -> Iterator[str]:
+    """Gives what documents will say. Mentions in other documents stay here, whatever the erasure does with them."""
+    spans: dict[int | None, list[Span]] = {}
+    for state in (state for target in targets for state in target.states):
+        spans.setdefault(state.document_id, []).append((state.start, state.end))
+    sources = {(target.corpus, target.external_id) for target in targets}
+    mentioned = {target.document_id: _mentioned(targets, target) for target in targets if mentions != "none"}
+    documents = select(DocumentRow.id, *columns_of(DocumentRow, REDACTED, NAMED))
+    for row in session.execute(documents.execution_options(yield_per=200)):
+        is_own = (row.corpus, row.external_id) in sources
+        if row.id in spans or not is_own:
+            yield blank(row.text, (*spans.get(row.id, ()), *mentioned.get(row.id, ())))
+        stays = (NAMED,) if is_own and mentions != "none" else (NAMED, REDACTED)
+        about = (
+            getattr(row, column.name) for column in columns_of(DocumentRow, *stays) if column.name != "text"
+        )
+        yield from filter(None, about)
+
+
+def _mentioned(targets: Sequence[ErasureTarget], target: ErasureTarget) -> list[Span]:
+    """Finds the places where the target's document says it, or another target of it, beside the spans of facts."""
+    of_document = [other for other in targets if other.document_id == target.document_id]
+    values = Phrases(value for other in of_document for value in other.values)
+    return apart(values.spans(target.text), target.spans)
 
 
 def save_traces(traces: Sequence[Trace], path: Path) -> None:

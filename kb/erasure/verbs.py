@@ -9,7 +9,7 @@ appended.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -26,17 +26,33 @@ from colmlm.kb.errors import FactNotFound, SecondPersonNeeded
 from colmlm.kb.facts import erased_texts, quotations, suppression
 from colmlm.kb.facts.also_said import OthersSaying
 from colmlm.kb.facts.edits import MAX_ID
+from colmlm.kb.facts.erased_texts import ErasedTexts, TextOrigin
 from colmlm.kb.facts.gone import Gone, StandingTexts
 from colmlm.kb.facts.quotations import Quoting
 from colmlm.kb.facts.records import Mentioned
-from colmlm.kb.facts.redaction import MARK, ErasureTarget, blank, check_mentioned, redact_documents
+from colmlm.kb.facts.redaction import (
+    MARK,
+    ErasureTarget,
+    blank,
+    check_mentioned,
+    redact_about,
+    redact_documents,
+)
 from colmlm.kb.log import audit, origin
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.principal import Principal
 from colmlm.kb.store.contention import tried_again
 from colmlm.kb.store.waits import unhurried
-from colmlm.kb.tables import DocumentRow, FactKeyRow, FactPastRow, FactRow, FactVersionRow, TombstoneRow
-from colmlm.kb.texts.wording import Phrases, normalised
+from colmlm.kb.tables import (
+    ChangeRow,
+    DocumentRow,
+    FactKeyRow,
+    FactPastRow,
+    FactRow,
+    FactVersionRow,
+    TombstoneRow,
+)
+from colmlm.kb.texts.wording import Phrases, forms
 
 Heard = Callable[[str], None]
 
@@ -106,15 +122,15 @@ class Erasure:
         levels = purge(self.kb, now=now, on_step=on_step or (lambda _: None))
         return ErasureReport(erased, reached(levels), levels, 4 if now else 2)
 
-    def traces(self, fact_ids: Sequence[int]) -> tuple[Trace, ...]:
-        """Makes byte strings that no file should hold once these facts are erased.
+    def traces(self, fact_ids: Sequence[int], *, mentions: Mentioned = "same-document") -> tuple[Trace, ...]:
+        """Makes byte strings that no file should hold once these facts are erased, with these mentions.
 
         They are made before the erasure, and contain the texts.
         """
         with self.kb.sessions() as session:
             unhurried(session)
             targets, _ = load_targets(session, fact_ids)
-            return make_traces(session, targets)
+            return make_traces(session, targets, mentions)
 
     def residue(self, traces: Sequence[Trace], on_file: OnFile | None = None) -> ResidueReport:
         """Searches the files for these traces, without the shared ones, which prove nothing."""
@@ -152,13 +168,14 @@ def erase_facts(
     targets, again = load_targets(session, fact_ids)
     ids = [target.fact_id for target in targets]
     quoting = quotations.redact(session, Gone.read(session, again), pending.seq) if again else Quoting()
-    if not (targets or quoting):
+    about = set(_redact_about(session, again))
+    if not (targets or quoting or about):
         return Erased(seq=None, fact_ids=tuple(again), again=tuple(again))
     saying = seen.by_now(session, targets)
     num_digests, also_said_by = suppression.remember(session, targets, pending.seq, saying)
     standing = _standing(session, targets, mentions, saying)
     erased_texts.keep(session, targets, pending.seq, standing)
-    documents = redact_documents(session, targets, mentions)
+    documents = sorted(about.union(redact_documents(session, targets, mentions)))
     quoting |= quotations.redact(session, StandingTexts.of(targets, standing), pending.seq)
     _end(session, targets, pending.seq)
     idempotency.forget_answers(session)
@@ -187,12 +204,21 @@ def erase_facts(
     )
 
 
+def _redact_about(session: Session, again: Sequence[int]) -> Iterator[int]:
+    """Redact what is stored about the documents of facts that were erased with their mentions before."""
+    reach = select(FactRow.id).join(ChangeRow, ChangeRow.seq == FactRow.erased_seq)
+    reaching = reach.where(ChangeRow.payload["mentions"].astext.is_distinct_from("none"))
+    for fact_id in session.scalars(reaching.where(FactRow.id == func.any(list(again)))).all():
+        said = ErasedTexts.read(session, [fact_id]).within(TextOrigin(frozenset({fact_id})))
+        yield from redact_about(session, fact_id, said)
+
+
 def _standing(
     session: Session, targets: Sequence[ErasureTarget], mentions: Mentioned, others: Sequence[int]
 ) -> set[str]:
-    """Gives those texts of the facts, normalised, that are redacted only in what names one of these facts."""
+    """Gives the forms of those texts of the facts that are redacted only in what names one of these facts."""
     if mentions == "none":
-        return {normalised(string) for target in targets for string in target.strings}
+        return {form for target in targets for string in target.strings for form in forms(string)}
     return suppression.said_by_others(session, targets, others)
 
 

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from colmlm.kb.facts.redaction import ErasureTarget
 from colmlm.kb.log import audit
 from colmlm.kb.tables import ChangeRow, FactRow, FactVersionRow
-from colmlm.kb.texts.wording import may_say, normalised
+from colmlm.kb.texts.wording import forms, may_say
 
 READ_AT_ONCE = 2_000  # rows that may say it; with a common word, nearly all of a base may
 _TEXTS = (FactVersionRow.value, FactRow.question, FactRow.answer)
@@ -63,7 +63,7 @@ def _saying(
     """Gives those of these facts that have a value, a question or an answer which is one of the texts."""
     if not targets:
         return set()
-    wanted = set(map(normalised, texts))
+    wanted = {form for text in texts for form in forms(text)}
     statement = (
         select(FactRow.id, *_TEXTS)
         .join(FactVersionRow, FactVersionRow.fact_id == FactRow.id)
@@ -71,4 +71,4 @@ def _saying(
         .where(which, or_(*(may_say(column, texts) for column in _TEXTS)))
     )
     rows = session.execute(statement.execution_options(yield_per=READ_AT_ONCE))
-    return {row.id for row in rows if any(one and normalised(one) in wanted for one in row[1:])}
+    return {row.id for row in rows if any(form in wanted for one in row[1:] if one for form in forms(one))}

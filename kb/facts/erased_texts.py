@@ -11,7 +11,7 @@ reach them (`everywhere`) and they were made before it: what people say later do
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -23,7 +23,7 @@ from sqlalchemy.orm import Session
 from colmlm.kb.facts.redaction import ErasureTarget
 from colmlm.kb.facts.suppression import Digests
 from colmlm.kb.tables import ErasedTextRow
-from colmlm.kb.texts.wording import ComparedWord, Span, normalised, words
+from colmlm.kb.texts.wording import ComparedText, Reading, Span, forms, words_before
 
 UNDER_WAY = timedelta(hours=1)  # an erasure may commit this long after its time is taken
 
@@ -114,23 +114,34 @@ class ErasedTexts:
         """Finds the spans where a text of this origin says an erased text; they may overlap."""
         if self._digests is None:
             return []
-        every = words(text)
+        found = self._spans_in(self._digests, ComparedText.of(text), said, met)
+        if (before := words_before(text)) is not None:  # as erasures by earlier releases digested it
+            found += self._spans_in(self._digests, ComparedText(before, {}), said, met)
+            found.sort()
+        return found
+
+    def _spans_in(self, digests: Digests, text: ComparedText, said: TextOrigin, met: set[int]) -> list[Span]:
         found: list[Span] = []
-        for at, word in enumerate(every):
-            for size in self._sizes.get(self._digest_of_first(self._digests, word.said), ()):
-                if facts := self._facts_saying(self._digests, every[at : at + size], size, said):
-                    met.update(facts)
-                    found.append((word.start, every[at + size - 1].end))
+        for at, word in enumerate(text.words):
+            firsts = {self._digest_of_first(digests, first) for first, _ in text.steps(at)}
+            sizes = {size for first in firsts for size in self._sizes.get(first, ())}
+            for size in sorted(sizes, reverse=True):
+                if end := self._end_of_erased(digests, text.readings(at, size), said, met):
+                    found.append((word.start, text.words[end - 1].end))
                     break
         return found
 
-    def _facts_saying(
-        self, digests: Digests, taken: Sequence[ComparedWord], size: int, said: TextOrigin
-    ) -> list[int]:
-        if len(taken) < size:
-            return []
-        digest = digests.of_words(word.said for word in taken)
-        return [erased.fact_id for erased in self._by_digest.get(digest, ()) if said.counts(erased)]
+    def _end_of_erased(
+        self, digests: Digests, readings: Iterable[Reading], said: TextOrigin, met: set[int]
+    ) -> int:
+        """Give the number of the word after the longest of these readings that is an erased text, or 0."""
+        last = 0
+        for taken, end in readings:
+            same = self._by_digest.get(digests.of_words(taken), ())
+            if facts := [erased.fact_id for erased in same if said.counts(erased)]:
+                met.update(facts)
+                last = max(last, end)
+        return last
 
     def _digest_of_first(self, digests: Digests, word: str) -> bytes:
         if (known := self._first.get(word)) is None:
@@ -153,12 +164,12 @@ class Within:
 def keep(session: Session, targets: Iterable[ErasureTarget], seq: int, standing: Collection[str]) -> None:
     """Stores the digests of all texts of the facts that change `seq` erases; called while those texts still exist.
 
-    A text in `standing` (normalised) is still said on purpose elsewhere, so it counts only in texts that name the fact.
+    A text in `standing` (by its forms) is still said on purpose elsewhere: it counts only in texts that name the fact.
     """
     digests = Digests.of(session)
     rows = []
     for target in targets:
-        for said in {normalised(string) for string in target.strings} - {""}:
+        for said, everywhere in _forms(target.strings, standing).items():
             every = said.split(" ")
             rows.append(
                 {
@@ -167,8 +178,16 @@ def keep(session: Session, targets: Iterable[ErasureTarget], seq: int, standing:
                     "first_word": digests.of_first_word(every[0]),
                     "num_words": len(every),
                     "seq": seq,
-                    "everywhere": said not in standing,
+                    "everywhere": everywhere,
                 }
             )
     if rows:
         session.execute(insert(ErasedTextRow).on_conflict_do_nothing(), rows)
+
+
+def _forms(strings: Iterable[str], standing: Collection[str]) -> dict[str, bool]:
+    """Give each form of these texts, and whether it counts everywhere."""
+    found: dict[str, bool] = {}
+    for every in map(forms, strings):
+        found |= dict.fromkeys(filter(None, every), not any(said in standing for said in every))
+    return found

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from colmlm.kb.facts.erased_texts import ErasedTexts, TextOrigin
 from colmlm.kb.facts.redaction import ErasureTarget
 from colmlm.kb.tables import AttributionRow, FactRow, GenerationRow
-from colmlm.kb.texts.wording import Finder, Phrases, Together, may_say, normalised
+from colmlm.kb.texts.wording import Finder, Phrases, Together, forms, may_say
 
 
 class Sought(Protocol):
@@ -50,9 +50,9 @@ class StandingTexts:
 
     @classmethod
     def of(cls, targets: Sequence[ErasureTarget], standing: Collection[str]) -> StandingTexts:
-        """Takes every text of the facts as wide, except those in `standing` (normalised), which other facts say too."""
+        """Takes every text of the facts as wide, except those with a form in `standing`, which other facts say too."""
         texts = {string for target in targets for string in target.strings}
-        return cls(targets, [text for text in texts if normalised(text) not in standing])
+        return cls(targets, [text for text in texts if not any(form in standing for form in forms(text))])
 
     @property
     def fact_ids(self) -> Collection[int]:
@@ -68,9 +68,9 @@ class StandingTexts:
         return Together(Phrases(string for target in own for string in target.strings), self._everywhere)
 
     def is_part(self, words: str, said: TextOrigin) -> bool:
-        part = normalised(words)
         own = (target.strings for target in self.targets if target.fact_id in said.fact_ids)
-        return bool(part) and any(part in normalised(string) for strings in own for string in strings)
+        whole = [form for strings in own for string in strings for form in forms(string)]
+        return any(part in form for part in forms(words) if part for form in whole)
 
 
 class Gone:

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.facts.erased_texts import ErasedTexts, TextOrigin
 from colmlm.kb.facts.redaction import MARK, redacted_columns
-from colmlm.kb.tables import FactRow, QuestionOutcomeRow, QuestionRow
+from colmlm.kb.tables import FactRow, QuestionOutcomeRow, QuestionRow, content_of
 from colmlm.kb.texts.wording import Finder, Phrases, Together
 
 FinderOf = Callable[[TextOrigin], Finder]
@@ -26,7 +26,7 @@ def questions(session: Session, finder_of: FinderOf) -> RedactedRows:
     statement = select(QuestionRow).order_by(QuestionRow.id)
     for row in session.scalars(statement.execution_options(populate_existing=True)):
         said = TextOrigin(frozenset(row.fact_ids), at=row.at)
-        if values := redacted_columns(row, ("text", "expected"), finder_of(said)):
+        if values := redacted_columns(row, content_of(QuestionRow), finder_of(said)):
             yield row, values
 
 
@@ -43,7 +43,7 @@ def _of_outcome(row: QuestionOutcomeRow, finder_of: FinderOf, gone: Collection[i
     finder = finder_of(TextOrigin(frozenset(row.fact_ids), seq=row.seq))
     if row.value and any(fact_id in gone for fact_id in row.fact_ids):
         finder = Together(finder, Phrases([row.value.replace(MARK, " ")]))
-    return redacted_columns(row, ("question", "expected", "value"), finder)
+    return redacted_columns(row, content_of(QuestionOutcomeRow), finder)
 
 
 def erased_lately(session: Session, fact_ids: Collection[int]) -> Finder:

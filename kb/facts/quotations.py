@@ -1,36 +1,21 @@
 """Quotations: finds and redacts stored texts outside the facts that repeat what an erased fact said.
 
-The functions take the session first and never commit. This table lists each column that holds a text somebody wrote or
-a model made, and how an erasure treats it:
+The functions take the session first and never commit. Each column of the tables declares what an erasure does with it
+(`kb.tables.declarative`); what is redacted here are the columns with content of these tables:
 
-====================================  ================================================================================
-generation: prompt, output            redacted where the fact was spliced, wherever else they say it, and where the
-                                      document that an output quotes is redacted (`kb.facts.quoted`)
-attribution: query                    removed with the splice it was asked for, of an answer with any of its splices,
-                                      with a redacted prompt, and where it found nothing in a redacted output
-forget_run: selector, plan, reason,   redacted; in a run that names the fact also a selector's text or question that is
-    verification                      part of what the fact said
-job: result, error, message,          redacted; of a job that is not over only the reason, as the other arguments are
-    arguments                         its task
-erasure_request: reason               redacted
-question: text, expected              redacted
-question_outcome: question, expected, redacted, the value also where it is a part of what an erased fact said
-    value
-feedback: comment, value, on_behalf_of redacted
-idempotency: body                     dropped, whatever it says, and not stored where an erasure committed meanwhile
-document, fact, fact_version          redacted by `kb.facts.redaction` and `kb.erasure.verbs`
-fact_past: question, answer            deleted by `kb.erasure.verbs`
-sentence: words                       deleted with the statement that redacts a text, and written anew from what is left
-change: reason, actor, payload        cannot be altered. The payload holds digests, and on whose behalf it was made; in
-                                      the change of an erasure that and the reason are redacted before they are stored;
-                                      other changes that say the fact are reported
-keyset: gate; forget_run: certificate numbers and ids
-denial: path                          the route's template
-checkpoint, api_key, question_set,    operators' names for things; documents' titles and addresses are reported
-    document: names, titles, addresses
-====================================  ================================================================================
+- generation: where the fact was spliced, wherever else they say it, and where the document that an output quotes is
+  redacted (`kb.facts.quoted`). Its attributions lose their queries: of an answer with any of its splices, with a
+  redacted prompt, and where nothing was found in a redacted output;
+- forget_run: in a run that names the fact also a selector's text or question that is part of what the fact said;
+- job: of a job that is not over only the reason among its arguments, as the others are its task;
+- erasure_request, question, feedback;
+- question_outcome: the value also where it is a part of what an erased fact said.
 
-A writer of one of the first eight holds erasures off (`kb.facts.suppression`) and, with the functions here, redacts
+Elsewhere `kb.facts.redaction` redacts documents and `kb.erasure.verbs` the facts, and drops their past and the bodies
+of kept answers. The words of sentences go with the statement that redacts their text. The log cannot be altered: in the
+change of an erasure the reason and on whose behalf it was made are redacted before they are stored.
+
+A writer of one of these tables holds erasures off (`kb.facts.suppression`) and, with the functions here, redacts
 what was erased before. So an erasure sees everything stored before it, and everything stored later sees the
 erasure. fsck checks the same rows by digests, and erasing again redacts what it finds.
 """
@@ -49,7 +34,7 @@ from colmlm.kb.facts.erased_texts import ErasedTexts, TextOrigin
 from colmlm.kb.facts.gone import Gone, Sought
 from colmlm.kb.facts.kept_questions import RedactedRows
 from colmlm.kb.facts.redaction import MARK, redact_json, redacted_columns
-from colmlm.kb.tables import ErasureRequestRow, FactRow, FeedbackRow, ForgetRunRow, JobRow
+from colmlm.kb.tables import ErasureRequestRow, FactRow, FeedbackRow, ForgetRunRow, JobRow, content_of
 from colmlm.kb.texts.wording import Finder
 
 QUOTED_PARTS = ("text", "question")  # parts of a selector that hold text of facts, and not a name
@@ -144,9 +129,7 @@ def _runs(session: Session, sought: Sought) -> RedactedRows:
         select(ForgetRunRow).order_by(ForgetRunRow.id).execution_options(populate_existing=True)
     ):
         said = TextOrigin(frozenset(run.fact_ids), seq=run.planned_seq)
-        values = redacted_columns(
-            run, ("selector", "plan", "verification", "reason", "on_behalf_of"), sought.finder(said)
-        )
+        values = redacted_columns(run, content_of(ForgetRunRow), sought.finder(said))
         parts = {name for name in QUOTED_PARTS if sought.is_part(run.selector.get(name, ""), said)}
         if parts:
             marked = {name: MARK * len(run.selector[name]) for name in parts}
@@ -166,7 +149,7 @@ def _job_values(job: JobRow, finder: Finder) -> dict[str, Any]:
 
     Of a job that is not over only the reason is redacted among the arguments, since the others are its task.
     """
-    values = redacted_columns(job, ("result", "error", "message"), finder)
+    values = redacted_columns(job, [name for name in content_of(JobRow) if name != "arguments"], finder)
     names = job.arguments.keys() if job.finished_at is not None else job.arguments.keys() & {"reason"}
     arguments = job.arguments | redact_json({name: job.arguments[name] for name in names}, finder)
     return values if arguments == job.arguments else {**values, "arguments": arguments}
@@ -175,7 +158,7 @@ def _job_values(job: JobRow, finder: Finder) -> dict[str, Any]:
 def _requests(session: Session, sought: Sought) -> RedactedRows:
     for request in session.scalars(select(ErasureRequestRow).order_by(ErasureRequestRow.id)):
         said = TextOrigin(frozenset(request.fact_ids), at=request.at)
-        if values := redacted_columns(request, ("reason", "on_behalf_of"), sought.finder(said)):
+        if values := redacted_columns(request, content_of(ErasureRequestRow), sought.finder(said)):
             yield request, values
 
 
@@ -198,7 +181,7 @@ def _feedback(session: Session, sought: Sought) -> RedactedRows:
     for row in rows:
         facts = frozenset(splice.fact_id for splice in splices.get(row.generation_id, ()))
         finder = sought.finder(TextOrigin(facts, at=row.at))
-        if values := redacted_columns(row, ("comment", "value", "on_behalf_of"), finder):
+        if values := redacted_columns(row, content_of(FeedbackRow), finder):
             if "on_behalf_of" in values:  # two people whose names come out the same have a thumb each
                 values["on_behalf_of"] += f" {row.id}"
             yield row, values

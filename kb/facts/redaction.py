@@ -7,22 +7,33 @@ The functions take the session first and never commit. They redact documents, wh
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from sqlalchemy import func, select, tuple_
-from sqlalchemy.orm import Session
+from sqlalchemy import func, or_, select, tuple_
+from sqlalchemy.orm import Session, aliased
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, digests
 from colmlm.kb.errors import InvalidValue
 from colmlm.kb.facts import sentences
 from colmlm.kb.facts.records import MENTIONED, Mentioned
-from colmlm.kb.tables import IS_SAID, DocumentRow, FactRow, FactVersionRow
+from colmlm.kb.tables import (
+    IS_SAID,
+    REDACTED,
+    DocumentRow,
+    FactRow,
+    FactVersionRow,
+    columns_of,
+    content_of,
+)
 from colmlm.kb.texts.wording import Finder, Phrases, Span, may_say
 
 MARK = "\u2588"
+ABOUT = tuple(
+    name for name in content_of(DocumentRow) if name != "text"
+)  # what is redacted beside a document's text
 CONTEXT = 20  # characters on either side of a span that must match to find it in another edition of the text
 
 
@@ -107,15 +118,15 @@ def redact_documents(
 ) -> list[int]:
     """Redacts the facts in their documents, replaced ones too, and gives the ids of the rows that changed.
 
-    It also redacts mentions: the facts' values elsewhere in these texts, or with "all" in the texts of every document.
-    The spans of other facts stay.
+    It also redacts mentions: the facts' values elsewhere in these texts, in the licence and the revision of these
+    documents, or with "all" in those of every document. The spans of other facts stay.
     """
     by_source: dict[tuple[str, str], list[ErasureTarget]] = {}
     for target in targets:
         if target.document_id is not None:
             by_source.setdefault((target.corpus, target.external_id), []).append(target)
     erased = [target.fact_id for target in targets]
-    changed: list[int] = []
+    changed: dict[int, bool] = {}
     for source, of_source in by_source.items():
         rows = session.scalars(
             select(DocumentRow)
@@ -124,26 +135,39 @@ def redact_documents(
             .execution_options(populate_existing=True)
         )
         for row in rows:
-            own = partial(_spans_in, row, of_source, in_all=mentions != "none")
-            changed += [row.id] if _redact_document(session, row, own, erased) else []
+            reaches = mentions != "none" or row.replaced_seq is not None
+            said = Phrases(value for target in of_source if reaches for value in target.values)
+            own = partial(_spans_in, row, of_source, said)
+            changed |= _redact_document(session, row, own, said, erased)
     if mentions == "all":
-        changed += _redact_mentions(session, targets, erased)
+        for document_id, in_text in _redact_mentions(session, targets, erased).items():
+            changed[document_id] = in_text or changed.get(document_id, False)
     session.flush()
-    sentences.write_documents(session, set(changed))
-    return sorted(set(changed))
+    sentences.write_documents(session, {document_id for document_id, in_text in changed.items() if in_text})
+    return sorted(changed)
 
 
-def _redact_mentions(session: Session, targets: Sequence[ErasureTarget], erased: list[int]) -> list[int]:
-    """Redacts the values in every document's text."""
+def _redact_mentions(
+    session: Session, targets: Sequence[ErasureTarget], erased: list[int]
+) -> dict[int, bool]:
+    """Redacts the values in every document."""
     values = {value for target in targets for value in target.values}
     said = Phrases(values)
-    ids = session.scalars(
-        select(DocumentRow.id).where(may_say(DocumentRow.text, values)).order_by(DocumentRow.id)
-    ).all()
-    rows = (session.get_one(DocumentRow, document_id, populate_existing=True) for document_id in ids)
-    return [
-        row.id for row in rows if _redact_document(session, row, partial(_mentioned, row.text, said), erased)
-    ]
+    may = or_(*(may_say(column, values) for column in columns_of(DocumentRow, REDACTED)))
+    ids = session.scalars(select(DocumentRow.id).where(may).order_by(DocumentRow.id)).all()
+    changed: dict[int, bool] = {}
+    for row in (session.get_one(DocumentRow, document_id, populate_existing=True) for document_id in ids):
+        changed |= _redact_document(session, row, partial(_mentioned, row.text, said), said, erased)
+    return changed
+
+
+def redact_about(session: Session, fact_id: int, said: Finder) -> Iterator[int]:
+    """Redact what is stored about the document of an erased fact, in all its editions, and yield the changed ones."""
+    document = aliased(DocumentRow)
+    source = select(document.corpus, document.external_id).join(FactRow, FactRow.document_id == document.id)
+    of_source = tuple_(DocumentRow.corpus, DocumentRow.external_id).in_(source.where(FactRow.id == fact_id))
+    for row in session.scalars(select(DocumentRow).where(of_source).order_by(DocumentRow.id)).all():
+        yield from _redact_document(session, row, lambda _: [], said, [])
 
 
 def _mentioned(text: str, said: Phrases, apart_from: Sequence[Span]) -> list[Span]:
@@ -151,32 +175,38 @@ def _mentioned(text: str, said: Phrases, apart_from: Sequence[Span]) -> list[Spa
 
 
 def _redact_document(
-    session: Session, row: DocumentRow, spans_in: Callable[[Sequence[Span]], list[Span]], erased: list[int]
-) -> bool:
+    session: Session,
+    row: DocumentRow,
+    spans_in: Callable[[Sequence[Span]], list[Span]],
+    said: Finder,
+    erased: list[int],
+) -> dict[int, bool]:
+    """Redacts these spans of a document's text, and in what is stored about it what `said` finds.
+
+    Gives its id, and whether its text changed, unless nothing did.
+    """
     staying = _facts_of(session, row.id, erased)
-    redacted = blank(row.text, spans_in([(span.start, span.end) for span in staying]))
-    if redacted == row.text:
-        return False
+    redacted = redacted_columns(row, ABOUT, said)
+    text = blank(row.text, spans_in([(span.start, span.end) for span in staying]))
+    in_text = text != row.text
+    if not (in_text or redacted):
+        return {}
+    for name, value in {**redacted, "text": text}.items():
+        setattr(row, name, value)
+    # The digests are made of the redacted texts: those of the texts before would let anyone confirm a guess.
     about = {name: getattr(row, name) for name in ("title", "uri", "licence", "revision")}
-    row.text = redacted
-    # The digests are made of the redacted text: those of the text before would let anyone confirm a guess.
-    row.sha256, row.record_sha256 = digests(
-        AnnotatedDocument(row.external_id, redacted, tuple(staying), **about)
-    )
-    return True
+    row.sha256, row.record_sha256 = digests(AnnotatedDocument(row.external_id, text, tuple(staying), **about))
+    return {row.id: in_text}
 
 
 def _spans_in(
-    row: DocumentRow, targets: Sequence[ErasureTarget], apart_from: Sequence[Span], *, in_all: bool
+    row: DocumentRow, targets: Sequence[ErasureTarget], said: Phrases, apart_from: Sequence[Span]
 ) -> list[Span]:
-    """Finds the spans where an edition of the facts' document says them. Mentions in replaced editions always count."""
+    """Finds the spans where an edition of the facts' document says them, and its mentions, which `said` finds."""
     found = [span for target in targets for span in _stated(row, target, apart_from)]
     former = [state for target in targets for state in target.former if state.document_id is not None]
     found += apart((span for state in former for span in _stated(row, state, apart_from)), apart_from)
-    if in_all or row.replaced_seq is not None:
-        said = Phrases(value for target in targets for value in target.values)
-        found += apart(said.spans(row.text), apart_from)
-    return found
+    return found + apart(said.spans(row.text), apart_from)
 
 
 def _stated(row: DocumentRow, target: ErasureTarget, apart_from: Sequence[Span]) -> list[Span]:
@@ -211,6 +241,6 @@ def _facts_of(session: Session, document_id: int, erased: list[int]) -> list[Fac
 
 
 def redacted_columns(row: Any, names: Sequence[str], finder: Finder) -> dict[str, Any]:
-    """Gives the redacted values of those columns of a row that redaction changes."""
+    """Gives the redacted values of those of these columns of a row that redaction changes."""
     redacted = {name: redact_json(getattr(row, name), finder) for name in names}
     return {name: value for name, value in redacted.items() if value != getattr(row, name)}

@@ -40,12 +40,9 @@ class Standings:
             row = session.execute(statement).one_or_none()
         if row is None:
             return Standing.new
-        about = (document.title, document.uri, document.licence, document.revision)
-        if about == (row.title, row.uri, row.licence, row.revision) and says_the_same(
-            row.text, document.text
-        ):
-            return Standing.unchanged
-        return Standing.changed
+        said = ((stored, getattr(document, name)) for name, stored in row._mapping.items())
+        is_same = all(a == b or (a and b and says_the_same(a, b)) for a, b in said)
+        return Standing.unchanged if is_same else Standing.changed
 
 
 def says_the_same(stored: str, text: str) -> bool:

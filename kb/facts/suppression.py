@@ -29,9 +29,9 @@ from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.kb.errors import FactSuppressed
 from colmlm.kb.facts.also_said import READ_AT_ONCE
 from colmlm.kb.facts.records import Suppressed
-from colmlm.kb.facts.redaction import ErasureTarget, apart, blank
+from colmlm.kb.facts.redaction import ABOUT, ErasureTarget, apart, blank, redacted_columns
 from colmlm.kb.tables import DocumentRow, FactRow, FactVersionRow, SecretRow, SuppressionRow
-from colmlm.kb.texts.wording import Phrases, Span, normalised
+from colmlm.kb.texts.wording import Phrases, Span, forms, normalised, normalised_before
 
 ERASE_LOCK = 0x636F6C6D03
 BEFORE = 40  # characters, as many as an ingest compares to find the facts that a document keeps
@@ -96,10 +96,12 @@ class Suppressor:
         gone = [(span.start, span.end) for span in erased]
         self.found += [Suppressed(document.external_id, start, end) for start, end in gone]
         kept = tuple(span for span in document.facts if (span.start, span.end) not in set(gone))
-        # Mentions of the value elsewhere in the text go too, as the erasure redacted them.
+        # Mentions of the value elsewhere in the document go too, as the erasure redacted them.
         said = Phrases(value for span in erased for value in (span.value, span.current) if value)
         mentioned = apart(said.spans(document.text), [(span.start, span.end) for span in kept])
-        return replace(document, text=blank(document.text, (*gone, *mentioned)), facts=kept), len(gone)
+        about = redacted_columns(document, ABOUT, said)
+        text = blank(document.text, (*gone, *mentioned))
+        return replace(document, **about, text=text, facts=kept), len(gone)
 
     def matches(self, values: Iterable[str | None], question: str | None, place: SpanPlace | None) -> bool:
         """Says whether a fact with one of these values was erased."""
@@ -145,12 +147,17 @@ class Digests:
         return cls(hmac.new(secret, b"suppression\0", hashlib.sha256))
 
     def of_fact(self, value: str, question: str | None, place: SpanPlace | None) -> list[bytes]:
-        """Makes all digests of a fact."""
-        return [self._make(map(normalised, said)) for said in _said(value, question, place)]
+        """Makes all digests of a fact, one for each form of its value."""
+        return [
+            self._make((kind, form, *map(normalised, rest)))
+            for kind, _, *rest in _said(value, question, place)
+            for form in forms(value)
+        ]
 
     def known(self, value: str, question: str | None, place: SpanPlace | None) -> list[bytes]:
         """Makes all digests by which this fact may have been stored, also in the way of earlier releases."""
-        before = [self._make(map(_normalised_before, said)) for said in _said(value, question, place)]
+        every = list(_said(value, question, place))
+        before = [self._make(map(way, said)) for way in (normalised_before, _by_blanks) for said in every]
         return [*self.of_fact(value, question, place), *before]
 
     def of_words(self, words: Iterable[str]) -> bytes:
@@ -180,7 +187,8 @@ def _said(value: str, question: str | None, place: SpanPlace | None) -> Iterator
             yield "context", value, place.before
 
 
-def _normalised_before(value: str) -> str:
+def _by_blanks(value: str) -> str:
+    """Gives a text as the first release compared it."""
     return " ".join(value.split()).casefold()
 
 
@@ -224,7 +232,7 @@ def _of_others(
     session: Session, targets: Sequence[ErasureTarget], digests: Digests, fact_ids: Sequence[int]
 ) -> dict[int, set[bytes]]:
     """Gives, by fact, the digests of those of these facts that have a value of one of these targets."""
-    wanted = {normalised(value) for target in targets for value in target.values}
+    wanted = {form for target in targets for value in target.values for form in forms(value)}
     before = func.right(func.substr(DocumentRow.text, 1, FactRow.span_start), BEFORE)
     statement = (
         select(
@@ -241,7 +249,7 @@ def _of_others(
     )
     others: dict[int, set[bytes]] = {}
     for row in session.execute(statement.execution_options(yield_per=READ_AT_ONCE)):
-        if normalised(row.value) in wanted:
+        if any(form in wanted for form in forms(row.value)):
             made = digests.of_fact(row.value, row.FactRow.question, _place(row))
             others.setdefault(row.FactRow.id, set()).update(made)
     return others
@@ -273,9 +281,9 @@ def _place(row: Row[Any]) -> SpanPlace | None:
 
 
 def said_by_others(session: Session, targets: Sequence[ErasureTarget], others: Sequence[int]) -> set[str]:
-    """Gives the normalised texts of these facts that one of the others says, as a value, a question or an answer."""
+    """Gives the forms of these facts' texts that one of the others says, as a value, a question or an answer."""
     texts = {string for target in targets for string in target.strings}
-    wanted = set(map(normalised, texts))
+    wanted = {form for text in texts for form in forms(text)}
     statement = (
         select(FactVersionRow.value, FactRow.question, FactRow.answer)
         .join(FactRow, FactRow.id == FactVersionRow.fact_id)
@@ -283,4 +291,4 @@ def said_by_others(session: Session, targets: Sequence[ErasureTarget], others: S
     )
     rows = session.execute(statement.execution_options(yield_per=READ_AT_ONCE))
     # Read to the end, where the cursor of the server is closed; an intersection of sets ends once it has all.
-    return {said for row in rows for one in row if one and (said := normalised(one)) in wanted}
+    return {said for row in rows for one in row if one for said in forms(one) if said in wanted}

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import Row, exists, false, func, insert, select, text, update
+from sqlalchemy import Row, Select, exists, false, func, insert, select, text, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.orm import Session
 
@@ -44,7 +44,9 @@ _COLUMNS = (
     KeysetRow.index_fit,
     KeysetRow.whole_index_fit,
 )
-HEADS = select(*_COLUMNS).join(CheckpointRow, CheckpointRow.id == KeysetRow.checkpoint_id)
+HEADS: Select[*tuple[Any, ...]] = select(*_COLUMNS).join(
+    CheckpointRow, CheckpointRow.id == KeysetRow.checkpoint_id
+)
 
 Ids = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]

@@ -6,7 +6,7 @@ row and restore opens the next, so "what was true at change n" is one range test
 
 from __future__ import annotations
 
-from colmlm.kb.tables.declarative import TableRow
+from colmlm.kb.tables.declarative import ERASURE, NAMED, REDACTED, TableRow, columns_of, content_of
 from colmlm.kb.tables.facts import (
     IS_SAID,
     ChangeRow,
@@ -67,8 +67,11 @@ from colmlm.kb.tables.service import (
 
 __all__ = [
     "ADOPTED",
+    "ERASURE",
     "IS_SAID",
     "KEY_IDS",
+    "NAMED",
+    "REDACTED",
     "AnswerCalibrationRow",
     "ApiKeyRow",
     "AttributionRow",
@@ -106,6 +109,8 @@ __all__ = [
     "TombstoneRow",
     "WebhookRow",
     "answer_modes",
+    "columns_of",
+    "content_of",
     "erasure_states",
     "forget_policies",
     "forget_states",

@@ -1,13 +1,40 @@
-"""The base class of all tables, with their types and naming conventions."""
+"""The base class of all tables, with their types, naming conventions, and what an erasure does with each text.
+
+Each column of texts is declared with one of the types below, and a test refuses one that is not. So erasures find the
+columns that they redact, search and name in the tables themselves: see `kb.erasure.mentions`.
+"""
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Final
 
-from sqlalchemy import BigInteger, DateTime, LargeBinary, MetaData, Text
+from sqlalchemy import BigInteger, Column, DateTime, LargeBinary, MetaData, Text, inspect
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
-from sqlalchemy.orm import DeclarativeBase
+from sqlalchemy.orm import DeclarativeBase, mapped_column
+
+ERASURE = "erasure"  # the entry of a column's `info` that says what an erasure does with it
+REDACTED: Final = "redacted"
+NAMED: Final = "named in `left`"
+_redacted = {ERASURE: REDACTED}
+_named = {ERASURE: NAMED}
+_word = {ERASURE: "never holds content: it is one of the words that the program knows"}
+_digest = {ERASURE: "never holds content: it is a digest or a random name that the program makes"}
+_figures = {ERASURE: "never holds content: it is figures, ids and known words that the program writes"}
+
+# What a person or a model wrote. An erasure redacts it.
+Content = Annotated[str, mapped_column(info=_redacted)]
+Contents = Annotated[list[str], mapped_column(info=_redacted)]
+ContentObject = Annotated[dict[str, Any], mapped_column(info=_redacted)]
+# What things are known by, and what cannot be altered. It stays, and the report of an erasure names it.
+Name = Annotated[str, mapped_column(info=_named)]
+Names = Annotated[list[str], mapped_column(info=_named)]
+NameObject = Annotated[dict[str, Any], mapped_column(info=_named)]
+# What only the program writes. It is not searched.
+Word = Annotated[str, mapped_column(info=_word)]
+Words = Annotated[list[str], mapped_column(info=_word)]
+Digest = Annotated[str, mapped_column(info=_digest)]
+Figures = Annotated[dict[str, Any], mapped_column(info=_figures)]
 
 
 class TableRow(DeclarativeBase):
@@ -29,3 +56,13 @@ class TableRow(DeclarativeBase):
         list[int]: ARRAY(BigInteger),
         list[str]: ARRAY(Text),
     }
+
+
+def columns_of(row: type[TableRow], *treatments: str) -> list[Column[Any]]:
+    """Give the columns of a table that an erasure treats in one of these ways."""
+    return [column for column in inspect(row).columns if column.info.get(ERASURE) in treatments]
+
+
+def content_of(row: type[TableRow]) -> tuple[str, ...]:
+    """Give the names of the columns of a table that an erasure redacts."""
+    return tuple(column.name for column in columns_of(row, REDACTED))

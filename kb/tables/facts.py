@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import CheckConstraint, ForeignKey, Identity, Index, Integer, and_, func, text
 from sqlalchemy.dialects.postgresql import REAL, TSVECTOR
 from sqlalchemy.orm import Mapped, mapped_column
 
-from colmlm.kb.tables.declarative import TableRow
+from colmlm.kb.tables.declarative import (
+    Content,
+    ContentObject,
+    Digest,
+    Name,
+    NameObject,
+    Names,
+    TableRow,
+    Word,
+)
 
 forget_states = ("planned", "applied", "restored", "erased")
 forget_policies = ("successor", "abstain")
@@ -42,15 +50,15 @@ class DocumentRow(TableRow):
     )
 
     id: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
-    corpus: Mapped[str]
-    external_id: Mapped[str]
-    uri: Mapped[str | None]
-    title: Mapped[str | None]
-    licence: Mapped[str | None]
-    revision: Mapped[str | None]
-    sha256: Mapped[str]
-    record_sha256: Mapped[str]
-    text: Mapped[str]
+    corpus: Mapped[Name]
+    external_id: Mapped[Name]
+    uri: Mapped[Name | None]
+    title: Mapped[Name | None]
+    licence: Mapped[Content | None]
+    revision: Mapped[Content | None]
+    sha256: Mapped[Digest]
+    record_sha256: Mapped[Digest]
+    text: Mapped[Content]
     ingested_at: Mapped[datetime] = mapped_column(server_default=func.now())
     replaced_seq: Mapped[int | None]
 
@@ -60,11 +68,11 @@ class SyncedFileRow(TableRow):
 
     __tablename__ = "synced_file"
 
-    corpus: Mapped[str] = mapped_column(primary_key=True)
-    path: Mapped[str] = mapped_column(primary_key=True)
+    corpus: Mapped[Name] = mapped_column(primary_key=True)
+    path: Mapped[Name] = mapped_column(primary_key=True)
     part: Mapped[int] = mapped_column(primary_key=True)
-    digest: Mapped[str | None]
-    documents: Mapped[list[str]]
+    digest: Mapped[Digest | None]
+    documents: Mapped[Names]
 
 
 class SyncedFolderRow(TableRow):
@@ -72,8 +80,8 @@ class SyncedFolderRow(TableRow):
 
     __tablename__ = "synced_folder"
 
-    corpus: Mapped[str] = mapped_column(primary_key=True)
-    places: Mapped[list[str]]
+    corpus: Mapped[Name] = mapped_column(primary_key=True)
+    places: Mapped[Names]
 
 
 class FactRow(TableRow):
@@ -117,15 +125,15 @@ class FactRow(TableRow):
     ordinal: Mapped[int] = mapped_column(Integer)
     span_start: Mapped[int | None] = mapped_column(Integer)
     span_end: Mapped[int | None] = mapped_column(Integer)
-    question: Mapped[str | None]
-    answer: Mapped[str | None]
+    question: Mapped[Content | None]
+    answer: Mapped[Content | None]
     created_seq: Mapped[int]
     deleted_seq: Mapped[int | None]
     erased_seq: Mapped[int | None]
     said_version: Mapped[int] = mapped_column(Integer, server_default=text("1"))
-    review: Mapped[str] = mapped_column(server_default="accepted")
+    review: Mapped[Word] = mapped_column(server_default="accepted")
     review_seq: Mapped[int | None]
-    doubt: Mapped[str | None]
+    doubt: Mapped[Word | None]
     frame: Mapped[int | None]
 
 
@@ -145,7 +153,7 @@ class FactVersionRow(TableRow):
 
     fact_id: Mapped[int] = mapped_column(ForeignKey("fact.id"), primary_key=True)
     version: Mapped[int] = mapped_column(Integer, primary_key=True)
-    value: Mapped[str]
+    value: Mapped[Content]
     from_seq: Mapped[int]
     to_seq: Mapped[int | None]
 
@@ -163,8 +171,8 @@ class FactPastRow(TableRow):
 
     fact_id: Mapped[int] = mapped_column(ForeignKey("fact.id"), primary_key=True)
     version: Mapped[int] = mapped_column(Integer, primary_key=True)
-    question: Mapped[str | None]
-    answer: Mapped[str | None]
+    question: Mapped[Content | None]
+    answer: Mapped[Content | None]
     document_id: Mapped[int | None] = mapped_column(ForeignKey("document.id"))
     span_start: Mapped[int | None] = mapped_column(Integer)
     span_end: Mapped[int | None] = mapped_column(Integer)
@@ -197,8 +205,8 @@ class FactPairRow(TableRow):
     other_version: Mapped[int] = mapped_column(Integer)
     given_seq: Mapped[int]
     other_given_seq: Mapped[int]
-    corpus: Mapped[str | None]
-    other_corpus: Mapped[str | None]
+    corpus: Mapped[Name | None]
+    other_corpus: Mapped[Name | None]
     same_value: Mapped[bool]
     score: Mapped[float | None] = mapped_column(REAL)
     found_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
@@ -248,15 +256,15 @@ class ChangeRow(TableRow):
     __table_args__ = (Index("change_fact_ids_idx", "fact_ids", postgresql_using="gin"),)
 
     seq: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    kind: Mapped[str]
+    kind: Mapped[Word]
     fact_ids: Mapped[list[int]]
     num_facts: Mapped[int]
-    actor: Mapped[str]
-    reason: Mapped[str]
+    actor: Mapped[Name]
+    reason: Mapped[Name]
     at: Mapped[datetime]
-    prev_hash: Mapped[str]
-    hash: Mapped[str]
-    payload: Mapped[dict[str, Any]]
+    prev_hash: Mapped[Digest]
+    hash: Mapped[Digest]
+    payload: Mapped[NameObject]
 
 
 class CorpusReviewRow(TableRow):
@@ -264,7 +272,7 @@ class CorpusReviewRow(TableRow):
 
     __tablename__ = "corpus_review"
 
-    corpus: Mapped[str] = mapped_column(primary_key=True)
+    corpus: Mapped[Name] = mapped_column(primary_key=True)
     accepted_only: Mapped[bool]
     seq: Mapped[int]
 
@@ -312,20 +320,20 @@ class ForgetRunRow(TableRow):
     )
 
     id: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
-    state: Mapped[str]
-    policy: Mapped[str]
-    selector: Mapped[dict[str, Any]]
+    state: Mapped[Word]
+    policy: Mapped[Word]
+    selector: Mapped[ContentObject]
     fact_ids: Mapped[list[int]]
-    plan: Mapped[dict[str, Any]]
-    verification: Mapped[dict[str, Any] | None]
-    certificate: Mapped[dict[str, Any] | None]
+    plan: Mapped[ContentObject]
+    verification: Mapped[ContentObject | None]
+    certificate: Mapped[NameObject | None]
     planned_seq: Mapped[int]
     applied_seq: Mapped[int | None]
     restored_seq: Mapped[int | None]
-    actor: Mapped[str]
-    reason: Mapped[str]
+    actor: Mapped[Name]
+    reason: Mapped[Content]
     at: Mapped[datetime] = mapped_column(server_default=func.now())
-    on_behalf_of: Mapped[str | None]
+    on_behalf_of: Mapped[Content | None]
 
 
 class SecretRow(TableRow):
@@ -333,5 +341,5 @@ class SecretRow(TableRow):
 
     __tablename__ = "secret"
 
-    name: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[Word] = mapped_column(primary_key=True)
     value: Mapped[bytes]

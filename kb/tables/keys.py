@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import (
     BigInteger,
@@ -19,7 +18,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from colmlm.kb.tables.declarative import TableRow
+from colmlm.kb.tables.declarative import Content, Digest, Figures, Name, NameObject, TableRow, Word
 from colmlm.kb.texts.asked import ANSWER_MODES
 
 KEY_IDS = "fact_key_id_seq"
@@ -33,12 +32,12 @@ _BOTH = "num_nonnulls({0}_start, {0}_end) IN (0, 2) AND {0}_start >= 0 AND {0}_s
 class CheckpointRow(TableRow):
     __tablename__ = "checkpoint"
 
-    id: Mapped[str] = mapped_column(primary_key=True)
-    name: Mapped[str]
+    id: Mapped[Name] = mapped_column(primary_key=True)
+    name: Mapped[Name]
     dim: Mapped[int] = mapped_column(Integer)
-    path: Mapped[str | None]
-    tokenizer_hash: Mapped[str | None]
-    trained_on: Mapped[str | None]
+    path: Mapped[Name | None]
+    tokenizer_hash: Mapped[Digest | None]
+    trained_on: Mapped[Name | None]
     registered_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 
@@ -56,19 +55,19 @@ class KeysetRow(TableRow):
     )
 
     id: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
-    checkpoint_id: Mapped[str] = mapped_column(ForeignKey("checkpoint.id"))
-    index_spec: Mapped[str]
+    checkpoint_id: Mapped[Name] = mapped_column(ForeignKey("checkpoint.id"))
+    index_spec: Mapped[Word]
     threshold: Mapped[float] = mapped_column(Float)
     calibrated: Mapped[bool]
-    state: Mapped[str]
+    state: Mapped[Word]
     applied_seq: Mapped[int]
-    gate: Mapped[dict[str, Any] | None]
+    gate: Mapped[NameObject | None]
     accepted_only: Mapped[bool] = mapped_column(server_default=text("false"))
-    index_fit: Mapped[dict[str, Any] | None]
-    shared_snapshot: Mapped[dict[str, Any] | None]
+    index_fit: Mapped[Figures | None]
+    shared_snapshot: Mapped[NameObject | None]
     # The same with what the release before does not know (`kb.keys.stored`).
-    whole_index_fit: Mapped[dict[str, Any] | None]
-    whole_shared_snapshot: Mapped[dict[str, Any] | None]
+    whole_index_fit: Mapped[Figures | None]
+    whole_shared_snapshot: Mapped[NameObject | None]
     # The last key at a time when none was made of a question of a document's fact (`kb.keys.question_keys`).
     no_question_keys_upto: Mapped[int | None]
 
@@ -101,7 +100,7 @@ class FactKeyRow(TableRow):
         Sequence(KEY_IDS, data_type=BigInteger, metadata=TableRow.metadata), primary_key=True
     )
     fact_id: Mapped[int] = mapped_column(ForeignKey("fact.id"))
-    kind: Mapped[str]
+    kind: Mapped[Word]
     key: Mapped[bytes]
 
 
@@ -122,18 +121,18 @@ class GenerationRow(TableRow):
     )
 
     id: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
-    prompt: Mapped[str]
-    output: Mapped[str]
-    checkpoint_id: Mapped[str]
+    prompt: Mapped[Content]
+    output: Mapped[Content]
+    checkpoint_id: Mapped[Name]
     keyset_id: Mapped[int | None]
     seq: Mapped[int]
-    mode: Mapped[str]
+    mode: Mapped[Word]
     at: Mapped[datetime] = mapped_column(server_default=func.now())
     redacted_seq: Mapped[int | None]
     document_id: Mapped[int | None]
     quoted_start: Mapped[int | None] = mapped_column(Integer)
     quoted_end: Mapped[int | None] = mapped_column(Integer)
-    ranking: Mapped[str] = mapped_column(server_default="key")
+    ranking: Mapped[Word] = mapped_column(server_default="key")
     accepted_only: Mapped[bool] = mapped_column(server_default=text("false"))
 
 
@@ -164,7 +163,7 @@ class AttributionRow(TableRow):
     fact_id: Mapped[int | None]
     fact_version: Mapped[int | None] = mapped_column(Integer)
     score: Mapped[float | None] = mapped_column(Float)
-    outcome: Mapped[str]
+    outcome: Mapped[Word]
     query: Mapped[bytes | None]
     part_start: Mapped[int | None] = mapped_column(Integer)
     part_end: Mapped[int | None] = mapped_column(Integer)

@@ -7,7 +7,7 @@ from datetime import datetime
 from sqlalchemy import CheckConstraint, ForeignKey, Identity, Index, Integer, func, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from colmlm.kb.tables.declarative import TableRow
+from colmlm.kb.tables.declarative import Content, Name, TableRow, Word
 
 miss_states = ("open", "dismissed", "solved")
 thumbs = ("up", "down")
@@ -28,7 +28,7 @@ class MissGroupRow(TableRow):
     )
 
     id: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
-    state: Mapped[str] = mapped_column(server_default=text("'open'"))
+    state: Mapped[Word] = mapped_column(server_default=text("'open'"))
     asked: Mapped[int]
     wrong: Mapped[int]
     last_at: Mapped[datetime]
@@ -66,9 +66,9 @@ class FeedbackRow(TableRow):
 
     id: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
     generation_id: Mapped[int] = mapped_column(ForeignKey("generation.id", ondelete="CASCADE"))
-    thumb: Mapped[str]
-    comment: Mapped[str | None]
-    value: Mapped[str | None]
-    actor: Mapped[str]
-    on_behalf_of: Mapped[str] = mapped_column(server_default=text("''"))
+    thumb: Mapped[Word]
+    comment: Mapped[Content | None]
+    value: Mapped[Content | None]
+    actor: Mapped[Name]
+    on_behalf_of: Mapped[Content] = mapped_column(server_default=text("''"))
     at: Mapped[datetime] = mapped_column(server_default=func.now())

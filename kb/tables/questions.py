@@ -7,7 +7,7 @@ from datetime import datetime
 from sqlalchemy import CheckConstraint, Float, ForeignKey, Identity, Index, Integer, func, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from colmlm.kb.tables.declarative import TableRow
+from colmlm.kb.tables.declarative import Content, Contents, Name, TableRow, Word
 
 ways_to_ask = ("read", "paper", "words", "reader")
 question_outcomes = ("right", "wrong", "abstained")
@@ -19,9 +19,9 @@ class QuestionSetRow(TableRow):
     __tablename__ = "question_set"
 
     id: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
-    name: Mapped[str] = mapped_column(unique=True)
-    corpus: Mapped[str | None]
-    actor: Mapped[str]
+    name: Mapped[Name] = mapped_column(unique=True)
+    corpus: Mapped[Name | None]
+    actor: Mapped[Name]
     at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 
@@ -36,8 +36,8 @@ class QuestionRow(TableRow):
 
     id: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
     set_id: Mapped[int] = mapped_column(ForeignKey("question_set.id", ondelete="CASCADE"))
-    text: Mapped[str]
-    expected: Mapped[list[str]]
+    text: Mapped[Content]
+    expected: Mapped[Contents]
     fact_ids: Mapped[list[int]]
     at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
 
@@ -53,11 +53,11 @@ class QuestionRunRow(TableRow):
 
     id: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
     set_id: Mapped[int] = mapped_column(ForeignKey("question_set.id", ondelete="CASCADE"))
-    how: Mapped[str]
+    how: Mapped[Word]
     threshold: Mapped[float] = mapped_column(Float)
     keyset_id: Mapped[int | None]
-    checkpoint_id: Mapped[str | None]
-    reader: Mapped[str | None]
+    checkpoint_id: Mapped[Name | None]
+    reader: Mapped[Name | None]
     first_seq: Mapped[int]
     seq: Mapped[int]
     num_asked: Mapped[int] = mapped_column(Integer)
@@ -65,7 +65,7 @@ class QuestionRunRow(TableRow):
     num_wrong: Mapped[int] = mapped_column(Integer)
     num_abstained: Mapped[int] = mapped_column(Integer)
     num_skipped: Mapped[int] = mapped_column(Integer)
-    actor: Mapped[str]
+    actor: Mapped[Name]
     at: Mapped[datetime] = mapped_column(server_default=func.now())
     seconds: Mapped[float] = mapped_column(Float)
     accepted_only: Mapped[bool] = mapped_column(server_default=text("false"))
@@ -87,12 +87,12 @@ class QuestionOutcomeRow(TableRow):
     id: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
     run_id: Mapped[int] = mapped_column(ForeignKey("question_run.id", ondelete="CASCADE"))
     question_id: Mapped[int] = mapped_column(index=True)
-    question: Mapped[str]
-    expected: Mapped[list[str]]
-    value: Mapped[str | None]
+    question: Mapped[Content]
+    expected: Mapped[Contents]
+    value: Mapped[Content | None]
     fact_id: Mapped[int | None]
     fact_ids: Mapped[list[int]]
     score: Mapped[float] = mapped_column(Float)
-    outcome: Mapped[str]
-    reason: Mapped[str | None]
+    outcome: Mapped[Word]
+    reason: Mapped[Word | None]
     seq: Mapped[int]

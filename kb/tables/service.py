@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import (
     CheckConstraint,
@@ -18,7 +17,17 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from colmlm.kb.tables.declarative import TableRow
+from colmlm.kb.tables.declarative import (
+    Content,
+    ContentObject,
+    Digest,
+    Figures,
+    Name,
+    NameObject,
+    TableRow,
+    Word,
+    Words,
+)
 
 roles = ("decoder", "reader", "operator", "auditor", "trainer", "admin")
 erasure_states = ("waiting", "approved", "withdrawn")
@@ -37,24 +46,24 @@ class JobRow(TableRow):
     )
 
     id: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
-    kind: Mapped[str]
-    arguments: Mapped[dict[str, Any]]
-    actor: Mapped[str]
-    request_id: Mapped[str | None]
-    state: Mapped[str]
+    kind: Mapped[Word]
+    arguments: Mapped[ContentObject]
+    actor: Mapped[Name]
+    request_id: Mapped[Digest | None]
+    state: Mapped[Word]
     ticket: Mapped[int | None]
     done: Mapped[int] = mapped_column(server_default=text("0"))
     total: Mapped[int | None]
-    message: Mapped[str | None]
-    result: Mapped[dict[str, Any] | None]
-    error: Mapped[dict[str, Any] | None]
+    message: Mapped[Content | None]
+    result: Mapped[ContentObject | None]
+    error: Mapped[ContentObject | None]
     attempts: Mapped[int] = mapped_column(Integer, server_default=text("0"))
-    cancelled_by: Mapped[str | None]
+    cancelled_by: Mapped[Name | None]
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
     heartbeat_at: Mapped[datetime | None]
-    principal: Mapped[dict[str, Any] | None]
+    principal: Mapped[NameObject | None]
 
 
 class ApiKeyRow(TableRow):
@@ -67,12 +76,12 @@ class ApiKeyRow(TableRow):
     )
 
     id: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
-    name: Mapped[str] = mapped_column(unique=True)
+    name: Mapped[Name] = mapped_column(unique=True)
     key_hash: Mapped[bytes] = mapped_column(unique=True)
-    role: Mapped[str]
+    role: Mapped[Word]
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
     revoked_at: Mapped[datetime | None]
-    prefix: Mapped[str | None]
+    prefix: Mapped[Digest | None]
     expires_at: Mapped[datetime | None]
     last_used_at: Mapped[datetime | None]
     rate_limit: Mapped[int | None] = mapped_column(Integer)
@@ -105,9 +114,9 @@ class AnswerCalibrationRow(TableRow):
 
     id: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
     seq: Mapped[int]
-    reader: Mapped[str]
+    reader: Mapped[Digest]
     threshold: Mapped[float] = mapped_column(Float)
-    report: Mapped[dict[str, Any]]
+    report: Mapped[Figures]
 
 
 class IdempotencyRow(TableRow):
@@ -122,13 +131,13 @@ class IdempotencyRow(TableRow):
 
     id: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
     api_key_id: Mapped[int] = mapped_column(ForeignKey("api_key.id"))
-    key: Mapped[str]
+    key: Mapped[Name]
     request_sha256: Mapped[bytes]
-    claim: Mapped[str]
+    claim: Mapped[Digest]
     claimed_at: Mapped[datetime] = mapped_column(server_default=func.now(), index=True)
     seq: Mapped[int | None]
     status: Mapped[int | None] = mapped_column(Integer)
-    media_type: Mapped[str | None]
+    media_type: Mapped[Word | None]
     body: Mapped[bytes | None]
     claimed_seq: Mapped[int | None]
 
@@ -143,17 +152,17 @@ class ErasureRequestRow(TableRow):
     )
 
     id: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
-    state: Mapped[str]
+    state: Mapped[Word]
     fact_ids: Mapped[list[int]]
-    actor: Mapped[str]
-    reason: Mapped[str]
+    actor: Mapped[Name]
+    reason: Mapped[Content]
     asked_by: Mapped[int] = mapped_column(ForeignKey("api_key.id"))
     at: Mapped[datetime] = mapped_column(server_default=func.now())
     decided_by: Mapped[int | None] = mapped_column(ForeignKey("api_key.id"))
     decided_at: Mapped[datetime | None]
     seq: Mapped[int | None]
-    on_behalf_of: Mapped[str | None]
-    mentions: Mapped[str | None]
+    on_behalf_of: Mapped[Content | None]
+    mentions: Mapped[Word | None]
 
 
 class DenialRow(TableRow):
@@ -163,12 +172,12 @@ class DenialRow(TableRow):
 
     id: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
     at: Mapped[datetime] = mapped_column(server_default=func.now(), index=True)
-    request_id: Mapped[str]
-    actor: Mapped[str | None]
-    method: Mapped[str]
-    path: Mapped[str]
+    request_id: Mapped[Digest]
+    actor: Mapped[Name | None]
+    method: Mapped[Word]
+    path: Mapped[Word]
     status: Mapped[int] = mapped_column(Integer)
-    cause: Mapped[str]
+    cause: Mapped[Word]
     num_unrecorded: Mapped[int]
 
 
@@ -185,15 +194,15 @@ class WebhookRow(TableRow):
     )
 
     id: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
-    url: Mapped[str]
-    kinds: Mapped[list[str]]
-    format: Mapped[str]
+    url: Mapped[Name]
+    kinds: Mapped[Words]
+    format: Mapped[Word]
     secret: Mapped[bytes] = mapped_column(deferred=True, deferred_raiseload=True)
-    state: Mapped[str] = mapped_column(server_default=text("'active'"))
+    state: Mapped[Word] = mapped_column(server_default=text("'active'"))
     delivered_seq: Mapped[int]
     attempts: Mapped[int] = mapped_column(Integer, server_default=text("0"))
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
     delivered_at: Mapped[datetime | None]
     failing_since: Mapped[datetime | None]
     next_attempt_at: Mapped[datetime | None]
-    last_error: Mapped[str | None]
+    last_error: Mapped[Name | None]

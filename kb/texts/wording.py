@@ -1,34 +1,81 @@
-"""Wording: compares texts by their words, whatever their case, blanks and Unicode form.
+"""Wording: compares texts by their words, whatever their case, blanks, Unicode form, quotes, hyphens and markup.
 
 Every search for erased texts uses it: for the texts of facts while they exist (`Phrases`), and for their digests
-afterwards (`kb.facts.erased_texts`). A text is folded (NFKC, case, no invisible characters) and cut into words:
-runs of letters and digits, each other sign by itself, and each character of the scripts that write without blanks. Two
-texts agree where they have the same words; offsets are those of the original text.
+afterwards (`kb.facts.erased_texts`). A text is folded and cut into words: runs of letters and digits, each other sign
+by itself, and each character of the scripts that write without blanks. Folding takes these steps:
+
+- character references of HTML that end with a semicolon are read (`&nbsp;`, `&#39;`, `&amp;nbsp;`);
+- quotes become `'` or `"`; hyphens, dashes and the minus sign become `-`;
+- case, Unicode form (NFKC) and invisible characters are dropped;
+- the marks of markup (`*`, `_`, `~`, backslashes, backticks) become blanks, and a backtick between letters `'`.
+
+A word that is cut by a hyphen at the end of a line, or by markup within it, is compared in pieces and in one piece.
+Two texts agree where they have the same words; offsets are those of the original text. `LIMITS` names the rest.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
+from html import unescape
+from html.entities import html5
+from itertools import product
 from typing import Any, NamedTuple, Protocol
 
-from sqlalchemy import ColumnElement, case, func, literal_column, true
+from sqlalchemy import ColumnElement, case, false, func, literal_column, or_, true
 
 Span = tuple[int, int]
+Reading = tuple[tuple[str, ...], int]  # successive words, and the number of the word after them
+
+LIMITS = (
+    "other words for it: translations, transliterations, inflected forms, abbreviations, numbers in words",
+    "misspellings, letters without their accents, and letters that only look alike",
+    "words split or joined in other ways than by a hyphen at the end of a line or by markup",
+    "values cut by tags of HTML, by percent-encoding or by the escapes of a programming language",
+    "texts in pictures, and in compressed or encoded data",
+)
 
 # Thai to Khmer, kana, Han and Hangul, in which no blank ends a name, or a particle follows it without one.
 UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff"
     "\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff"
 )
-_WORD = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}]+|[^\w\s]")
 _INVISIBLE = re.compile("[\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff]")
+_APOSTROPHES = (
+    "\u00b4\u02b9\u02bb\u02bc\u02bd\u02c8\u02ca\u02cb\u2018\u2019\u201a\u201b\u2032\u2035\u2039\u203a\uff07"
+)
+_QUOTES = "\u00ab\u00bb\u02ba\u201c\u201d\u201e\u201f\u2033\u2036\u301d\u301e\u301f\uff02"
+_HYPHENS = "\u058a\u05be\u2010\u2011\u2012\u2013\u2014\u2015\u2043\u2212\ufe58\ufe63\uff0d"
+_BLANKS = "\u00a0\u2007\u202f"
+_MARKS = r"*_~`\\"
+_LINE_ENDS = "\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
+
+_SIGNS = {
+    ord(c): to
+    for every, to in zip((_APOSTROPHES, _QUOTES, _HYPHENS, _BLANKS), "'\"- ", strict=True)
+    for c in every
+}
+_SIGN = re.compile(f"[{_APOSTROPHES}{_QUOTES}{_HYPHENS}{_BLANKS}]")
+_REFERENCE = re.compile(r"&(?:amp;)*(#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z][a-zA-Z0-9]{1,31});")
+_SOFT_HYPHEN_AT_END = re.compile(rf"\u00ad(?=[^\S{_LINE_ENDS}]*[{_LINE_ENDS}])")
+_TICK = re.compile(r"(?<=[^\W_])`(?=[^\W_])")
+_WORD = re.compile(rf"[{UNSPACED}]|[^\W_{UNSPACED}]+|[^\w\s{_MARKS}]")
+_MARK = re.compile(rf"[{_MARKS}]")
+_LETTER = rf"[^\W\d_{UNSPACED}]"
+_HYPHEN_AT_END = re.compile(rf"-[^\S{_LINE_ENDS}]*[{_LINE_ENDS}]\s*")
+_CUT = re.compile(rf"(?<={_LETTER})(?:[*~]+|{_HYPHEN_AT_END.pattern})(?={_LETTER})")
 _ASCII_WORD = re.compile(r"[a-z0-9]+")
 
+# Releases before compared words of this kind, without reading references and signs. Their digests are still in use.
+_WORD_BEFORE = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}]+|[^\w\s]")
+_OTHERWISE_BEFORE = re.compile(f"[&\u00ad{_MARKS}{_APOSTROPHES}{_QUOTES}{_HYPHENS}]")
 
 FEW = 20  # up to so many phrases, their first words are searched for before a text is cut into words
+MANY_CUTS = (
+    4  # of a text with more cut words only two readings are compared: all in pieces, and all in one piece
+)
 
 
 class ComparedWord(NamedTuple):
@@ -47,18 +94,87 @@ class Finder(Protocol):
         ...
 
 
+class ComparedText(NamedTuple):
+    """The words of a text, with cut words in pieces.
+
+    `joined` has these in one piece: by the number of the first piece, the whole word and the number of the next word.
+    """
+
+    words: list[ComparedWord]
+    joined: Mapping[int, list[tuple[str, int]]]
+
+    @classmethod
+    def of(cls, text: str) -> ComparedText:
+        """Cut a text into words."""
+        return cls.of_folded(*_folded(text))
+
+    @classmethod
+    def of_folded(cls, folded: str, places: list[Span] | None) -> ComparedText:
+        """Cut a folded text into words."""
+        found = _matches(folded)
+        return cls(_placed(found, places), _joined(_cuts(folded), found))
+
+    def steps(self, at: int) -> Iterator[tuple[str, int]]:
+        """Yield the words that can be read from this one on, each with the number of the next word."""
+        if at < len(self.words):
+            yield self.words[at].said, at + 1
+            yield from self.joined.get(at, ())
+
+    def readings(self, at: int, size: int) -> list[Reading]:
+        """Read `size` words from this one on, in every way."""
+        if not self.joined:
+            taken = tuple(word.said for word in self.words[at : at + size])
+            return [(taken, at + size)] if len(taken) == size else []
+        read: list[Reading] = [((), at)]
+        for _ in range(size):
+            read = [((*before, said), to) for before, then in read for said, to in self.steps(then)]
+            del read[2**MANY_CUTS :]
+        return read
+
+    def end_of(self, phrase: Sequence[str], at: int) -> int:
+        """Give the number of the word after this phrase, or 0 if it is not said from this word on."""
+        if not self.joined:
+            end = at + len(phrase)
+            return end if tuple(word.said for word in self.words[at:end]) == phrase else 0
+        ends = {at}
+        for wanted in phrase:
+            ends = {to for then in ends for said, to in self.steps(then) if said == wanted}
+        return max(ends, default=0)
+
+
 def words(text: str) -> list[ComparedWord]:
-    """Gives the words of a text."""
+    """Gives the words of a text, with cut words in pieces."""
     folded, places = _folded(text)
-    found = ((m[0], *m.span()) for m in _WORD.finditer(folded))
-    if places is None:
-        return [ComparedWord(said, start, end) for said, start, end in found]
-    return [ComparedWord(said, places[start][0], places[end - 1][1]) for said, start, end in found]
+    return _placed(_matches(folded), places)
+
+
+def words_before(text: str) -> list[ComparedWord] | None:
+    """Give the words of a text as earlier releases compared them, or None if they are the same."""
+    if not _OTHERWISE_BEFORE.search(text):
+        return None
+    folded, places = _folded_letters(text)
+    return _placed(list(_WORD_BEFORE.finditer(folded)), places)
 
 
 def normalised(text: str) -> str:
-    """Gives the text's words alone, which are the same for any two texts that say the same."""
-    return " ".join(_WORD.findall(_folded(text)[0]))
+    """Gives the text's words alone, with cut words in pieces."""
+    return " ".join(match[0] for match in _matches(_folded(text)[0]))
+
+
+def normalised_before(text: str) -> str:
+    """Give the text's words alone, as earlier releases compared them."""
+    return " ".join(_WORD_BEFORE.findall(_folded_letters(text)[0]))
+
+
+def forms(text: str) -> tuple[str, ...]:
+    """Give the text's words alone in every reading, first as `normalised` does. Texts that share one say the same."""
+    folded, _ = _folded(text)
+    cuts, either = _cuts(folded), (False, True)
+    few = len(cuts) <= MANY_CUTS
+    choices = product(either, repeat=len(cuts)) if few else ((one,) * len(cuts) for one in either)
+    return tuple(
+        dict.fromkeys(" ".join(m[0] for m in _matches(_joining(folded, cuts, one))) for one in choices)
+    )
 
 
 class Phrases:
@@ -66,7 +182,7 @@ class Phrases:
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._by_first: dict[str, list[tuple[str, ...]]] = {}
-        for phrase in {tuple(word.said for word in words(text)) for text in texts} - {()}:
+        for phrase in {tuple(form.split(" ")) for text in texts for form in forms(text) if form}:
             self._by_first.setdefault(phrase[0], []).append(phrase)
         for phrases in self._by_first.values():
             phrases.sort(key=len, reverse=True)
@@ -76,23 +192,31 @@ class Phrases:
 
     def spans(self, text: str) -> list[Span]:
         """Finds the spans where `text` says one of them, the longest first and none within another."""
-        if self._by_first and len(self._by_first) <= FEW:
-            folded, _ = _folded(text)
-            if not any(first in folded for first in self._by_first):
-                return []
-        said, found, at = words(text), [], 0
-        while at < len(said):
-            length = self._length_at(said, at)
-            if length:
-                found.append((said[at].start, said[at + length - 1].end))
-            at += length or 1
+        folded, places = _folded(text)
+        if not self._may_be_in(folded):
+            return []
+        said = ComparedText.of_folded(folded, places)
+        found, at = [], 0
+        while at < len(said.words):
+            end = self._end_at(said, at)
+            if end:
+                found.append((said.words[at].start, said.words[end - 1].end))
+            at = end or at + 1
         return found
 
-    def _length_at(self, said: Sequence[ComparedWord], at: int) -> int:
-        for phrase in self._by_first.get(said[at].said, ()):
-            if phrase == tuple(word.said for word in said[at : at + len(phrase)]):
-                return len(phrase)
-        return 0
+    def _may_be_in(self, folded: str) -> bool:
+        if not 0 < len(self._by_first) <= FEW:
+            return bool(self._by_first)
+        return any(first in folded for first in self._by_first) or bool(_cuts(folded))
+
+    def _end_at(self, said: ComparedText, at: int) -> int:
+        """Gives the number of the word after the longest phrase from this word on, or 0 if there is none."""
+        if not said.joined:
+            found = (said.end_of(phrase, at) for phrase in self._by_first.get(said.words[at].said, ()))
+            return next(filter(None, found), 0)
+        firsts = {first for first, _ in said.steps(at)}
+        phrases = (phrase for first in firsts for phrase in self._by_first.get(first, ()))
+        return max((said.end_of(phrase, at) for phrase in phrases), default=0)
 
 
 class Together:
@@ -110,20 +234,24 @@ def may_say(column: Any, texts: Iterable[str]) -> ColumnElement[bool]:
     """Gives a condition (SQL) for rows whose column may say one of these texts; the caller compares these word by word.
 
     It searches for the longest plain ASCII word of each text, since a server's `lower` may know no other letters;
-    where a text has none, or there are many texts, every row passes.
+    where a text has none, or there are many texts, every row passes. So does a row with a character reference.
     """
     chosen = set()
-    for text in texts:
-        plain = [word.said for word in words(text) if _ASCII_WORD.fullmatch(word.said)]
+    for form in {form for text in texts for form in forms(text) if form}:
+        plain = [word for word in form.split(" ") if _ASCII_WORD.fullmatch(word)]
         chosen.add(max(plain, key=len, default=""))
     if not chosen:
-        return ~true()
+        return false()
     if "" in chosen or len(chosen) > FEW:
         return true()
-    composed = func.translate(func.normalize(column, literal_column("NFKC")), _invisibles(), "")
     is_ascii = func.octet_length(column) == func.char_length(column)
-    folded = func.lower(case((is_ascii, column), else_=_as_ascii(composed)))
-    return folded.op("~")("|".join(sorted(chosen)))
+    plain_ascii = func.translate(column, _within_words(ascii_only=True), "")
+    composed = func.translate(
+        func.normalize(column, literal_column("NFKC")), _within_words(ascii_only=False), ""
+    )
+    folded = func.lower(case((is_ascii, plain_ascii), else_=_as_ascii(composed)))
+    referring = case((func.strpos(column, "&") > 0, column.op("~")("&[#a-zA-Z][a-zA-Z0-9]*;")), else_=false())
+    return or_(folded.op("~")("|".join(sorted(chosen))), referring)
 
 
 def _as_ascii(composed: ColumnElement[str]) -> ColumnElement[str]:
@@ -134,13 +262,97 @@ def _as_ascii(composed: ColumnElement[str]) -> ColumnElement[str]:
 
 
 @cache
-def _invisibles() -> str:
-    """Every character that is not compared; to try them all takes too long for an import."""
-    return "".join(chr(c) for c in range(0x10000) if _INVISIBLE.match(chr(c)))
+def _within_words(*, ascii_only: bool) -> str:
+    """Gives every character that may stand within a word and is not compared there: it is invisible or part of a cut.
+
+    To try them all takes too long for an import.
+    """
+    every = map(chr, range(1, 0x80 if ascii_only else 0x10000))
+    return "".join(c for c in every if c.isspace() or c in "-*~" or c in _HYPHENS or _INVISIBLE.match(c))
+
+
+def _matches(folded: str) -> list[re.Match[str]]:
+    """Finds the words of a folded text; the marks of markup count only if there is nothing else."""
+    return list(_WORD.finditer(folded)) or list(_MARK.finditer(folded))
+
+
+def _placed(found: Sequence[re.Match[str]], places: Sequence[Span] | None) -> list[ComparedWord]:
+    if places is None:
+        return [ComparedWord(m[0], *m.span()) for m in found]
+    return [ComparedWord(m[0], places[m.start()][0], places[m.end() - 1][1]) for m in found]
+
+
+def _cuts(folded: str) -> list[Span]:
+    """Finds what cuts words in a folded text. Few texts have such signs, and to look for these alone is fast."""
+    if "*" in folded or "~" in folded or _HYPHEN_AT_END.search(folded):
+        return [match.span() for match in _CUT.finditer(folded)]
+    return []
+
+
+def _joined(cuts: Sequence[Span], found: Sequence[re.Match[str]]) -> dict[int, list[tuple[str, int]]]:
+    """Joins the pieces of cut words: gives, by the number of the first, each whole word and the next word's number."""
+    if not cuts:
+        return {}
+    ending, starting = (
+        {m.end(): n for n, m in enumerate(found)},
+        {m.start(): n for n, m in enumerate(found)},
+    )
+    following = {ending[start]: starting[end] for start, end in cuts}
+    joined: dict[int, list[tuple[str, int]]] = {}
+    for first in following:
+        whole, piece = found[first][0], first
+        while (piece := following.get(piece, 0)) and len(joined.get(first, ())) < MANY_CUTS:
+            whole += found[piece][0]
+            joined.setdefault(first, []).append((whole, piece + 1))
+    return joined
+
+
+def _joining(folded: str, cuts: Sequence[Span], chosen: Sequence[bool]) -> str:
+    """Gives a folded text with the chosen ones of its cut words in one piece."""
+    for (start, end), is_joined in reversed(list(zip(cuts, chosen, strict=True))):
+        folded = folded[:start] + folded[end:] if is_joined else folded
+    return folded
 
 
 def _folded(text: str) -> tuple[str, list[Span] | None]:
     """Gives the text in the form that is compared, and each character's place in the original (None: the same)."""
+    plain, read = _read(text)
+    if not plain.isascii():
+        plain = _SOFT_HYPHEN_AT_END.sub("-", plain)
+        plain = plain.translate(_SIGNS) if _SIGN.search(plain) else plain
+    folded, places = _folded_letters(plain)
+    if places is not None:  # composing makes some of these signs
+        folded = folded.translate(_SIGNS)
+    if "`" in folded:
+        folded = _TICK.sub("'", folded)
+    if read is not None:
+        every = places if places is not None else [(n, n + 1) for n in range(len(folded))]
+        places = [(read[start][0], read[end - 1][1]) for start, end in every]
+    return folded, places
+
+
+def _read(text: str) -> tuple[str, list[Span] | None]:
+    """Reads the character references of a text, and gives each character's place in the original (None: the same)."""
+    if "&" not in text or not (found := list(_REFERENCE.finditer(text))):
+        return text, None
+    pieces: list[str] = []
+    places: list[Span] = []
+    last = 0
+    for match in found:
+        start, end = match.span()
+        pieces += (text[last:start], said := _character(match))
+        places += [(n, n + 1) for n in range(last, start)] + [(start, end)] * len(said)
+        last = end
+    return "".join((*pieces, text[last:])), places + [(n, n + 1) for n in range(last, len(text))]
+
+
+def _character(reference: re.Match[str]) -> str:
+    name = reference[1]
+    return unescape(f"&{name};") if name[0] == "#" else html5.get(f"{name};", reference[0])
+
+
+def _folded_letters(text: str) -> tuple[str, list[Span] | None]:
+    """Folds case and Unicode form, and drops invisible characters; gives each character's place (None: the same)."""
     if text.isascii():
         return text.lower(), None
     simple = text.casefold()

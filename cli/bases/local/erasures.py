@@ -51,7 +51,8 @@ class LocalErasures:
             if now or scan or traces_out:
                 raise NotHeeded("now", "an erasure by two takes it when it is approved.")
             return Erasing(None, self._requests.ask(fact_ids, token=self._token(), **how))
-        traces = erasure.traces(fact_ids) if scan or traces_out else ()
+        reach: Mentioned = how.get("mentions", "same-document")
+        traces = erasure.traces(fact_ids, mentions=reach) if scan or traces_out else ()
         if traces_out is not None:
             save_traces(traces, traces_out)
         before = scanned(self.runtime, traces) if scan else None

@@ -20,6 +20,7 @@ from colmlm.kb.log import signing
 from colmlm.kb.log.certified import as_text
 from colmlm.kb.log.envelope import close_envelope
 from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.texts.wording import LIMITS
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import PERU, fact_id, ingest
 
@@ -66,6 +67,25 @@ def test_it_states_what_was_erased_and_holds_no_text(kb: KnowledgeBase, seq: int
     assert subject["name"].endswith(f":change:{seq}") and subject["digest"] == {"sha256": change.hash}
     assert statement["predicate"]["checks"] == {"seq": seq, "still_live": 0, "not_erased": 0, "keys": 0}
     assert "Lima" not in json.dumps(statement) and "capital" not in json.dumps(statement)
+
+
+def test_it_names_what_an_erasure_does_not_recognise(kb: KnowledgeBase, seq: int) -> None:
+    issued = issue(kb, seq)
+    limits = statement_of(issued)["predicate"]["limits"]
+    assert all(any(limit in said for said in limits) for limit in LIMITS)
+    assert any("`left`" in said for said in limits)
+    assert set(limits) <= set(check_here(kb, issued.encode()).does_not_prove)
+
+
+def test_a_certificate_of_an_earlier_release_names_no_limits_and_still_holds(
+    kb: KnowledgeBase, seq: int
+) -> None:
+    statement = statement_of(issue(kb, seq))
+    predicate = {name: value for name, value in statement["predicate"].items() if name != "limits"}
+    (subject,) = statement["subject"]
+    key = signing.signing_key(kb.settings.home)
+    earlier = close_envelope(key, PREDICATE_TYPE, subject["name"], subject["digest"]["sha256"], predicate)
+    assert check_here(kb, as_text(earlier).encode()).ok
 
 
 def test_it_is_checked_here_and_by_who_has_the_public_key(kb: KnowledgeBase, seq: int) -> None:

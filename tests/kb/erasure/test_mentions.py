@@ -5,14 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from sqlalchemy import text
 
 from colmlm.kb.corpus.format import Parsed
 from colmlm.kb.erasure.records import Stretch
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.evidence.records import NewOutput
 from colmlm.kb.facts.redaction import MARK
+from colmlm.kb.facts.suppression import Digests
 from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.tables import ErasedTextRow, SuppressionRow
+from colmlm.kb.texts.wording import normalised, normalised_before
 from tests.kb.corpora import CAPITAL, document, fact_id, ingest
+from tests.spellings import SPELLINGS
 
 BY = {"actor": "tester", "reason": "request"}
 GONE = MARK * 4
@@ -77,3 +82,93 @@ def test_none_leaves_every_mention_and_says_where(kb: KnowledgeBase) -> None:
     assert [one.spans for one in done.left.documents] == [(Stretch(0, 5),)]
     assert done.left.generations == (said,) and kb.outputs.trace(said).prompt == "Cusco?"
     assert kb.upkeep.fsck().ok
+
+
+def test_what_is_stored_about_documents_is_redacted_or_named(kb: KnowledgeBase) -> None:
+    about = {"licence": "by Lima (CC BY)", "revision": "Lima, 2"}
+    named = {"title": "Of Lima", "uri": "https://example.org/Lima", "external_id": "lima"}
+    own, other = replace(PERU, **about, **named), replace(OTHER, **about, title="Coast")
+    kb.corpora.ingest([Parsed(own), Parsed(other)], "lands", actor="tester", reason="test")
+    lima = kb.facts.find(document_id=1)[0].fact_id
+    done = Erasure(kb).erase([lima], **BY).erased
+    shown, others = kb.documents.read(1)[0], kb.documents.read(2)[0]
+    assert (shown.licence, shown.revision) == (f"by {GONE} (CC BY)", f"{GONE}, 2")
+    assert (shown.title, shown.uri, shown.external_id) == tuple(named.values())
+    assert (others.licence, done.left.titles) == (about["licence"], (1, 2))
+    assert ingest(kb, own).unchanged == 1 and kb.corpora.standings("lands").of(own) == "unchanged"
+    assert kb.upkeep.fsck().ok
+
+
+def test_what_is_stored_about_every_document_is_redacted_on_request(kb: KnowledgeBase) -> None:
+    plain = document("plain", "Nothing.")
+    texts = {name: f"of lima, {name}" for name in ("title", "uri", "licence", "revision")}
+    kb.corpora.ingest([Parsed(PERU), Parsed(replace(plain, **texts))], "lands", actor="tester", reason="test")
+    done = Erasure(kb).erase([kb.facts.find(document_id=1)[0].fact_id], **BY, mentions="all").erased
+    shown, _ = kb.documents.read(2)
+    assert done.documents == (1, 2) and done.left.titles == (2,)
+    assert {name: getattr(shown, name) for name in texts} == {
+        "title": texts["title"],
+        "uri": texts["uri"],
+        "licence": f"of {GONE}, licence",
+        "revision": f"of {GONE}, revision",
+    }
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_a_value_in_another_spelling_is_redacted_and_stays_out(kb: KnowledgeBase, spelling: str) -> None:
+    value, stored = SPELLINGS[spelling]
+    own = document("own", f"It is {stored}: ", (value, "Which is it?"), ".")
+    other = document("other", f"Also {stored} says it; ", ("Peru", "Where?"), ".")
+    kb.corpora.ingest([Parsed(own), Parsed(other)], "lands", actor="tester", reason="test")
+    output = kb.outputs.record(NewOutput(f"{stored}?", "yes", "fake", "auto", kb.log.head_seq(), ()))
+    done = Erasure(kb).erase([fact_id(kb, value)], **BY, mentions="all").erased
+    bare = stored.strip("_*`")
+    shown = [kb.documents.text(number) for number in (1, 2)]
+    assert not any(bare in text for text in (*shown, kb.outputs.trace(output).prompt)) and not done.left
+    assert [len(text) for text in shown] == [len(own.text), len(other.text)]
+    assert fact_id(kb, "Peru") and ingest(kb, own).unchanged == 1 and kb.upkeep.fsck().ok
+    restated = document("own", "Now: ", (stored, "What?"), " it is.")
+    assert ingest(kb, restated).suppressed == 1 and bare not in kb.documents.text(3)
+
+
+def test_what_an_earlier_release_left_about_a_document_goes_when_it_is_erased_again(
+    kb: KnowledgeBase,
+) -> None:
+    kb.corpora.ingest([Parsed(PERU)], "lands", actor="tester", reason="test")
+    lima = kb.facts.find(document_id=1)[0].fact_id
+    Erasure(kb).erase([lima], **BY)
+    with kb.engine.begin() as connection:
+        connection.execute(text("UPDATE document SET licence = 'by Lima', revision = 'Cusco, 2'"))
+    again = Erasure(kb).erase([lima], **BY).erased
+    shown, _ = kb.documents.read(1)
+    assert (shown.licence, shown.revision, again.documents) == (f"by {GONE}", "Cusco, 2", (1,))
+    assert Erasure(kb).erase([lima], **BY).erased.seq is None
+
+
+def test_what_an_earlier_release_digested_stays_out(kb: KnowledgeBase) -> None:
+    value = "Brien_\u2019s Rock"
+    own = document("own", "It is ", (value, "Which is it?"), ".")
+    ingest(kb, own)
+    erased = fact_id(kb, value)
+    Erasure(kb).erase([erased], **BY)
+    before = normalised_before(value)
+    with kb.sessions.begin() as session:
+        digests = Digests.of(session)
+        place = (own.external_id, str(own.facts[0].start))
+        session.execute(text("DELETE FROM suppression"))
+        session.execute(text("DELETE FROM erased_text"))
+        made = digests._make(("place", before, *place))
+        session.add(SuppressionRow(digest=made, seq=kb.log.head_seq()))
+        session.add(
+            ErasedTextRow(
+                fact_id=erased,
+                digest=digests.of_words(before.split(" ")),
+                first_word=digests.of_first_word(before.split(" ")[0]),
+                num_words=len(before.split(" ")),
+                seq=kb.log.head_seq(),
+                everywhere=True,
+            )
+        )
+    assert before != normalised(value) and ingest(kb, own).suppressed == 1
+    output = NewOutput(f"{value}?", "yes", "fake", "auto", 1, ())
+    assert value not in kb.outputs.trace(kb.outputs.record(output)).prompt

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from sqlalchemy import text
 
 from colmlm.kb.answers.answering import Answering
-from colmlm.kb.corpus.format import read_annotated
+from colmlm.kb.corpus.format import Parsed, read_annotated
 from colmlm.kb.erasure.residue import BLOCK, Matcher, ResidueReport, scan_residue
 from colmlm.kb.erasure.traces import Trace, load_traces, save_traces
 from colmlm.kb.erasure.verbs import Erasure
@@ -79,6 +80,23 @@ def test_a_hundred_erased_facts_are_in_no_file(own_kb: KnowledgeBase, encoder: F
     with kb.engine.connect() as connection:
         assert connection.scalar(text("SHOW wal_recycle")) == setting
         assert not connection.scalar(text("SELECT count(*) FROM pg_file_settings WHERE name = 'wal_recycle'"))
+
+
+def test_a_mention_in_another_spelling_is_searched_for_as_it_stands(kb: KnowledgeBase) -> None:
+    text = document("spelt", "O\u2019Malley Rock it is: ", ("O'Malley Rock", "Which rock?"), ".")
+    ingest(kb, text)
+    rock, spelt = [fact_id(kb, "O'Malley Rock")], "O\u2019Malley Rock".encode()
+    assert Trace(rock[0], "text", spelt) in Erasure(kb).traces(rock)
+    assert all(spelt not in one.needle for one in Erasure(kb).traces(rock, mentions="none"))
+
+
+@pytest.mark.parametrize("name", ["uri", "licence", "external_id"])
+def test_a_name_that_stays_proves_nothing(kb: KnowledgeBase, name: str) -> None:
+    said = document("one", "The longest of them is ", ("the Amazon River", "Which is longest?"), " by far.")
+    plain = replace(document("plain", "Nothing."), **{name: "of the Amazon River"})
+    kb.corpora.ingest([Parsed(said), Parsed(plain)], "lands", **BY)
+    traces = Erasure(kb).traces([fact_id(kb, "the Amazon River")])
+    assert [trace.shared for trace in traces if trace.needle == b"the Amazon River"] == [True]
 
 
 def test_a_transaction_that_may_still_read_the_text_stops_at_level_two(own_kb: KnowledgeBase) -> None:
