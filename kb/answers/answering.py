@@ -18,6 +18,7 @@ from typing import Unpack
 from colmlm.kb.answers.calibrations import confidence_here
 from colmlm.kb.answers.candidates import BY_KEY, CandidateSentence, candidates
 from colmlm.kb.answers.contested import settled
+from colmlm.kb.answers.held import facts_in
 from colmlm.kb.answers.nearby import nearby
 from colmlm.kb.answers.parts import parts_of
 from colmlm.kb.answers.places import ReadPlace, read_places, weigh
@@ -41,9 +42,6 @@ from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.store.standby import require_primary
 
 WINDOWS = 4  # read for a question
-KEYS_OF_A_SENTENCE = (
-    5  # about; so many nearest facts are asked for in addition where a sentence is to be left out
-)
 ATTEMPTS = 5
 MAX_QUESTION = 2_000  # characters
 
@@ -112,9 +110,9 @@ class Answering:
     def places(self, question: str, gone: Collection[int] = ()) -> list[ReadPlace]:
         """Gives every place that an answer could come from, best first, without deciding on any.
 
-        All is as if the sentences `gone` were not there.
+        All is as if the sentences `gone` were not there, however many.
         """
-        query, near = self._near(question, BY_KEY + KEYS_OF_A_SENTENCE * len(gone))
+        query, near = self._near(question, without=self._facts_in(gone))
         return read_places(self.reader, question, *self._windows(question, query, near, gone))
 
     def looked_in(self, question: str, *, accepted_only: bool = False) -> list[str]:
@@ -157,14 +155,20 @@ class Answering:
         return AnsweredQuestion(answer, query, (part,), hit.value, (hit.fact_id,))
 
     def _near(
-        self, question: str, facts: int = BY_KEY, *, accepted_only: bool = False
+        self, question: str, *, accepted_only: bool = False, without: frozenset[int] = frozenset()
     ) -> tuple[AskedQuery | None, Ranking]:
         if self.questions is None:
             return None, Ranking()
         try:
-            return self.questions.nearest(question, facts, accepted_only=accepted_only)
+            return self.questions.nearest(question, BY_KEY, accepted_only=accepted_only, without=without)
         except NoActiveKeyset:
             return None, Ranking()
+
+    def _facts_in(self, sentence_ids: Collection[int]) -> frozenset[int]:
+        if not sentence_ids:
+            return frozenset()
+        with self.kb.sessions() as session:
+            return facts_in(session, sentence_ids)
 
     def _windows(
         self,

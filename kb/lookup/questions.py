@@ -70,16 +70,22 @@ class Questions:
             )
         )
 
-    def nearest(self, question: str, k: int, *, accepted_only: bool = False) -> tuple[AskedQuery, Ranking]:
+    def nearest(
+        self, question: str, k: int, *, accepted_only: bool = False, without: frozenset[int] = frozenset()
+    ) -> tuple[AskedQuery, Ranking]:
         """Gives the query of a question, the k live facts nearest to it, and the nearest tombstone.
 
-        Raises what `ask` does.
+        The facts `without` are passed over. Raises what `ask` does.
         """
         return _one(
             *self._asked(
                 [question],
                 lambda queries_BD, checkpoint_id: self._lookups.nearest(
-                    queries_BD, checkpoint_id=checkpoint_id, k=k, accepted_only=accepted_only
+                    queries_BD,
+                    checkpoint_id=checkpoint_id,
+                    k=k,
+                    accepted_only=accepted_only,
+                    without=without,
                 ),
             )
         )

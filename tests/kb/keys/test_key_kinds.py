@@ -141,7 +141,11 @@ def test_a_question_that_a_person_wrote_is_found_whatever_the_keyset_keys(
     assert kb.keysets.show(keyset.keyset_id).num_unkeyed == 1
     assert kb.keysets.key_facts(encoder, [lima], most=8)
     assert found(kb, encoder, SEAT) == "Lima"
-    assert kinds(kb, keyset.keyset_id) == [(lima, "context"), (lima, "question"), *[(n, "context") for n in (2, 3)]]
+    assert kinds(kb, keyset.keyset_id) == [
+        (lima, "context"),
+        (lima, "question"),
+        *[(n, "context") for n in (2, 3)],
+    ]
     assert not kb.keysets.has_question_keys(keyset.keyset_id), "the keyset chose none"
     assert kb.keysets.rekey(encoder).num_keys == 4 and kb.upkeep.fsck().ok
 
