@@ -107,6 +107,40 @@ class Answering:
         parts = () if answer.abstained else parts_of(best.window, best.start, best.end)
         return AnsweredQuestion(answer, query, parts, best.text, tuple(fact.fact_id for fact in best.facts))
 
+    def ask_as_of(
+        self, question: str, seq: int, *, mode: str = "read", **options: Unpack[AnswerOptions]
+    ) -> Answer:
+        """Answer a question as of change `seq`, with the facts and values of then, and the threshold of now.
+
+        The texts are those of documents that are current now: a text that was replaced since is not read. Raises what
+        `Lookups.as_of` and its lookups do, and `InvalidQuery` in the mode "paper" or for accepted facts alone.
+        """
+        if mode != "read" or options.get("accepted_only"):
+            raise InvalidQuery(
+                "the past is read, whatever was accepted then; leave out the mode and accepted_only"
+            )
+        threshold, most = options.get("threshold"), options.get("nearest", NEAREST)
+        _check(question, threshold)
+        if self.questions is None:
+            raise NoActiveKeyset
+        found, read = self._windows_then(question, seq, self.questions)
+        places = read_places(self.reader, question, found, read)
+        score = self.reader.confidence.of(weigh(question, places)) if places else 0.0
+        with self.kb.sessions() as session:
+            least = confidence_here(session, self.reader).threshold if threshold is None else threshold
+        return self._decided(question, places, score, least, tuple(nearby(found, read)[:most]), seq)
+
+    def _windows_then(
+        self, question: str, seq: int, questions: Questions
+    ) -> tuple[list[CandidateSentence], dict[int, SaidWindow]]:
+        """Read the nearest sentences as of a change, without those that had no fact then."""
+        hits = questions.nearest_as_of(question, BY_KEY, seq)
+        with self.kb.sessions() as session:
+            found = candidates(session, self.kb.words, question, hits)[: 2 * WINDOWS]
+            read = windows(session, [one.sentence_id for one in found], accepted_only=None, as_of=seq)
+        kept = [one for one in found if one.sentence_id in read and read[one.sentence_id].facts]
+        return kept[:WINDOWS], read
+
     def places(self, question: str, gone: Collection[int] = ()) -> list[ReadPlace]:
         """Gives every place that an answer could come from, best first, without deciding on any.
 

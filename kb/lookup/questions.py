@@ -15,7 +15,7 @@ from colmlm.kb.keys.keysets import STORED, Vectors
 from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.lookup.lookups import Lookups
 from colmlm.kb.lookup.options import LookupOptions
-from colmlm.kb.lookup.records import AskedQuery, Lookup, Ranking
+from colmlm.kb.lookup.records import AskedQuery, Hit, Lookup, Ranking
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.lookup.searcher import Searcher
 
@@ -89,6 +89,17 @@ class Questions:
                 ),
             )
         )
+
+    def nearest_as_of(self, question: str, k: int, seq: int) -> tuple[Hit, ...]:
+        """List the k facts that were nearest to a question as of change `seq`, by the keys of then."""
+        past = self.kb.lookups.as_of(seq)
+        _, _, (lookup,) = self._asked(
+            [question],
+            lambda queries_BD, checkpoint_id: past.find(
+                queries_BD, checkpoint_id=checkpoint_id, k=k, threshold=-1.0
+            ),
+        )
+        return lookup.hits
 
     @property
     def _lookups(self) -> Lookups | Searcher:
