@@ -36,7 +36,7 @@ class ServerSettings:
     decoding_rows: Rows = 64
     decoding_queue: Waiting = 256
     decoding_wait_seconds: Seconds = 30.0
-    ranking: Literal["key", "words", "reader"] = "key"
+    ranking: Literal["key", "words", "reader"] | None = None
     ready_lag: Changes = 1000
     drain_seconds: Seconds = 30.0
     log_format: Literal["auto", "json", "text"] = "auto"

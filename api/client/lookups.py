@@ -73,7 +73,15 @@ class RemoteLookups:
             redacted=told.redacted, unkeyed=told.unkeyed or 0,
         )  # fmt: skip
 
-    def answer(self, question: str, *, mode: AnswerMode = "read", **options: Unpack[AnswerOptions]) -> Answer:
+    def answer(
+        self,
+        question: str,
+        *,
+        mode: AnswerMode = "read",
+        as_of: int | None = None,
+        **options: Unpack[AnswerOptions],
+    ) -> Answer:
+        only_there.refuse(as_of=as_of)
         asked = {"question": question, "mode": mode, **only_there.options(AnswerOptions, options)}
         return self.api.once("/answers", Answer, asked)
 

@@ -9,8 +9,7 @@ from typing import Protocol
 from colmlm.kb.evidence.records import OutputTrace
 from colmlm.kb.facts.records import Source
 from colmlm.kb.keys.records import CheckpointInfo
-
-ANSWER = "Answer:"  # a prompt that ends so is a question, as the model was trained on them and as chats are written
+from colmlm.kb.texts.asked import ANSWER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +23,8 @@ class GenerationRequest:
     `on_miss` says what follows a lookup that finds nothing: "abstain" ends the output behind its last fact, and says
     nothing where it has none; "continue" goes on in the model's own words. None: a question abstains, a text continues.
 
-    `ranking` is what lookups find facts by: "key", "words" or "reader" (None: what the generator does by default).
+    `ranking` is what lookups find facts by: "key", "words" or "reader" (None: what the generator does by default, which
+    reads for a prompt that ends in a question and takes the nearest key for any other text).
     With `accepted_only` they find no fact that is only proposed.
     """
 
@@ -53,6 +53,7 @@ class GenerationRequest:
 
     @property
     def is_question(self) -> bool:
+        """Whether it ends in "Answer:", as the model was trained on questions and as chats are written."""
         return isinstance(self.prompt, str) and self.prompt.rstrip().endswith(ANSWER)
 
 

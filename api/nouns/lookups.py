@@ -56,10 +56,18 @@ class LookupVerbs(FactFinder, Protocol):
         """Finds the facts nearest to a question; with `as_of`, as the base was after that change."""
         ...
 
-    def answer(self, question: str, *, mode: AnswerMode = "read", **options: Unpack[AnswerOptions]) -> Answer:
+    def answer(
+        self,
+        question: str,
+        *,
+        mode: AnswerMode = "read",
+        as_of: int | None = None,
+        **options: Unpack[AnswerOptions],
+    ) -> Answer:
         """Answers a question with a span of a document, or says that nothing stored answers it.
 
         The mode "read" has what is near read (`kb.answers.answering`), "paper" takes the fact with the nearest key.
+        With `as_of` it reads the facts of that change, on the machine of the base alone; the answer is not stored.
         """
         ...
 

@@ -14,10 +14,11 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from colmlm.api.nouns.generation import ANSWER, GenerationRequest
+from colmlm.api.nouns.generation import GenerationRequest
 from colmlm.api.openai.errors import Unsupported
 from colmlm.kb.answers.records import NOTHING
 from colmlm.kb.evidence.records import OutputTrace
+from colmlm.kb.texts.asked import ANSWER
 
 CHAT_TOKENS = 256
 NEXT_QUESTION = "\nQuestion:"

@@ -25,12 +25,10 @@ from colmlm.cli.composition.annotators import (
     TitleField,
     Verify,
 )
-from colmlm.cli.composition.suggesting import question_of
 from colmlm.cli.errors import REFUSED
 from colmlm.cli.options import Actor, AllowErased, AsJson, CheckpointPath, examples, some_text
 from colmlm.cli.output import counted, print_json, print_table, say
 from colmlm.kb.corpus.raw.fields import Fields
-from colmlm.kb.texts.sentences import sentence_ends
 
 ADD_EXAMPLES = examples(
     "colmlm corpus add handbook/ --corpus handbook",
@@ -109,17 +107,12 @@ def add(
         raise typer.Exit(REFUSED)
 
 
-def _try(base: Base, done: dict[str, Any]) -> str:
-    """Gives the next command to type: a question that was tried and is answered, or else the list of the facts."""
+def _try(base: Base, done: dict[str, Any]) -> str | None:
+    """Spell the command that asks a question which was tried and is answered; None where there is none."""
+    if done["suggested"] is None or (question := base.facts.show(done["suggested"]).question) is None:
+        return None
     there = [] if base.server is None else ["--server", base.server]
-    if done["suggested"] is not None:
-        fact = base.facts.show(done["suggested"])
-        assert fact.source is not None, "facts of added documents have one"
-        _, text = base.documents.read(fact.source.document_id)
-        question = question_of(text, sentence_ends(text), fact.source.start, fact.source.end, fact.question)
-        if question is not None:
-            return shlex.join(["colmlm", "ask", question, *there])
-    return shlex.join(["colmlm", "facts", "list", "--corpus", done["corpus"], *there])
+    return shlex.join(["colmlm", "ask", question, *there])
 
 
 def _show(done: dict[str, Any], *, skip_unknown: bool) -> None:

@@ -61,6 +61,7 @@ class RemoteBase(Client):
             yield self.decoder
             return
         from colmlm.cli.composition.generator import StoringGenerator
+        from colmlm.kb.lookup.options import KEY
 
         runtime = Runtime.from_environment(checkpoint=checkpoint)
         loaded, outputs = runtime.checkpoint, OutputsElsewhere(self)
@@ -68,7 +69,7 @@ class RemoteBase(Client):
         if as_of is None:
             yield StoringGenerator(loaded, outputs, self.lookups, ranking=runtime.serving.ranking)
         else:
-            yield StoringGenerator(loaded, outputs, self.lookups.as_of(as_of), as_of)
+            yield StoringGenerator(loaded, outputs, self.lookups.as_of(as_of), as_of, ranking=KEY)
 
 
 class NearBase(RemoteBase):

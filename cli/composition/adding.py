@@ -254,7 +254,7 @@ class Adding:
         return AnswerCalibrating(self.runtime, kb, self.telling).again(**who)
 
     def to_suggest(self, keyset: KeysetRecord | None) -> int | None:
-        """Gives a new fact that is found by the question that `question_of` makes for it; None where none can be."""
+        """Choose a new fact that its own question finds; None where there is none."""
         if keyset is None or keyset.state != "active" or not self.tally.to_try:
             return None
         return answered_fact(self.runtime, self.corpus, self.tally.to_try)

@@ -55,12 +55,13 @@ class AnswerCalibrating:
 
     def run(self, questions: Path | None, how: Calibrating, **who: Unpack[OnRecord]) -> dict[str, Any]:
         """Asks, chooses the threshold and, unless it is a dry run, stores it. Raises `CalibrationRefused`."""
-        from colmlm.kb.answers.calibration import ask_each, calibrate
+        from colmlm.kb.answers.calibration import ask_each, calibrate, require_enough
 
         begun = time.monotonic()
         found = self._questions(questions, how)
         drawn = [*found.of_file, *found.stored]
         drawn = random.Random(how.seed).sample(drawn, min(how.sample, len(drawn)))
+        require_enough(sum(bool(one.values) for one in drawn), "has an answer to", how.wrong)
         with self.telling.progress("Asking") as advance:
             asked = ask_each(self.runtime.answers, drawn, advance)
         measured = calibrate(asked, self.runtime.reader.confidence.threshold, how.wrong)
@@ -98,6 +99,11 @@ class AnswerCalibrating:
         if missing := [name for name in corpora if name not in known]:
             raise InvalidQuestions(f"there is no corpus {missing[0]!r}")
         stored = questions_of(self.runtime.answers, corpora, how.sample, how.seed) if corpora else []
+        if corpora and not stored:
+            raise InvalidQuestions(
+                f"no fact of {', '.join(corpora)} has a question that a person wrote; name a file (--questions) or a "
+                "set of kept questions (--set)"
+            )
         if question_set is not None:
             kept = self.kb.questions.askable(question_set)
             stored += [KnownQuestion(one.question, one.expected) for one in kept]

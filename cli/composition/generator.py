@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import TYPE_CHECKING, Protocol
 
 from colmlm.api.nouns.generation import Completed, Finished, GenerationRequest, Item, Missed, Spliced
@@ -13,7 +14,8 @@ from colmlm.kb.errors import ContextLengthExceeded, InvalidDecoding, PromptRefus
 from colmlm.kb.evidence.records import NewOutput, OutputTrace, Splice
 from colmlm.kb.facts.records import Source
 from colmlm.kb.keys.records import CheckpointInfo
-from colmlm.kb.lookup.options import KEY
+from colmlm.kb.lookup.options import KEY, READER
+from colmlm.kb.texts.asked import question_in
 
 if TYPE_CHECKING:
     from colmlm.kb.service import KnowledgeBase
@@ -61,8 +63,9 @@ class StoringGenerator:
 
     `lookup` is the knowledge base, or a wrapper of it. `seq` is stored as the change of an output without lookups
     (None: the last change). A prompt may have `prompt_max_tokens` (None: as many as the model reads). `ranking` is what
-    facts are found by where a request does not say. `check` is called at every step, and what it raises ends the
-    decoding. Prompts are decoded `together` with those of other threads where there is a decoder for that.
+    facts are found by where a request does not say (None: a question's by the reader, any other text's by key). `check`
+    is called at every step, and what it raises ends the decoding. Prompts are decoded `together` with those of other
+    threads where there is a decoder for that.
     """
 
     checkpoint: Checkpoint
@@ -70,7 +73,7 @@ class StoringGenerator:
     lookup: LookupPort
     seq: int | None = None
     prompt_max_tokens: int | None = None
-    ranking: str = KEY
+    ranking: str | None = None
     check: Callable[[], None] = lambda: None
     together: DecoderTogether | None = None
 
@@ -129,12 +132,13 @@ class StoringGenerator:
     def _generations(self, requests: Sequence[GenerationRequest]) -> Sequence[DecodedOutput | None]:
         if requests[0].max_tokens == 0:
             return [None] * len(requests)
-        decoder, config = self._decoder(), self._config(requests[0])
         generations: list[DecodedOutput] = []
         for start in range(0, len(requests), ROWS_TOGETHER):
-            prompts = [request.prompt for request in requests[start : start + ROWS_TOGETHER]]
-            # The rows of a batch are drawn from its seed and those after it; no two rows from the same.
-            generations += decoder.generate(prompts, replace(config, seed=config.seed + start), self.check)
+            for config, alike in groupby(requests[start : start + ROWS_TOGETHER], self._config):
+                prompts = [request.prompt for request in alike]
+                # The rows of a batch are drawn from its seed and those after it; no two rows from the same.
+                seeded = replace(config, seed=config.seed + len(generations))
+                generations += self._decoder().generate(prompts, seeded, self.check)
         return generations
 
     def _completed(
@@ -156,9 +160,17 @@ class StoringGenerator:
 
     def _config(self, request: GenerationRequest) -> DecodeConfig:
         try:
-            return decode_config(request, self.ranking)
+            return decode_config(request, self._ranking(request))
         except ValueError as error:
             raise InvalidDecoding(str(error)) from error
+
+    def _ranking(self, request: GenerationRequest) -> str:
+        """Choose what facts are found by: as the request says, or as is configured, or by whether it is a question."""
+        if chosen := request.ranking or self.ranking:
+            return chosen
+        prompt = request.prompt
+        text = prompt if isinstance(prompt, str) else self.checkpoint.tokenizer.decode(prompt)
+        return READER if request.mode != "off" and question_in(text) is not None else KEY
 
     def _decoder(self) -> Decoder | DecoderTogether:
         from colmlm.model.decoding.decoder import Decoder
@@ -209,8 +221,8 @@ def _finished(generation: DecodedOutput) -> Finished:
     )
 
 
-def decode_config(request: GenerationRequest, ranking: str = KEY) -> DecodeConfig:
-    """Gives the settings of decoding a request, with this ranking where the request has none."""
+def decode_config(request: GenerationRequest, ranking: str) -> DecodeConfig:
+    """Gives the settings of decoding a request, with this ranking."""
     from colmlm.model.decoding.config import DecodeConfig
 
     return DecodeConfig(
@@ -226,6 +238,6 @@ def decode_config(request: GenerationRequest, ranking: str = KEY) -> DecodeConfi
         min_seq=request.min_seq,
         fact_bias=request.fact_bias,
         on_miss=request.on_miss or ("abstain" if request.abstains else "continue"),
-        ranking=request.ranking or ranking,
+        ranking=ranking,
         accepted_only=request.accepted_only,
     )

@@ -213,9 +213,12 @@ class Runtime:
     def generator_as_of(self, seq: int) -> StoringGenerator:
         """Gives a generator whose lookups find facts as of change `seq`, which is stored with its outputs."""
         from colmlm.cli.composition.generator import LocalOutputs, StoringGenerator
+        from colmlm.kb.lookup.options import KEY
 
         self.open()
-        return StoringGenerator(self.checkpoint, LocalOutputs(self.kb), self.kb.lookups.as_of(seq), seq)
+        return StoringGenerator(
+            self.checkpoint, LocalOutputs(self.kb), self.kb.lookups.as_of(seq), seq, ranking=KEY
+        )
 
     def use_ray(self, address: str | None, workers: int | None) -> None:
         """Has bulk work done by Ray at this address, by so many workers; None leaves what the settings say."""

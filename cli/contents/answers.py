@@ -11,7 +11,16 @@ from colmlm.cli.auditing.trace import stored_as
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.protocol import Base
 from colmlm.cli.errors import REFUSED
-from colmlm.cli.options import AcceptedOnly, AsJson, CheckpointPath, Verbose, examples, finite, some_text
+from colmlm.cli.options import (
+    AcceptedOnly,
+    AsJson,
+    AsOf,
+    CheckpointPath,
+    Verbose,
+    examples,
+    finite,
+    some_text,
+)
 from colmlm.cli.output import note, print_json, print_table, say, shorten
 from colmlm.kb.answers.records import NOTHING, Answer
 from colmlm.kb.texts.characters import visible
@@ -20,6 +29,7 @@ ASK_EXAMPLES = examples(
     'colmlm ask "When was the canteen opened?"',
     'colmlm ask "When was the canteen opened?" --threshold 0 --json',
     'colmlm ask "When was the canteen opened?" --mode paper',
+    'colmlm ask "When was the canteen opened?" --as-of 12',
 )
 
 
@@ -49,6 +59,7 @@ def ask(
         int, typer.Option("--nearest", min=0, max=10, help="How many of the nearest passages to show.")
     ] = 3,
     accepted_only: AcceptedOnly = False,
+    as_of: AsOf = None,
     checkpoint: CheckpointPath = None,
     verbose: Verbose = False,
     as_json: AsJson = False,
@@ -56,16 +67,21 @@ def ask(
     """Answer a question from the documents, with the place that says it.
 
     Where nothing stored answers it, the nearest passages are shown, and the exit code is 3. Each answer is stored as an
-    output, also where nothing is said, unless COLMLM_KEEP_ANSWERS is `no`.
+    output, also where nothing is said, unless COLMLM_KEEP_ANSWERS is `no`. What is asked of the past is not stored.
     """
 
     def answered(asked: Base) -> Answer:
         asked.use_checkpoint(checkpoint)
         return asked.lookups.answer(
-            question, mode=mode.value, threshold=threshold, nearest=nearest, accepted_only=accepted_only
+            question,
+            mode=mode.value,
+            as_of=as_of,
+            threshold=threshold,
+            nearest=nearest,
+            accepted_only=accepted_only,
         )
 
-    found = base.answered(answered, checkpoint=checkpoint, as_of=None, verbose=verbose)
+    found = base.answered(answered, checkpoint=checkpoint, as_of=as_of, verbose=verbose)
     if as_json:
         print_json(_as_dict(found))
     else:

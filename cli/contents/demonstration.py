@@ -20,6 +20,7 @@ from colmlm.api.nouns.generation import GenerationRequest
 from colmlm.cli.composition.generator import LocalOutputs, StoringGenerator
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.keys.calibration import normalise
+from colmlm.kb.lookup.options import KEY
 
 if TYPE_CHECKING:
     from colmlm.kb.evidence.records import OutputTrace, TracedSplice
@@ -101,7 +102,9 @@ class Demonstration:
         fact_ids, keys_ND = self.kb.keysets.keys(keyset.keyset_id)
         self.keys = dict(zip(fact_ids.tolist(), keys_ND, strict=True))
         self.recorder = Recorder(self.kb)
-        self.generator = StoringGenerator(runtime.checkpoint, LocalOutputs(self.kb), self.recorder)
+        self.generator = StoringGenerator(
+            runtime.checkpoint, LocalOutputs(self.kb), self.recorder, ranking=KEY
+        )
         self.tried = self.not_found_before = 0
 
     def runs(self, wanted: int) -> Iterator[DemoRun | None]:

@@ -18,6 +18,7 @@ from typing import Unpack
 from colmlm.kb.answers.calibrations import confidence_here
 from colmlm.kb.answers.candidates import BY_KEY, CandidateSentence, candidates
 from colmlm.kb.answers.contested import settled
+from colmlm.kb.answers.held import facts_in
 from colmlm.kb.answers.nearby import nearby
 from colmlm.kb.answers.parts import parts_of
 from colmlm.kb.answers.places import ReadPlace, read_places, weigh
@@ -41,9 +42,6 @@ from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.store.standby import require_primary
 
 WINDOWS = 4  # read for a question
-KEYS_OF_A_SENTENCE = (
-    5  # about; so many nearest facts are asked for in addition where a sentence is to be left out
-)
 ATTEMPTS = 5
 MAX_QUESTION = 2_000  # characters
 
@@ -109,12 +107,46 @@ class Answering:
         parts = () if answer.abstained else parts_of(best.window, best.start, best.end)
         return AnsweredQuestion(answer, query, parts, best.text, tuple(fact.fact_id for fact in best.facts))
 
+    def ask_as_of(
+        self, question: str, seq: int, *, mode: str = "read", **options: Unpack[AnswerOptions]
+    ) -> Answer:
+        """Answer a question as of change `seq`, with the facts and values of then, and the threshold of now.
+
+        The texts are those of documents that are current now: a text that was replaced since is not read. Raises what
+        `Lookups.as_of` and its lookups do, and `InvalidQuery` in the mode "paper" or for accepted facts alone.
+        """
+        if mode != "read" or options.get("accepted_only"):
+            raise InvalidQuery(
+                "the past is read, whatever was accepted then; leave out the mode and accepted_only"
+            )
+        threshold, most = options.get("threshold"), options.get("nearest", NEAREST)
+        _check(question, threshold)
+        if self.questions is None:
+            raise NoActiveKeyset
+        found, read = self._windows_then(question, seq, self.questions)
+        places = read_places(self.reader, question, found, read)
+        score = self.reader.confidence.of(weigh(question, places)) if places else 0.0
+        with self.kb.sessions() as session:
+            least = confidence_here(session, self.reader).threshold if threshold is None else threshold
+        return self._decided(question, places, score, least, tuple(nearby(found, read)[:most]), seq)
+
+    def _windows_then(
+        self, question: str, seq: int, questions: Questions
+    ) -> tuple[list[CandidateSentence], dict[int, SaidWindow]]:
+        """Read the nearest sentences as of a change, without those that had no fact then."""
+        hits = questions.nearest_as_of(question, BY_KEY, seq)
+        with self.kb.sessions() as session:
+            found = candidates(session, self.kb.words, question, hits)[: 2 * WINDOWS]
+            read = windows(session, [one.sentence_id for one in found], accepted_only=None, as_of=seq)
+        kept = [one for one in found if one.sentence_id in read and read[one.sentence_id].facts]
+        return kept[:WINDOWS], read
+
     def places(self, question: str, gone: Collection[int] = ()) -> list[ReadPlace]:
         """Gives every place that an answer could come from, best first, without deciding on any.
 
-        All is as if the sentences `gone` were not there.
+        All is as if the sentences `gone` were not there, however many.
         """
-        query, near = self._near(question, BY_KEY + KEYS_OF_A_SENTENCE * len(gone))
+        query, near = self._near(question, without=self._facts_in(gone))
         return read_places(self.reader, question, *self._windows(question, query, near, gone))
 
     def looked_in(self, question: str, *, accepted_only: bool = False) -> list[str]:
@@ -157,14 +189,20 @@ class Answering:
         return AnsweredQuestion(answer, query, (part,), hit.value, (hit.fact_id,))
 
     def _near(
-        self, question: str, facts: int = BY_KEY, *, accepted_only: bool = False
+        self, question: str, *, accepted_only: bool = False, without: frozenset[int] = frozenset()
     ) -> tuple[AskedQuery | None, Ranking]:
         if self.questions is None:
             return None, Ranking()
         try:
-            return self.questions.nearest(question, facts, accepted_only=accepted_only)
+            return self.questions.nearest(question, BY_KEY, accepted_only=accepted_only, without=without)
         except NoActiveKeyset:
             return None, Ranking()
+
+    def _facts_in(self, sentence_ids: Collection[int]) -> frozenset[int]:
+        if not sentence_ids:
+            return frozenset()
+        with self.kb.sessions() as session:
+            return facts_in(session, sentence_ids)
 
     def _windows(
         self,

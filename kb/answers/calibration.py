@@ -34,6 +34,7 @@ WHERE d.corpus = ANY(:corpora) AND length(f.question) <= :longest AND f.question
     AND NOT EXISTS (SELECT FROM change c WHERE c.seq = f.created_seq AND c.payload ? 'generated')
 GROUP BY f.question ORDER BY md5(f.question || :seed) LIMIT :most
 """)
+_LEFT = text("SELECT EXISTS (SELECT FROM sentence WHERE id <> ALL(:gone))")
 _SENTENCES = text("""
 SELECT s.id FROM sentence s WHERE s.document_id = ANY(:documents)
     OR s.document_id = (SELECT document_id FROM fact WHERE id = :fact_id)
@@ -75,12 +76,15 @@ def questions_of(answering: Answering, corpora: Sequence[str], most: int, seed: 
 def ask_each(
     answering: Answering, questions: Sequence[KnownQuestion], on_asked: Callable[[int, int | None], None]
 ) -> SampleAnswers:
-    """Asks each question, and each that something answers once more as if that were not there."""
+    """Asks each question, and each that something answers once more as if that were not there.
+
+    Where nothing else is in the base, that says nothing about answers to questions without one, and is left out.
+    """
     asked = SampleAnswers([], [])
     for number, one in enumerate(questions, 1):
         places = answering.places(one.text)
         (asked.answerable if one.values else asked.others).append(_judged(answering, one, places))
-        if gone := _gone(answering, one, places):
+        if (gone := _gone(answering, one, places)) and _is_any_left(answering, gone):
             asked.others.append(_judged(answering, one, answering.places(one.text, gone)))
         on_asked(number, len(questions))
     return asked
@@ -94,13 +98,8 @@ def calibrate(asked: SampleAnswers, shipped: float, rate: float = RATE) -> Measu
     """
     wrong = [one.score for one in asked.answerable if one.outcome == "wrong"]
     alarms = [one.score for one in asked.others if one.outcome == "wrong"]
-    least = least_questions(rate)
-    for number, what in ((len(asked.answerable), "has an answer to"), (len(asked.others), "does not answer")):
-        if number < least:
-            raise CalibrationRefused(
-                f"there are {number} questions that the base {what}, and {rate:.1%} can be told from chance with "
-                f"{least} at least"
-            )
+    require_enough(len(asked.answerable), "has an answer to", rate)
+    require_enough(len(asked.others), "does not answer", rate, "with an empty value in the file")
     by_wrong = _above(wrong, allowed(len(asked.answerable), rate))
     by_alarms = _above(alarms, allowed(len(asked.others), rate))
     safe, before = max(by_wrong, by_alarms), _shares(asked, shipped)
@@ -119,6 +118,18 @@ def calibrate(asked: SampleAnswers, shipped: float, rate: float = RATE) -> Measu
         answerable=len(asked.answerable),
         unanswerable=len(asked.others),
     )
+
+
+def require_enough(number: int, what: str, rate: float, how: str = "") -> None:
+    """Raise `CalibrationRefused` if so few questions of a kind cannot tell this rate from chance."""
+    if number < (least := least_questions(rate)):
+        remedy = " ".join((f"add {least - number} or more", how)).strip()
+        if number and (enough := bound(0, number)) <= 0.5:
+            remedy += f", or allow {math.ceil(enough * 1000) / 10:.1f}% wrong ones"
+        raise CalibrationRefused(
+            f"there are {number} questions that the base {what}, and {rate:.1%} can be told from chance with {least} "
+            f"at least ({remedy})"
+        )
 
 
 def least_questions(rate: float) -> int:
@@ -195,3 +206,9 @@ def _gone(answering: Answering, one: KnownQuestion, places: Sequence[ReadPlace])
     with answering.kb.sessions() as session:
         rows = session.scalars(_SENTENCES, {"documents": documents, "fact_id": one.fact_id})
         return frozenset(rows) | {window.sentence_id for window in right}
+
+
+def _is_any_left(answering: Answering, gone: frozenset[int]) -> bool:
+    """Tell whether the base has a sentence beside these."""
+    with answering.kb.sessions() as session:
+        return bool(session.scalar(_LEFT, {"gone": list(gone)}))

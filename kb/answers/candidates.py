@@ -83,13 +83,11 @@ def candidates(
 
     The sentence of a `tombstone`, a fact with its cosine, is one of them. With the query that was `asked`, a sentence
     that was found by words is as near as the nearest deleted fact in it. Else a sentence that was found by words alone
-    has the least cosine of the hits, and one found by key alone no words. All is as if the sentences `gone` were not
-    there, and those in which every fact is left out (`kb.answers.windows.windows`, `accepted_only`).
+    has the least cosine of the hits, and one found by key alone no words. All is as if the sentences `gone`, which hold
+    none of the hits, were not there, and those in which every fact is left out (`kb.answers.windows.windows`,
+    `accepted_only`).
     """
     by_key = dict(_by_key(session, hits, tombstone))
-    if gone:
-        hits = _staying(session, hits, gone)
-        by_key = {one: cosine for one, cosine in by_key.items() if one not in gone}
     found = _by_words(session, words, question, by_key, gone, accepted_only)
     if asked is not None:
         for one, cosine in deleted_in(session, [row.sentence_id for row in found], asked).items():
@@ -136,11 +134,6 @@ def sentences_of(session: Session, fact_ids: Collection[int]) -> dict[int, int]:
     if not fact_ids:
         return {}
     return {row.fact_id: row.sentence_id for row in session.execute(_OF_FACTS, {"ids": list(fact_ids)})}
-
-
-def _staying(session: Session, hits: Sequence[Hit], gone: Collection[int]) -> list[Hit]:
-    placed = sentences_of(session, [hit.fact_id for hit in hits])
-    return [hit for hit in hits if placed.get(hit.fact_id) not in gone][:BY_KEY]
 
 
 def keys_of(session: Session, sentence_ids: Collection[int], keyset_id: int) -> dict[int, list[int]]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Row, text
+from sqlalchemy import Row, TextClause, text
 from sqlalchemy.orm import Session
 
 from colmlm.kb.answers.records import SaidFact
@@ -38,19 +38,31 @@ HIDDEN = hidden(
     "CAST(:accepted_only AS boolean)",
     "EXISTS (SELECT 1 FROM keyset y WHERE y.state = 'active' AND y.accepted_only)",
 )
-_FACTS = text(
-    """
+# Which versions of which facts stand: those of now, or those of the change `as_of`.
+_NOW = ("v.to_seq IS NULL", "true")
+_THEN = ("v.from_seq <= :as_of AND (v.to_seq IS NULL OR v.to_seq > :as_of)", "f.created_seq <= :as_of")
+
+
+def _standing(statement: str) -> tuple[TextClause, TextClause]:
+    """Build a statement about facts of now, and about those of a change."""
+    now, then = (
+        statement.replace("HIDDEN", HIDDEN).replace("STANDS", stands).replace("KNOWN", known)
+        for stands, known in (_NOW, _THEN)
+    )
+    return text(now), text(then)
+
+
+_FACTS, _FACTS_THEN = _standing("""
 SELECT w.id AS sentence_id, f.id AS fact_id, f.span_start, f.span_end, v.value, f.review,
        CASE WHEN HIDDEN THEN NULL ELSE v.version END AS version
 FROM unnest(CAST(:ids AS bigint[]), CAST(:documents AS bigint[]), CAST(:starts AS int[]), CAST(:ends AS int[]))
      AS w(id, document_id, span_start, span_end)
-JOIN fact f ON f.document_id = w.document_id AND f.span_start < w.span_end AND f.span_end > w.span_start
-LEFT JOIN fact_version v ON v.fact_id = f.id AND v.to_seq IS NULL
+JOIN fact f ON f.document_id = w.document_id AND f.span_start < w.span_end AND f.span_end > w.span_start AND KNOWN
+LEFT JOIN fact_version v ON v.fact_id = f.id AND STANDS
 LEFT JOIN fact_version said ON said.fact_id = f.id AND said.version = f.said_version
 WHERE f.erased_seq IS NULL AND (v.fact_id IS NULL OR v.value <> said.value OR NOT HIDDEN)
 ORDER BY w.id, f.span_start, f.id
-""".replace("HIDDEN", HIDDEN)
-)
+""")
 _STRETCHES = text("""
 SELECT p.n AS id, d.id AS document_id, d.corpus, d.external_id, d.title, d.uri, d.licence, d.revision,
        p.span_start, p.span_end, substr(d.text, p.span_start + 1, p.span_end - p.span_start) AS said
@@ -58,13 +70,11 @@ FROM unnest(CAST(:numbers AS bigint[]), CAST(:documents AS bigint[]), CAST(:star
      AS p(n, document_id, span_start, span_end)
 JOIN document d ON d.id = p.document_id
 """)
-_ALONE = text(
-    """
+_ALONE, _ALONE_THEN = _standing("""
 SELECT f.id AS fact_id, v.version, v.value, f.review
-FROM fact f JOIN fact_version v ON v.fact_id = f.id AND v.to_seq IS NULL
-WHERE f.id = ANY(:ids) AND NOT HIDDEN
-""".replace("HIDDEN", HIDDEN)
-)
+FROM fact f JOIN fact_version v ON v.fact_id = f.id AND STANDS
+WHERE f.id = ANY(:ids) AND KNOWN AND NOT HIDDEN
+""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,19 +143,24 @@ class SaidWindow:
 
 
 def windows(
-    session: Session, sentence_ids: Sequence[int], *, accepted_only: bool | None = False
+    session: Session,
+    sentence_ids: Sequence[int],
+    *,
+    accepted_only: bool | None = False,
+    as_of: int | None = None,
 ) -> dict[int, SaidWindow]:
     """Reads the windows of these sentences, by sentence; those that are there no more are left out.
 
     With `accepted_only` no proposed fact is in them, nor where the active keyset or its corpus says so. With None all
-    are.
+    are. With `as_of` the facts are those of that change, with the values they had then.
     """
     rows = session.execute(_SENTENCES, {"ids": list(sentence_ids)}).all()
     alone_ids = [row.fact_id for row in rows if row.document_id is None]
-    asked = {"ids": alone_ids, "accepted_only": accepted_only}
-    alone = {row.fact_id: row for row in session.execute(_ALONE, asked)} if alone_ids else {}
+    asked = {"ids": alone_ids, "accepted_only": accepted_only} | ({} if as_of is None else {"as_of": as_of})
+    alone_then = _ALONE if as_of is None else _ALONE_THEN
+    alone = {row.fact_id: row for row in session.execute(alone_then, asked)} if alone_ids else {}
     of_documents = [row for row in rows if row.document_id is not None]
-    return _of_documents(session, of_documents, accepted_only=accepted_only) | {
+    return _of_documents(session, of_documents, accepted_only=accepted_only, as_of=as_of) | {
         row.id: _of_fact(row, alone[row.fact_id])
         for row in rows
         if row.document_id is None and row.fact_id in alone
@@ -157,22 +172,23 @@ def stretches(session: Session, places: Sequence[tuple[int, int, int]]) -> list[
     numbers = range(len(places))
     documents, starts, ends = ([place[part] for place in places] for part in range(3))
     values = {"numbers": list(numbers), "documents": documents, "starts": starts, "ends": ends}
-    read = _of_documents(session, session.execute(_STRETCHES, values).all(), accepted_only=None)
+    read = _of_documents(session, session.execute(_STRETCHES, values).all(), accepted_only=None, as_of=None)
     return [read[number] for number in numbers]
 
 
 def _of_documents(
-    session: Session, rows: Sequence[Row[Any]], *, accepted_only: bool | None
+    session: Session, rows: Sequence[Row[Any]], *, accepted_only: bool | None, as_of: int | None
 ) -> dict[int, SaidWindow]:
     facts = defaultdict[int, list[Row[Any]]](list)
     for fact in session.execute(
-        _FACTS,
+        _FACTS if as_of is None else _FACTS_THEN,
         {
             "ids": [row.id for row in rows],
             "documents": [row.document_id for row in rows],
             "starts": [row.span_start for row in rows],
             "ends": [row.span_end for row in rows],
             "accepted_only": accepted_only,
+            **({} if as_of is None else {"as_of": as_of}),
         },
     ):
         facts[fact.sentence_id].append(fact)

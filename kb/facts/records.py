@@ -223,9 +223,17 @@ class IngestReport:
     duplicates: int = 0
 
 
+def address_of(uri: str | None) -> str | None:
+    """Drop the path of a file on this machine, which tells readers of a server where it keeps what."""
+    return None if uri is not None and uri.casefold().startswith("file:") else uri
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The document a fact was read from, and where in it: ``document.text[start:end]``."""
+    """The document a fact was read from, and where in it: ``document.text[start:end]``.
+
+    The path of a file on this machine is no address for a reader, so `uri` is None then.
+    """
 
     document_id: int
     corpus: str
@@ -236,6 +244,9 @@ class Source:
     revision: str | None
     start: int
     end: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "uri", address_of(self.uri))
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,7 +340,10 @@ class CorpusStats:
 
 @dataclass(frozen=True, slots=True)
 class DocumentRecord:
-    """A document without its text. `replaced_seq` is the change that put a newer text in its place, or removed it."""
+    """A document without its text. `replaced_seq` is the change that put a newer text in its place, or removed it.
+
+    As in a `Source`, `uri` is None for the path of a file.
+    """
 
     document_id: int
     corpus: str
@@ -343,3 +357,6 @@ class DocumentRecord:
     live_facts: int
     ingested_at: datetime
     replaced_seq: int | None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "uri", address_of(self.uri))

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session, aliased
 
 from colmlm.kb.keys import keysets, predicted, queues
 from colmlm.kb.keys.keysets import Vectors
+from colmlm.kb.keys.question_keys import asked_by_people
 from colmlm.kb.keys.queues import KeyQueue
 from colmlm.kb.tables import DocumentRow, FactKeyRow, FactRow
 
@@ -60,10 +61,10 @@ class AdaptSample:
             return [queues.documents_without_keys(self.keyset_id, self.corpus, self.documents)]
         asked_before = queues.has_key(self.from_keyset_id, FactKeyRow.kind == "question")
         of_documents = select(FactRow.id).where(FactRow.document_id == func.any(list(self.documents)))
-        ids = session.scalars(of_documents.where(asked_before)).all()
+        ids = {*session.scalars(of_documents.where(asked_before)), *asked_by_people(session)}
         return [
             queues.facts_without_keys(self.keyset_id, self.facts),
-            queues.facts_without_question_keys(self.keyset_id, self.corpus, ids),
+            queues.facts_without_question_keys(self.keyset_id, self.corpus, sorted(ids)),
         ]
 
     def pairs(self, session: Session, kind: str) -> KeyPairs:

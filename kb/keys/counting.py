@@ -14,7 +14,7 @@ from colmlm.kb.errors import KeysetNotFound
 from colmlm.kb.facts.edits import is_kept
 from colmlm.kb.keys import predicted
 from colmlm.kb.keys.keysets import HEADS, head_of
-from colmlm.kb.keys.question_keys import question_keys
+from colmlm.kb.keys.question_keys import asks_by_person, mended_or_marked, question_keys
 from colmlm.kb.keys.records import KeysetRecord, Prediction
 from colmlm.kb.tables import FactKeyRow, FactRow, KeysetRow
 
@@ -59,7 +59,8 @@ def num_unkeyed() -> Any:
     kept = select(func.count()).select_from(FactRow).where(is_kept(FactRow.id))
     unasked = kept.where(FactRow.document_id.is_not(None), FactRow.question.is_not(None), keyed, ~asked)
     has_questions = question_keys(KeysetRow.id).correlate(KeysetRow)
-    lacking_question = case((has_questions, unasked.scalar_subquery()), else_=0)
+    by_people = unasked.where(FactRow.id.in_(mended_or_marked()), asks_by_person())
+    lacking_question = case((has_questions, unasked.scalar_subquery()), else_=by_people.scalar_subquery())
     return kept.where(~keyed).scalar_subquery() + lacking_question
 
 

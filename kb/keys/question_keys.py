@@ -1,4 +1,7 @@
-"""Question keys of documents' facts: once a keyset has one, every later rekey makes them for all its facts.
+"""Question keys of documents' facts: those that people asked for, and those of all facts where a keyset has them.
+
+A question that a person wrote gets a key in every keyset. Questions of an annotator get keys only where a keyset is
+asked for them: once it has one, every later rekey makes them for all its facts.
 
 That there is none takes to read the index of all keys, tens of thousands of pages among ten million. So it is noted up
 to which key there was none, and only what came since is looked at.
@@ -6,20 +9,51 @@ to which key there was none, and only what came since is looked at.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import exists, func, select, update
+from sqlalchemy import and_, exists, func, or_, select, update
 from sqlalchemy.orm import Session
 
-from colmlm.kb.tables import FactKeyRow, FactRow, KeysetRow
+from colmlm.kb.tables import ChangeRow, FactKeyRow, FactPastRow, FactRow, KeysetRow
 
 _FEW = 10_000  # keys since, up to which each is looked at; of more the whole index takes less, as it leaves out rows
 _NOTED_EACH = 500  # keys, so that not each fact that is added writes a note
 
 
+def asks_by_person() -> Any:
+    """Build a condition (SQL): a person wrote the question of this document's fact.
+
+    The fact asked something else before, or a person marked it. A former question that an undo brought back counts.
+    """
+    asked_otherwise = FactPastRow.question.is_distinct_from(FactRow.question)
+    changed = exists().where(FactPastRow.fact_id == FactRow.id, asked_otherwise)
+    marked = exists().where(ChangeRow.seq == FactRow.created_seq, ChangeRow.kind == "insert")
+    of_document = FactRow.document_id.is_not(None), FactRow.question.is_not(None)
+    return and_(*of_document, or_(changed.correlate(FactRow), marked.correlate(FactRow)))
+
+
+def mended_or_marked() -> Any:
+    """Build a statement (SQL) that lists the facts that `asks_by_person` may hold for: few, whatever a base holds."""
+    marking = ChangeRow.kind == "insert", ChangeRow.payload.has_key("places")
+    marked = select(func.unnest(ChangeRow.fact_ids).label("fact_id")).where(*marking)
+    return select(FactPastRow.fact_id).union(marked)
+
+
+def asked_by_people(session: Session, among: Sequence[int] | None = None) -> list[int]:
+    """List the facts of documents (`among` these) whose questions people wrote."""
+    ids = mended_or_marked().subquery() if among is None else None
+    which = (
+        FactRow.id.in_(select(ids.c.fact_id))
+        if ids is not None
+        else FactRow.id == func.any(list(among or ()))
+    )
+    return list(session.scalars(select(FactRow.id).where(which, asks_by_person())))
+
+
 def has_question_keys(session: Session, keyset_id: int) -> bool:
-    """Says whether this keyset has keys made of questions of documents' facts."""
+    """Tell whether this keyset has question keys of documents' facts beside those that people asked for."""
     return _sought(session, keyset_id).found
 
 
@@ -33,8 +67,9 @@ def seek_question_keys(session: Session, keyset_id: int) -> bool:
 
 
 def question_keys(keyset_id: Any) -> Any:
-    """Gives a condition (SQL) that a keyset has keys made of questions of documents' facts."""
-    of_documents = FactKeyRow.fact_id.in_(select(FactRow.id).where(FactRow.document_id.is_not(None)))
+    """Build a condition (SQL): a keyset has question keys of documents' facts whose questions nobody wrote."""
+    generated = select(FactRow.id).where(FactRow.document_id.is_not(None), ~asks_by_person())
+    of_documents = FactKeyRow.fact_id.in_(generated)
     return exists().where(FactKeyRow.keyset_id == keyset_id, FactKeyRow.kind == "question", of_documents)
 
 

@@ -11,6 +11,7 @@ from sqlalchemy import Select, exists, func, or_, select
 from sqlalchemy.orm import Session
 
 from colmlm.kb.keys.predicted import Stretches, is_predicted
+from colmlm.kb.keys.question_keys import asked_by_people
 from colmlm.kb.tables import ADOPTED, AttributionRow, DocumentRow, FactKeyRow, FactRow, TombstoneRow
 
 MOST_PARTS = 10_000
@@ -130,12 +131,16 @@ def facts_with_predicted_keys(keyset_id: int, corpus: str | None, among: Stretch
 def of_facts(
     session: Session, keyset_id: int, fact_ids: Sequence[int], *, with_questions: bool
 ) -> list[KeyQueue]:
-    """Gives the queues of what these facts and their documents lack, with the question keys of documents' facts."""
+    """Gives the queues of what these facts and their documents lack.
+
+    Question keys of documents' facts are among it: all of them `with_questions`, else those whose questions people
+    wrote.
+    """
     of_documents = select(FactRow.document_id).where(FactRow.id == func.any(list(fact_ids))).distinct()
     documents = [one for one in session.scalars(of_documents) if one is not None]
     found = [documents_without_keys(keyset_id, None, documents), facts_without_keys(keyset_id, fact_ids)]
-    asked = [facts_without_question_keys(keyset_id, None, fact_ids)] if with_questions else []
-    return [*found, *asked]
+    asked = fact_ids if with_questions else asked_by_people(session, fact_ids)
+    return [*found, facts_without_question_keys(keyset_id, None, asked)] if asked else found
 
 
 def length(session: Session, queues: Iterable[KeyQueue], *, keyset_id: int) -> int:

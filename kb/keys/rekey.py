@@ -1,8 +1,9 @@
 """Rekey: gives every live fact a key of a checkpoint. The facts without one are the queue, so it resumes by itself.
 
-A fact of a document gets a key made from the text before it. A keyset may also have keys made from these facts'
-questions: once it has one, every later rekey makes them for all its facts. A fact of a release has no text here, so it
-is passed over until its document is ingested or somebody gives it a question. Then its adopted key goes.
+A fact of a document gets a key made from the text before it, and one made from its question where a person wrote that.
+A keyset may also have keys made from all these facts' questions (`kb.keys.question_keys`). A fact of a release has no
+text here, so it is passed over until its document is ingested or somebody gives it a question. Then its adopted key
+goes.
 
 Each batch is one transaction: claim, encode, store the keys, and append a change of kind "key", from which every
 index learns of them. Any number of workers may share a queue. A claim is an advisory lock on a document or a fact
@@ -30,7 +31,7 @@ from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.kb.errors import InvalidKeys, InvalidValue
 from colmlm.kb.keys import keysets, predicted, queues
 from colmlm.kb.keys.keycopy import copy_keys, drop_adopted, require_unit
-from colmlm.kb.keys.question_keys import has_question_keys, seek_question_keys
+from colmlm.kb.keys.question_keys import asked_by_people, has_question_keys, seek_question_keys
 from colmlm.kb.keys.queues import KeyQueue
 from colmlm.kb.keys.records import CheckpointInfo, RekeyPart
 from colmlm.kb.log import audit
@@ -184,8 +185,10 @@ class RekeyRun:
 
     def _queues(self, session: Session) -> list[KeyQueue]:
         found = [queues.documents_without_keys(self.keyset_id, self.corpus)]
-        if "question" in self.kinds or has_question_keys(session, self.keyset_id):
-            found.append(queues.facts_without_question_keys(self.keyset_id, self.corpus))
+        all_asked = "question" in self.kinds or has_question_keys(session, self.keyset_id)
+        by_people = None if all_asked else asked_by_people(session)
+        if by_people is None or by_people:
+            found.append(queues.facts_without_question_keys(self.keyset_id, self.corpus, by_people))
         if self.corpus is None:
             found.append(queues.facts_without_keys(self.keyset_id))
         if self.replace and (among := predicted.stretches(session, self.keyset_id)):

@@ -37,14 +37,21 @@ class Lookups:
         return self.searcher.find(queries_BD, checkpoint_id=checkpoint_id, **options)
 
     def nearest(
-        self, queries_BD: npt.NDArray[Any], *, checkpoint_id: str, k: int, accepted_only: bool | None = False
+        self,
+        queries_BD: npt.NDArray[Any],
+        *,
+        checkpoint_id: str,
+        k: int,
+        accepted_only: bool | None = False,
+        without: frozenset[int] = frozenset(),
     ) -> list[Ranking]:
         """Finds the k live facts nearest to each query [B, d], and the nearest tombstone, which then hides none.
 
-        With `accepted_only` None it finds proposed facts also where only accepted ones are looked up.
+        With `accepted_only` None it finds proposed facts also where only accepted ones are looked up. The facts
+        `without` are passed over.
         """
         return self.searcher.nearest(
-            queries_BD, checkpoint_id=checkpoint_id, k=k, accepted_only=accepted_only
+            queries_BD, checkpoint_id=checkpoint_id, k=k, accepted_only=accepted_only, without=without
         )
 
     def catch_up(self) -> int:

@@ -32,7 +32,10 @@ class LookupOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The options of one lookup by keys, with what was left out. Raises `InvalidQuery` where they cannot be meant."""
+    """The options of one lookup by keys, with what was left out. Raises `InvalidQuery` where they cannot be meant.
+
+    The facts `without` are passed over, as if they had no keys.
+    """
 
     k: int = 1
     threshold: float | None = None
@@ -40,6 +43,7 @@ class Wanted:
     ranking: str = KEY
     texts: Sequence[str] = ()
     accepted_only: bool | None = False
+    without: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         if self.ranking != KEY:

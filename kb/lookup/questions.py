@@ -15,7 +15,7 @@ from colmlm.kb.keys.keysets import STORED, Vectors
 from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.lookup.lookups import Lookups
 from colmlm.kb.lookup.options import LookupOptions
-from colmlm.kb.lookup.records import AskedQuery, Lookup, Ranking
+from colmlm.kb.lookup.records import AskedQuery, Hit, Lookup, Ranking
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.lookup.searcher import Searcher
 
@@ -70,19 +70,36 @@ class Questions:
             )
         )
 
-    def nearest(self, question: str, k: int, *, accepted_only: bool = False) -> tuple[AskedQuery, Ranking]:
+    def nearest(
+        self, question: str, k: int, *, accepted_only: bool = False, without: frozenset[int] = frozenset()
+    ) -> tuple[AskedQuery, Ranking]:
         """Gives the query of a question, the k live facts nearest to it, and the nearest tombstone.
 
-        Raises what `ask` does.
+        The facts `without` are passed over. Raises what `ask` does.
         """
         return _one(
             *self._asked(
                 [question],
                 lambda queries_BD, checkpoint_id: self._lookups.nearest(
-                    queries_BD, checkpoint_id=checkpoint_id, k=k, accepted_only=accepted_only
+                    queries_BD,
+                    checkpoint_id=checkpoint_id,
+                    k=k,
+                    accepted_only=accepted_only,
+                    without=without,
                 ),
             )
         )
+
+    def nearest_as_of(self, question: str, k: int, seq: int) -> tuple[Hit, ...]:
+        """List the k facts that were nearest to a question as of change `seq`, by the keys of then."""
+        past = self.kb.lookups.as_of(seq)
+        _, _, (lookup,) = self._asked(
+            [question],
+            lambda queries_BD, checkpoint_id: past.find(
+                queries_BD, checkpoint_id=checkpoint_id, k=k, threshold=-1.0
+            ),
+        )
+        return lookup.hits
 
     @property
     def _lookups(self) -> Lookups | Searcher:

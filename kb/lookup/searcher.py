@@ -7,7 +7,7 @@ In the steady state a lookup costs one search and one round trip.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
@@ -68,15 +68,21 @@ class Searcher(Replicas):
         return found
 
     def nearest(
-        self, queries_BD: npt.NDArray[Any], *, checkpoint_id: str, k: int, accepted_only: bool | None = False
+        self,
+        queries_BD: npt.NDArray[Any],
+        *,
+        checkpoint_id: str,
+        k: int,
+        accepted_only: bool | None = False,
+        without: frozenset[int] = frozenset(),
     ) -> list[Ranking]:
         """Ranks the k live facts nearest to each query and the nearest tombstone, and lets none of them decide.
 
-        With `accepted_only` None proposed facts are among them also where only accepted ones are looked up.
-        It raises what `find` does.
+        With `accepted_only` None proposed facts are among them also where only accepted ones are looked up. The facts
+        `without` are passed over, however many they are. It raises what `find` does.
         """
         with self.observer.timed("lookup"):
-            wanted = Wanted(k, accepted_only=accepted_only)
+            wanted = Wanted(k, accepted_only=accepted_only, without=without)
             rankings, _, _ = self._ranked(as_queries(queries_BD), checkpoint_id, wanted)
         return rankings
 
@@ -159,7 +165,7 @@ class Searcher(Replicas):
             again = self._decider.decide(replica.keyset_id, [*decision.keys, *added], wanted.accepted_only)
             if not again.confirms(decision) or any(row.yields_to is not None for row in again.keys.values()):
                 return False
-            rows = [again.keys[key_id] for key_id in added if key_id in again.keys]
+            rows = _rows(again, added, wanted)
             found[:] = ranked_with(found, queries_BD, rows, wanted.k)
         return added is not None
 
@@ -195,7 +201,7 @@ class Searcher(Replicas):
             decision = self._decider.decide(replica.keyset_id, key_ids, wanted.accepted_only)
             known |= decision.keys
             head = decision.head if head is None else head  # what was found first may be gone at the last
-            rows_B = [[decision.keys[i] for i in ids if i in decision.keys] for ids in candidates.tolist()]
+            rows_B = [_rows(decision, ids, wanted) for ids in candidates.tolist()]
             ranked = rank_each(queries_BD[short], rows_B, k + (spare if decision.yields else 0))
             for b, ranking in zip(short, ranked, strict=True):
                 answers[b] = ranking
@@ -248,3 +254,9 @@ class Searcher(Replicas):
             if (held := self._standby) is None or held.keyset_id != keyset_id or held.candidates.is_lost:
                 self._standby = open_replica(session, keysets.keyset_head(session, keyset_id), self.settings)
             return replace(self.of_keyset(keyset_id, self._standby), observer=self.observer)
+
+
+def _rows(decision: Decision, key_ids: Iterable[int], wanted: Wanted) -> list[Row[Any]]:
+    """Give the keys that may be ranked, of those that were decided on, in this order."""
+    rows = [decision.keys[key_id] for key_id in key_ids if key_id in decision.keys]
+    return [row for row in rows if row.fact_id not in wanted.without] if wanted.without else rows

@@ -1,7 +1,7 @@
 """Asks the questions of a group again, to see whether they find the fact that is said to solve it.
 
-An answer's question is asked as it was; what a decoder looked up is looked up again by the query that was kept. What
-was asked for without proposed facts is asked again so.
+A question that was read, for an answer or for a decoder, is asked as an answer is. What a decoder looked up by key or
+words is looked up again by the query that was kept. What was asked for without proposed facts is asked again so.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 
 from sqlalchemy import func, select
 
+from colmlm.kb.lookup.options import READER
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.misses.near import Query, looked_up, stored_queries
 from colmlm.kb.misses.questions import MissPlace
@@ -24,12 +25,12 @@ class Asks(Protocol):
     def __call__(self, question: str, *, accepted_only: bool) -> Collection[int]: ...
 
 
-MOST_ASKED = 5  # different questions of a group, the newest
 READ = "read"  # the mode of outputs whose question was answered from texts
+MOST_ASKED = 5  # different questions of a group, the newest
 
 
 class _Kept(NamedTuple):
-    mode: str
+    was_read: bool
     query: Query | None
 
 
@@ -51,20 +52,20 @@ def _kept(store: SearchableStore, asked: Sequence[MissedQuestion]) -> dict[MissP
     with store.sessions() as session:
         queries = stored_queries(session, places)
         rows = session.execute(
-            select(GenerationRow.id, GenerationRow.mode).where(
+            select(GenerationRow.id, GenerationRow.mode, GenerationRow.ranking).where(
                 GenerationRow.id == func.any([place.generation_id for place in places])
             )
         )
-        modes = {row.id: row.mode for row in rows}
+        was_read = {row.id: row.ranking == READER or row.mode == READ for row in rows}
     return {
-        place: _Kept(modes[place.generation_id], queries.get(place))
+        place: _Kept(was_read[place.generation_id], queries.get(place))
         for place in places
-        if place.generation_id in modes
+        if place.generation_id in was_read
     }
 
 
 def _found(store: SearchableStore, asks: Asks | None, one: MissedQuestion, kept: _Kept) -> Collection[int]:
-    if kept.mode == READ and asks is not None:
+    if kept.was_read and asks is not None:
         return asks(one.question, accepted_only=one.accepted_only)
     if kept.query is None:
         return ()

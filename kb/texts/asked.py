@@ -18,6 +18,14 @@ def question_of(mode: str, prompt: str, said: str) -> str:
     return prompt if mode in ANSWER_MODES else asked_text(prompt, said)
 
 
+def question_in(prompt: str) -> str | None:
+    """Find the question that a prompt ends in: before "Answer:", or its last sentence with "?". None: it is a text."""
+    asked = prompt.rstrip()
+    if asked.endswith(ANSWER):
+        return asked_text(prompt, "")
+    return _being_written(asked) if asked.endswith("?") else None
+
+
 def asked_text(prompt: str, said: str) -> str:
     """Gives the text of a lookup behind `prompt` and what was `said` since.
 

@@ -107,7 +107,7 @@ class Decoder:
 
     def _queries(self) -> Queries:
         if self.query_encoder is None or self.tokenizer.markup.asks is None:
-            return StateQueries(self.checkpoint.checkpoint_id)
+            return StateQueries(self.checkpoint)
         return WordQueries(self.tokenizer, self.query_encoder, self.checkpoint.end_tokens)
 
 

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from colmlm.model.decoding.rows import Row
+from colmlm.model.lm.checkpoint import Checkpoint
+from colmlm.model.lm.encoder import KeyEncoder
 from colmlm.model.lm.language_model import unit
 from colmlm.model.text.tokens import FactTokenizer
 
@@ -52,19 +54,30 @@ class Queries(Protocol):
         """Gives the queries of these rows as [n, dim] unit rows; `states_ND` are those at each row's last token."""
         ...
 
+    def encode_questions(self, questions: Sequence[str]) -> NDArray[np.float32]:
+        """Encode questions as they are asked without a decoder: [n, dim] unit rows."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class StateQueries:
     """Uses the state at the opening token as the query."""
 
-    checkpoint_id: str
+    checkpoint: Checkpoint
     in_words: bool = False
+
+    @property
+    def checkpoint_id(self) -> str:
+        return self.checkpoint.checkpoint_id
 
     def write(self, row: Row, token: int) -> bool:
         raise AssertionError("nothing is written where the state is the query")
 
     def vectors(self, rows: Sequence[Row], states_ND: Tensor) -> NDArray[np.float32]:
         return unit(states_ND).cpu().numpy()
+
+    def encode_questions(self, questions: Sequence[str]) -> NDArray[np.float32]:
+        return KeyEncoder(self.checkpoint).encode_questions(questions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,4 +106,7 @@ class WordQueries:
         return token in self.ends or len(row.query) >= MAX_QUERY_TOKENS
 
     def vectors(self, rows: Sequence[Row], states_ND: Tensor) -> NDArray[np.float32]:
-        return self.encoder.encode_questions([row.words for row in rows])
+        return self.encode_questions([row.words for row in rows])
+
+    def encode_questions(self, questions: Sequence[str]) -> NDArray[np.float32]:
+        return self.encoder.encode_questions(questions)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from colmlm.kb.texts.asked import question_in
 from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.lm.past import Past
 from colmlm.model.text.tokens import FactTokenizer
@@ -91,6 +92,12 @@ class Row:
         """What is asked of a lookup beside its query. Rows that ask the same are looked up together."""
         config = self.config
         return config.threshold, config.min_seq, config.ranking, config.accepted_only
+
+    @property
+    def question(self) -> str | None:
+        """The question that a lookup of this row asks as `colmlm ask` would, as long as nothing has answered it."""
+        answered = any(splice.outcome == "hit" for splice in self.splices)
+        return None if answered or self.config.ranking != "reader" else question_in(self.prompt)
 
     @property
     def drawn_by(self) -> tuple[float, float, float]:

@@ -252,6 +252,7 @@ class DecodingRun:
     def _answer(self, rows: Sequence[Row], queries_ND: np.ndarray) -> list[tuple[Row, Tensor]]:
         """Splices each hit; gives the rows without a match, each with the logits to continue from."""
         assert self.lookup is not None
+        queries_ND = self._with_questions(rows, queries_ND)
         results = self.lookup.find(queries_ND, checkpoint_id=self.queries.checkpoint_id, **self._asked(rows))
         missed = []
         for row, query_D, found in zip(rows, queries_ND, results, strict=True):
@@ -269,13 +270,29 @@ class DecodingRun:
                 missed.append((row, self._miss(row, record)))
         return missed
 
+    def _with_questions(self, rows: Sequence[Row], queries_ND: np.ndarray) -> np.ndarray:
+        """Replace the queries of rows that ask their prompt's question by those of the questions.
+
+        So what a reader decides is what it decides where the question is asked without a decoder.
+        """
+        asked = [(n, question) for n, row in enumerate(rows) if (question := row.question) is not None]
+        if not asked:
+            return queries_ND
+        mixed_ND = np.array(queries_ND)
+        mixed_ND[[n for n, _ in asked]] = self.queries.encode_questions([question for _, question in asked])
+        return mixed_ND
+
+    def _text(self, row: Row) -> str:
+        if (question := row.question) is not None:
+            return question
+        return row.words or asked_text(row.prompt, row.output(self.tokenizer))
+
     def _asked(self, rows: Sequence[Row]) -> LookupAsked:
         """Gives what is asked of the lookups, with a text for each where the ranking looks at more than the key."""
         config = rows[0].config
         asked: LookupAsked = {"k": 1, "threshold": config.threshold, "min_seq": config.min_seq}
         if config.ranking != "key":
-            texts = [row.words or asked_text(row.prompt, row.output(self.tokenizer)) for row in rows]
-            asked |= {"ranking": config.ranking, "texts": texts}
+            asked |= {"ranking": config.ranking, "texts": [self._text(row) for row in rows]}
         if config.accepted_only:
             asked["accepted_only"] = True
         return asked

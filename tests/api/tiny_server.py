@@ -17,6 +17,7 @@ from colmlm.cli.composition.model_encoder import ModelEncoder
 from colmlm.kb.access.tokens import create_token
 from colmlm.kb.answers.ranked import RankedLookups
 from colmlm.kb.corpus.format import Parsed
+from colmlm.kb.lookup.options import KEY
 from colmlm.kb.service import KnowledgeBase
 from colmlm.model.decoding.decoder import Decoder
 from colmlm.model.decoding.together import DecoderTogether
@@ -56,7 +57,9 @@ def tiny_server(kb: KnowledgeBase, checkpoint: Checkpoint) -> Iterator[TinyServe
     )  # a random model's queries are near no key
     lookups = RankedLookups(kb, NearReader)
     together = DecoderTogether(Decoder(checkpoint, lookups), asker=asker)
-    generator = StoringGenerator(checkpoint, LocalOutputs(kb), lookups, check=check_client, together=together)
+    generator = StoringGenerator(
+        checkpoint, LocalOutputs(kb), lookups, ranking=KEY, check=check_client, together=together
+    )
     with Session(kb.engine) as session, session.begin():
         keys = {role: create_token(session, role, role) for role in ("reader", "decoder", "operator")}
     with served(create_app(kb, encoder, generator, reader=NearReader())) as address:

@@ -48,8 +48,17 @@ class LocalLookups(Lookups):
         )
         return found
 
-    def answer(self, question: str, *, mode: AnswerMode = "read", **options: Unpack[AnswerOptions]) -> Answer:
+    def answer(
+        self,
+        question: str,
+        *,
+        mode: AnswerMode = "read",
+        as_of: int | None = None,
+        **options: Unpack[AnswerOptions],
+    ) -> Answer:
         self.runtime.open()  # fails before a model is loaded for seconds
+        if as_of is not None:
+            return self.runtime.answers.ask_as_of(question, as_of, mode=mode, **options)
         return StoredAnswers(self.runtime.kb, self.runtime.answers).answer(question, mode, **options)
 
     def answer_threshold(self) -> AnswerThreshold:

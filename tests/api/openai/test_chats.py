@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import openai
 import pytest
 
 from colmlm.api.openai.conversation import Message, as_text
+from colmlm.cli.composition.model_encoder import ModelEncoder
+from colmlm.kb.answers.answering import Answering
 from colmlm.kb.answers.records import NOTHING
+from colmlm.kb.lookup.questions import Questions
 from tests.api.conftest import CAPITAL
 from tests.api.openai.conftest import (
     FINDING_NOTHING,
@@ -19,6 +23,7 @@ from tests.api.openai.conftest import (
     check_citations,
 )
 from tests.api.tiny_server import TinyServer
+from tests.fakes import NearReader
 
 
 def test_a_chat_answers_its_last_question_and_cites(tiny: TinyServer, client: openai.OpenAI) -> None:
@@ -107,6 +112,41 @@ def test_the_ranking_of_lookups_is_an_extra_field_and_else_the_servers(
         assert ranked()[0] == "words" and ranked(ranking="key")[0] == "key"
     finally:
         tiny.generator.ranking = "key"
+
+
+@pytest.fixture
+def unconfigured(tiny: TinyServer) -> Iterator[TinyServer]:
+    """The server where nobody has said what lookups find facts by."""
+    tiny.generator.ranking = None
+    yield tiny
+    tiny.generator.ranking = "key"
+
+
+NOBODY = "Who was the mayor of Ulm?"
+
+
+def cited(tiny: TinyServer, answer: Any) -> tuple[str, bool]:
+    """Tells what a stored answer's facts were found by, and whether it cites any."""
+    trace = tiny.kb.outputs.trace(answer.model_extra["generation_id"])
+    return trace.ranking, any(splice.outcome == "hit" for splice in trace.splices)
+
+
+@pytest.mark.parametrize("mode", ["auto", "forced"])
+@pytest.mark.parametrize("on_miss", ["abstain", "continue"])
+@pytest.mark.parametrize("question", [NOBODY, CAPITAL])
+def test_a_question_cites_nothing_where_an_answer_is_refused(
+    unconfigured: TinyServer, client: openai.OpenAI, question: str, mode: str, on_miss: str
+) -> None:
+    kb, extra = unconfigured.kb, {"mode": mode, "on_miss": on_miss}
+    encoder = ModelEncoder(unconfigured.checkpoint)
+    answers = not Answering(kb, Questions(kb, [encoder]), NearReader()).ask(question).abstained
+    messages: list[Any] = [{"role": "user", "content": question}]
+    (chat,) = client.chat.completions.create(messages=messages, extra_body=extra, **GREEDY).choices
+    said = client.responses.create(model=MODEL, input=question, temperature=0, extra_body=extra)
+    prompts = [f"Question: {question} Answer:", question, "The capital of Peru is"]
+    *asked, text = client.completions.create(prompt=prompts, extra_body=extra, **GREEDY).choices
+    assert [cited(unconfigured, one) for one in (chat, said, *asked)] == [("reader", answers)] * 4
+    assert cited(unconfigured, text)[0] == "key"
 
 
 def test_a_conversation_without_a_system_is_questions_and_answers() -> None:

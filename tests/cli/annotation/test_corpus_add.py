@@ -48,7 +48,9 @@ def test_documents_of_three_kinds_become_facts_that_can_be_cited(
             and kb.documents.text(source.document_id)[source.start : source.end] == fact.value
         )
         assert (fact.question, fact.review) == (OPENING, "proposed")
-        assert source.uri == (town / source.external_id).as_uri()
+        assert source.uri is None and kb.documents.read(source.document_id)[0].uri is None, (
+            "no path of this machine"
+        )
     assert {fact.source.external_id for fact in kb.facts.find() if fact.source} == {
         "harbour.md", "museum.html", "old/light.pdf"
     }  # fmt: skip

@@ -1,27 +1,26 @@
-"""What is suggested to be asked says by itself what it asks for, and is answered by a value and little more."""
+"""What is suggested to be asked is a question, and is answered by a value and little more."""
 
 from __future__ import annotations
 
 import pytest
 
-from colmlm.cli.composition.suggesting import is_told_by, question_of
-from colmlm.kb.texts.sentences import sentence_ends
-
-SEASON = "There were twelve cyclones. Of those, four were tropical storms. The season ended on November 30."
+from colmlm.cli.composition.suggesting import is_told_by, questions_to_try
+from tests.kb.corpora import document
 
 
-def asked(value: str, text: str = SEASON) -> str | None:
-    start = text.index(value)
-    return question_of(text, sentence_ends(text), start, start + len(value), None)
-
-
-def test_the_beginning_of_a_sentence_asks_for_what_follows() -> None:
-    assert asked("November 30") == "The season ended on"
-
-
-@pytest.mark.parametrize("text", [SEASON, "It is known that they were tropical storms."])
-def test_a_beginning_that_points_back_asks_for_nothing(text: str) -> None:
-    assert asked("tropical storms", text) is None
+def test_only_questions_are_tried_the_short_ones_first() -> None:
+    told = document(
+        "season",
+        *(
+            "There were ",
+            ("twelve", "How many cyclones did the whole season have?"),
+            " cyclones. The season ended on ",
+        ),
+        *(("November 30", ""), ". It began on ", ("June 1", "When did it begin?"), " in "),
+        *(("1994", "the year of the season"), "."),
+    )
+    asked = [one.question for one in questions_to_try(told)]
+    assert asked == ["When did it begin?", "How many cyclones did the whole season have?"]
 
 
 @pytest.mark.parametrize("answer", ["tropical storms", "the tropical storms", "four were tropical storms"])

@@ -8,7 +8,7 @@ import pytest
 
 from colmlm.kb.answers.answering import Answering
 from colmlm.kb.erasure.verbs import Erasure
-from colmlm.kb.errors import InvalidQuery
+from colmlm.kb.errors import InvalidQuery, NoSuchChange
 from colmlm.kb.facts.redaction import MARK
 from colmlm.kb.lookup.questions import Questions
 from colmlm.kb.service import KnowledgeBase
@@ -166,3 +166,39 @@ def test_of_two_that_contradict_the_newer_is_the_answer(answers: Answering, kb: 
     assert answers.ask(quito).answer == "Quito City"
     kb.comparisons.hold(first, second, **WHO)
     assert not answers.ask(quito).abstained
+
+
+def test_the_past_is_read_as_it_was(kb: KnowledgeBase) -> None:
+    ingest(kb, PERU, CHILE)
+    encoder = WordEncoder()
+    kb.keysets.rekey(encoder)
+    answers, lima = Answering(kb, Questions(kb, [encoder]), NearReader()), fact_id(kb, "Lima")
+    first = kb.log.head_seq()
+    kb.facts.edit(lima, "Cusco", **WHO)
+    second = kb.log.head_seq()
+    kb.facts.delete([lima], **WHO)
+    third = kb.log.head_seq()
+    kb.facts.restore([lima], **WHO)
+
+    def said(seq: int) -> tuple[str | None, bool, int]:
+        found = answers.ask_as_of(CAPITAL, seq)
+        return found.answer, found.withheld, found.seq
+
+    assert said(first) == ("Lima", False, first)
+    assert said(second) == ("Cusco", False, second)
+    assert said(third) == (None, True, third)
+    assert answers.ask(CAPITAL).answer == "Cusco"
+    with pytest.raises(NoSuchChange):
+        answers.ask_as_of(CAPITAL, 10**6)
+
+
+def test_of_a_fact_that_came_later_the_past_says_nothing(kb: KnowledgeBase) -> None:
+    ingest(kb, CHILE)
+    encoder = WordEncoder()
+    kb.keysets.rekey(encoder)
+    before = kb.log.head_seq()
+    ingest(kb, PERU)
+    kb.keysets.rekey(encoder)
+    answers = Answering(kb, Questions(kb, [encoder]), NearReader())
+    past = answers.ask_as_of(CAPITAL, before)
+    assert past.answer != "Lima" and all("Lima" not in one.text for one in past.nearest)

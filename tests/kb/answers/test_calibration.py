@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from sqlalchemy import text
 
 from colmlm.kb.answers.answering import Answering
 from colmlm.kb.answers.calibration import (
@@ -18,12 +19,12 @@ from colmlm.kb.answers.calibration import (
     least_questions,
     questions_of,
 )
-from colmlm.kb.corpus.format import Parsed
+from colmlm.kb.corpus.format import AnnotatedDocument, Parsed
 from colmlm.kb.errors import CalibrationRefused
 from colmlm.kb.lookup.questions import Questions
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import NearReader, WordEncoder
-from tests.kb.corpora import CAPITAL, CHILE, HEIGHT, PERU, fact_id, ingest
+from tests.kb.corpora import CAPITAL, CHILE, HEIGHT, PERU, document, fact_id, ingest
 
 SHIPPED = 0.68
 WHO = {"actor": "tester", "reason": "test"}
@@ -139,3 +140,49 @@ def test_questions_are_drawn_from_live_facts_of_the_named_corpora(
     assert CAPITAL not in {one.text for one in questions_of(answers, ["lands"], 100, 0)}
     kb.corpora.ingest([Parsed(PERU)], "made", **WHO, generated=True)
     assert not questions_of(answers, ["made"], 9, 0), "these are answered too easily"
+
+
+def catalogue(things: int) -> AnnotatedDocument:
+    """A long document: so many things, each with a sentence of three facts."""
+    pieces: list[str | tuple[str, str]] = []
+    for n in range(things):
+        pieces += [
+            f"Thing {n} is made by ",
+            (f"Maker{n}", f"Who makes thing {n}?"),
+            " in ",
+            (f"Town{n}", ""),
+            ". ",
+        ]
+    return document("catalogue", *pieces)
+
+
+def test_a_long_document_is_left_out_whole_however_many_sentences_it_has(kb: KnowledgeBase) -> None:
+    ingest(kb, catalogue(250), CHILE)
+    encoder = WordEncoder()
+    kb.keysets.rekey(encoder)
+    answers = Answering(kb, Questions(kb, [encoder]), NearReader())
+    asked = [KnownQuestion(f"Who makes thing {n}?", (f"Maker{n}",)) for n in (7, 90)]
+    read = ask_each(answers, asked, lambda *_: None)
+    assert [one.outcome for one in read.answerable] == ["right", "right"]
+    assert len(read.others) == 2 and all(one.outcome != "right" for one in read.others)
+    with kb.sessions() as session:
+        ids = frozenset(session.scalars(text("SELECT id FROM fact WHERE document_id = 1")))
+    _, near = Questions(kb, [encoder]).nearest("Who makes thing 7?", 50, without=ids)
+    assert [hit.value for hit in near.hits] == ["Santiago"]
+
+
+def test_without_another_document_nothing_is_told_of_questions_that_nothing_answers(
+    kb: KnowledgeBase,
+) -> None:
+    ingest(kb, catalogue(40))
+    answers = Answering(kb, None, NearReader())
+    asked = [KnownQuestion(f"Who makes thing {n}?", (f"Maker{n}",)) for n in range(40)]
+    read = ask_each(answers, asked, lambda *_: None)
+    assert (len(read.answerable), len(read.others)) == (40, 0)
+    with pytest.raises(CalibrationRefused, match=r"does not answer, .*add 32 or more with an empty value"):
+        calibrate(read, SHIPPED)
+
+
+def test_too_few_questions_are_refused_with_the_rate_that_they_can_tell() -> None:
+    with pytest.raises(CalibrationRefused, match=r"add 12 or more, or allow 7.8% wrong ones"):
+        calibrate(sample(20, [], [], number=20), SHIPPED)

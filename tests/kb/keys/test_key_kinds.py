@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.service import KnowledgeBase
-from tests.fakes import FakeEncoder, Vectors
+from tests.fakes import FakeEncoder, Vectors, activated
 from tests.kb.corpora import CAPITAL, PERU, ask, best, document, fact_id, ingest, numbered
 
 WHO = {"actor": "tester", "reason": "test"}
@@ -126,3 +126,77 @@ def test_a_corrected_question_is_keyed_anew_and_the_old_one_finds_nothing(
     live = {fact.fact_id for fact in kb.facts.find()}
     assert [kind for of, kind in kinds(kb, keyset.keyset_id) if of in live] == list(BOTH)
     assert best(kb, encoder, "Now its capital is ").value == "Lima" and kb.upkeep.fsck().ok
+
+
+SEAT = "Where does Peru's government sit?"
+
+
+def test_a_question_that_a_person_wrote_is_found_whatever_the_keyset_keys(
+    kb: KnowledgeBase, encoder: ContextEncoder
+):
+    ingest(kb, PERU)
+    keyset = kb.keysets.rekey(encoder)
+    lima = fact_id(kb, "Lima")
+    kb.facts.edit(lima, question=SEAT, **WHO)
+    assert kb.keysets.show(keyset.keyset_id).num_unkeyed == 1
+    assert kb.keysets.key_facts(encoder, [lima], most=8)
+    assert found(kb, encoder, SEAT) == "Lima"
+    assert kinds(kb, keyset.keyset_id) == [
+        (lima, "context"),
+        (lima, "question"),
+        *[(n, "context") for n in (2, 3)],
+    ]
+    assert not kb.keysets.has_question_keys(keyset.keyset_id), "the keyset chose none"
+    assert kb.keysets.rekey(encoder).num_keys == 4 and kb.upkeep.fsck().ok
+
+
+def test_the_next_keyset_keys_what_people_wrote_and_what_they_marked(
+    kb: KnowledgeBase, encoder: ContextEncoder
+):
+    ingest(kb, PERU)
+    ingest(kb, *numbered(2), corpus="more")
+    kb.keysets.rekey(encoder)
+    kb.facts.edit(fact_id(kb, "Lima"), question=SEAT, **WHO)
+    marked = kb.facts.add_to(1, {"text": "South America"}, question="Where is Peru?", **WHO).fact_ids[0]
+    later = ContextEncoder("later")
+    keyset = kb.keysets.rekey(later)
+    assert keyset.num_unkeyed == 0
+    asked = [fact for fact, kind in kinds(kb, keyset.keyset_id) if kind == "question"]
+    assert asked == [fact_id(kb, "Lima"), marked]
+    activated(kb, keyset.keyset_id)
+    assert [found(kb, later, one) for one in (SEAT, "Where is Peru?")] == ["Lima", "South America"]
+    assert found(kb, later, "Question 1?") is None
+
+
+def test_another_question_takes_the_key_of_the_one_before(kb: KnowledgeBase, encoder: ContextEncoder):
+    ingest(kb, PERU)
+    kb.keysets.rekey(encoder)
+    lima = fact_id(kb, "Lima")
+    for question in (SEAT, "Which city governs Peru?"):
+        kb.facts.edit(lima, question=question, **WHO)
+        kb.keysets.key_facts(encoder, [lima], most=8)
+    assert [found(kb, encoder, one) for one in (SEAT, "Which city governs Peru?")] == [None, "Lima"]
+
+
+def test_a_document_that_changes_keeps_the_question_of_a_person(kb: KnowledgeBase, encoder: ContextEncoder):
+    ingest(kb, PERU)
+    kb.keysets.rekey(encoder)
+    kb.facts.edit(fact_id(kb, "Lima"), question=SEAT, **WHO)
+    text = f"As is known. {PERU.text}"
+    moved = tuple(replace(span, start=span.start + 13, end=span.end + 13) for span in PERU.facts)
+    ingest(kb, replace(PERU, text=text, facts=moved))
+    kb.keysets.rekey(encoder)
+    assert found(kb, encoder, SEAT) == "Lima"
+
+
+def test_predicted_keys_do_not_stand_for_what_a_person_wrote(kb: KnowledgeBase, encoder: ContextEncoder):
+    ingest(kb, *numbered(40))
+    kb.keysets.rekey(encoder)
+    kb.facts.edit(fact_id(kb, "value 7"), question="Which is the seventh?", **WHO)
+    kb.keysets.rekey(encoder)
+    later = ContextEncoder("later")
+    keyset, _ = kb.keysets.adapt(later, sample=12)
+    (lookup,) = kb.lookups.in_keyset(keyset.keyset_id).find(
+        later.encode_questions(["Which is the seventh?"]), checkpoint_id=later.checkpoint.checkpoint_id
+    )
+    assert lookup.hits[0].value == "value 7" and lookup.hits[0].score > 0.99
