@@ -127,12 +127,9 @@ class TooManyRequests(Refused):
     title = "Too many requests"
     status = 429
 
-    def __init__(self, per_minute: int, wait_seconds: float) -> None:
+    def __init__(self, limit: str, wait_seconds: float, remedy: str) -> None:
         self.retry_after = ceil(wait_seconds)
-        super().__init__(
-            f"This token may ask {per_minute} times a minute. Ask again in {self.retry_after} s, "
-            "or have an admin raise its limit."
-        )
+        super().__init__(f"This token may {limit}. Ask again in {self.retry_after} s, or {remedy}.")
 
 
 class BadIdempotencyKey(Refused):

@@ -15,6 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from colmlm.api.app import create_app
 from colmlm.api.door.drain import DrainingServer
 from colmlm.api.door.local_token import LocalToken
+from colmlm.api.door.unfinished import limited_protocol
 from colmlm.api.nouns.models import LoadedModels
 from colmlm.api.settings import ServerSettings
 from colmlm.api.supervision.shared import Shared
@@ -58,6 +59,8 @@ def run_server(
         create_app(kb, models=models, operations=operations, settings=settings, local=local, reader=reader),
         log_config=None,
         access_log=False,
+        http=limited_protocol(report=operations.metrics.incomplete),
+        ws="none",
         lifespan="on",
         timeout_graceful_shutdown=CUT_OFF_SECONDS,
     )

@@ -197,7 +197,8 @@ class InLane:
             return
         lane = rights.lane_of(scope)
         receiving = await arrived(scope, receive, lane)
-        with self.lanes.place(lane):
+        token = scope.get("user")
+        with self.lanes.place(lane, token.key_id if token else None):
             if lane not in (Lane.reading, Lane.decoding):
                 await self.app(scope, receiving, send)
                 return

@@ -8,6 +8,7 @@ by name. Places are taken and given back on the event loop only.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from typing import ParamSpec, TypeVar, cast
 from litestar.concurrency import set_asyncio_executor, sync_to_thread
 
 from colmlm.api.door.gathering import Gathered
-from colmlm.api.errors import Busy
+from colmlm.api.errors import Busy, TooManyRequests
 
 P = ParamSpec("P")
 A = TypeVar("A")
@@ -49,13 +50,15 @@ class Lane(StrEnum):
 class Size:
     """How many of a lane's requests run at once (`threads`), and how many may run or wait (`places`).
 
-    A thread of a lane that `gives_way` pauses after each piece of work for as long as that work took, while lookups or
-    decoding are under way. So it uses at most half of a processor and of the database.
+    One token may take `places_of_one` of the places. A thread of a lane that `gives_way` pauses after each piece of
+    work for as long as that work took, while lookups or decoding are under way. So it uses at most half of a processor
+    and of the database.
     """
 
     threads: int
     places: int
     gives_way: bool = False
+    places_of_one: int | None = None
 
 
 LONGEST_REST = 1.0  # second
@@ -73,7 +76,7 @@ SIZES: Mapping[Lane, Size] = MappingProxyType(
         Lane.uploads: Size(2, 32),
         Lane.reading: Size(4, 64),
         Lane.decoding: Size(384, 384),  # threads that wait for the one decoder, whose own room is less
-        Lane.feeds: Size(4, 64),
+        Lane.feeds: Size(4, 64, places_of_one=8),
     }
 )
 
@@ -87,6 +90,7 @@ class _Held:
     def __init__(self, lane: Lane, size: Size, others_work: Callable[[], bool], sleep: Sleep) -> None:
         self.lane, self.size = lane, size
         self.num_taken = self.num_refused = 0
+        self.num_taken_by: Counter[int | None] = Counter()  # by the ids of tokens
         self._threads: ThreadPoolExecutor | None = None
         self._others_work, self._sleep = others_work, sleep
         self._rested = 0.0  # when the pause after the last work is over
@@ -111,6 +115,24 @@ class _Held:
         finally:
             ended = time.monotonic()
             self._rested = ended + min(ended - began, LONGEST_REST)
+
+    def count(self, token_id: int | None, num: int) -> None:
+        """Counts places that are taken, or given back, for a token."""
+        self.num_taken += num
+        if self.size.places_of_one is not None:
+            self.num_taken_by[token_id] += num
+            if not self.num_taken_by[token_id]:
+                del self.num_taken_by[token_id]
+
+    def require_place(self, token_id: int | None) -> None:
+        """Raises `Busy` where no place is free, and `TooManyRequests` where this token has its share."""
+        share = self.size.places_of_one
+        if share is not None and self.num_taken_by[token_id] >= share:
+            self.num_refused += 1
+            raise TooManyRequests(f"hold {share} {self.lane.value} at once", 1, "close one of them")
+        if self.num_taken >= self.size.places:
+            self.num_refused += 1
+            raise Busy(self.lane.value, self.size.places)
 
     def close(self) -> None:
         if self._threads is not None:
@@ -144,23 +166,22 @@ class Lanes:
         set_asyncio_executor(cast(ThreadPoolExecutor, _InTheLane()))
 
     @contextmanager
-    def place(self, lane: Lane) -> Iterator[None]:
+    def place(self, lane: Lane, token_id: int | None = None) -> Iterator[None]:
         """Takes a place in the lane for the length of the context, and uses the lane's threads meanwhile.
 
-        Raises `Busy`.
+        Raises `Busy`, and `TooManyRequests` where the token has its share of the lane.
         """
         held = self._held.get(lane)
-        if held is not None and held.num_taken >= held.size.places:
-            held.num_refused += 1
-            raise Busy(lane.value, held.size.places)
+        if held is not None:
+            held.require_place(token_id)
         before = _current.set(held)
         if held is not None:
-            held.num_taken += 1
+            held.count(token_id, 1)
         try:
             yield
         finally:
             if held is not None:
-                held.num_taken -= 1
+                held.count(token_id, -1)
             _current.reset(before)
 
     @contextmanager

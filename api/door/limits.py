@@ -69,4 +69,4 @@ class RateLimits:
         with self._taking:
             wait = self._take(token.key_id, per_minute)
         if wait:
-            raise TooManyRequests(per_minute, wait)
+            raise TooManyRequests(f"ask {per_minute} times a minute", wait, "have an admin raise its limit")

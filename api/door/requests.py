@@ -21,7 +21,7 @@ from colmlm.kb.log.origin import Origin, origin
 HEADER = "x-request-id"
 CLIENT_HEADER = "x-client-request-id"
 _BROKEN_OFF = 499  # no status was sent: the client had left, or the server was told to end at once
-_UNROUTED = "unrouted"  # no route was reached: anybody may invent a path, so it is no label
+UNROUTED = "unrouted"  # no route was reached: anybody may invent a path, so it is no label
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 # Short, since the change log keeps it for good: it has room for an id, not for a text.
@@ -82,7 +82,7 @@ def status_of(request: Asked) -> int:
 
 def route_of(scope: HTTPScope) -> str:
     """Gives the path template of the matched route, such as `/v1/facts/{fact_id}`."""
-    return str(scope.get("path_template") or _UNROUTED)
+    return str(scope.get("path_template") or UNROUTED)
 
 
 def method_of(scope: HTTPScope) -> str:

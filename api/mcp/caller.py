@@ -33,6 +33,8 @@ class AskingNear(Protocol):
 class Caller:
     """Who calls tools. The log names the `principal` where there is one, else `actor`.
 
+    `secret` is that of the process, and keys the codes of dry runs.
+
     `explain` puts an error into words for the client.
 
     `turn` is held while a tool works: what a base of this process shares between its callers, such as a model that is
@@ -41,6 +43,7 @@ class Caller:
 
     base: Nouns
     asking: AskingNear
+    secret: bytes = field(repr=False)
     rights: frozenset[Right] = ALL_RIGHTS
     actor: str = ""
     role: str = ""

@@ -1,20 +1,21 @@
 """Dry runs: an edit is done by the code of its dry run alone, so that nothing is changed that was not shown before.
 
-The code is a digest of what was asked for and of the facts as they stood. Where one of them was edited since, or
-anything else is asked for, it no longer fits. Since the edit itself changes the facts, it is good for one edit: a call
-that is repeated because its answer was lost is refused. It keeps nobody out, which the rights of the caller do; any
-process gives the same code, and none has to remember it.
+The code is a keyed digest (HMAC) of who asks, what was asked for, and the facts as they stood. The key is a secret of
+the process, so that nobody can compute a code and skip the dry run. Where a fact was edited since, or anything else is
+asked for, the code no longer fits. Since the edit itself changes the facts, it is good for one edit: a call that is
+repeated because its answer was lost is refused. The process has to remember no code.
 """
 
 from __future__ import annotations
 
-import hashlib
+import hmac
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
+from colmlm.api.mcp.caller import Caller
 from colmlm.api.mcp.citing import facts_of
 from colmlm.kb.errors import Conflict
 from colmlm.kb.facts.records import Edit, FactRecord
@@ -27,18 +28,20 @@ class DryRunNeeded(Conflict):
 
     def __init__(self, tool: str) -> None:
         super().__init__(
-            f"This code is of no dry run of this edit: a fact was edited since, or something else is asked for now. "
+            "This code is of no dry run that you made of this edit: a fact was edited since, something else is asked "
+            "for now, or this process was started anew. "
             f"Nothing was done. Call {tool} without `confirm`, show what it says, and pass the code that it gives."
         )
 
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """An edit before it is done: the tool with what it was asked for, the facts it is about, and what else to show.
+    """An edit before it is done: who asks which tool for what, the facts it is about, and what else to show.
 
     `beside` are facts that the edit leaves alone, and that decide whether it makes sense.
     """
 
+    caller: Caller
     tool: str
     asked: Sequence[Any]
     reason: str
@@ -49,14 +52,15 @@ class DryRun:
     @property
     def code(self) -> str:
         standing = [_standing(self.facts), _standing(self.beside)]
-        asked = msgspec.json.encode((self.tool, self.asked, self.reason, standing))
-        return hashlib.sha256(asked).hexdigest()[:8]
+        who = str(self.caller.principal or self.caller.actor)
+        asked = msgspec.json.encode((who, self.tool, self.asked, self.reason, standing))
+        return hmac.digest(self.caller.secret, asked, "sha256").hex()[:16]
 
     def or_done(self, confirm: str, edit: Callable[[], Edit], **more: Any) -> dict[str, Any]:
         """Shows the edit; where `confirm` is its code, does it. Raises `DryRunNeeded` where it is another."""
         if not confirm:
             return self._shown(more)
-        if confirm != self.code:
+        if not hmac.compare_digest(confirm.encode(), self.code.encode()):
             raise DryRunNeeded(self.tool)
         done = edit()
         told = {"dry_run": False, "change": done.seq, "kind": done.kind, "fact_ids": list(done.fact_ids)}

@@ -43,7 +43,9 @@ def propose_fact(
     """
     alike = caller.base.facts.search(text=question, literally=True, limit=SHOWN).facts
     asked = [fact for fact in alike if fact.question == question]
-    dry = DryRun("propose_fact", (question, value, anyway), reason, [], f"propose: {question} {value}", asked)
+    dry = DryRun(
+        caller, "propose_fact", (question, value, anyway), reason, [], f"propose: {question} {value}", asked
+    )
     return dry.or_done(
         confirm,
         lambda: caller.base.facts.add(
@@ -75,7 +77,7 @@ def correct_fact(
         for what, was, now in (("value", fact.value, value), ("question", fact.question, question))
         if now
     )
-    return DryRun("correct_fact", (fact_id, value, question, anyway), reason, [fact], would).or_done(
+    return DryRun(caller, "correct_fact", (fact_id, value, question, anyway), reason, [fact], would).or_done(
         confirm,
         lambda: caller.base.facts.edit(
             fact_id,
@@ -97,7 +99,7 @@ def delete_facts(caller: Caller, fact_ids: Ids, reason: Reason, confirm: Confirm
     facts = _each_once(caller, fact_ids)
     _require_live(facts)
     also_said = caller.base.comparisons.also_said([fact.fact_id for fact in facts])
-    return DryRun("delete_facts", fact_ids, reason, facts, f"delete {len(facts)} facts").or_done(
+    return DryRun(caller, "delete_facts", fact_ids, reason, facts, f"delete {len(facts)} facts").or_done(
         confirm,
         lambda: caller.base.facts.delete([fact.fact_id for fact in facts], actor=caller.actor, reason=reason),
         also_said_by_others=[plain(said) for said in also_said],
@@ -109,7 +111,7 @@ def restore_facts(caller: Caller, fact_ids: Ids, reason: Reason, confirm: Confir
     facts = _each_once(caller, fact_ids)
     if live := [fact.fact_id for fact in facts if fact.deleted_seq is None]:
         raise FactNotDeleted(live)
-    return DryRun("restore_facts", fact_ids, reason, facts, f"bring {len(facts)} facts back").or_done(
+    return DryRun(caller, "restore_facts", fact_ids, reason, facts, f"bring {len(facts)} facts back").or_done(
         confirm,
         lambda: caller.base.facts.restore(
             [fact.fact_id for fact in facts], actor=caller.actor, reason=reason
@@ -184,7 +186,7 @@ def forget(caller: Caller, run_id: Id, reason: Reason, confirm: Confirm = "") ->
     known = forgetting.facts(plan.fact_ids)
     facts = [known[fact_id] for fact_id in plan.fact_ids if fact_id in known]
     would = f"forget {record.num_facts} facts of run {run_id}, which is {record.state}, with policy {record.policy}"
-    return DryRun("forget", (run_id,), reason, facts, would).or_done(
+    return DryRun(caller, "forget", (run_id,), reason, facts, would).or_done(
         confirm,
         lambda: forgetting.apply(run_id, actor=caller.actor, reason=reason),
         since_the_plan=plain(forgetting.drift(run_id)),

@@ -21,6 +21,7 @@ from mcp.server.mcpserver import MCPServer
 from mcp.server.transport_security import TransportSecuritySettings
 
 from colmlm.api.door.auth import bearer
+from colmlm.api.door.unfinished import limited_protocol
 from colmlm.api.errors import NotSignedIn, refusal
 from colmlm.api.mcp.caller import Caller
 from colmlm.api.wire.loopback import LOOPBACK
@@ -52,6 +53,8 @@ def serve(server: MCPServer, listener: socket.socket, admit: Admit) -> None:
         log_config=None,
         access_log=False,
         server_header=False,
+        http=limited_protocol(),
+        ws="none",
         timeout_graceful_shutdown=CUT_OFF_SECONDS,
     )
     _Server(config).run(sockets=[listener])

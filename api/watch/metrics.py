@@ -20,6 +20,7 @@ from prometheus_client import (
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from colmlm.api.door.lanes import Lanes
+from colmlm.api.door.requests import UNROUTED
 from colmlm.api.supervision.shared import Shared
 from colmlm.api.watch.gauges import LaneGauges, StandingGauges
 from colmlm.kb.jobs.attendance import OwnWorker, no_worker
@@ -98,6 +99,10 @@ class Metrics:
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
         self._requests.labels(method, route, str(status)).inc()
         self._request_seconds.labels(route).observe(seconds)
+
+    def incomplete(self, status: int, seconds: float) -> None:
+        """Count a request that was refused before it was complete, so that nothing of it is known."""
+        self.answered("other", UNROUTED, status, seconds)
 
     def text(self) -> bytes:
         """Gives all metrics in Prometheus's text format."""

@@ -114,6 +114,10 @@ def restore(
         bool, typer.Option("--reapply-deletes", help="Delete again, too, what that log says is deleted.")
     ] = False,
     key: Keys = None,
+    trust_signer: Annotated[
+        bool,
+        typer.Option("--trust-signer", help="Restore whoever signed it. Its tokens let people in here."),
+    ] = False,
     actor: Actor = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Do all of it, then roll it back.")] = False,
     yes: Yes = False,
@@ -121,8 +125,9 @@ def restore(
 ) -> None:
     """Fill an empty, migrated database from a backup: everything, or nothing.
 
-    A backup still holds what was erased after it was made, so the newer log is needed, signed by the key that signed
-    the backup or by a --key. At the end everything is checked as by `colmlm fsck`; the exit code is 1 where that finds
+    The key of this home must have signed the backup, or a --key, since a backup brings tokens. A backup still holds
+    what was erased after it was made, so the newer log is needed, signed by the key that signed the backup or by a
+    --key. At the end everything is checked as by `colmlm fsck`; the exit code is 1 where that finds
     anything.
     """
     from colmlm.kb.backup.restore import restore_backup
@@ -139,6 +144,7 @@ def restore(
                 log_file=change_log,
                 without_later_erasures=without_later_erasures,
                 keys=key or (),
+                trust_signer=trust_signer,
                 reapply_deletes=reapply_deletes,
                 dry_run=dry_run,
                 on_bytes=lambda done: advance(done // MIB, None),

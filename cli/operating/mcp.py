@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import signal
 import threading
 from collections.abc import Callable
@@ -74,6 +75,7 @@ class _Callers:
 
     def __init__(self, base: Base) -> None:
         self._base = base
+        self._secret = secrets.token_bytes(32)
         self._turn = threading.Lock() if base.server is None else nullcontext()
 
     def of(self, token: TokenRecord | None) -> Caller:
@@ -86,6 +88,7 @@ class _Callers:
         return Caller(
             base=self._base,
             asking=self._asked,
+            secret=self._secret,
             rights=ALL_RIGHTS if token is None else ROLES[token.role],
             actor=self._base.actor(None),
             role="" if token is None else token.role,

@@ -22,16 +22,20 @@ from colmlm.kb.backup import repeating
 from colmlm.kb.backup.newer_log import LaterLimit, NewerLog, read_newer_log
 from colmlm.kb.backup.repeating import Repeated
 from colmlm.kb.backup.write import Archive, Backup, Heard, open_backup, tables
-from colmlm.kb.errors import BackupRefused, DatabaseNotEmpty, NewerLogNeeded
+from colmlm.kb.errors import BackupRefused, DatabaseNotEmpty, NewerLogNeeded, SignatureRefused
 from colmlm.kb.facts import sentences
 from colmlm.kb.keys import keysets
-from colmlm.kb.log import audit
+from colmlm.kb.log import audit, signing
 from colmlm.kb.log.witness import Head, hash_at
 from colmlm.kb.store.database import connection_of, head_revision
 from colmlm.kb.tables import ChangeRow, FactKeyRow, KeysetRow, SecretRow
 
 if TYPE_CHECKING:
     from colmlm.kb.store.store import Store
+
+_SIGNER_DECIDES = (
+    "A backup brings texts and tokens, so its signer decides what is true here and who may enter."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,7 @@ def restore_backup(
     log_file: Path | None = None,
     without_later_erasures: bool = False,
     keys: Collection[str] = (),
+    trust_signer: bool = False,
     reapply_deletes: bool = False,
     dry_run: bool = False,
     on_bytes: Heard = lambda _: None,
@@ -76,11 +81,14 @@ def restore_backup(
 
     It repeats the erasures and limits of the newer log in `log_file`. Raises `NewerLogNeeded` where that is None,
     unless `without_later_erasures` says that what was erased after the backup may come back. `keys` are fingerprints,
-    one of which must have signed the backup and one the log. `dry_run` does everything and rolls back.
+    one of which must have signed the backup and one the log. Without any, the key of this home must have signed the
+    backup, unless `trust_signer`: its tokens let people in. `dry_run` does everything and rolls back.
     Raises `BackupRefused`, `DatabaseNotEmpty`, `LogRefused`, `SignatureRefused`.
     """
     with open_backup(file, keys) as archive, kb.sessions() as session:
         backup = archive.backup
+        if not (keys or trust_signer):
+            _require_own_signer(kb.settings.home, archive)
         _require_migration(archive)
         newer = None if log_file is None else read_newer_log(log_file, backup, keys)
         if newer is None and not (without_later_erasures or dry_run):
@@ -92,6 +100,18 @@ def restore_backup(
         report = _catch_up(session, backup, newer, actor, reapply_deletes, without_later_erasures)
         session.rollback() if dry_run else session.commit()
     return report
+
+
+def _require_own_signer(home: Path, archive: Archive) -> None:
+    """Raise `SignatureRefused` where the key of this home did not sign the backup."""
+    own, key = signing.own_names(home), archive.backup.key
+    if own is None or own.fingerprint != key:
+        raise SignatureRefused(
+            str(archive.file),
+            f"it was signed by key {key}, which is not the key of {home}",
+            f"{_SIGNER_DECIDES} Nothing was restored. Compare that fingerprint with the one that `colmlm backup "
+            f"create` or `verify` printed where it was made, and pass --key {key}. Or pass --trust-signer.",
+        )
 
 
 def _require_migration(archive: Archive) -> None:
@@ -199,8 +219,11 @@ def _catch_up(
 
 
 def _note(session: Session, backup: Backup, newer: NewerLog | None, actor: str) -> None:
-    """Appends to the restored log that the base was restored from this backup, and with which newer log."""
+    """Appends to the restored log which backup the base was restored from, who signed it, and with which newer log."""
     pending = audit.begin(session, actor, f"restored from the backup of change {backup.seq}")
     seq, hash_ = (newer.head.seq, newer.head.hash) if newer else (None, None)
-    payload = {"backup": {"seq": backup.seq, "hash": backup.hash}, "newer_log": {"seq": seq, "hash": hash_}}
+    payload = {
+        "backup": {"seq": backup.seq, "hash": backup.hash, "key": backup.key},
+        "newer_log": {"seq": seq, "hash": hash_},
+    }
     audit.append(session, pending, "restore-backup", payload=payload)

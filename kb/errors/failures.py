@@ -132,9 +132,11 @@ class JobGivenUp(KBError):
 class SignatureRefused(KBError):
     title = "Signature refused"
 
-    def __init__(self, what: str, cause: str) -> None:
+    def __init__(self, what: str, cause: str, remedy: str = "") -> None:
         self.what = what
-        super().__init__(f"{what}: {cause}. It is no evidence; get it again from whoever signed it.")
+        super().__init__(
+            f"{what}: {cause}. {remedy or 'It is no evidence; get it again from whoever signed it.'}"
+        )
 
 
 class LogRefused(KBError):

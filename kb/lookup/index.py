@@ -49,7 +49,9 @@ VECTORS_PER_THREAD = 32
 TRAINED_PER_LIST = 39  # keys for each centroid
 ROUNDS = 6  # of k-means; ten, on 64 keys for each centroid, find no more of the nearest keys
 # Reading a damaged or foreign snapshot may raise any of these.
-_DOUBTS = (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, IndexInvariant)
+_DOUBTS = (
+    OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, MemoryError, IndexInvariant,
+)  # fmt: skip
 # From so many queries on a flat search is one product of matrices, a third to a seventh of the time for each query.
 # Faiss 1.15 counts queries times width, for all indexes of the process, and begins at 128,000.
 MATRIX_FROM = 4

@@ -38,6 +38,8 @@ class SealedIndex:
             self._numbers = faiss.vector_to_array(self._index.id_map)
             self._index = faiss.downcast_index(self._index.index)
         self.dim, self.count = int(self._index.d), int(self._index.ntotal)
+        if not 0 <= self.count <= file.stat().st_size:  # memory is taken for as many as it names
+            raise InvalidRelease(f"{self.name} is too short for the {self.count} keys that it names", _AGAIN)
         ivf = faiss.try_extract_index_ivf(self._index)
         self._ivf: Any = None if ivf is None else faiss.downcast_index(ivf)
         if "FastScan" in type(self._ivf or self._index).__name__:

@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError
 from colmlm.kb.backup.restore import restore_backup
 from colmlm.kb.backup.write import Heard, tables, verify_backup, write_backup
 from colmlm.kb.errors import KBError
-from colmlm.kb.log.signing import signing_key
+from colmlm.kb.log.signing import names_of, signing_key
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.tables import SecretRow
 from colmlm.lab.crashlab.journal import StepJournal
@@ -32,7 +32,12 @@ def restore(opened: KnowledgeBase, target: CrashTarget, on_bytes: Heard = lambda
         file.writelines(opened.log.export())
     with KnowledgeBase.open(target.settings) as copy:
         restore_backup(
-            copy, target.backup, actor=target.settings.actor, log_file=target.log, on_bytes=on_bytes
+            copy,
+            target.backup,
+            actor=target.settings.actor,
+            log_file=target.log,
+            keys=(names_of(signing_key(opened.settings.home).public_key()).fingerprint,),
+            on_bytes=on_bytes,
         )
 
 

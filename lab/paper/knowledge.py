@@ -116,9 +116,8 @@ def _articles(places: Places, name: str, source: Path, take: Take, rows: int | N
 
 def _copy(places: Places, name: str, *, of: str) -> Preparation:
     backup = places.out / "kb" / f"{of}.backup"
-    return Preparation(
-        name=name, after=(of,), commands=(("db", "migrate"), ("backup", "restore", str(backup)))
-    )
+    restored = ("backup", "restore", str(backup), "--trust-signer", "--without-later-erasures", "--yes")
+    return Preparation(name=name, after=(of,), commands=(("db", "migrate"), restored))
 
 
 def _grown(

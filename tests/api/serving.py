@@ -8,16 +8,28 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import uvicorn
-from litestar import Litestar
+from litestar.types import ASGIApp
+
+from colmlm.api.door.unfinished import ArrivalLimits, Report, limited_protocol
 
 
 @contextmanager
-def served(app: Litestar, listener: socket.socket | None = None) -> Iterator[str]:
-    """Serves the app on a real port, or on `listener`, and gives its address."""
+def served(
+    app: ASGIApp,
+    listener: socket.socket | None = None,
+    limits: ArrivalLimits | None = None,
+    report: Report = lambda *_: None,
+) -> Iterator[str]:
+    """Serve the app on a real port, or on `listener`, with the program's own protocol, and give its address."""
     # It listens: requests sent before the server has started wait, instead of being refused.
     with listener or socket.create_server(("127.0.0.1", 0)) as listening:
         config = uvicorn.Config(
-            app, log_level="error", lifespan="off", ws="none", timeout_graceful_shutdown=1
+            app,
+            log_level="error",
+            lifespan="off",
+            ws="none",
+            http=limited_protocol(limits, report),
+            timeout_graceful_shutdown=1,
         )
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})

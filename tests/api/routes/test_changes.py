@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import httpx
 from cloudevents.core.base import BaseCloudEvent
@@ -98,6 +99,31 @@ def test_a_feed_that_ended_gives_its_place_back(operator: Client) -> None:
     for _ in range(SIZES[Lane.feeds].places + 1):
         answer = operator.get("/v1/changes/events", params={"after": 0})
         assert answer.status_code == 200 and "event: change" in answer.text
+
+
+def test_one_token_holds_its_share_of_the_streams_and_no_other_waits(
+    atlas: KnowledgeBase, new_token: Callable[[str], str]
+) -> None:
+    """A browser session counts as the token that it was opened with."""
+    path, share = "/v1/changes/events", SIZES[Lane.feeds].places_of_one or 0
+    own, other = ({"Authorization": f"Bearer {new_token(role)}"} for role in ("auditor", "admin"))
+    with (
+        served(create_app(atlas)) as address,
+        httpx.Client(base_url=address, timeout=20) as client,
+        ExitStack() as held,
+    ):
+        origin = {"Origin": address}
+        client.post("/session", data={"key": own["Authorization"][7:], "back": "/"}, headers=origin)
+        for number in range(share):
+            stream = held.enter_context(client.stream("GET", path, headers=own if number else {}))
+            assert stream.status_code == 200
+        for headers in (own, {}):
+            refused = client.get(path, headers=headers)
+            assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+            assert refused.headers["content-type"] == "application/problem+json"
+            assert f"hold {share} streams" in refused.json()["detail"]
+        assert client.get("/v1/changes", headers=own).status_code == 200
+        assert held.enter_context(client.stream("GET", path, headers=other)).status_code == 200
 
 
 def test_changes_are_given_as_cloud_events_where_they_are_asked_for(

@@ -13,7 +13,9 @@ def test_a_base_moves_house_without_what_was_erased_since(
     run: Run, atlas: list[int], server: URL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file, log = tmp_path / "monday.backup", tmp_path / "log.jsonl"
-    assert run("backup", "create", file, "--json").json["rows"]["fact"] == 2
+    made = run("backup", "create", file, "--json").json
+    key = made["key"]
+    assert made["rows"]["fact"] == 2
     assert run("backup", "create", file).code == 2
     assert run("backup", "verify", file).out.startswith("ok")
     run("erase", atlas[0], "--reason", "request of the person", "--yes")
@@ -23,10 +25,14 @@ def test_a_base_moves_house_without_what_was_erased_since(
         monkeypatch.setenv("COLMLM_DATABASE_URL", url)
         monkeypatch.setenv("COLMLM_HOME", str(tmp_path / "new"))
         assert run("backup", "restore", file, "--reapply-deletes").code == 2
-        dry = run("backup", "restore", file, "--change-log", log, "--dry-run", "--json").json
+        refused = run("backup", "restore", file, "--change-log", log)
+        assert refused.code == 1 and "--trust-signer" in refused.err and key in refused.err
+        dry = run(
+            "backup", "restore", file, "--change-log", log, "--trust-signer", "--dry-run", "--json"
+        ).json
         assert dry["dry_run"] and dry["erased_again"] == [atlas[0]]
         assert run("facts", "list", "--json").json["facts"] == []
-        restored = run("backup", "restore", file, "--change-log", log).out
+        restored = run("backup", "restore", file, "--change-log", log, "--key", key).out
         assert "erased again: 1 (1)" in restored and "up to change 2, from log.jsonl" in restored
         assert [fact["fact_id"] for fact in run("facts", "list", "--json").json["facts"]] == atlas[1:]
         assert run("fsck").code == 0
@@ -46,17 +52,18 @@ def test_a_restore_without_the_newer_log_must_be_meant(
     with clone(server) as url:
         monkeypatch.setenv("COLMLM_DATABASE_URL", url)
         monkeypatch.setenv("COLMLM_HOME", str(tmp_path / "new"))
-        refused = run("backup", "restore", file)
+        refused = run("backup", "restore", file, "--trust-signer")
         assert (
             refused.code == 4 and "--change-log" in refused.err and "--without-later-erasures" in refused.err
         )
-        dry = run("backup", "restore", file, "--dry-run", "--json")
+        dry = run("backup", "restore", file, "--trust-signer", "--dry-run", "--json")
         assert dry.code == 4 and not dry.json["ok"] and "--change-log" in dry.err
         assert run("backup", "restore", file, "--change-log", log, "--key", "0" * 16).code == 1
         assert run("backup", "restore", file, "--change-log", log, "--without-later-erasures").code == 2
         assert run("backup", "restore", file, "--without-later-erasures").code == 2  # nobody to ask
         assert run("facts", "list", "--json").json["facts"] == []
-        back = run("backup", "restore", file, "--without-later-erasures", "--yes", "--json").json
+        lost = (file, "--trust-signer", "--without-later-erasures", "--yes", "--json")
+        back = run("backup", "restore", *lost).json
         assert back["without_later_erasures"] and back["log_head"] is None and back["repeated"] == []
         assert [fact["fact_id"] for fact in run("facts", "list", "--json").json["facts"]] == atlas
     assert run("backup", "verify", file, "--key", made.json["key"]).code == 0

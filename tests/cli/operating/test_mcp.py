@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -202,6 +203,30 @@ def test_nothing_is_done_but_by_the_code_of_its_dry_run(there: There, facts: lis
     over_stdio(*at(there, "operator"), talk=talk)
 
 
+def test_no_code_is_computed_or_taken_from_another_process_or_caller(run: Run, keyed: list[int]) -> None:
+    """What a code is made of is known to everybody who may read the base, and the key of it to one process."""
+    given: dict[str, Any] = {"fact_ids": [keyed[0]], "reason": "wrong"}
+    standing = [[[keyed[0], 1, None, "accepted"]], []]
+    asked = json.dumps(["delete_facts", [keyed[0]], "wrong", standing], separators=(",", ":"))
+    computed = hashlib.sha256(asked.encode()).hexdigest()
+
+    async def dry(client: Client) -> str:
+        return str((await told(client, "delete_facts", **given))["confirm"])
+
+    def refuses(code: str) -> Talk[None]:
+        async def talk(client: Client) -> None:
+            assert "Nothing was done" in await refused(client, "delete_facts", **given, confirm=code)
+
+        return talk
+
+    for code in (computed, computed[:8], computed[:16], over_stdio(talk=dry)):
+        over_stdio(talk=refuses(code))
+    ann, ben = (run("tokens", "create", name, "--role", "operator").out.strip() for name in ("ann", "ben"))
+    with serving() as address:
+        over_http(address, ben, refuses(over_http(address, ann, dry)))
+    assert run("facts", "show", keyed[0], "--json").json["deleted_seq"] is None
+
+
 def test_a_proposed_fact_waits_for_somebody_to_accept_it(there: There) -> None:
     async def talk(client: Client) -> int:
         given = {"question": "Who wrote Emma?", "value": "Jane Austen", "reason": "asked for"}
@@ -320,6 +345,17 @@ def test_http_wants_a_token_and_this_machines_name(run: Run, keyed: list[int]) -
         assert httpx2.post(address, json=ping, headers=bearer).status_code == 401
     (change,) = [one for one in run("changes", "--json").json["changes"] if one["kind"] == "delete"]
     assert (change["actor"], change["principal"]["kind"]) == ("the operator", "key")
+
+
+def test_a_head_over_http_has_limits(run: Run, keyed: list[int]) -> None:
+    with serving() as address:
+        at_port = ("127.0.0.1", int(address.rpartition(":")[2].removesuffix("/mcp")))
+        with socket.create_connection(at_port, timeout=60) as connection:
+            connection.sendall(b"POST /mcp HTTP/1.1\r\nX-A: " + b"a" * 400_000)
+            assert connection.recv(1 << 16).startswith(b"HTTP/1.1 431 ")
+        with socket.create_connection(at_port, timeout=60) as connection:
+            connection.sendall(b"POST /mcp HTTP/1.1\r\n")
+            assert connection.recv(1 << 16).startswith(b"HTTP/1.1 408 ")
 
 
 def test_http_before_a_server_takes_that_servers_token(there: There) -> None:

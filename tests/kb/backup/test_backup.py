@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import URL, text
 
+from colmlm.kb.access.tokens import create_token
 from colmlm.kb.backup.restore import restore_backup
 from colmlm.kb.backup.write import tables, verify_backup, write_backup
 from colmlm.kb.corpus.format import Parsed
@@ -20,7 +22,7 @@ from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import BackupRefused, DatabaseNotEmpty, LogRefused, NewerLogNeeded, SignatureRefused
 from colmlm.kb.evidence.records import NewOutput
 from colmlm.kb.facts.reviews import ReviewVerdict
-from colmlm.kb.log.signing import fingerprint, signing_key
+from colmlm.kb.log.signing import KEY_FILE, fingerprint, signing_key
 from colmlm.kb.log.witness import export_log, signed_head
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
@@ -40,7 +42,11 @@ def original(kb: KnowledgeBase, encoder: FakeEncoder) -> KnowledgeBase:
 
 
 @pytest.fixture
-def empty(server: URL, tmp_path: Path) -> Iterator[KnowledgeBase]:
+def empty(server: URL, kb: KnowledgeBase, tmp_path: Path) -> Iterator[KnowledgeBase]:
+    """An empty base in a home that has the signing key of `kb`, as after a move."""
+    signing_key(kb.settings.home)
+    (tmp_path / "new").mkdir()
+    shutil.copy(kb.settings.home / KEY_FILE, tmp_path / "new" / KEY_FILE)
     with (
         clone(server) as url,
         KnowledgeBase.open(Settings(home=tmp_path / "new", database_url=url)) as opened,
@@ -286,6 +292,31 @@ def test_a_log_without_its_erasure_is_refused_whoever_signed_it(
         empty, file, actor="tester", log_file=log, keys=[known, other], dry_run=True
     ).log_head
     assert empty.log.head_seq() == 0
+
+
+def test_a_backup_of_an_unknown_signer_is_restored_only_where_its_signer_is_trusted(
+    original: KnowledgeBase, empty: KnowledgeBase, tmp_path: Path
+):
+    """Whoever has no key of ours can still write and sign a base, with an admin's token in it."""
+    with original.sessions.begin() as session:
+        secret = create_token(session, "their admin", "admin")
+    file, stranger = tmp_path / "their.backup", tmp_path / "stranger"
+    write_backup(original, file, signing_key(stranger))
+    theirs, own = (fingerprint(_public(home)) for home in (stranger, empty.settings.home))
+    for known in (own, None):
+        if known is None:  # as on a new machine
+            (empty.settings.home / KEY_FILE).unlink()
+        for dry_run in (False, True):
+            with pytest.raises(SignatureRefused, match=f"--key {theirs}.*--trust-signer") as refusal:
+                restore_backup(empty, file, actor="tester", without_later_erasures=True, dry_run=dry_run)
+            assert "tokens" in str(refusal.value) and "Nothing was restored" in str(refusal.value)
+    assert empty.log.head_seq() == 0 and empty.access.of_secrets([secret]) == [None]
+    dry = restore_backup(empty, file, actor="tester", keys=[theirs], dry_run=True)
+    assert dry.backup.key == theirs
+    restore_backup(empty, file, actor="tester", trust_signer=True, without_later_erasures=True)
+    (token,) = empty.access.of_secrets([secret])
+    assert token is not None and token.role == "admin"
+    assert f'"key":"{theirs}"' in "".join(empty.log.export()).replace(" ", "")
 
 
 def _public(home: Path) -> bytes:

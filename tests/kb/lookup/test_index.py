@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import resource
+import struct
 import subprocess
 import threading
 from collections.abc import Callable, Iterable
@@ -276,6 +278,8 @@ def test_default_spec_by_size(num_keys: int, dim: int, spec: str) -> None:
 
 # Snapshots
 
+HALF_A_TERABYTE = 2**39
+
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
@@ -365,12 +369,32 @@ def test_another_keyset_or_width_is_refused(saved: Path) -> None:
 
 @pytest.mark.parametrize("lie", [{"count": 19}, {"format": 2}, {"spec": "HNSW32"}, {"count": None}])
 def test_a_manifest_that_does_not_fit_its_file_is_refused(saved: Path, lie: dict[str, Any]) -> None:
-    manifest = saved / "keyset-1.json"
+    tell(saved, lie)
+    assert_refused(saved)
+
+
+def test_a_file_that_asks_for_more_memory_than_there_is_is_refused(saved: Path) -> None:
+    """Its manifest fits it: who can write snapshots can write both."""
+    file, size = index_file(saved), struct.pack("<Q", 20 * DIM)
+    good = file.read_bytes()
+    assert good.count(size) == 1
+    file.write_bytes(good.replace(size, struct.pack("<Q", HALF_A_TERABYTE // 4)))
+    tell(saved, {"sha256": hashlib.sha256(file.read_bytes()).hexdigest()})
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (HALF_A_TERABYTE, before[1]))  # some systems promise any amount
+    try:
+        assert_refused(saved)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def tell(path: Path, lie: dict[str, Any]) -> None:
+    """Change the manifest in these fields, and its own checksum with them."""
+    manifest = path / "keyset-1.json"
     fields = json.loads(manifest.read_text()) | lie
     del fields["manifest_sha256"]
     digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
     manifest.write_text(json.dumps(fields | {"manifest_sha256": digest}, indent=1))
-    assert_refused(saved)
 
 
 # Loads the old snapshot in argv[1]; one child per step then dies just before that step of saving a new one.

@@ -323,6 +323,14 @@ def _short_index(release: Path) -> None:
     (release / INDEX).write_bytes((release / INDEX).read_bytes()[:-500])
 
 
+def _too_many_counted(release: Path) -> None:
+    """Names 2**49 keys in the head of an index with inverted lists, for which nobody has memory."""
+    _write_index(release, faiss.index_factory(DIM, "IVF4,Flat"), synthetic_keys(NUM, DIM, seed=1))
+    said = (release / INDEX).read_bytes()
+    assert int.from_bytes(said[8:16], "little") == NUM
+    (release / INDEX).write_bytes(said[:8] + (2**49).to_bytes(8, "little") + said[16:])
+
+
 def _write_index(release: Path, index: Any, keys: Vectors) -> None:
     index.train(keys)
     index.add(keys)
@@ -368,6 +376,7 @@ def _no_file(release: Path) -> None:
         (_no_index_of_ids, "CREATE UNIQUE INDEX"),
         (_not_an_index, "cannot be read as a Faiss index"),
         (_short_index, "cannot be read as a Faiss index"),
+        (_too_many_counted, "too short for the 562949953421312 keys"),
         (_without_direction, "keys without a direction"),
         (_no_keys_back, "does not give its keys back"),
         (_no_database, "no SQLite database"),
