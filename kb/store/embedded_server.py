@@ -23,6 +23,7 @@ import logging
 import os
 import pwd
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -52,6 +53,7 @@ _PORT = 5432  # only a part of the socket's name
 _LONGEST_SOCKET = 107 if sys.platform == "linux" else 103  # bytes of a path, by the system's `sun_path`
 _LONGEST_HOME = _LONGEST_SOCKET - len(f"/postgres/.s.PGSQL.{_PORT}")
 _STOPPED, _LOCK, _USERS, _SOCKET = ".stopped", "postgres.lock", ".handle_pids.json", ".socket"
+_UNFINISHED = "postgres.new"  # what is left of a start that was killed as it created the files
 _KEPT = 0  # stands on the list of users for nobody: no last one stops the server
 _RULES = "# Written at each start: the accounts in pg_ident.conf may connect, and nobody else.\n" + "".join(
     f"local {database} all peer map=colmlm\n" for database in ("all", "replication")
@@ -196,17 +198,19 @@ class EmbeddedServer:
             raise DatabaseUnavailable(str(self.data), cause) from error
 
     def _initialize(self, account: pwd.struct_passwd) -> None:
-        """Create the files of a new server."""
-        self.data.mkdir(mode=0o700, exist_ok=True)
+        """Create the files of a new server, under another name until they are complete."""
+        made = EmbeddedServer(self.data if self.data.exists() else self.data.with_name(_UNFINISHED))
+        if made != self and made.data.exists():
+            shutil.rmtree(made.data)
+        made.data.mkdir(mode=0o700, exist_ok=True)
         if account.pw_uid != os.geteuid():
-            if any(self.data.iterdir()):  # it may be a link to files of others
-                raise OSError(f"{self.data} is not empty and holds no database")
-            _admit(account, self._resolved)
-            os.chown(self.data, account.pw_uid, account.pw_gid)
-        rules = ("--auth-local=peer", "--auth-host=reject")
-        self._run(
-            account, "initdb", *rules, "--encoding=UTF8", f"--username={SUPERUSER}", "--no-instructions"
-        )
+            if any(made.data.iterdir()):  # it may be a link to files of others
+                raise OSError(f"{made.data} is not empty and holds no database")
+            _admit(account, made._resolved)
+            os.chown(made.data, account.pw_uid, account.pw_gid)
+        rules = ("--auth-local=peer", "--auth-host=reject", "--no-instructions")
+        made._run(account, "initdb", *rules, "--encoding=UTF8", f"--username={SUPERUSER}")
+        made.data.rename(self.data)
 
     def _run_server(self, account: pwd.struct_passwd) -> None:
         directory = str(self._make_socket_directory(account)).replace('"', '""')

@@ -39,27 +39,28 @@ def find_exposures(path: Path, accounts: Collection[int]) -> Iterator[Exposure]:
 
     Links are followed, and the directories above their targets are checked as well. A missing `path` is skipped.
     """
-    pending, seen = [path.absolute()], set[Path]()
+    pending, seen = [(path.absolute(), True)], set[Path]()
     while pending:
-        target = pending.pop()
+        target, is_wanted = pending.pop()
         for place in (target, *target.parents):
             if place in seen or not os.path.lexists(place):
                 continue
             seen.add(place)
             found = place.lstat()
             if stat.S_ISLNK(found.st_mode):
-                pending.append(place.parent / place.readlink())
-            yield from _exposures_of(place, found, accounts, is_target=place == target)
+                pending.append((place.parent / place.readlink(), is_wanted and place == target))
+            yield from _exposures_of(place, found, accounts, is_within=is_wanted and place == target)
 
 
 def _exposures_of(
-    place: Path, found: os.stat_result, accounts: Collection[int], *, is_target: bool
+    place: Path, found: os.stat_result, accounts: Collection[int], *, is_within: bool
 ) -> Iterator[Exposure]:
+    """Find what is wrong with one place. `is_within` is True where new files in it count, too."""
     if found.st_uid not in {0, *accounts}:
         owner = user_name(found.st_uid)
         yield Exposure(place, f"belongs to {owner}", f"Use a directory in which {owner} cannot write.")
     mode = stat.S_IMODE(found.st_mode)
-    if not stat.S_ISDIR(found.st_mode) or (mode & stat.S_ISVTX and not is_target):
+    if not stat.S_ISDIR(found.st_mode) or (mode & stat.S_ISVTX and not is_within):
         return
     if mode & stat.S_IWOTH:
         yield Exposure(place, f"can be written by everybody ({mode:o})", f"chmod o-w {place}")
