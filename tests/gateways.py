@@ -68,7 +68,9 @@ def gateway(database_url: str) -> Iterator[tuple[Gateway, str]]:
         gate.is_open.set()
         gate.carries.set()
         threading.Thread(target=gate.serve, daemon=True).start()
-        through = url.set(host="127.0.0.1", port=listening.getsockname()[1]).difference_update_query(["host"])
+        through = url.set(host="127.0.0.1", port=listening.getsockname()[1]).difference_update_query(
+            ["host", "requirepeer"]
+        )
         try:
             yield gate, through.render_as_string(hide_password=False)
         finally:

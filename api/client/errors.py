@@ -54,8 +54,9 @@ class AnswerLost(ServerUnreachable):
 class TokenRefused(RemoteError):
     title = "Token refused"
 
-    def __init__(self, detail: str) -> None:
-        super().__init__(f"The server refuses the token: {detail}")
+    def __init__(self, detail: str, where: str = "") -> None:
+        self.detail = detail
+        super().__init__(f"The server refuses the token{where}: {detail}")
 
 
 class ServerBusy(RemoteError):

@@ -65,10 +65,11 @@ def base_of(server: str | None, token_file: Path | None) -> Iterator[Base]:
     """
     runtime = Runtime.from_environment()
     if address := runtime.user.server if server is None else server:
-        from colmlm.cli.bases.connecting import connected
+        from colmlm.cli.bases.connecting import connected, token_file_named
         from colmlm.cli.bases.remote import RemoteBase
 
-        with connected(address, token_file, runtime.user) as connection:
+        file = token_file or runtime.user.key_file
+        with connected(address, token_file, runtime.user) as connection, token_file_named(file):
             yield RemoteBase(connection, runtime)
         return
     if token_file is not None:

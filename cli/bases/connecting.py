@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -9,6 +11,7 @@ from urllib.parse import urlsplit
 import typer
 
 from colmlm.api.client.connection import Connection, Patience
+from colmlm.api.client.errors import TokenRefused
 from colmlm.api.wire.loopback import is_loopback
 from colmlm.cli.output import note
 
@@ -24,6 +27,15 @@ def connected(server: str, token_file: Path | None, settings: UserSettings) -> C
     if scheme == "http" and not is_loopback(host):
         note(f"Your token's secret goes to {host} unencrypted; use https beyond a network that you trust.")
     return Connection(server, _secret(token_file or settings.key_file, settings.token), PATIENCE)
+
+
+@contextmanager
+def token_file_named(token_file: Path | None) -> Iterator[None]:
+    """Name the file of the token where the server refuses what was read from it."""
+    try:
+        yield
+    except TokenRefused as error:
+        raise TokenRefused(error.detail, f" in {token_file}" if token_file else "") from error
 
 
 def _parts(server: str) -> tuple[str, str]:
@@ -44,8 +56,22 @@ def _secret(token_file: Path | None, named: str | None) -> str:
         raise typer.BadParameter(
             "a server wants a token; an admin makes one with colmlm tokens create.", param_hint="--token-file"
         )
-    secret = named or "" if token_file is None else token_file.read_text(encoding="utf-8").strip()
+    secret, where = named or "", "COLMLM_TOKEN, or the file that COLMLM_TOKEN_FILE names,"
+    if token_file is not None:
+        secret, where = _read(token_file), str(token_file)
     if not secret or not secret.isascii() or not secret.isprintable():
-        where = "COLMLM_TOKEN" if token_file is None else "the file"
-        raise typer.BadParameter(f"{where} holds no secret of a token.", param_hint="--token-file")
+        problem = "is empty" if not secret else "does not hold the secret of a token"
+        raise typer.BadParameter(
+            f"{where} {problem}; put the secret there on one line.", param_hint="--token-file"
+        )
     return secret
+
+
+def _read(token_file: Path) -> str:
+    try:
+        # What is no text is no secret either: the mark that stands for such a byte is not ASCII.
+        return token_file.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError as error:
+        raise typer.BadParameter(
+            f"{token_file} cannot be read ({error.strerror}).", param_hint="--token-file"
+        ) from error

@@ -151,11 +151,11 @@ def _encode(encoder: Encoder, questions: Sequence[str], telling: Telling) -> NDA
 
 
 def describe_calibration(measured: Calibration) -> str:
-    """Says the threshold and both error rates in a sentence, with advice where no threshold separates them well."""
+    """Say the threshold and what it does to questions, with advice where no threshold separates them well."""
     told = (
-        f"Threshold {measured.threshold:.3f}: of {measured.num_questions} questions it refuses "
-        f"{measured.false_reject_rate:.1%} whose fact is there and accepts "
-        f"{measured.false_accept_rate:.1%} whose is not."
+        f"Threshold {measured.threshold:.3f}, tried with {measured.num_questions} questions. Where the fact is here, "
+        f"it answers {1 - measured.false_reject_rate:.1%} of them. Where the fact is missing, it stays silent on "
+        f"{1 - measured.false_accept_rate:.1%}."
     )
     if measured.false_reject_rate + measured.false_accept_rate <= 0.75:
         return told

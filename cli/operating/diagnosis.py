@@ -13,7 +13,7 @@ import shutil
 import socket
 import stat
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import TypeVar
@@ -25,6 +25,8 @@ from colmlm.cli.operating.diagnosis_worker import examine_webhooks, examine_work
 from colmlm.cli.operating.findings import CheckResult, Findings
 from colmlm.cli.settings import UserSettings
 from colmlm.kb.errors import KBError
+from colmlm.kb.store.embedded_server import EmbeddedServer
+from colmlm.kb.store.private_directories import Exposure, find_exposures
 from colmlm.kb.store.settings import Settings
 
 OLDEST_PYTHON = (3, 11)
@@ -51,8 +53,10 @@ def examine() -> list[CheckResult]:
     findings += _safely(_model, (settings.home, user.checkpoint))
     findings += _safely(_address, serving)
     if settings.database_url is None and not settings.home.exists():
+        findings += _safely(_socket, settings)
         return [*findings, CheckResult("database", "warning", "none is here yet", "Start one: colmlm up")]
     findings += _safely(examine_database, (settings, user))
+    findings += _safely(_socket, settings)
     return [*findings, *_safely(examine_worker, settings), *_safely(examine_webhooks, settings)]
 
 
@@ -126,13 +130,30 @@ def _home(settings: Settings) -> Findings:
     if not os.access(home, os.W_OK | os.X_OK):
         yield CheckResult("home", "failed", f"{home} can't be written by this user", _HOME_REMEDY)
         return
-    mode = stat.S_IMODE(home.stat().st_mode)
-    if mode & stat.S_IWOTH:
-        yield CheckResult(
-            "home", "failed", f"{home} can be written by everybody ({mode:o})", f"chmod o-w {home}"
-        )
-    else:
-        yield CheckResult("home", "ok", f"{home} ({mode:o})")
+    # Root works on the homes of others, whose owners can change them.
+    accounts = {home.stat().st_uid if os.geteuid() == 0 else os.geteuid()}
+    found = f"{home} ({stat.S_IMODE(home.stat().st_mode):o})"
+    yield _exposure_finding("home", list(find_exposures(home, accounts)), found)
+
+
+def _exposure_finding(check: str, exposures: Sequence[Exposure], found: str) -> CheckResult:
+    """Report where other users can put files of their own; `found` is told where they can do so nowhere."""
+    if not exposures:
+        return CheckResult(check, "ok", found)
+    state = "warning" if all(exposure.to_group for exposure in exposures) else "failed"
+    remedy = "; ".join(dict.fromkeys(exposure.remedy for exposure in exposures))
+    return CheckResult(check, state, "; ".join(map(str, exposures)), remedy)
+
+
+def _socket(settings: Settings) -> Findings:
+    """Check who can reach or replace the socket of the embedded server, in each directory above it."""
+    server = EmbeddedServer.of(settings)
+    if server is None:
+        yield CheckResult("socket", "ok", "none: COLMLM_DATABASE_URL names the server")
+        return
+    server.require_socket_place()
+    place = server.socket_directory() or "a new private directory"
+    yield _exposure_finding("socket", server.exposures(), f"in {place}")
 
 
 _HOME_REMEDY = "Give this user the directory, or name another one in COLMLM_HOME."

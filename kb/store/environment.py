@@ -82,4 +82,6 @@ def _secret(env: Mapping[str, str], variable: str) -> str | None:
             value = Path(file).expanduser().read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
             raise SettingsError(in_file, f"{file} cannot be read") from error
+        if not value:
+            raise SettingsError(in_file, f"{file} is empty")
     return value or None

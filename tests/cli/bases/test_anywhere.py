@@ -234,7 +234,7 @@ def test_a_token_that_may_not_is_one_line(there: There, facts: list[int], tmp_pa
     refused = there.run(*edit, role="reader")
     assert refused.code == 2 and "'edit'" in refused.err and "operator" in refused.err
     unknown = invoke(*edit, "--server", there.address, "--token-file", wrong)
-    assert unknown.code == 2 and "nobody" not in unknown.err
+    assert unknown.code == 2 and "nobody" not in unknown.err and f"token in {wrong}:" in unknown.err
     for ran in (refused, unknown):
         assert ran.err.count("\n") == 1 and not ran.out
 

@@ -223,6 +223,19 @@ def test_nobody_there_is_one_line_and_an_exit_code(
         assert ran.code == code and ran.err.count("\n") == 1 and "colmlm_x" not in ran.err, ran.err
 
 
+@pytest.mark.parametrize("content", [b"", b"two\nlines", b"colmlm_\xff", b"\0"])
+def test_a_bad_token_file_is_named(tmp_path: Path, content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    (file := tmp_path / "bad").write_bytes(content)
+    words = ("facts", "list", "--server", "http://127.0.0.1:1")
+    monkeypatch.setenv("COLMLM_KEY_FILE", str(file))
+    for ran in (invoke(*words, "--token-file", file), invoke(*words)):
+        assert ran.code == 2 and str(file) in ran.err and ran.err.count("\n") == 1, ran.err
+    monkeypatch.delenv("COLMLM_KEY_FILE")
+    monkeypatch.setenv("COLMLM_TOKEN_FILE", str(file))
+    ran = invoke(*words)
+    assert ran.code == 2 and "COLMLM_TOKEN_FILE" in ran.err, ran.err
+
+
 def test_generate_decodes_here_against_a_server(
     tiny: TinyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

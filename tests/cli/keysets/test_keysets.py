@@ -142,7 +142,8 @@ def test_calibrating_reports_both_error_rates_and_a_dry_run_keeps_the_threshold(
 @pytest.mark.parametrize(("accepted", "advises"), [(0.15, False), (0.62, True)])
 def test_a_threshold_that_hardly_tells_facts_apart_comes_with_advice(accepted: float, advises: bool) -> None:
     told = describe_calibration(Calibration(0.633, accepted, 0.33, 0.3, 293))
-    assert ("keysets threshold" in told) is advises and f"{accepted:.1%}" in told
+    assert ("keysets threshold" in told) is advises
+    assert "answers 67.0%" in told and f"silent on {1 - accepted:.1%}" in told
 
 
 def test_another_checkpoints_keyset_cannot_be_calibrated(run: Run, keyed: list[int], other: Path) -> None:

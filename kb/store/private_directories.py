@@ -1,0 +1,162 @@
+"""Private directories: who else can change what lies in a directory, and a directory for one account alone.
+
+Another user who can write in a directory above a file can rename that directory and put one of their own in its place.
+In a sticky directory such as `/tmp` they cannot, but they can take a name first. So a new directory there has a random
+name, and one that is used again is checked.
+"""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import stat
+import tempfile
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+LONGEST_BASE = 60  # bytes, so that the path of a socket in a directory below it fits
+
+_GROUP_OR_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+@dataclass(frozen=True, slots=True)
+class Exposure:
+    """A directory, or a link, that another user can change. `to_group` is True where only its group can."""
+
+    path: Path
+    cause: str
+    remedy: str
+    to_group: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.path} {self.cause}"
+
+
+def find_exposures(path: Path, accounts: Collection[int]) -> Iterator[Exposure]:
+    """Find each directory from `path` up to the root that somebody besides root and `accounts` can change.
+
+    Links are followed, and the directories above their targets are checked as well. A missing `path` is skipped.
+    """
+    pending, seen = [(path.absolute(), True)], set[Path]()
+    while pending:
+        target, is_wanted = pending.pop()
+        for place in (target, *target.parents):
+            if place in seen or not os.path.lexists(place):
+                continue
+            seen.add(place)
+            found = place.lstat()
+            if stat.S_ISLNK(found.st_mode):
+                pending.append((place.parent / place.readlink(), is_wanted and place == target))
+            yield from _exposures_of(place, found, accounts, is_within=is_wanted and place == target)
+
+
+def _exposures_of(
+    place: Path, found: os.stat_result, accounts: Collection[int], *, is_within: bool
+) -> Iterator[Exposure]:
+    """Find what is wrong with one place. `is_within` is True where new files in it count, too."""
+    if found.st_uid not in {0, *accounts}:
+        owner = user_name(found.st_uid)
+        yield Exposure(place, f"belongs to {owner}", f"Use a directory in which {owner} cannot write.")
+    mode = stat.S_IMODE(found.st_mode)
+    if not stat.S_ISDIR(found.st_mode) or (mode & stat.S_ISVTX and not is_within):
+        return
+    if mode & stat.S_IWOTH:
+        yield Exposure(place, f"can be written by everybody ({mode:o})", f"chmod o-w {place}")
+    elif mode & stat.S_IWGRP and _has_other_members(found.st_gid, accounts):
+        cause = f"can be written by its group {group_name(found.st_gid)} ({mode:o})"
+        yield Exposure(place, cause, f"chmod g-w {place}", to_group=True)
+
+
+def _has_other_members(gid: int, accounts: Collection[int]) -> bool:
+    """Say whether the group has a member besides root and `accounts`; a user's own group usually has none."""
+    trusted = {user_name(uid) for uid in (0, *accounts)}
+    members = {user.pw_name for user in pwd.getpwall() if user.pw_gid == gid}
+    try:
+        return bool({*members, *grp.getgrgid(gid).gr_mem} - trusted)
+    except KeyError:  # a group without a name may have any members
+        return True
+
+
+def user_name(uid: int) -> str:
+    """Get the name of a user; the number where it has none."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"
+
+
+def group_name(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)
+
+
+def is_private(directory: Path, account: pwd.struct_passwd) -> bool:
+    """Say whether the directory is the account's alone, and nobody can put another in its place."""
+    try:
+        found = directory.lstat()
+    except OSError:
+        return False
+    is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == account.pw_uid
+    return is_own and is_closed(found) and not any(find_exposures(directory, {account.pw_uid}))
+
+
+def is_closed(found: os.stat_result) -> bool:
+    """Say whether a directory is closed to its group and to others."""
+    return not found.st_mode & _GROUP_OR_OTHERS
+
+
+def make_private(account: pwd.struct_passwd) -> Path:
+    """Make a directory with a random name and mode 0700 for the account, under a safe directory for temporary files.
+
+    Raises `PermissionError` if there is none.
+    """
+    made = Path(tempfile.mkdtemp(prefix="colmlm-", dir=find_temporary()))
+    if account.pw_uid != os.geteuid():
+        os.chown(made, account.pw_uid, account.pw_gid)
+    return made
+
+
+def find_temporary() -> Path:
+    """Find a short directory for temporary files in which nobody can replace what this user makes.
+
+    Raises `PermissionError` with the reason for each directory that is not fit.
+    """
+    reasons = []
+    for base in dict.fromkeys((Path(tempfile.gettempdir()), Path("/tmp"), Path("/var/tmp"))):
+        if (reason := _why_unfit(base)) is None:
+            return base
+        reasons.append(reason)
+    raise PermissionError("; ".join(reasons))
+
+
+def _why_unfit(base: Path) -> str | None:
+    """Say why no private directory can be made in `base`; None if one can."""
+    if len(os.fsencode(base)) > LONGEST_BASE:
+        return f"{base} is too long"
+    if not os.access(base, os.W_OK | os.X_OK):
+        return f"{base} cannot be written"
+    if os.geteuid() == 0 and not all(place.stat().st_mode & stat.S_IXOTH for place in (base, *base.parents)):
+        return f"{base} is closed to the account that would run the server"
+    return next((str(exposure) for exposure in find_exposures(base / "new", {os.geteuid()})), None)
+
+
+def open_private(file: Path) -> int:
+    """Open a file that only the owner of its directory and root can open, and make it where it is missing.
+
+    A lock in a file that others can open can be held by them. No link is followed.
+    """
+    try:
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    except FileExistsError:
+        descriptor = os.open(file, os.O_RDWR | os.O_NOFOLLOW)
+        if os.fstat(descriptor).st_uid == os.geteuid():
+            os.fchmod(descriptor, 0o600)  # earlier releases made it for everybody to read
+        return descriptor
+    if os.geteuid() == 0:
+        owner = file.parent.stat()
+        os.fchown(descriptor, owner.st_uid, owner.st_gid)
+    return descriptor
