@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from colmlm.api.client.api import Api
 from colmlm.api.client.only_there import options
 from colmlm.api.wire.answers import Differences, SigningKey
+from colmlm.api.wire.pages import NEWEST_CHANGES
 from colmlm.kb.evidence.records import DIFFERENCES_LISTED, Diff, DiffOptions, FactDifference
 from colmlm.kb.log.chain import Sealed
 from colmlm.kb.log.denials import DenialRecord
@@ -27,11 +28,12 @@ class RemoteLog:
     api: Api
 
     def changes(self, after: int = 0, limit: int = 100, **fitting: Unpack[Fitting]) -> list[ChangeRecord]:
-        said = {
-            name: value.isoformat() if isinstance(value, datetime) else value
-            for name, value in fitting.items()
-        }
+        said = _as_texts(fitting)
         return self.api.listed("/changes", ChangeRecord, "changes", after=after, limit=limit, **said)
+
+    def changes_before(self, before: int, limit: int = 100, **fitting: Unpack[Fitting]) -> list[ChangeRecord]:
+        said = _as_texts(fitting) | {"order": "newest"}
+        return self.api.listed("/changes", ChangeRecord, NEWEST_CHANGES, after=before, limit=limit, **said)
 
     def diff(self, first: int, last: int, **which: Unpack[DiffOptions]) -> Diff:
         listed = {"limit": DIFFERENCES_LISTED, **options(DiffOptions, which)}
@@ -60,3 +62,9 @@ class RemoteLog:
 
     def export(self) -> Iterator[str]:
         return self.api.lines("/changes/export")
+
+
+def _as_texts(fitting: Fitting) -> dict[str, Any]:
+    return {
+        name: value.isoformat() if isinstance(value, datetime) else value for name, value in fitting.items()
+    }

@@ -18,7 +18,7 @@ from colmlm.api.schema.schemas import PathId
 from colmlm.kb.errors import KBError
 from colmlm.kb.facts.records import FactRecord
 from colmlm.kb.forgetting import certificates
-from colmlm.kb.forgetting.records import LEVELS, OUTCOMES, ForgetPlan, SaidSurvivor
+from colmlm.kb.forgetting.records import DEFAULT_POLICY, LEVELS, OUTCOMES, ForgetPlan, SaidSurvivor
 from colmlm.kb.forgetting.verbs import Forgetting
 from colmlm.kb.selectors import Selector
 
@@ -27,7 +27,7 @@ MOST_PREVIEWED = 200
 SHOWN = 50
 RUNS = 200
 EQUIVALENTS = ("only-list", "include", "exclude")  # the first is the default
-POLICIES = ("successor", "abstain")
+POLICIES = (DEFAULT_POLICY, "successor")
 
 
 @get("/forget", opt=needs(Right.audit), sync_to_thread=True)

@@ -15,7 +15,7 @@ from colmlm.api.mcp.reading import Id
 from colmlm.kb.access.records import Right
 from colmlm.kb.errors import FactDeleted, FactNotDeleted, InvalidValue
 from colmlm.kb.facts.records import FactRecord
-from colmlm.kb.forgetting.records import SAMPLE, ForgetPlan
+from colmlm.kb.forgetting.records import DEFAULT_POLICY, SAMPLE, ForgetPlan
 from colmlm.kb.selectors import Selector
 
 Reason = Annotated[str, Field(min_length=1, max_length=1000, description="Why; the log keeps it for good")]
@@ -130,9 +130,9 @@ def plan_forgetting(
         Literal["include", "only-list", "exclude"], Field(description="Facts that say the same elsewhere")
     ] = "only-list",
     policy: Annotated[
-        Literal["successor", "abstain"],
-        Field(description="What a question gets then: the next fact, or nothing"),
-    ] = "successor",
+        Literal["abstain", "successor"],
+        Field(description="What a question gets then: nothing, or the next fact"),
+    ] = DEFAULT_POLICY,
     with_model: Annotated[
         bool, Field(description="Encode and read the questions; else use stored keys")
     ] = True,

@@ -165,7 +165,8 @@ def _change(change: Any) -> dict[str, Any]:
     told = {
         name: getattr(change, name) for name in ("seq", "kind", "fact_ids", "num_facts", "actor", "reason")
     }
-    told |= {"on_behalf_of": change.on_behalf_of, "by": str(change.principal) if change.principal else None}
+    by = str(change.principal) if change.principal else None
+    told |= {"on_behalf_of": change.on_behalf_of, "by": by, "undoes": change.undoes}
     return {**{name: value for name, value in told.items() if value is not None}, "at": change.at.isoformat()}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
 
 import msgspec
@@ -21,10 +21,12 @@ from colmlm.api.routes.searching import Corpus, time_of
 from colmlm.api.schema.paging import Cursor, Limit, after_of, page
 from colmlm.api.schema.schemas import PathId
 from colmlm.api.wire.answers import Differences
-from colmlm.api.wire.pages import Page
+from colmlm.api.wire.pages import NEWEST_CHANGES, Page
 from colmlm.api.wire.requests import MAX_ID, Request, Why
 from colmlm.kb.errors import InvalidQuery
+from colmlm.kb.evidence.log import Log
 from colmlm.kb.log import witness
+from colmlm.kb.log.audit import Fitting
 from colmlm.kb.log.chain import Sealed
 from colmlm.kb.log.cloud_events import BATCH, EVENT, cloud_event
 from colmlm.kb.log.records import ChangeRecord
@@ -52,8 +54,16 @@ Earlier = Annotated[int, QueryParameter(ge=0, le=MAX_ID, description="The earlie
 Later = Annotated[int, QueryParameter(ge=0, le=MAX_ID, description="The later change")]
 
 
+Order = Annotated[
+    Literal["oldest", "newest"],
+    QueryParameter(
+        description="Which change comes first. Follow the log with `oldest`: its cursors go on to new changes"
+    ),
+]
+
+
 class Changes(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of the change log, oldest first. `head_seq` is its last change; `next` is null at the end of the log."""
+    """A page of the change log. `head_seq` is its last change; `next` is null where no further change fits."""
 
     head_seq: int
     items: list[ChangeRecord]
@@ -92,31 +102,40 @@ def list_changes(
     fact_id: OfFact = None,
     since: Since = None,
     until: Until = None,
+    order: Order = "oldest",
     cursor: Cursor = None,
     limit: Limit = 100,
 ) -> Response[Changes]:
     """List changes.
 
-    The changes that fit every filter, oldest first. They hold who did what to which facts, when and why; no fact's
-    text. With `Accept: application/cloudevents-batch+json` they come as a list of CloudEvents, and the next page as a
-    `Link` of the relation `next`.
+    The changes that fit every filter, the oldest first unless `order` says otherwise. They hold who did what to which
+    facts, when and why; no fact's text. With `Accept: application/cloudevents-batch+json` they come as a list of
+    CloudEvents, and the next page as a `Link` of the relation `next`.
     """
     if "\x00" in f"{actor or ''}{principal or ''}{kind or ''}":
         raise InvalidQuery("a name holds no NUL character")
-    found = ports.kb.log.changes(
-        after_of(cursor, "changes"),
-        limit + 1,
-        actor=actor,
-        principal=principal,
-        kind=kind,
-        fact_id=fact_id,
-        since=time_of("since", since),
-        until=time_of("until", until),
-    )
-    shown = page(found, limit, "changes", lambda change: (change.seq,))
+    fitting: Fitting = {
+        "actor": actor,
+        "principal": principal,
+        "kind": kind,
+        "fact_id": fact_id,
+        "since": time_of("since", since),
+        "until": time_of("until", until),
+    }
+    shown = _page_of(ports.kb.log, order, cursor, limit, fitting)
     if wanted(request, BATCH) == BATCH:
         return _batch(ports, request, shown)
     return written(Changes(head_seq=ports.kb.log.head_seq(), items=shown.items, next=shown.next))
+
+
+def _page_of(log: Log, order: str, cursor: str | None, limit: int, fitting: Fitting) -> Page[ChangeRecord]:
+    """Read a page of the log in this order. A cursor belongs to one order."""
+    if order == "newest":
+        of, before = NEWEST_CHANGES, after_of(cursor, NEWEST_CHANGES) or MAX_ID
+        found = log.changes_before(before, limit + 1, **fitting)
+    else:
+        of, found = "changes", log.changes(after_of(cursor, "changes"), limit + 1, **fitting)
+    return page(found, limit, of, lambda change: (change.seq,))
 
 
 def _batch(ports: Ports, request: WithToken, shown: Page[ChangeRecord]) -> Response[Any]:

@@ -21,6 +21,7 @@ from colmlm.api.wire.pages import cursor as cursor_of
 from colmlm.api.wire.requests import Threshold, Why
 from colmlm.kb.facts.records import FactRecord
 from colmlm.kb.forgetting.records import (
+    DEFAULT_POLICY,
     Drift,
     ForgetPlan,
     RunRecord,
@@ -37,14 +38,14 @@ Sample = Annotated[
 class NewRun(Why, frozen=True, kw_only=True):
     """What to forget. `equivalents` are facts that say the same elsewhere.
 
-    `policy` is what a question for a forgotten fact gets: the next fact, or no match. `radius` is how near an
+    `policy` is what a question for a forgotten fact gets: no match, or the next fact. `radius` is how near an
     equivalent's key must be (null: the keyset's threshold). Without `model`, stored keys are used in place of encoded
     questions, and nothing is read.
     """
 
     selector: SelectorParts
     equivalents: Literal["include", "only-list", "exclude"] = "only-list"
-    policy: Literal["successor", "abstain"] = "successor"
+    policy: Literal["abstain", "successor"] = DEFAULT_POLICY
     radius: Threshold | None = None
     allow_empty: bool = False
     sample: Sample = 100

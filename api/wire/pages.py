@@ -13,6 +13,7 @@ import msgspec
 
 T = TypeVar("T")
 Place = tuple[int, ...]
+NEWEST_CHANGES = "newest changes"  # the list of changes from the newest on, whose cursors are its own
 
 
 class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from colmlm.cli.asking import require_somebody
-from colmlm.cli.auditing.trace import show_page
+from colmlm.cli.auditing.changes import AfterChange, Before, Oldest, Stretch, show_log
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.protocol import Base
 from colmlm.cli.errors import CHECK_FAILED
@@ -37,6 +37,7 @@ from colmlm.cli.output import note, plain, print_json, print_table, progress, sa
 
 if TYPE_CHECKING:
     from colmlm.kb.evidence.records import Impact, ImpactedOutput
+    from colmlm.kb.log.audit import Fitting
     from colmlm.kb.log.chain import Break
     from colmlm.kb.log.witness import AuditReport, Head
 
@@ -77,15 +78,17 @@ def log(
     until: Annotated[
         datetime | None, typer.Option("--until", parser=time, metavar="TIME", help="Before this time.")
     ] = None,
-    after: After = 0,
+    before: Before = None,
+    oldest: Oldest = False,
+    after: AfterChange = None,
     limit: Limit = 100,
     as_json: AsJson = False,
 ) -> None:
-    """Show the changes that match every filter, oldest first."""
-    found = base.log.changes(
-        after, limit, actor=actor, principal=principal, kind=kind, fact_id=fact, since=since, until=until
-    )
-    show_page(found, limit, as_json)
+    """Show the changes that match every filter, newest first."""
+    fitting: Fitting = {
+        "actor": actor, "principal": principal, "kind": kind, "fact_id": fact, "since": since, "until": until
+    }  # fmt: skip
+    show_log(base, Stretch(before, after, limit, oldest=oldest), as_json, **fitting)
 
 
 @app.command(

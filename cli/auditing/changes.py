@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
 
-from colmlm.cli.auditing.trace import show_page
+from colmlm.cli.auditing.trace import show_changes
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.protocol import Base
 from colmlm.cli.options import MAX_BIGINT, After, AsJson, Limit, examples
@@ -14,6 +15,7 @@ from colmlm.cli.output import note, plain, print_json, print_table, say, shorten
 
 if TYPE_CHECKING:
     from colmlm.kb.evidence.records import FactDifference
+    from colmlm.kb.log.audit import Fitting
 
 app = typer.Typer(
     invoke_without_command=True,
@@ -21,18 +23,70 @@ app = typer.Typer(
 )
 
 
+Oldest = Annotated[bool, typer.Option("--oldest", help="Begin with the oldest change.")]
+Before = Annotated[
+    int | None,
+    typer.Option("--before", min=1, max=MAX_BIGINT, help="Only changes before this one, newest first."),
+]
+AfterChange = Annotated[
+    int | None,
+    typer.Option("--after", min=0, max=MAX_BIGINT, help="Only changes after this one, oldest first."),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """At most `limit` changes of the log: the newest before one, or the oldest after one."""
+
+    before: int | None
+    after: int | None
+    limit: int
+    oldest: bool
+
+    def __post_init__(self) -> None:
+        if self.before is not None and (self.oldest or self.after is not None):
+            raise typer.BadParameter(
+                "it lists the newest first, --oldest and --after the oldest.", param_hint="--before"
+            )
+
+    @property
+    def is_ascending(self) -> bool:
+        return self.oldest or self.after is not None
+
+
 @app.callback()
 @anywhere
 def changes(
-    base: Base, context: typer.Context, after: After = 0, limit: Limit = 100, as_json: AsJson = False
+    base: Base,
+    context: typer.Context,
+    before: Before = None,
+    oldest: Oldest = False,
+    after: AfterChange = None,
+    limit: Limit = 100,
+    as_json: AsJson = False,
 ) -> None:
-    """Show the change log: who changed what, when and why, oldest first. It holds no fact text."""
+    """Show the change log: who changed what, when and why, newest first. It holds no fact text."""
     if context.invoked_subcommand is not None:
         if context.params["server"]:  # the verb would not see it, and use this machine's base
             raise typer.BadParameter("name it after the verb.", param_hint="--server")
         return
-    found = base.log.changes(after, limit)
-    show_page(found, limit, as_json)
+    show_log(base, Stretch(before, after, limit, oldest=oldest), as_json)
+
+
+def show_log(base: Base, stretch: Stretch, as_json: bool, **fitting: Unpack[Fitting]) -> None:
+    """Print a stretch of the log, and how to go on if there may be more."""
+    if stretch.is_ascending:
+        way, found = "after", base.log.changes(stretch.after or 0, stretch.limit, **fitting)
+    else:
+        before = MAX_BIGINT if stretch.before is None else stretch.before
+        way, found = "before", base.log.changes_before(before, stretch.limit, **fitting)
+    more = found[-1].seq if len(found) == stretch.limit else None
+    if as_json:
+        print_json({"changes": found, "next_after": None, "next_before": None, f"next_{way}": more})
+        return
+    show_changes(found)
+    if more is not None:
+        note(f"More changes: --{way} {more}")
 
 
 @app.command(

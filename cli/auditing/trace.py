@@ -230,25 +230,18 @@ def _show_fact(trace: FactTrace, page: int | None) -> None:
         )
 
 
-def show_page(found: list[ChangeRecord], limit: int, as_json: bool) -> None:
-    """Prints at most `limit` changes, and how to go on where there may be more."""
-    more = found[-1].seq if len(found) == limit else None
-    if as_json:
-        print_json({"changes": found, "next_after": more})
-        return
-    show_changes(found)
-    if more is not None:
-        note(f"More changes: --after {more}")
-
-
 def show_changes(changes: tuple[ChangeRecord, ...] | list[ChangeRecord]) -> None:
     """Prints changes of the log as a table."""
     columns = ("seq", "kind", "facts", "actor", "principal", "reason", "at")
     rows = [
-        (c.seq, c.kind, c.num_facts, _named(c), c.principal, shorten(c.reason), f"{c.at:%Y-%m-%d %H:%M:%S}")
+        (c.seq, _kind(c), c.num_facts, _named(c), c.principal, shorten(c.reason), f"{c.at:%Y-%m-%d %H:%M:%S}")
         for c in changes
     ]
     print_table(columns, rows)
+
+
+def _kind(change: ChangeRecord) -> str:
+    return change.kind if change.undoes is None else f"{change.kind} (undo of {change.undoes})"
 
 
 def _named(change: ChangeRecord) -> str:

@@ -198,7 +198,7 @@ def undo(
 ) -> None:
     """Undo an add, edit, move, delete, restore, hold or verdict, all of that change."""
     done = base.facts.undo(seq, keyed=not no_key, actor=base.actor(actor), reason=reason)
-    show_.edited(done, as_json)
+    show_.edited(done, as_json, undoes=seq)
 
 
 @anywhere

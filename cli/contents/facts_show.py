@@ -68,18 +68,20 @@ def one(fact: FactRecord, page: int | None = None) -> None:
     say(f"live since change {fact.created_seq}" if fact.deleted_seq is None else gone)
 
 
-def edited(edit: Edit, as_json: bool) -> None:
+def edited(edit: Edit, as_json: bool, *, undoes: int | None = None) -> None:
     """Prints the change that an edit made; notes what says the same already, and what has no key yet."""
-    done(edit, as_json, keyed=edit.keyed, also_said_by=edit.also_said_by)
+    done(edit, as_json, undoes=undoes, keyed=edit.keyed, also_said_by=edit.also_said_by)
     if edit.also_said_by and not as_json:
         note(f"Said already by fact {', '.join(map(str, edit.also_said_by))}.")
     if not edit.keyed and not as_json:
         note("What was edited has no key yet, so lookups do not find it. Run: colmlm rekey")
 
 
-def done(edit: Edit, as_json: bool, **more: object) -> None:
-    """Prints the change that an edit made. As JSON it has `more` fields."""
+def done(edit: Edit, as_json: bool, *, undoes: int | None = None, **more: object) -> None:
+    """Prints the change that an edit made, which may undo another. As JSON it has `more` fields."""
+    undone = {} if undoes is None else {"undoes": undoes}
     if as_json:
-        print_json({"seq": edit.seq, "kind": edit.kind, "fact_ids": edit.fact_ids, **more})
+        print_json({"seq": edit.seq, "kind": edit.kind, "fact_ids": edit.fact_ids, **undone, **more})
     else:
-        say(f"Change {edit.seq}: {edit.kind} of fact {', '.join(map(str, edit.fact_ids))}")
+        undo = f"undo of change {undoes}: " if undone else ""
+        say(f"Change {edit.seq}: {undo}{edit.kind} of fact {', '.join(map(str, edit.fact_ids))}")

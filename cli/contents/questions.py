@@ -14,6 +14,7 @@ from colmlm.cli.bases.protocol import Base
 from colmlm.cli.contents import questions_show as show_
 from colmlm.cli.contents.answers import AnswerMode
 from colmlm.cli.contents.generation import RankedBy
+from colmlm.cli.errors import CHECK_FAILED
 from colmlm.cli.options import (
     AcceptedOnly,
     AsJson,
@@ -153,7 +154,8 @@ def run(
 ) -> None:
     """Ask all questions of a set, and say which are right, wrong and abstained, and why.
 
-    The run is stored, to be compared with others. With --server a job there does it, and the command waits for that.
+    The exit code is 1 unless all are right. The run is stored, to be compared with others. With --server a job there
+    does it, and the command waits for that.
     """
     from colmlm.api.nouns.questions import AskingSet
 
@@ -165,12 +167,14 @@ def run(
     items = base.questions.items(name, done.run_id)
     if as_json:
         counts = {"asked": done.asked, "right": done.right, "wrong": done.wrong, "abstained": done.abstained}
-        print_json({**counts, "items": items, **asdict(done)})
-        return
-    show_.items(items)
-    say(show_.summed(done))
-    if done.skipped:
-        note(f"{done.skipped} questions were not asked, as a part of them was erased.")
+        print_json({**counts, "silent": show_.count_silent(items), "items": items, **asdict(done)})
+    else:
+        show_.items(items)
+        say(show_.summed(done, show_.count_silent(items)))
+        if done.skipped:
+            note(f"{done.skipped} questions were not asked, as a part of them was erased.")
+    if done.right < done.asked:
+        raise typer.Exit(CHECK_FAILED)
 
 
 @app.command(

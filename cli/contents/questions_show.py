@@ -63,11 +63,15 @@ def items(found: Sequence[AskedItem]) -> None:
     print_table(("outcome", "question", "expected", "value", "reason"), rows)
 
 
-def summed(run: QuestionRun) -> str:
+def count_silent(found: Sequence[AskedItem]) -> int:
+    """Count the questions that nothing should answer and nothing did."""
+    return sum(one.outcome == "right" and not one.expected for one in found)
+
+
+def summed(run: QuestionRun, silent: int = 0) -> str:
     """Says what came of a run, in a sentence."""
-    return (
-        f"Run {run.run_id}: {run.right} of {run.asked} right, {run.wrong} wrong, {run.abstained} abstained."
-    )
+    right = f"{run.right} of {run.asked} right" + (f" ({silent} silent as expected)" if silent else "")
+    return f"Run {run.run_id}: {right}, {run.wrong} wrong, {run.abstained} abstained."
 
 
 def comparison(found: RunComparison) -> None:

@@ -76,7 +76,7 @@ app = typer.Typer(
 
 @app.command(
     epilog=examples(
-        'colmlm forget plan --text Lima --equivalents include --policy abstain --reason "request 12"',
+        'colmlm forget plan --text Lima --equivalents include --reason "request 12"',
         'colmlm forget plan --document demo/eiffel-tower --reason "withdrawn" --no-model --json',
         'colmlm forget plan --like 12 --radius 0.9 --reason "facts like this one"',
     )
@@ -102,7 +102,7 @@ def plan(
     everything: Everything = False,
     allow_empty: AllowEmpty = False,
     equivalents: WithEquivalents = Equivalents.only_list,
-    policy: WithPolicy = Policy.successor,
+    policy: WithPolicy = Policy.abstain,
     sample: Sample = SAMPLE,
     limit: Limit = 50,
     no_model: NoModel = False,

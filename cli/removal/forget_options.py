@@ -12,8 +12,8 @@ from colmlm.cli.options import MAX_BIGINT, finite, some_text, time
 
 
 class Policy(StrEnum):
-    successor = "successor"
     abstain = "abstain"
+    successor = "successor"
 
 
 class Equivalents(StrEnum):
@@ -89,7 +89,7 @@ WithEquivalents = Annotated[
     Equivalents, typer.Option("--equivalents", help="What to do with facts that say the same elsewhere.")
 ]
 WithPolicy = Annotated[
-    Policy, typer.Option("--policy", help="What a question gets: the next fact, or no match.")
+    Policy, typer.Option("--policy", help="What a question gets: no match, or the next fact.")
 ]
 
 NoModel = Annotated[

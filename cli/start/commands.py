@@ -124,7 +124,7 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
         "trace": Lazy("colmlm.cli.auditing.trace:app", "Trace outputs to facts and facts to outputs."),
         "changes": Lazy(
             "colmlm.cli.auditing.changes:app",
-            "Show the change log: who changed what, when and why, oldest first. It holds no fact text.",
+            "Show the change log: who changed what, when and why, newest first. It holds no fact text.",
         ),
         "audit": Lazy("colmlm.cli.auditing.audit:app", "Read, verify and witness the change log."),
         "backup": Lazy(

@@ -95,7 +95,7 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "diff": "Compare the facts as of two changes: show those that differ, with both values, by their ids.",
         },
         "audit": {
-            "log": "Show the changes that match every filter, oldest first.",
+            "log": "Show the changes that match every filter, newest first.",
             "verify": "Check the hash of every change.",
             "seal": "Acknowledge breaks of the log that are known, such as a row that somebody inserted by hand.",
             "export": "Write the head of the change log, signed by the key of this installation.",

@@ -37,7 +37,7 @@ def shown() -> Iterator[Show]:
 
 class _Lines:
     def __init__(self) -> None:
-        self._last = time.monotonic()
+        self._last = -_EVERY_SECONDS  # the first step is shown at once
 
     def __call__(self, metrics: StepMetrics, steps: int) -> None:
         if time.monotonic() - self._last >= _EVERY_SECONDS:

@@ -10,7 +10,7 @@ import typer
 
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import AsJson, MaxMinutes, examples, positive
-from colmlm.cli.output import print_json, say
+from colmlm.cli.output import note, print_json, say
 from colmlm.cli.training.config import Method, Preset, chosen
 from colmlm.cli.training.data import SHARDS_EXAMPLES, Annotations, Shards, Sources, Squad, shards
 from colmlm.cli.training.plan import GpuName, show_plan
@@ -116,7 +116,8 @@ def train(
 ) -> None:
     """Train a checkpoint on annotated corpora, with the joint objective. Ctrl-C or a kill loses at most five minutes.
 
-    The run's directory is a checkpoint at any time: pass it as --checkpoint or COLMLM_CHECKPOINT.
+    The run's directory is a checkpoint at any time: pass it as --checkpoint or COLMLM_CHECKPOINT. With --max-minutes a
+    step takes fewer documents where this machine would make fewer than ten steps in that time.
     """
     from colmlm.model.training.plan import plan
 
@@ -170,7 +171,12 @@ def _train(
     if not sources:
         raise typer.BadParameter("nothing to train on: name files or shards.")
     trainer = Trainer(
-        config, lambda tokenizer: sources.corpora(tokenizer, config), out, cache, name or out.name
+        config,
+        lambda tokenizer: sources.corpora(tokenizer, config),
+        out,
+        cache,
+        name or out.name,
+        note if here().is_first else None,
     )
     with shown() as show:
         for metrics in trainer.run():
@@ -184,5 +190,5 @@ def _train(
         done = trainer.progress
         minutes = done.seconds / 60
         say(
-            f"{out}: {done.step} steps, {done.tokens} tokens, {minutes:.0f} minutes; losses in {out / LOSS_FILE}"
+            f"{out}: {done.step} steps, {done.tokens} tokens, {minutes:.1f} minutes; losses in {out / LOSS_FILE}"
         )

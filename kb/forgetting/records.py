@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import msgspec
 
@@ -23,6 +23,7 @@ LEVELS = (
     "not retrievable, and out of the index of the process that checked",
 )
 SAMPLE = 500
+DEFAULT_POLICY: Final = "abstain"  # the fact that is nearest after a deletion is nearly always a wrong one
 READ = "read"  # the class of checks that are asked of the whole base with words and reader
 
 
@@ -30,8 +31,8 @@ class Planning(OnRecord, total=False):
     """How facts to forget are chosen, beside the selector, and what their questions get afterwards.
 
     `equivalents`: "include" them in the set, "only-list" them, or "exclude" them from the plan. `radius` (None: the
-    keyset's threshold) is the score that an equivalent's key must reach. `policy`: with "successor" a question gets the
-    next fact, with "abstain" no match. A selector that no fact fits is refused, unless `allow_empty`.
+    keyset's threshold) is the score that an equivalent's key must reach. `policy`: with "abstain" a question
+    gets no match, with "successor" the next fact. A selector that no fact fits is refused, unless `allow_empty`.
     """
 
     equivalents: str

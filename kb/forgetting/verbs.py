@@ -27,7 +27,15 @@ from colmlm.kb.facts.records import Edit, FactRecord
 from colmlm.kb.forgetting import plan as forget_plan
 from colmlm.kb.forgetting import survivor_texts
 from colmlm.kb.forgetting.checks import Questioner
-from colmlm.kb.forgetting.records import SAMPLE, Drift, ForgetPlan, RunRecord, SaidSurvivor, Verification
+from colmlm.kb.forgetting.records import (
+    DEFAULT_POLICY,
+    SAMPLE,
+    Drift,
+    ForgetPlan,
+    RunRecord,
+    SaidSurvivor,
+    Verification,
+)
 from colmlm.kb.forgetting.survivors import SurvivorSearch
 from colmlm.kb.forgetting.verification import verify
 from colmlm.kb.keys.rekey import Encoder
@@ -79,14 +87,14 @@ class Forgetting:
         reason: str,
         equivalents: str = "only-list",
         radius: float | None = None,
-        policy: str = "successor",
+        policy: str = DEFAULT_POLICY,
         allow_empty: bool = False,
     ) -> ForgetPlan:
         """Computes what forgetting these facts would do, and stores it as a run. Changes no fact.
 
         `equivalents`: "include" them in the set, "only-list" them, or "exclude" them from the plan. `radius`
-        (None: the keyset's threshold) is the score that an equivalent's key must reach. `policy`: with "successor" a
-        question gets the next fact, with "abstain" no match.
+        (None: the keyset's threshold) is the score that an equivalent's key must reach. `policy`: with "abstain" a
+        question gets no match, with "successor" the next fact.
         """
         audit.check_name("actor", actor)
         audit.check_said("reason", reason)

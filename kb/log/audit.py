@@ -276,6 +276,7 @@ def as_record(change: ChangeRow) -> ChangeRecord:
         client_request_id=_text(said, "client_request_id"),
         principal=_principal(said.get("principal")),
         on_behalf_of=_text(said, "on_behalf_of"),
+        undoes=undone if type(undone := said.get("undoes")) is int else None,
     )
 
 

@@ -22,7 +22,7 @@ class ChangeRecord:
 
     `principal` is who was authenticated, and `on_behalf_of` the person they said to act for. `request_id` is that of
     the API's request that asked for it, `client_request_id` the caller's name for that. All of them are None in changes
-    made before they were recorded.
+    made before they were recorded. `undoes` is the change that this one takes back, if it is an undo.
     """
 
     seq: int
@@ -38,3 +38,4 @@ class ChangeRecord:
     client_request_id: str | None = None
     principal: Principal | None = None
     on_behalf_of: str | None = None
+    undoes: int | None = None

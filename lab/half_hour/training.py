@@ -85,6 +85,7 @@ def train_scratch(place: Place) -> None:
     """Trains Co-LMLM from random weights for its time, and Standard for as many steps of the same documents."""
     ours, theirs = (scratch(place.sizes, preset) for preset in SCRATCH)
     trainer = _train(place, SCRATCH[0], ours)
+    theirs = replace(theirs, batch_documents=trainer.config.batch_documents, block=trainer.config.block)
     _train(place, SCRATCH[1], replace(theirs, steps=trainer.progress.step, max_seconds=None))
 
 

@@ -104,6 +104,7 @@ class Loop(Generic[MicroBatch]):
     def __init__(self, task: Task[MicroBatch], config: LoopConfig, directory: Path) -> None:
         self.task, self.config, self.directory = task, config, directory
         self.progress = Progress()
+        self._latest = 0.0  # seconds of the last step that this process made
 
     def run(self) -> Iterator[StepMetrics]:
         """Trains to the end, saving every few minutes and at the end. Resumes from the last save, if there is one.
@@ -121,8 +122,9 @@ class Loop(Generic[MicroBatch]):
             for half_saved in self.directory.glob(f"{_SAVING}*"):  # by a process that was killed
                 shutil.rmtree(half_saved)
         self._resume()
-        if self.done >= 1.0:
+        if self.is_over:
             return
+        self._fit()
         log = self._open_log()
         try:
             yield from self._steps(log)
@@ -134,6 +136,14 @@ class Loop(Generic[MicroBatch]):
     def done(self) -> float:
         """The share of the run that is done, by steps or by time, whichever is more."""
         return self.config.schedule.done(self.progress.step, self.progress.seconds)
+
+    @property
+    def is_over(self) -> bool:
+        """Tell whether the run is done, or another step like those before would end after its time."""
+        limit, progress = self.config.schedule.max_seconds, self.progress
+        if self.done >= 1.0 or limit is None or not progress.step:
+            return self.done >= 1.0
+        return progress.seconds + (self._latest or progress.seconds / progress.step) > limit
 
     def fingerprint(self) -> dict[str, str]:
         """Gives the settings and digests that a run must share to resume from this one's state."""
@@ -198,6 +208,37 @@ class Loop(Generic[MicroBatch]):
         self.task.load_state(state["task"])
         put_random_states(state["random"], self.config.seed + self.progress.step)
 
+    def _fit(self) -> None:
+        """Time probes before the first step of a run that is limited by time, and have the task fit its steps.
+
+        The first also pays for what is set up once. One that would take half of the time is not tried.
+        """
+        limit, each, spent = self.config.schedule.max_seconds, 0.0, 0.0
+        if limit is None or self.progress.step or not (probes := self.task.probes()):
+            return
+        for probe in probes:
+            tokens = max(1, self.task.tokens(probe))
+            if each * tokens > (limit - spent) / 2:
+                break
+            seconds = self._timed(probe)
+            each, spent = seconds / tokens, spent + seconds
+        self.progress.seconds += spent
+        self.task.fit(each, limit - spent)
+        seed_all(self.config.seed + here().rank)
+
+    def _timed(self, probe: MicroBatch) -> float:
+        """Time the gradient of a micro-batch, and drop it. Gives the first process's seconds in all of them."""
+        started = time.monotonic()
+        self._backward([probe], self._begun([probe]))
+        self._optimizer.zero_grad()
+        seconds = time.monotonic() - started if here().is_first else 0.0
+        return add_up([seconds], self._accelerator.device)[0]
+
+    def _begun(self, micro_batches: Sequence[MicroBatch]) -> StepContext:
+        context = self.context(micro_batches)
+        self.task.begin(micro_batches, context)
+        return context
+
     def _open_log(self) -> TrainingLog | None:
         if not self._accelerator.is_main_process:
             return None
@@ -206,7 +247,7 @@ class Loop(Generic[MicroBatch]):
     def _steps(self, log: TrainingLog | None) -> Iterator[StepMetrics]:
         unsaved = 0.0
         steps = iter(self.task.steps(self.progress.step))
-        while self.done < 1.0:
+        while not self.is_over:
             started, before = time.monotonic(), self.progress.seconds
             micro_batches = next(steps, None)
             if micro_batches is None:
@@ -216,7 +257,7 @@ class Loop(Generic[MicroBatch]):
                 log.write(metrics.step, metrics.row())
             yield metrics
             unsaved += self.progress.seconds - before
-            if unsaved >= self.config.save_seconds and self.done < 1.0:
+            if unsaved >= self.config.save_seconds and not self.is_over:
                 self._save_and_plot(log)
                 unsaved = 0.0
         self._save_and_plot(log)
@@ -231,9 +272,7 @@ class Loop(Generic[MicroBatch]):
         rate = self.config.schedule.rate(progress.step, progress.seconds)
         for group in self._optimizer.param_groups:
             group["lr"] = rate
-        context = self.context(micro_batches)
-        self.task.begin(micro_batches, context)
-        sums = self._backward(micro_batches, context)
+        sums = self._backward(micro_batches, self._begun(micro_batches))
         norm = float(
             self._accelerator.clip_grad_norm_(trainable(self._module).values(), self.config.clip_norm)
         )
@@ -291,6 +330,7 @@ class Loop(Generic[MicroBatch]):
         progress.step += 1
         progress.tokens += int(all_tokens)
         progress.seconds += seconds
+        self._latest = seconds
         parts = dict(zip(names, values, strict=True))
         return StepMetrics(
             step=progress.step,

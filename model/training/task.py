@@ -77,6 +77,19 @@ class Task(ABC, Generic[MicroBatch]):
     def begin(self, micro_batches: Sequence[MicroBatch], context: StepContext) -> None:
         """Prepares the losses of a step; called before them with all micro-batches of this process."""
 
+    def probes(self) -> Sequence[MicroBatch]:
+        """Make small micro-batches of the first step, the smallest first, by which a step is timed.
+
+        There are none where steps have a fixed size.
+        """
+        return ()
+
+    def fit(self, seconds_per_token: float, seconds: float) -> None:
+        """Shrink the steps so that several fit into these seconds. Called before the first step, in all processes.
+
+        Probes may have changed what the task keeps between steps; this resets it.
+        """
+
     def state(self) -> dict[str, Any]:
         """Gives the task's own state between steps: tensors and plain values, the same in all processes."""
         return {}

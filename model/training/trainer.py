@@ -11,7 +11,7 @@ import platform
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -29,14 +29,22 @@ from colmlm.model.training.batches import JointBatch, joint_batch, lookups_batch
 from colmlm.model.training.config import TrainConfig
 from colmlm.model.training.contrast import PairMemory, Pairs, Pull, pull_together
 from colmlm.model.training.corpora import Corpus, tokenise
-from colmlm.model.training.gather import gather_rows, here, largest, micro_batches
+from colmlm.model.training.fitting import (
+    FIRST_TOKENS,
+    LOOK_AHEAD,
+    StepSize,
+    described_fit,
+    fitted_config,
+    resumed_steps,
+)
+from colmlm.model.training.gather import accumulation, gather_rows, here, largest, micro_batches
 from colmlm.model.training.loop import Loop, LoopConfig, Progress
 from colmlm.model.training.losses import next_token_sum
 from colmlm.model.training.packing import Rows
 from colmlm.model.training.rng import restore_torch, torch_state
 from colmlm.model.training.schedule import Schedule
 from colmlm.model.training.start import start
-from colmlm.model.training.steps import Steps
+from colmlm.model.training.steps import Drawn, Steps
 from colmlm.model.training.task import StepContext, StepMetrics, Task
 
 # A run may be resumed with other values of these settings, which do not change what is learnt.
@@ -84,18 +92,28 @@ class _Turn:
 class Trainer(Task[JointBatch]):
     """One run: build it, then iterate over `run()`, which yields the metrics of each step.
 
-    `data` are documents, or a function that makes corpora from the run's tokenizer.
+    `data` are documents, or a function that makes corpora from the run's tokenizer. `tell` gets remarks on the size of
+    its steps.
     """
 
-    def __init__(self, config: TrainConfig, data: Data, directory: Path, cache: Path, name: str) -> None:
-        self.config, self.directory, self.name = config, directory, name
+    def __init__(
+        self,
+        config: TrainConfig,
+        data: Data,
+        directory: Path,
+        cache: Path,
+        name: str,
+        tell: Callable[[str], None] | None = None,
+    ) -> None:
+        config, self.asked_steps = resumed_steps(config, directory)
+        self.config, self.directory, self.name, self._tell = config, directory, name, tell
         self.begun = start(config, cache)
         self.lm, self.tokenizer = self.begun.lm, self.begun.tokenizer
         if config.checkpointing:
             self.lm.causal.activation_checkpointing_enable({"use_reentrant": False})
         self.module = JointModule(self.lm)
-        corpora = data(self.tokenizer) if callable(data) else [tokenise(data, self.tokenizer, config)]
-        self.source = Steps(corpora, self.tokenizer, config, keys=self._keys)
+        self.corpora = data(self.tokenizer) if callable(data) else [tokenise(data, self.tokenizer, config)]
+        self.source = Steps(self.corpora, self.tokenizer, config, keys=self._keys)
         self.memory = PairMemory(config.memory)
         self.loop = Loop(self, loop_config(config), directory)
         self._turns: deque[_Turn] = deque()
@@ -114,6 +132,9 @@ class Trainer(Task[JointBatch]):
         return self.config.markup.key is not None and self.config.contrastive_weight > 0
 
     def steps(self, start: int) -> Iterator[list[JointBatch]]:
+        if self._tell is not None:
+            size, most = StepSize.of(self.config), self.config.steps
+            self._tell(f"step {start + 1} of at most {most}: {size} of {self.source.num_documents} a step")
         if self.config.hard_negatives:  # each step is mined with the model after the step before
             yield from map(self._batches, count(start))
             return
@@ -129,6 +150,25 @@ class Trainer(Task[JointBatch]):
 
     def tokens(self, micro_batch: JointBatch) -> int:
         return micro_batch.num_tokens
+
+    def probes(self) -> Sequence[JointBatch]:
+        """Make two of the beginning of the first document, and one of all of it."""
+        first = self.source.drawn(0)[0]
+        place = replace(first.place, end=min(first.place.end, first.place.start + FIRST_TOKENS))
+        return [self._batch([one], 0) for one in (*[replace(first, place=place)] * 2, first)]
+
+    def fit(self, seconds_per_token: float, seconds: float) -> None:
+        """Take fewer documents a step where this many do not fit. Raises DataError where not even one step does."""
+        drawn = self.source.drawn(0)
+        several = accumulation(len(drawn), self.source.micro(len(drawn)), here().world) > 1
+        cost = seconds_per_token / here().world * (LOOK_AHEAD if several and self.is_contrastive else 1.0)
+        tokens = self.source.build(drawn).num_tokens
+        fitted = fitted_config(self.config, cost * tokens, seconds)
+        self.source = Steps(self.corpora, self.tokenizer, fitted, keys=self._keys)
+        self.memory = PairMemory(fitted.memory)
+        if self._tell is not None:
+            self._tell(described_fit(self.config, fitted, cost * tokens, seconds))
+        self.config = fitted
 
     def begin(self, micro_batches: Sequence[JointBatch], context: StepContext) -> None:
         """Finds the contrastive gradient at all micro-batches of a step first, if there are several."""
@@ -179,6 +219,7 @@ class Trainer(Task[JointBatch]):
         progress = self.progress
         training: dict[str, Any] = {
             "config": asdict(self.config),
+            "asked_steps": asdict(self.asked_steps),
             "base_sha256": self.begun.base_sha256,
             "data_sha256": self.source.sha256,
             "documents": self.source.num_documents,
@@ -202,18 +243,20 @@ class Trainer(Task[JointBatch]):
 
     def _batches(self, number: int) -> list[JointBatch]:
         """Makes this process's micro-batches of a step."""
-        config, drawn = self.config, self.source.drawn(number)
-        return [
-            joint_batch(
-                self.source.build(share),
-                pairs=self.is_contrastive,
-                fraction=config.ntp_fraction,
-                salt=config.seed * 1_000_003 + number,
-                layout=config.layout,
-                row_length=config.max_length,
-            )
-            for share in micro_batches(drawn, self.source.micro(len(drawn)), here())
-        ]
+        drawn = self.source.drawn(number)
+        shares = micro_batches(drawn, self.source.micro(len(drawn)), here())
+        return [self._batch(share, number) for share in shares]
+
+    def _batch(self, share: Sequence[Drawn], number: int) -> JointBatch:
+        config = self.config
+        return joint_batch(
+            self.source.build(share),
+            pairs=self.is_contrastive,
+            fraction=config.ntp_fraction,
+            salt=config.seed * 1_000_003 + number,
+            layout=config.layout,
+            row_length=config.max_length,
+        )
 
     def _look_ahead(self, batches: Sequence[JointBatch], context: StepContext) -> deque[_Turn]:
         """Runs the first pass of gradient caching: all vectors without gradients, then the loss's gradient at them.

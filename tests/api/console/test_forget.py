@@ -26,7 +26,7 @@ def test_forgetting_ends_with_a_certificate_and_can_be_undone(
     page.get_by_label("Corpus").select_option("atlas")
     page.get_by_label("Value or question holds").fill("Lima")
     page.get_by_label("forget them too").check()
-    page.get_by_label("no match").check()
+    expect(page.get_by_label("no match")).to_be_checked()
     page.get_by_role("button", name="Plan").click()
     expect(page.get_by_role("heading", name="Forget run 1")).to_be_visible()
     expect(page.get_by_role("region", name="Facts that say the same elsewhere")).to_contain_text("The coast")

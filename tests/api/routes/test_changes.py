@@ -175,3 +175,20 @@ def test_an_erasure_is_certified(app: Litestar, connect: Connect, atlas: Knowled
     checked = admin.post("/v1/certificates/check", json={"text": certificate}).json()
     assert checked["ok"] and (checked["applied_seq"], checked["run_id"]) == (seq, None)
     assert admin.get(f"/v1/changes/{seq - 1}/certificate").json()["title"] == "No such erasure"
+
+
+def test_the_log_is_read_in_either_order(operator: Client, atlas: KnowledgeBase, fact_id: int) -> None:
+    edit = atlas.facts.edit(fact_id, "Cusco", **WHO)
+    atlas.facts.undo(edit.seq, **WHO)
+    oldest = operator.get("/v1/changes").json()["items"]
+    assert (oldest[-1]["undoes"], oldest[-2]["undoes"]) == (edit.seq, None)
+    seen, asked = [], {"order": "newest", "limit": 2}
+    while True:
+        page = operator.get("/v1/changes", params=asked).json()
+        seen += page["items"]
+        if page["next"] is None:
+            break
+        asked["cursor"] = page["next"]
+    assert seen == oldest[::-1]
+    wrong = {**asked, "order": "oldest"}
+    assert operator.get("/v1/changes", params=wrong).status_code == 422, "a cursor belongs to one order"

@@ -52,7 +52,7 @@ def test_two_changes_are_compared(run: Run, atlas: list[int]) -> None:
 
 
 def test_the_past_is_looked_up_and_generated_from(run: Run, keyed: list[int]) -> None:
-    then = run("changes", "--json").json["changes"][-1]["seq"]
+    then = run("changes", "--json").json["changes"][0]["seq"]
     run("facts", "edit", keyed[0], "--value", "Cusco", "--reason", "wrong")
     run("facts", "delete", keyed[1], "--reason", "wrong", "--yes")
     asked = ("lookup", QUESTIONS["Lima"], "--threshold", -1, "--json")

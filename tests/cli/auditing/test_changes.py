@@ -7,9 +7,43 @@ from tests.cli.conftest import Run
 
 def test_the_log_is_shown_page_by_page(run: Run, keyed: list[int]) -> None:
     whole = run("changes", "--json").json["changes"]
-    first = run("changes", "--limit", 1, "--json").json
-    assert first["changes"] == whole[:1] and first["next_after"] == whole[0]["seq"]
-    assert "ingest" in run("changes").out
+    assert [change["seq"] for change in whole] == sorted((c["seq"] for c in whole), reverse=True)
+    newest = run("changes", "--limit", 1, "--json").json
+    assert (newest["changes"], newest["next_before"], newest["next_after"]) == (
+        whole[:1],
+        whole[0]["seq"],
+        None,
+    )
+    older = run("changes", "--before", newest["next_before"], "--json").json
+    assert (older["changes"], older["next_before"]) == (whole[1:], None)
+    assert (
+        "ingest" in run("changes").out
+        and f"--before {whole[0]['seq']}" in run("audit", "log", "--limit", 1).err
+    )
+
+
+def test_the_log_is_followed_from_its_beginning(run: Run, keyed: list[int]) -> None:
+    whole = run("changes", "--json").json["changes"][::-1]
+    assert run("changes", "--oldest", "--json").json["changes"] == whole
+    assert run("changes", "--after", 0, "--json").json["changes"] == whole
+    first = run("audit", "log", "--oldest", "--limit", 1, "--json").json
+    assert (first["changes"], first["next_after"], first["next_before"]) == (whole[:1], whole[0]["seq"], None)
+    assert run("changes", "--after", first["next_after"], "--json").json["changes"] == whole[1:]
+    refused = run("changes", "--oldest", "--before", 2)
+    assert refused.code == 2 and refused.err.count("\n") == 1
+
+
+def test_an_undo_is_shown_as_an_undo(run: Run, atlas: list[int]) -> None:
+    why = ("--reason", "r")
+    edit = run("facts", "edit", atlas[0], "--value", "Cusco", *why, "--json").json
+    undo = run("facts", "undo", edit["seq"], *why, "--json").json
+    assert (undo["kind"], undo["undoes"]) == ("update", edit["seq"])
+    log = run("changes", "--limit", 2, "--json").json["changes"]
+    assert [change["undoes"] for change in log] == [edit["seq"], None]
+    assert f"update (undo of {edit['seq']})" in run("changes").out
+    assert f"update (undo of {edit['seq']})" in run("trace", "fact", atlas[0]).out
+    again = run("facts", "undo", undo["seq"], *why).out
+    assert f"undo of change {undo['seq']}: update of fact {atlas[0]}" in again
 
 
 def test_a_sound_base_passes_the_check(run: Run, keyed: list[int]) -> None:

@@ -79,9 +79,9 @@ def test_groups_are_dismissed_and_reopened(run: Run, keyed: list[int]) -> None:
     undone = run("facts", "undo", done["seq"], *WHY)
     assert undone.code == 4 and "colmlm misses reopen" in undone.err
     assert run("misses", "reopen", 1, *WHY).out.startswith("change ")
-    assert [one["kind"] for one in run("changes", "--json").json["changes"]][-2:] == [
-        "dismiss-misses",
+    assert [one["kind"] for one in run("changes", "--json").json["changes"]][:2] == [
         "reopen-misses",
+        "dismiss-misses",
     ]
 
 

@@ -30,8 +30,9 @@ def test_twenty_questions_say_what_an_edit_did(run: Run, keyed: list[int], twent
     assert (kept["num_questions"], kept["corpus"]) == (20, "atlas")
     ran = run("questions", "run", "lands", "--json")
     first = ran.json
-    assert ran.code == 0
-    assert [*first][:5] == ["asked", "right", "wrong", "abstained", "items"]
+    assert ran.code == (0 if first["right"] == 20 else 1)
+    assert [*first][:6] == ["asked", "right", "wrong", "abstained", "silent", "items"]
+    assert first["silent"] == sum(one["outcome"] == "right" and not one["expected"] for one in first["items"])
     assert [*first["items"][0]][:6] == ["question", "expected", "value", "fact_id", "outcome", "reason"]
     assert first["asked"] == len(first["items"]) == 20
     assert first["right"] + first["wrong"] + first["abstained"] == 20 and first["right"] >= 15
@@ -41,7 +42,7 @@ def test_twenty_questions_say_what_an_edit_did(run: Run, keyed: list[int], twent
     }  # fmt: skip
     run("facts", "edit", keyed[0], "--value", "Cusco", "--reason", "moved")
     told = run("questions", "run", "lands")
-    assert "of 20 right" in told.out and "no fact holds it" in told.out
+    assert "of 20 right" in told.out and "no fact holds it" in told.out and told.code == 1
     found = run("questions", "compare", "lands", "--json").json
     assert len(found["items"]) >= 15
     (capital,) = [one for one in found["items"] if one["before"]["question"] == CAPITAL]
@@ -63,11 +64,21 @@ def test_a_set_is_asked_in_every_way(run: Run, keyed: list[int]) -> None:
         done = run(
             "questions", "run", "one", *words, "--threshold", -1 if "reader" not in words else 0, "--json"
         )
-        assert done.code == 0 and done.json["asked"] == 1, done.err
+        assert done.code == (1 - done.json["right"]) and done.json["asked"] == 1, done.err
     ways = [one["how"] for one in run("questions", "show", "one", "--runs", "--json").json["runs"]]
     assert ways == ["reader", "words", "paper", "paper"]
     assert run("questions", "run", "one", "--mode", "paper", "--ranking", "words").code == 2
     assert run("questions", "run", "none").code == 3
+
+
+def test_a_missed_value_fails_and_silence_is_counted_apart(run: Run, keyed: list[int]) -> None:
+    run("questions", "add", "lake", "--question", "Who painted it?")
+    ran = run("questions", "run", "lake", "--threshold", 1)
+    assert ran.code == 0 and "1 of 1 right (1 silent as expected), 0 wrong, 0 abstained" in ran.out
+    run("questions", "add", "lake", "--question", CAPITAL, "--expected", "Lima")
+    missed = run("questions", "run", "lake", "--threshold", 1, "--json")
+    counts = [missed.json[name] for name in ("asked", "right", "wrong", "abstained", "silent")]
+    assert (missed.code, counts) == (1, [2, 1, 0, 1, 1])
 
 
 def test_a_run_takes_accepted_facts_only(run: Run, keyed: list[int]) -> None:

@@ -106,7 +106,7 @@ def test_retiring_says_what_goes_and_asks(run: Run, keyed: list[int], other: Pat
     tried = run("keysets", "retire", new, "--dry-run", "--json").json
     assert tried == {"keyset_id": new, "dry_run": True, "num_keys": 2}
     assert run("keysets", "retire", new, "--yes", "--reason", "worse", "--actor", "Ann").code == 0
-    last = run("changes", "--json").json["changes"][-1]
+    last = run("changes", "--json").json["changes"][0]
     assert (last["kind"], last["actor"], last["reason"]) == ("retire", "Ann", "worse")
     assert run("keysets", "rekey", new).code == 4 and run("keysets", "build", new).code == 4
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+from inspect import signature
 from pathlib import Path
 
 import pytest
 
+from colmlm.api.mcp.editing import plan_forgetting
+from colmlm.api.routes.forgetting import NewRun
+from colmlm.api.schema.selectors import SelectorParts
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, to_record
+from colmlm.kb.forgetting.verbs import Forgetting
 from tests.cli.conftest import QUESTIONS, Ran, Run, at_terminal
 
 
@@ -19,6 +24,19 @@ def keyed(run: Run, atlas: list[int], lively: Path, monkeypatch: pytest.MonkeyPa
     with Runtime.from_environment() as runtime:
         runtime.kb.keysets.rekey(runtime.encoder, kinds=("context", "question"))
     return atlas
+
+
+def test_every_door_lets_questions_for_forgotten_facts_abstain_by_default(
+    run: Run, keyed: list[int], tmp_path: Path
+) -> None:
+    doors = (Forgetting.plan, plan_forgetting)
+    assert {signature(door).parameters["policy"].default for door in doors} == {"abstain"}
+    assert NewRun(selector=SelectorParts(), reason="r").policy == "abstain"
+    number = planned(run).json["run_id"]
+    assert run("forget", "apply", number, "--yes").code == run("forget", "verify", number).code == 0
+    issued = tmp_path / "certificate.json"
+    assert run("forget", "certificate", number, "--out", issued).code == 0
+    assert run("verify-certificate", issued, "--json").json["policy"] == "abstain"
 
 
 def planned(run: Run, *words: object) -> Ran:

@@ -274,3 +274,16 @@ def test_a_checkpoint_that_is_no_run_is_not_written_over(base: Path, file: Path,
     (tmp_path / "run" / "colmlm.json").write_text((whole / "colmlm.json").read_text())
     refused = invoke("train", "--annotated", file, "--out", tmp_path / "run")
     assert refused.code == 2 and "--init" in refused.err
+
+
+def test_a_time_that_is_too_short_trains_nothing_and_says_how_long_is_enough(
+    base: Path, file: Path, tmp_path: Path
+):
+    command = ["train", "--annotated", file, "--no-demo", "--base", base, "--out", tmp_path / "run"]
+    refused = invoke(*command, "--max-minutes", 1e-6)
+    assert (
+        refused.code == 2 and "no step fits into the time" in refused.err and "--max-minutes" in refused.err
+    )
+    assert not (tmp_path / "run" / "loss.csv").exists()
+    done = invoke(*command, "--max-minutes", 10, "--steps", 2)
+    assert done.code == 0 and "takes about" in done.err and "step 1 of at most 2" in done.err

@@ -75,7 +75,10 @@ def test_a_fact_is_forgotten_with_all_that_restate_it_and_comes_back_as_it_was(
     forgetting = Forgetting(kb, encoder)
 
     plan = forgetting.plan(
-        Selector(question=OPENED, document="demo/eiffel-tower"), equivalents="include", **WHO
+        Selector(question=OPENED, document="demo/eiffel-tower"),
+        equivalents="include",
+        policy="successor",
+        **WHO,
     )
     assert plan.fact_ids == tuple(sorted((tower, builders, french)))
     assert set(plan.equivalents) == {builders, french} and plan.conflicting == (doubtful,)
@@ -167,7 +170,7 @@ def test_stored_queries_of_outputs_are_asked_again(peru: KnowledgeBase, encoder:
     assert (plan.collateral.generations, plan.collateral.splices) == (2, 2)
     assert set(plan.before) == {"key", "stored_query"} and plan.before["stored_query"].leaks == 2
     Forgetting(peru).apply(plan.run_id, **WHO)
-    assert Forgetting(peru).verify(plan.run_id).probes["stored_query"].no_match == 2
+    assert Forgetting(peru).verify(plan.run_id).probes["stored_query"].abstained == 2
 
 
 def test_questions_that_were_read_are_not_asked_again_by_key(peru: KnowledgeBase, encoder: FakeEncoder):
@@ -328,7 +331,7 @@ def test_a_run_that_a_later_release_planned_is_read_without_what_only_that_knows
 def test_a_sample_bounds_what_is_previewed_and_not_what_is_forgotten(demo: tuple[KnowledgeBase, WordEncoder]):
     kb, encoder = demo
     forgetting = Forgetting(kb, encoder, sample=20)
-    plan = forgetting.plan(Selector(corpus="demo"), **WHO)
+    plan = forgetting.plan(Selector(corpus="demo"), policy="successor", **WHO)
     assert len(plan.fact_ids) > 2000 and len(plan.successors) <= 20 < plan.affected
     assert all(rates.probes <= 20 for rates in plan.before.values())
     assert len(forgetting.apply(plan.run_id, **WHO).fact_ids) == len(plan.fact_ids)
@@ -377,7 +380,7 @@ def test_a_switch_of_the_keyset_meanwhile_is_lived_with(peru: KnowledgeBase, enc
     first, other = peru.keysets.active().keyset_id, FakeEncoder("2")
     second = peru.keysets.rekey(other).keyset_id
     switched: Any = SwitchedWhileAsked(peru, [second])
-    plan = Forgetting(switched).plan(Selector(text="Lima"), **WHO)
+    plan = Forgetting(switched).plan(Selector(text="Lima"), policy="successor", **WHO)
     assert plan.keyset_id == second and plan.before["key"].leaks == plan.before["key"].probes > 0
     Forgetting(peru).apply(plan.run_id, **WHO)
     switched.keyset_ids = [first]

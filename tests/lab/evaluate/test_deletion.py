@@ -100,7 +100,9 @@ def test_a_run_that_is_cut_off_leaves_nothing_forgotten_and_nothing_planted(
     with gate(database_url, *WHILE[at]) as reached, interrupted(reached):
         assert run(*words).code == 130
     assert live(run, halls) == before and len(run("facts", "list", "--json").json["facts"]) == 12
-    kinds = [change["kind"] for change in run("changes", "--json", "--limit", 1000).json["changes"]]
+    kinds = [
+        change["kind"] for change in run("changes", "--oldest", "--json", "--limit", 1000).json["changes"]
+    ]
     assert kinds[-2:] == (["forget", "restore"] if at == "forgotten" else ["key", "delete"])
 
 

@@ -37,7 +37,7 @@ def records(tmp_path: Path) -> Path:
 
 def edits(run: Run) -> list[str]:
     """Gives the reasons of all edits of values so far."""
-    changes = run("changes", "--json", "--limit", 1000).json["changes"]
+    changes = run("changes", "--oldest", "--json", "--limit", 1000).json["changes"]
     return [change["reason"] for change in changes if change["kind"] == "update"]
 
 
