@@ -212,13 +212,14 @@ def test_workers_and_repairs_set_back_what_a_killed_purge_left(own_kb: Knowledge
 
 
 def plant(kb: KnowledgeBase) -> None:
-    """Say something in the log, and have several segments that may be kept for reuse."""
+    """Say something in segments of the log that may be kept for reuse, the current one among them."""
+    said = {"said": PLANTED.decode()}
+    message = "SELECT pg_logical_emit_message(false, 'test', :said)"
     with kb.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        for _ in range(4):
-            said = {"said": PLANTED.decode()}
-            connection.execute(
-                text("SELECT pg_logical_emit_message(false, 'test', :said), pg_switch_wal()"), said
-            )
+        for _ in range(3):
+            connection.execute(text(f"{message}, pg_switch_wal()"), said)
+        connection.execute(text(message), said)
+        connection.execute(text("SELECT txid_current()"))  # its commit flushes the message
     assert in_files(kb, "pg_wal", PLANTED)
 
 
