@@ -153,8 +153,12 @@ def _redact_mentions(
     """Redacts the values in every document."""
     values = {value for target in targets for value in target.values}
     said = Phrases(values)
-    may = or_(*(may_say(column, values) for column in columns_of(DocumentRow, REDACTED)))
-    ids = session.scalars(select(DocumentRow.id).where(may).order_by(DocumentRow.id)).all()
+    columns = columns_of(DocumentRow, REDACTED)
+    may = or_(*(may_say(column, values) for column in columns))
+    rows = session.execute(
+        select(DocumentRow.id, *columns).where(may).order_by(DocumentRow.id).execution_options(yield_per=200)
+    )
+    ids = [row.id for row in rows if any(said.spans(text) for text in row[1:] if text)]
     changed: dict[int, bool] = {}
     for row in (session.get_one(DocumentRow, document_id, populate_existing=True) for document_id in ids):
         changed |= _redact_document(session, row, partial(_mentioned, row.text, said), said, erased)

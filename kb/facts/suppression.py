@@ -148,17 +148,19 @@ class Digests:
 
     def of_fact(self, value: str, question: str | None, place: SpanPlace | None) -> list[bytes]:
         """Makes all digests of a fact, one for each form of its value."""
-        return [
-            self._make((kind, form, *map(normalised, rest)))
-            for kind, _, *rest in _said(value, question, place)
-            for form in forms(value)
-        ]
+        every = [(kind, *map(normalised, rest)) for kind, _, *rest in _said(value, question, place)]
+        return [self._make((kind, form, *rest)) for form in forms(value) for kind, *rest in every]
 
     def known(self, value: str, question: str | None, place: SpanPlace | None) -> list[bytes]:
         """Makes all digests by which this fact may have been stored, also in the way of earlier releases."""
         every = list(_said(value, question, place))
-        before = [self._make(map(way, said)) for way in (normalised_before, _by_blanks) for said in every]
-        return [*self.of_fact(value, question, place), *before]
+        texts = {text for said in every for text in said}
+        now, *before = (
+            {text: way(text) for text in texts} for way in (normalised, normalised_before, _by_blanks)
+        )
+        ways = {tuple(map(way.__getitem__, said)) for way in (now, *before) for said in every}
+        cut = self.of_fact(value, question, place) if len(forms(value)) > 1 else ()
+        return [*map(self._make, ways), *cut]
 
     def of_words(self, words: Iterable[str]) -> bytes:
         """Makes the digest of successive words, as `kb.texts.wording` gives them."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from html import unescape
@@ -24,7 +25,8 @@ from html.entities import html5
 from itertools import product
 from typing import Any, NamedTuple, Protocol
 
-from sqlalchemy import ColumnElement, case, false, func, literal_column, or_, true
+from sqlalchemy import Boolean, ColumnElement, UnaryExpression, case, false, func, literal_column, or_, true
+from sqlalchemy.sql.operators import custom_op
 
 Span = tuple[int, int]
 Reading = tuple[tuple[str, ...], int]  # successive words, and the number of the word after them
@@ -64,18 +66,18 @@ _TICK = re.compile(r"(?<=[^\W_])`(?=[^\W_])")
 _WORD = re.compile(rf"[{UNSPACED}]|[^\W_{UNSPACED}]+|[^\w\s{_MARKS}]")
 _MARK = re.compile(rf"[{_MARKS}]")
 _LETTER = rf"[^\W\d_{UNSPACED}]"
-_HYPHEN_AT_END = re.compile(rf"-[^\S{_LINE_ENDS}]*[{_LINE_ENDS}]\s*")
-_CUT = re.compile(rf"(?<={_LETTER})(?:[*~]+|{_HYPHEN_AT_END.pattern})(?={_LETTER})")
+_CUTTING = re.compile(rf"[*~]+|-[^\S{_LINE_ENDS}]*[{_LINE_ENDS}]\s*")
+_CUT = re.compile(rf"(?<={_LETTER})(?:{_CUTTING.pattern})(?={_LETTER})")
 _ASCII_WORD = re.compile(r"[a-z0-9]+")
 
 # Releases before compared words of this kind, without reading references and signs. Their digests are still in use.
 _WORD_BEFORE = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}]+|[^\w\s]")
 _OTHERWISE_BEFORE = re.compile(f"[&\u00ad{_MARKS}{_APOSTROPHES}{_QUOTES}{_HYPHENS}]")
 
+LONG_ENOUGH = 40  # characters of a word that the server searches for
 FEW = 20  # up to so many phrases, their first words are searched for before a text is cut into words
-MANY_CUTS = (
-    4  # of a text with more cut words only two readings are compared: all in pieces, and all in one piece
-)
+# Of a value with more cut words only two readings are compared: all of them in pieces, and all in one piece.
+MANY_CUTS = 4
 
 
 class ComparedWord(NamedTuple):
@@ -109,7 +111,7 @@ class ComparedText(NamedTuple):
         return cls.of_folded(*_folded(text))
 
     @classmethod
-    def of_folded(cls, folded: str, places: list[Span] | None) -> ComparedText:
+    def of_folded(cls, folded: str, places: FoldedPlaces | None) -> ComparedText:
         """Cut a folded text into words."""
         found = _matches(folded)
         return cls(_placed(found, places), _joined(_cuts(folded), found))
@@ -153,7 +155,7 @@ def words_before(text: str) -> list[ComparedWord] | None:
     if not _OTHERWISE_BEFORE.search(text):
         return None
     folded, places = _folded_letters(text)
-    return _placed(list(_WORD_BEFORE.finditer(folded)), places)
+    return _placed(list(_WORD_BEFORE.finditer(folded)), None if places is None else FoldedPlaces(places))
 
 
 def normalised(text: str) -> str:
@@ -196,12 +198,13 @@ class Phrases:
         if not self._may_be_in(folded):
             return []
         said = ComparedText.of_folded(folded, places)
-        found, at = [], 0
-        while at < len(said.words):
-            end = self._end_at(said, at)
-            if end:
-                found.append((said.words[at].start, said.words[end - 1].end))
-            at = end or at + 1
+        found, end = [], 0
+        for at, word in enumerate(said.words):
+            if at < end or not (word.said in self._by_first or at in said.joined):
+                continue
+            if to := self._end_at(said, at):
+                found.append((word.start, said.words[to - 1].end))
+                end = to
         return found
 
     def _may_be_in(self, folded: str) -> bool:
@@ -211,9 +214,6 @@ class Phrases:
 
     def _end_at(self, said: ComparedText, at: int) -> int:
         """Gives the number of the word after the longest phrase from this word on, or 0 if there is none."""
-        if not said.joined:
-            found = (said.end_of(phrase, at) for phrase in self._by_first.get(said.words[at].said, ()))
-            return next(filter(None, found), 0)
         firsts = {first for first, _ in said.steps(at)}
         phrases = (phrase for first in firsts for phrase in self._by_first.get(first, ()))
         return max((said.end_of(phrase, at) for phrase in phrases), default=0)
@@ -239,36 +239,39 @@ def may_say(column: Any, texts: Iterable[str]) -> ColumnElement[bool]:
     chosen = set()
     for form in {form for text in texts for form in forms(text) if form}:
         plain = [word for word in form.split(" ") if _ASCII_WORD.fullmatch(word)]
-        chosen.add(max(plain, key=len, default=""))
+        chosen.add(max(plain, key=len, default="")[:LONG_ENOUGH])
     if not chosen:
         return false()
     if "" in chosen or len(chosen) > FEW:
         return true()
     is_ascii = func.octet_length(column) == func.char_length(column)
-    plain_ascii = func.translate(column, _within_words(ascii_only=True), "")
-    composed = func.translate(
-        func.normalize(column, literal_column("NFKC")), _within_words(ascii_only=False), ""
-    )
-    folded = func.lower(case((is_ascii, plain_ascii), else_=_as_ascii(composed)))
+    is_composed = UnaryExpression(column, modifier=custom_op("IS NFKC NORMALIZED"), type_=Boolean())
+    composed = case((is_composed, column), else_=func.normalize(column, literal_column("NFKC")))
+    folded = func.lower(case((is_ascii, column), else_=_as_ascii(composed)))
     referring = case((func.strpos(column, "&") > 0, column.op("~")("&[#a-zA-Z][a-zA-Z0-9]*;")), else_=false())
-    return or_(folded.op("~")("|".join(sorted(chosen))), referring)
-
-
-def _as_ascii(composed: ColumnElement[str]) -> ColumnElement[str]:
-    """Folds the only composed characters whose fold has letters of ASCII, which not every server's `lower` gives."""
-    for sharp in "ßẞ":
-        composed = func.replace(composed, sharp, "ss")
-    return func.translate(composed, "İ", "i")
+    return or_(folded.op("~")("|".join(map(_with_gaps, sorted(chosen)))), referring)
 
 
 @cache
-def _within_words(*, ascii_only: bool) -> str:
+def _within_words() -> str:
     """Gives every character that may stand within a word and is not compared there: it is invisible or part of a cut.
 
     To try them all takes too long for an import.
     """
-    every = map(chr, range(1, 0x80 if ascii_only else 0x10000))
-    return "".join(c for c in every if c.isspace() or c in "-*~" or c in _HYPHENS or _INVISIBLE.match(c))
+    every = map(chr, range(1, 0x10000))
+    return "".join(c for c in every if c.isspace() or c in "*~" or c in _HYPHENS or _INVISIBLE.match(c))
+
+
+def _with_gaps(word: str) -> str:
+    """Gives a regular expression of the server for a word that may be cut at any place."""
+    return f"[{_within_words()}-]*".join(word)
+
+
+def _as_ascii(composed: ColumnElement[str]) -> ColumnElement[str]:
+    """Folds the only composed characters whose fold has letters of ASCII, which not every server's `lower` gives."""
+    for letter, fold in (("ß", "ss"), ("ẞ", "ss"), ("İ", "i")):
+        composed = func.replace(composed, letter, fold)
+    return composed
 
 
 def _matches(folded: str) -> list[re.Match[str]]:
@@ -276,16 +279,17 @@ def _matches(folded: str) -> list[re.Match[str]]:
     return list(_WORD.finditer(folded)) or list(_MARK.finditer(folded))
 
 
-def _placed(found: Sequence[re.Match[str]], places: Sequence[Span] | None) -> list[ComparedWord]:
+def _placed(found: Sequence[re.Match[str]], places: FoldedPlaces | None) -> list[ComparedWord]:
     if places is None:
         return [ComparedWord(m[0], *m.span()) for m in found]
-    return [ComparedWord(m[0], places[m.start()][0], places[m.end() - 1][1]) for m in found]
+    return [ComparedWord(m[0], *places.span(*m.span())) for m in found]
 
 
 def _cuts(folded: str) -> list[Span]:
     """Finds what cuts words in a folded text. Few texts have such signs, and to look for these alone is fast."""
-    if "*" in folded or "~" in folded or _HYPHEN_AT_END.search(folded):
-        return [match.span() for match in _CUT.finditer(folded)]
+    if "*" in folded or "~" in folded or "-" in folded:
+        ends = (match.span() for match in _CUTTING.finditer(folded))
+        return [(start, end) for start, end in ends if _CUT.match(folded, start)]
     return []
 
 
@@ -314,36 +318,68 @@ def _joining(folded: str, cuts: Sequence[Span], chosen: Sequence[bool]) -> str:
     return folded
 
 
-def _folded(text: str) -> tuple[str, list[Span] | None]:
+class FoldedPlaces(NamedTuple):
+    """The places of a folded text's characters in the original, which may have had characters that are read as others.
+
+    `folded` are those in the text as it was read (None: the same). `read` has, for each reference, where it ends there,
+    and where it starts and ends in the original; `starts` are where they start in the text as it was read.
+    """
+
+    folded: Sequence[Span] | None
+    starts: Sequence[int] = ()
+    read: Sequence[tuple[int, int, int]] = ()
+
+    def span(self, start: int, end: int) -> Span:
+        """Give the place in the original of a stretch of the folded text."""
+        if self.folded is not None:
+            start, end = self.folded[start][0], self.folded[end - 1][1]
+        return self._place(start)[0], self._place(end - 1)[1]
+
+    def _place(self, at: int) -> Span:
+        """Give the place in the original of a character of the text as it was read."""
+        if not (number := bisect_right(self.starts, at)):
+            return at, at + 1
+        end, original, original_end = self.read[number - 1]
+        return (
+            (original, original_end) if at < end else (original_end + at - end, original_end + at - end + 1)
+        )
+
+
+def _folded(text: str) -> tuple[str, FoldedPlaces | None]:
     """Gives the text in the form that is compared, and each character's place in the original (None: the same)."""
-    plain, read = _read(text)
+    plain, starts, read = _read(text)
     if not plain.isascii():
         plain = _SOFT_HYPHEN_AT_END.sub("-", plain)
-        plain = plain.translate(_SIGNS) if _SIGN.search(plain) else plain
+        plain = _SIGN.sub(_sign, plain)
     folded, places = _folded_letters(plain)
     if places is not None:  # composing makes some of these signs
         folded = folded.translate(_SIGNS)
     if "`" in folded:
         folded = _TICK.sub("'", folded)
-    if read is not None:
-        every = places if places is not None else [(n, n + 1) for n in range(len(folded))]
-        places = [(read[start][0], read[end - 1][1]) for start, end in every]
-    return folded, places
+    return folded, None if places is None and not read else FoldedPlaces(places, starts, read)
 
 
-def _read(text: str) -> tuple[str, list[Span] | None]:
-    """Reads the character references of a text, and gives each character's place in the original (None: the same)."""
+def _read(text: str) -> tuple[str, list[int], list[tuple[int, int, int]]]:
+    """Reads the character references of a text: gives `starts` and `read` of its `FoldedPlaces`, too."""
     if "&" not in text or not (found := list(_REFERENCE.finditer(text))):
-        return text, None
+        return text, [], []
     pieces: list[str] = []
-    places: list[Span] = []
-    last = 0
+    starts: list[int] = []
+    read: list[tuple[int, int, int]] = []
+    last = length = 0
     for match in found:
         start, end = match.span()
-        pieces += (text[last:start], said := _character(match))
-        places += [(n, n + 1) for n in range(last, start)] + [(start, end)] * len(said)
-        last = end
-    return "".join((*pieces, text[last:])), places + [(n, n + 1) for n in range(last, len(text))]
+        if said := _character(match):
+            starts.append(length := length + start - last)
+            pieces += (text[last:start], said)
+            length += len(said)
+            read.append((length, start, end))
+            last = end
+    return "".join((*pieces, text[last:])), starts, read
+
+
+def _sign(found: re.Match[str]) -> str:
+    return _SIGNS[ord(found[0])]
 
 
 def _character(reference: re.Match[str]) -> str:

@@ -62,6 +62,13 @@ def test_a_dry_run_changes_nothing(run: Run, atlas: list[int]) -> None:
     assert len(run("facts", "list", "--json").json["facts"]) == 2
 
 
+def test_what_else_says_it_is_named_by_table_and_column(run: Run, atlas: list[int]) -> None:
+    assert run("tokens", "create", "lima", "--role", "reader").code == 0
+    assert "column name of table api_key, in 1 row: 1" in run("erase", atlas[0], "--dry-run").out
+    (found,) = run("erase", atlas[0], "--dry-run", "--json").json["left"]["rows"]
+    assert found == {"table": "api_key", "column": "name", "num_rows": 1, "ids": [1]}
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

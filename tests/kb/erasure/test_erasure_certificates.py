@@ -23,6 +23,7 @@ from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.texts.wording import LIMITS
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import PERU, fact_id, ingest
+from tests.places import ROOT
 
 WHO = {"actor": "tester", "reason": "request 12"}
 
@@ -75,6 +76,11 @@ def test_it_names_what_an_erasure_does_not_recognise(kb: KnowledgeBase, seq: int
     assert all(any(limit in said for said in limits) for limit in LIMITS)
     assert any("`left`" in said for said in limits)
     assert set(limits) <= set(check_here(kb, issued.encode()).does_not_prove)
+
+
+def test_the_docs_name_the_same_limits() -> None:
+    page = (ROOT / "docs" / "erasure.md").read_text()
+    assert all(f"- {limit}" in page for limit in LIMITS)
 
 
 def test_a_certificate_of_an_earlier_release_names_no_limits_and_still_holds(
