@@ -11,4 +11,11 @@ from tests.acceptance.hostile.run import run
 def test_nothing_hostile_brings_a_server_down_or_makes_it_keep_what_was_erased(settings: Settings) -> None:
     outcome = run(settings, rounds=2)
     assert [one for one in outcome.cases if not one.ok] == []
-    assert {one.group for one in outcome.cases} == {"headers", "bodies", "documents", "races", "aftermath"}
+    assert {one.group for one in outcome.cases} == {
+        "headers",
+        "connections",
+        "bodies",
+        "documents",
+        "races",
+        "aftermath",
+    }

@@ -1,4 +1,4 @@
-"""Runs every known hostile case against a server, a worker and a database: documents, headers, bodies, races.
+"""Run every known hostile case on a server, a worker and a database: documents, headers, connections, bodies, races.
 
     python -m tests.acceptance.hostile
     python -m tests.acceptance.hostile --only races --long

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from colmlm.kb.store.settings import Settings
-from tests.acceptance.hostile import aftermath, bodies, files, headers, races
+from tests.acceptance.hostile import aftermath, bodies, connections, files, headers, races
 from tests.acceptance.hostile.cases import Case
 from tests.acceptance.hostile.world import World, served
 
@@ -39,7 +39,7 @@ def run(settings: Settings, *, only: str | None = None, rounds: int = SHORT) -> 
 def _results(world: World, only: str | None) -> Iterator[Result]:
     chosen = [
         case
-        for group in (headers, bodies, files, races)
+        for group in (headers, connections, bodies, files, races)
         for case in group.cases()
         if only is None or only == case.group or only in case.name
     ]

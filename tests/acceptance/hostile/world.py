@@ -185,8 +185,12 @@ class World:
 
     def peak_mb(self) -> int:
         """Gives the peak memory of the server in MB."""
+        return self.memory_mb("VmHWM")
+
+    def memory_mb(self, kind: str = "VmRSS") -> int:
+        """Give the memory of the server in MB."""
         status = Path(f"/proc/{self.server.process.pid}/status").read_text()
-        (line,) = (line for line in status.splitlines() if line.startswith("VmHWM"))
+        (line,) = (line for line in status.splitlines() if line.startswith(kind))
         return int(line.split()[1]) // 1024
 
 
