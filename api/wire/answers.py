@@ -22,8 +22,8 @@ class EditResult(msgspec.Struct, frozen=True, kw_only=True):
     """An edit that has been committed. `seq` is its change.
 
     A lookup or a generation given `min_seq` sees the edit. `keyed` says whether lookups can find every one of these
-    facts now; if not, rekey. `also_said_by` are other facts that say the same in answer to the same question; of a
-    `dry_run` nothing was done, and `seq` is the last change.
+    facts now; if not, rekey. `also_said_by` are other facts with the same value, for the same question or in the same
+    sentence; of a `dry_run` nothing was done, and `seq` is the last change.
     """
 
     seq: int

@@ -97,7 +97,7 @@ def list_facts(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Search and list live facts, with how many there are."""
+    """Search and list live facts, with how many there are. Facts without a question show their sentence."""
     sought: FactSearch = {
         "text": text,
         "literally": literally,
@@ -122,7 +122,7 @@ def list_facts(
     if as_json:
         print_json(page)
         return
-    show_.table(page.facts)
+    show_.table(base, page.facts)
     if page.total > len(page.facts):
         note(f"{counted_facts(page.total, page.is_exact)} in all.")
     if page.next_after is not None:

@@ -222,7 +222,7 @@ def delete(
         facts = base.facts.show_many(each_once(fact_ids))
         if gone := [fact.fact_id for fact in facts if fact.deleted_seq is not None]:
             raise FactDeleted(gone)
-        _preview(facts, base.comparisons.also_said([fact.fact_id for fact in facts]), as_json)
+        _preview(base, facts, base.comparisons.also_said([fact.fact_id for fact in facts]), as_json)
         if dry_run:
             return
         typer.confirm(f"Delete {these_facts(len(facts))}?", abort=True, err=True)
@@ -231,11 +231,11 @@ def delete(
     show_.done(done, as_json)
 
 
-def _preview(facts: list[FactRecord], also_said: list[AlsoSaid], as_json: bool) -> None:
+def _preview(base: Base, facts: list[FactRecord], also_said: list[AlsoSaid], as_json: bool) -> None:
     if as_json:
         print_json({"dry_run": True, "facts": facts, "also_said": also_said})
     else:
-        show_.table(facts)
+        show_.table(base, facts)
         compared.tell_also_said(also_said)
 
 

@@ -7,21 +7,53 @@ from typing import TYPE_CHECKING
 
 from colmlm.cli.output import note, print_json, print_table, say, shorten
 from colmlm.kb.texts.pages import page_of
+from colmlm.kb.texts.sentences import sentence_around, sentence_ends
 
 if TYPE_CHECKING:
     from colmlm.cli.bases.protocol import Base
     from colmlm.kb.facts.records import Edit, FactRecord, SamplePlace, Source
 
+SENTENCE_WIDTH, SENTENCE_SIDE = (
+    80,
+    400,
+)  # characters that are shown of a sentence, and read on either side of a value
 WITHHELD = "Marks stand for what was deleted or corrected: the server shows that to tokens with the right 'audit' only."
 
 
-def table(facts: Iterable[FactRecord]) -> None:
-    """Prints facts as a table."""
-    print_table(("id", "value", "question", "source", "review", "deleted"), map(_row, facts))
+def table(base: Base, facts: Iterable[FactRecord]) -> None:
+    """Print facts as a table, those without a question with the sentence around their value."""
+    texts: dict[int, str] = {}
+    columns = ("id", "value", "question or sentence", "source", "review", "deleted")
+    print_table(columns, [_row(fact, fact.question or _sentence(base, fact, texts)) for fact in facts])
 
 
-def _row(fact: FactRecord) -> tuple[object, ...]:
-    said = (fact.fact_id, shorten(fact.value), shorten(fact.question), where(fact))
+def _sentence(base: Base, fact: FactRecord, texts: dict[int, str]) -> str:
+    """Read the sentence around a fact's value; `texts` keeps the documents that were read."""
+    if (source := fact.source) is None or fact.erased_seq is not None:
+        return ""
+    if source.document_id not in texts:
+        texts[source.document_id] = base.documents.read(source.document_id)[1]
+    text = texts[source.document_id]
+    first, last = max(0, source.start - SENTENCE_SIDE), source.end + SENTENCE_SIDE
+    begin, end = sentence_around(sentence_ends(text[first:last]), source.start - first, source.end - first)
+    words = text[first + begin : first + end].strip()
+    if len(words) <= SENTENCE_WIDTH:
+        return words
+    before, after = text[first + begin : source.start].lstrip(), text[source.end : first + end].rstrip()
+    room = max(10, (SENTENCE_WIDTH - len(fact.value)) // 2)
+    return f"{_end_of(before, room)}{text[source.start : source.end]}{_start_of(after, room)}"
+
+
+def _end_of(words: str, room: int) -> str:
+    return words if len(words) <= room else f"…{words[-room:]}"
+
+
+def _start_of(words: str, room: int) -> str:
+    return words if len(words) <= room else f"{words[:room]}…"
+
+
+def _row(fact: FactRecord, about: str) -> tuple[object, ...]:
+    said = (fact.fact_id, shorten(fact.value), shorten(about, SENTENCE_WIDTH + 2), where(fact))
     return (*said, "" if fact.review == "accepted" else fact.review, _deleted(fact))
 
 

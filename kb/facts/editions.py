@@ -93,8 +93,11 @@ RETURNING k.id
 """
 _MOVE_KEPT = """
 UPDATE fact f
-SET document_id = s.new_id, ordinal = k.ordinal, span_start = k.span_start, span_end = k.span_end, answer = k.answer,
-    question = coalesce(f.question, k.question)
+SET document_id = s.new_id, ordinal = k.ordinal, span_start = k.span_start, span_end = k.span_end,
+    question = coalesce(f.question, k.question),
+    answer = CASE WHEN k.value = (  -- the answer of the new edition says what that does, and not a corrected value
+        SELECT v.value FROM fact_version v WHERE v.fact_id = f.id ORDER BY v.version DESC LIMIT 1
+    ) THEN k.answer ELSE f.answer END
 FROM staged_fact k JOIN staged_document s USING (position) WHERE f.id = k.kept_id
 RETURNING f.id, f.deleted_seq IS NOT NULL AS is_deleted
 """

@@ -54,6 +54,8 @@ def correct(
 ) -> Edit:
     """Gives live facts other values, questions or both, all or none.
 
+    Another value drops the annotator's answer, which says the value before in other words.
+
     Raises `AnsweredAlready` where that makes a contradiction, unless `anyway`.
     """
     for one in corrections:
@@ -67,10 +69,13 @@ def correct(
     pending = audit.begin(session, actor, reason)
     now = live_states(session, [one.fact_id for one in corrections])
     _require_unchanged(now, {one.fact_id: one.version for one in corrections})
-    given = {
+    given: dict[int, dict[str, Any]] = {
         one.fact_id: {n: said for n in ("value", "question") if (said := getattr(one, n)) is not None}
         for one in corrections
     }
+    for fact_id, before in now.items():
+        if given[fact_id].get("value", before.value) != before.value:
+            given[fact_id]["answer"] = None
     new = [replace(before, **given[fact_id]) for fact_id, before in now.items()]
     done = amend(session, pending, "update", now, new, reviewed.accept_edited(session, now, pending.seq))
     return replace(done, also_said_by=pairs.keep(session, done.fact_ids, anyway=anyway))

@@ -25,7 +25,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import AnsweredAlready
-from colmlm.kb.texts.alike import wording
+from colmlm.kb.texts.alike import terms, wording
 from colmlm.kb.texts.frames import frame_of
 from colmlm.kb.texts.sentences import sentence_ends
 
@@ -129,8 +129,13 @@ def says_the_same(value: str, other: str) -> bool:
     return value == other or wording(value, other) is not None or wording(other, value) is not None
 
 
+def is_same(value: str, other: str) -> bool:
+    """Compare two values as wholes: neither says more than the other, apart from articles and forms of numbers."""
+    return value == other or (bool(terms(value)) and sorted(terms(value)) == sorted(terms(other)))
+
+
 def keep(session: Session, fact_ids: Sequence[int], *, anyway: bool) -> tuple[int, ...]:
-    """Keeps the pairs of edited facts, and gives the other facts that say what one of these says.
+    """Keeps the pairs of edited facts, and gives the other facts whose values are those of one of these.
 
     Raises `AnsweredAlready` for a contradiction that was not there before the edit, unless `anyway`.
     """
@@ -143,8 +148,7 @@ def keep(session: Session, fact_ids: Sequence[int], *, anyway: bool) -> tuple[in
         others = sorted({n for pair in new for n in (pair.fact_id, pair.other_id)} - edited)
         raise AnsweredAlready(others, said[others[0]] if others else "")
     store(session, pairs)
-    alike = {n for pair in pairs if pair.same_value for n in (pair.fact_id, pair.other_id)}
-    return tuple(sorted(alike - edited))
+    return tuple(sorted({row.other_id for row in rows if is_same(row.value, row.other_value)} - edited))
 
 
 def keep_range(session: Session, first: int, last: int) -> tuple[int, int]:

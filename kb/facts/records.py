@@ -176,8 +176,8 @@ class Correction:
 class Edit:
     """What an edit did: its change `seq` (pass it as `min_seq` to read the edit back) and the facts it changed.
 
-    Where not all are `keyed`, lookups find the others after the next rekey. `also_said_by` are other facts that say
-    the same in answer to the same question.
+    Where not all are `keyed`, lookups find the others after the next rekey. `also_said_by` are other facts with
+    the same value, for the same question or in the same sentence.
     """
 
     seq: int

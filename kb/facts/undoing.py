@@ -100,13 +100,13 @@ def _had_abstained(session: Session, seq: int, fact_ids: Sequence[int]) -> bool:
 
 
 def _former(session: Session, change: ChangeRow, now: FactState) -> FactState:
-    """Gives the state before the change: the value, and what else it changed: the question, or place and answer too."""
+    """Gives the state before the change: the value, and what else it changed: question, answer and place."""
     key = (now.fact_id, now.version - 1)
     former = replace(now, value=session.get_one(FactVersionRow, key).value)
     if (past := session.get(FactPastRow, key)) is None:
         return former
     if change.kind == "update":
-        return replace(former, question=past.question)
+        return replace(former, question=past.question, answer=past.answer)
     if past.document_id is None or past.document_id != now.document_id:
         raise NotUndoable(change.seq, "a newer text replaced the document of fact", [now.fact_id])
     place(session, past.document_id, {"start": past.span_start, "end": past.span_end}, but=now.fact_id)

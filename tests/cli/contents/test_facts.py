@@ -2,7 +2,11 @@ from __future__ import annotations
 
 import pytest
 
+from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
+from colmlm.kb.service import KnowledgeBase
 from tests.cli.conftest import QUESTIONS, Run, at_terminal
+
+ASKED, WHY = ("--question", "Who weighed the Earth?", "--no-key"), ("--reason", "a test")
 
 
 def test_facts_are_listed_page_by_page(run: Run, atlas: list[int]) -> None:
@@ -52,6 +56,27 @@ def test_a_table_has_one_line_a_fact_however_long(run: Run) -> None:
     )
     header, line = run("facts", "list").out.splitlines()
     assert header.startswith("id") and "[red]v[/red]" in line
+
+
+def test_a_fact_without_a_question_is_listed_with_the_sentence_around_it(run: Run, kb: KnowledgeBase) -> None:
+    text = f"It is old. The museum of Lundvik opened in 1902. {'It was built of stone, ' * 20}by 40 masons. It is free."
+    spans = tuple(
+        FactSpan(at := text.index(value), at + len(value), value) for value in ("1902", "40 masons")
+    )
+    kb.corpora.ingest([Parsed(AnnotatedDocument("a", text, spans))], "guide", actor="tester", reason="test")
+    header, short, long = (" ".join(line.split()) for line in run("facts", "list").out.splitlines())
+    assert "question or sentence" in header
+    assert "1902 The museum of Lundvik opened in 1902. guide/a[" in short
+    assert "stone, by 40 masons. guide/a[" in long and "…" in long and len(long) < 160
+
+
+def test_only_a_fact_with_this_value_is_said_to_say_it(run: Run, atlas: list[int]) -> None:
+    first = run("facts", "add", *ASKED, "--value", "Henry Cavendish", *WHY, "--json").json["fact_ids"][0]
+    second = run("facts", "add", *ASKED, "--value", "Henry Cavendish.", *WHY, "--json").json["fact_ids"][0]
+    short = run("facts", "edit", second, "--value", "Cavendish", *WHY)
+    assert short.code == 0 and "Said already" not in short.err
+    same = run("facts", "edit", second, "--value", "the Henry Cavendish", *WHY)
+    assert f"Said already by fact {first}." in same.err
 
 
 def test_an_edit_is_a_change_with_actor_and_reason(run: Run, atlas: list[int]) -> None:

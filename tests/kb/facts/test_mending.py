@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -331,6 +332,21 @@ def test_erased_words_are_not_marked_again(kb: KnowledgeBase):
     with pytest.raises(FactSuppressed):
         kb.facts.add_to(fresh, {"text": "Lima"}, question=CAPITAL, **WHO)
     kb.facts.add_to(fresh, {"text": "Lima"}, question=CAPITAL, allow_erased=True, **WHO)
+
+
+def test_another_value_drops_the_answer_and_an_undo_brings_it_back(peru: KnowledgeBase):
+    lima = fact_id(peru, "Lima")
+    assert peru.facts.show(lima).answer == "Lima"
+    peru.facts.edit(lima, question=SEAT, **WHO)
+    assert peru.facts.show(lima).answer == "Lima", "another question is no other value"
+    edit = peru.facts.edit(lima, "Cusco", **WHO)
+    assert peru.facts.show(lima).answer is None
+    undone = peru.facts.undo(edit.seq, **WHO)
+    assert peru.facts.show(lima).answer == "Lima"
+    peru.facts.undo(undone.seq, **WHO)
+    longer = replace(PERU, text=f"{PERU.text} It rains.")
+    ingest(peru, longer)
+    assert (peru.facts.show(lima).value, peru.facts.show(lima).answer) == ("Cusco", None)
 
 
 EDITS: dict[str, Callable[[KnowledgeBase, int], Edit]] = {
