@@ -36,7 +36,7 @@ STATISTICS = ("pg_statistic", "pg_statistic_ext_data")
 PURGE_LOCK = 0x636F6C6D0C
 LOCK_SECONDS = 60
 WAIT_SECONDS = 5.0
-PASSES = 6
+PASSES = 4
 _AGAIN = "colmlm erase --now"
 
 T = TypeVar("T")

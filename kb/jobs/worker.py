@@ -215,7 +215,7 @@ class Worker:
             "group misses": self._group,
             "share snapshots": self._share,
             "prune": self._prune,
-            "restore wal_recycle": lambda: restore_recycling(self.kb.engine),
+            "restore wal_recycle": self._restore_recycling,
         }
         for named, part in parts.items():
             try:
@@ -251,6 +251,9 @@ class Worker:
         if self.kb.misses.group(most=GROUPED_AT_ONCE) < GROUPED_AT_ONCE:
             took = time.monotonic() - began
             self._group_at = began + max(GROUP_SECONDS, 20 * took)  # many groups take seconds to read
+
+    def _restore_recycling(self) -> None:
+        restore_recycling(self.kb.engine)
 
     def _prune(self) -> None:
         now, settings = time.monotonic(), self.kb.settings

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tests.cli.conftest import invoke
 from tests.cli.elsewhere import WHY, There
+from tests.cli.removal.test_erase import share_elsewhere
 
 NOT_TOLD = "selector_digest"  # by the API; it is in the certificate
 
@@ -72,6 +73,14 @@ def test_facts_are_erased_there_by_one_admin(there: There, facts: list[int]) -> 
     )
     assert "--now" in there.run("erase", "--now").err
     assert there.run("erase", facts[0], *WHY, "--yes", role="operator").code == 2
+
+
+def test_an_erasure_there_that_does_not_reach_its_level_exits_with_a_failing_code(
+    there: There, facts: list[int], database_url: str
+) -> None:
+    share_elsewhere(database_url)
+    ran = there.run("erase", facts[0], *WHY, "--yes", "--json")
+    assert (ran.code, ran.json["level"], ran.json["asked_level"]) == (1, 1, 2)
 
 
 def test_an_erasure_is_certified_here_and_there(there: There, facts: list[int], tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from sqlalchemy import NullPool, create_engine, text
 
 from colmlm.kb.facts.redaction import MARK
 from tests.cli.conftest import QUESTIONS, Run
@@ -99,3 +100,31 @@ def test_a_scan_for_nothing_or_too_little_is_refused(run: Run, tmp_path: Path) -
     ):
         assert run("scan-residue", *words).code == 2
     assert run("scan-residue", "--text", "nobody ever wrote this down anywhere").code == 0
+
+
+def test_an_erasure_that_does_not_reach_its_level_exits_with_a_failing_code(
+    run: Run, keyed: list[int], database_url: str
+) -> None:
+    engine = create_engine(database_url, poolclass=NullPool)
+    with engine.connect() as reader:
+        reader.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
+        pid = reader.scalar(text("SELECT pg_backend_pid()"))
+        ran = run("erase", keyed[0], *BECAUSE, "--now", "--yes", "--json")
+        assert (ran.code, ran.json["level"], ran.json["asked_level"]) == (1, 2, 4)
+        assert f"process {pid} " in ran.json["levels"][2]["left"] and "level 2 is reached" in ran.err
+        again = run("erase", "--now")
+        assert again.code == 1 and "Level 2 of 4 is reached" in again.out
+    share_elsewhere(database_url)
+    ran = run("erase", keyed[1], *BECAUSE, "--yes", "--json")
+    assert (ran.code, ran.json["level"], ran.json["asked_level"]) == (1, 1, 2)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE keyset SET shared_snapshot = NULL"))
+    assert run("erase", keyed[1], *BECAUSE, "--yes").code == 0
+
+
+def share_elsewhere(url: str) -> None:
+    """Have the database name a snapshot where this process cannot look, which keeps erasures from level 2."""
+    snapshot = """jsonb_build_object('file', 'x', 'sha256', 'x', 'num_bytes', 1, 'spec', 'flat', 'count', 1,
+                  'applied_seq', 1, 'log_hash', 'x', 'place', 'elsewhere')"""
+    with create_engine(url, poolclass=NullPool).begin() as connection:
+        connection.execute(text(f"UPDATE keyset SET shared_snapshot = {snapshot}"))

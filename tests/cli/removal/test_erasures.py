@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.cli.conftest import Run
+from tests.cli.removal.test_erase import share_elsewhere
 
 ERASE = ("--reason", "request of the person", "--yes")
 
@@ -55,3 +56,19 @@ def test_a_request_is_withdrawn(
     assert run("erasures", "withdraw", number, "--yes", "--json").json["request"]["state"] == "withdrawn"
     assert run("erasures", "withdraw", number, "--yes").code == 4
     assert run("erasures", "withdraw", 99, "--yes").code == 3
+
+
+def test_an_approval_that_does_not_reach_its_level_exits_with_a_failing_code(
+    run: Run,
+    keyed: list[int],
+    tokens: dict[str, str],
+    database_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLMLM_TOKEN", tokens["ann"])
+    number = run("erase", keyed[0], *ERASE, "--json").json["request"]["erasure_request_id"]
+    monkeypatch.setenv("COLMLM_TOKEN", tokens["bob"])
+    share_elsewhere(database_url)
+    ran = run("erasures", "approve", number, "--yes", "--json")
+    assert (ran.code, ran.json["level"], ran.json["asked_level"]) == (1, 1, 2)
+    assert ran.json["request"]["state"] == "approved" and "level 1 is reached" in ran.err

@@ -23,6 +23,7 @@ from colmlm.kb.erasure.purge import PURGE_LOCK, TABLES, only_purge
 from colmlm.kb.erasure.residue import Matcher
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.facts.redaction import MARK
+from colmlm.kb.jobs.worker import Worker
 from colmlm.kb.service import KnowledgeBase
 from tests.gates import await_that
 from tests.kb.corpora import document, fact_id, ingest
@@ -202,14 +203,23 @@ def test_a_purge_that_is_killed_leaves_nothing_to_the_next_erasure(
         assert Erasure(own_kb).finish().level == 4 and not in_files(own_kb, "pg_wal", PLANTED)
 
 
+def test_workers_and_repairs_set_back_what_a_killed_purge_left(own_kb: KnowledgeBase) -> None:
+    for mend in (lambda: Worker(own_kb, {}).run(once=True), own_kb.upkeep.repair):
+        for spelt, before in (("fals", None), ("fal", "on"), ("off", "off")):
+            with setting(own_kb, spelt):
+                mend()
+                assert recycling(own_kb) == before
+
+
 def plant(kb: KnowledgeBase) -> None:
-    """Say something in the log, and have several segments that may be kept for reuse."""
+    """Say something in segments of the log that may be kept for reuse, the current one among them."""
+    said = {"said": PLANTED.decode()}
+    message = "SELECT pg_logical_emit_message(false, 'test', :said)"
     with kb.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        for _ in range(4):
-            said = {"said": PLANTED.decode()}
-            connection.execute(
-                text("SELECT pg_logical_emit_message(false, 'test', :said), pg_switch_wal()"), said
-            )
+        for _ in range(3):
+            connection.execute(text(f"{message}, pg_switch_wal()"), said)
+        connection.execute(text(message), said)
+        connection.execute(text("SELECT txid_current()"))  # its commit flushes the message
     assert in_files(kb, "pg_wal", PLANTED)
 
 
