@@ -6,7 +6,7 @@ Every outcome that the acknowledgements allow is a world, and the base must equa
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,11 +15,14 @@ from sqlalchemy import ARRAY, Connection, Select, Text, cast, column, func, sele
 
 from colmlm.kb.erasure.residue import LEAST, Matcher
 from colmlm.kb.errors import KeysetMismatch
+from colmlm.kb.keys.keysets import decode
 from colmlm.kb.service import KnowledgeBase
-from colmlm.lab.crashlab.encoder import ENCODERS
+from colmlm.lab.crashlab.encoder import DIM, ENCODERS, HashEncoder
 from colmlm.lab.crashlab.journal import StepJournal
-from colmlm.lab.crashlab.stored_keys import wrong_keys
 from colmlm.lab.crashlab.world import ACTIVE, BUILDING, NO_KEYSET, READY, Known, WorkloadStep, World
+
+# The least cosine with the encoder's own key: half floats round, and a map is fitted.
+TRUE, PREDICTED = 0.999, 0.95
 
 Kind = Literal["lost", "resurrected", "mismatched", "residue", "chain_breaks", "errors"]
 
@@ -45,6 +48,16 @@ _KEYSETS = text("SELECT checkpoint_id, state FROM keyset ORDER BY id")
 _KEYS = text(
     "SELECT fact_key.id, fact_id FROM fact_key JOIN keyset ON keyset.id = keyset_id AND state = 'active'"
 )
+_KEYS_OF_CHECKPOINT = text("""
+SELECT k.id, f.question, k.key, EXISTS (
+    SELECT FROM change c
+    WHERE c.kind = 'key' AND c.payload -> 'predicted' IS NOT NULL AND CAST(c.payload ->> 'keyset' AS bigint) = s.id
+      AND k.id BETWEEN CAST(c.payload -> 'keys' ->> 0 AS bigint) AND CAST(c.payload -> 'keys' ->> 1 AS bigint)
+) AS predicted
+FROM keyset s JOIN fact_key k ON k.keyset_id = s.id JOIN fact f ON f.id = k.fact_id
+WHERE s.checkpoint_id = :checkpoint_id AND s.state <> 'retired' AND f.question IS NOT NULL
+ORDER BY k.id
+""")
 _DOCUMENTS = text("SELECT external_id, text FROM document WHERE replaced_seq IS NULL")
 _LOGGED = text("SELECT kind, count(*) AS n FROM change WHERE seq > :after AND kind <> 'key' GROUP BY kind")
 
@@ -267,8 +280,21 @@ def _keys(opened: KnowledgeBase, world: World) -> Iterator[Violation]:
     """Finds keys that are neither what their encoder makes nor, where there may be such, predicted near it."""
     with opened.engine.connect() as connection:
         for encoder, predicted in zip(ENCODERS, world.predicted, strict=True):
-            for what in wrong_keys(connection, encoder, predicted):
+            for what in _wrong_keys(connection, encoder, predicted):
                 yield Violation("mismatched", what)
+
+
+def _wrong_keys(connection: Connection, encoder: HashEncoder, predicted: Container[str]) -> Iterator[str]:
+    """Describe keys that are not as they should be: true, or predicted for the facts that may have such."""
+    rows = connection.execute(_KEYS_OF_CHECKPOINT, {"checkpoint_id": encoder.checkpoint.checkpoint_id}).all()
+    keys_ND = decode([row.key for row in rows], DIM)
+    made_ND = encoder.encode_questions([row.question for row in rows])
+    cosines = np.einsum("nd,nd->n", keys_ND, made_ND)
+    for row, cosine in zip(rows, cosines.tolist(), strict=True):
+        if row.predicted and row.question not in predicted:
+            yield f"key {row.id} of {row.question!r} is still a predicted one"
+        elif cosine < (PREDICTED if row.predicted else TRUE):
+            yield f"key {row.id} of {row.question!r} has a cosine of {cosine:.3f} with what its encoder makes"
 
 
 def _answers(opened: KnowledgeBase, world: World) -> Iterator[Violation]:

@@ -15,7 +15,9 @@ from colmlm.kb.store.embedded_server import EmbeddedServer
 from colmlm.kb.store.settings import Settings
 
 TEMPLATE = "crashlab_template"
-PATIENCE = 300.0  # seconds after which a process or a connection counts as hung, also on a machine with much to do
+PATIENCE = (
+    300.0  # seconds after which a process or a connection counts as hung, also on a machine with much to do
+)
 _OTHERS = text("""
 SELECT count(*) FROM pg_stat_activity
 WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()
