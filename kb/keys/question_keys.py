@@ -43,12 +43,7 @@ def mended_or_marked() -> Any:
 
 def asked_by_people(session: Session, among: Sequence[int] | None = None) -> list[int]:
     """List the facts of documents (`among` these) whose questions people wrote."""
-    ids = mended_or_marked().subquery() if among is None else None
-    which = (
-        FactRow.id.in_(select(ids.c.fact_id))
-        if ids is not None
-        else FactRow.id == func.any(list(among or ()))
-    )
+    which = FactRow.id.in_(mended_or_marked()) if among is None else FactRow.id == func.any(list(among))
     return list(session.scalars(select(FactRow.id).where(which, asks_by_person())))
 
 

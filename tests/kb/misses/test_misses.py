@@ -187,6 +187,24 @@ def test_a_decoders_miss_is_looked_up_again_by_its_query(kb: KnowledgeBase, enco
     assert kb.misses.solve(group.group_id, fact, **WHO).solved
 
 
+def test_a_question_that_a_decoder_had_read_is_read_again(kb: KnowledgeBase, encoder: WordEncoder) -> None:
+    query = encoder.encode_questions([CANTEEN]).astype("<f2").tobytes()
+    nothing = Splice(0, 0, "no_match", score=0.1, query=query)
+    prompt = f"Question: {CANTEEN}\nAnswer:"
+    made = NewOutput(prompt, "", "fake", "auto", kb.log.head_seq(), (nothing,), ranking="reader")
+    kb.outputs.record(made)
+    (group,) = kb.misses.find().groups
+    (fact,) = kb.facts.add(CANTEEN, "May 1987", **WHO).fact_ids
+    heard: list[str] = []
+
+    def read(question: str, *, accepted_only: bool) -> Sequence[int]:
+        heard.append(question)
+        return [fact]
+
+    assert Misses(kb, read).solve(group.group_id, fact, **WHO).solved
+    assert heard == [CANTEEN], "no key of the fact is needed where it is read"
+
+
 def test_groups_are_listed_by_pages_in_either_order(kb: KnowledgeBase) -> None:
     for number, times in enumerate((1, 3, 2)):
         for _ in range(times):
