@@ -156,7 +156,7 @@ class EmbeddedServer:
         accounts = {os.geteuid(), *((self.data.stat().st_uid,) if self.data.exists() else ())}
         found = list(find_exposures(directory, accounts))
         if directory.exists() and not private_directories.is_closed(directory.stat()):
-            remedy = "Start the database again: colmlm db down, then colmlm db up"
+            remedy = "Start the database again: `colmlm db down` and `colmlm db up`."
             found.insert(0, Exposure(directory, "can be entered by other users", remedy))
         return found
 
