@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -136,7 +137,7 @@ def test_a_lock_has_a_release_for_each_requirement_within_its_range(
 ) -> None:
     optional, releases = PROJECT["project"]["optional-dependencies"], locked(name)
     asked = [*PROJECT["project"]["dependencies"], *chain.from_iterable(map(optional.__getitem__, extras))]
-    left_out = {"colmlm", "torch", "milvus"}  # see scripts/lock
+    left_out = {"colmlm", "torch"}  # see scripts/lock
     wrong = [
         f"{requirement} has {releases.get(normal(requirement.name))}"
         for requirement in map(Requirement, asked)
@@ -148,6 +149,32 @@ def test_a_lock_has_a_release_for_each_requirement_within_its_range(
     assert wrong == []
 
 
-def test_every_release_of_the_image_has_its_digests() -> None:
-    lines = (ROOT / "deploy" / "image.lock").read_text().replace("\\\n", "").splitlines()
+@pytest.mark.parametrize("name", ["image.lock", "development.lock"])
+def test_every_locked_release_has_its_digests(name: str) -> None:
+    lines = (ROOT / "deploy" / name).read_text().replace("\\\n", "").splitlines()
     assert lines and [line for line in lines if "--hash=sha256:" not in line] == []
+
+
+# It answers as the interpreter of an environment, and notes what pip is told to install.
+_NOTING = """#!/bin/sh
+case "$*" in *" install "*) echo "$*" >> "$0.told"; for file; do :; done ;; esac
+case "$*" in *locked.txt*) cat "$file" >> "$0.locked" ;; esac
+"""
+
+
+@pytest.mark.parametrize(("extras", "faiss"), [("cpu,dev", True), ("cpu", True), ("gpu,dev", False)])
+def test_an_install_takes_nothing_without_a_digest_but_torch_and_what_no_lock_names(
+    tmp_path: Path, extras: str, faiss: bool
+) -> None:
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text(_NOTING)
+    python.chmod(0o755)
+    install = [ROOT / "scripts" / "install", tmp_path, tmp_path / "stamp", extras]
+    subprocess.run(install, cwd=ROOT, check=True)
+    told = python.with_name("python.told").read_text().splitlines()
+    checked = [line for line in told if "--require-hashes" in line or "released/requirements" in line]
+    (torch, ours) = [line for line in told if line not in checked]
+    assert " torch==" in torch and f".[{extras}]" in ours and ("--no-index" in ours) is ("gpu" not in extras)
+    taken = python.with_name("python.locked").read_text()
+    assert taken.count("setuptools==") == 2 and ("faiss-cpu==" in taken) is faiss

@@ -151,7 +151,7 @@ def _socket(settings: Settings) -> Findings:
     if server is None:
         yield CheckResult("socket", "ok", "none: COLMLM_DATABASE_URL names the server")
         return
-    server.require_socket_place()
+    server.require_startable()
     place = server.socket_directory() or "a new private directory"
     yield _exposure_finding("socket", server.exposures(), f"in {place}")
 

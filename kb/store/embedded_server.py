@@ -79,7 +79,7 @@ class EmbeddedServer:
 
         Raises `DatabaseUnavailable`.
         """
-        self.require_socket_place()
+        self.require_startable()
         while True:
             try:
                 with self._alone():
@@ -156,7 +156,7 @@ class EmbeddedServer:
         accounts = {os.geteuid(), *((self.data.stat().st_uid,) if self.data.exists() else ())}
         found = list(find_exposures(directory, accounts))
         if directory.exists() and not private_directories.is_closed(directory.stat()):
-            remedy = "Start the database again: colmlm db down, then colmlm db up"
+            remedy = "Start the database again: `colmlm db down` and `colmlm db up`."
             found.insert(0, Exposure(directory, "can be entered by other users", remedy))
         return found
 
@@ -237,11 +237,17 @@ class EmbeddedServer:
             extra_groups=[] if is_other else None,
         )
 
-    def require_socket_place(self) -> None:
-        """Raises `DatabaseUnavailable` where a new server would have no place for its socket. Creates nothing."""
+    def require_startable(self) -> None:
+        """Refuse files of another user, and a new server without a place for its socket. Creates nothing.
+
+        Raises `DatabaseUnavailable`.
+        """
+        if os.access(self.data, os.F_OK):  # False, too, where this user may not look
+            self._account()
+        if self._holds_socket or os.access(self.data / _SOCKET, os.F_OK):
+            return
         try:
-            if not self._holds_socket and not (self.data / _SOCKET).exists():
-                private_directories.find_temporary()
+            private_directories.find_temporary()
         except OSError as error:
             cause = (
                 f"its path is too long for the path of a socket, and no other place is private ({error}). "

@@ -14,6 +14,7 @@ import pytest
 from sqlalchemy import URL, Engine, create_engine, text
 
 from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store.embedded_server import EmbeddedServer
 from colmlm.kb.store.settings import Settings
 from colmlm.model.lm.wheels import SMOLLM2
 from tests.cli.conftest import Ran, Run, invoke
@@ -65,6 +66,7 @@ def test_a_sound_installation_is_said_to_be_so(run: Run, keyed: list[int], home:
         "checkpoint",
         "address",
         "database",
+        "socket",
         "migrations",
         "keyset",
         "index",
@@ -97,6 +99,44 @@ def test_before_the_first_start_it_says_what_is_missing_and_makes_nothing(
     )
     assert "colmlm weights" in finding(ran, "base model")["remedy"]
     assert "migrations" not in states(ran)
+
+
+def test_each_directory_above_the_socket_and_the_home_is_checked(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "open" / "home"
+    home.parent.mkdir()
+    monkeypatch.setenv("COLMLM_HOME", str(home))
+    monkeypatch.delenv("COLMLM_DATABASE_URL", raising=False)
+    assert states(run("doctor", "--json"))["socket"] == "ok"
+    home.parent.chmod(0o777)
+    assert finding(run("doctor", "--json"), "socket") == {
+        "check": "socket",
+        "state": "failed",
+        "found": f"{home.parent} can be written by everybody (777)",
+        "remedy": f"chmod o-w {home.parent}",
+    }
+    home.mkdir()
+    found = finding(run("doctor", "--json"), "home")
+    assert found["state"] == "failed" and str(home.parent) in found["found"]
+    assert run("db", "down").code == 0
+
+
+def test_a_socket_of_an_earlier_release_that_others_reach_is_found(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / ("h" * 100)
+    monkeypatch.setenv("COLMLM_HOME", str(home))
+    monkeypatch.delenv("COLMLM_DATABASE_URL", raising=False)
+    assert run("db", "up").code == 0
+    place = EmbeddedServer(home / "postgres").socket_directory()
+    assert place is not None and place.parent != home
+    place.chmod(0o755)
+    found = finding(run("doctor", "--json"), "socket")
+    assert (found["state"], found["found"]) == ("failed", f"{place} can be entered by other users")
+    assert run("db", "down").code == run("db", "up").code == 0
+    assert states(run("doctor", "--json"))["socket"] == "ok" and not list(place.iterdir())
+    assert run("db", "down").code == 0
 
 
 Break = Callable[[KnowledgeBase, Path, pytest.MonkeyPatch], None]
