@@ -8,6 +8,7 @@ import typer
 
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.protocol import Base
+from colmlm.cli.contents.facts_show import SENTENCE_WIDTH, sentence_of
 from colmlm.cli.options import Actor, After, AsJson, FactId, Limit, Reason, examples
 from colmlm.cli.output import counted, note, print_json, print_table, say, shorten
 
@@ -34,7 +35,7 @@ def contradictions(
 ) -> None:
     """List pairs of live facts that answer one question with two values, or say two values in one sentence."""
     sought: PairsSought = {"corpus": corpus, "held": held, "after": after, "limit": limit}
-    _print_pairs(base.comparisons.pairs("contradictions", **sought), as_json)
+    _print_pairs(base, base.comparisons.pairs("contradictions", **sought), as_json)
 
 
 @anywhere
@@ -43,23 +44,24 @@ def duplicates(
 ) -> None:
     """List pairs of live facts with the same value for one question, or in one sentence."""
     found = base.comparisons.pairs("duplicates", corpus=corpus, after=after, limit=limit)
-    _print_pairs(found, as_json)
+    _print_pairs(base, found, as_json)
 
 
-def _print_pairs(found: PairPage, as_json: bool) -> None:
+def _print_pairs(base: Base, found: PairPage, as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    print_table(
-        ("pair", "fact", "value", "other", "value", "question", "by", "answers"), map(_row, found.pairs)
-    )
+    texts: dict[int, str] = {}
+    columns = ("pair", "fact", "value", "other", "value", "question or sentence", "by", "answers")
+    print_table(columns, [_row(base, pair, texts) for pair in found.pairs])
     _tell_rest(found, len(found.pairs), "pair")
 
 
-def _row(pair: FactPair) -> tuple[object, ...]:
+def _row(base: Base, pair: FactPair, texts: dict[int, str]) -> tuple[object, ...]:
     by = "words" if pair.score is None else "sentence" if pair.score == 1 else f"key {pair.score:.3f}"
     said = (pair.fact.fact_id, shorten(pair.fact.value), pair.other.fact_id, shorten(pair.other.value))
-    return pair.pair_id, *said, shorten(pair.fact.question or pair.other.question), by, pair.answering or ""
+    about = pair.fact.question or pair.other.question or sentence_of(base, pair.fact, texts)
+    return pair.pair_id, *said, shorten(about, SENTENCE_WIDTH + 2), by, pair.answering or ""
 
 
 @anywhere

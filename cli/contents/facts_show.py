@@ -24,10 +24,10 @@ def table(base: Base, facts: Iterable[FactRecord]) -> None:
     """Print facts as a table, those without a question with the sentence around their value."""
     texts: dict[int, str] = {}
     columns = ("id", "value", "question or sentence", "source", "review", "deleted")
-    print_table(columns, [_row(fact, fact.question or _sentence(base, fact, texts)) for fact in facts])
+    print_table(columns, [_row(fact, fact.question or sentence_of(base, fact, texts)) for fact in facts])
 
 
-def _sentence(base: Base, fact: FactRecord, texts: dict[int, str]) -> str:
+def sentence_of(base: Base, fact: FactRecord, texts: dict[int, str]) -> str:
     """Read the sentence around a fact's value; `texts` keeps the documents that were read."""
     if (source := fact.source) is None or fact.erased_seq is not None:
         return ""
