@@ -14,12 +14,12 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TypeVar
 
 from psycopg.errors import Diagnostic
 from sqlalchemy import Connection, Engine, text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, OperationalError
 
 from colmlm.kb.erasure.indexes import AGAIN, Heard, LevelNotReached, out_of_indexes
 from colmlm.kb.erasure.records import Level
@@ -64,7 +64,10 @@ def purge(kb: SearchableStore, *, now: bool, on_step: Heard) -> tuple[Level, ...
     try:
         return first, second, *_purge_files(kb, on_step)
     finally:
-        restore_recycling(kb.engine)
+        with suppress(
+            OperationalError
+        ):  # an outage: the levels tell of it, and the next erasure sets it back
+            restore_recycling(kb.engine)
 
 
 def _purge_files(kb: SearchableStore, on_step: Heard) -> tuple[Level, Level]:
@@ -117,7 +120,10 @@ def _not_asked(level: int) -> Level:
 def only_purge(
     engine: Engine, connection: Connection, on_step: Heard, seconds: float = LOCK_SECONDS
 ) -> Iterator[None]:
-    """Hold the lock of purges in the block. It ends with the connection, however this process ends."""
+    """Hold the lock of purges in the block, and wait for locks of tables no longer than for this one.
+
+    It ends with the connection, however this process ends.
+    """
     lock, deadline, other = {"key": PURGE_LOCK}, time.monotonic() + seconds, None
     # A statement that waits for the lock has a snapshot, and that would keep the other purge from level 3.
     while not connection.scalar(text("SELECT pg_try_advisory_lock(:key)"), lock):
@@ -128,9 +134,11 @@ def only_purge(
             raise LevelNotReached("left", f"another purge is under way: {other}", f"Then run: {_AGAIN}")
         time.sleep(0.1)
     try:
+        connection.execute(text(f"SET lock_timeout = '{LOCK_SECONDS:d}s'"))
         yield
     finally:
-        if not connection.invalidated:  # by an outage, which has ended the lock
+        if not connection.invalidated:  # by an outage, which has ended both
+            connection.execute(text("RESET lock_timeout"))
             connection.execute(text("SELECT pg_advisory_unlock(:key)"), lock)
 
 
@@ -144,20 +152,16 @@ def _settled(look: Callable[[], T]) -> T:
 
 def _out_of_the_heap(connection: Connection, on_step: Heard) -> str:
     """Rewrite the tables, then the statistics, which hold the commonest values of each column."""
-    connection.execute(text(f"SET lock_timeout = '{LOCK_SECONDS:d}s'"))
-    try:
-        begun = _begin(connection)
-        for table in TABLES:
-            on_step(f"Rewriting {table}")
-            _rewrite(connection, "FULL, ANALYZE", table, begun)
-        for statement in _DROP_STATISTICS:
-            connection.execute(statement, {"parts": _parts(connection, TABLES), "begun": begun})
-        begun = _begin(connection)
-        for table in STATISTICS:
-            on_step(f"Rewriting {table}")
-            _rewrite(connection, "FULL", table, begun)
-    finally:
-        connection.execute(text("RESET lock_timeout"))
+    begun = _begin(connection)
+    for table in TABLES:
+        on_step(f"Rewriting {table}")
+        _rewrite(connection, "FULL, ANALYZE", table, begun)
+    for statement in _DROP_STATISTICS:
+        connection.execute(statement, {"parts": _parts(connection, TABLES), "begun": begun})
+    begun = _begin(connection)
+    for table in STATISTICS:
+        on_step(f"Rewriting {table}")
+        _rewrite(connection, "FULL", table, begun)
     on_step("Waiting for a checkpoint")
     # The old files of a rewritten table are unlinked by the next checkpoint.
     connection.execute(text("CHECKPOINT"))

@@ -149,10 +149,11 @@ def test_two_purges_at_once_reach_level_four_and_leave_the_setting_as_it_was(
 ) -> None:
     with setting(own_kb, before):
         plant(own_kb)
-        with purging(own_kb, FIRST) as first, purging(own_kb) as second:
+        with purging(own_kb, FIRST) as first:
             await_line(first, HERE)
-            await_line(second, "Removing keys")
-            last = [first.communicate("\n")[0], second.communicate()[0]]
+            with purging(own_kb) as second:
+                await_line(second, "Removing keys")
+                last = [first.communicate("\n")[0], second.communicate()[0]]
         assert [said.splitlines()[-1] for said in last] == ["4", "4"]
         assert recycling(own_kb) == before
         assert not in_files(own_kb, "pg_wal", PLANTED)
@@ -201,6 +202,22 @@ def test_a_purge_that_is_killed_leaves_nothing_to_the_next_erasure(
             await_that(lambda: connection.scalar(text("SHOW wal_recycle")) == (before or "on"))
         plant(own_kb)
         assert Erasure(own_kb).finish().level == 4 and not in_files(own_kb, "pg_wal", PLANTED)
+
+
+@pytest.mark.parametrize(("step", "reached"), [("Rewriting fact", 2), (CLEARING, 3)])
+def test_a_purge_whose_connection_breaks_reports_how_far_it_got(
+    own_kb: KnowledgeBase, step: str, reached: int
+) -> None:
+    def break_off(said: str) -> None:
+        if said.startswith(step):
+            with own_kb.engine.connect() as connection:
+                statement = "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'"
+                connection.execute(text(statement))
+
+    report = Erasure(own_kb).finish(on_step=break_off)
+    assert (report.level, report.levels[reached].state) == (reached, "refused")
+    assert recycling(own_kb) is None
+    assert Erasure(own_kb).finish().level == 4
 
 
 def test_workers_and_repairs_set_back_what_a_killed_purge_left(own_kb: KnowledgeBase) -> None:
