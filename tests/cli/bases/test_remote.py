@@ -77,7 +77,7 @@ def test_it_answers_as_the_base_itself(tiny: TinyServer, remote: Client) -> None
 
 
 def test_what_is_decoded_here_is_stored_there_as_if_decoded_there(tiny: TinyServer, remote: Client) -> None:
-    request = GenerationRequest(prompt=CAPITAL, mode="forced", max_tokens=8)
+    request = GenerationRequest(prompt=CAPITAL, mode="forced", max_tokens=8, ranking="key")
     here = StoringGenerator(tiny.checkpoint, OutputsElsewhere(remote), remote.lookups)
     there, told = tiny.generator.generate(request), here.generate(request)
     stored = tiny.kb.outputs.trace(told.generation_id)

@@ -88,7 +88,9 @@ def test_facts_are_found_by_what_is_asked_for_or_by_the_setting(
     read = run(*words, "--ranking", "reader").json
     assert read["ranking"] == "reader" and read["splices"][0]["value"] == "Lima"
     assert 0.5 < read["splices"][0]["score"] <= 1
-    assert run(*words, "--threshold", -1).json["ranking"] == "key"
+    assert run(*words).json["ranking"] == "reader", "it is a question"
+    assert run("generate", "Peru is", *words[2:]).json["ranking"] == "key"
+    assert run(*words, "--threshold", -1, "--ranking", "key").json["ranking"] == "key"
     monkeypatch.setenv("COLMLM_RANKING", "words")
     assert run(*words, "--threshold", -1).json["ranking"] == "words"
     assert run(*words, "--as-of", read["seq"], "--threshold", -1).json["ranking"] == "key"
