@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from litestar import Litestar
 from litestar.openapi.spec import Parameter
+from sqlalchemy import text
 
 from colmlm.api.door.rights import right_of
 from colmlm.api.nouns.generation import GenerationRequest
@@ -121,7 +122,12 @@ def planted(atlas: KnowledgeBase, encoder: FakeEncoder) -> Planted:
     deleted, corrected, rare = (fact_of(word) for word in (DELETED, CORRECTED, REPLACED))
     (old,) = (one for one in atlas.documents.find(corpus="metals") if one.external_id == "rare")
     atlas.facts.delete([deleted, noted], **why)
+    answer = atlas.facts.show(corrected).answer
     atlas.facts.edit(corrected, "Hydrogen", **why)
+    with atlas.engine.begin() as connection:  # as a release before left it
+        connection.execute(
+            text("UPDATE fact SET answer = :answer WHERE id = :id"), {"answer": answer, "id": corrected}
+        )
     atlas.corpora.ingest([Parsed(replace(RARE, text="Nobody knows the rarest.", facts=()))], "metals", **why)
     assert atlas.facts.show(rare).deleted_seq is not None
     source = atlas.facts.show(deleted).source
