@@ -103,9 +103,7 @@ def rehearse(run: Run, place: Path) -> dict[str, Any]:
         told["chats"] = {question: kb.decoder.generate(chat(question)) for question in QUESTIONS}
         first = next(fact for fact in kb.facts.find(text="Marta Lindqvist"))
     told["fact"] = first.fact_id
-    told["edited"] = run(
-        "facts", "edit", first["fact_id"], "--question", NEW_QUESTION, "--reason", "asked so"
-    )
+    told["edited"] = run("facts", "edit", first.fact_id, "--question", NEW_QUESTION, "--reason", "asked so")
     told["found"] = run("lookup", NEW_QUESTION, "-k", "1", "--json").json
     told["too few"] = run("answers", "calibrate", "--questions", write_questions(place / "few.csv", 7))
     told["calibrated"] = run("answers", "calibrate", "--questions", write_questions(place / "asked.csv", 35))
