@@ -79,6 +79,7 @@ def v1() -> Router:
             mending.undo_change,
             *review.HANDLERS,
             lookups.look_up,
+            lookups.encode_texts,
             answers.answer_question,
             answers.read_answer_threshold,
             answers.use_shipped_threshold,

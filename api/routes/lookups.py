@@ -17,8 +17,9 @@ from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts, Ports, QuestionEncoder
 from colmlm.api.routes.edits import WithToken
 from colmlm.api.schema.shown import require_past
-from colmlm.api.wire.answers import LookupAnswer, LookupAnswers
-from colmlm.api.wire.requests import MAX_QUERIES, LookupRequest
+from colmlm.api.wire.answers import EncodedTexts, LookupAnswer, LookupAnswers
+from colmlm.api.wire.requests import MAX_QUERIES, DocumentToEncode, LookupRequest, TextsToEncode
+from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.kb.errors import InvalidQuery, KeysetMismatch
 from colmlm.kb.lookup.gathered import KeyLookup
 from colmlm.kb.lookup.options import KEY, READER
@@ -39,6 +40,41 @@ async def look_up(ports: FromPorts, request: WithToken, data: JSONBody[LookupReq
         return answered(asked.checkpoint_id, [], await ports.find_by_key(asked))
     with past_apart(ports, data.as_of) if data.ranking != READER else ports.lanes.instead(Lane.reading):
         return await sync_to_thread(_looked_up, ports, data)
+
+
+@post(
+    "/encodings",
+    status_code=200,
+    opt=needs(Right.lookup, Lane.reading),
+    responses=PROBLEMS,
+    sync_to_thread=True,
+)
+def encode_texts(ports: FromPorts, data: JSONBody[TextsToEncode]) -> EncodedTexts:
+    """Make keys.
+
+    Encodes questions, and the facts of documents, with the checkpoint of the active keyset. Nothing is stored.
+    """
+    model = ports.need_model(ports.kb.keysets.active().checkpoint_id)
+    made = model.encoder.encode_documents(list(map(_document, data.documents))) if data.documents else []
+    asked = model.encoder.encode_questions(data.questions).tolist() if data.questions else []
+    return EncodedTexts(
+        checkpoint_id=model.checkpoint.checkpoint_id,
+        questions=asked,
+        documents=[keys.tolist() for keys in made],
+    )
+
+
+def _document(given: DocumentToEncode) -> AnnotatedDocument:
+    """Convert a document. Raises `InvalidQuery` unless its spans are within the text, in order and apart."""
+    at, text = 0, given.text
+    for span in given.facts:
+        if not at <= span.start < span.end <= len(text):
+            raise InvalidQuery(
+                f"the span {span.start}:{span.end} is not within the text, behind the one before"
+            )
+        at = span.end
+    facts = tuple(FactSpan(span.start, span.end, text[span.start : span.end]) for span in given.facts)
+    return AnnotatedDocument("", text, facts, title=given.title)
 
 
 def key_lookup(data: LookupRequest) -> KeyLookup | None:

@@ -68,6 +68,7 @@ _NOUNS = {
     "completions": "OpenAI",
     "denials": "Access",
     "embeddings": "OpenAI",
+    "encodings": "Keysets",
     "erasures": "Forgetting",
     "tokens": "Access",
     "webhooks": "Changes",

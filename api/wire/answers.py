@@ -77,6 +77,14 @@ class LookupAnswers(msgspec.Struct, frozen=True, kw_only=True):
     answers: list[LookupAnswer]
 
 
+class EncodedTexts(msgspec.Struct, frozen=True, kw_only=True):
+    """The keys of questions, and of the facts of each document, as unit vectors of the checkpoint that made them."""
+
+    checkpoint_id: str
+    questions: list[list[float]]
+    documents: list[list[list[float]]]
+
+
 class FieldError(msgspec.Struct, frozen=True):
     """One mistake in a request. `field` is a path into the body, or a parameter's name."""
 

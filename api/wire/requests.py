@@ -77,6 +77,28 @@ class Why(Request, frozen=True, kw_only=True):
     actor: OldBehalf | None = None
 
 
+class SpanToEncode(Request, frozen=True, kw_only=True):
+    """A fact's span in a document: from the code point `start` up to `end`."""
+
+    start: Annotated[int, Meta(ge=0, le=2**31 - 1)]
+    end: Annotated[int, Meta(ge=1, le=2**31 - 1)]
+
+
+class DocumentToEncode(Request, frozen=True, kw_only=True):
+    """A document whose facts get keys, and their spans in the order of the text, without overlap."""
+
+    text: Annotated[str, Meta(min_length=1, max_length=1_000_000)]
+    title: Annotated[str, Meta(max_length=10_000)] | None = None
+    facts: Annotated[list[SpanToEncode], Meta(min_length=1, max_length=MAX_FACTS_PER_EDIT)]
+
+
+class TextsToEncode(Request, frozen=True, kw_only=True):
+    """Questions, and documents with facts, whose keys a client stores itself."""
+
+    questions: Annotated[list[Question], Meta(max_length=MAX_QUERIES)] = []
+    documents: Annotated[list[DocumentToEncode], Meta(max_length=MAX_QUERIES)] = []
+
+
 class LookupRequest(Request, frozen=True, kw_only=True):
     """At least one question, which the server encodes, or query, which the checkpoint `checkpoint_id` made.
 

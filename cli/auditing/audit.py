@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from colmlm.cli.asking import require_somebody
-from colmlm.cli.auditing.changes import AfterChange, Before, Oldest, Stretch, show_log
+from colmlm.cli.auditing.changes import AfterChange, Before, LogRange, Oldest, show_log
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.protocol import Base
 from colmlm.cli.errors import CHECK_FAILED
@@ -88,7 +88,7 @@ def log(
     fitting: Fitting = {
         "actor": actor, "principal": principal, "kind": kind, "fact_id": fact, "since": since, "until": until
     }  # fmt: skip
-    show_log(base, Stretch(before, after, limit, oldest=oldest), as_json, **fitting)
+    show_log(base, LogRange(before, after, limit, oldest=oldest), as_json, **fitting)
 
 
 @app.command(

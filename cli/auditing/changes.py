@@ -35,7 +35,7 @@ AfterChange = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class LogRange:
     """At most `limit` changes of the log: the newest before one, or the oldest after one."""
 
     before: int | None
@@ -70,10 +70,10 @@ def changes(
         if context.params["server"]:  # the verb would not see it, and use this machine's base
             raise typer.BadParameter("name it after the verb.", param_hint="--server")
         return
-    show_log(base, Stretch(before, after, limit, oldest=oldest), as_json)
+    show_log(base, LogRange(before, after, limit, oldest=oldest), as_json)
 
 
-def show_log(base: Base, stretch: Stretch, as_json: bool, **fitting: Unpack[Fitting]) -> None:
+def show_log(base: Base, stretch: LogRange, as_json: bool, **fitting: Unpack[Fitting]) -> None:
     """Print a stretch of the log, and how to go on if there may be more."""
     if stretch.is_ascending:
         way, found = "after", base.log.changes(stretch.after or 0, stretch.limit, **fitting)

@@ -9,24 +9,37 @@ from __future__ import annotations
 
 import hashlib
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from colmlm.api.wire.answers import EncodedTexts
 from colmlm.api.wire.loopback import is_loopback
+from colmlm.api.wire.requests import MAX_QUERIES, DocumentToEncode, SpanToEncode, TextsToEncode
 from colmlm.cli.composition.runtime import Runtime, released_checkpoint
 from colmlm.cli.composition.secret_file import held_secret, read_held_secret
 from colmlm.cli.output import note
+from colmlm.kb.errors import KBError, KeysetMismatch, NoActiveKeyset
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from colmlm.api.client.api import Api
+    from colmlm.api.client.connection import Connection
     from colmlm.api.door.local_token import LocalToken
     from colmlm.cli.bases.remote import NearBase
+    from colmlm.kb.corpus.format import AnnotatedDocument
+    from colmlm.kb.keys.records import CheckpointInfo
+    from colmlm.kb.keys.rekey import Encoder
 
 SERVER_FILE = "server.json"
 DECODING_SECONDS = 600.0
+ENCODING_SECONDS = 60.0
 
 
 class RunningServer(msgspec.Struct, frozen=True):
@@ -62,6 +75,28 @@ def told_of(runtime: Runtime, listener: socket.socket, url: str) -> Iterator[Loc
 
 def near_base(runtime: Runtime, checkpoint: Path | None) -> NearBase | None:
     """Gives the base of the server that runs on this home and answers as this process would, with this checkpoint."""
+    if (connection := _near_connection(runtime, checkpoint, DECODING_SECONDS)) is None:
+        return None
+    from colmlm.cli.bases.remote import NearBase
+
+    return NearBase(connection, runtime)
+
+
+@contextmanager
+def near_encoder(runtime: Runtime) -> Iterator[Encoder]:
+    """Give an encoder that asks the server which runs on this home, where that encodes as this process would."""
+    active = _active_checkpoint(runtime)
+    connection = None if active is None else _near_connection(runtime, None, ENCODING_SECONDS)
+    if active is None or connection is None:
+        yield runtime.encoder
+        return
+    from colmlm.api.client.api import Api
+
+    with connection:
+        yield NearEncoder(active, Api(connection), lambda: runtime.encoder)
+
+
+def _near_connection(runtime: Runtime, checkpoint: Path | None, seconds: float) -> Connection | None:
     if (said := read_held_secret(runtime.settings.home / SERVER_FILE)) is None:
         return None
     try:
@@ -71,12 +106,74 @@ def near_base(runtime: Runtime, checkpoint: Path | None) -> NearBase | None:
     if told.answers_by != _answers_by(runtime, checkpoint):
         return None
     from colmlm.api.client.connection import Connection, Patience
-    from colmlm.cli.bases.remote import NearBase
 
-    patience = Patience(
-        connect_seconds=1.0, answer_seconds=DECODING_SECONDS, attempts=1
-    )  # this process can do it too
-    return NearBase(Connection(told.url, told.token, patience), runtime)
+    # this process can do it too
+    patience = Patience(connect_seconds=1.0, answer_seconds=seconds, attempts=1)
+    return Connection(told.url, told.token, patience)
+
+
+def _active_checkpoint(runtime: Runtime) -> CheckpointInfo | None:
+    """Give the checkpoint of the active keyset, if this process would make keys with it."""
+    try:
+        active = runtime.kb.keysets.checkpoint(runtime.kb.keysets.active().keyset_id)
+    except NoActiveKeyset:
+        return None
+    named = runtime.user.checkpoint
+    is_meant = named is None or (active.path is not None and Path(active.path).resolve() == named.resolve())
+    return active if is_meant else None
+
+
+@dataclass(frozen=True, slots=True)
+class NearEncoder:
+    """Makes keys with the model of a server of this home; where that cannot, with this process's own.
+
+    A `kb.keys.rekey.Encoder`. The server stores nothing, so that an edit stays this process's own.
+    """
+
+    checkpoint: CheckpointInfo
+    api: Api
+    own: Callable[[], Encoder]
+
+    def encode_questions(self, questions: Sequence[str]) -> NDArray[np.float32]:
+        import numpy as np
+
+        pieces = [questions[at : at + MAX_QUERIES] for at in range(0, len(questions), MAX_QUERIES)]
+        made = [self._made(TextsToEncode(questions=list(piece))) for piece in pieces]
+        if None in made:
+            return self._own().encode_questions(questions)
+        rows = [row for piece in made if piece is not None for row in piece.questions]
+        return np.array(rows, dtype=np.float32).reshape(len(rows), self.checkpoint.dim)
+
+    def encode_documents(self, documents: Sequence[AnnotatedDocument]) -> list[NDArray[np.float32]]:
+        import numpy as np
+
+        found: list[NDArray[np.float32]] = []
+        for document in documents:
+            facts = [SpanToEncode(start=span.start, end=span.end) for span in document.facts]
+            sent = DocumentToEncode(text=document.text, title=document.title or None, facts=facts)
+            if (made := self._made(TextsToEncode(documents=[sent]))) is None:
+                return self._own().encode_documents(documents)
+            found.append(np.array(made.documents[0], dtype=np.float32))
+        return found
+
+    def encode_contexts(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        return self._own().encode_contexts(texts)
+
+    def _made(self, texts: TextsToEncode) -> EncodedTexts | None:
+        """Give the server's keys; None where it gives none, or those of another checkpoint."""
+        try:
+            made = self.api.ask("/encodings", EncodedTexts, texts)
+        except (
+            KBError
+        ):  # as the server raised it, or the connection: this process tries it, and says what it meets
+            return None
+        return made if made.checkpoint_id == self.checkpoint.checkpoint_id else None
+
+    def _own(self) -> Encoder:
+        own = self.own()
+        if own.checkpoint.checkpoint_id != self.checkpoint.checkpoint_id:
+            raise KeysetMismatch(own.checkpoint.checkpoint_id, self.checkpoint.checkpoint_id)
+        return own
 
 
 def _answers_by(runtime: Runtime, checkpoint: Path | None) -> str:

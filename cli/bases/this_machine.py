@@ -57,7 +57,7 @@ class LocalBase:
     def facts(self) -> LocalFacts:
         from colmlm.cli.bases.local.facts import LocalFacts
 
-        return LocalFacts(self.kb, self.runtime)
+        return LocalFacts(self.kb, self.runtime, self.alone)
 
     @property
     def comparisons(self) -> Comparisons:

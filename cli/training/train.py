@@ -153,11 +153,12 @@ app.command("unlearn", epilog=UNLEARN_EXAMPLES)(unlearn)
 def plot(
     run: Annotated[Path, typer.Argument(exists=True, file_okay=False, help="The run's directory.")],
     output: Annotated[Path | None, typer.Option("--output", help="A PNG file. Default: in the run.")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Draw a run's losses, rate, gradient norm and speed against its steps."""
     target = output or run / PLOT_FILE
     draw(run / LOSS_FILE, target)
-    say(str(target))
+    print_json({"plot": str(target)}) if as_json else say(str(target))
 
 
 def _train(

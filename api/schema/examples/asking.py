@@ -8,8 +8,15 @@ from typing import Any
 from colmlm.api.routes import misses, questions
 from colmlm.api.schema.examples.small_base import AT, HASH, PROMPT, QUESTION, SAID, SOURCE, TEXT
 from colmlm.api.wire import answers
-from colmlm.api.wire.answers import LookupAnswer, LookupAnswers
-from colmlm.api.wire.requests import LookupRequest, NewGeneration, QuestionRequest
+from colmlm.api.wire.answers import EncodedTexts, LookupAnswer, LookupAnswers
+from colmlm.api.wire.requests import (
+    DocumentToEncode,
+    LookupRequest,
+    NewGeneration,
+    QuestionRequest,
+    SpanToEncode,
+    TextsToEncode,
+)
 from colmlm.kb.answers.records import (
     Answer,
     AnswerCalibration,
@@ -59,6 +66,11 @@ EXAMPLES: tuple[Any, ...] = (
     questions.OutputToKeep(generation_id=7),
     questions.QuestionIds(question_ids=[7]),
     LookupRequest(questions=[QUESTION], k=2),
+    TextsToEncode(
+        questions=[QUESTION],
+        documents=[DocumentToEncode(text=TEXT, facts=[SpanToEncode(start=23, end=27)])],
+    ),
+    EncodedTexts(checkpoint_id="c0ffee", questions=[[0.6, 0.8]], documents=[[[0.8, 0.6]]]),
     QuestionRequest(question=QUESTION),
     LookupSpace(2, "c0ffee", "co-lmlm-135m", 576, 0.71, True, 41),
     NewGeneration(prompt=PROMPT, max_tokens=16),

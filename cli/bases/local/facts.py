@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.facts.facts import Facts
@@ -22,6 +23,9 @@ from colmlm.kb.facts.records import (
 )
 from colmlm.kb.lookup.options import NEAREST
 
+if TYPE_CHECKING:
+    from colmlm.kb.keys.rekey import Encoder
+
 MOST_TO_KEY_AT_ONCE = 256
 
 
@@ -30,6 +34,7 @@ class LocalFacts(Facts):
     """Implements `api.nouns.contents.FactVerbs` on this machine's knowledge base."""
 
     runtime: Runtime
+    alone: bool
 
     def search(
         self,
@@ -42,8 +47,8 @@ class LocalFacts(Facts):
         if near is not None:
             kb = self.runtime.kb
             kb.keysets.active()  # fails for a base without keys, before a model is loaded for seconds
-            encoder = self.runtime.encoder
-            queries_BD = encoder.encode_questions([near])
+            with self._encoder() as encoder:
+                queries_BD = encoder.encode_questions([near])
             (ranking,) = kb.lookups.nearest(
                 queries_BD,
                 checkpoint_id=encoder.checkpoint.checkpoint_id,
@@ -93,10 +98,18 @@ class LocalFacts(Facts):
             self.runtime.telling.note(f"Change {edit.seq} was made, but its facts could not be keyed.")
             raise
 
+    def _encoder(self) -> AbstractContextManager[Encoder]:
+        """Give the encoder of a server that runs here and has the model loaded, else that of this process."""
+        if self.alone:
+            return nullcontext(self.runtime.encoder)
+        from colmlm.cli.bases.nearby import near_encoder
+
+        return near_encoder(self.runtime)
+
     def _key_at_once(self, fact_ids: Sequence[int]) -> bool:
         """Keys these facts where they lack a key, unless they are so many that they wait for a rekey."""
-        kb, encoder, telling = self.runtime.kb, self.runtime.encoder, self.runtime.telling
-        with telling.progress("Keying") as advance:
+        kb, telling = self.runtime.kb, self.runtime.telling
+        with self._encoder() as encoder, telling.progress("Keying") as advance:
             keyed = kb.keysets.key_facts(encoder, fact_ids, most=MOST_TO_KEY_AT_ONCE, on_facts=advance)
         if not keyed:
             telling.note(f"More than {MOST_TO_KEY_AT_ONCE} facts wait for keys; this is not done at once.")

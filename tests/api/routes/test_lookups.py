@@ -2,9 +2,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from colmlm.api.app import create_app
 from colmlm.kb.service import KnowledgeBase
-from tests.api.conftest import CAPITAL, LAKE, Client, Connect
+from tests.api.conftest import CAPITAL, LAKE, TEXT, Client, Connect
 from tests.fakes import FakeEncoder
 
 
@@ -122,3 +124,14 @@ def test_the_past_is_answered_with_its_values(operator: Client, atlas: Knowledge
         assert answer["hits"][0]["value"] == value
     refused = operator.post("/v1/lookups", json={"questions": [CAPITAL], "as_of": 999})
     assert (refused.status_code, refused.json()["type"]) == (404, "urn:colmlm:NoSuchChange")
+
+
+def test_keys_are_made_for_those_who_store_them_themselves(reader: Client, encoder: FakeEncoder) -> None:
+    document = {"text": TEXT, "facts": [{"start": 23, "end": 27}]}
+    made = reader.post("/v1/encodings", json={"questions": [CAPITAL], "documents": [document]}).json()
+    assert made["checkpoint_id"] == "fake"
+    np.testing.assert_allclose(made["questions"], encoder.encode_questions([CAPITAL]), atol=1e-6)
+    assert [len(rows) for rows in made["documents"]] == [1]
+    for span in ({"start": 27, "end": 23}, {"start": 0, "end": len(TEXT) + 1}):
+        body = {"documents": [{"text": TEXT, "facts": [span]}]}
+        assert reader.post("/v1/encodings", json=body).status_code == 422

@@ -11,12 +11,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from colmlm.api.app import create_app
 from colmlm.api.nouns.generation import GenerationRequest, Item
-from colmlm.cli.bases.nearby import SERVER_FILE, near_base, told_of
+from colmlm.cli.bases.nearby import SERVER_FILE, NearEncoder, near_base, near_encoder, told_of
 from colmlm.cli.composition.runtime import Runtime
+from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from tests.api.serving import served
 from tests.cli.conftest import QUESTIONS, Ran, Run, invoke
 from tests.fakes import NearReader
@@ -185,3 +187,38 @@ def test_a_server_whose_home_cannot_be_written_serves_without(
     with bound, told_of(runtime, bound, "http://127.0.0.1:1") as key:
         assert key is None
     assert "can't ask this server" in capsys.readouterr().err
+
+
+def test_the_server_makes_the_keys_of_edits_and_this_process_loads_no_model(
+    no_model: None, run: Run, keyed: list[int]
+) -> None:
+    why = ("--reason", "r", "--json")
+    question = "What is the deepest lake of Peru?"
+    added = run("facts", "add", "--question", question, "--value", "Poopó", *why)
+    assert added.code == 0 and added.json["keyed"], added.err
+    assert added.json["fact_ids"][0] in [hit["fact_id"] for hit in run(*found_by(question)).json["hits"]]
+    edited = run("facts", "edit", keyed[0], "--question", "Where does Peru's government sit?", *why)
+    assert edited.code == 0 and edited.json["keyed"], edited.err
+    undone = run("facts", "undo", edited.json["seq"], *why)
+    assert undone.code == 0 and undone.json["keyed"], undone.err
+    assert run("facts", "list", "--near", question).code == 0
+    assert run("facts", "add", "--question", f"{question} Now?", "--value", "x", *why, *ALONE).code == 7
+
+
+def test_keys_made_by_the_server_are_those_of_this_process(near: str, run: Run) -> None:
+    document = AnnotatedDocument("d", "Peru has a lake.", (FactSpan(11, 15, "lake"),), title="Peru")
+    with Runtime.from_environment() as runtime, near_encoder(runtime) as asked:
+        assert isinstance(asked, NearEncoder)
+        questions = [f"{QUESTION} {n}" for n in range(70)]
+        np.testing.assert_allclose(
+            asked.encode_questions(questions), runtime.encoder.encode_questions(questions), atol=1e-5
+        )
+        (ours,), (theirs,) = runtime.encoder.encode_documents([document]), asked.encode_documents([document])
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    with running(encoder=None, generator=None):
+        added = run("facts", "add", "--question", "New?", "--value", "Yes", "--reason", "r", "--json")
+    assert added.json["keyed"], "this process makes the keys that the server cannot"
+
+
+def found_by(question: str) -> tuple[object, ...]:
+    return ("lookup", question, "--threshold", -1, "-k", 5, "--json")

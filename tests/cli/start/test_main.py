@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import shlex
 import signal
 import subprocess
@@ -103,6 +104,19 @@ def test_every_command_has_help_with_an_example(path: tuple[str, ...]) -> None:
     assert ran.code == 0
     assert "Examples:" in ran.out
     assert f"colmlm {' '.join(path)}".strip() in ran.out.partition("Examples:")[2]
+
+
+def test_every_command_takes_json_but_those_that_the_manual_names() -> None:
+    without, todo = set(), [((name,), lazy.command(name)) for name, lazy in COMMANDS.items()]
+    while todo:
+        path, command = todo.pop()
+        verbs = getattr(command, "commands", {})
+        todo += [((*path, name), child) for name, child in verbs.items()]
+        if not verbs and not any("--json" in option.opts for option in command.params):
+            without.add(" ".join(path))
+    manual = (ROOT / "docs" / "command-line.md").read_text()
+    (line,) = re.findall(r"^- Without `--json` are (.*)$", manual, re.MULTILINE)
+    assert without == set(re.findall(r"`([^`]+)`", line))
 
 
 @pytest.mark.parametrize("noun", VERBS)
