@@ -48,7 +48,7 @@ GROUP BY f.id, d.external_id, f.ordinal, v.value
 """)
 
 
-class Reviewed(NamedTuple):
+class RegisterMarks(NamedTuple):
     """A document with its facts, in the form in which annotators give it."""
 
     document: AnnotatedDocument
@@ -61,14 +61,14 @@ class RegisterAnnotator:
     def __init__(self, on_document: Callable[[], object]) -> None:
         self.on_document = on_document
 
-    def annotate(self, documents: Iterable[AnnotatedDocument]) -> Iterator[Reviewed]:
+    def annotate(self, documents: Iterable[AnnotatedDocument]) -> Iterator[RegisterMarks]:
         for document in documents:
             self.on_document()
             spans = (
                 FactSpan(*found.span(2), found[2], found[1], found[2])
                 for found in _FILED.finditer(document.text)
             )
-            yield Reviewed(replace(document, facts=tuple(spans)))
+            yield RegisterMarks(replace(document, facts=tuple(spans)))
 
 
 class RegisterAdding(Adding):
@@ -110,7 +110,7 @@ def store_small_pieces() -> None:
         setattr(releases, size, PIECE)
 
 
-class Source(Protocol):
+class CrashSource(Protocol):
     """What is taken into a second database in many transactions."""
 
     target: CrashTarget
@@ -124,7 +124,7 @@ class Source(Protocol):
         ...
 
 
-def judge_source(source: Source, journal: StepJournal) -> Iterator[Violation]:
+def judge_source(source: CrashSource, journal: StepJournal) -> Iterator[Violation]:
     """Find fault unless the work is done, or can be done to its end, and changes nothing when it is repeated."""
     try:
         with KnowledgeBase.open(source.target.settings) as taken:

@@ -37,7 +37,7 @@ _OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe is opened wit
 READABLE = f"{', '.join(KINDS)}; records, tables and wikis also with {' or '.join(_PACKED)}"
 
 
-class Origin(NamedTuple):
+class FolderOrigin(NamedTuple):
     """The directory that was named, in which a file was found, and the file's device and inode."""
 
     folder: str
@@ -59,7 +59,7 @@ class RawFile:
     size: int
     uri: str | None = None
     encoding: str | None = None
-    origin: Origin | None = None
+    origin: FolderOrigin | None = None
 
 
 @dataclass(slots=True)
@@ -109,7 +109,7 @@ def walk(folder: Path, refusals: list[Refusal]) -> Iterator[tuple[str, os.stat_r
 
 
 @contextmanager
-def held(path: Path, origin: Origin | None) -> Iterator[Path]:
+def held(path: Path, origin: FolderOrigin | None) -> Iterator[Path]:
     """Give a path by which the file is opened in the block: without an origin its own, as of a file that was named.
 
     With an origin it leads to the file that was found, which is open meanwhile. Raises `OSError`, also where a link, a
@@ -139,7 +139,7 @@ def _opened_folder(folder: Path | str, names: Sequence[str]) -> Iterator[int]:
         os.close(handle)
 
 
-def _opened_file(path: Path, origin: Origin) -> int:
+def _opened_file(path: Path, origin: FolderOrigin) -> int:
     *names, name = path.relative_to(origin.folder).parts
     with _opened_folder(origin.folder, names) as folder:
         handle = _open_below(folder, name, _OPEN_FILE)
@@ -201,7 +201,7 @@ def _take_named(path: Path, found: FoundFiles) -> None:
 
 def _take_found(folder: Path, name: str, about: os.stat_result, found: FoundFiles) -> None:
     path = folder / name
-    origin = Origin(str(folder), about.st_dev, about.st_ino)
+    origin = FolderOrigin(str(folder), about.st_dev, about.st_ino)
     kind = kind_of(path.name)
     if path.suffix.lower() == ".xml" and not _is_dump(path, origin):
         kind = None
@@ -218,7 +218,7 @@ def _take(file: RawFile, about: os.stat_result, found: FoundFiles) -> None:
         found.refusals.append(Refusal(_shown(file.external_id), 0, reason))
 
 
-def _is_dump(path: Path, origin: Origin) -> bool:
+def _is_dump(path: Path, origin: FolderOrigin) -> bool:
     """Say whether an XML file of a folder is a wiki's, since most are something else."""
     try:
         with held(path, origin) as place, place.open("rb") as file:

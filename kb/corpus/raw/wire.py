@@ -9,7 +9,7 @@ import msgspec
 
 from colmlm.kb.corpus.format import Parsed
 from colmlm.kb.corpus.raw.fields import Fields
-from colmlm.kb.corpus.raw.files import Origin
+from colmlm.kb.corpus.raw.files import FolderOrigin
 from colmlm.kb.corpus.raw.limits import Breach
 
 LENGTH = struct.Struct(">Q")
@@ -25,7 +25,7 @@ class Ask(msgspec.Struct):
     encoding: str | None = None
     fields: Fields = Fields()
     uri: str | None = None
-    origin: Origin | None = None
+    origin: FolderOrigin | None = None
     after: int = 0
 
 
