@@ -29,7 +29,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -46,6 +46,7 @@ from colmlm.kb.store.settings import Settings
 
 END_SECONDS = 5.0  # how long to wait for the end of a dead server's backends, once they were killed
 ATTEMPT_SECONDS = 10  # how long one attempt waits for the server to come up
+START_SECONDS = 5  # how far the start that a server notes may be from that of its process
 SERVICE_ACCOUNT = "pgserver"  # runs the servers that root starts, since PostgreSQL refuses to run as root
 SUPERUSER = "postgres"  # the role that this program connects as
 
@@ -129,7 +130,7 @@ class EmbeddedServer:
     def pid(self) -> int | None:
         """Gives the process id of the server; None where it does not run, since `postmaster.pid` may be out of date."""
         noted = self._noted()
-        return int(noted[0]) if noted and _is_alive(int(noted[0]), self.data) else None
+        return int(noted[0]) if noted and _is_alive(noted, self.data) else None
 
     def url(self) -> str | None:
         """Gives the libpq URL at which the server listens; None where it does not run."""
@@ -384,18 +385,34 @@ def require_wanted(settings: Settings) -> None:
         raise DatabaseUnavailable(str(server.data), "it was stopped; colmlm db up starts it")
 
 
-def _is_alive(pid: int, data: Path) -> bool:
-    """Says whether the process is the server on `data`, as its id may now be another program's or an ended one's."""
+def _is_alive(noted: Sequence[str], data: Path) -> bool:
+    """Say whether the process in `postmaster.pid` is the server on `data`, and not one that has its id by now."""
     try:
-        process = psutil.Process(pid)
+        process = psutil.Process(int(noted[0]))
         if process.status() == psutil.STATUS_ZOMBIE:
-            _bury(pid)
+            _bury(process.pid)
             return False
-        return Path(process.cwd()) == data.resolve()
-    except psutil.AccessDenied:  # it belongs to another user, so nothing more can be known
-        return True
-    except (psutil.NoSuchProcess, OSError):
+        if process.name() != "postgres":
+            return False
+        try:
+            return Path(process.cwd()) == data.resolve()
+        except psutil.AccessDenied:  # as for root in a container, where the server is another user's process
+            return _is_as_noted(process, noted, data)
+    except (psutil.Error, OSError, ValueError):  # it ended meanwhile, or the file is damaged
         return False
+
+
+def _is_as_noted(process: psutil.Process, noted: Sequence[str], data: Path) -> bool:
+    """Say whether a process whose directory is hidden fits `postmaster.pid`: its owner, its data, and its start.
+
+    Its options count as well as its start, which differs from the noted one where the clock was set since.
+    """
+    owner = data.stat().st_uid
+    if len(noted) < 3 or process.uids().real != owner or Path(noted[1]).resolve() != data.resolve():
+        return False
+    places = {noted[1], *(f'"{place}"' for place in noted[4:5])}
+    is_named = not places.isdisjoint(process.cmdline())
+    return is_named or abs(process.create_time() - int(noted[2])) <= START_SECONDS
 
 
 def _bury(pid: int) -> None:

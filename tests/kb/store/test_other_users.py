@@ -7,6 +7,7 @@ import pwd
 import signal
 import stat
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -34,6 +35,7 @@ _ACT = """
 import grp, os, pwd, sys, time
 from pathlib import Path
 from colmlm.kb.store import database; from colmlm.kb.store.settings import Settings
+from colmlm.kb.store.embedded_server import EmbeddedServer
 from sqlalchemy import create_engine, text
 import psycopg, encodings.idna
 user, act, where = sys.argv[1:]
@@ -44,6 +46,8 @@ try:
     if act == "ask":
         psycopg.connect(where, connect_timeout=5)
         print("let in")
+    elif act == "stop":
+        print(EmbeddedServer(Path(where)).stop())
     else:
         engine = database.connect(Settings(home=Path(where)))
         with engine.connect() as connection:
@@ -185,6 +189,72 @@ def test_a_home_of_another_user_is_refused_with_the_cause(base: Path) -> None:
         assert EmbeddedServer(home / "postgres")._account().pw_name == OWNER
     with acting(OWNER, "start", home) as (_, said):
         assert said.startswith("postgres /"), said
+
+
+_HIDE = """
+import ctypes, os, pwd, sys, time
+user, name = sys.argv[1:]
+os.setgid(pwd.getpwnam(user).pw_gid); os.setuid(pwd.getpwnam(user).pw_uid)
+prctl, set_name, set_dumpable = ctypes.CDLL(None).prctl, 15, 4
+prctl(set_name, name.encode()); prctl(set_dumpable, 0)
+print(flush=True); time.sleep(600)
+"""
+
+
+@contextmanager
+def hidden(user: str, name: str) -> Iterator[int]:
+    """The number of a user's process whose directory nobody but root may read, as of an ssh-agent."""
+    with subprocess.Popen([sys.executable, "-c", _HIDE, user, name], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert psutil.Process(process.pid).name() == name
+        try:
+            yield process.pid
+            assert process.poll() is None, "it was ended"
+        finally:
+            process.kill()
+
+
+def note(data: Path, pid: int, started: float = 1.7e9) -> None:
+    """Leave the `postmaster.pid` of a server that was killed, whose number is `pid`'s by now."""
+    file = data / "postmaster.pid"
+    file.write_text(f"{pid}\n{data}\n{started:.0f}\n5432\n{data}\n\n  1 2\nready\n")
+    os.chown(file, data.stat().st_uid, data.stat().st_gid)
+
+
+@two_users
+def test_a_process_that_may_not_be_looked_at_is_neither_joined_nor_signalled(
+    base: Path, tmp_path: Path
+) -> None:
+    """Its number is that of a killed server: the first process, and one of the server's own user."""
+    data = (home := base / "home") / "postgres"
+    with acting(OWNER, "start", home):
+        pass
+    with hidden(OWNER, "agent") as agent, hidden(OWNER, "postgres") as other_server:
+        for pid in (1, agent, other_server):
+            note(data, pid)
+            with acting(OWNER, "stop", data) as (_, said):
+                assert said == "False"
+            note(data, pid)
+            with acting(OWNER, "start", home) as (_, said):
+                assert said == f"postgres {data}" and EmbeddedServer(data).pid() not in (None, pid)
+
+
+@two_users
+def test_root_that_may_not_look_at_others_processes_knows_its_server_from_others(base: Path) -> None:
+    """As in a container, whose root has no `CAP_SYS_PTRACE`."""
+    before, data = ("setpriv", "--bounding-set", "-sys_ptrace"), base / "home" / "postgres"
+    with acting("root", "start", base / "home") as (_, said):
+        server = EmbeddedServer(data).pid()
+        with acting("root", "start", base / "home", before=before) as (_, again):
+            assert again == said == f"postgres {data}"
+        assert EmbeddedServer(data).pid() == server
+        with acting("root", "stop", data, before=before) as (_, stopped):
+            assert stopped == "True"
+    with hidden(data.owner(), "postgres") as pid:
+        note(data, pid)
+        with acting("root", "stop", data, before=before) as (_, stopped):
+            assert stopped == "False"
 
 
 @pytest.fixture
