@@ -137,7 +137,7 @@ class EmbeddedServer:
         noted = self._noted()
         if len(noted) < 5 or self.pid() is None:
             return None
-        where = f"host={quote(noted[4], safe='/')}&requirepeer={quote(self._account().pw_name)}"
+        where = f"host={quote(os.fsencode(noted[4]), safe='/')}&requirepeer={quote(self._account().pw_name)}"
         return f"postgresql://{SUPERUSER}@:{noted[3]}/{SUPERUSER}?{where}"
 
     def socket_directory(self) -> Path | None:
@@ -147,7 +147,7 @@ class EmbeddedServer:
         if self._holds_socket:
             return self.data
         with suppress(OSError):
-            return Path((self.data / _SOCKET).read_text())
+            return Path(os.fsdecode((self.data / _SOCKET).read_bytes()))
         return None
 
     def exposures(self) -> list[Exposure]:
@@ -163,8 +163,10 @@ class EmbeddedServer:
 
     @property
     def _holds_socket(self) -> bool:
-        """Whether the path of the data leaves room for the name of a socket."""
-        return len(os.fsencode(self._resolved / f".s.PGSQL.{_PORT}")) <= _LONGEST_SOCKET
+        """Whether the path of the data leaves room for the name of a socket, and is UTF-8, as a URL has to be."""
+        socket = self._resolved / f".s.PGSQL.{_PORT}"
+        encoded = os.fsencode(socket)
+        return encoded == str(socket).encode(errors="ignore") and len(encoded) <= _LONGEST_SOCKET
 
     @property
     def _resolved(self) -> Path:
@@ -251,14 +253,16 @@ class EmbeddedServer:
             private_directories.find_temporary()
         except OSError as error:
             cause = (
-                f"its path is too long for the path of a socket, and no other place is private ({error}). "
-                f"Nothing was created. Name a home of at most {_LONGEST_HOME} bytes in COLMLM_HOME"
+                "its path is too long for that of a socket, or not UTF-8, "
+                f"and no other place is private ({error}). Nothing was created. "
+                f"Name a home of at most {_LONGEST_HOME} bytes in COLMLM_HOME"
             )
             raise DatabaseUnavailable(str(self.data), cause) from error
 
     def _make_socket_directory(self, account: pwd.struct_passwd) -> Path:
-        """Get the data's own directory or, where its path is too long, a private one, the same at each start."""
+        """Get the data's own directory or, where its path does not fit, a private one, the same at each start."""
         if self._holds_socket:
+            private_directories.close_to_others(self._resolved, account)
             return self._resolved
         noted = self.socket_directory()
         if noted is None or not private_directories.is_private(noted, account):
@@ -276,13 +280,13 @@ class EmbeddedServer:
 
     def _write(self, name: str, text: str) -> bool:
         """Replace a file of the data as a whole, for their owner; gives False where it says that already."""
-        file, new = self.data / name, self.data / f"{name}.new"
+        file, new, content = self.data / name, self.data / f"{name}.new", os.fsencode(text)
         with suppress(FileNotFoundError):
-            if file.read_text() == text:
+            if file.read_bytes() == content:
                 return False
         new.unlink(missing_ok=True)
-        with os.fdopen(private_directories.open_private(new), "w") as opened:
-            opened.write(text)
+        with os.fdopen(private_directories.open_private(new), "wb") as opened:
+            opened.write(content)
         new.replace(file)
         return True
 
@@ -327,8 +331,8 @@ class EmbeddedServer:
     def _noted(self) -> list[str]:
         """Gives the lines of `postmaster.pid`; none where the file is missing or its first line is not yet a number."""
         with suppress(OSError):
-            lines = (self.data / "postmaster.pid").read_text().splitlines()
-            return lines if lines and lines[0].strip().isdigit() else []
+            lines = os.fsdecode((self.data / "postmaster.pid").read_bytes()).rstrip("\n").split("\n")
+            return lines if lines[0].strip().isdigit() else []
         return []
 
     def _remove_remains(self) -> None:
@@ -342,7 +346,7 @@ class EmbeddedServer:
         psutil.wait_procs(orphans, timeout=END_SECONDS)
         socket = Path(noted[4]) / f".s.PGSQL.{noted[3]}.lock" if len(noted) > 4 else None
         for file in (socket, self.data / "postmaster.pid"):
-            if file is not None and file.is_file() and file.read_text().split("\n")[0] == noted[0]:
+            if file is not None and file.is_file() and file.read_bytes().split(b"\n")[0] == noted[0].encode():
                 file.unlink()
 
     @contextmanager

@@ -109,6 +109,17 @@ def is_closed(found: os.stat_result) -> bool:
     return not found.st_mode & _GROUP_OR_OTHERS
 
 
+def close_to_others(directory: Path, account: pwd.struct_passwd) -> None:
+    """Set the mode 0700 of a directory of the account that its group or others can enter. No link is followed."""
+    opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        found = os.fstat(opened)
+        if found.st_uid == account.pw_uid and not is_closed(found):
+            os.fchmod(opened, 0o700)
+    finally:
+        os.close(opened)
+
+
 def make_private(account: pwd.struct_passwd) -> Path:
     """Make a directory with a random name and mode 0700 for the account, under a safe directory for temporary files.
 

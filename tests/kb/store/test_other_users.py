@@ -325,11 +325,31 @@ def test_files_of_a_start_that_was_killed_are_made_again(home: Path) -> None:
     EmbeddedServer(home / "postgres").stop()
 
 
-def test_a_home_with_any_characters_in_its_path_works(home: Path) -> None:
-    odd = home / "a \"b\" $(touch c) `d`, %41 & 'e' # ü"
+@pytest.mark.parametrize("name", ["a \"b\" $(touch c) `d`, %41 & 'e' # ü", os.fsdecode(b"caf\xe9")])
+def test_a_home_with_any_characters_in_its_path_works(home: Path, name: str) -> None:
+    odd = home / name
     odd.mkdir(parents=True)
-    assert answers(odd)
-    EmbeddedServer(odd / "postgres").stop()
+    assert answers(odd) and answers(odd)
+    assert EmbeddedServer(odd / "postgres").stop()
+
+
+def test_rules_of_an_earlier_start_in_any_encoding_are_replaced(embedded: EmbeddedServer, home: Path) -> None:
+    embedded.stop()
+    (embedded.data / "pg_hba.conf").write_bytes(b"# caf\xe9\nlocal all all trust\n")
+    assert answers(home) and all("peer" in rule for rule in rules(embedded.data))
+
+
+def test_data_that_others_can_enter_are_closed_to_them_at_the_next_start(
+    embedded: EmbeddedServer, home: Path
+) -> None:
+    directory = embedded.socket_directory()
+    if directory != embedded.data:
+        pytest.skip("the data hold no socket, since their path is long")
+    embedded.data.chmod(0o750)
+    assert next(iter(embedded.exposures())).path == embedded.data
+    embedded.stop()
+    assert answers(home) and stat.S_IMODE(embedded.data.stat().st_mode) == 0o700
+    assert not any("entered" in exposure.cause for exposure in embedded.exposures())
 
 
 def exposed(path: Path) -> list[str]:
