@@ -11,8 +11,10 @@ import grp
 import os
 import pwd
 import stat
+import sys
 import tempfile
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,27 +66,51 @@ def _exposures_of(
         return
     if mode & stat.S_IWOTH:
         yield Exposure(place, f"can be written by everybody ({mode:o})", f"chmod o-w {place}")
+    elif mode & stat.S_IWGRP and _has_access_list(
+        place
+    ):  # the group's bits are the most that the list grants
+        yield Exposure(
+            place, f"can be written through its access control list ({mode:o})", f"chmod g-w {place}"
+        )
     elif mode & stat.S_IWGRP and _has_other_members(found.st_gid, accounts):
         cause = f"can be written by its group {group_name(found.st_gid)} ({mode:o})"
         yield Exposure(place, cause, f"chmod g-w {place}", to_group=True)
 
 
+def _has_access_list(place: Path) -> bool:
+    """Say whether a directory has a POSIX access control list. Only Linux tells of it."""
+    if sys.platform != "linux":
+        return False
+    with suppress(OSError):  # it has none, or its file system knows none
+        return bool(os.getxattr(place, "system.posix_acl_access", follow_symlinks=False))
+    return False
+
+
 def _has_other_members(gid: int, accounts: Collection[int]) -> bool:
-    """Say whether the group has a member besides root and `accounts`; a user's own group usually has none."""
-    trusted = {user_name(uid) for uid in (0, *accounts)}
-    members = {user.pw_name for user in pwd.getpwall() if user.pw_gid == gid}
+    """Say whether the group may have a member besides root and `accounts`.
+
+    A directory service need not list the members of a group. So only a user's own group is taken to have no others.
+    """
+    trusted = [user for uid in (0, *accounts) if (user := _find_user(uid)) is not None]
+    own = {user.pw_name for user in trusted if user.pw_gid == gid}
+    listed = {user.pw_name for user in pwd.getpwall() if user.pw_gid == gid}
     try:
-        return bool({*members, *grp.getgrgid(gid).gr_mem} - trusted)
+        group = grp.getgrgid(gid)
     except KeyError:  # a group without a name may have any members
         return True
+    return group.gr_name not in own or bool({*listed, *group.gr_mem} - {user.pw_name for user in trusted})
 
 
 def user_name(uid: int) -> str:
     """Get the name of a user; the number where it has none."""
+    return f"user {uid}" if (user := _find_user(uid)) is None else user.pw_name
+
+
+def _find_user(uid: int) -> pwd.struct_passwd | None:
     try:
-        return pwd.getpwuid(uid).pw_name
+        return pwd.getpwuid(uid)
     except KeyError:
-        return f"user {uid}"
+        return None
 
 
 def group_name(gid: int) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import grp
 import os
 import pwd
 import signal
 import stat
+import struct
 import subprocess
 import sys
 import tempfile
@@ -382,6 +384,30 @@ def test_owners_and_groups_that_can_change_a_directory_are_found(base: Path) -> 
     (shared := base / "shared").mkdir()
     shared.chmod(0o770)
     assert exposed(shared) == []  # a group of root alone
+    os.chown(shared, 0, grp.getgrnam("tty").gr_gid)  # nobody is listed in it
+    assert [exposure.to_group for exposure in find_exposures(shared, {0})] == [True]
     os.chown(shared, 0, pwd.getpwnam(STRANGER).pw_gid)
     (found,) = find_exposures(shared, {0})
     assert found.to_group and "its group" in found.cause and found.remedy == f"chmod g-w {shared}"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells of access control lists")
+def test_a_directory_that_an_access_control_list_lets_others_write_is_found(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir(0o700)
+    user_obj, user, group_obj, mask, other, nobody = 1, 2, 4, 16, 32, 0xFFFFFFFF
+    entries = (
+        (user_obj, 7, nobody),
+        (user, 7, 65534),
+        (group_obj, 0, nobody),
+        (mask, 7, nobody),
+        (other, 0, nobody),
+    )
+    granted = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+    try:
+        os.setxattr(folder, "system.posix_acl_access", granted)
+    except OSError as error:
+        pytest.skip(f"no access control lists here: {error}")
+    assert exposed(folder / "new") == [f"{folder} can be written through its access control list (770)"]
+    folder.chmod(0o750)  # the remedy
+    assert exposed(folder / "new") == []
