@@ -1,7 +1,8 @@
 """Limits what an incomplete request may hold: bytes and seconds of its head, seconds of its body, connections.
 
-The limits hold before any token is known, for the API and for MCP. A refusal is a problem document with 408, 431 or
-503, and closes the connection. A connection that is idle between two requests is closed by uvicorn, after 5 seconds.
+It limits also the requests that a client queues, and the time of an answer that is not read. The limits hold before any
+token is known, for the API and for MCP. A refusal is a problem document with 408, 431 or 503, and closes the
+connection. A connection that is idle between two requests is closed by uvicorn, after 5 seconds.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import msgspec
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from colmlm.api.wire.answers import Problem
 
@@ -28,11 +29,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrivalLimits:
-    """Limits on requests that are not complete.
+    """Limits on requests that are not complete, and on answers that are not read.
 
     A body has to bring `body_bytes` in each `body_seconds`, or its end. Beyond `most` connections with an incomplete
-    request the oldest is closed. A client that was refused has `linger_seconds` to read why. What it goes on sending
-    is thrown away.
+    request one is closed: the oldest whose body nobody waits for, else the oldest. A client that was refused has
+    `linger_seconds` to read why. What it goes on sending is thrown away, as are the requests that follow `queued` ones
+    which wait for an answer before theirs. An answer of which nothing is read for `answer_seconds` is broken off.
     """
 
     head_bytes: int = 64 * 1024
@@ -41,21 +43,28 @@ class ArrivalLimits:
     body_seconds: float = 20.0
     linger_seconds: float = 2.0
     most: int = 512
+    queued: int = 16
+    answer_seconds: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """The connections of one server whose request is not complete, oldest first, with their limits."""
+    """The connections of one server whose request is not complete, with their limits.
+
+    The oldest is the first: the one that began a head or a body, or paid for a period of it, before the others.
+    """
 
     limits: ArrivalLimits
     report: Report
     connections: dict[LimitedProtocol, None] = field(default_factory=dict)
 
     def add(self, connection: LimitedProtocol) -> None:
-        """Add a connection, and close the oldest where there are too many."""
+        """Add a connection as the newest, and close one of the others where there are too many."""
+        self.connections.pop(connection, None)
         self.connections[connection] = None
         if len(self.connections) > self.limits.most:
-            next(iter(self.connections)).evict()
+            others = list(self.connections)[:-1]
+            next((other for other in others if not other.brings_body()), others[0]).evict()
 
 
 def limited_protocol(
@@ -88,6 +97,8 @@ class LimitedProtocol(HttpToolsProtocol):
         self._is_refused = False
         self._since = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._answered: RequestResponseCycle | None = None  # the request that runs; `cycle` is the newest
+        self._reading: asyncio.TimerHandle | None = None  # runs while the client has an answer to read
 
     # What the transport calls
 
@@ -97,7 +108,18 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._finish()
+        self._leave()
         super().connection_lost(exc)
+        self._stop_watching()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if not self.transport.is_closing():
+            self._stop_watching()
 
     def data_received(self, data: bytes) -> None:
         while data and not (self._is_refused or self.transport.is_closing()):
@@ -108,25 +130,49 @@ class LimitedProtocol(HttpToolsProtocol):
     # What the parser calls
 
     def on_message_begin(self) -> None:
+        if len(self.pipeline) >= self.limits.queued:
+            self._end_queue()
+        if self._is_refused:
+            return
         self._stage, self._is_open = "head", True
         self._num_begun += 1
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        self._stage = "body"
-        super().on_headers_complete()
+        if not self._is_refused:
+            self._stage = "body"
+            super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        self._num_body += len(body)
-        super().on_body(body)
+        if not self._is_refused:
+            self._num_body += len(body)
+            super().on_body(body)
 
     def on_message_complete(self) -> None:
-        self._stage, self._is_open = "", False
-        super().on_message_complete()
+        if not self._is_refused:
+            self._stage, self._is_open = "", False
+            super().on_message_complete()
+
+    # What uvicorn calls
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._answered = cycle
+        super()._start_asgi_task(cycle, app)
 
     def send_400_response(self, msg: str) -> None:
         self._finish()
-        super().send_400_response(msg)
+        if not self._is_refused:
+            super().send_400_response(msg)
+            self._watch()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.transport.is_closing():
+            self._watch()
+
+    def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()
+        self._watch()
 
     # Limits
 
@@ -134,7 +180,7 @@ class LimitedProtocol(HttpToolsProtocol):
         """Parse a piece, then hold what is awaited now to its limits."""
         stage, was_open, self._num_begun, before = self._stage, self._is_open, 0, self._num_body
         super().data_received(piece)
-        if self.transport.is_closing():
+        if self._is_refused or self.transport.is_closing():
             return
         if not self._stage and self.cycle.response_complete:
             self._stage = "head"  # bytes between two requests, such as line ends
@@ -144,7 +190,7 @@ class LimitedProtocol(HttpToolsProtocol):
             is_whole = self._stage == "head" and self._num_begun == 1 and not was_open
             self._num_fed = len(piece) if is_whole else 0
             self._num_body, self._num_body_before, self._was_paused = self._num_body - before, 0, False
-        self._was_paused |= self.flow.read_paused
+        self._was_paused |= self._is_paused()
         self._check_length()
         if not self._stage:
             self._finish()
@@ -185,27 +231,59 @@ class LimitedProtocol(HttpToolsProtocol):
             seconds = f"{self.limits.head_seconds:g} s"
             self._refuse(408, "RequestTooSlow", f"The head of this request was not complete after {seconds}.")
         else:  # no request was begun, so that nobody waits for an answer
+            self._finish()
             self.transport.close()
+            self._watch()
 
     def _end_period(self) -> None:
         """Refuse a body that brought too little, unless it was this server that did not read it."""
         fewest, seconds = self.limits.body_bytes, self.limits.body_seconds
         came = self._num_body - self._num_body_before
-        is_read = not (self._was_paused or self.flow.read_paused)
+        is_paused = self._is_paused()
+        is_read = not (self._was_paused or is_paused)
         if self.cycle.response_complete or (is_read and came < fewest):
             cause = f"The body of this request brought less than {fewest} bytes in {seconds:g} s."
             self._refuse(408, "RequestTooSlow", cause)
             return
-        self._num_body_before, self._was_paused = self._num_body, False
+        self._num_body_before, self._was_paused = self._num_body, is_paused
         self._await()
+
+    def _is_paused(self) -> bool:
+        """Say whether the client has to wait for this server before it sends more of a body."""
+        return self.flow.read_paused or (self._stage == "body" and self.cycle.waiting_for_100_continue)
+
+    def _end_queue(self) -> None:
+        """Answer the requests that are queued, and none behind them."""
+        self._is_refused, self.cycle.keep_alive = True, False
+        self._finish()
+
+    def _watch(self, before: int | None = None) -> None:
+        """Break the connection off where nothing of what was written is read for `answer_seconds`."""
+        self._stop_watching()
+        if self not in self.connections:  # it is lost
+            return
+        left = self.transport.get_write_buffer_size()
+        if left == before:
+            self.transport.abort()
+        else:
+            self._reading = self.loop.call_later(self.limits.answer_seconds, self._watch, left)
+
+    def _stop_watching(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+            self._reading = None
+
+    def brings_body(self) -> bool:
+        """Say whether a body is awaited that is not answered yet. One that is has nothing to lose."""
+        return self._stage == "body" and not self._is_refused and not self.cycle.response_complete
 
     def evict(self) -> None:
         """Close this connection in favour of a newer one."""
         most = self.limits.most
-        cause = f"This server waits for {most} incomplete requests at most, and this one was the oldest."
+        cause = f"This server waits for {most} incomplete requests at most, and this one had to go."
         self._refuse(503, "TooManyUnfinished", cause)
         self.transport.close()
-        self._finish()
+        self.unfinished.connections.pop(self, None)
 
     def _refuse(self, status: int, name: str, cause: str) -> None:
         """Answer where that is possible, and close the connection."""
@@ -218,6 +296,7 @@ class LimitedProtocol(HttpToolsProtocol):
         _log.info(
             "an incomplete request was refused", extra={"status": status, "cause": name, "ms": 1000 * seconds}
         )
+        self._timer = self.loop.call_later(self.limits.linger_seconds, self.transport.abort)
         if not can_answer:
             self.transport.close()
             return
@@ -226,15 +305,19 @@ class LimitedProtocol(HttpToolsProtocol):
         )
         # A close would discard what has arrived unread, and the client's system then discards the answer, too.
         self.transport.write_eof()
-        self._timer = self.loop.call_later(self.limits.linger_seconds, self.transport.abort)
 
     def _stop(self) -> None:
         """Stop the timer, and let what runs for this client end and write nothing."""
         if self._timer is not None:
             self._timer.cancel()
-        if self.cycle is not None and not self.cycle.response_complete:
-            self.cycle.disconnected, self.cycle.waiting_for_100_continue = True, False
-            self.cycle.message_event.set()
+        self._leave()
+
+    def _leave(self) -> None:
+        """Tell the request that runs, and the newest, that the client is gone, so that neither writes."""
+        for cycle in (self._answered, self.cycle):
+            if cycle is not None and not cycle.response_complete:
+                cycle.disconnected, cycle.waiting_for_100_continue = True, False
+                cycle.message_event.set()
 
     def _can_answer(self) -> bool:
         """Say whether no answer to this request, or to one before it, has begun."""

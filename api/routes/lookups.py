@@ -18,7 +18,14 @@ from colmlm.api.ports import FromPorts, Ports, QuestionEncoder
 from colmlm.api.routes.edits import WithToken
 from colmlm.api.schema.shown import require_past
 from colmlm.api.wire.answers import EncodedTexts, LookupAnswer, LookupAnswers
-from colmlm.api.wire.requests import MAX_QUERIES, DocumentToEncode, LookupRequest, TextsToEncode
+from colmlm.api.wire.requests import (
+    MAX_CHARS_TO_ENCODE,
+    MAX_FACTS_TO_ENCODE,
+    MAX_QUERIES,
+    DocumentToEncode,
+    LookupRequest,
+    TextsToEncode,
+)
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.kb.errors import InvalidQuery, KeysetMismatch
 from colmlm.kb.lookup.gathered import KeyLookup
@@ -42,18 +49,30 @@ async def look_up(ports: FromPorts, request: WithToken, data: JSONBody[LookupReq
         return await sync_to_thread(_looked_up, ports, data)
 
 
-@post(
-    "/encodings",
-    status_code=200,
-    opt=needs(Right.lookup, Lane.reading),
-    responses=PROBLEMS,
-    sync_to_thread=True,
-)
-def encode_texts(ports: FromPorts, data: JSONBody[TextsToEncode]) -> EncodedTexts:
+@post("/encodings", status_code=200, opt=needs(Right.lookup, Lane.reading), responses=PROBLEMS)
+async def encode_texts(ports: FromPorts, data: JSONBody[TextsToEncode]) -> EncodedTexts:
     """Make keys.
 
-    Encodes questions, and the facts of documents, with the checkpoint of the active keyset. Nothing is stored.
+    Encodes questions, and the facts of documents, with the checkpoint of the active keyset. Nothing is stored. 422
+    where the documents together have more than 1000 facts, or 200,000 characters.
     """
+    _require_few(data.documents)
+    with ports.lanes.instead(Lane.long_reads) if data.documents else nullcontext():
+        return await sync_to_thread(_encoded, ports, data)
+
+
+def _require_few(documents: Sequence[DocumentToEncode]) -> None:
+    """Raise `InvalidQuery` for documents that would take too much memory and time together."""
+    num_facts = sum(len(given.facts) for given in documents)
+    num_chars = sum(len(given.text) + len(given.title or "") for given in documents)
+    if num_facts > MAX_FACTS_TO_ENCODE or num_chars > MAX_CHARS_TO_ENCODE:
+        raise InvalidQuery(
+            f"the documents have {num_facts} facts and {num_chars} characters; one request takes "
+            f"{MAX_FACTS_TO_ENCODE} facts and {MAX_CHARS_TO_ENCODE} characters. Send them in several requests"
+        )
+
+
+def _encoded(ports: Ports, data: TextsToEncode) -> EncodedTexts:
     model = ports.need_model(ports.kb.keysets.active().checkpoint_id)
     made = model.encoder.encode_documents(list(map(_document, data.documents))) if data.documents else []
     asked = model.encoder.encode_questions(data.questions).tolist() if data.questions else []

@@ -14,6 +14,8 @@ MAX_BODY_BYTES = 2 * 1024 * 1024
 MAX_QUERIES = 64
 MAX_PAGE = 500
 MAX_FACTS_PER_EDIT = 1000
+MAX_FACTS_TO_ENCODE = 1000
+MAX_CHARS_TO_ENCODE = 200_000
 Id = Annotated[int, Meta(ge=1, le=MAX_ID)]
 Seq = Annotated[int, Meta(ge=0, le=MAX_ID)]
 SEEN = "Wait until this change is seen, to read an edit back; 404 where nobody made it, 503 where it takes too long"
@@ -87,13 +89,16 @@ class SpanToEncode(Request, frozen=True, kw_only=True):
 class DocumentToEncode(Request, frozen=True, kw_only=True):
     """A document whose facts get keys, and their spans in the order of the text, without overlap."""
 
-    text: Annotated[str, Meta(min_length=1, max_length=1_000_000)]
+    text: Annotated[str, Meta(min_length=1, max_length=MAX_CHARS_TO_ENCODE)]
     title: Annotated[str, Meta(max_length=10_000)] | None = None
-    facts: Annotated[list[SpanToEncode], Meta(min_length=1, max_length=MAX_FACTS_PER_EDIT)]
+    facts: Annotated[list[SpanToEncode], Meta(min_length=1, max_length=MAX_FACTS_TO_ENCODE)]
 
 
 class TextsToEncode(Request, frozen=True, kw_only=True):
-    """Questions, and documents with facts, whose keys a client stores itself."""
+    """Questions, and documents with facts, whose keys a client stores itself.
+
+    All documents together have at most 1000 facts, and 200,000 characters in texts and titles.
+    """
 
     questions: Annotated[list[Question], Meta(max_length=MAX_QUERIES)] = []
     documents: Annotated[list[DocumentToEncode], Meta(max_length=MAX_QUERIES)] = []

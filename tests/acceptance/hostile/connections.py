@@ -8,12 +8,12 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 from colmlm.api.door.lanes import SIZES, Lane
 from colmlm.api.door.unfinished import ArrivalLimits
 from tests.acceptance.hostile.cases import Case, expect
-from tests.acceptance.hostile.world import World, Wrong
+from tests.acceptance.hostile.world import RAW_SECONDS, World, Wrong
 
 GROUP = "connections"
 LIMITS = ArrivalLimits()
@@ -50,6 +50,7 @@ def cases() -> Iterator[Case]:
         yield Case(GROUP, f"unfinished: {name}", _unfinished(start, drop, status))
     yield Case(GROUP, "unfinished: a body with a token", _body_with_token)
     yield Case(GROUP, "many half-open", _half_open)
+    yield Case(GROUP, "queued: requests whose answers nobody reads", _queued)
     yield Case(GROUP, "all streams for one token", _streams)
 
 
@@ -167,6 +168,27 @@ def _half_open(world: World) -> str:
     statuses = Counter(client.got[9:12].decode() for client in clients)
     expect(set(statuses) == {"408", "503"}, f"were answered with {dict(statuses)}")
     return f"{dict(statuses)}, /healthz after {worst:.2f} s at most"
+
+
+def _queued(world: World) -> str:
+    """Send a megabyte of short requests on each of twenty connections, and read no answer."""
+    before, requests = world.memory_mb(), b"GET / HTTP/1.1\r\n\r\n" * 60_000
+    with ExitStack() as stack:
+        clients = [stack.enter_context(_connected(world)) for _ in range(20)]
+        senders = [threading.Thread(target=_push, args=(client, requests)) for client in clients]
+        for sender in senders:
+            sender.start()
+        worst = _while(world, lambda: any(sender.is_alive() for sender in senders))
+        grown = world.memory_mb() - before
+    expect(grown < MOST_MB, f"the server took {grown} MB more")
+    return f"/healthz after {worst:.2f} s at most, {grown} MB"
+
+
+def _push(client: socket.socket, block: bytes) -> None:
+    """Send what the server takes within a few seconds."""
+    client.settimeout(RAW_SECONDS)
+    with suppress(OSError):
+        client.sendall(block)
 
 
 def _streams(world: World) -> str:

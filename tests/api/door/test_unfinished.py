@@ -9,9 +9,10 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import psutil
 import pytest
 
 from colmlm.api.door.unfinished import ArrivalLimits
@@ -23,18 +24,28 @@ HOLDS = b"X-Secret: "
 START = b"GET / HTTP/1.1\r\nHost: here\r\n"
 WHOLE = START + b"\r\n"
 POST = b"POST / HTTP/1.1\r\nHost: here\r\n"
-SMALL = ArrivalLimits(head_seconds=0.3, body_seconds=0.3, linger_seconds=0.3, most=4)
+LONG_GET = b"GET /long HTTP/1.1\r\nHost: here\r\n"
+ANSWERS = {"/early": b"0", "/long": b"y" * 50_000_000}
+SMALL = ArrivalLimits(
+    head_seconds=0.3, body_seconds=0.3, linger_seconds=0.3, most=4, queued=4, answer_seconds=0.3
+)
 UNHURRIED = ArrivalLimits(head_seconds=LONG, body_seconds=LONG, most=4)
 
 
 class Counting:
-    """An application that reads a body and answers with its length. It reads that of `/later` late."""
+    """An application that reads a body and answers with its length.
+
+    It reads that of `/later` late and that of `/early` not at all, and its answer to `/long` is long.
+    """
 
     def __init__(self) -> None:
         self.left: list[int] = []
         self.go_on = threading.Event()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["path"] in ANSWERS:
+            await self._answer(send, ANSWERS[scope["path"]])
+            return
         size, message = 0, await self._first(scope, receive)
         while message["type"] == "http.request":
             size += len(message["body"])
@@ -44,7 +55,9 @@ class Counting:
         else:
             self.left.append(size)
             return
-        body = str(size).encode()
+        await self._answer(send, str(size).encode())
+
+    async def _answer(self, send: Any, body: bytes) -> None:
         length = (b"content-length", b"%d" % len(body))
         await send({"type": "http.response.start", "status": 200, "headers": [length]})
         await send({"type": "http.response.body", "body": body})
@@ -130,8 +143,58 @@ def test_what_is_just_short_enough_is_answered() -> None:
         chunks = b"1\r\nz\r\n" * 100_000
         connection.sendall(POST + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\nX-Sum: 1\r\n\r\n")
         answer(connection, b"100000")
-        connection.sendall(WHOLE * 10_000 + START + b"Connection: close\r\n\r\n")
-        assert statuses(to_the_end(connection)) == [200] * 10_001
+        connection.sendall(WHOLE * UNHURRIED.queued + START + b"Connection: close\r\n\r\n")
+        assert statuses(to_the_end(connection)) == [200] * (UNHURRIED.queued + 1)
+
+
+@pytest.mark.parametrize("rest", [b"", POST + b"Content-Length: 3\r\n\r\nabc", b"no request\r\n\r\n"])
+def test_requests_that_nobody_reads_the_answers_of_are_queued_up_to_a_number(rest: bytes) -> None:
+    app = Counting()
+    with served(app, limits=UNHURRIED) as address, connected(address) as connection:
+        later = b"GET /later HTTP/1.1\r\nHost: here\r\n\r\n"
+        connection.sendall(later * (1 + UNHURRIED.queued) + rest + later * 100)
+        app.go_on.set()
+        got = to_the_end(connection)
+    assert statuses(got) == [200] * (1 + UNHURRIED.queued)
+    assert got.count(b"\r\n\r\n0") == len(statuses(got)) and got.count(b"connection: close") == 1
+
+
+def is_held(connection: socket.socket) -> bool:
+    """Say whether the server, which is in this process, still has its end of a connection."""
+    return any(end.raddr == connection.getsockname() for end in psutil.Process().net_connections("tcp"))
+
+
+UNREAD = {
+    "kept alive": LONG_GET + b"\r\n",
+    "to be closed": LONG_GET + b"Connection: close\r\n\r\n",
+    "another answer waits": (LONG_GET + b"\r\n") * 2,
+    "too many": (LONG_GET + b"\r\n") * 50,
+    "an unfinished head": LONG_GET + b"\r\n" + START,
+    "no request": LONG_GET + b"\r\n" + b"no request\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("name", UNREAD)
+def test_a_client_that_does_not_read_is_not_held(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with served(Counting(), limits=SMALL) as address, connected(address) as connection:
+        connection.sendall(UNREAD[name])
+        assert connection.recv(1) == b"H"
+        until = time.monotonic() + PATIENCE_SECONDS
+        while is_held(connection):
+            assert time.monotonic() < until, "the connection is held"
+            time.sleep(0.05)
+    assert "Exception" not in capsys.readouterr().err
+
+
+def test_a_client_that_reads_slowly_gets_the_whole_answer() -> None:
+    limits = ArrivalLimits(answer_seconds=1.0)
+    with served(Counting(), limits=limits) as address, connected(address) as connection:
+        connection.sendall(LONG_GET + b"Connection: close\r\n\r\n")
+        got = 0
+        while block := connection.recv(2_500_000):
+            got += len(block)
+            time.sleep(0.05)
+    assert got > len(ANSWERS["/long"])
 
 
 def test_a_head_that_does_not_end_is_refused(caplog: pytest.LogCaptureFixture) -> None:
@@ -191,6 +254,41 @@ def test_a_body_that_the_server_does_not_read_yet_is_not_too_slow() -> None:
         app.go_on.set()
         answer(connection, b"30000000")
         sending.join()
+
+
+def test_a_body_that_the_server_does_not_ask_for_yet_is_not_too_slow() -> None:
+    app = Counting()
+    with served(app, limits=SMALL) as address, connected(address) as connection:
+        head = b"POST /later HTTP/1.1\r\nHost: here\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n"
+        connection.sendall(head)
+        time.sleep(4 * SMALL.body_seconds)
+        app.go_on.set()
+        assert connection.recv(1 << 16) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        connection.sendall(b"abc")
+        answer(connection, b"3")
+
+
+CROWD = {
+    "nothing": b"",
+    "heads": START,
+    "bodies of answered requests": b"POST /early HTTP/1.1\r\nHost: here\r\nContent-Length: 100\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("name", CROWD)
+def test_a_body_that_comes_outlasts_a_crowd_that_brings_none(name: str) -> None:
+    with served(Counting(), limits=UNHURRIED) as address, connected(address) as upload, ExitStack() as crowd:
+        upload.sendall(POST + b"Content-Length: 6\r\n\r\nabc")
+        for _ in range(3 * UNHURRIED.most):
+            idle = crowd.enter_context(connected(address))
+            idle.sendall(CROWD[name])
+            if b"POST" in CROWD[name]:
+                answer(idle)
+            with connected(address) as newcomer:
+                newcomer.sendall(WHOLE)
+                answer(newcomer)
+        upload.sendall(b"def")
+        answer(upload, b"6")
 
 
 def test_the_oldest_of_too_many_is_closed_and_the_next_is_answered() -> None:

@@ -5,6 +5,8 @@ from typing import Any
 import numpy as np
 
 from colmlm.api.app import create_app
+from colmlm.api.door.lanes import SIZES, Lane, Size
+from colmlm.api.door.tuning import Tuning
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import CAPITAL, LAKE, TEXT, Client, Connect
 from tests.fakes import FakeEncoder
@@ -135,3 +137,32 @@ def test_keys_are_made_for_those_who_store_them_themselves(reader: Client, encod
     for span in ({"start": 27, "end": 23}, {"start": 0, "end": len(TEXT) + 1}):
         body = {"documents": [{"text": TEXT, "facts": [span]}]}
         assert reader.post("/v1/encodings", json=body).status_code == 422
+
+
+def test_keys_of_many_documents_are_limited_together(reader: Client) -> None:
+    def asked(num_documents: int, num_facts: int, num_chars: int, title: str = "") -> int:
+        facts = [{"start": at, "end": at + 1} for at in range(num_facts)]
+        document = {"text": "x" * num_chars, "title": title, "facts": facts}
+        answer = reader.post("/v1/encodings", json={"documents": [document] * num_documents})
+        if answer.status_code == 422:
+            assert f"{num_documents * num_facts} facts" in answer.json()["detail"]
+        return answer.status_code
+
+    assert [asked(4, 250, 250), asked(1, 1000, 1000), asked(2, 1, 100_000)] == [200, 200, 200]
+    assert [asked(5, 201, 201), asked(64, 1000, 1000), asked(2, 1, 100_001)] == [422, 422, 422]
+    assert asked(20, 1, 1000, "t" * 9_500) == 422
+    assert [asked(1, 1001, 1001), asked(1, 1, 200_001)] == [400, 400]
+
+
+def test_keys_of_documents_take_no_place_of_questions_that_are_read(
+    atlas: KnowledgeBase, encoder: FakeEncoder, connect: Connect
+) -> None:
+    sizes = {lane: Size(1, 1 if lane is Lane.long_reads else 4) for lane in SIZES}
+    app = create_app(atlas, encoder, tuning=Tuning(lanes=sizes))
+    client = connect(app, "reader")
+    document = {"text": TEXT, "facts": [{"start": 23, "end": 27}]}
+    with app.doorway.lanes.place(Lane.long_reads):  # type: ignore[attr-defined]
+        refused = client.post("/v1/encodings", json={"documents": [document]})
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        assert client.post("/v1/encodings", json={"questions": [CAPITAL]}).status_code == 200
+    assert client.post("/v1/encodings", json={"documents": [document]}).status_code == 200
