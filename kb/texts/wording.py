@@ -12,6 +12,7 @@ by itself, and each character of the scripts that write without blanks. Folding 
 The marks `*`, `_`, `~`, backticks and backslashes are signs like others, unless they are markup: they wrap words in
 pairs (`**x**`), or a backslash escapes a sign. Of a value, marks of markup are dropped, and its own ones are needed
 ("A*", `x_y`). Of a text, marks of markup and underscores between letters count only where the value has such a mark.
+A list's `*`, and markup beside a blank, begin and end nothing: "a *fast* one" does not say "A*".
 
 A word that is cut by a hyphen at the end of a line, or by markup within it, is compared in pieces and in one piece.
 Two texts agree where they have the same words; offsets are those of the original text. `LIMITS` names the rest.
@@ -22,7 +23,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from html import unescape
 from html.entities import html5
@@ -73,6 +74,8 @@ _LETTER = rf"[^\W\d_{UNSPACED}]"
 _CUTTING = re.compile(rf"[*~]+|-[^\S{_LINE_ENDS}]*[{_LINE_ENDS}]\s*")
 _CUT = re.compile(rf"(?<={_LETTER})(?:{_CUTTING.pattern})(?={_LETTER})")
 _ASCII_WORD = re.compile(r"[a-z0-9]+")
+_LISTING = re.compile(rf"(?:^|[{_LINE_ENDS}])[^\S{_LINE_ENDS}]*(\*)(?=\s+[^\s\\])")
+_LISTED = re.compile(r"^(?:\s|\\\s)*\*(?=\s+[^\s\\])")
 _LETTER_OR_DIGIT = re.compile(r"[^\W_]")
 # Runs of marks, escapes, and the blank lines over which no markup reaches.
 _MARKING = re.compile(rf"\*+|_+|~+|`+|\\(?:[!-/:-@\[-`{{-~]|[^\S{_LINE_ENDS}]*[{_LINE_ENDS}])|\n[^\S\n]*\n")
@@ -109,12 +112,15 @@ class ComparedText(NamedTuple):
     """The words of a text, with cut words in pieces.
 
     `joined` has these in one piece: by the number of the first piece, the whole word and the number of the next word.
-    `skipped` has what may be left out, by number: marks of markup, and the number of the next word.
+    `skipped` has what may be left out, by number: marks of markup, and the number of the next word. With other words,
+    `no_first` begin nothing and `no_last` end nothing.
     """
 
     words: list[ComparedWord]
     joined: Mapping[int, list[tuple[str, int]]]
     skipped: Mapping[int, int]
+    no_first: Collection[int] = ()
+    no_last: Collection[int] = ()
 
     @classmethod
     def of(cls, text: str) -> ComparedText:
@@ -125,7 +131,8 @@ class ComparedText(NamedTuple):
     def of_folded(cls, folded: str, places: FoldedPlaces | None) -> ComparedText:
         """Cut a folded text into words."""
         found, markup = list(_WORD.finditer(folded)), Markup.of(folded)
-        return cls(_placed(found, places), _joined(_cuts(folded, markup), found), markup.numbered(found))
+        joined = _joined(_cuts(folded, markup), found)
+        return cls(_placed(found, places), joined, *markup.numbered(folded, found))
 
     def steps(self, at: int) -> Iterator[tuple[str, int]]:
         """Yield the words that can be read from this one on, each with the number of the next word."""
@@ -135,7 +142,9 @@ class ComparedText(NamedTuple):
 
     def readings(self, at: int, size: int) -> list[Reading]:
         """Read `size` words from this one on, in every way."""
-        if not (self.joined or self.skipped):
+        if size > 1 and at in self.no_first:
+            return []
+        if not (self.joined or self.skipped or self.no_last):
             taken = tuple(word.said for word in self.words[at : at + size])
             return [(taken, at + size)] if len(taken) == size else []
         read: list[tuple[int, int, Reading]] = [(0, 0, ((), at))]
@@ -149,18 +158,20 @@ class ComparedText(NamedTuple):
             if len(read) > MANY_READINGS:
                 read.sort(key=lambda one: min(one[:2]))
                 del read[MANY_READINGS:]
-        return [reading for *_, reading in read]
+        return [reading for *_, reading in read if size == 1 or reading[1] - 1 not in self.no_last]
 
     def end_of(self, phrase: Sequence[str], at: int) -> int:
         """Give the number of the word after this phrase, or 0 if it is not said from this word on."""
-        if not (self.joined or self.skipped):
+        if len(phrase) > 1 and at in self.no_first:
+            return 0
+        if not (self.joined or self.skipped or self.no_last):
             end = at + len(phrase)
             return end if tuple(word.said for word in self.words[at:end]) == phrase else 0
         begins, ends = {at}, {0}
         for wanted in phrase:
             ends = {to for begin in begins for said, to in self.steps(begin) if said == wanted}
             begins = {begin for end in ends for begin in self._begins(end)}
-        return max(ends, default=0)
+        return max((end for end in ends if len(phrase) == 1 or end - 1 not in self.no_last), default=0)
 
     def _begins(self, at: int) -> list[int]:
         """Give the numbers of the words that may come next, as marks are left out or not."""
@@ -171,15 +182,20 @@ class ComparedText(NamedTuple):
 
 
 class Markup(NamedTuple):
-    """The marks of a folded text that need not be said: `wrapping` are no part of a value, others of a text alone."""
+    """The marks of a folded text that need not be said: `wrapping` are no part of a value, others of a text alone.
+
+    `opening` and `closing` are those of the former that wrap words in pairs.
+    """
 
     wrapping: list[Span]
     others: list[Span]
+    opening: list[Span]
+    closing: list[Span]
 
     @classmethod
     def of(cls, folded: str) -> Markup:
         """Find the marks that wrap words in pairs within a paragraph, escapes, and underscores between letters."""
-        markup = cls([], [])
+        markup = cls([], [], [], [])
         if not _MARK.search(folded):
             return markup
         openers: dict[str, list[Span]] = {}
@@ -196,16 +212,26 @@ class Markup(NamedTuple):
                 markup._add_run(folded, (start, end), openers.setdefault(sign, []), worded)
         return markup
 
-    def numbered(self, found: Sequence[re.Match[str]]) -> dict[int, int]:
-        """Give these marks by the number of their first word, each with the number of the next word."""
-        if not (self.wrapping or self.others):
-            return {}
+    def numbered(
+        self, folded: str, found: Sequence[re.Match[str]]
+    ) -> tuple[dict[int, int], set[int], set[int]]:
+        """Give `skipped`, `no_first` and `no_last` of a `ComparedText` with these words."""
+        if not _MARK.search(folded):
+            return {}, set(), set()
         numbers = {match.start(): number for number, match in enumerate(found)}
-        return {numbers[start]: numbers[start] + end - start for start, end in (*self.wrapping, *self.others)}
+        skipped = {
+            numbers[start]: numbers[start] + end - start for start, end in (*self.wrapping, *self.others)
+        }
+        listing = {numbers[match.start(1)] for match in _LISTING.finditer(folded)}
+        ended = {numbers[end - 1] for _, end in self.closing if folded[end : end + 1].isspace()}
+        begun = {numbers[start] for start, _ in self.opening if folded[start - 1 : start].isspace()}
+        return skipped, listing | ended, listing | begun
 
     def dropped(self, folded: str) -> str:
         """Give the text with blanks for what is no part of a value."""
         pieces, last = [], 0
+        if listed := _LISTED.match(folded):
+            folded = " " * listed.end() + folded[listed.end() :]
         for start, end in sorted(self.wrapping):
             pieces += (folded[last:start], " " * (end - start))
             last = end
@@ -225,7 +251,9 @@ class Markup(NamedTuple):
         while closes and start < end and openers and openers[-1][1] <= worded:
             first, begun = openers.pop()
             size = min(end - start, begun - first)
-            self.wrapping.extend(((first, first + size), (end - size, end)))
+            self.opening.append((first, first + size))
+            self.closing.append((end - size, end))
+            self.wrapping.extend((self.opening[-1], self.closing[-1]))
             end -= size
             if first + size < begun:
                 openers.append((first + size, begun))
