@@ -74,8 +74,8 @@ _LETTER = rf"[^\W\d_{UNSPACED}]"
 _CUTTING = re.compile(rf"[*~]+|-[^\S{_LINE_ENDS}]*[{_LINE_ENDS}]\s*")
 _CUT = re.compile(rf"(?<={_LETTER})(?:{_CUTTING.pattern})(?={_LETTER})")
 _ASCII_WORD = re.compile(r"[a-z0-9]+")
-_LISTING = re.compile(rf"(?:^|[{_LINE_ENDS}])[^\S{_LINE_ENDS}]*(\*)(?=\s+[^\s\\])")
-_LISTED = re.compile(r"^(?:\s|\\\s)*\*(?=\s+[^\s\\])")
+_LISTING = re.compile(rf"(?:^|[{_LINE_ENDS}])[^\S{_LINE_ENDS}]*(\*)(?=[^\S{_LINE_ENDS}]\s*[^\s\\])")
+_LISTED = re.compile(rf"^(?:\s|\\\s)*\*(?=[^\S{_LINE_ENDS}]\s*[^\s\\])")
 _LETTER_OR_DIGIT = re.compile(r"[^\W_]")
 # Runs of marks, escapes, and the blank lines over which no markup reaches.
 _MARKING = re.compile(rf"\*+|_+|~+|`+|\\(?:[!-/:-@\[-`{{-~]|[^\S{_LINE_ENDS}]*[{_LINE_ENDS}])|\n[^\S\n]*\n")
