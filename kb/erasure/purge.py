@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from psycopg.errors import Diagnostic
 from sqlalchemy import Connection, Engine, text
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import SQLAlchemyError
 
 from colmlm.kb.erasure.indexes import AGAIN, Heard, LevelNotReached, out_of_indexes
 from colmlm.kb.erasure.records import Level
@@ -54,7 +54,7 @@ def reached(levels: Sequence[Level]) -> int:
 
 def purge(kb: SearchableStore, *, now: bool, on_step: Heard) -> tuple[Level, ...]:
     """Takes the committed erasures of this database to level 2, or with `now` as far as the server permits."""
-    restore_recycling(kb.engine)
+    _try_to_restore_recycling(kb.engine)
     first = Level(
         1, NAMES[0], "reached", "Databases restored from older backups hold it again; erase it there too."
     )
@@ -64,27 +64,30 @@ def purge(kb: SearchableStore, *, now: bool, on_step: Heard) -> tuple[Level, ...
     try:
         return first, second, *_purge_files(kb, on_step)
     finally:
-        with suppress(
-            OperationalError
-        ):  # an outage: the levels tell of it, and the next erasure sets it back
-            restore_recycling(kb.engine)
+        _try_to_restore_recycling(kb.engine)
+
+
+def _try_to_restore_recycling(engine: Engine) -> None:
+    """Set `wal_recycle` back, unless there is an outage: the levels tell of that, and the next erasure sets it back."""
+    with suppress(SQLAlchemyError):
+        restore_recycling(engine)
 
 
 def _purge_files(kb: SearchableStore, on_step: Heard) -> tuple[Level, Level]:
     """Attempt levels 3 and 4 under the lock. Without level 3 the next vacuum would log the text again."""
-    with (
-        kb.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection,
-        ExitStack() as locked,
-    ):
+    connections: list[Connection] = []
+    with ExitStack() as held:
 
         def out_of_the_heap() -> str:
-            locked.enter_context(only_purge(kb.engine, connection, on_step))
+            connection = held.enter_context(kb.engine.connect())
+            connections.append(connection.execution_options(isolation_level="AUTOCOMMIT"))
+            held.enter_context(only_purge(kb.engine, connection, on_step))
             return _out_of_the_heap(connection, on_step)
 
         third = _attempt(3, out_of_the_heap)
         if third.state != "reached":
             return third, Level(4, NAMES[3], "left", _LEFT[4], "Level 3 comes first.")
-        return third, _attempt(4, lambda: _out_of_the_wal(connection, on_step))
+        return third, _attempt(4, lambda: _out_of_the_wal(connections[0], on_step))
 
 
 def _attempt(level: int, act: Callable[[], str]) -> Level:
@@ -94,8 +97,8 @@ def _attempt(level: int, act: Callable[[], str]) -> Level:
         return Level(level, NAMES[level - 1], stopped.state, stopped.left, stopped.remedy)
     except (CandidatesUnavailable, CandidatesRefused, SharedSnapshotsUnavailable, LockHeld) as error:
         return Level(level, NAMES[level - 1], "left", str(error), _REMEDIES[level])
-    except DBAPIError as error:
-        cause = " ".join(str(error.orig).split())
+    except SQLAlchemyError as error:  # of the server, or of the pool of connections
+        cause = " ".join(str(getattr(error, "orig", error)).split())
         return Level(level, NAMES[level - 1], "refused", f"the server said: {cause}", _REMEDIES[level])
 
 

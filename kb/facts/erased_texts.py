@@ -116,7 +116,7 @@ class ErasedTexts:
             return []
         found = self._spans_in(self._digests, ComparedText.of(text), said, met)
         if (before := words_before(text)) is not None:  # as erasures by earlier releases digested it
-            found += self._spans_in(self._digests, ComparedText(before, {}), said, met)
+            found += self._spans_in(self._digests, ComparedText(before, {}, {}), said, met)
             found.sort()
         return found
 

@@ -7,7 +7,12 @@ by itself, and each character of the scripts that write without blanks. Folding 
 - character references of HTML that end with a semicolon are read (`&nbsp;`, `&#39;`, `&amp;nbsp;`);
 - quotes become `'` or `"`; hyphens, dashes and the minus sign become `-`;
 - case, Unicode form (NFKC) and invisible characters are dropped;
-- the marks of markup (`*`, `_`, `~`, backslashes, backticks) become blanks, and a backtick between letters `'`.
+- a backtick between letters becomes `'`.
+
+The marks `*`, `_`, `~`, backticks and backslashes are signs like others, unless they are markup: they wrap words in
+pairs (`**x**`), or a backslash escapes a sign. Of a value, marks of markup are dropped, and its own ones are needed
+("A*", `x_y`). Of a text, marks of markup and underscores between letters count only where the value has such a mark.
+A list's `*`, and markup beside a blank, begin and end nothing: "a *fast* one" does not say "A*".
 
 A word that is cut by a hyphen at the end of a line, or by markup within it, is compared in pieces and in one piece.
 Two texts agree where they have the same words; offsets are those of the original text. `LIMITS` names the rest.
@@ -18,7 +23,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from html import unescape
 from html.entities import html5
@@ -34,7 +39,7 @@ Reading = tuple[tuple[str, ...], int]  # successive words, and the number of the
 LIMITS = (
     "other words for it: translations, transliterations, inflected forms, abbreviations, numbers in words",
     "misspellings, letters without their accents, and letters that only look alike",
-    "words split or joined in other ways than by a hyphen at the end of a line or by markup",
+    "words split or joined in other ways than by a hyphen at the end of a line or by markup in pairs",
     "values cut by tags of HTML, by percent-encoding or by the escapes of a programming language",
     "texts in pictures, and in compressed or encoded data",
 )
@@ -63,12 +68,17 @@ _SIGN = re.compile(f"[{_APOSTROPHES}{_QUOTES}{_HYPHENS}{_BLANKS}]")
 _REFERENCE = re.compile(r"&(?:amp;)*(#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z][a-zA-Z0-9]{1,31});")
 _SOFT_HYPHEN_AT_END = re.compile(rf"\u00ad(?=[^\S{_LINE_ENDS}]*[{_LINE_ENDS}])")
 _TICK = re.compile(r"(?<=[^\W_])`(?=[^\W_])")
-_WORD = re.compile(rf"[{UNSPACED}]|[^\W_{UNSPACED}]+|[^\w\s{_MARKS}]")
+_WORD = re.compile(rf"[{UNSPACED}]|[^\W_{UNSPACED}]+|[^\w\s]|_")
 _MARK = re.compile(rf"[{_MARKS}]")
 _LETTER = rf"[^\W\d_{UNSPACED}]"
 _CUTTING = re.compile(rf"[*~]+|-[^\S{_LINE_ENDS}]*[{_LINE_ENDS}]\s*")
 _CUT = re.compile(rf"(?<={_LETTER})(?:{_CUTTING.pattern})(?={_LETTER})")
 _ASCII_WORD = re.compile(r"[a-z0-9]+")
+_LISTING = re.compile(rf"(?:^|[{_LINE_ENDS}])[^\S{_LINE_ENDS}]*(\*)(?=[^\S{_LINE_ENDS}]\s*[^\s\\])")
+_LISTED = re.compile(rf"^(?:\s|\\\s)*\*(?=[^\S{_LINE_ENDS}]\s*[^\s\\])")
+_LETTER_OR_DIGIT = re.compile(r"[^\W_]")
+# Runs of marks, escapes, and the blank lines over which no markup reaches.
+_MARKING = re.compile(rf"\*+|_+|~+|`+|\\(?:[!-/:-@\[-`{{-~]|[^\S{_LINE_ENDS}]*[{_LINE_ENDS}])|\n[^\S\n]*\n")
 
 # Releases before compared words of this kind, without reading references and signs. Their digests are still in use.
 _WORD_BEFORE = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}]+|[^\w\s]")
@@ -78,6 +88,8 @@ LONG_ENOUGH = 40  # characters of a word that the server searches for
 FEW = 20  # up to so many phrases, their first words are searched for before a text is cut into words
 # Of a value with more cut words only two readings are compared: all of them in pieces, and all in one piece.
 MANY_CUTS = 4
+MANY_READINGS = 64  # of as many words of a text; those that leave out few marks, or keep few, come first
+MANY_WRAPS = 16  # marks of markup between two words
 
 
 class ComparedWord(NamedTuple):
@@ -100,10 +112,15 @@ class ComparedText(NamedTuple):
     """The words of a text, with cut words in pieces.
 
     `joined` has these in one piece: by the number of the first piece, the whole word and the number of the next word.
+    `skipped` has what may be left out, by number: marks of markup, and the number of the next word. With other words,
+    `no_first` begin nothing and `no_last` end nothing.
     """
 
     words: list[ComparedWord]
     joined: Mapping[int, list[tuple[str, int]]]
+    skipped: Mapping[int, int]
+    no_first: Collection[int] = ()
+    no_last: Collection[int] = ()
 
     @classmethod
     def of(cls, text: str) -> ComparedText:
@@ -113,8 +130,9 @@ class ComparedText(NamedTuple):
     @classmethod
     def of_folded(cls, folded: str, places: FoldedPlaces | None) -> ComparedText:
         """Cut a folded text into words."""
-        found = _matches(folded)
-        return cls(_placed(found, places), _joined(_cuts(folded), found))
+        found, markup = list(_WORD.finditer(folded)), Markup.of(folded)
+        joined = _joined(_cuts(folded, markup), found)
+        return cls(_placed(found, places), joined, *markup.numbered(folded, found))
 
     def steps(self, at: int) -> Iterator[tuple[str, int]]:
         """Yield the words that can be read from this one on, each with the number of the next word."""
@@ -124,43 +142,163 @@ class ComparedText(NamedTuple):
 
     def readings(self, at: int, size: int) -> list[Reading]:
         """Read `size` words from this one on, in every way."""
-        if not self.joined:
+        if size > 1 and at in self.no_first:
+            return []
+        if not (self.joined or self.skipped or self.no_last):
             taken = tuple(word.said for word in self.words[at : at + size])
             return [(taken, at + size)] if len(taken) == size else []
-        read: list[Reading] = [((), at)]
+        read: list[tuple[int, int, Reading]] = [(0, 0, ((), at))]
         for _ in range(size):
-            read = [((*before, said), to) for before, then in read for said, to in self.steps(then)]
-            del read[2**MANY_CUTS :]
-        return read
+            read = [
+                (kept + (begin in self.skipped), left + skips, ((*before, said), to))
+                for kept, left, (before, then) in read
+                for skips, begin in enumerate(self._begins(then) if before else [then])
+                for said, to in self.steps(begin)
+            ]
+            if len(read) > MANY_READINGS:
+                read.sort(key=lambda one: min(one[:2]))
+                del read[MANY_READINGS:]
+        return [reading for *_, reading in read if size == 1 or reading[1] - 1 not in self.no_last]
 
     def end_of(self, phrase: Sequence[str], at: int) -> int:
         """Give the number of the word after this phrase, or 0 if it is not said from this word on."""
-        if not self.joined:
+        if len(phrase) > 1 and at in self.no_first:
+            return 0
+        if not (self.joined or self.skipped or self.no_last):
             end = at + len(phrase)
             return end if tuple(word.said for word in self.words[at:end]) == phrase else 0
-        ends = {at}
+        begins, ends = {at}, {0}
         for wanted in phrase:
-            ends = {to for then in ends for said, to in self.steps(then) if said == wanted}
-        return max(ends, default=0)
+            ends = {to for begin in begins for said, to in self.steps(begin) if said == wanted}
+            begins = {begin for end in ends for begin in self._begins(end)}
+        return max((end for end in ends if len(phrase) == 1 or end - 1 not in self.no_last), default=0)
+
+    def _begins(self, at: int) -> list[int]:
+        """Give the numbers of the words that may come next, as marks are left out or not."""
+        begins = [at]
+        while (after := self.skipped.get(begins[-1])) and len(begins) <= MANY_WRAPS:
+            begins.append(after)
+        return begins
+
+
+class Markup(NamedTuple):
+    """The marks of a folded text that need not be said: `wrapping` are no part of a value, others of a text alone.
+
+    `opening` and `closing` are those of the former that wrap words in pairs.
+    """
+
+    wrapping: list[Span]
+    others: list[Span]
+    opening: list[Span]
+    closing: list[Span]
+
+    @classmethod
+    def of(cls, folded: str) -> Markup:
+        """Find the marks that wrap words in pairs within a paragraph, escapes, and underscores between letters."""
+        markup = cls([], [], [], [])
+        if not _MARK.search(folded):
+            return markup
+        openers: dict[str, list[Span]] = {}
+        last = worded = 0
+        for found in _MARKING.finditer(folded):
+            start, end = found.span()
+            worded = last if _LETTER_OR_DIGIT.search(folded, last, start) else worded
+            last = end
+            if (sign := found[0][0]) == "\n":
+                openers.clear()
+            elif sign == "\\":
+                markup._add_escape(folded, start)
+            else:
+                markup._add_run(folded, (start, end), openers.setdefault(sign, []), worded)
+        return markup
+
+    def numbered(
+        self, folded: str, found: Sequence[re.Match[str]]
+    ) -> tuple[dict[int, int], set[int], set[int]]:
+        """Give `skipped`, `no_first` and `no_last` of a `ComparedText` with these words."""
+        if not _MARK.search(folded):
+            return {}, set(), set()
+        numbers = {match.start(): number for number, match in enumerate(found)}
+        skipped = {
+            numbers[start]: numbers[start] + end - start for start, end in (*self.wrapping, *self.others)
+        }
+        listing = {numbers[match.start(1)] for match in _LISTING.finditer(folded)}
+        ended = {numbers[end - 1] for _, end in self.closing if folded[end : end + 1].isspace()}
+        begun = {numbers[start] for start, _ in self.opening if folded[start - 1 : start].isspace()}
+        return skipped, listing | ended, listing | begun
+
+    def dropped(self, folded: str) -> str:
+        """Give the text with blanks for what is no part of a value."""
+        pieces, last = [], 0
+        if listed := _LISTED.match(folded):
+            folded = " " * listed.end() + folded[listed.end() :]
+        for start, end in sorted(self.wrapping):
+            pieces += (folded[last:start], " " * (end - start))
+            last = end
+        return "".join((*pieces, folded[last:]))
+
+    def _add_escape(self, folded: str, at: int) -> None:
+        """Take a backslash before another sign as markup. Before a second one it may be an own one of a value."""
+        escaped = folded[at + 1]
+        (self.others if escaped == "\\" else self.wrapping).append((at, at + 1))
+        if escaped == "_" and folded[at - 1 : at].isalnum() and folded[at + 2 : at + 3].isalnum():
+            self.others.append((at + 1, at + 2))
+
+    def _add_run(self, folded: str, run: Span, openers: list[Span], worded: int) -> None:
+        """Pair a run of marks with those that are open, where the text before `worded` is not all that they wrap."""
+        start, end = run
+        opens, closes = _sides(folded, start, end)
+        while closes and start < end and openers and openers[-1][1] <= worded:
+            first, begun = openers.pop()
+            size = min(end - start, begun - first)
+            self.opening.append((first, first + size))
+            self.closing.append((end - size, end))
+            self.wrapping.extend((self.opening[-1], self.closing[-1]))
+            end -= size
+            if first + size < begun:
+                openers.append((first + size, begun))
+        if opens and start < end:
+            openers.append((start, end))
+        if folded[start] == "_" and _is_within(folded, *run):
+            self.others.append(run)
+
+
+def _is_within(folded: str, start: int, end: int) -> bool:
+    return folded[start - 1 : start].isalnum() and folded[end : end + 1].isalnum()
+
+
+def _sides(folded: str, start: int, end: int) -> tuple[bool, bool]:
+    """Say whether a run of marks can open and close markup, by the characters beside it.
+
+    Within a word two marks do ("J**ea**n"), but one does not, and none between digits ("5*3", "2**10", `x_y`).
+    """
+    before, after = folded[start - 1 : start], folded[end : end + 1]
+    if _is_within(folded, start, end):
+        both = folded[start] in "*~" and end - start > 1 and before.isalpha() and after.isalpha()
+        return both, both
+    opens = not before.isalnum() and bool(after.strip())
+    closes = not after.isalnum() and bool(before.strip())
+    return opens, closes
 
 
 def words(text: str) -> list[ComparedWord]:
-    """Gives the words of a text, with cut words in pieces."""
+    """Give the words of a text without markup, with cut words in pieces."""
     folded, places = _folded(text)
-    return _placed(_matches(folded), places)
+    return _placed(list(_WORD.finditer(Markup.of(folded).dropped(folded))), places)
 
 
 def words_before(text: str) -> list[ComparedWord] | None:
     """Give the words of a text as earlier releases compared them, or None if they are the same."""
-    if not _OTHERWISE_BEFORE.search(text):
-        return None
     folded, places = _folded_letters(text)
+    if not (_OTHERWISE_BEFORE.search(text) or _OTHERWISE_BEFORE.search(folded)):
+        return None
     return _placed(list(_WORD_BEFORE.finditer(folded)), None if places is None else FoldedPlaces(places))
 
 
 def normalised(text: str) -> str:
-    """Gives the text's words alone, with cut words in pieces."""
-    return " ".join(match[0] for match in _matches(_folded(text)[0]))
+    """Give the text's words alone without markup, with cut words in pieces."""
+    folded, _ = _folded(text)
+    return " ".join(_WORD.findall(Markup.of(folded).dropped(folded)))
 
 
 def normalised_before(text: str) -> str:
@@ -171,12 +309,11 @@ def normalised_before(text: str) -> str:
 def forms(text: str) -> tuple[str, ...]:
     """Give the text's words alone in every reading, first as `normalised` does. Texts that share one say the same."""
     folded, _ = _folded(text)
-    cuts, either = _cuts(folded), (False, True)
+    markup = Markup.of(folded)
+    value, cuts, either = markup.dropped(folded), _cuts(folded, markup), (False, True)
     few = len(cuts) <= MANY_CUTS
     choices = product(either, repeat=len(cuts)) if few else ((one,) * len(cuts) for one in either)
-    return tuple(
-        dict.fromkeys(" ".join(m[0] for m in _matches(_joining(folded, cuts, one))) for one in choices)
-    )
+    return tuple(dict.fromkeys(" ".join(_WORD.findall(_joining(value, cuts, one))) for one in choices))
 
 
 class Phrases:
@@ -210,7 +347,7 @@ class Phrases:
     def _may_be_in(self, folded: str) -> bool:
         if not 0 < len(self._by_first) <= FEW:
             return bool(self._by_first)
-        return any(first in folded for first in self._by_first) or bool(_cuts(folded))
+        return any(first in folded for first in self._by_first) or any(_may_cut(folded))
 
     def _end_at(self, said: ComparedText, at: int) -> int:
         """Gives the number of the word after the longest phrase from this word on, or 0 if there is none."""
@@ -274,23 +411,27 @@ def _as_ascii(composed: ColumnElement[str]) -> ColumnElement[str]:
     return composed
 
 
-def _matches(folded: str) -> list[re.Match[str]]:
-    """Finds the words of a folded text; the marks of markup count only if there is nothing else."""
-    return list(_WORD.finditer(folded)) or list(_MARK.finditer(folded))
-
-
 def _placed(found: Sequence[re.Match[str]], places: FoldedPlaces | None) -> list[ComparedWord]:
     if places is None:
         return [ComparedWord(m[0], *m.span()) for m in found]
     return [ComparedWord(m[0], *places.span(*m.span())) for m in found]
 
 
-def _cuts(folded: str) -> list[Span]:
-    """Finds what cuts words in a folded text. Few texts have such signs, and to look for these alone is fast."""
+def _may_cut(folded: str) -> Iterator[Span]:
+    """Yield what may cut words in a folded text. Few texts have such signs, and to look for these alone is fast."""
     if "*" in folded or "~" in folded or "-" in folded:
         ends = (match.span() for match in _CUTTING.finditer(folded))
-        return [(start, end) for start, end in ends if _CUT.match(folded, start)]
-    return []
+        yield from ((start, end) for start, end in ends if _CUT.match(folded, start))
+
+
+def _cuts(folded: str, markup: Markup) -> list[Span]:
+    """Find what cuts words in a folded text: a hyphen at the end of a line, or marks that are all markup."""
+    if not (cuts := list(_may_cut(folded))):
+        return []
+    wrapping = {at for start, end in markup.wrapping for at in range(start, end)}
+    return [
+        (start, end) for start, end in cuts if folded[start] == "-" or wrapping.issuperset(range(start, end))
+    ]
 
 
 def _joined(cuts: Sequence[Span], found: Sequence[re.Match[str]]) -> dict[int, list[tuple[str, int]]]:

@@ -220,6 +220,14 @@ def test_a_purge_whose_connection_breaks_reports_how_far_it_got(
     assert Erasure(own_kb).finish().level == 4
 
 
+@pytest.mark.parametrize("now", [False, True])
+def test_an_outage_after_an_erasure_leaves_its_report(own_kb: KnowledgeBase, now: bool) -> None:
+    away = create_engine("postgresql+psycopg://nobody@127.0.0.1:1/none", poolclass=NullPool)
+    report = Erasure(KnowledgeBase(own_kb.settings, away)).finish(now=now)
+    assert report.level == 1 and report.levels[1].state == "refused"
+    assert not now or [level.state for level in report.levels[2:]] == ["refused", "left"]
+
+
 def test_workers_and_repairs_set_back_what_a_killed_purge_left(own_kb: KnowledgeBase) -> None:
     for mend in (lambda: Worker(own_kb, {}).run(once=True), own_kb.upkeep.repair):
         for spelt, before in (("fals", None), ("fal", "on"), ("off", "off")):

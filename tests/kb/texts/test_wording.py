@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from colmlm.kb.facts import suppression
 from colmlm.kb.facts.redaction import MARK, blank
 from colmlm.kb.texts.wording import (
+    ComparedText,
     Phrases,
     Together,
     forms,
@@ -23,6 +24,21 @@ from colmlm.kb.texts.wording import (
 from tests.spellings import SPELLINGS
 
 SIGNS = "aAbß 1ſK.-\u0301éÉ\u00ad\u200bﬁ½\n東京ｱﾞＡ█*_`'\u2019\u2011&;#"
+SIGNED = (
+    "A*",
+    "D*",
+    "5*",
+    "~5",
+    "snake_case",
+    r"C:\x",
+    "f`x",
+    "*NSYNC",
+    "E*TRADE",
+    "Yahoo!",
+    "C++",
+    "C#",
+    ".NET",
+)
 TEXTS = st.lists(st.sampled_from([*SIGNS, "&nbsp;", "&#39;", "-\n"]), max_size=25).map("".join)
 
 
@@ -67,7 +83,7 @@ def test_what_is_said_alike_is_found_whole_and_digested_alike(one: str, other: s
         assert found and found[0][0] == whole[0][0]
     # A digit and the mark that combines with it are two words in one place, which is found by either of them.
     if found == whole and whole and len(words(one)) == len(every) and "-\n" not in one + other:
-        assert shares or "*" in one + other
+        assert shares or not set("*_").isdisjoint(one + other)
     digests = suppression.Digests(hmac.new(b"secret", digestmod="sha256"))
     assert bool(set(digests.of_fact(one, "q", None)) & set(digests.of_fact(other, "q", None))) == shares
 
@@ -86,11 +102,84 @@ def test_nothing_that_was_redacted_is_found_again(text: str, needles: list[str])
 def test_a_value_is_found_in_every_spelling_and_blanked_whole(spelling: str) -> None:
     value, stored = SPELLINGS[spelling]
     text = f"\u00ab{stored}\u00bb it is, &amp; no other."
-    for erased, said in ((value, text), (stored, f"({value})"), (stored, text)):
+    known = [(value, text), (stored, f"({value})"), (stored, text)]
+    if spelling == "underscore":  # the sign is the value's own, and its text may not do without
+        assert not Phrases([known[1][0]]).spans(known.pop(1)[1])
+    for erased, said in known:
         phrases = Phrases([erased])
         ((start, end),) = phrases.spans(said)
         assert said[start:end].strip("_*`") == (stored if said == text else value).strip("_*`")
         assert not phrases.spans(blank(said, [(start, end)]))
+
+
+@pytest.mark.parametrize("value", SIGNED)
+def test_a_value_with_signs_of_its_own_is_found_with_these_alone(value: str) -> None:
+    bare = "".join(c if c.isalnum() else " " for c in value).strip()
+    phrases, without = (
+        Phrases([value]),
+        f"To say {bare}: {bare.replace(' ', '')}, a *b* or {bare}.\n* {bare}\n",
+    )
+    assert not phrases.spans(without)
+    for text in (f"It is {value}. So, ({value}) is", f"**{value}** and `{value}`, {bare}"):
+        assert [text[start:end] for start, end in phrases.spans(text)] == [value, value]
+    assert not phrases.spans(blank(f"**{value}**", phrases.spans(f"**{value}**")))
+    assert not set(forms(value)) & set(forms(bare))
+
+
+@pytest.mark.parametrize(
+    ("value", "text", "found"),
+    [
+        ("A*", "*see A* for more*, a *fast* B, a\n* B, A\\*", ["A*", "A\\*"]),
+        ("ETRADE", "E*TRADE E**TRA**DE", ["E**TRA**DE"]),
+        ("*NSYNC", "* NSYNC, *NSYNC", ["*NSYNC"]),
+        ("* Jean", "* jean, Jean", ["jean", "Jean"]),
+        ("*", "a * b", ["*"]),
+        ("5 *", "5\n* 6, 5 *", ["5 *"]),
+        ("*one", "a *fast* one, *one", ["*one"]),
+        ("5 3", "5*3, 5~3, **5** _3_", ["5** _3"]),
+        ("x y", "x * y, *x* y", ["x* y"]),
+        ("*.*", "a. b, *.*", ["*.*"]),
+        ("bold italic", "**bold***italic*", ["bold***italic"]),
+        ("kept x", "*kept\n\nx*, kept* x, *kept* x", ["kept* x"]),
+        (r"C:\x", r"C:x C:\x C:\\x", [r"C:\x", r"C:\\x"]),
+    ],
+)
+def test_marks_are_left_out_where_they_are_markup(value: str, text: str, found: list[str]) -> None:
+    assert [text[start:end] for start, end in Phrases([value]).spans(text)][-len(found) :] == found
+    assert len(Phrases([value]).spans(text)) == len(found) + (value == "kept x")
+
+
+MARKED = st.lists(st.sampled_from([*"aAb1 *_~`\\.-\n", "**"]), max_size=10).map("".join)
+
+
+@given(MARKED, MARKED)
+@example("a*", "a* a **a**")
+def test_nothing_is_found_that_is_not_the_value(value: str, text: str) -> None:
+    for start, end in Phrases([value]).spans(text):
+        said = text[start:end]
+        assert bare(said).replace("-", "") == bare(value).replace("-", "")
+        for mark in "*_~`":
+            kept, own = said.count(mark), value.count(mark)
+            assert kept <= own or text.count(mark) > 1 or said.strip("_").count("_") == 1
+            assert kept >= own or own > 1 or value.lstrip("\\ \n").startswith("* ")
+
+
+@given(MARKED, MARKED, MARKED)
+def test_what_is_found_is_found_by_digests(value: str, before: str, after: str) -> None:
+    text = before + value + after
+    said, known = ComparedText.of(text), [tuple(form.split(" ")) for form in forms(value) if form]
+    read = {
+        taken
+        for at in range(len(said.words))
+        for size in set(map(len, known))
+        for taken, _ in said.readings(at, size)
+    }
+    assert bool(Phrases([value]).spans(text)) == (not read.isdisjoint(known))
+
+
+def bare(text: str) -> str:
+    """Give the letters, digits and other signs of a text."""
+    return "".join(c for c in text.lower() if not (c in "*_~`\\'" or c.isspace()))
 
 
 def test_a_cut_word_is_found_in_one_piece_and_in_pieces() -> None:
@@ -101,7 +190,8 @@ def test_a_cut_word_is_found_in_one_piece_and_in_pieces() -> None:
     assert not Phrases(["55"]).spans("5*5, 5-\n5")
 
 
-@given(TEXTS)
+@given(TEXTS | st.text(st.sampled_from("1a ～＊＿＼｀︳﹏﹡﹨﹘︱⁻﹣＆\u1fef\u2033\u00a0")))
+@example("10～20")
 def test_words_of_earlier_releases_are_named_where_they_are_others(text: str) -> None:
     if words_before(text) is None:
         assert [word.said for word in words(text)] == normalised(text).split()
