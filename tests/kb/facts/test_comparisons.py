@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import event, text
 
 from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import AnsweredAlready, CorpusNotFound, NotUndoable, PairNotFound
 from colmlm.kb.evidence.shown import Shown
 from colmlm.kb.facts.records import Correction, FactDraft
@@ -495,3 +496,48 @@ def test_a_key_that_scores_one_is_no_pair_by_sentence(kb: KnowledgeBase):
     assert all(
         pair.score is not None and pair.score < 1 for pair in kb.comparisons.pairs("contradictions").pairs
     )
+
+
+def test_a_pair_by_sentence_goes_with_an_erasure_in_one_of_the_sentences(kb: KnowledgeBase):
+    ingest(
+        kb,
+        bare(
+            "guide", "The museum of ", "Lundvik", " opened in ", "1902", ". It has a garden of ", "7 ha", "."
+        ),
+    )
+    ingest(
+        kb,
+        bare(
+            "leaflet",
+            "The museum of Lundvik opened in ",
+            "1904",
+            ". It has a garden of ",
+            "8 ha",
+            ".",
+            title="guide",
+        ),
+    )
+    assert sorted(against(kb)) == [("1902", "1904"), ("7 ha", "8 ha")]
+    Erasure(kb).erase([fact_id(kb, "Lundvik")], **WHO)
+    assert against(kb) == [("7 ha", "8 ha")]
+
+
+def test_sentences_and_titles_with_erased_words_are_compared_with_none(kb: KnowledgeBase):
+    for name, year in (("Anna Berg", "1902"), ("Ole Dahl", "1904")):
+        ingest(
+            kb,
+            bare(
+                year,
+                "",
+                name,
+                " was born in Lundvik in ",
+                year,
+                ". He moved to Bergen in ",
+                f"{year}-05",
+                ".",
+                title=name,
+            ),
+        )
+    assert against(kb) == []
+    Erasure(kb).erase([fact_id(kb, "Anna Berg"), fact_id(kb, "Ole Dahl")], **WHO)
+    assert against(kb) == [] and compared(kb) == (0, 0)
