@@ -23,7 +23,7 @@ from colmlm.kb.erasure.records import Erased, ErasureReport
 from colmlm.kb.erasure.residue import OnFile, ResidueReport, scan_residue
 from colmlm.kb.erasure.traces import Trace, make_traces
 from colmlm.kb.errors import FactNotFound, SecondPersonNeeded
-from colmlm.kb.facts import erased_texts, quotations, suppression
+from colmlm.kb.facts import erased_texts, pairs, quotations, suppression
 from colmlm.kb.facts.also_said import OthersSaying
 from colmlm.kb.facts.edits import MAX_ID
 from colmlm.kb.facts.erased_texts import ErasedTexts, TextOrigin
@@ -178,6 +178,7 @@ def erase_facts(
     documents = sorted(about.union(redact_documents(session, targets, mentions)))
     quoting |= quotations.redact(session, StandingTexts.of(targets, standing), pending.seq)
     _end(session, targets, pending.seq)
+    _compare_again(session, documents)
     idempotency.forget_answers(session)
     dropping = delete(FactKeyRow).where(FactKeyRow.fact_id == func.any(ids)).returning(FactKeyRow.id)
     dropped = sorted(session.scalars(dropping))
@@ -271,6 +272,14 @@ def _end(session: Session, targets: Sequence[ErasureTarget], seq: int) -> None:
     session.execute(delete(FactPastRow).where(FactPastRow.fact_id == func.any(ids)))
     session.execute(_END_FORGET_RUNS, {"ids": ids})
     session.execute(delete(TombstoneRow).where(TombstoneRow.fact_id == func.any(ids)))
+
+
+def _compare_again(session: Session, document_ids: Sequence[int]) -> None:
+    """Drop the pairs of facts whose sentences were redacted in these documents."""
+    of_these = (FactRow.document_id == func.any(document_ids), FactRow.deleted_seq.is_(None))
+    reset = select(FactRow.id).where(*of_these, FactRow.frame.is_(None))
+    if fact_ids := session.scalars(reset.order_by(FactRow.id)).all():
+        pairs.keep(session, fact_ids, anyway=True)
 
 
 def load_targets(session: Session, fact_ids: Sequence[int]) -> tuple[list[ErasureTarget], list[int]]:

@@ -239,7 +239,7 @@ def ingest(
             session, corpus, taken, changed, pending.seq, proposed=generated
         )
         if replaced.kept:
-            pairs.fill_frames(session, replaced.kept)
+            pairs.keep(session, replaced.kept, anyway=True)
         if inserted[0] is not None and inserted[1] is not None:
             against, alike = pairs.keep_range(session, inserted[0], inserted[1])
         payload: dict[str, Any] = {

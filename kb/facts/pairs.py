@@ -5,8 +5,9 @@ Two facts ask the same where their questions have the same words, whatever their
 some wording (`kb.texts.alike`), and else they contradict. A fact is paired with ten others at most, the oldest.
 
 Facts whose sentences are the same apart from their values are paired, too, by their frames (`kb.texts.frames`). A frame
-that more than eleven facts share is a form of words and pairs none. Such a pair has the score 1: it is listed, but it
-refuses no edit, and neither fact answers in the place of the other (the view `fact_yield`).
+that more than eleven facts share is a form of words and pairs none; what fewer of them had is dropped. Such a pair has
+the score 1: it is listed, but it refuses no edit, and neither fact answers in the place of the other (the view
+`fact_yield`).
 
 Every edit holds the log's lock when it calls `keep`, so of two at once the second sees what the first has added.
 The functions take the session first and never commit.
@@ -14,7 +15,6 @@ The functions take the session first and never commit.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, fields
 from itertools import groupby
@@ -51,12 +51,46 @@ _BY_QUESTION = (
     .replace("COMPARED", "f.question IS NOT NULL")
     .replace("MOST", str(MOST_PAIRED))
 )
-# One more than are paired, which tells that too many share the frame.
+# How many live facts share the frame of `f`, one beyond those that are paired at most. The order has them read by the
+# index; as a bitmap, all of its entries would be read first.
+_SHARING = """
+(SELECT count(*) FROM (
+    SELECT FROM fact q WHERE q.frame = f.frame AND q.frame <> 0 AND q.deleted_seq IS NULL ORDER BY q.id LIMIT MOST + 2
+) AS c)
+"""
 _BY_FRAME = (
     _FIND.replace("ALIKE", "p.frame = f.frame AND p.frame <> 0")
-    .replace("COMPARED", "f.frame <> 0")
-    .replace("MOST", str(MOST_PAIRED + 1))
+    .replace("COMPARED", "f.frame <> 0 AND SHARING <= MOST + 1")
+    .replace("SHARING", _SHARING)
+    .replace("MOST", str(MOST_PAIRED))
 )
+# Pairs by sentence that hold no more, since a sentence changed or too many facts share it by now. Facts of a crowded
+# frame beside the given ones have pairs only where it was not crowded before these came, and then they are few.
+_DROP = """
+WITH given AS (
+    SELECT f.id, f.frame FROM fact f WHERE f.id = ANY(:ids)
+), crowded AS (
+    SELECT f.frame FROM (SELECT DISTINCT frame FROM given WHERE frame <> 0) AS f WHERE SHARING > MOST + 1
+), checked AS (
+    SELECT id, frame FROM given
+    UNION ALL
+    SELECT o.id, o.frame FROM crowded c CROSS JOIN LATERAL (
+        SELECT f.id, f.frame FROM fact f
+        WHERE f.frame = c.frame AND f.frame <> 0 AND f.deleted_seq IS NULL AND f.id NOT IN (SELECT id FROM given)
+        ORDER BY f.id LIMIT MOST + 1
+    ) AS o
+), paired AS (
+    SELECT c.frame, p.id, p.other_id FROM checked c JOIN fact_pair p ON p.fact_id = c.id
+    UNION ALL
+    SELECT c.frame, p.id, p.fact_id FROM checked c JOIN fact_pair p ON p.other_id = c.id
+)
+DELETE FROM fact_pair WHERE id IN (
+    SELECT id FROM fact_pair WHERE score = 1 AND held_seq IS NULL AND id IN (
+        SELECT p.id FROM paired p JOIN fact o ON o.id = p.other_id
+        WHERE coalesce(p.frame, 0) = 0 OR o.frame IS DISTINCT FROM p.frame OR p.frame IN (SELECT frame FROM crowded)
+    ) ORDER BY fact_id, other_id FOR UPDATE
+)
+""".replace("SHARING", _SHARING).replace("MOST", str(MOST_PAIRED))
 # Rows that somebody else is changing are passed over: who changes a text or a place has the frame computed anew.
 _UNFRAMED = """
 SELECT f.id, f.document_id, f.span_start, f.span_end, d.title
@@ -167,9 +201,9 @@ def store(session: Session, pairs: Collection[KeptPair]) -> None:
         session.execute(_KEEP, {name: [getattr(pair, name) for pair in ordered] for name in _NAMES})
 
 
-def fill_frames(session: Session, fact_ids: Sequence[int]) -> None:
-    """Compute the frames of these facts as far as they have none."""
-    _fill_frames(session, _WITH_IDS, ids=list(fact_ids))
+def fill_frames(session: Session, first: int, last: int) -> None:
+    """Compute the frames of the facts with these ids and those between as far as they have none."""
+    _fill_frames(session, _IN_RANGE, first=first, last=last)
 
 
 _WITH_IDS, _IN_RANGE = "f.id = ANY(:ids)", "f.id BETWEEN :first AND :last"
@@ -187,13 +221,15 @@ def _fill_frames(session: Session, which: str, **given: Any) -> None:
 
 
 def _found(session: Session, which: str, **given: Any) -> tuple[Sequence[Any], list[KeptPair]]:
-    """Find the pairs of some facts by their questions and then by their frames; gives the rows, too."""
+    """Find the pairs of some facts by their questions and then by their frames; gives the rows, too.
+
+    It drops those of their pairs by sentence that hold no more.
+    """
     _fill_frames(session, which, **given)
+    session.execute(text(_DROP.replace(_WITH_IDS, which)), given)
     asked, framed = (
         session.execute(text(sql.replace(_WITH_IDS, which)), given).all() for sql in (_BY_QUESTION, _BY_FRAME)
     )
-    partners = Counter(row.fact_id for row in framed)
-    framed = [row for row in framed if partners[row.fact_id] <= MOST_PAIRED]
     seen: set[tuple[int, int]] = set()
     return [*asked, *framed], [*_pairs(asked, seen, None), *_pairs(framed, seen, 1.0)]
 

@@ -17,6 +17,7 @@ from colmlm.kb.texts.sentences import sentence_around
 
 UNFRAMED = 0  # the frame of a fact whose sentence says too little around it, or is none
 FEWEST_WORDS, MOST_CHARACTERS = 3, 600
+_ERASED = "\u2588"  # what stands for each erased character
 
 # A sentence with one of these speaks of what its document is about.
 _PRONOUN_WORDS = "he she it they we i you his her its their our my him them this these those"
@@ -28,6 +29,7 @@ def frame_of(title: str | None, text: str, ends: Sequence[int], start: int, end:
 
     The title counts where the sentence has a pronoun. The value counts where the sentence begins with it, since it
     then is what the sentence is about: with another value it is another statement and no contradiction.
+    Where words of these were erased, nobody knows what they said, and the sentence is like no other.
     """
     first, last = sentence_around(ends, start, end)
     if last - first > MOST_CHARACTERS:
@@ -36,7 +38,9 @@ def frame_of(title: str | None, text: str, ends: Sequence[int], start: int, end:
     words = [*before.split(), *after.split()]
     if len(words) < FEWEST_WORDS:
         return UNFRAMED
-    about = searched_words(title or "") if not _PRONOUNS.isdisjoint(words) else ""
-    subject = "" if before else searched_words(text[start:end])
+    title = "" if _PRONOUNS.isdisjoint(words) else title or ""
+    if _ERASED in text[first:last] or _ERASED in title:
+        return UNFRAMED
+    about, subject = searched_words(title), "" if before else searched_words(text[start:end])
     digest = blake2b("\n".join((before, after, about, subject)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True) or 1

@@ -25,6 +25,7 @@ from colmlm.kb.tables import FactKeyRow, FactRow, FactVersionRow
 
 FACTS_AT_ONCE, KEYS_AT_ONCE = 10_000, 256
 NEAREST = 5  # facts that are compared with each key
+_BELOW_ONE = 1 - 2**-24  # the greatest score of a key, since 1 is that of a pair by sentence
 
 _GIVEN = text("""
 SELECT g.fact_id, g.seq, d.corpus FROM value_given g JOIN fact f ON f.id = g.fact_id
@@ -80,12 +81,14 @@ def compare(kb: SearchableStore, radius: float | None, on_part: OnPart) -> Compa
 
 
 def _by_words(kb: SearchableStore, on_part: OnPart) -> int:
+    """Compare facts by words once all of them have frames, which tell how many share one."""
     with kb.sessions() as session:
         last = session.scalar(select(func.max(FactRow.id))) or 0
-    for first in range(1, last + 1, FACTS_AT_ONCE):
-        with kb.sessions.begin() as session:
-            pairs.keep_range(session, first, first + FACTS_AT_ONCE - 1)
-        on_part(min(last, first + FACTS_AT_ONCE - 1), last, "facts compared")
+    for work, of in ((pairs.fill_frames, "facts read"), (pairs.keep_range, "facts compared")):
+        for first in range(1, last + 1, FACTS_AT_ONCE):
+            with kb.sessions.begin() as session:
+                work(session, first, first + FACTS_AT_ONCE - 1)
+            on_part(min(last, first + FACTS_AT_ONCE - 1), last, of)
     return last
 
 
@@ -155,5 +158,5 @@ def _pair(row: Any, hit: Hit, given: Mapping[int, Any]) -> KeptPair:
     return KeptPair(
         one, other, versions[one], versions[other], given[one].seq, given[other].seq,
         given[one].corpus, given[other].corpus,
-        says_the_same(row.value, hit.value), hit.score,
+        says_the_same(row.value, hit.value), min(hit.score, _BELOW_ONE),
     )  # fmt: skip

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
 
 from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import AnsweredAlready, CorpusNotFound, NotUndoable, PairNotFound
 from colmlm.kb.evidence.shown import Shown
 from colmlm.kb.facts.records import Correction, FactDraft
 from colmlm.kb.facts.reviews import ReviewVerdict
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.upkeep.comparing import compare
+from colmlm.kb.upkeep.comparing import FACTS_AT_ONCE, compare
 from tests.fakes import FakeEncoder, WordEncoder, activated
 from tests.kb.corpora import CAPITAL, PERU, document, fact_id, ingest
 
@@ -404,6 +406,8 @@ def test_a_pronoun_is_the_same_under_the_same_title(kb: KnowledgeBase):
     ingest(kb, bare("one", "He was born in Lundvik in ", "1902", ".", title="Ole Berg"))
     ingest(kb, bare("two", "He was born in Lundvik in ", "1904", ".", title="Ole Berg"), corpus="others")
     assert against(kb) == [("1902", "1904")]
+    ingest(kb, bare("one", "He was born in Lundvik in ", "1902", ".", title="Nils Berg"))
+    assert against(kb) == [], "a new edition has another title"
 
 
 def test_a_form_of_words_that_many_share_pairs_none(kb: KnowledgeBase):
@@ -427,3 +431,113 @@ def test_frames_follow_the_text_and_a_comparison_computes_those_that_lack(kb: Kn
             text("SELECT count(*) FROM fact WHERE id = :id AND frame IS NOT NULL"), {"id": pair.other.fact_id}
         ).scalar_one()
     assert left == 0
+
+
+TERMS = "This invoice has to be paid within ", " days of its date."
+
+
+def test_a_form_of_words_keeps_no_pair_once_more_than_eleven_share_it(kb: KnowledgeBase):
+    for n in range(20):
+        ingest(kb, bare(str(n), TERMS[0], str(10 + n), TERMS[1], title="Terms"))
+        if n == 10:
+            pairs = kb.comparisons.pairs("contradictions", limit=100).pairs
+            assert len(pairs) == 55
+            kb.comparisons.hold(pairs[0].fact.fact_id, pairs[0].other.fact_id, **WHO)
+        elif n > 10:
+            assert against(kb) == [], "what an earlier ingest found goes, too"
+    assert against(kb, held=True) == [("10", "11")], "but not what somebody said"
+    kb.facts.delete([fact_id(kb, str(10 + n)) for n in range(3, 12)], **WHO)
+    kb.facts.edit(fact_id(kb, "29"), "99", **WHO)
+    assert len(against(kb)) == 10
+    kb.facts.restore([fact_id(kb, "13")], **WHO)
+    assert against(kb) == []
+
+
+def test_a_form_of_words_is_known_before_any_of_its_facts_is_compared(kb: KnowledgeBase):
+    ingest(kb, *(bare(str(n), TERMS[0], str(10 + n), TERMS[1], title="Terms") for n in range(11)))
+    with kb.engine.begin() as connection:
+        connection.execute(text("SELECT setval('fact_id_seq', :id)"), {"id": FACTS_AT_ONCE})
+    ingest(kb, bare("last", TERMS[0], "99", TERMS[1], title="Terms"))
+    with kb.engine.begin() as connection:
+        connection.execute(text("UPDATE fact SET frame = NULL"))
+    forget_pairs(kb)
+    assert compared(kb) == (0, 0)
+
+
+def test_what_a_form_of_words_would_pair_is_not_read(kb: KnowledgeBase):
+    read: list[int] = []
+
+    @event.listens_for(kb.engine, "after_cursor_execute")
+    def _count(_connection: object, cursor: Any, statement: str, *_: object) -> None:
+        if "w.value AS other_value" in statement:
+            read.append(cursor.rowcount)
+
+    ingest(kb, *(bare(str(n), TERMS[0], str(10 + n), TERMS[1], title="Terms") for n in range(12)))
+    assert read and sum(read) == 0
+
+
+def test_a_pair_by_sentence_goes_and_comes_with_the_editions_of_the_text(kb: KnowledgeBase):
+    begins = "The museum of Lundvik opened in "
+    ingest(kb, bare("guide", begins, "1902", "."), bare("leaflet", begins, "1904", "."))
+    ingest(kb, bare("guide", begins, "1902", " as a school."))
+    assert against(kb) == [], "the fact was kept, but its sentence is another"
+    ingest(kb, bare("leaflet", begins, "1904", " as a school."))
+    assert against(kb) == [("1902", "1904")]
+    kb.comparisons.hold(fact_id(kb, "1902"), fact_id(kb, "1904"), **WHO)
+    ingest(kb, bare("leaflet", begins, "1904", "."))
+    assert against(kb, held=True) == [("1902", "1904")]
+
+
+def test_a_key_that_scores_one_is_no_pair_by_sentence(kb: KnowledgeBase):
+    encoder = WordEncoder()
+    ingest(kb, bare("guide", "Opened in ", "1902", "."), bare("leaflet", "Opened in ", "1904", "."))
+    activated(kb, kb.keysets.rekey(encoder).keyset_id)
+    compared(kb, 0.5)
+    assert all(
+        pair.score is not None and pair.score < 1 for pair in kb.comparisons.pairs("contradictions").pairs
+    )
+
+
+def test_a_pair_by_sentence_goes_with_an_erasure_in_one_of_the_sentences(kb: KnowledgeBase):
+    ingest(
+        kb,
+        bare(
+            "guide", "The museum of ", "Lundvik", " opened in ", "1902", ". It has a garden of ", "7 ha", "."
+        ),
+    )
+    ingest(
+        kb,
+        bare(
+            "leaflet",
+            "The museum of Lundvik opened in ",
+            "1904",
+            ". It has a garden of ",
+            "8 ha",
+            ".",
+            title="guide",
+        ),
+    )
+    assert sorted(against(kb)) == [("1902", "1904"), ("7 ha", "8 ha")]
+    Erasure(kb).erase([fact_id(kb, "Lundvik")], **WHO)
+    assert against(kb) == [("7 ha", "8 ha")]
+
+
+def test_sentences_and_titles_with_erased_words_are_compared_with_none(kb: KnowledgeBase):
+    for name, year in (("Anna Berg", "1902"), ("Ole Dahl", "1904")):
+        ingest(
+            kb,
+            bare(
+                year,
+                "",
+                name,
+                " was born in Lundvik in ",
+                year,
+                ". He moved to Bergen in ",
+                f"{year}-05",
+                ".",
+                title=name,
+            ),
+        )
+    assert against(kb) == []
+    Erasure(kb).erase([fact_id(kb, "Anna Berg"), fact_id(kb, "Ole Dahl")], **WHO)
+    assert against(kb) == [] and compared(kb) == (0, 0)
