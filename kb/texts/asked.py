@@ -13,9 +13,15 @@ FEWEST_WORDS = 5  # of a sentence that is asked without the one before it
 MOST_CHARACTERS = 2_000
 
 
-def question_of(mode: str, prompt: str, said: str) -> str:
-    """Gives what a lookup of an output of this mode asked, behind `prompt` and what was `said` since."""
-    return prompt if mode in ANSWER_MODES else asked_text(prompt, said)
+def question_of(mode: str, prompt: str, said: str, *, is_read: bool) -> str:
+    """Give what a lookup of an output of this mode asked, behind `prompt` and what was `said` since.
+
+    Until a lookup finds a fact the reader is asked the question of the prompt; `is_read` says that it was.
+    """
+    if mode in ANSWER_MODES:
+        return prompt
+    question = question_in(prompt) if is_read else None
+    return asked_text(prompt, said) if question is None else question
 
 
 def question_in(prompt: str) -> str | None:
