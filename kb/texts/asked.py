@@ -5,7 +5,7 @@ The query itself stays the hidden state, which knows all that was written; a tex
 
 from __future__ import annotations
 
-from colmlm.kb.texts.sentences import sentence_ends
+from colmlm.kb.texts.sentences import asks, sentence_ends
 
 QUESTION, ANSWER = "Question:", "Answer:"
 ANSWER_MODES = ("read", "paper")  # of outputs that answer a question, and were not decoded
@@ -25,11 +25,11 @@ def question_of(mode: str, prompt: str, said: str, *, is_read: bool) -> str:
 
 
 def question_in(prompt: str) -> str | None:
-    """Find the question that a prompt ends in: before "Answer:", or its last sentence with "?". None: it is a text."""
+    """Find the question that a prompt ends in: before "Answer:", or a last sentence that asks. None: it is a text."""
     asked = prompt.rstrip()
     if asked.endswith(ANSWER):
         return asked_text(prompt, "")
-    return _being_written(asked) if asked.endswith("?") else None
+    return _being_written(asked) if asks(asked) else None
 
 
 def asked_text(prompt: str, said: str) -> str:
