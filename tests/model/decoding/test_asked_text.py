@@ -92,6 +92,14 @@ def test_until_a_fact_is_found_the_reader_is_asked_the_question_as_it_is_asked_w
     assert [bool(np.allclose(query_D, as_asked, atol=1e-5)) for query_D in queries[:3]] == [True, True, False]
 
 
+@pytest.mark.parametrize(("least_score", "outcome"), [(None, "hit"), (0.01, "hit"), (0.02, "no_match")])
+def test_a_hit_below_the_least_score_is_none(least_score: float | None, outcome: str) -> None:
+    lookup = answering("Lima")
+    said, _ = say(f"a{LOOK}", lookup, ranking="reader", least_score=least_score)
+    assert (said.splices[0].outcome, said.splices[0].score) == (outcome, 0.01)
+    assert lookup.asked[0]["threshold"] is None
+
+
 def test_a_query_in_words_is_its_own_text() -> None:
     lookup = answering("Lima")
     say(f"a{LOOK}capital{ASKED}", lookup, markup=ASKER, words=FakeWords(), ranking="words")
