@@ -16,7 +16,7 @@ from colmlm.kb.texts.asked import ANSWER
 class GenerationRequest:
     """A prompt and how to decode it. `mode` is "auto" (the model decides when to look up), "forced" (at once) or "off".
 
-    `prompt` is text or token ids; temperature 0 is greedy; `threshold` None is the keyset's own; `min_seq` makes
+    `prompt` is text or token ids; temperature 0 is greedy; `threshold` None is the ranking's own; `min_seq` makes
     lookups wait for that change; the model ends no text before `min_tokens`; `fact_bias` is added to the logit of
     `<FACT>` in "auto" (None: the checkpoint's own).
 
@@ -24,7 +24,8 @@ class GenerationRequest:
     nothing where it has none; "continue" goes on in the model's own words. None: a question abstains, a text continues.
 
     `ranking` is what lookups find facts by: "key", "words" or "reader" (None: what the generator does by default, which
-    reads for a prompt that ends in a question and takes the nearest key for any other text).
+    reads for a prompt that ends in a question and takes the nearest key for any other text). The reader that nobody
+    named finds no fact below its own threshold, and none below `threshold`.
     With `accepted_only` they find no fact that is only proposed.
     """
 

@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from colmlm.api.nouns.generation import GenerationRequest
 from colmlm.api.openai.errors import Unsupported
-from colmlm.api.wire.requests import AcceptedOnly, MinSeq, OnMiss, RankingName, Request, Threshold
+from colmlm.api.wire.requests import AcceptedOnly, DecodingThreshold, MinSeq, OnMiss, RankingName, Request
 
 MAX_CHOICES = 32  # prompts times choices
 MAX_TOKENS = 512
@@ -64,7 +64,7 @@ class DecodingFields(Request, frozen=True, kw_only=True, omit_defaults=True):
     prompt_cache_retention: Text | None = None
     safety_identifier: Text | None = None
     mode: Literal["auto", "forced", "off"] | None = None
-    threshold: Threshold | None = None
+    threshold: DecodingThreshold | None = None
     min_seq: MinSeq | None = None
     fact_bias: Annotated[float, Meta(ge=-100, le=100)] | None = None
     on_miss: OnMiss | None = None

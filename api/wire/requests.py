@@ -21,6 +21,16 @@ Seq = Annotated[int, Meta(ge=0, le=MAX_ID)]
 SEEN = "Wait until this change is seen, to read an edit back; 404 where nobody made it, 503 where it takes too long"
 MinSeq = Annotated[int, Meta(ge=0, le=MAX_ID, description=SEEN)]
 Threshold = Annotated[float, Meta(ge=-1, le=1)]
+DecodingThreshold = Annotated[
+    float,
+    Meta(
+        ge=-1,
+        le=1,
+        description="The least score of a fact, by the scale of the `ranking`. Where nobody named one and the reader "
+        "decides on a question, it is a probability and only raises the threshold of answers: no fact is cited that "
+        "an answer is refused by; name the ranking `reader` to lower it, or `key` for a cosine",
+    ),
+]
 Reason = Annotated[str, Meta(min_length=1, max_length=1000, description="Why; it stays in the change log")]
 Behalf = Annotated[
     str,
@@ -144,7 +154,7 @@ class NewGeneration(Request, frozen=True, kw_only=True):
     repetition_penalty: Annotated[float, Meta(ge=0.5, le=5)] = 1.2
     stop: Annotated[list[Annotated[str, Meta(min_length=1, max_length=100)]], Meta(max_length=8)] = []
     seed: Annotated[int, Meta(ge=0, le=2**32 - 1)] = 0
-    threshold: Threshold | None = None
+    threshold: DecodingThreshold | None = None
     min_seq: MinSeq | None = None
     fact_bias: Annotated[float, Meta(ge=-100, le=100)] | None = None
     on_miss: OnMiss | None = None

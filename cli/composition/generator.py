@@ -160,9 +160,13 @@ class StoringGenerator:
 
     def _config(self, request: GenerationRequest) -> DecodeConfig:
         try:
-            return decode_config(request, self._ranking(request))
+            config = decode_config(request, self._ranking(request))
         except ValueError as error:
             raise InvalidDecoding(str(error)) from error
+        if config.ranking != READER or request.ranking or self.ranking:
+            return config
+        # Nobody named the reader, so the scale of the threshold may be another's: it lowers nothing.
+        return replace(config, threshold=None, least_score=config.threshold)
 
     def _ranking(self, request: GenerationRequest) -> str:
         """Choose what facts are found by: as the request says, or as is configured, or by whether it is a question."""

@@ -116,7 +116,8 @@ def generate(
         typer.Option(
             "--ranking",
             help="What lookups find facts by: the key alone, the key and words, or these and the reader, whose "
-            "threshold is a probability. Default: COLMLM_RANKING, or the reader for a question, else the key.",
+            "threshold is a probability. Default: COLMLM_RANKING, or the reader for a question, whose threshold then "
+            "only rises, else the key.",
         ),
     ] = None,
     accepted_only: AcceptedOnly = False,

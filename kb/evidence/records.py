@@ -194,7 +194,7 @@ class OutputTrace:
     @property
     def question(self) -> str:
         """What it was asked: an answer's whole prompt, else the question or the sentence that its prompt ends in."""
-        return question_of(self.mode, self.prompt, "")
+        return question_of(self.mode, self.prompt, "", is_read=False)
 
 
 @dataclass(frozen=True, slots=True)

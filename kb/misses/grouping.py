@@ -16,7 +16,7 @@ from colmlm.kb.facts.sought import stems_of
 from colmlm.kb.keys.keysets import STORED
 from colmlm.kb.misses.nearness import ComparedMiss, Leaders, Vectors
 from colmlm.kb.misses.noting import GROUPS_LOCK
-from colmlm.kb.misses.questions import MissPlace
+from colmlm.kb.misses.questions import MissPlace, was_read
 from colmlm.kb.misses.records import WHOLE
 from colmlm.kb.tables import AttributionRow, GenerationRow, MissGroupRow, MissRow
 from colmlm.kb.texts.asked import question_of
@@ -99,7 +99,7 @@ def _asked(generation_id: Any, ordinal: Any, *more: Any) -> Select[*tuple[Any, .
         select(
             generation_id.label("generation_id"), ordinal.label("ordinal"), GenerationRow.at, GenerationRow.seq,
             GenerationRow.checkpoint_id, GenerationRow.mode, GenerationRow.prompt, said.label("said"),
-            AttributionRow.query, *more,
+            AttributionRow.query, was_read().label("is_read"), *more,
         )
         .select_from(generation_id.class_)
         .join(GenerationRow, GenerationRow.id == generation_id)
@@ -108,7 +108,7 @@ def _asked(generation_id: Any, ordinal: Any, *more: Any) -> Select[*tuple[Any, .
 
 
 def _read(session: Session, rows: Sequence[Row[Any]]) -> list[_Read]:
-    asked = [question_of(row.mode, row.prompt, row.said or "") for row in rows]
+    asked = [question_of(row.mode, row.prompt, row.said or "", is_read=bool(row.is_read)) for row in rows]
     said = [searched_words(question).split(" ") for question in asked]
     stems = stems_of(session, [word for words in said for word in words])
     return [

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
-from sqlalchemy import func, select, tuple_
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, exists, func, select, tuple_
+from sqlalchemy.orm import Session, aliased
 
+from colmlm.kb.lookup.options import READER
 from colmlm.kb.misses.records import WHOLE
 from colmlm.kb.tables import AttributionRow, GenerationRow
 from colmlm.kb.texts.asked import question_of
@@ -34,19 +35,35 @@ def questions(
     said = show(session, said) if show else said
     starts = _starts(session, [place for place in places if place.ordinal != WHOLE])
     return {
-        place: question_of(modes[place.generation_id], prompt, output[: starts.get(place, 0)])
+        place: question_of(modes[place.generation_id], prompt, output[:start], is_read=is_read)
         for place in places
         if place.generation_id in said
         for prompt, output in (said[place.generation_id],)
+        for start, is_read in (starts.get(place, (0, False)),)
     }
 
 
 _STORED = select(GenerationRow.id, GenerationRow.mode, GenerationRow.prompt, GenerationRow.output)
 
 
-def _starts(session: Session, places: Collection[MissPlace]) -> dict[MissPlace, int]:
+def was_read() -> ColumnElement[bool]:
+    """Select whether the reader was asked the prompt's question: no lookup before this one had found a fact."""
+    earlier = aliased(AttributionRow)
+    found = exists().where(
+        earlier.generation_id == AttributionRow.generation_id,
+        earlier.ordinal < AttributionRow.ordinal,
+        earlier.outcome == "hit",
+    )
+    return (GenerationRow.ranking == READER) & ~found
+
+
+def _starts(session: Session, places: Collection[MissPlace]) -> dict[MissPlace, tuple[int, bool]]:
     if not places:
         return {}
-    where = tuple_(AttributionRow.generation_id, AttributionRow.ordinal).in_(places)
-    columns = (AttributionRow.generation_id, AttributionRow.ordinal, AttributionRow.output_start)
-    return {MissPlace(*row[:2]): row.output_start for row in session.execute(select(*columns).where(where))}
+    place = (AttributionRow.generation_id, AttributionRow.ordinal)
+    statement = (
+        select(*place, AttributionRow.output_start, was_read())
+        .join(GenerationRow, GenerationRow.id == AttributionRow.generation_id)
+        .where(tuple_(*place).in_(places))
+    )
+    return {MissPlace(*row[:2]): (row[2], row[3]) for row in session.execute(statement)}

@@ -5,7 +5,7 @@ The query itself stays the hidden state, which knows all that was written; a tex
 
 from __future__ import annotations
 
-from colmlm.kb.texts.sentences import sentence_ends
+from colmlm.kb.texts.sentences import asks, sentence_ends
 
 QUESTION, ANSWER = "Question:", "Answer:"
 ANSWER_MODES = ("read", "paper")  # of outputs that answer a question, and were not decoded
@@ -13,17 +13,23 @@ FEWEST_WORDS = 5  # of a sentence that is asked without the one before it
 MOST_CHARACTERS = 2_000
 
 
-def question_of(mode: str, prompt: str, said: str) -> str:
-    """Gives what a lookup of an output of this mode asked, behind `prompt` and what was `said` since."""
-    return prompt if mode in ANSWER_MODES else asked_text(prompt, said)
+def question_of(mode: str, prompt: str, said: str, *, is_read: bool) -> str:
+    """Give what a lookup of an output of this mode asked, behind `prompt` and what was `said` since.
+
+    Until a lookup finds a fact the reader is asked the question of the prompt; `is_read` says that it was.
+    """
+    if mode in ANSWER_MODES:
+        return prompt
+    question = question_in(prompt) if is_read else None
+    return asked_text(prompt, said) if question is None else question
 
 
 def question_in(prompt: str) -> str | None:
-    """Find the question that a prompt ends in: before "Answer:", or its last sentence with "?". None: it is a text."""
+    """Find the question that a prompt ends in: before "Answer:", or a last sentence that asks. None: it is a text."""
     asked = prompt.rstrip()
     if asked.endswith(ANSWER):
         return asked_text(prompt, "")
-    return _being_written(asked) if asked.endswith("?") else None
+    return _being_written(asked) if asks(asked) else None
 
 
 def asked_text(prompt: str, said: str) -> str:

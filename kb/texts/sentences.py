@@ -13,11 +13,13 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from string import whitespace
 
 _OPENERS, _CLOSERS = "\"'“‘«(\\[", "\"'”’»)\\]"
 _BREAK = re.compile(
     rf"(?P<stop>[.!?…])[{_CLOSERS}]*\s+(?=[{_OPENERS}]*[^\W_a-z])|[。！？][{_CLOSERS}」』]*\s*|\n[^\S\n]*\n\s*"
 )
+_BEHIND_MARK = f"!！{_CLOSERS}」』"
 _ABBREVIATIONS = (
     "approx aug ca capt cf col dec dr ed eds feb fig figs fr ft gen gov hon jan lt mr mrs ms mt no nos nov oct"
     " p pp pres prof rep rev sen sep sept sgt st vol vols vs"
@@ -40,6 +42,12 @@ def sentence_ends(text: str) -> list[int]:
     if text and (not ends or ends[-1] != len(text)):
         ends.append(len(text))
     return ends
+
+
+def asks(text: str) -> bool:
+    """Tell whether a text ends in a question mark, whatever closes or exclaims behind it."""
+    bare = text.rstrip(_BEHIND_MARK + whitespace)
+    return bare.endswith(("?", "？"))
 
 
 def sentence_around(ends: Sequence[int], start: int, end: int) -> tuple[int, int]:

@@ -18,9 +18,9 @@ class DecodeConfig:
 
     `mode`: "auto" lets the model decide when to look up, "forced" also looks up once before the first token, "off"
     forbids lookups (the paper's normal, enforced-lookup and no-KB settings). `fact_bias` is added to the logit of a
-    lookup in "auto" (None: as calibrated for the checkpoint); `threshold` None means the keyset's own. A text does not
-    end before `min_tokens`, at most `max_tokens`. With `until_hit` it ends with the value of its first lookup, if that
-    lookup has a hit.
+    lookup in "auto" (None: as calibrated for the checkpoint); `threshold` None means the lookup's own. A hit below
+    `least_score` is none, so that score only raises the threshold. A text does not end before `min_tokens`, at most
+    `max_tokens`. With `until_hit` it ends with the value of its first lookup, if that lookup has a hit.
 
     `on_miss` says what follows a lookup without a match: "continue" goes on in the model's own words, "abstain" ends
     the output. One that abstains goes as far as its last hit, however it ends, and says nothing where it has none.
@@ -39,6 +39,7 @@ class DecodeConfig:
     stop: tuple[str, ...] = ()
     seed: int = 0
     threshold: float | None = None
+    least_score: float | None = None
     min_seq: int | None = None
     fact_bias: float | None = None
     until_hit: bool = False

@@ -258,15 +258,16 @@ class DecodingRun:
         for row, query_D, found in zip(rows, queries_ND, results, strict=True):
             kept, words = query_D.astype(STORED).tobytes(), row.words or None
             row.seq = max(row.seq or 0, found.seq)
-            if found.hits:
-                best = found.hits[0]
+            best = found.hits[0] if found.hits else None
+            if best is not None and (row.config.least_score is None or best.score >= row.config.least_score):
                 hit = SpliceRecord(0, 0, "hit", best.fact_id, best.version, best.score, kept, words)
                 row.splice(self.tokenizer, hit, best.value)
                 if row.config.until_hit and len(row.splices) == 1:
                     row.finish = "hit"
             else:
                 outcome = "no_match" if found.abstained is None else "abstained"
-                record = SpliceRecord(0, 0, outcome, score=found.runner_up, query=kept, words=words)
+                score = found.runner_up if best is None else best.score
+                record = SpliceRecord(0, 0, outcome, score=score, query=kept, words=words)
                 missed.append((row, self._miss(row, record)))
         return missed
 

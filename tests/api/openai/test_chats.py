@@ -149,6 +149,27 @@ def test_a_question_cites_nothing_where_an_answer_is_refused(
     assert cited(unconfigured, text)[0] == "key"
 
 
+def test_a_threshold_only_raises_that_of_a_reader_whom_nobody_named(
+    unconfigured: TinyServer, client: openai.OpenAI
+) -> None:
+    def found(question: str, **extra: Any) -> tuple[str, bool]:
+        messages: list[Any] = [{"role": "user", "content": question}]
+        body = {"mode": "forced", **extra}
+        chat = client.chat.completions.create(messages=messages, extra_body=body, **GREEDY)
+        (said,) = client.completions.create(prompt=question, extra_body=body, **GREEDY).choices
+        assert cited(unconfigured, said) == cited(unconfigured, chat.choices[0])
+        return cited(unconfigured, said)
+
+    far = "Who was the mayor of Ulm, as people who lived in that old town by the river for all of their years told it?"
+    unconfigured.kb.facts.add(far, "Gunter", actor="ann", reason="known, and hard to read")
+    for threshold in (-1, 0, 0.2):
+        assert found(NOBODY, threshold=threshold) == ("reader", False)
+        assert found(CAPITAL, threshold=threshold) == ("reader", True)
+    assert found(CAPITAL, threshold=1) == ("reader", False)
+    assert found(NOBODY, threshold=-1, ranking="reader") == ("reader", True), "who names it may lower it"
+    assert found(NOBODY, threshold=-1, ranking="key") == ("key", True)
+
+
 def test_a_conversation_without_a_system_is_questions_and_answers() -> None:
     said = [Message(role="user", content=" Where? ")]
     assert as_text(said) == "Question: Where?\nAnswer:"

@@ -205,6 +205,35 @@ def test_a_question_that_a_decoder_had_read_is_read_again(kb: KnowledgeBase, enc
     assert heard == [CANTEEN], "no key of the fact is needed where it is read"
 
 
+def test_a_miss_of_a_question_that_was_read_keeps_that_question_until_a_fact_is_found(
+    kb: KnowledgeBase,
+) -> None:
+    question = "What is the capital of Peru, a country in South America?"
+    lima, fish = (kb.facts.add(q, v, **WHO).fact_ids[0] for q, v in ((LAKE, "Lima"), (COOKS, "ceviche")))
+    said = " The capital city of that country is Lima. The dish that people eat most there is "
+    start = said.index("Lima")
+    splices = (
+        Splice(start, start, "no_match", score=0.1),
+        Splice(start, start + 4, "hit", lima, 1, 0.9),
+        Splice(len(said), len(said), "no_match", score=0.1),
+    )
+    for ranking in ("reader", "key"):
+        kb.outputs.record(NewOutput(question, said, "", "auto", kb.log.head_seq(), splices, ranking=ranking))
+    assert counts(kb) == [
+        ("The dish that people eat most there is", 2),
+        ("The capital city of that country is", 1),
+        (question, 1),
+    ]
+    heard: list[str] = []
+
+    def read(question: str, *, accepted_only: bool) -> Sequence[int]:
+        heard.append(question)
+        return [fish]
+
+    group = kb.misses.find().groups[2]
+    assert Misses(kb, read).solve(group.group_id, fish, **WHO).solved and heard == [question]
+
+
 def test_groups_are_listed_by_pages_in_either_order(kb: KnowledgeBase) -> None:
     for number, times in enumerate((1, 3, 2)):
         for _ in range(times):

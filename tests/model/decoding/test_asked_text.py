@@ -44,6 +44,15 @@ def test_a_lookup_asks_the_question_or_the_sentence_being_written(prompt: str, s
         (CHAT, QUESTION),
         (f"{QUESTION} ", QUESTION),
         (f"Peru lies in South America. {QUESTION}", QUESTION),
+        ("ペルーの首都はどこですか？", "ペルーの首都はどこですか？"),
+        ("「ペルーの首都はどこですか？」", "「ペルーの首都はどこですか？」"),
+        ('What is "x"?"', 'What is "x"?"'),
+        ("(Who wrote it?)", "(Who wrote it?)"),
+        ("Who?!", "Who?!"),
+        (f"Who wrote it?{'!' * 99}", f"Who wrote it?{'!' * 99}"),
+        ("Who wrote it ?!”) ", "Who wrote it ?!”)"),
+        ("It was written by whom! (", None),
+        ('He asked "Who?" and', None),
         ("The capital of Peru is", None),
         ("What is it? It is", None),
         ("", None),
@@ -81,6 +90,14 @@ def test_until_a_fact_is_found_the_reader_is_asked_the_question_as_it_is_asked_w
     assert texts[:2] == [QUESTION, QUESTION] and QUESTION not in texts[2:] and len(texts) > 2
     as_asked = KeyEncoder(eager).encode_questions([QUESTION])[0]
     assert [bool(np.allclose(query_D, as_asked, atol=1e-5)) for query_D in queries[:3]] == [True, True, False]
+
+
+@pytest.mark.parametrize(("least_score", "outcome"), [(None, "hit"), (0.01, "hit"), (0.02, "no_match")])
+def test_a_hit_below_the_least_score_is_none(least_score: float | None, outcome: str) -> None:
+    lookup = answering("Lima")
+    said, _ = say(f"a{LOOK}", lookup, ranking="reader", least_score=least_score)
+    assert (said.splices[0].outcome, said.splices[0].score) == (outcome, 0.01)
+    assert lookup.asked[0]["threshold"] is None
 
 
 def test_a_query_in_words_is_its_own_text() -> None:
