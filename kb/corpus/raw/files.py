@@ -243,9 +243,7 @@ def _fault(file: RawFile, about: os.stat_result) -> str | None:
 def path_fault(path: Path) -> str | None:
     """Say why a path cannot be handed to the reading process; None if it can."""
     whole = str(path.absolute())
-    return (
-        None if unstorable(whole) is None else f"its path {printable(whole)} is not UTF-8; rename it"
-    )
+    return None if unstorable(whole) is None else f"its path {printable(whole)} is not UTF-8; rename it"
 
 
 def printable(path: str) -> str:
