@@ -42,6 +42,7 @@ class _Blocks:
     def __iter__(self) -> Iterator[bytes]:
         total, sent = self.file.stat().st_size, 0
         with self.file.open("rb") as stream:
+            stream.seek(0)  # on macOS a second open of /dev/fd goes on where the first stopped
             while block := stream.read(_BLOCK):
                 yield block
                 sent += len(block)

@@ -112,8 +112,9 @@ def walk(folder: Path, refusals: list[Refusal]) -> Iterator[tuple[str, os.stat_r
 def held(path: Path, origin: FolderOrigin | None) -> Iterator[Path]:
     """Give a path by which the file is opened in the block: without an origin its own, as of a file that was named.
 
-    With an origin it leads to the file that was found, which is open meanwhile. Raises `OSError`, also where a link, a
-    pipe or another file is there now, or a link to a directory on the way to it.
+    With an origin it leads to the file that was found, which is open meanwhile. On macOS whoever opens it a second
+    time goes on where the first stopped, and has to seek. Raises `OSError`, also where a link, a pipe or another file
+    is there now, or a link to a directory on the way to it.
     """
     if origin is None:
         yield path
@@ -176,7 +177,7 @@ def _entries(
 
 def unreadable(name: str, error: OSError) -> Refusal:
     """Refuse a file or directory that cannot be opened."""
-    return Refusal(_shown(name), 0, f"cannot be read: {error.strerror or error}")
+    return Refusal(printable(name), 0, f"cannot be read: {error.strerror or error}")
 
 
 def kind_of(name: str) -> str | None:
@@ -215,7 +216,7 @@ def _take(file: RawFile, about: os.stat_result, found: FoundFiles) -> None:
     if (reason := _fault(file, about)) is None:
         found.files.append(file)
     else:
-        found.refusals.append(Refusal(_shown(file.external_id), 0, reason))
+        found.refusals.append(Refusal(printable(file.external_id), 0, reason))
 
 
 def _is_dump(path: Path, origin: FolderOrigin) -> bool:
@@ -236,9 +237,15 @@ def _fault(file: RawFile, about: os.stat_result) -> str | None:
         return f"no reader for such a file; readable are {READABLE}"
     if unstorable(file.external_id) is not None:
         return "its name is not UTF-8, so it cannot be an id; rename it"
-    return None
+    return path_fault(file.path)
 
 
-def _shown(path: str) -> str:
+def path_fault(path: Path) -> str | None:
+    """Say why a path cannot be handed to the reading process; None if it can."""
+    whole = str(path.absolute())
+    return None if unstorable(whole) is None else f"its path {printable(whole)} is not UTF-8; rename it"
+
+
+def printable(path: str) -> str:
     """Gives the path in a form that can be printed and stored, since a name need not be UTF-8."""
     return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from colmlm.kb.corpus.format import Parsed, Refusal
 from colmlm.kb.corpus.raw.fields import Fields
-from colmlm.kb.corpus.raw.files import RawFile
+from colmlm.kb.corpus.raw.files import RawFile, path_fault, printable
 from colmlm.kb.corpus.raw.limits import Limits
 from colmlm.kb.corpus.raw.read import BY_LINE, BY_ROW, FORMATS
 from colmlm.kb.corpus.raw.reader import FileReader
@@ -70,6 +70,8 @@ def read_corpus(
     path: Path, format_: str, *, limits: Limits | None = None, on_bytes: OnBytes | None = None
 ) -> Iterator[Parsed]:
     """Reads the documents and refusals of an annotated file, of a format of `kb.corpus.raw.read.FORMATS`."""
+    if (fault := path_fault(path)) is not None:
+        return iter([Parsed(None, (Refusal(printable(path.name), 0, fault),))])
     size = path.stat().st_size
     asks = iter([(Ask(format_, str(path.absolute())), size)])
     return (parsed for _, parsed in _read(asks, limits or Limits(), on_bytes))

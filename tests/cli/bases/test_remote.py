@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
+from pathlib import Path, PosixPath
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ import pytest
 from colmlm.api.client.client import Client
 from colmlm.api.client.connection import Connection, Patience
 from colmlm.api.client.errors import ServerUnreachable, TokenRefused
+from colmlm.api.client.uploads import _Blocks
 from colmlm.api.nouns.generation import GenerationRequest
 from colmlm.api.wire.requests import MAX_QUERIES
 from colmlm.api.wire.vectors import MAX_VECTORS
@@ -191,6 +194,21 @@ def test_only_what_is_safe_to_repeat_is_sent_again(
             with pytest.raises(KBError):
                 connection.request("POST", "/x", is_repeatable=is_repeatable, content=b"x")
         assert server.asked == asked  # type: ignore[attr-defined]
+
+
+class _SharedOffset(PosixPath):
+    """A file as macOS opens `/dev/fd/N`: each time with the offset at which the last one stopped."""
+
+    def open(self, *args: Any, **kwargs: Any) -> Any:
+        return os.fdopen(os.dup(int(self.name)), "rb")
+
+
+def test_an_upload_that_is_sent_again_begins_at_the_start_of_the_file(tmp_path: Path) -> None:
+    (file := tmp_path / "a.txt").write_text("Lima")
+    with file.open("rb") as opened:
+        place = _SharedOffset(f"/proc/self/fd/{opened.fileno()}")
+        blocks = _Blocks(place, lambda done, total: None)
+        assert list(blocks) == list(blocks) == [b"Lima"]
 
 
 def test_a_server_in_trouble_is_not_asked_several_times_as_much() -> None:

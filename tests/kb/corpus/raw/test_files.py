@@ -9,7 +9,7 @@ import pytest
 
 from colmlm.kb.corpus.format import Refusal
 from colmlm.kb.corpus.raw.files import find_files, walk
-from colmlm.kb.corpus.raw.reading import read_raw
+from colmlm.kb.corpus.raw.reading import read_corpus, read_raw
 from tests.hostile_documents import swapping
 
 SWAPPED = "cannot be read: something else is there now than when the directory was read"
@@ -53,6 +53,17 @@ def test_a_name_that_is_no_text_is_refused_in_words_that_can_be_printed(tmp_path
         file.write("x")
     (refusal,) = find_files([tmp_path]).refusals
     assert refusal.document == "caf\\xe9.txt" and "not UTF-8" in refusal.reason
+
+
+def test_a_folder_whose_name_is_no_text_is_named_where_its_files_are_refused(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    listed = write(folder / "a.txt")
+    reason = f"its path {tmp_path}/caf\\xe9/a.txt is not UTF-8; rename it"
+    for inputs in (folder, listed):
+        found = find_files([inputs])
+        assert found.files == [] and found.refusals == [Refusal("a.txt", 0, reason)]
+    (parsed,) = read_corpus(listed, "annotated")
+    assert parsed.refusals == (Refusal("a.txt", 0, reason),)
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.csv", "a.parquet", "wiki.xml"])
