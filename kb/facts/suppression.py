@@ -31,7 +31,7 @@ from colmlm.kb.facts.also_said import READ_AT_ONCE
 from colmlm.kb.facts.records import Suppressed
 from colmlm.kb.facts.redaction import ABOUT, ErasureTarget, apart, blank, redacted_columns
 from colmlm.kb.tables import DocumentRow, FactRow, FactVersionRow, SecretRow, SuppressionRow
-from colmlm.kb.texts.wording import Phrases, Span, forms, normalised, normalised_before
+from colmlm.kb.texts.wording import Phrases, Span, forms, forms_said, normalised, normalised_before
 
 ERASE_LOCK = 0x636F6C6D03
 BEFORE = 40  # characters, as many as an ingest compares to find the facts that a document keeps
@@ -148,8 +148,7 @@ class Digests:
 
     def of_fact(self, value: str, question: str | None, place: SpanPlace | None) -> list[bytes]:
         """Makes all digests of a fact, one for each form of its value."""
-        every = [(kind, *map(normalised, rest)) for kind, _, *rest in _said(value, question, place)]
-        return [self._make((kind, form, *rest)) for form in forms(value) for kind, *rest in every]
+        return self._of_forms(forms(value), value, question, place)
 
     def known(self, value: str, question: str | None, place: SpanPlace | None) -> list[bytes]:
         """Makes all digests by which this fact may have been stored, also in the way of earlier releases."""
@@ -159,8 +158,15 @@ class Digests:
             {text: way(text) for text in texts} for way in (normalised, normalised_before, _by_blanks)
         )
         ways = {tuple(map(way.__getitem__, said)) for way in (now, *before) for said in every}
-        cut = self.of_fact(value, question, place) if len(forms(value)) > 1 else ()
+        read = forms_said(value)
+        cut = self._of_forms(read, value, question, place) if len(read) > 1 else ()
         return [*map(self._make, ways), *cut]
+
+    def _of_forms(
+        self, every: Iterable[str], value: str, question: str | None, place: SpanPlace | None
+    ) -> list[bytes]:
+        said = [(kind, *map(normalised, rest)) for kind, _, *rest in _said(value, question, place)]
+        return [self._make((kind, form, *rest)) for form in every for kind, *rest in said]
 
     def of_words(self, words: Iterable[str]) -> bytes:
         """Makes the digest of successive words, as `kb.texts.wording` gives them."""

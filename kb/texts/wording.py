@@ -229,7 +229,8 @@ class Markup(NamedTuple):
 
     def dropped(self, folded: str) -> str:
         """Give the text with blanks for what is no part of a value."""
-        pieces, last = [], 0
+        pieces: list[str] = []
+        last = 0
         if listed := _LISTED.match(folded):
             folded = " " * listed.end() + folded[listed.end() :]
         for start, end in sorted(self.wrapping):
@@ -309,7 +310,18 @@ def normalised_before(text: str) -> str:
 def forms(text: str) -> tuple[str, ...]:
     """Give the text's words alone in every reading, first as `normalised` does. Texts that share one say the same."""
     folded, _ = _folded(text)
+    return _forms(folded, Markup.of(folded))
+
+
+def forms_said(text: str) -> tuple[str, ...]:
+    """Give the forms of the values that a text as a whole says: its own, and those without what it may leave out."""
+    folded, _ = _folded(text)
     markup = Markup.of(folded)
+    without = markup._replace(wrapping=markup.wrapping + markup.others)
+    return tuple(dict.fromkeys((*_forms(folded, markup), *_forms(folded, without))))
+
+
+def _forms(folded: str, markup: Markup) -> tuple[str, ...]:
     value, cuts, either = markup.dropped(folded), _cuts(folded, markup), (False, True)
     few = len(cuts) <= MANY_CUTS
     choices = product(either, repeat=len(cuts)) if few else ((one,) * len(cuts) for one in either)
