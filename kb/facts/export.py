@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
-from sqlalchemy import Row, case, func, select
+from sqlalchemy import Row, case, exists, func, select
 from sqlalchemy.orm import Session, aliased
 
 from colmlm.kb.corpus.format import NO_TEXT, AnnotatedDocument, FactSpan
 from colmlm.kb.errors import TextsMissing
 from colmlm.kb.facts.reading import DOCUMENT_COLUMNS
-from colmlm.kb.tables import DocumentRow, FactRow, FactVersionRow
+from colmlm.kb.tables import DocumentRow, FactPastRow, FactRow, FactVersionRow
 
 _ABOUT = DOCUMENT_COLUMNS[1:]
 
@@ -60,6 +60,14 @@ def _last_version() -> Any:
     return newest.correlate(FactRow).scalar_subquery()
 
 
+def _said_answer() -> Any:
+    """Build an expression (SQL): the answer that the annotator gave to the value in the text, also if that was edited."""
+    since_said = (FactPastRow.fact_id == FactRow.id, FactPastRow.version >= FactRow.said_version)
+    first = select(FactPastRow.answer).where(*since_said).order_by(FactPastRow.version).limit(1)
+    changed = exists().where(*since_said).correlate(FactRow)
+    return case((changed, first.correlate(FactRow).scalar_subquery()), else_=FactRow.answer)
+
+
 def _spans() -> Any:
     return func.jsonb_agg(
         func.jsonb_build_array(
@@ -67,7 +75,7 @@ def _spans() -> Any:
             FactRow.span_end,
             _SAID.value,
             FactRow.question,
-            FactRow.answer,
+            _said_answer(),
             func.nullif(_LAST.value, _SAID.value),
             FactRow.deleted_seq.is_not(None),
             None,  # no file has the doubts of a machine

@@ -58,8 +58,11 @@ _SHARING = """
     SELECT FROM fact q WHERE q.frame = f.frame AND q.frame <> 0 AND q.deleted_seq IS NULL ORDER BY q.id LIMIT MOST + 2
 ) AS c)
 """
+# Facts that both have questions ask the same or not, whatever their sentences: "It was discovered in 1817."
 _BY_FRAME = (
-    _FIND.replace("ALIKE", "p.frame = f.frame AND p.frame <> 0")
+    _FIND.replace(
+        "ALIKE", "p.frame = f.frame AND p.frame <> 0 AND (p.question IS NULL OR f.question IS NULL)"
+    )
     .replace("COMPARED", "f.frame <> 0 AND SHARING <= MOST + 1")
     .replace("SHARING", _SHARING)
     .replace("MOST", str(MOST_PAIRED))

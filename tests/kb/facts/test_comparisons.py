@@ -402,6 +402,14 @@ def test_sentences_that_speak_of_something_else_contradict_nothing(
     assert (report.contradictions, report.duplicates) == (0, 0)
 
 
+def test_facts_that_both_have_questions_are_not_compared_by_sentence(kb: KnowledgeBase):
+    said = "The metal was discovered in the year "
+    lithium = document("lithium", said, ("1817", "When was lithium discovered?"), ".")
+    neon = document("neon", said, ("1898", "When was neon discovered?"), ".")
+    report = ingest(kb, lithium, neon)
+    assert (report.contradictions, report.duplicates) == (0, 0)
+
+
 def test_a_pronoun_is_the_same_under_the_same_title(kb: KnowledgeBase):
     ingest(kb, bare("one", "He was born in Lundvik in ", "1902", ".", title="Ole Berg"))
     ingest(kb, bare("two", "He was born in Lundvik in ", "1904", ".", title="Ole Berg"), corpus="others")
