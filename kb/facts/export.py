@@ -61,7 +61,7 @@ def _last_version() -> Any:
 
 
 def _said_answer() -> Any:
-    """Build an expression (SQL): the answer that the annotator gave to the value in the text, also if that was edited."""
+    """Build an expression (SQL): the annotator's answer to the value in the text, also if that was edited."""
     since_said = (FactPastRow.fact_id == FactRow.id, FactPastRow.version >= FactRow.said_version)
     first = select(FactPastRow.answer).where(*since_said).order_by(FactPastRow.version).limit(1)
     changed = exists().where(*since_said).correlate(FactRow)
