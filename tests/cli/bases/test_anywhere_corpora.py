@@ -11,6 +11,7 @@ from colmlm.kb.corpus.format import read_annotated
 from colmlm.kb.corpus.raw.files import find_files
 from tests.cli.conftest import Annotators, invoke
 from tests.cli.elsewhere import WHY, There, pruned, working
+from tests.kb.corpora import ingest, numbered
 
 
 def test_a_corpus_is_counted_given_back_and_deleted_there(
@@ -38,6 +39,7 @@ def test_answers_are_calibrated_there_as_here(there: There, facts: list[int], tm
     file = tmp_path / "asked.csv"
     lines = (f'"Number {number}, what is the capital of Peru?",Lima\n' for number in range(40))
     file.write_text("question,value\n" + "".join(lines))
+    ingest(there.kb, *numbered(1))  # each question is asked once more without its document, so another has to be there
     calibrate = ("answers", "calibrate", "--questions", file, "--wrong", 0.2, "--json")
     with working(there.kb):
         done = there.run(*calibrate, role="operator")
