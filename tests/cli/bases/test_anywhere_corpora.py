@@ -39,7 +39,9 @@ def test_answers_are_calibrated_there_as_here(there: There, facts: list[int], tm
     file = tmp_path / "asked.csv"
     lines = (f'"Number {number}, what is the capital of Peru?",Lima\n' for number in range(40))
     file.write_text("question,value\n" + "".join(lines))
-    ingest(there.kb, *numbered(1))  # each question is asked once more without its document, so another has to be there
+    ingest(
+        there.kb, *numbered(1)
+    )  # each question is asked once more without its document, so another has to be there
     calibrate = ("answers", "calibrate", "--questions", file, "--wrong", 0.2, "--json")
     with working(there.kb):
         done = there.run(*calibrate, role="operator")

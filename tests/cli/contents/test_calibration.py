@@ -17,13 +17,14 @@ ASKERS = ("Ann", "Ben", "Cleo", "Dan", "Eve", "Finn", "Gus", "Hal", "Ida", "Jo",
 
 
 def asked(folder: Path, number: int = 12) -> Path:
-    """So many askers of three questions that are answered, and one that is not."""
+    """So many askers of three questions that are answered, and two that are not."""
     file = folder / "asked.jsonl"
     lines = []
     for name in ASKERS[:number]:
         for question in ("What is the capital of Peru?", "Which city is Peru's capital?", "Peru's capital?"):
             lines.append({"question": f"{name} asks: {question}", "value": ["Lima", "the city of Lima"]})
-        lines.append({"question": f"Who painted the chapel of {name}?", "value": ""})
+        for painted in ("chapel", "harbour"):
+            lines.append({"question": f"Who painted the {painted} of {name}?", "value": ""})
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return file
 
@@ -36,7 +37,7 @@ def test_answers_are_given_from_the_calibrated_score(run: Run, keyed: list[int],
     assert tried["seq"] is None and run("answers", "threshold", "--json").json == shown
     done = run(*calibrate).json
     here = done["measured"]["here"]
-    assert done["measured"]["answerable"] == 36 and done["given"] == 48
+    assert done["measured"]["answerable"] == 36 and done["given"] == 60
     assert here == tried["measured"]["here"] and here["right"] > 0 and here["wrong"] <= 0.1
     said = run("ask", CAPITAL, "--json").json
     assert said["threshold"] == here["threshold"] != shown["shipped"]

@@ -5,6 +5,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -102,24 +103,25 @@ def test_before_the_first_start_it_says_what_is_missing_and_makes_nothing(
 
 
 def test_each_directory_above_the_socket_and_the_home_is_checked(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    home = tmp_path / "open" / "home"
-    home.parent.mkdir()
-    monkeypatch.setenv("COLMLM_HOME", str(home))
     monkeypatch.delenv("COLMLM_DATABASE_URL", raising=False)
-    assert states(run("doctor", "--json"))["socket"] == "ok"
-    home.parent.chmod(0o777)
-    assert finding(run("doctor", "--json"), "socket") == {
-        "check": "socket",
-        "state": "failed",
-        "found": f"{home.parent} can be written by everybody (777)",
-        "remedy": f"chmod o-w {home.parent}",
-    }
-    home.mkdir()
-    found = finding(run("doctor", "--json"), "home")
-    assert found["state"] == "failed" and str(home.parent) in found["found"]
-    assert run("db", "down").code == 0
+    with tempfile.TemporaryDirectory() as folder:  # short, so that the socket lies in the home
+        home = Path(folder) / "open" / "home"
+        home.parent.mkdir()
+        monkeypatch.setenv("COLMLM_HOME", str(home))
+        assert states(run("doctor", "--json"))["socket"] == "ok"
+        home.parent.chmod(0o777)
+        assert finding(run("doctor", "--json"), "socket") == {
+            "check": "socket",
+            "state": "failed",
+            "found": f"{home.parent} can be written by everybody (777)",
+            "remedy": f"chmod o-w {home.parent}",
+        }
+        home.mkdir()
+        found = finding(run("doctor", "--json"), "home")
+        assert found["state"] == "failed" and str(home.parent) in found["found"]
+        assert run("db", "down").code == 0
 
 
 def test_a_socket_of_an_earlier_release_that_others_reach_is_found(
