@@ -61,7 +61,12 @@ def _draw(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for number, name in enumerate(columns):
+        is_wrapped = any(
+            " " in row[number] for row in rows
+        )  # where the terminal is narrow, before words are cut
+        table.add_column(name, no_wrap=not is_wrapped)
     for row in rows:
         table.add_row(*map(Text, row))
     Console(highlight=False).print(table)

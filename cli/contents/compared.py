@@ -33,7 +33,10 @@ def contradictions(
     limit: Limit = 50,
     as_json: AsJson = False,
 ) -> None:
-    """List pairs of live facts that answer one question with two values, or say two values in one sentence."""
+    """List pairs of live facts that answer one question with two values.
+
+    Pairs that say two values in one sentence are listed as well.
+    """
     sought: PairsSought = {"corpus": corpus, "held": held, "after": after, "limit": limit}
     _print_pairs(base, base.comparisons.pairs("contradictions", **sought), as_json)
 

@@ -206,7 +206,7 @@ print(flush=True); time.sleep(600)
 @contextmanager
 def hidden(user: str, name: str) -> Iterator[int]:
     """The number of a user's process whose directory nobody but root may read, as of an ssh-agent."""
-    with subprocess.Popen([sys.executable, "-c", _HIDE, user, name], stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(interpreter.command("-c", _HIDE, user, name), stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
         assert psutil.Process(process.pid).name() == name
