@@ -47,6 +47,9 @@ def note(line: str) -> None:
     sys.stderr.write(visible(line) + "\n")
 
 
+LONGEST_NAME = 30  # characters in a cell of a table that stays on one line
+
+
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Prints a table that fits the terminal; where stdout is no terminal, each row is one line."""
     cells = [["" if cell is None else visible(str(cell).replace("\n", " ")) for cell in row] for row in rows]
@@ -63,10 +66,9 @@ def _draw(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for number, name in enumerate(columns):
-        is_wrapped = any(
-            " " in row[number] for row in rows
-        )  # where the terminal is narrow, before words are cut
-        table.add_column(name, no_wrap=not is_wrapped)
+        # Where the terminal is narrow, long texts are wrapped before words are cut.
+        is_text = any(" " in row[number] and len(row[number]) > LONGEST_NAME for row in rows)
+        table.add_column(name, no_wrap=not is_text)
     for row in rows:
         table.add_row(*map(Text, row))
     Console(highlight=False).print(table)
