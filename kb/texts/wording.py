@@ -130,7 +130,7 @@ class ComparedText(NamedTuple):
     @classmethod
     def of_folded(cls, folded: str, places: FoldedPlaces | None) -> ComparedText:
         """Cut a folded text into words."""
-        found, markup = list(_WORD.finditer(folded)), Markup.of(folded)
+        found, markup = list(_WORD.finditer(folded)), WordMarkup.of(folded)
         joined = _joined(_cuts(folded, markup), found)
         return cls(_placed(found, places), joined, *markup.numbered(folded, found))
 
@@ -181,7 +181,7 @@ class ComparedText(NamedTuple):
         return begins
 
 
-class Markup(NamedTuple):
+class WordMarkup(NamedTuple):
     """The marks of a folded text that need not be said: `wrapping` are no part of a value, others of a text alone.
 
     `opening` and `closing` are those of the former that wrap words in pairs.
@@ -193,7 +193,7 @@ class Markup(NamedTuple):
     closing: list[Span]
 
     @classmethod
-    def of(cls, folded: str) -> Markup:
+    def of(cls, folded: str) -> WordMarkup:
         """Find the marks that wrap words in pairs within a paragraph, escapes, and underscores between letters."""
         markup = cls([], [], [], [])
         if not _MARK.search(folded):
@@ -285,7 +285,7 @@ def _sides(folded: str, start: int, end: int) -> tuple[bool, bool]:
 def words(text: str) -> list[ComparedWord]:
     """Give the words of a text without markup, with cut words in pieces."""
     folded, places = _folded(text)
-    return _placed(list(_WORD.finditer(Markup.of(folded).dropped(folded))), places)
+    return _placed(list(_WORD.finditer(WordMarkup.of(folded).dropped(folded))), places)
 
 
 def words_before(text: str) -> list[ComparedWord] | None:
@@ -299,7 +299,7 @@ def words_before(text: str) -> list[ComparedWord] | None:
 def normalised(text: str) -> str:
     """Give the text's words alone without markup, with cut words in pieces."""
     folded, _ = _folded(text)
-    return " ".join(_WORD.findall(Markup.of(folded).dropped(folded)))
+    return " ".join(_WORD.findall(WordMarkup.of(folded).dropped(folded)))
 
 
 def normalised_before(text: str) -> str:
@@ -310,18 +310,18 @@ def normalised_before(text: str) -> str:
 def forms(text: str) -> tuple[str, ...]:
     """Give the text's words alone in every reading, first as `normalised` does. Texts that share one say the same."""
     folded, _ = _folded(text)
-    return _forms(folded, Markup.of(folded))
+    return _forms(folded, WordMarkup.of(folded))
 
 
 def forms_said(text: str) -> tuple[str, ...]:
     """Give the forms of the values that a text as a whole says: its own, and those without what it may leave out."""
     folded, _ = _folded(text)
-    markup = Markup.of(folded)
+    markup = WordMarkup.of(folded)
     without = markup._replace(wrapping=markup.wrapping + markup.others)
     return tuple(dict.fromkeys((*_forms(folded, markup), *_forms(folded, without))))
 
 
-def _forms(folded: str, markup: Markup) -> tuple[str, ...]:
+def _forms(folded: str, markup: WordMarkup) -> tuple[str, ...]:
     value, cuts, either = markup.dropped(folded), _cuts(folded, markup), (False, True)
     few = len(cuts) <= MANY_CUTS
     choices = product(either, repeat=len(cuts)) if few else ((one,) * len(cuts) for one in either)
@@ -436,7 +436,7 @@ def _may_cut(folded: str) -> Iterator[Span]:
         yield from ((start, end) for start, end in ends if _CUT.match(folded, start))
 
 
-def _cuts(folded: str, markup: Markup) -> list[Span]:
+def _cuts(folded: str, markup: WordMarkup) -> list[Span]:
     """Find what cuts words in a folded text: a hyphen at the end of a line, or marks that are all markup."""
     if not (cuts := list(_may_cut(folded))):
         return []
