@@ -6,13 +6,17 @@ that declares no right is open to admins only.
 
 from __future__ import annotations
 
+from functools import cache
+
 from litestar import Litestar
 from litestar.di import Provide
+from litestar.middleware import DefineMiddleware
+from litestar.types import Scope
 
 from colmlm.api.console import pages
 from colmlm.api.door import rights
-from colmlm.api.door.doorway import GatedLitestar, doorway
-from colmlm.api.door.idempotency import once
+from colmlm.api.door.doorway import GatedApp, InLane, doorway
+from colmlm.api.door.idempotency import Once
 from colmlm.api.door.lanes import Lane, Lanes
 from colmlm.api.door.limits import RateLimits, own_rates
 from colmlm.api.door.local_token import LocalToken
@@ -54,8 +58,8 @@ def create_app(
     local: LocalToken | None = None,
     reader: JudgedReader | None = None,
     models: LoadedModels | None = None,
-) -> Litestar:
-    """Builds the API on this knowledge base. Without an encoder, a generator or a reader, routes that
+) -> GatedApp:
+    """Build the API on this knowledge base. Without an encoder, a generator or a reader, routes that
     need one answer 503.
 
     The server answers to loopback names, and to the host and the allowed hosts of the settings. It admits the tokens
@@ -104,24 +108,26 @@ def create_app(
         tuning=tuning,
         settings=settings,
     )
-    return GatedLitestar(
-        doorway(
-            door,
-            settings,
-            lanes,
-            operations.watch,
-            tuning.clock,
-            local,
-            limits,
-        ),
-        ShortWay(ports),
+    gate = doorway(door, settings, lanes, operations.watch, tuning.clock, local, limits)
+    return GatedApp(gate, routed(), ports, ShortWay(ports))
+
+
+@cache
+def routed() -> Litestar:
+    """Build the routes once a process: each request brings the ports that they work with."""
+    return Litestar(
         route_handlers=[*health.HANDLERS, *pages.HANDLERS, routes.v1()],
-        dependencies={"ports": Provide(lambda: ports, sync_to_thread=False)},
+        dependencies={"ports": Provide(_ports_of, sync_to_thread=False)},
         guards=[rights.require_right],
-        middleware=[once(asked.access, lanes)],
+        middleware=[DefineMiddleware(InLane), DefineMiddleware(Once)],
         exception_handlers={Exception: openai_errors.respond},
         openapi_config=openapi.config(),
         request_max_body_size=MAX_BODY_BYTES,
         logging_config=None,
         debug=False,
     )
+
+
+def _ports_of(scope: Scope) -> Ports:
+    ports: Ports = scope["state"]["ports"]
+    return ports

@@ -9,15 +9,12 @@ was denied and who edited. A HEAD is taken for the GET whose head it asks for.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
-from litestar import Litestar
 from litestar.datastructures import Headers
 from litestar.enums import ScopeType
-from litestar.middleware import DefineMiddleware
 from sqlalchemy.exc import SQLAlchemyError
 
 from colmlm.api import errors
@@ -33,6 +30,7 @@ from colmlm.api.door.limits import Clock, RateLimits, own_rates
 from colmlm.api.door.local_token import LocalToken
 from colmlm.api.door.renamed import under_its_present_name
 from colmlm.api.openai import errors as openai_errors
+from colmlm.api.ports import Ports
 from colmlm.api.routes import vectors
 from colmlm.api.routes.short_way import ShortWay
 from colmlm.api.settings import ServerSettings
@@ -43,6 +41,7 @@ from colmlm.kb.errors import KBError
 from colmlm.kb.service import KnowledgeBase
 
 if TYPE_CHECKING:
+    from litestar import Litestar
     from litestar.types import (
         ASGIApp,
         HTTPScope,
@@ -132,23 +131,21 @@ def doorway(
     )
 
 
-class GatedLitestar(Litestar):
-    """Litestar behind the checks of a `Doorway`: its own middleware does not see requests that match no route."""
+class GatedApp:
+    """ASGI application: the checks of a `Doorway` around routes that hold nothing of a base.
+
+    `ports` are what the routes of `routed` work with. A request that matches no route is checked, too.
+    """
 
     def __init__(
         self,
         doorway: Doorway,
+        routed: Litestar,
+        ports: Ports | None = None,
         short_way: ShortWay | None = None,
-        *,
-        middleware: Sequence[DefineMiddleware] = (),
-        **options: Any,
     ) -> None:
-        self.doorway, self.short_way = doorway, short_way
-        lane = DefineMiddleware(InLane, lanes=doorway.lanes)
-        super().__init__(middleware=[lane, *middleware], on_shutdown=[self._close_lanes], **options)
-
-    async def _close_lanes(self) -> None:
-        self.doorway.lanes.close()
+        self.doorway, self.routed, self.short_way = doorway, routed, short_way
+        self._state = {"lanes": doorway.lanes, "ports": ports}
 
     async def __call__(
         self,
@@ -158,9 +155,18 @@ class GatedLitestar(Litestar):
     ) -> None:
         if scope["type"] == ScopeType.HTTP:
             asked, sending = as_get(cast("HTTPScope", scope), cast("Send", send))
+            asked["state"] = {**asked.get("state", {}), **self._state}
             await self._pass(asked, cast("Receive", receive), sending)
-        else:
-            await super().__call__(scope, receive, send)
+        elif scope["type"] == "lifespan":
+            await self._live(cast("LifeSpanReceive", receive), cast("LifeSpanSend", send))
+
+    async def _live(self, receive: LifeSpanReceive, send: LifeSpanSend) -> None:
+        """Close the lanes' threads when the server ends. The routes have nothing to start or to end."""
+        await receive()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        self.doorway.lanes.close()
+        await send({"type": "lifespan.shutdown.complete"})
 
     async def _pass(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
         renamed, headers = under_its_present_name(scope), Headers.from_scope(scope)
@@ -181,15 +187,15 @@ class GatedLitestar(Litestar):
                 await answer(scope, receive, sending)
             elif receiving is not None:
                 vectors.route(scope)
-                await super().__call__(scope, receiving, sending)
+                await self.routed(scope, receiving, sending)
             await self.doorway.journal.note(scope, request)
 
 
 class InLane:
     """ASGI middleware that holds a place in the route's lane, from the end of the body until the response is sent."""
 
-    def __init__(self, app: ASGIApp, lanes: Lanes) -> None:
-        self.app, self.lanes = app, lanes
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != ScopeType.HTTP:
@@ -198,7 +204,7 @@ class InLane:
         lane = rights.lane_of(scope)
         receiving = await arrived(scope, receive, lane)
         token = scope.get("user")
-        with self.lanes.place(lane, token.key_id if token else None):
+        with scope["state"]["lanes"].place(lane, token.key_id if token else None):
             if lane not in (Lane.reading, Lane.decoding):
                 await self.app(scope, receiving, send)
                 return

@@ -15,15 +15,14 @@ from typing import TYPE_CHECKING, Any
 from litestar.concurrency import sync_to_thread
 from litestar.datastructures import Headers
 from litestar.enums import ScopeType
-from litestar.middleware import DefineMiddleware
 from litestar.response.base import ASGIResponse
 
 from colmlm.api.door import requests
-from colmlm.api.door.lanes import Lane, Lanes
+from colmlm.api.door.lanes import Lane
 from colmlm.api.door.rights import is_edit, right_of
 from colmlm.api.errors import BadIdempotencyKey
+from colmlm.api.ports import Ports
 from colmlm.api.wire.requests import MAX_BODY_BYTES
-from colmlm.kb.access.access import Access
 from colmlm.kb.access.idempotency import MAX_KEPT_BYTES, KeptAnswer
 from colmlm.kb.access.records import TokenRecord
 from colmlm.kb.log.origin import Claim, origin
@@ -41,19 +40,14 @@ TELLS_SECRET = {
 }  # for a route's `opt`: its response is not stored, so a repetition does nothing and says so
 
 
-def once(access: Access, lanes: Lanes) -> DefineMiddleware:
-    """Gives the middleware that keeps its claims and responses in this database."""
-    return DefineMiddleware(Once, access=access, lanes=lanes)
-
-
 class Once:
-    """ASGI middleware that answers a repeated edit with the stored response.
+    """ASGI middleware that answers a repeated edit with the stored response, from the base of the request's ports.
 
     It runs after routing and before the guards.
     """
 
-    def __init__(self, app: ASGIApp, access: Access, lanes: Lanes) -> None:
-        self.app, self.access, self.lanes = app, access, lanes
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != ScopeType.HTTP:
@@ -69,7 +63,8 @@ class Once:
         self, scope: HTTPScope, receive: Receive, send: Send, name: str, token: TokenRecord
     ) -> None:
         body = await _body(receive)
-        found = await sync_to_thread(self.access.claim, token.key_id, name, _request(scope, body))
+        ports: Ports = scope["state"]["ports"]
+        found = await sync_to_thread(ports.kb.access.claim, token.key_id, name, _request(scope, body))
         if isinstance(found, KeptAnswer):
             if (request := requests.current()) is not None:
                 request.is_replay = True
@@ -78,7 +73,7 @@ class Once:
             await answer(scope, receive, send)
             return
         secret = _OPT in scope["route_handler"].opt
-        recorded = _Recorded(send, keep=not secret, settle=partial(self._settled, found))
+        recorded = _Recorded(send, keep=not secret, settle=partial(_settled, ports, found))
         before = origin.get()
         assert before is not None, "a request of a token has an origin"
         held = origin.set(replace(before, claim=found))
@@ -88,9 +83,10 @@ class Once:
             origin.reset(held)
         await recorded.settled()
 
-    async def _settled(self, held: Claim, answer: KeptAnswer) -> None:
-        # In another lane than the edits, which may wait: a claim not settled in two minutes counts as a dead server's.
-        await self.lanes.run(Lane.records, self.access.settle, held, answer)
+
+async def _settled(ports: Ports, held: Claim, answer: KeptAnswer) -> None:
+    # In another lane than the edits, which may wait: a claim not settled in two minutes counts as a dead server's.
+    await ports.lanes.run(Lane.records, ports.kb.access.settle, held, answer)
 
 
 @dataclass(slots=True)

@@ -7,17 +7,12 @@ python -m colmlm.api.schema.reference --json > openapi.json     the document its
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sqlalchemy import create_engine
-
-from colmlm.api.app import create_app
+from colmlm.api.app import routed
 from colmlm.api.schema.openapi import described
-from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.store.settings import Settings
 
 _HEAD = """# API reference
 
@@ -130,8 +125,7 @@ def _block(example: Any) -> list[str]:
 
 def main() -> None:
     """Writes the page, or with `--json` the document, to stdout without connecting to a database."""
-    kb = KnowledgeBase(Settings.from_environment(os.environ), create_engine("postgresql+psycopg://"))
-    document = described(create_app(kb))
+    document = described(routed())
     sys.stdout.write(json.dumps(document, indent=1) if "--json" in sys.argv[1:] else reference(document))
 
 

@@ -26,6 +26,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from colmlm.api.app import create_app
+from colmlm.api.door.doorway import GatedApp
 from colmlm.api.door.tuning import Tuning
 from colmlm.api.schema.openapi import described
 from colmlm.kb.access.records import ROLES
@@ -69,7 +70,7 @@ class Outcome:
         return not (self.failures or self.server_errors or self.errors)
 
 
-def fill(kb: KnowledgeBase, encoder: FakeEncoder) -> Litestar:
+def fill(kb: KnowledgeBase, encoder: FakeEncoder) -> GatedApp:
     """Makes the app on a base that has some of everything."""
     parsed = [Parsed(document) for document in numbered(20)]
     kb.corpora.ingest(parsed, "atlas", actor="tester", reason="set up")
@@ -84,7 +85,7 @@ def fill(kb: KnowledgeBase, encoder: FakeEncoder) -> Litestar:
 
 
 def run(
-    app: Litestar,
+    app: GatedApp,
     token: str,
     role: str,
     *,
@@ -96,7 +97,9 @@ def run(
     """Serves the app and tests it with a token of this role, with all checks; `only` names operations."""
     with served(app) as address, tempfile.TemporaryDirectory() as folder:
         file, description = Path(folder) / "report.json", Path(folder) / "openapi.json"
-        description.write_text(json.dumps(description_of(app)))  # not every role may read it from the server
+        description.write_text(
+            json.dumps(description_of(app.routed))
+        )  # not every role may read it from the server
         command = [
             str(Path(sys.executable).parent / "schemathesis"),
             "--config-file", str(ROOT / "tests/acceptance/schemathesis.toml"),
@@ -186,7 +189,7 @@ def main() -> int:
     return 0 if is_ok else 1
 
 
-def _as(role: str, kb: KnowledgeBase, app: Litestar, asked: argparse.Namespace) -> Outcome:
+def _as(role: str, kb: KnowledgeBase, app: GatedApp, asked: argparse.Namespace) -> Outcome:
     """Gives the outcome of the run as one role, after printing it as progress."""
     token = token_of(kb, role)
     outcome = run(

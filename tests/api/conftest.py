@@ -7,15 +7,17 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
-from litestar import Litestar
 from litestar.testing import TestClient
+from sqlalchemy import URL
 from sqlalchemy.orm import Session
 
 from colmlm.api.app import create_app
+from colmlm.api.door.doorway import GatedApp
 from colmlm.api.door.tuning import Tuning
 from colmlm.kb.access.tokens import create_token
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
 from colmlm.kb.service import KnowledgeBase
+from tests import servers
 from tests.api.generator import LookupGenerator
 from tests.fakes import FakeEncoder, NearReader
 
@@ -24,7 +26,7 @@ ORIGIN = "http://127.0.0.1:8484"
 CAPITAL, LAKE = "What is the capital of Peru?", "Which lake lies highest?"
 TEXT = "Peru is a country. 🇵🇪 The capital of Peru is Lima. Its great lake is Titicaca."
 
-Client = TestClient[Litestar]
+Client = TestClient[GatedApp]
 Connect = Callable[..., Client]
 
 
@@ -43,11 +45,29 @@ PERU = AnnotatedDocument(
 )
 
 
-@pytest.fixture
-def atlas(kb: KnowledgeBase, encoder: FakeEncoder) -> KnowledgeBase:
-    """A knowledge base of one document with two keyed facts."""
+def ingest_and_key(kb: KnowledgeBase) -> None:
     kb.corpora.ingest([Parsed(PERU)], "atlas", actor="tester", reason="set up")
-    kb.keysets.rekey(encoder)
+    kb.keysets.rekey(FakeEncoder())
+
+
+@pytest.fixture(scope="session")
+def atlas_template(server: URL) -> str:
+    """The name of a database with a corpus, which tests clone: to fill it anew would take each a third of a second."""
+    return servers.fill(server, "atlas_template", ingest_and_key)
+
+
+@pytest.fixture
+def database_url(server: URL, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A database of this test's own: empty, or with the corpus where the test uses it."""
+    uses_atlas = "atlas" in request.fixturenames
+    template = request.getfixturevalue("atlas_template") if uses_atlas else servers.TEMPLATE
+    with servers.clone(server, template) as url:
+        yield url
+
+
+@pytest.fixture
+def atlas(kb: KnowledgeBase) -> KnowledgeBase:
+    """A knowledge base of one document with two keyed facts."""
     return kb
 
 
@@ -64,7 +84,7 @@ def tuning() -> Tuning:
 
 
 @pytest.fixture
-def app(atlas: KnowledgeBase, encoder: FakeEncoder, tuning: Tuning) -> Litestar:
+def app(atlas: KnowledgeBase, encoder: FakeEncoder, tuning: Tuning) -> GatedApp:
     return create_app(atlas, encoder, LookupGenerator(atlas, encoder), tuning=tuning, reader=NearReader())
 
 
@@ -87,7 +107,7 @@ def connect(new_token: Callable[[str], str]) -> Iterator[Connect]:
     """
     with ExitStack() as clients:
 
-        def open_client(app: Litestar, role: str | None = None) -> Client:
+        def open_client(app: GatedApp, role: str | None = None) -> Client:
             client = clients.enter_context(TestClient(app, base_url=ORIGIN, raise_server_exceptions=False))
             if role is not None:
                 client.headers["Authorization"] = f"Bearer {new_token(role)}"
@@ -97,12 +117,12 @@ def connect(new_token: Callable[[str], str]) -> Iterator[Connect]:
 
 
 @pytest.fixture
-def reader(app: Litestar, connect: Connect) -> Client:
+def reader(app: GatedApp, connect: Connect) -> Client:
     return connect(app, "reader")
 
 
 @pytest.fixture
-def operator(app: Litestar, connect: Connect) -> Client:
+def operator(app: GatedApp, connect: Connect) -> Client:
     return connect(app, "operator")
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from litestar import Litestar
 from litestar.handlers import HTTPRouteHandler
 
+from colmlm.api.door.doorway import GatedApp
 from colmlm.kb.access.records import ROLES
 
 OPEN = {
@@ -37,13 +37,13 @@ class Route:
     handler: HTTPRouteHandler
 
 
-def routes(app: Litestar) -> list[Route]:
+def routes(app: GatedApp) -> list[Route]:
     """Lists every method and path with a handler, except OPTIONS, which only names the methods."""
     return sorted(_routes(app), key=lambda route: (route.template, route.method))
 
 
-def _routes(app: Litestar) -> Iterator[Route]:
-    for route in app.routes:
+def _routes(app: GatedApp) -> Iterator[Route]:
+    for route in app.routed.routes:
         parts: list[Any] = list(route.path_components)
         path = "/" + "/".join(p if isinstance(p, str) else _EXAMPLES[p.type] for p in parts)
         template = "/" + "/".join(p if isinstance(p, str) else f"{{{p.name}}}" for p in parts)
@@ -52,7 +52,7 @@ def _routes(app: Litestar) -> Iterator[Route]:
                 yield Route(method, template, path, handler)
 
 
-def matrix(app: Litestar, address: str, tokens: Mapping[str, str]) -> str:
+def matrix(app: GatedApp, address: str, tokens: Mapping[str, str]) -> str:
     """Makes the table in Markdown from real answers; `tokens` has one of each role."""
     lines = [f"| route | {' | '.join(ROLES)} | no token |", f"|---|{'---|' * (len(ROLES) + 1)}"]
     with httpx.Client(base_url=address, timeout=60) as client:

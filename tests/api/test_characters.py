@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from litestar import Litestar
-
 from colmlm.api.console import views
 from colmlm.api.console.forms import Form
+from colmlm.api.door.doorway import GatedApp
 from colmlm.api.watch.logs import show_all
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import Client, Connect
@@ -18,7 +17,7 @@ def test_nobody_is_named_with_what_does_not_show(operator: Client, fact_id: int)
 
 
 def test_pages_show_what_does_not_show(
-    app: Litestar, atlas: KnowledgeBase, connect: Connect, fact_id: int
+    app: GatedApp, atlas: KnowledgeBase, connect: Connect, fact_id: int
 ) -> None:
     atlas.facts.edit(fact_id, "a\u202eb\u200b<i>", actor="ann", reason="test")
     page = connect(app, "operator").get(f"/console/facts/{fact_id}").text

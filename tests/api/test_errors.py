@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from litestar import Litestar
 from sqlalchemy import create_engine
 
 from colmlm.api.app import create_app
 from colmlm.api.door.auth import gate
+from colmlm.api.door.doorway import GatedApp
 from colmlm.api.door.lanes import Lanes
 from colmlm.api.wire.requests import MAX_BODY_BYTES
 from colmlm.api.wire.statuses import status_of
@@ -104,7 +104,7 @@ def test_a_whole_number_may_have_a_point(operator: Client, fact_id: int) -> None
     assert operator.request("DELETE", "/v1/facts", json=body).status_code == 400
 
 
-def test_options_and_405_name_every_method(app: Litestar, connect: Connect) -> None:
+def test_options_and_405_name_every_method(app: GatedApp, connect: Connect) -> None:
     admin = connect(app, "admin")
     for method in ("OPTIONS", "PUT"):
         answer = admin.request(method, "/v1/facts")
@@ -114,7 +114,7 @@ def test_options_and_405_name_every_method(app: Litestar, connect: Connect) -> N
 def test_database_that_is_down_is_a_503(kb: KnowledgeBase, connect: Connect) -> None:
     app = create_app(kb)
     down = create_engine("postgresql+psycopg://nobody:secret@127.0.0.1:1/x")
-    app.doorway = replace(app.doorway, gate=gate(Access(Store(kb.settings, down)), ["127.0.0.1"], Lanes()))  # type: ignore[attr-defined]
+    app.doorway = replace(app.doorway, gate=gate(Access(Store(kb.settings, down)), ["127.0.0.1"], Lanes()))
     answer = connect(app, "reader").get("/v1/facts")
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
     assert answer.json()["title"] == "Database unavailable" and "secret" not in answer.text
@@ -126,7 +126,7 @@ def leaves(error: type[KBError]) -> list[type[KBError]]:
 
 @pytest.mark.parametrize("path", ["/v1/facts", "/v1/uploads?name=x.txt"])
 def test_who_hangs_up_in_a_body_is_no_fault_of_the_server(
-    path: str, app: Litestar, new_token: Callable[[str], str], caplog: pytest.LogCaptureFixture
+    path: str, app: GatedApp, new_token: Callable[[str], str], caplog: pytest.LogCaptureFixture
 ) -> None:
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {new_token('admin')}\r\n"
     with served(app) as address:
@@ -146,7 +146,7 @@ def test_every_error_has_a_status_that_http_knows() -> None:
     assert all(400 <= status_of(error) < 600 for error in made)
 
 
-def test_no_answer_goes_without_the_headers_that_protect_it(app: Litestar, connect: Connect) -> None:
+def test_no_answer_goes_without_the_headers_that_protect_it(app: GatedApp, connect: Connect) -> None:
     client = connect(app, "reader")
     for path in ("/", "/v1/facts", "/nowhere", "/console/app.js", "/schema/openapi.json"):
         for answer in (client.get(path), client.get(path, headers={"Authorization": "Bearer no"})):

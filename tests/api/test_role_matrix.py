@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from litestar import Litestar
-
+from colmlm.api.door.doorway import GatedApp
 from colmlm.api.door.rights import right_of
 from colmlm.kb.access.records import ROLES, Right
 from tests.api.access_page import hold_to
@@ -13,7 +12,7 @@ from tests.api.role_matrix import OPEN, matrix, routes
 from tests.api.serving import served
 
 
-def test_every_route_names_its_right(app: Litestar) -> None:
+def test_every_route_names_its_right(app: GatedApp) -> None:
     silent = [
         f"{route.method} {route.template}"
         for route in routes(app)
@@ -24,7 +23,7 @@ def test_every_route_names_its_right(app: Litestar) -> None:
 
 
 def test_the_table_in_the_docs_is_what_the_app_answers(
-    app: Litestar, new_token: Callable[[str], str]
+    app: GatedApp, new_token: Callable[[str], str]
 ) -> None:
     tokens = {role: new_token(role) for role in ROLES}
     with served(app) as address:
@@ -33,7 +32,7 @@ def test_the_table_in_the_docs_is_what_the_app_answers(
     assert found.count("\n") > 15 and _by_right(app) == found
 
 
-def _by_right(app: Litestar) -> str:
+def _by_right(app: GatedApp) -> str:
     """The same table from what the routes say: a guard that lets through too much, or too little, differs."""
     lines = [f"| route | {' | '.join(ROLES)} | no token |", f"|---|{'---|' * (len(ROLES) + 1)}"]
     for route in routes(app):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from litestar import Litestar
 
 from colmlm.api.app import create_app
+from colmlm.api.door.doorway import GatedApp
 from colmlm.api.door.tuning import Tuning
 from colmlm.api.nouns.generation import Finished, GenerationRequest, Spliced
 from colmlm.api.nouns.models import LoadedModel, LoadedModels
@@ -38,14 +38,14 @@ def models(atlas: KnowledgeBase) -> LoadedModels:
 
 
 @pytest.fixture
-def app(atlas: KnowledgeBase, models: LoadedModels) -> Litestar:
+def app(atlas: KnowledgeBase, models: LoadedModels) -> GatedApp:
     return create_app(
         atlas, models=models, reader=NearReader(), tuning=Tuning(longest_seconds=0, readiness_seconds=-1.0)
     )
 
 
 def test_every_route_that_asks_follows_the_switch(
-    app: Litestar, atlas: KnowledgeBase, second: int, connect: Connect
+    app: GatedApp, atlas: KnowledgeBase, second: int, connect: Connect
 ) -> None:
     client = connect(app, "admin")
 
@@ -74,7 +74,7 @@ def test_every_route_that_asks_follows_the_switch(
 
 
 def test_a_client_that_names_its_checkpoint_is_refused_after_the_switch(
-    app: Litestar, atlas: KnowledgeBase, second: int, connect: Connect
+    app: GatedApp, atlas: KnowledgeBase, second: int, connect: Connect
 ) -> None:
     client = connect(app, "reader")
     asked = {"questions": [CAPITAL], "checkpoint_id": "fake"}
@@ -85,7 +85,7 @@ def test_a_client_that_names_its_checkpoint_is_refused_after_the_switch(
 
 
 def test_an_edit_after_the_switch_is_keyed_by_the_new_model(
-    app: Litestar, atlas: KnowledgeBase, second: int, connect: Connect
+    app: GatedApp, atlas: KnowledgeBase, second: int, connect: Connect
 ) -> None:
     client = connect(app, "operator")
     activated(atlas, second)
@@ -98,7 +98,7 @@ def test_an_edit_after_the_switch_is_keyed_by_the_new_model(
 
 
 def test_a_model_that_is_not_loaded_is_told(
-    app: Litestar, models: LoadedModels, atlas: KnowledgeBase, second: int, connect: Connect
+    app: GatedApp, models: LoadedModels, atlas: KnowledgeBase, second: int, connect: Connect
 ) -> None:
     client = connect(app, "admin")
     models.keep({"fake"})

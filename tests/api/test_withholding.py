@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from litestar import Litestar
 from litestar.openapi.spec import Parameter
 from sqlalchemy import text
 
+from colmlm.api.door.doorway import GatedApp
 from colmlm.api.door.rights import right_of
 from colmlm.api.nouns.generation import GenerationRequest
 from colmlm.kb.access.records import ROLES, Right
@@ -192,7 +192,7 @@ def asks(planted: Planted) -> list[Ask]:
 
 
 def test_the_table_in_the_docs_is_what_the_answers_say(
-    app: Litestar, new_token: Callable[[str], str], planted: Planted
+    app: GatedApp, new_token: Callable[[str], str], planted: Planted
 ) -> None:
     tokens = {role: new_token(role) for role in ROLES}
     with served(app) as address:
@@ -209,7 +209,7 @@ def get(client: Client, token: str, path: str) -> str:
     return html.unescape(answer.text)
 
 
-def paths(app: Litestar, planted: Planted, role: str) -> Iterator[str]:
+def paths(app: GatedApp, planted: Planted, role: str) -> Iterator[str]:
     """Every GET route with ids that are there, and where the role may ask it, with every way to ask it for more."""
     facts = (planted.deleted, planted.corrected, planted.noted)
     ids = {
@@ -241,10 +241,10 @@ def paths(app: Litestar, planted: Planted, role: str) -> Iterator[str]:
             yield from (f"{path}?{query}" for query in more if fits(app, route.template, query))
 
 
-def fits(app: Litestar, template: str, query: str) -> bool:
+def fits(app: GatedApp, template: str, query: str) -> bool:
     """Whether the description knows these parameters; the pages of the console are in none, and take any."""
     if template.startswith("/v1"):
-        operation = (app.openapi_schema.paths or {})[template].get
+        operation = (app.routed.openapi_schema.paths or {})[template].get
         assert operation is not None
         known = {one.name for one in operation.parameters or () if isinstance(one, Parameter)}
         return {part.partition("=")[0] for part in query.split("&") if part} <= known
@@ -252,7 +252,7 @@ def fits(app: Litestar, template: str, query: str) -> bool:
 
 
 def test_what_is_past_is_on_no_route_for_a_token_that_may_not_audit(
-    app: Litestar, connect: Connect, new_token: Callable[[str], str], planted: Planted
+    app: GatedApp, connect: Connect, new_token: Callable[[str], str], planted: Planted
 ) -> None:
     client = connect(app)
     tokens = {role: new_token(role) for role in ROLES}
@@ -267,7 +267,7 @@ def test_what_is_past_is_on_no_route_for_a_token_that_may_not_audit(
 
 
 def test_the_roles_that_may_audit_are_shown_all_of_it(
-    app: Litestar, connect: Connect, new_token: Callable[[str], str], planted: Planted
+    app: GatedApp, connect: Connect, new_token: Callable[[str], str], planted: Planted
 ) -> None:
     client = connect(app)
     for role in WITH:
@@ -302,7 +302,7 @@ def test_to_list_deleted_facts_takes_the_right_to_audit(reader: Client, planted:
 
 
 def test_to_look_up_in_the_past_takes_the_right_to_audit(
-    app: Litestar, connect: Connect, new_token: Callable[[str], str], encoder: FakeEncoder, planted: Planted
+    app: GatedApp, connect: Connect, new_token: Callable[[str], str], encoder: FakeEncoder, planted: Planted
 ) -> None:
     client = connect(app)
     body = {"questions": ["Which metal is oldest?"], "as_of": planted.seq, "threshold": 0.9}
@@ -365,7 +365,7 @@ def test_a_digest_of_a_text_confirms_no_guess_at_what_is_withheld(
 
 
 def test_a_trainer_exports_what_stands_and_is_told_what_more_takes(
-    app: Litestar, connect: Connect, planted: Planted
+    app: GatedApp, connect: Connect, planted: Planted
 ) -> None:
     trainer = connect(app, "trainer")
     assert trainer.get("/v1/corpora/metals/export").status_code == 403

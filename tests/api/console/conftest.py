@@ -6,10 +6,10 @@ import shutil
 from collections.abc import Callable, Iterator
 
 import pytest
-from litestar import Litestar
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
 
 from colmlm.api.door.auth import COOKIE
+from colmlm.api.door.doorway import GatedApp
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import CAPITAL
@@ -54,7 +54,7 @@ def fact_id(atlas: KnowledgeBase) -> int:
 
 
 @pytest.fixture
-def address(app: Litestar) -> Iterator[str]:
+def address(app: GatedApp) -> Iterator[str]:
     with served(app) as address:
         yield address
 

@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable
 
 import pytest
-from litestar import Litestar
 from playwright.sync_api import BrowserContext, Page, expect
 
+from colmlm.api.door.doorway import GatedApp
 from colmlm.kb.log.denials import list_denials
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import ORIGIN, Connect
@@ -53,7 +53,7 @@ def background(page: Page) -> str:
 
 
 def test_reader_is_offered_reading_and_refused_the_rest(
-    open_page: OpenPage, app: Litestar, connect: Connect, fact_id: int
+    open_page: OpenPage, app: GatedApp, connect: Connect, fact_id: int
 ) -> None:
     page = open_page("reader", f"/console/facts/{fact_id}")
     expect(page.get_by_role("navigation", name="Pages").get_by_role("link")).to_have_text(
@@ -69,7 +69,7 @@ def test_reader_is_offered_reading_and_refused_the_rest(
     assert refused.status_code == 403 and "Not allowed" in refused.text
 
 
-def test_programs_are_sent_no_script_they_did_not_bring(app: Litestar, connect: Connect) -> None:
+def test_programs_are_sent_no_script_they_did_not_bring(app: GatedApp, connect: Connect) -> None:
     client = connect(app, "admin")
     for path in ("/console/ask", "/console/nowhere", "/console/facts/999999"):
         answer = client.get(path)
@@ -81,7 +81,7 @@ def test_programs_are_sent_no_script_they_did_not_bring(app: Litestar, connect: 
 
 
 def test_sign_in_leads_to_no_other_site(
-    app: Litestar, connect: Connect, new_token: Callable[[str], str]
+    app: GatedApp, connect: Connect, new_token: Callable[[str], str]
 ) -> None:
     client, token = connect(app), new_token("reader")
     for back in ("https://evil.example/", "//evil.example", "/\\evil.example", "/console/\nx"):
@@ -91,7 +91,7 @@ def test_sign_in_leads_to_no_other_site(
 
 
 def test_the_console_begins_at_its_bare_name_too(
-    app: Litestar, connect: Connect, new_token: Callable[[str], str]
+    app: GatedApp, connect: Connect, new_token: Callable[[str], str]
 ) -> None:
     client, signed_in = connect(app), {"Authorization": f"Bearer {new_token('reader')}"}
     for path in ("/", "/console", "/console/"):

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from colmlm.api.app import create_app
 from colmlm.api.door.auth import COOKIE, PROBES, STATIC_PATH
-from colmlm.api.door.doorway import GatedLitestar, doorway
+from colmlm.api.door.doorway import GatedApp, doorway
 from colmlm.api.door.lanes import Lanes
 from colmlm.api.door.rights import require_right
 from colmlm.api.errors import respond
@@ -35,23 +35,23 @@ EDITS = {
 }
 
 
-def paths(app: Litestar) -> list[str]:
+def paths(app: GatedApp) -> list[str]:
     """Every route of the app, with 1 for its ids and a script for its names."""
-    found = [re.sub(r"{\w+_id}", "1", route.path_format) for route in app.routes]  # type: ignore[attr-defined]
+    found = [re.sub(r"{\w+_id}", "1", route.path_format) for route in app.routed.routes]  # type: ignore[attr-defined]
     assert len(found) > 15
     return [re.sub(r"{\w+}", "app.js", path) for path in found]
 
 
-def calls(app: Litestar) -> list[tuple[str, str]]:
+def calls(app: GatedApp) -> list[tuple[str, str]]:
     """Every method and path that reaches a handler."""
     return [
         (method, path)
-        for route, path in zip(app.routes, paths(app), strict=True)
+        for route, path in zip(app.routed.routes, paths(app), strict=True)
         for method in sorted(route.methods)  # type: ignore[attr-defined]
     ]
 
 
-def test_every_route_wants_a_token(app: Litestar, connect: Connect) -> None:
+def test_every_route_wants_a_token(app: GatedApp, connect: Connect) -> None:
     client = connect(app)
     asked = [*paths(app), "/nowhere", "/v1/nowhere", "/v1", "/console/nowhere"]
     for path, method in product(asked, METHODS):
@@ -61,14 +61,14 @@ def test_every_route_wants_a_token(app: Litestar, connect: Connect) -> None:
             assert answer.headers["www-authenticate"] == "Bearer"
 
 
-def test_only_named_files_are_open(app: Litestar, connect: Connect) -> None:
+def test_only_named_files_are_open(app: GatedApp, connect: Connect) -> None:
     client = connect(app)
     assert client.get(f"{STATIC_PATH}style.css").headers["content-type"].startswith("text/css")
     for name in ("views.py", "..%2Fviews.py", "%2e%2e/views.py", ""):
         assert client.get(f"{STATIC_PATH}{name}").status_code in (401, 404), name
 
 
-def test_wrong_credentials_are_nobody(app: Litestar, connect: Connect) -> None:
+def test_wrong_credentials_are_nobody(app: GatedApp, connect: Connect) -> None:
     client = connect(app)
     for header in (
         "Bearer wrong",
@@ -84,21 +84,21 @@ def test_wrong_credentials_are_nobody(app: Litestar, connect: Connect) -> None:
 
 
 def test_wrong_bearer_does_not_fall_back_to_the_cookie(
-    app: Litestar, connect: Connect, new_token: Callable[[str], str]
+    app: GatedApp, connect: Connect, new_token: Callable[[str], str]
 ) -> None:
     client = connect(app)
     assert sign_in(client, new_token("reader")) == 303 and client.get("/v1/facts").status_code == 200
     assert client.get("/v1/facts", headers={"Authorization": "Bearer wrong"}).status_code == 401
 
 
-def test_revoked_token_stops_at_once(app: Litestar, atlas: KnowledgeBase, reader: Client) -> None:
+def test_revoked_token_stops_at_once(app: GatedApp, atlas: KnowledgeBase, reader: Client) -> None:
     assert reader.get("/v1/facts").status_code == 200
     with Session(atlas.engine) as session, session.begin():
         revoke_token(session, "the reader")
     assert reader.get("/v1/facts").status_code == 401
 
 
-def test_role_decides_who_edits(app: Litestar, connect: Connect, new_token: Callable[[str], str]) -> None:
+def test_role_decides_who_edits(app: GatedApp, connect: Connect, new_token: Callable[[str], str]) -> None:
     client = connect(app)
     routed = {(m, path) for m, path in calls(app) if m != "OPTIONS" and path != "/session"}
     assert routed >= EDITS
@@ -116,11 +116,9 @@ def test_route_that_names_no_right_is_the_admins(
         return "secret"
 
     client = connect(
-        GatedLitestar(
+        GatedApp(
             doorway(kb, ServerSettings(), Lanes()),
-            route_handlers=[forgotten],
-            guards=[require_right],
-            exception_handlers={Exception: respond},
+            Litestar([forgotten], guards=[require_right], exception_handlers={Exception: respond}),
         )
     )
     tokens = {role: {"Authorization": f"Bearer {new_token(role)}"} for role in ROLES}
@@ -178,7 +176,7 @@ def sign_in(client: Client, secret: str, origin: str | None = ORIGIN) -> int:
 
 
 def test_signing_in_sets_a_cookie_that_scripts_cannot_read(
-    app: Litestar, connect: Connect, new_token: Callable[[str], str]
+    app: GatedApp, connect: Connect, new_token: Callable[[str], str]
 ) -> None:
     client = connect(app)
     answer = client.post(
@@ -193,7 +191,7 @@ def test_signing_in_sets_a_cookie_that_scripts_cannot_read(
 
 
 def test_signing_out_ends_the_session_for_whoever_has_its_cookie(
-    app: Litestar, connect: Connect, new_token: Callable[[str], str], atlas: KnowledgeBase
+    app: GatedApp, connect: Connect, new_token: Callable[[str], str], atlas: KnowledgeBase
 ) -> None:
     client, secret = connect(app), new_token("reader")
     assert sign_in(client, secret) == 303
@@ -211,7 +209,7 @@ def test_signing_out_ends_the_session_for_whoever_has_its_cookie(
 
 
 def test_the_secret_itself_is_no_session(
-    app: Litestar, connect: Connect, new_token: Callable[[str], str]
+    app: GatedApp, connect: Connect, new_token: Callable[[str], str]
 ) -> None:
     client, secret = connect(app), new_token("reader")
     assert client.get("/v1/facts", headers={"Cookie": f"{COOKIE}={secret}"}).status_code == 401
@@ -222,7 +220,7 @@ def test_the_secret_itself_is_no_session(
 
 @pytest.mark.parametrize("how", ["revoked", "rotated", "expired", "out of date"])
 def test_a_session_ends_with_its_token_and_by_itself(
-    how: str, app: Litestar, connect: Connect, new_token: Callable[[str], str], atlas: KnowledgeBase
+    how: str, app: GatedApp, connect: Connect, new_token: Callable[[str], str], atlas: KnowledgeBase
 ) -> None:
     client = connect(app)
     assert sign_in(client, new_token("reader")) == 303 and client.get("/v1/facts").status_code == 200
@@ -240,7 +238,7 @@ def test_a_session_ends_with_its_token_and_by_itself(
 
 
 def test_signing_in_again_ends_the_session_before(
-    app: Litestar, connect: Connect, new_token: Callable[[str], str], atlas: KnowledgeBase
+    app: GatedApp, connect: Connect, new_token: Callable[[str], str], atlas: KnowledgeBase
 ) -> None:
     client, secret = connect(app), new_token("reader")
     held = []
@@ -252,7 +250,7 @@ def test_signing_in_again_ends_the_session_before(
     assert [answer.status_code for answer in answers] == [401, 200]
 
 
-def test_wrong_token_shows_the_form_again(app: Litestar, connect: Connect) -> None:
+def test_wrong_token_shows_the_form_again(app: GatedApp, connect: Connect) -> None:
     answer = connect(app).post("/session", data={"key": "<script>"}, headers={"Origin": ORIGIN})
     assert answer.status_code == 401
     assert "does not work" in answer.text and "<script>" not in answer.text
@@ -260,7 +258,7 @@ def test_wrong_token_shows_the_form_again(app: Litestar, connect: Connect) -> No
 
 
 def test_cookie_writes_only_from_the_own_origin(
-    app: Litestar, connect: Connect, new_token: Callable[[str], str], fact_id: int
+    app: GatedApp, connect: Connect, new_token: Callable[[str], str], fact_id: int
 ) -> None:
     client, secret = connect(app), new_token("operator")
     body = {"fact_ids": [fact_id], "reason": "forged"}

@@ -7,9 +7,9 @@ from typing import Any
 
 import httpx
 import pyarrow
-from litestar import Litestar
 
 from colmlm.api.door.compression import LEAST_BYTES
+from colmlm.api.door.doorway import GatedApp
 from tests.api.conftest import ORIGIN, Client, Connect
 from tests.api.serving import served
 
@@ -23,7 +23,7 @@ def raw(address: str, token: str, path: str, accepted: str, **options: Any) -> t
         return answer, b"".join(answer.iter_raw())
 
 
-def test_a_large_answer_is_compressed_as_the_client_accepts(app: Litestar, new_token: Any) -> None:
+def test_a_large_answer_is_compressed_as_the_client_accepts(app: GatedApp, new_token: Any) -> None:
     token = new_token("reader")
     with served(app) as address:
         plain, whole = raw(address, token, LARGE, "identity")
@@ -47,7 +47,7 @@ def unpacked(sent: bytes) -> bytes:
         return bytes(stream.read())
 
 
-def test_a_small_answer_and_a_stream_are_sent_as_they_are(app: Litestar, new_token: Any) -> None:
+def test_a_small_answer_and_a_stream_are_sent_as_they_are(app: GatedApp, new_token: Any) -> None:
     token = new_token("admin")
     with served(app) as address:
         for path in (
@@ -61,7 +61,7 @@ def test_a_small_answer_and_a_stream_are_sent_as_they_are(app: Litestar, new_tok
             assert len(sent) < LEAST_BYTES or "content-length" not in answer.headers
 
 
-def test_what_is_asked_with_a_cookie_or_sent_is_not_compressed(app: Litestar, connect: Connect) -> None:
+def test_what_is_asked_with_a_cookie_or_sent_is_not_compressed(app: GatedApp, connect: Connect) -> None:
     """A browser sends the cookie wherever a page leads it, and a POST has its body in its response."""
     client: Client = connect(app, "reader")
     body = {"queries": [[0.1] * 32] * 64, "checkpoint_id": "fake", "threshold": -1, "k": 2}
@@ -75,7 +75,7 @@ def test_what_is_asked_with_a_cookie_or_sent_is_not_compressed(app: Litestar, co
     assert len(described.content) > LEAST_BYTES and "content-encoding" not in described.headers
 
 
-def test_a_head_says_how_long_the_compressed_answer_is(app: Litestar, new_token: Any) -> None:
+def test_a_head_says_how_long_the_compressed_answer_is(app: GatedApp, new_token: Any) -> None:
     token = new_token("reader")
     with served(app) as address:
         answer, sent = raw(address, token, LARGE, "gzip")

@@ -6,10 +6,10 @@ import logging
 from collections.abc import Callable
 
 import pytest
-from litestar import Litestar
 from sqlalchemy.orm import Session
 
 from colmlm.api.app import create_app
+from colmlm.api.door.doorway import GatedApp
 from colmlm.api.door.limits import Bucket
 from colmlm.api.door.tuning import Tuning
 from colmlm.api.settings import ServerSettings
@@ -52,7 +52,7 @@ def test_settings_limit_tokens_without_a_limit_of_their_own(kb: KnowledgeBase, c
     assert [client.get("/v1/facts").status_code for _ in range(3)] == [200, 200, 429]
 
 
-def test_every_answer_names_its_request_and_a_problem_does_too(app: Litestar, connect: Connect) -> None:
+def test_every_answer_names_its_request_and_a_problem_does_too(app: GatedApp, connect: Connect) -> None:
     client = connect(app, "reader")
     for path in ("/v1/facts", "/v1/facts/999", "/nowhere", "/"):
         for headers in ({}, {"Authorization": "Bearer no"}):
@@ -108,7 +108,7 @@ FIELDS = ("client_request_id", "actor", "method", "route", "status")
 
 
 def test_auditor_reads_who_was_denied_what(
-    app: Litestar, connect: Connect, new_token: Callable[[str], str]
+    app: GatedApp, connect: Connect, new_token: Callable[[str], str]
 ) -> None:
     client = connect(app, "auditor")
     reader = {"Authorization": f"Bearer {new_token('reader')}"}

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import httpx
 import pytest
-from litestar import Litestar
 
 from colmlm.api.app import create_app
+from colmlm.api.door.doorway import GatedApp
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import Client, Connect
 from tests.api.serving import served
@@ -34,7 +34,7 @@ def test_a_head_is_that_of_the_get(reader: Client, path: str) -> None:
         assert head.headers["content-length"] == str(len(whole.content))
 
 
-def test_a_head_needs_what_its_get_needs(app: Litestar, connect: Connect) -> None:
+def test_a_head_needs_what_its_get_needs(app: GatedApp, connect: Connect) -> None:
     client = connect(app, "decoder")
     assert client.head("/v1/facts").status_code == 403
     del client.headers["Authorization"]
@@ -46,7 +46,7 @@ def test_what_is_not_read_has_no_head(reader: Client) -> None:
     assert refused.status_code == 405 and "GET" not in refused.headers["allow"]
 
 
-def test_the_allowed_methods_name_it_beside_get(app: Litestar, connect: Connect) -> None:
+def test_the_allowed_methods_name_it_beside_get(app: GatedApp, connect: Connect) -> None:
     admin = connect(app, "admin")
     for answer in (admin.options("/v1/facts"), admin.put("/v1/facts")):
         allowed = answer.headers["allow"].split(", ")
@@ -59,4 +59,4 @@ def test_the_head_of_a_stream_ends_it(atlas: KnowledgeBase, new_token: Callable[
     with served(app) as address:
         head = httpx.head(f"{address}/v1/changes/events", headers=headers, timeout=30)
         assert head.status_code == 200 and head.headers["content-type"].startswith("text/event-stream")
-        wait_for(lambda: sum(app.doorway.lanes.taken().values()) == 0)  # type: ignore[attr-defined]
+        wait_for(lambda: sum(app.doorway.lanes.taken().values()) == 0)

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 
 import httpx
 import pytest
-from litestar import Litestar
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from colmlm.api.door.doorway import GatedApp
 from colmlm.kb.access import idempotency
 from colmlm.kb.access.idempotency import KeptAnswer
 from colmlm.kb.access.tokens import read_token
@@ -60,7 +60,7 @@ def test_other_body_or_route_under_the_same_key_is_refused(
 
 
 def test_keys_of_two_callers_do_not_meet(
-    app: Litestar, connect: Connect, new_token: Callable[[str], str]
+    app: GatedApp, connect: Connect, new_token: Callable[[str], str]
 ) -> None:
     client = connect(app, "operator")
     mine = client.post("/v1/facts", json=FACT, headers=ONCE).json()
@@ -86,7 +86,7 @@ def test_key_that_is_none_is_refused(operator: Client, name: str) -> None:
 
 
 def test_of_many_at_once_one_is_carried_out(
-    app: Litestar, atlas: KnowledgeBase, new_token: Callable[[str], str]
+    app: GatedApp, atlas: KnowledgeBase, new_token: Callable[[str], str]
 ) -> None:
     headers = {"Authorization": f"Bearer {new_token('operator')}", **ONCE}
     before = len(atlas.facts.find())

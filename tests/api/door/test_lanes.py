@@ -14,10 +14,11 @@ import anyio
 import httpx
 import pytest
 from litestar import Litestar, get
+from litestar.middleware import DefineMiddleware
 from sqlalchemy import text
 
 from colmlm.api.app import create_app
-from colmlm.api.door.doorway import GatedLitestar, doorway
+from colmlm.api.door.doorway import GatedApp, InLane, doorway
 from colmlm.api.door.lanes import LONGEST_REST, SIZES, Lane, Lanes, Size
 from colmlm.api.door.rights import Right, needs, require_right
 from colmlm.api.door.tuning import Tuning
@@ -157,7 +158,7 @@ def test_a_full_lane_says_which_it_is_and_the_others_go_on(
     ):
         with log_held(atlas):
             edited = [editors.submit(client.patch, "/v1/facts/1", json=EDIT) for _ in range(2)]
-            while app.doorway.lanes.taken()[Lane.edits] < 2:  # type: ignore[attr-defined]
+            while app.doorway.lanes.taken()[Lane.edits] < 2:
                 pass
             answer = client.patch("/v1/facts/1", json=EDIT)
             assert answer.status_code == 503 and "All 2 places for edits are taken" in answer.json()["detail"]
@@ -218,14 +219,14 @@ def test_a_body_that_does_not_come_takes_no_place(
         assert [answer.status_code for answer in answers] == [200, 200, 200, 201]
 
 
-def test_a_sign_in_that_is_too_large_is_refused(app: Litestar) -> None:
+def test_a_sign_in_that_is_too_large_is_refused(app: GatedApp) -> None:
     with served(app) as address:
         answer = httpx.post(f"{address}/session", data={"key": "x" * 20_000}, headers={"Origin": address})
     assert answer.status_code == 413
 
 
-def test_a_full_lane_speaks_as_its_route_does(app: Litestar, reader: Client) -> None:
-    lanes = app.doorway.lanes  # type: ignore[attr-defined]
+def test_a_full_lane_speaks_as_its_route_does(app: GatedApp, reader: Client) -> None:
+    lanes = app.doorway.lanes
     with ExitStack() as taken:
         for _ in range(SIZES[Lane.decoding].places):
             taken.enter_context(lanes.place(Lane.decoding))
@@ -246,16 +247,19 @@ def test_a_thread_outside_of_every_lane_is_refused(kb: KnowledgeBase, connect: C
     def by_hand() -> str:
         return "from some thread"
 
-    app = GatedLitestar(
+    app = GatedApp(
         doorway(kb, ServerSettings(), Lanes()),
-        route_handlers=[by_hand],
-        guards=[require_right],
-        exception_handlers={Exception: respond},
+        Litestar(
+            [by_hand],
+            guards=[require_right],
+            middleware=[DefineMiddleware(InLane)],
+            exception_handlers={Exception: respond},
+        ),
     )
     assert connect(app, "reader").get("/by-hand").status_code == 500
 
 
-def test_no_route_runs_in_a_thread_without_a_lane(app: Litestar) -> None:
+def test_no_route_runs_in_a_thread_without_a_lane(app: GatedApp) -> None:
     at_once = [route.handler for route in routes(app) if route.handler.opt.get("lane") is Lane.at_once]
     assert at_once and not any(handler.sync_to_thread for handler in at_once)
 
@@ -285,10 +289,10 @@ def test_long_reads_rest_as_long_as_they_worked_while_the_present_is_asked() -> 
     assert len(rests) in (1, 2) and 0 < max(rests) <= LONGEST_REST
 
 
-def test_threads_of_a_closed_lane_end_and_come_back(app: Litestar, connect: Connect) -> None:
+def test_threads_of_a_closed_lane_end_and_come_back(app: GatedApp, connect: Connect) -> None:
     before = threading.active_count()
     client = connect(app, "reader")
     assert client.get("/v1/facts").status_code == 200
-    client.app.doorway.lanes.close()  # type: ignore[attr-defined]
+    app.doorway.lanes.close()
     assert client.get("/v1/facts").status_code == 200
     assert threading.active_count() >= before

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import httpx
 import pytest
-from litestar import Litestar
 from sqlalchemy import text
 
 from colmlm.api.app import create_app
+from colmlm.api.door.doorway import GatedApp
 from colmlm.api.door.renamed import PRESENT
 from colmlm.api.door.tuning import Tuning
 from colmlm.api.settings import ServerSettings
@@ -38,7 +38,7 @@ def asked(client: Client, path: str, **headers: str) -> list[object]:
 @pytest.mark.parametrize("role", [*ROLES, None])
 @pytest.mark.parametrize(("former", "present"), FORMER)
 def test_every_role_gets_the_same_under_both_names(
-    former: str, present: str, role: str | None, app: Litestar, connect: Connect
+    former: str, present: str, role: str | None, app: GatedApp, connect: Connect
 ) -> None:
     client = connect(app, role)
     client.get(present)  # the first use of a token is written, and later ones are not
@@ -49,7 +49,7 @@ def test_every_role_gets_the_same_under_both_names(
 
 @pytest.mark.parametrize(("former", "present"), FORMER)
 def test_only_own_hosts_are_served_under_either_name(
-    former: str, present: str, app: Litestar, connect: Connect
+    former: str, present: str, app: GatedApp, connect: Connect
 ) -> None:
     client = connect(app, "admin")
     assert asked(client, former, Host="evil.example") == asked(client, present, Host="evil.example")
@@ -66,7 +66,7 @@ def test_requests_under_both_names_count_as_one(
 
 
 def test_an_edit_sent_again_under_the_other_name_is_done_once(
-    app: Litestar, connect: Connect, atlas: KnowledgeBase
+    app: GatedApp, connect: Connect, atlas: KnowledgeBase
 ) -> None:
     admin = connect(app, "admin")
     once = {"Idempotency-Key": "make-curator"}
@@ -82,7 +82,7 @@ def test_an_edit_sent_again_under_the_other_name_is_done_once(
         assert connection.scalar(text("SELECT count(*) FROM api_key WHERE name = 'curator'")) == 1
 
 
-def test_only_the_former_name_says_what_is_called_otherwise_now(app: Litestar, connect: Connect) -> None:
+def test_only_the_former_name_says_what_is_called_otherwise_now(app: GatedApp, connect: Connect) -> None:
     admin = connect(app, "admin")
     for path in ("/v1/keys", "/v1/keys/999/rotate", "/v1/keys/%0d%0aSet-Cookie:%20a=b"):
         headers = admin.get(path).headers
@@ -95,7 +95,7 @@ def test_only_the_former_name_says_what_is_called_otherwise_now(app: Litestar, c
 
 @pytest.mark.parametrize(("former", "present"), FORMER)
 def test_slashes_too_many_change_nothing_under_either_name(
-    former: str, present: str, app: Litestar, connect: Connect
+    former: str, present: str, app: GatedApp, connect: Connect
 ) -> None:
     admin = connect(app, "admin")
     for spelled in ("/v1//{}", "//v1/{}", "/v1/{}/", "/v1///{}//"):
@@ -106,7 +106,7 @@ def test_slashes_too_many_change_nothing_under_either_name(
         assert asked(admin, f"{ORIGIN}{before}") == asked(admin, f"{ORIGIN}{now}")
 
 
-def test_the_description_has_the_present_names_alone(app: Litestar, connect: Connect) -> None:
+def test_the_description_has_the_present_names_alone(app: GatedApp, connect: Connect) -> None:
     paths = connect(app, "admin").get("/schema/openapi.json").json()["paths"]
     assert "/v1/tokens" in paths and not [
         path for path in paths if path.startswith(("/v1/keys/", "/v1/keys?"))
@@ -114,7 +114,7 @@ def test_the_description_has_the_present_names_alone(app: Litestar, connect: Con
     assert "/v1/keys" not in paths
 
 
-def test_pages_answer_under_their_former_names(app: Litestar, connect: Connect) -> None:
+def test_pages_answer_under_their_former_names(app: GatedApp, connect: Connect) -> None:
     admin = connect(app, "admin")
     pages = [admin.get(path) for path in ("/console/keys", "/console/tokens")]
     assert [page.status_code for page in pages] == [200, 200]

@@ -10,9 +10,9 @@ import httpx
 from cloudevents.core.base import BaseCloudEvent
 from cloudevents.core.formats.json import JSONFormat
 from cloudevents.core.v1.event import CloudEvent
-from litestar import Litestar
 
 from colmlm.api.app import create_app
+from colmlm.api.door.doorway import GatedApp
 from colmlm.api.door.lanes import SIZES, Lane
 from colmlm.api.door.tuning import Tuning
 from colmlm.kb.log import witness
@@ -54,7 +54,7 @@ def test_a_head_that_was_kept_is_held_to_the_log(
     assert report.ok and report.seq == atlas.log.head_seq()
 
 
-def test_a_break_is_sealed_by_an_admin(app: Litestar, connect: Connect, atlas: KnowledgeBase) -> None:
+def test_a_break_is_sealed_by_an_admin(app: GatedApp, connect: Connect, atlas: KnowledgeBase) -> None:
     admin = connect(app, "admin")
     bogus = put_in(atlas, payload='{"principal": {"kind": 3}, "request_id": 5}')
     shown = admin.get("/v1/changes", params={"kind": "update"}).json()["items"][-1]
@@ -167,7 +167,7 @@ def test_a_feed_gives_cloud_events_where_they_are_asked_for(operator: Client) ->
     ]
 
 
-def test_an_erasure_is_certified(app: Litestar, connect: Connect, atlas: KnowledgeBase, fact_id: int) -> None:
+def test_an_erasure_is_certified(app: GatedApp, connect: Connect, atlas: KnowledgeBase, fact_id: int) -> None:
     admin = connect(app, "admin")
     erased = admin.post("/v1/erasures", json={"fact_ids": [fact_id], "reason": "asked for"}).json()
     seq = erased["report"]["erased"]["seq"]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from litestar import Litestar
-
+from colmlm.api.door.doorway import GatedApp
 from tests.api.conftest import CAPITAL, TEXT, Client, Connect
 
 NEW = "Chile's capital is Santiago."
@@ -66,7 +65,7 @@ def test_deleting_a_corpus_says_how_much_before_and_after(operator: Client) -> N
     assert (stats["facts"], stats["deleted"]) == (0, 2)
 
 
-def test_an_export_can_be_taken_in_again(app: Litestar, connect: Connect) -> None:
+def test_an_export_can_be_taken_in_again(app: GatedApp, connect: Connect) -> None:
     admin = connect(app, "admin")
     answer = admin.get("/v1/corpora/atlas/export")
     assert answer.headers["content-type"].startswith("application/jsonl")

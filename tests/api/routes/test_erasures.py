@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from litestar import Litestar
 from sqlalchemy.orm import Session
 
+from colmlm.api.door.doorway import GatedApp
 from colmlm.kb.access.tokens import create_token
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import Client, Connect
@@ -14,7 +14,7 @@ WHY = {"reason": "request of the person"}
 
 
 def test_an_erasure_is_previewed_and_reports_how_far_it_got(
-    app: Litestar, connect: Connect, atlas: KnowledgeBase, fact_id: int
+    app: GatedApp, connect: Connect, atlas: KnowledgeBase, fact_id: int
 ) -> None:
     admin = connect(app, "admin")
     head = atlas.log.head_seq()
@@ -38,7 +38,7 @@ def second_key(kb: KnowledgeBase) -> str:
 
 @pytest.mark.usefixtures("two_tokens")
 def test_where_two_keys_are_needed_one_only_asks(
-    app: Litestar, connect: Connect, atlas: KnowledgeBase, fact_id: int
+    app: GatedApp, connect: Connect, atlas: KnowledgeBase, fact_id: int
 ) -> None:
     admin: Client = connect(app, "admin")
     asked = [admin.post("/v1/erasures", json={"fact_ids": [f], **WHY}).json() for f in (fact_id, fact_id + 1)]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from litestar import Litestar
-
+from colmlm.api.door.doorway import GatedApp
 from tests.api.conftest import CAPITAL, LAKE, Client, Connect
 
 WHY = {"reason": "request 12"}
@@ -84,7 +83,7 @@ def test_selecting_nothing_is_said(operator: Client) -> None:
     )
 
 
-def test_what_a_fact_was_used_for(app: Litestar, connect: Connect, fact_id: int) -> None:
+def test_what_a_fact_was_used_for(app: GatedApp, connect: Connect, fact_id: int) -> None:
     operator = connect(app, "operator")
     for prompt in (CAPITAL, LAKE, CAPITAL):
         operator.post("/v1/generations", json={"prompt": prompt})

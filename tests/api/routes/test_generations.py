@@ -8,9 +8,9 @@ from typing import Any
 
 import httpx
 import pytest
-from litestar import Litestar
 
 from colmlm.api.app import create_app
+from colmlm.api.door.doorway import GatedApp
 from colmlm.api.door.lanes import SIZES, Lane, Size
 from colmlm.api.door.tuning import Tuning
 from colmlm.api.nouns.generation import GenerationRequest
@@ -153,7 +153,7 @@ class Failing(LookupGenerator):
         raise RuntimeError("a secret of the inside")
 
 
-def failing(atlas: KnowledgeBase, encoder: FakeEncoder) -> Litestar:
+def failing(atlas: KnowledgeBase, encoder: FakeEncoder) -> GatedApp:
     return create_app(atlas, encoder, Failing(atlas, encoder))
 
 
@@ -217,7 +217,7 @@ def test_client_that_leaves_before_the_answer_gives_its_place_back(
     few = Tuning(lanes={**SIZES, Lane.decoding: Size(2, 2)})
     app = create_app(atlas, encoder, Waiting(atlas, encoder), tuning=few)
     headers = {"Authorization": f"Bearer {new_token('reader')}"}
-    lanes = app.doorway.lanes  # type: ignore[attr-defined]
+    lanes = app.doorway.lanes
     with served(app) as address, httpx.Client(base_url=address, headers=headers) as client:
         for _ in range(3):
             with pytest.raises(httpx.ReadTimeout):
@@ -228,11 +228,10 @@ def test_client_that_leaves_before_the_answer_gives_its_place_back(
         assert answer.status_code == 201
 
 
-def test_too_many_at_once_are_told_to_come_back(app: Litestar, reader: Client) -> None:
-    ports = app.dependencies["ports"].dependency()  # type: ignore[union-attr]
+def test_too_many_at_once_are_told_to_come_back(app: GatedApp, reader: Client) -> None:
     with ExitStack() as taken:
         for _ in range(PLACES):
-            taken.enter_context(ports.lanes.place(Lane.decoding))
+            taken.enter_context(app.doorway.lanes.place(Lane.decoding))
         for stream in (False, True):
             answer = reader.post("/v1/generations", json={"prompt": "x", "stream": stream})
             assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")

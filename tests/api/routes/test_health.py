@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable
 
 import pytest
-from litestar import Litestar
 from sqlalchemy import text
 
 from colmlm.api.app import create_app
+from colmlm.api.door.doorway import GatedApp
 from colmlm.api.door.tuning import Tuning
 from colmlm.api.settings import ServerSettings
 from colmlm.api.watch.operations import Operations
@@ -32,11 +32,11 @@ FIRST = {
 
 
 @pytest.fixture
-def app(atlas: KnowledgeBase, encoder: FakeEncoder) -> Litestar:
+def app(atlas: KnowledgeBase, encoder: FakeEncoder) -> GatedApp:
     return create_app(atlas, encoder, LookupGenerator(atlas, encoder), tuning=Tuning(readiness_seconds=-1.0))
 
 
-def test_anybody_on_an_allowed_host_may_ask_whether_it_lives(app: Litestar, connect: Connect) -> None:
+def test_anybody_on_an_allowed_host_may_ask_whether_it_lives(app: GatedApp, connect: Connect) -> None:
     client = connect(app)
     assert (client.get("/healthz").status_code, client.get("/healthz").text) == (200, "ok")
     assert client.get("/readyz").status_code in (200, 503)
@@ -46,7 +46,7 @@ def test_anybody_on_an_allowed_host_may_ask_whether_it_lives(app: Litestar, conn
     assert client.get("/healthz/more").status_code == 401
 
 
-def test_ready_is_what_can_answer(atlas: KnowledgeBase, app: Litestar, connect: Connect) -> None:
+def test_ready_is_what_can_answer(atlas: KnowledgeBase, app: GatedApp, connect: Connect) -> None:
     client = connect(app)
     assert client.get("/readyz").json() == {
         "ready": False,

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from litestar import Litestar
 
 from colmlm.api.app import create_app
+from colmlm.api.door.doorway import GatedApp
 from colmlm.api.routes import jobs as routes
 from colmlm.kb.corpus.format import to_record
 from colmlm.kb.jobs.kinds import KINDS
@@ -23,7 +23,7 @@ from tests.kb.jobs.process import worker
 
 
 @pytest.fixture
-def client(app: Litestar, connect: Connect) -> Client:
+def client(app: GatedApp, connect: Connect) -> Client:
     """A client that brings no key."""
     return connect(app)
 

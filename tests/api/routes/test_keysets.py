@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from litestar import Litestar
-
+from colmlm.api.door.doorway import GatedApp
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.switching.limits import GateLimits
 from tests.api.conftest import Connect
@@ -15,7 +14,7 @@ WHY = {"reason": "test"}
 
 
 def test_a_keyset_answers_after_its_gate_and_until_it_is_rolled_back(
-    app: Litestar, atlas: KnowledgeBase, connect: Connect
+    app: GatedApp, atlas: KnowledgeBase, connect: Connect
 ) -> None:
     trainer = connect(app, "trainer")
     other = FakeEncoder(salt="other")
@@ -42,7 +41,7 @@ def test_a_keyset_answers_after_its_gate_and_until_it_is_rolled_back(
     assert trainer.post(f"{path}/retire", json=WHY).json()["state"] == "retired"
 
 
-def test_a_threshold_is_set_with_a_reason(app: Litestar, atlas: KnowledgeBase, connect: Connect) -> None:
+def test_a_threshold_is_set_with_a_reason(app: GatedApp, atlas: KnowledgeBase, connect: Connect) -> None:
     trainer = connect(app, "trainer")
     keyset_id = atlas.keysets.active().keyset_id
     body: dict[str, Any] = {"threshold": 0.9, "reason": "by hand"}

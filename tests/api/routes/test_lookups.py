@@ -161,7 +161,7 @@ def test_keys_of_documents_take_no_place_of_questions_that_are_read(
     app = create_app(atlas, encoder, tuning=Tuning(lanes=sizes))
     client = connect(app, "reader")
     document = {"text": TEXT, "facts": [{"start": 23, "end": 27}]}
-    with app.doorway.lanes.place(Lane.long_reads):  # type: ignore[attr-defined]
+    with app.doorway.lanes.place(Lane.long_reads):
         refused = client.post("/v1/encodings", json={"documents": [document]})
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
         assert client.post("/v1/encodings", json={"questions": [CAPITAL]}).status_code == 200

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any, get_args
 
 import pytest
-from litestar import Litestar
 from sqlalchemy import text
 
+from colmlm.api.door.doorway import GatedApp
 from colmlm.api.routes.tokens import Role
 from colmlm.kb.access.records import ROLES
 from colmlm.kb.service import KnowledgeBase
@@ -18,7 +18,7 @@ NEW = {"name": "curator", "role": "operator", "expires_in_seconds": 3600, "rate_
 
 
 @pytest.fixture
-def admin(app: Litestar, connect: Connect) -> Client:
+def admin(app: GatedApp, connect: Connect) -> Client:
     return connect(app, "admin")
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from litestar import Litestar
 
+from colmlm.api.door.doorway import GatedApp
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
 from colmlm.kb.webhooks.deliveries import Deliverer
@@ -28,7 +28,7 @@ def hook() -> Iterator[Receiver]:
 
 
 @pytest.fixture
-def admin(app: Litestar, connect: Connect) -> Client:
+def admin(app: GatedApp, connect: Connect) -> Client:
     return connect(app, "admin")
 
 

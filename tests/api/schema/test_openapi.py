@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import jsonschema
-from litestar import Litestar
 from litestar.routes import HTTPRoute
 
+from colmlm.api.door.doorway import GatedApp
 from colmlm.api.door.rights import right_of
 from colmlm.api.schema.openapi import TAGS, described, operations
 from colmlm.api.schema.reference import reference
@@ -19,12 +19,12 @@ from tests.places import ROOT
 DOCS = ROOT / "docs"
 
 
-def test_every_route_is_described(app: Litestar, operator: Client) -> None:
+def test_every_route_is_described(app: GatedApp, operator: Client) -> None:
     document = operator.get("/schema/openapi.json").json()
-    assert document == described(app)
+    assert document == described(app.routed)
     rights = {
         handler.handler_name: right_of(handler).value
-        for route in app.routes
+        for route in app.routed.routes
         if isinstance(route, HTTPRoute)
         for handler in route.route_handlers
         if route.path.startswith("/v1")
@@ -39,8 +39,8 @@ def test_every_route_is_described(app: Litestar, operator: Client) -> None:
         assert {"400", "401", "403", "422", "503"} <= set(operation["responses"]), name
 
 
-def test_every_example_fits_its_schema(app: Litestar) -> None:
-    document = described(app)
+def test_every_example_fits_its_schema(app: GatedApp) -> None:
+    document = described(app.routed)
     checked = 0
     for _, _, operation in operations(document):
         answers = operation["responses"].values()
@@ -57,9 +57,9 @@ def fits(example: Any, schema: Any, document: Any) -> None:
     jsonschema.Draft202012Validator(whole).validate(example)
 
 
-def test_the_description_is_one_that_linters_accept(app: Litestar) -> None:
+def test_the_description_is_one_that_linters_accept(app: GatedApp) -> None:
     """What the rules of spectral and redocly that are errors ask for, as far as it is not tested above."""
-    document = described(app)
+    document = described(app.routed)
     jsonschema.Draft202012Validator.check_schema({"$defs": document["components"]["schemas"]})
     assert document["info"]["license"]["identifier"] == "Apache-2.0"
     names = [operation["operationId"] for _, _, operation in operations(document)]
@@ -87,12 +87,12 @@ def within(part: Any) -> Iterator[dict[str, Any]]:
             yield from within(inner)
 
 
-def test_the_description_is_for_readers_only(app: Litestar, connect: Any) -> None:
+def test_the_description_is_for_readers_only(app: GatedApp, connect: Any) -> None:
     client = connect(app, "decoder")
     assert client.get("/schema/openapi.json").status_code == 403
 
 
-def test_the_reference_page_is_up_to_date(app: Litestar) -> None:
-    assert (DOCS / "api.md").read_text() == reference(described(app)), (
+def test_the_reference_page_is_up_to_date(app: GatedApp) -> None:
+    assert (DOCS / "api.md").read_text() == reference(described(app.routed)), (
         "python -m colmlm.api.schema.reference > docs/api.md"
     )

@@ -8,8 +8,8 @@ import logging
 from typing import Any
 
 import pytest
-from litestar import Litestar
 
+from colmlm.api.door.doorway import GatedApp
 from colmlm.api.settings import ServerSettings
 from colmlm.api.watch import logs
 from colmlm.kb.store.engines import SECRETS
@@ -28,7 +28,7 @@ def lines(log: io.StringIO) -> list[dict[str, Any]]:
 
 
 def test_a_request_is_one_line_with_route_actor_status_and_time(
-    app: Litestar, connect: Connect, log: io.StringIO
+    app: GatedApp, connect: Connect, log: io.StringIO
 ) -> None:
     client = connect(app, "reader")
     client.get("/v1/facts/1?secret=yes")
@@ -41,7 +41,7 @@ def test_a_request_is_one_line_with_route_actor_status_and_time(
 
 
 def test_what_is_asked_and_answered_and_the_key_are_not_in_it(
-    app: Litestar, connect: Connect, log: io.StringIO
+    app: GatedApp, connect: Connect, log: io.StringIO
 ) -> None:
     client = connect(app, "reader")
     client.post("/v1/generations", json={"prompt": CAPITAL})
@@ -74,7 +74,7 @@ def test_a_secret_in_the_query_of_a_databases_url_is_blotted_out(name: str, log:
     )
 
 
-def test_probes_are_not_logged_unless_asked_for(app: Litestar, connect: Connect, log: io.StringIO) -> None:
+def test_probes_are_not_logged_unless_asked_for(app: GatedApp, connect: Connect, log: io.StringIO) -> None:
     client = connect(app)
     client.get("/healthz")
     assert log.getvalue() == ""

@@ -6,12 +6,12 @@ import re
 import threading
 from dataclasses import replace
 
-from litestar import Litestar
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import create_engine
 
 from colmlm.api.app import create_app
+from colmlm.api.door.doorway import GatedApp
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.pool import WatchedPool
 from tests.api.conftest import CAPITAL, Client, Connect
@@ -32,12 +32,12 @@ def value(found: Samples, name: str, **labels: str) -> float:
     return found[name, frozenset(labels.items())]
 
 
-def test_they_take_a_key(app: Litestar, connect: Connect) -> None:
+def test_they_take_a_key(app: GatedApp, connect: Connect) -> None:
     assert connect(app).get("/metrics").status_code == 401
 
 
 def test_lookups_are_counted_by_outcome_and_their_parts_timed(
-    atlas: KnowledgeBase, app: Litestar, connect: Connect, fact_id: int
+    atlas: KnowledgeBase, app: GatedApp, connect: Connect, fact_id: int
 ) -> None:
     client = connect(app, "reader")
     ask = {"questions": [CAPITAL, "What is nobody asking?"], "threshold": 0.9}
@@ -52,7 +52,7 @@ def test_lookups_are_counted_by_outcome_and_their_parts_timed(
     assert value(found, "colmlm_lookup_seconds_sum") > value(found, "colmlm_search_seconds_sum") > 0
 
 
-def test_outputs_are_timed_whole_and_to_their_first_piece(app: Litestar, connect: Connect) -> None:
+def test_outputs_are_timed_whole_and_to_their_first_piece(app: GatedApp, connect: Connect) -> None:
     client = connect(app, "reader")
     client.post("/v1/generations", json={"prompt": CAPITAL})
     assert "event: trace" in client.post("/v1/generations", json={"prompt": CAPITAL, "stream": True}).text
@@ -61,7 +61,7 @@ def test_outputs_are_timed_whole_and_to_their_first_piece(app: Litestar, connect
     assert value(found, "colmlm_first_token_seconds_count") == 1
 
 
-def test_requests_are_counted_by_route_and_never_by_path(app: Litestar, connect: Connect) -> None:
+def test_requests_are_counted_by_route_and_never_by_path(app: GatedApp, connect: Connect) -> None:
     client = connect(app, "reader")
     for path in ("/v1/facts/1", "/v1/facts/2", "/v1/facts/999999", "/no/such/path/1", "/v1/facts/x"):
         client.get(path)
@@ -87,6 +87,7 @@ def test_the_index_the_log_and_the_pools_are_read_when_asked(
     client = connect(create_app(atlas, encoder, LookupGenerator(atlas, encoder)), "reader")
     assert value(samples(client), "colmlm_index_open") == 0
     atlas.lookups.catch_up()
+    atlas.lookups.snapshot()
     atlas.facts.edit(fact_id, "Cusco", actor="tester", reason="lag")
     atlas.facts.edit(fact_id, "Callao", actor="tester", reason="lag")
     found = samples(client)
@@ -103,7 +104,7 @@ def test_the_index_the_log_and_the_pools_are_read_when_asked(
 
 
 def test_webhooks_are_watched_by_number_and_not_by_address(
-    atlas: KnowledgeBase, app: Litestar, connect: Connect, fact_id: int
+    atlas: KnowledgeBase, app: GatedApp, connect: Connect, fact_id: int
 ) -> None:
     client = connect(app, "reader")
     atlas.settings = replace(atlas.settings, webhook_networks=("127.0.0.0/8",))
@@ -116,7 +117,7 @@ def test_webhooks_are_watched_by_number_and_not_by_address(
     assert "a-secret-path" not in client.get("/metrics").text
 
 
-def test_no_metric_holds_a_text(app: Litestar, connect: Connect) -> None:
+def test_no_metric_holds_a_text(app: GatedApp, connect: Connect) -> None:
     client = connect(app, "reader")
     client.post("/v1/lookups", json={"questions": [CAPITAL]})
     said = client.get("/metrics").text

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
-from litestar import Litestar
 
 from colmlm.api.app import create_app
+from colmlm.api.door.doorway import GatedApp
 from colmlm.api.settings import ServerSettings
 from colmlm.api.watch.operations import Operations
 from colmlm.api.watch.tracing import tracing_from
@@ -64,7 +64,7 @@ def test_a_request_its_decoding_and_its_lookups_are_one_tree(
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
         tracing = tracing_from({"OTEL_EXPORTER_OTLP_ENDPOINT": address})
         assert tracing is not None
-        app: Litestar = create_app(
+        app: GatedApp = create_app(
             atlas,
             encoder,
             LookupGenerator(atlas, encoder),
