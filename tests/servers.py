@@ -14,6 +14,7 @@ from pathlib import Path
 
 from sqlalchemy import URL, NullPool, create_engine, make_url, text
 
+from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.embedded_server import EmbeddedServer
 from colmlm.kb.store.settings import Settings
@@ -80,6 +81,16 @@ def _administrator(server: URL) -> Iterator[Callable[[str], object]]:
     engine = create_engine(server, isolation_level="AUTOCOMMIT", poolclass=NullPool)
     with engine.connect() as connection:
         yield lambda statement: connection.execute(text(statement))
+
+
+def fill(server: URL, name: str, filling: Callable[[KnowledgeBase], object]) -> str:
+    """Make a template database with what `filling` writes into an empty base, and give its name."""
+    with _administrator(server) as execute, tempfile.TemporaryDirectory() as home:
+        execute(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE} STRATEGY file_copy")
+        url = server.set(database=name).render_as_string(hide_password=False)
+        with KnowledgeBase.open(Settings(home=Path(home), database_url=url, actor="tester")) as kb:
+            filling(kb)
+    return name
 
 
 @contextmanager
