@@ -7,13 +7,14 @@ STAMP := $(VENV)/installed-$(shell { echo $(EXTRAS); cat $(INPUTS); } | cksum | 
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install up demo format check test test-portable bench crashlab
+.PHONY: help install up demo format style types check test fast test-all test-portable slow bench crashlab
 
 help:
 	@echo "make up      start the API and the console on http://127.0.0.1:8484"
 	@echo "make demo    load the demo corpus, ask, delete the fact, ask again; one JSON object on stdout"
 	@echo "make check   format, lint, types, layers, migrations"
-	@echo "make test    make check, then the tests, and those of numbers once more as on an older processor"
+	@echo "make test    make check, and all tests but the slow ones"
+	@echo "make test-all  what make test leaves out: slow tests, clients of others, and numbers as on an older processor"
 	@echo "make format  put the code in order"
 	@echo "make bench   measure the store at 100,000 facts; some minutes, on an idle machine"
 	@echo "make crashlab  kill processes at 500 seeded instants and check that nothing was lost; some minutes"
@@ -34,12 +35,31 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix-only --quiet
 	$(BIN)/ruff format
 
-check: $(STAMP)
+check: style types
+
+style: $(STAMP)
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
-	$(BIN)/mypy
 	$(BIN)/lint-imports
 	PATH=$(abspath $(BIN)):$$PATH scripts/check-migrations
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+# The type checker takes one core for a minute, where nothing is cached, so the tests run beside it.
+test: style
+	$(MAKE) --no-print-directory --jobs=2 types fast
+
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
+
+fast: $(STAMP)
+	$(PYTEST) -m "not slow" $(PYTEST_ARGS)
+
+# Clients of others are installed at their current releases, each into an environment of its own.
+test-all: test-portable slow
+
+slow: $(STAMP)
+	FOREIGN_CLIENTS=$(VENV)/clients $(PYTEST) -m slow $(PYTEST_ARGS)
 
 # Numbers of a processor with AVX2 and no more: the bits of a product, and what is approximate, differ from processor to
 # processor. Each library has a switch of its own; what a machine does not have anyhow is switched off without a word.
@@ -51,12 +71,7 @@ NUMBERS := tests/model/lm tests/model/text tests/model/decoding tests/model/eval
 	tests/lab/bench/test_synthetic.py
 
 test-portable: $(STAMP)
-	$(PORTABLE) OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile -m "not slow and not browser" $(NUMBERS)
-
-# The type checker takes one core, so the tests of numbers run beside it.
-test: $(STAMP)
-	$(MAKE) --jobs=2 --output-sync check $(if $(PYTEST_ARGS),,test-portable)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	$(PORTABLE) $(PYTEST) -m "not slow and not browser" $(NUMBERS)
 
 bench: $(STAMP)
 	$(BIN)/colmlm bench store --facts 100000 --dim 576

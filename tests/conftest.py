@@ -76,6 +76,12 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Require a reason of every test that people do not wait for."""
+    if any(not mark.kwargs.get("reason") for mark in item.iter_markers("slow")):
+        raise pytest.UsageError(f"{item.nodeid}: say why it is slow: @pytest.mark.slow(reason=...)")
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "server" in metafunc.fixturenames:
         path = metafunc.definition.path
@@ -117,9 +123,15 @@ def server(request: pytest.FixtureRequest, url_of: Callable[[str], URL]) -> URL:
 
 
 @pytest.fixture
-def database_url(server: URL) -> Iterator[str]:
-    """An empty database of this test's own, with the newest schema."""
-    with servers.clone(server) as url:
+def template() -> str:
+    """The name of the database that a test's own is a clone of: an empty one, with the newest schema."""
+    return servers.TEMPLATE
+
+
+@pytest.fixture
+def database_url(server: URL, template: str) -> Iterator[str]:
+    """A database of this test's own."""
+    with servers.clone(server, template) as url:
         yield url
 
 

@@ -86,11 +86,15 @@ def _administrator(server: URL) -> Iterator[Callable[[str], object]]:
 def fill(server: URL, name: str, filling: Callable[[KnowledgeBase], object]) -> str:
     """Make a template database with what `filling` writes into an empty base, and give its name."""
     with _administrator(server) as execute, tempfile.TemporaryDirectory() as home:
-        execute(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE} STRATEGY file_copy")
+        _copy(execute, name, TEMPLATE)
         url = server.set(database=name).render_as_string(hide_password=False)
         with KnowledgeBase.open(Settings(home=Path(home), database_url=url, actor="tester")) as kb:
             filling(kb)
     return name
+
+
+def _copy(execute: Callable[[str], object], name: str, template: str) -> None:
+    execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")
 
 
 @contextmanager
@@ -98,7 +102,7 @@ def clone(server: URL, template: str = TEMPLATE) -> Iterator[str]:
     """Gives the URL of a new database, which is dropped on leaving."""
     name = f"test_{uuid.uuid4().hex}"
     with _administrator(server) as execute:
-        execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")
+        _copy(execute, name, template)
         try:
             yield server.set(database=name).render_as_string(hide_password=False)
         finally:

@@ -11,17 +11,13 @@ it asks a question about any fact, without waiting for its edits; what it heard 
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Protocol
 
 from colmlm.kb.answers.answering import Answering
@@ -30,9 +26,9 @@ from colmlm.kb.answers.records import Answer
 from colmlm.kb.lookup.follower import Follower
 from colmlm.kb.lookup.questions import Questions
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
 from tests.acceptance.edited import History
+from tests.acceptance.programs import options_of, own_database, report
 from tests.acceptance.spawned import spawned
 from tests.acceptance.towns import question, town
 from tests.fakes import NearReader, WordEncoder
@@ -194,21 +190,15 @@ def ask(settings: Settings, make: MakeAnswerers, seed: int, pipe: Connection) ->
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = options_of(__doc__)
     parser.add_argument("--operations", type=int, default=10_000)
     parser.add_argument("--reader", choices=READERS, default="fake")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="colmlm-") as home:
-        settings = Settings(home=Path(home), actor="writer")
-        engine = database.connect(settings)
-        database.migrate(engine)
-        engine.dispose()
+    with own_database("writer") as settings:
         outcome = run(settings, options.operations, READERS[options.reader], options.seed)
     found = {**asdict(outcome), "wrong": outcome.wrong}
-    print(json.dumps(found) if options.json else "\n".join(f"{name}: {said}" for name, said in found.items()))
-    return 0 if outcome.is_good else 1
+    return report(found, is_good=outcome.is_good, as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -9,26 +9,22 @@ the conflict. What they reject they look up and ask for at once.
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 from colmlm.kb.access.tokens import create_token
 from colmlm.kb.corpus.format import Parsed
 from colmlm.kb.facts.records import FactRecord
 from colmlm.kb.log.records import ChangeRecord
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
 from tests.acceptance.curated import Replay, Standing
 from tests.acceptance.curators import Curator, Tally, Work, work
+from tests.acceptance.programs import options_of, own_database, report
 from tests.acceptance.server import server_process
 from tests.acceptance.spawned import spawned
 from tests.acceptance.towns import town
@@ -163,24 +159,15 @@ def _changes(kb: KnowledgeBase, after: int) -> Iterator[ChangeRecord]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = options_of(__doc__)
     parser.add_argument("--facts", type=int, default=Load().facts)
     parser.add_argument("--minutes", type=float, default=Load().seconds / 60)
     parser.add_argument("--clients", type=int, default=Load().clients)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
     load = Load(facts=options.facts, seconds=60 * options.minutes, clients=options.clients)
-    with tempfile.TemporaryDirectory(prefix="colmlm-") as folder:
-        Path(folder).chmod(0o755)
-        settings = Settings(home=Path(folder), actor="curation")
-        engine = database.connect(settings)
-        database.migrate(engine)
-        url = engine.url.render_as_string(hide_password=False)
-        outcome = run(replace(settings, database_url=url), load)
-        engine.dispose()
-    found = asdict(outcome)
-    print(json.dumps(found) if options.json else "\n".join(f"{name}: {said}" for name, said in found.items()))
-    return 0 if outcome.is_good else 1
+    with own_database("curation") as settings:
+        outcome = run(settings, load)
+    return report(outcome, is_good=outcome.is_good, as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -8,20 +8,18 @@ how requests were refused meanwhile, and how many acknowledged edits are missing
 
 from __future__ import annotations
 
-import argparse
 import http.client
 import json
 import os
 import signal
 import statistics
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from colmlm.kb.access.tokens import create_token
@@ -31,6 +29,7 @@ from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
 from tests.acceptance.mixed_load import worker_process
+from tests.acceptance.programs import options_of, own_folder, report
 from tests.acceptance.server import ServerProcess, server_process
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import ingest, numbered
@@ -310,20 +309,13 @@ def _postmaster(data: Path) -> int | None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = options_of(__doc__)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--pause", type=float, default=1.0, help="Seconds of work before each kill.")
-    parser.add_argument("--json", action="store_true", help="Print one JSON object.")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="colmlm-") as folder:
-        Path(folder).chmod(0o755)
-        outcome = run(Path(folder), options.kills, options.pause)
-    if options.json:
-        print(json.dumps(asdict(outcome)))
-    else:
-        for name, value in asdict(outcome).items():
-            print(f"{name}: {value}")
-    return 0 if outcome.is_good else 1
+    with own_folder() as folder:
+        outcome = run(folder, options.kills, options.pause)
+    return report(outcome, is_good=outcome.is_good, as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -10,18 +10,15 @@ it.
 
 from __future__ import annotations
 
-import argparse
 import http.client
 import json
 import os
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any, Self
 
 from sqlalchemy import Connection, text
@@ -32,6 +29,7 @@ from colmlm.kb.facts.redaction import MARK
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
+from tests.acceptance.programs import options_of, own_folder, report
 from tests.acceptance.server import server_process
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import document, ingest
@@ -272,21 +270,20 @@ def _plant(kb: KnowledgeBase, facts: dict[int, str]) -> tuple[bool, bool]:
         return found, after.ok and _keeping(_outputs(connection), [value]) == 0
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def main() -> int:
+    parser = options_of(__doc__)
     parser.add_argument("--erasures", type=int, default=500)
     parser.add_argument("--decoders", type=int, default=4)
-    parser.add_argument("--json", action="store_true", help="one JSON object, as is the default")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="colmlm-erasure-race-") as folder:
-        settings = Settings(home=Path(folder), database_url=os.environ.get("COLMLM_DATABASE_URL"))
+    with own_folder() as folder:
+        settings = Settings(home=folder, database_url=os.environ.get("COLMLM_DATABASE_URL"))
         engine = database.connect(settings)
         database.migrate(engine)
         engine.dispose()
         outcome = run(settings, options.erasures, options.decoders)
-    print(json.dumps({**asdict(outcome), "is_good": outcome.is_good}, indent=1))
-    sys.exit(0 if outcome.is_good else 1)
+    found = {**asdict(outcome), "is_good": outcome.is_good}
+    return report(found, is_good=outcome.is_good, as_json=True)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

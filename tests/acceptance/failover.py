@@ -9,15 +9,12 @@ deletions are missing, of the facts and of the log. In each further round the se
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import sys
-import tempfile
 import time
 from collections import Counter
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from colmlm.kb.access.tokens import create_token
@@ -25,6 +22,7 @@ from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
 from tests.acceptance.database_killed import FACTS, Client, Counts, Load, lost_edits
+from tests.acceptance.programs import options_of, own_folder, report
 from tests.acceptance.server import ServerProcess, server_process
 from tests.debian_servers import ReplicatedPair, replicated_pair
 from tests.fakes import FakeEncoder
@@ -144,19 +142,13 @@ def run(home: Path, pair: ReplicatedPair, rounds: int, pause: float = 2.0) -> Fa
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = options_of(__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--pause", type=float, default=3.0, help="Seconds of work before each kill.")
-    parser.add_argument("--json", action="store_true", help="Print one JSON object.")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="colmlm-") as home, replicated_pair() as pair:
-        outcome = run(Path(home), pair, options.rounds, options.pause)
-    if options.json:
-        print(json.dumps(asdict(outcome)))
-    else:
-        for name, value in asdict(outcome).items():
-            print(f"{name}: {value}")
-    return 0 if outcome.is_good else 1
+    with own_folder() as home, replicated_pair() as pair:
+        outcome = run(home, pair, options.rounds, options.pause)
+    return report(outcome, is_good=outcome.is_good, as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -10,23 +10,20 @@ for each kill of a server the seconds until the last request failed of it, and f
 
 from __future__ import annotations
 
-import argparse
 import http.client
-import json
 import subprocess
 import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import wraps
 from pathlib import Path
 
 from colmlm.kb.access.tokens import create_token
 from colmlm.kb.lookup import shared
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
 from tests.acceptance.mixed_load import (
     Client,
@@ -38,6 +35,7 @@ from tests.acceptance.mixed_load import (
     wait_until_up,
     worker_process,
 )
+from tests.acceptance.programs import options_of, own_database, report
 from tests.acceptance.server import ServerProcess, server_process
 
 SERVERS, WORKERS = 3, 2
@@ -242,22 +240,14 @@ def run(settings: Settings, seconds: float) -> ManyServers:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = options_of(__doc__)
     parser.add_argument("--minutes", type=float, default=20)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="colmlm-") as folder:
-        home = Path(folder)
-        home.chmod(0o755)
-        settings = Settings(home=home, actor="many servers")
-        engine = database.connect(settings)
-        database.migrate(engine)
-        url = engine.url.render_as_string(hide_password=False)
-        place = str(home / "shared")
-        Path(place).mkdir(mode=0o755)
-        outcome = run(replace(settings, database_url=url, shared_snapshots=place), 60 * options.minutes)
-        engine.dispose()
-    print(json.dumps(asdict(outcome)))
-    return 0 if outcome.is_good else 1
+    with own_database("many servers") as settings:
+        place = settings.home / "shared"
+        place.mkdir(mode=0o755)
+        outcome = run(replace(settings, shared_snapshots=str(place)), 60 * options.minutes)
+    return report(outcome, is_good=outcome.is_good, as_json=True)
 
 
 if __name__ == "__main__":

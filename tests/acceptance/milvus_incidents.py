@@ -7,23 +7,21 @@ Each incident may give errors. A wrong answer, or no match where a fact is, must
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from colmlm.kb.errors import CandidatesRefused, CandidatesUnavailable
 from colmlm.kb.lookup.remote import Remote
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.store import database
 from colmlm.kb.store.milvus_address import MilvusAddress
 from colmlm.kb.store.settings import Settings
+from tests.acceptance.programs import options_of, own_database
 from tests.acceptance.two_processes import FACTS, WHO, WIDTH, store_beside
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import ask, ingest, numbered
@@ -125,16 +123,12 @@ def run(settings: Settings, milvus: MilvusServer, beside: int) -> list[Incident]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = options_of(__doc__)
     parser.add_argument("--milvus", type=Path, required=True, help="where the server keeps its data")
     parser.add_argument("--beside", type=int, default=1000, help="facts beside those that are asked")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="colmlm-") as home, milvus_server(options.milvus) as milvus:
-        settings = Settings(home=Path(home), actor="writer", milvus=MilvusAddress(uri=milvus.uri))
-        engine = database.connect(settings)
-        database.migrate(engine)
-        engine.dispose()
-        found = run(settings, milvus, options.beside)
+    with own_database("writer") as settings, milvus_server(options.milvus) as milvus:
+        found = run(replace(settings, milvus=MilvusAddress(uri=milvus.uri)), milvus, options.beside)
     print(json.dumps([asdict(incident) for incident in found]))
     return int(any(incident.wrong or not incident.fsck_ok for incident in found))
 

@@ -10,20 +10,18 @@ and whether index, keys and log agree.
 
 from __future__ import annotations
 
-import argparse
 import http.client
 import json
 import os
 import re
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -34,8 +32,8 @@ from colmlm.kb.jobs.kinds import Check
 from colmlm.kb.jobs.queue import Jobs
 from colmlm.kb.selectors import Selector
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
+from tests.acceptance.programs import options_of, own_database, report
 from tests.acceptance.server import ServerProcess, environment, server_process
 from tests.fakes import FakeEncoder, measured
 from tests.kb.corpora import ingest, numbered
@@ -368,21 +366,13 @@ class Load:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = options_of(__doc__)
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--switches", type=int, default=10, help="activations, each rolled back")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="colmlm-") as folder:
-        Path(folder).chmod(0o755)
-        settings = Settings(home=Path(folder), actor="mixed load")
-        engine = database.connect(settings)
-        database.migrate(engine)
-        url = engine.url.render_as_string(hide_password=False)
-        served = Settings(home=Path(folder), database_url=url, actor="mixed load")
-        outcome = run(served, 60 * options.minutes, options.switches)
-        engine.dispose()
-    print(json.dumps(asdict(outcome)))
-    return 0 if outcome.is_good else 1
+    with own_database("mixed load") as settings:
+        outcome = run(settings, 60 * options.minutes, options.switches)
+    return report(outcome, is_good=outcome.is_good, as_json=True)
 
 
 if __name__ == "__main__":

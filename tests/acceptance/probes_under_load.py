@@ -8,20 +8,17 @@ One process serves a base. First it only answers lookups. Then another connectio
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field
 from statistics import quantiles
 from typing import Any
 
@@ -34,8 +31,8 @@ from colmlm.kb import interpreter
 from colmlm.kb.access.tokens import create_token
 from colmlm.kb.log.audit import CHANGE_LOCK
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
+from tests.acceptance.programs import options_of, own_database, report
 from tests.acceptance.server import server_process
 from tests.fakes import DIM, FakeEncoder
 from tests.kb.corpora import ingest, numbered
@@ -283,8 +280,7 @@ def _ms(seconds: list[float]) -> dict[str, float]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--json", action="store_true", help="One JSON object; else lines for people.")
+    parser = options_of(__doc__)
     parser.add_argument("--seconds", type=float, default=Load().seconds, help="Of each of the two phases.")
     parser.add_argument(
         "--probe", metavar="ADDRESS", help="Only ask this server's probe until the input ends."
@@ -294,22 +290,9 @@ def main() -> int:
     if options.probe:
         print(json.dumps(probe(options.probe)))
         return 0
-    with tempfile.TemporaryDirectory(prefix="colmlm-") as folder:
-        Path(folder).chmod(0o755)
-        settings = Settings(home=Path(folder), actor="load")
-        engine = database.connect(settings)
-        database.migrate(engine)
-        url = engine.url.render_as_string(hide_password=False)
-        load = Load(seconds=options.seconds, facts=options.facts)
-        outcome = run(Settings(home=Path(folder), database_url=url, actor="load"), load)
-        engine.dispose()
-    if options.json:
-        print(json.dumps(asdict(outcome)))
-        return 0
-    for name, phase in (("quiet", outcome.quiet), ("loaded", outcome.loaded)):
-        print(f"{name}: {asdict(phase)}")
-    print(f"lookups beside the load / alone: {outcome.lookups_ratio}")
-    return 0
+    with own_database("load") as settings:
+        outcome = run(settings, Load(seconds=options.seconds, facts=options.facts))
+    return report(outcome, is_good=True, as_json=options.json)
 
 
 if __name__ == "__main__":

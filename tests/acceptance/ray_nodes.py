@@ -10,8 +10,6 @@ compares the keys with those that one process made of the same facts in another 
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import signal
 import subprocess
@@ -20,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +34,7 @@ from colmlm.kb.store.settings import Settings
 from colmlm.lab.bench.bulk import documents, least_cosine
 from colmlm.model.lm.checkpoint import load
 from tests import servers
+from tests.acceptance.programs import options_of, own_folder, report
 from tests.tiny import tiny_checkpoint
 
 LOOPBACK, WAIT_SECONDS = "127.0.0.1", 240
@@ -194,16 +193,14 @@ def _below(node: psutil.Process) -> list[int]:
     return [process.pid for process in node.children(recursive=True)]
 
 
-def main() -> None:
-    reading = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    reading.add_argument("--facts", type=int, default=100_000)
-    given = reading.parse_args()
-    with tempfile.TemporaryDirectory(prefix="colmlm-") as folder:
-        Path(folder).chmod(0o755)
-        outcome = run(Path(folder), given.facts)
-    print(json.dumps(asdict(outcome)))
-    sys.exit(not outcome.is_good)
+def main() -> int:
+    parser = options_of(__doc__)
+    parser.add_argument("--facts", type=int, default=100_000)
+    options = parser.parse_args()
+    with own_folder() as folder:
+        outcome = run(folder, options.facts)
+    return report(outcome, is_good=outcome.is_good, as_json=True)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

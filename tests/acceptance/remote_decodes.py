@@ -10,19 +10,16 @@ its fact.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +35,10 @@ from colmlm.kb import interpreter
 from colmlm.kb.access.tokens import create_token
 from colmlm.kb.lookup.records import Lookup
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
 from colmlm.model.decoding.lookup import LookupPort as AnyLookup
 from colmlm.model.lm.checkpoint import Checkpoint, load
+from tests.acceptance.programs import options_of, own_database, report
 from tests.kb.corpora import ingest, numbered
 from tests.places import ROOT
 from tests.tiny import tiny_checkpoint
@@ -230,19 +227,14 @@ class Stale:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = options_of(__doc__)
     parser.add_argument("--decodes", type=int, default=1000)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="colmlm-") as folder:
-        Path(folder).chmod(0o755)  # the embedded server may run as another user
-        settings = Settings(home=Path(folder, "home"), actor="remote_decodes")
-        settings.home.mkdir()
-        engine = database.connect(settings)
-        database.migrate(engine)
-        engine.dispose()
-        outcome = run(settings, tiny_checkpoint(Path(folder, "checkpoint"), eagerness=5.0), options.decodes)
-    print(json.dumps(asdict(outcome)))
-    return 1 if outcome.spliced_after_delete or outcome.lost or not outcome.deletes else 0
+    with own_database("remote_decodes") as settings:
+        checkpoint = tiny_checkpoint(settings.home / "checkpoint", eagerness=5.0)
+        outcome = run(settings, checkpoint, options.decodes)
+    is_good = not outcome.spliced_after_delete and not outcome.lost and outcome.deletes > 0
+    return report(outcome, is_good=is_good, as_json=True)
 
 
 if __name__ == "__main__":

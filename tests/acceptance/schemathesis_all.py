@@ -17,7 +17,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +33,7 @@ from colmlm.kb.access.records import ROLES
 from colmlm.kb.access.tokens import create_token
 from colmlm.kb.corpus.format import Parsed
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.store import database
-from colmlm.kb.store.embedded_server import EmbeddedServer
-from colmlm.kb.store.settings import Settings
+from tests.acceptance.programs import own_database
 from tests.api.generator import LookupGenerator
 from tests.api.serving import served
 from tests.fakes import FakeEncoder, NearReader
@@ -151,16 +149,9 @@ def _outcome(role: str, report: dict[str, Any], said: str) -> Outcome:
 
 @contextmanager
 def empty_base() -> Iterator[KnowledgeBase]:
-    """Opens a new base on an embedded server, which ends with it."""
-    with tempfile.TemporaryDirectory(prefix="colmlm-") as folder:
-        Path(folder).chmod(0o755)  # as root, the server runs as another user
-        settings = Settings(home=Path(folder) / "home", actor="tester", index_wait_seconds=0.1)
-        engine = database.connect(settings)
-        database.migrate(engine)
-        engine.dispose()
-        with KnowledgeBase.open(settings) as kb:
-            yield kb
-        EmbeddedServer(settings.home / "postgres").stop()
+    """Open a new base on an embedded server, which ends with it."""
+    with own_database() as settings, KnowledgeBase.open(replace(settings, index_wait_seconds=0.1)) as kb:
+        yield kb
 
 
 def token_of(kb: KnowledgeBase, role: str) -> str:

@@ -8,13 +8,10 @@ size are those of an index of so many keys. Nothing is asked of a database: what
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
-import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import faiss
@@ -25,6 +22,7 @@ from colmlm.kb.lookup.fetching import copy_here
 from colmlm.kb.lookup.index import KeyIndex
 from colmlm.kb.lookup.shared_files import SharedFolder
 from colmlm.kb.lookup.snapshot_files import opened
+from tests.acceptance.programs import options_of, own_folder, report
 
 LISTS = 4096
 
@@ -90,21 +88,15 @@ def seconds(act: Callable[[], object]) -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = options_of(__doc__)
     parser.add_argument("--keys", type=int, default=10_000_000)
     parser.add_argument("--width", type=int, default=576)
     parser.add_argument("--place", help="where to share it, by default a directory beside")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="colmlm-") as folder:
-        Path(folder, "shared").mkdir()
-        outcome = run(Path(folder), options.place or f"{folder}/shared", options.keys, options.width)
-    if options.json:
-        print(json.dumps(asdict(outcome)))
-    else:
-        for name, value in asdict(outcome).items():
-            print(f"{name}: {value}")
-    return 0
+    with own_folder() as folder:
+        (folder / "shared").mkdir()
+        outcome = run(folder, options.place or f"{folder}/shared", options.keys, options.width)
+    return report(outcome, is_good=True, as_json=options.json)
 
 
 if __name__ == "__main__":

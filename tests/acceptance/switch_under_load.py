@@ -9,24 +9,20 @@ have this score, and that the value is right. It does not ask for facts that the
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
-import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
 
 from colmlm.kb.lookup.follower import Follower
 from colmlm.kb.lookup.questions import Questions
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
 from colmlm.kb.switching.keysets import Keysets
 from colmlm.kb.tables import FactKeyRow
+from tests.acceptance.programs import options_of, own_database, report
 from tests.acceptance.spawned import spawned
 from tests.fakes import FakeEncoder, measured
 from tests.kb.corpora import ingest, numbered
@@ -176,18 +172,14 @@ def _ask(questions: Questions, key_ids: dict[str, set[int]], stop: threading.Eve
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = options_of(__doc__)
     parser.add_argument("--seconds", type=float, default=20)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="colmlm-") as home:
-        settings = Settings(home=Path(home), actor="switch")
-        engine = database.connect(settings)
-        database.migrate(engine)
-        engine.dispose()
+    with own_database("switch") as settings:
         outcome = run(settings, options.seconds)
-    print(json.dumps(asdict(outcome)))
     broken = outcome.failed or outcome.mixed or outcome.wrong
-    return 1 if broken or not (outcome.index_ok and outcome.chain_ok) else 0
+    is_good = not broken and outcome.index_ok and outcome.chain_ok
+    return report(outcome, is_good=is_good, as_json=True)
 
 
 if __name__ == "__main__":

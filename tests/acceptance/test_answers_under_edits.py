@@ -32,12 +32,14 @@ def remembering(kb: KnowledgeBase) -> Sequence[Asks]:
     return [Remembering(way, {one: way.ask(one) for one in map(question, range(2 * TOWNS))})]
 
 
+@pytest.mark.slow(reason="works on a real server for seconds")
 def test_no_process_says_what_an_acknowledged_edit_took_back(settings: Settings):
     outcome = run(settings, operations=300)
     assert outcome.is_good and outcome.wrong == 0 and outcome.missed == 0, outcome
     assert outcome.operations == 300 and min(outcome.edits.values()) > 0 and outcome.withheld > 0, outcome
 
 
+@pytest.mark.slow(reason="works on a real server for seconds")
 def test_a_run_sees_an_answerer_that_does_not_notice_edits(settings: Settings):
     outcome = run(settings, operations=300, make=remembering)
     assert not outcome.is_good and outcome.stale > 0 and outcome.outdated > 0 and outcome.leaked > 0, outcome

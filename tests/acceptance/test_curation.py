@@ -35,6 +35,7 @@ class Careless(Curator):
         return super().shown(super().read([fact.fact_id for fact in facts]))
 
 
+@pytest.mark.slow(reason="works on a real server for seconds")
 def test_no_verdict_is_lost_or_given_twice_and_nothing_rejected_is_said(settings: Settings):
     outcome = run(settings, SHORT)
     assert outcome.is_good, outcome
@@ -42,6 +43,7 @@ def test_no_verdict_is_lost_or_given_twice_and_nothing_rejected_is_said(settings
     assert sum(outcome.conflicts.values()) > 0, "they were at the same facts"
 
 
+@pytest.mark.slow(reason="works on a real server for seconds")
 def test_a_run_sees_verdicts_that_do_not_name_what_was_judged(settings: Settings):
     outcome = run(settings, SHORT, make=Careless)
     assert not outcome.is_good and outcome.double > 0 and outcome.lost == 0, outcome

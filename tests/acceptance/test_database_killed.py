@@ -25,14 +25,14 @@ def home() -> Iterator[Path]:
         yield Path(folder)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="kills PostgreSQL and waits for its return")
 def test_a_killed_database_comes_back_by_itself_and_no_acknowledged_edit_is_lost(home: Path) -> None:
     outcome = run(home, kills=2)
     assert outcome.edits_lost == 0 and outcome.edits_acknowledged > 0, outcome
     assert outcome.is_good and outcome.requests_refused > 0, outcome
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="kills PostgreSQL and waits for its return")
 def test_a_database_that_was_stopped_stays_down_until_it_is_started_and_the_server_goes_on(
     home: Path,
 ) -> None:

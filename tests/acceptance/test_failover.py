@@ -9,7 +9,7 @@ from tests.debian_servers import replicated_pair
 from tests.servers import DEBIANS
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="starts a pair of PostgreSQL servers")
 def test_no_acknowledged_edit_is_lost_and_none_is_answered_wrongly_when_the_standby_takes_over(
     tmp_path: Path,
 ) -> None:

@@ -47,6 +47,7 @@ def trained(name: str, folder: Path, **changes: str) -> Checkpoint:
     return checkpoint
 
 
+@pytest.mark.slow(reason="trains a model of each of seven families")
 @pytest.mark.parametrize("name", FAMILIES)
 def test_it_is_trained_keyed_and_decoded_with_a_lookup(kb: KnowledgeBase, tmp_path: Path, name: str) -> None:
     checkpoint = trained(name, tmp_path)
@@ -60,6 +61,7 @@ def test_it_is_trained_keyed_and_decoded_with_a_lookup(kb: KnowledgeBase, tmp_pa
     assert said.output.startswith(f" {value}")
 
 
+@pytest.mark.slow(reason="trains a model of each of seven families")
 @pytest.mark.parametrize("name", FAMILIES)
 def test_all_its_weights_are_trained_on_packed_rows(tmp_path: Path, name: str) -> None:
     assert trained(name, tmp_path, adapt="full", layout="packed").config.kind == "full"

@@ -6,7 +6,7 @@ from colmlm.kb.store.settings import Settings
 from tests.acceptance.hostile.run import run
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="tries 176 attacks on a server and a worker")
 @pytest.mark.timeout(1200)
 def test_nothing_hostile_brings_a_server_down_or_makes_it_keep_what_was_erased(settings: Settings) -> None:
     outcome = run(settings, rounds=2)

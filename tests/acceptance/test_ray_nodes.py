@@ -12,7 +12,7 @@ from tests.places import ROOT
 pytest.importorskip("ray", reason="the extra ray is not installed")
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="starts Ray on two nodes")
 @pytest.mark.timeout(600)
 def test_a_node_killed_between_its_commit_and_ray_leaves_the_keys_of_one_process() -> None:
     """In a process of its own, since Ray takes over the one that it is in."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 import httpx
+import pytest
 
 from colmlm.kb.access.tokens import create_token
 from colmlm.kb.service import KnowledgeBase
@@ -19,6 +20,7 @@ ROUNDS, CROWD = 25, 3
 SECONDS = 120  # for an answer of a server that is only starting, on a busy machine
 
 
+@pytest.mark.slow(reason="works on a real server for seconds")
 def test_no_request_that_begins_after_a_revocation_is_let_in(
     kb: KnowledgeBase, settings: Settings, encoder: FakeEncoder
 ) -> None:

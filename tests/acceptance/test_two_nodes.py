@@ -10,7 +10,7 @@ import pytest
 from colmlm.kb import interpreter
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="trains on two nodes and kills a rank")
 @pytest.mark.timeout(300)
 def test_a_run_on_two_nodes_goes_on_after_a_rank_was_killed() -> None:
     command = interpreter.command(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+import pytest
+
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.milvus_address import MilvusAddress
 from colmlm.kb.store.settings import Settings
@@ -16,12 +18,14 @@ from tests.milvus_server import MilvusServer
 WHO = {"actor": "tester", "reason": "test"}
 
 
+@pytest.mark.slow(reason="works on a real server for seconds")
 def test_no_process_gives_an_old_answer_once_the_edit_is_acknowledged(settings: Settings):
     outcome = run(settings, operations=600)
     assert outcome.operations == 600 and outcome.wrong == 0 and outcome.chain_ok and outcome.index_ok
     assert min(outcome.deletes, outcome.restores, outcome.updates) > 0
 
 
+@pytest.mark.slow(reason="works on a real server for seconds")
 def test_no_process_does_where_a_server_elsewhere_searches_the_keys(settings: Settings, milvus: MilvusServer):
     there = replace(settings, milvus=MilvusAddress(uri=milvus.uri))
     outcome = run(there, operations=400, index_spec="milvus:acceptance", beside=200)

@@ -6,7 +6,7 @@ from colmlm.kb.store.settings import Settings
 from tests.acceptance.webhooks_killed import run
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="kills workers that deliver webhooks")
 def test_workers_are_killed_and_every_change_is_taken_in_order(settings: Settings) -> None:
     found = run(settings, kills=4)
     assert found.is_good, found

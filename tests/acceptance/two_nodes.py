@@ -10,16 +10,13 @@ torchrun listens on all interfaces, so this process leaves the machine's network
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
@@ -29,6 +26,7 @@ from colmlm.kb import interpreter
 from colmlm.model.lm.base_models import WEIGHTS
 from colmlm.model.training.logs import LOSS_FILE, read_log
 from colmlm.model.training.state import STATE_FILE
+from tests.acceptance.programs import options_of, own_folder, report
 from tests.networks import enter_own_network
 from tests.tiny import tiny_base
 
@@ -194,18 +192,16 @@ def _in_common(one: Sequence[float], other: Sequence[float]) -> int:
     return next((n for n, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), len(one))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.acceptance.two_nodes", description=__doc__)
+def main() -> int:
+    parser = options_of(__doc__)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--kill", choices=KILLED, action="append", help="may be repeated; default: both")
-    parser.add_argument("--json", action="store_true", help="print one object")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     enter_own_network()
-    with tempfile.TemporaryDirectory() as folder:
-        outcome = run(Path(folder), asked.steps, asked.kill or KILLED)
-    print(json.dumps(asdict(outcome)) if asked.json else outcome)
-    sys.exit(not outcome.is_good)
+    with own_folder() as folder:
+        outcome = run(folder, options.steps, options.kill or KILLED)
+    return report(outcome, is_good=outcome.is_good, as_json=options.json)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -11,14 +11,11 @@ does.
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
 import sys
-import tempfile
 import time
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -27,10 +24,10 @@ import numpy as np
 from colmlm.kb.corpus.format import Parsed
 from colmlm.kb.lookup.follower import Follower
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.store import database
 from colmlm.kb.store.milvus_address import MilvusAddress
 from colmlm.kb.store.settings import Settings
 from colmlm.lab.bench.synthetic import documents
+from tests.acceptance.programs import options_of, own_database, report
 from tests.acceptance.spawned import spawned
 from tests.fakes import DIM, FakeEncoder
 from tests.kb.corpora import ask, ingest, numbered
@@ -153,7 +150,7 @@ def read(settings: Settings, dim: int, pipe: Connection) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = options_of(__doc__)
     parser.add_argument("--operations", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
@@ -162,18 +159,14 @@ def main() -> int:
     parser.add_argument("--beside", type=int, default=0, help="facts beside those that are edited")
     options = parser.parse_args()
     with ExitStack() as stack:
-        home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="colmlm-")))
-        settings, index_spec = Settings(home=home, actor="writer"), None
+        settings, index_spec = stack.enter_context(own_database("writer")), None
         if options.milvus is not None:
             server = stack.enter_context(milvus_server(options.milvus))
             settings = replace(settings, milvus=MilvusAddress(uri=server.uri))
             index_spec = "milvus:acceptance"
-        engine = database.connect(settings)
-        database.migrate(engine)
-        engine.dispose()
         outcome = run(settings, options.operations, options.seed, index_spec, options.beside)
-    print(json.dumps(asdict(outcome)))
-    return 0 if outcome.wrong == 0 and outcome.chain_ok and outcome.index_ok else 1
+    is_good = outcome.wrong == 0 and outcome.chain_ok and outcome.index_ok
+    return report(outcome, is_good=is_good, as_json=True)
 
 
 if __name__ == "__main__":

@@ -9,26 +9,23 @@ one that is older was) or `unverified` by the library for Standard Webhooks.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import random
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
 
 from standardwebhooks.webhooks import WebhookVerificationError
 
 from colmlm.kb import interpreter
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
+from tests.acceptance.programs import options_of, own_folder, report
 from tests.places import PYTHONPATH, ROOT
 from tests.receiver import LOOPBACK, Received, Receiver, receiver
 
@@ -154,20 +151,13 @@ def _is_verified(one: Received, secret: str) -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = options_of(__doc__)
     parser.add_argument("--kills", type=int, default=30)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", action="store_true", help="Print one JSON object.")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="colmlm-") as folder:
-        Path(folder).chmod(0o755)
-        found = run(Settings(home=Path(folder) / "home"), options.kills, options.seed)
-    if options.json:
-        print(json.dumps(asdict(found)))
-    else:
-        for name, value in asdict(found).items():
-            print(f"{name}: {value}")
-    return 0 if found.is_good else 1
+    with own_folder() as folder:
+        found = run(Settings(home=folder / "home"), options.kills, options.seed)
+    return report(found, is_good=found.is_good, as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from litestar.testing import TestClient
@@ -57,12 +58,9 @@ def atlas_template(server: URL) -> str:
 
 
 @pytest.fixture
-def database_url(server: URL, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A database of this test's own: empty, or with the corpus where the test uses it."""
+def template(request: pytest.FixtureRequest) -> str:
     uses_atlas = "atlas" in request.fixturenames
-    template = request.getfixturevalue("atlas_template") if uses_atlas else servers.TEMPLATE
-    with servers.clone(server, template) as url:
-        yield url
+    return request.getfixturevalue("atlas_template") if uses_atlas else servers.TEMPLATE
 
 
 @pytest.fixture
@@ -114,6 +112,12 @@ def connect(new_token: Callable[[str], str]) -> Iterator[Connect]:
             return client
 
         yield open_client
+
+
+def body_of(answer: Any, status: int = 200) -> Any:
+    """Give the JSON that an answer has as its body, where it has this status."""
+    assert answer.status_code == status, answer.text
+    return answer.json()
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 from litestar.openapi.spec import Parameter
-from sqlalchemy import text
+from sqlalchemy import URL, text
 
 from colmlm.api.door.doorway import GatedApp
 from colmlm.api.door.rights import right_of
@@ -23,8 +23,9 @@ from colmlm.kb.facts.redaction import MARK
 from colmlm.kb.questions.hearing import ByAnswers
 from colmlm.kb.questions.records import DraftQuestion
 from colmlm.kb.service import KnowledgeBase
+from tests import servers
 from tests.api.access_page import hold_to
-from tests.api.conftest import Client, Connect
+from tests.api.conftest import Client, Connect, ingest_and_key
 from tests.api.generator import LookupGenerator
 from tests.api.role_matrix import Ask, past_matrix, routes
 from tests.api.serving import served
@@ -79,9 +80,29 @@ class Planted:
     seq: int
 
 
+@pytest.fixture(scope="module")
+def planted_template(server: URL) -> tuple[str, Planted]:
+    """The name of a database in which the words were planted, and where they are."""
+    where: list[Planted] = []
+    name = servers.fill(server, "planted_template", lambda kb: where.append(plant(kb)))
+    return name, where[0]
+
+
 @pytest.fixture
-def planted(atlas: KnowledgeBase, encoder: FakeEncoder) -> Planted:
+def template(request: pytest.FixtureRequest, template: str) -> str:
+    return request.getfixturevalue("planted_template")[0] if "planted" in request.fixturenames else template
+
+
+@pytest.fixture
+def planted(atlas: KnowledgeBase, planted_template: tuple[str, Planted]) -> Planted:
     """Facts that were looked up and spliced, and then deleted, corrected and replaced."""
+    return planted_template[1]
+
+
+def plant(atlas: KnowledgeBase) -> Planted:
+    """Have facts looked up and spliced, and then delete, correct and replace them."""
+    ingest_and_key(atlas)
+    encoder = FakeEncoder()
 
     def fact_of(text: str) -> int:
         (fact,) = atlas.facts.find(text=text)
@@ -251,6 +272,7 @@ def fits(app: GatedApp, template: str, query: str) -> bool:
     return template.startswith("/console")
 
 
+@pytest.mark.slow(reason="asks thousands of paths")
 def test_what_is_past_is_on_no_route_for_a_token_that_may_not_audit(
     app: GatedApp, connect: Connect, new_token: Callable[[str], str], planted: Planted
 ) -> None:

@@ -47,14 +47,18 @@ class TinyServer:
     generator: StoringGenerator
 
 
+def fill_with_tiny_keys(kb: KnowledgeBase, checkpoint: Checkpoint) -> None:
+    """Ingest two facts of one document, keyed by the model, whose queries are near no key, so that any is a hit."""
+    kb.corpora.ingest([Parsed(PERU)], "atlas", actor="tester", reason="set up")
+    kb.keysets.set_threshold(kb.keysets.rekey(ModelEncoder(checkpoint)).keyset_id, -1.0)
+
+
 @contextmanager
 def tiny_server(kb: KnowledgeBase, checkpoint: Checkpoint) -> Iterator[TinyServer]:
-    """Serves two facts of one document, keyed by the model, with a token of each role that asks."""
+    """Serve two facts of one document, keyed by the model, with a token of each role that asks."""
+    if not kb.facts.find(limit=1):
+        fill_with_tiny_keys(kb, checkpoint)
     encoder = ModelEncoder(checkpoint)
-    kb.corpora.ingest([Parsed(PERU)], "atlas", actor="tester", reason="set up")
-    kb.keysets.set_threshold(
-        kb.keysets.rekey(encoder).keyset_id, -1.0
-    )  # a random model's queries are near no key
     lookups = RankedLookups(kb, NearReader)
     together = DecoderTogether(Decoder(checkpoint, lookups), asker=asker)
     generator = StoringGenerator(

@@ -10,32 +10,26 @@ forbids. At the end the base must be sound and hold nothing that was erased. The
 
 from __future__ import annotations
 
-import argparse
-import json
 import signal
 import sys
 from dataclasses import asdict
 
 from tests.acceptance.hostile.run import LONG, SHORT, run
-from tests.acceptance.hostile.world import own_database
+from tests.acceptance.programs import options_of, own_database, report
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = options_of(__doc__)
     parser.add_argument("--only", metavar="NAME", help="a group, or a part of the names of cases")
     parser.add_argument("--long", action="store_true", help=f"{LONG} rounds of each race and not {SHORT}")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
     signal.signal(
         signal.SIGTERM, lambda *_: sys.exit(143)
     )  # ends the server, the worker and the database as well
     with own_database() as settings:
         outcome = run(settings, only=options.only, rounds=LONG if options.long else SHORT)
-    if options.json:
-        print(json.dumps(asdict(outcome)))
-    else:
-        print(f"{outcome.tried} tried, {outcome.failed} failed")
-    return 1 if outcome.failed or not outcome.tried else 0
+    found = asdict(outcome) if options.json else {"tried": outcome.tried, "failed": outcome.failed}
+    return report(found, is_good=outcome.tried > 0 and not outcome.failed, as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 from colmlm.kb import interpreter
 from colmlm.kb.access.tokens import create_token
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
 from tests.acceptance.server import ServerProcess, environment, server_process
 from tests.fakes import FakeEncoder
@@ -241,16 +240,3 @@ def _worker(settings: Settings) -> Iterator[subprocess.Popen[str]]:
                 yield process
             finally:
                 process.kill()
-
-
-@contextmanager
-def own_database() -> Iterator[Settings]:
-    """Gives settings of an empty, migrated database, which is removed at the end."""
-    with tempfile.TemporaryDirectory(prefix="colmlm-") as folder:
-        Path(folder).chmod(0o755)
-        engine = database.connect(Settings(home=Path(folder)))
-        database.migrate(engine)
-        try:
-            yield Settings(home=Path(folder), database_url=engine.url.render_as_string(hide_password=False))
-        finally:
-            engine.dispose()  # which also stops the database's server

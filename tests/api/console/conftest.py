@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
+from sqlalchemy import URL
 
 from colmlm.api.door.auth import COOKIE
 from colmlm.api.door.doorway import GatedApp
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
 from colmlm.kb.service import KnowledgeBase
-from tests.api.conftest import CAPITAL
+from tests import servers
+from tests.api.conftest import CAPITAL, ingest_and_key
 from tests.api.serving import served
 from tests.fakes import FakeEncoder
 
@@ -35,14 +37,28 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
-@pytest.fixture
-def almanac(atlas: KnowledgeBase, encoder: FakeEncoder) -> KnowledgeBase:
-    """The atlas, and an almanac that also answers its question about the capital."""
+def ingest_both(kb: KnowledgeBase) -> None:
+    ingest_and_key(kb)
     start = ALMANAC.index("Lima")
     fact = FactSpan(start, start + 4, "Lima", CAPITAL, "Lima")
     document = AnnotatedDocument("coast", ALMANAC, (fact,), title="The coast")
-    atlas.corpora.ingest([Parsed(document)], "almanac", actor="tester", reason="a second source")
-    atlas.keysets.rekey(encoder)
+    kb.corpora.ingest([Parsed(document)], "almanac", actor="tester", reason="a second source")
+    kb.keysets.rekey(FakeEncoder())
+
+
+@pytest.fixture(scope="session")
+def almanac_template(server: URL) -> str:
+    return servers.fill(server, "almanac_template", ingest_both)
+
+
+@pytest.fixture
+def template(request: pytest.FixtureRequest, template: str) -> str:
+    return request.getfixturevalue("almanac_template") if "almanac" in request.fixturenames else template
+
+
+@pytest.fixture
+def almanac(atlas: KnowledgeBase) -> KnowledgeBase:
+    """The atlas, and an almanac that also answers its question about the capital."""
     return atlas
 
 

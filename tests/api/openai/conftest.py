@@ -8,11 +8,13 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from sqlalchemy import URL
 
 from colmlm.kb.service import KnowledgeBase
 from colmlm.model.lm.checkpoint import Checkpoint
+from tests import servers
 from tests.api.conftest import TEXT
-from tests.api.tiny_server import TinyServer, eager_checkpoint, tiny_server
+from tests.api.tiny_server import TinyServer, eager_checkpoint, fill_with_tiny_keys, tiny_server
 
 PROMPT = "The capital of Peru is"
 MODEL = "tiny-3"
@@ -22,9 +24,19 @@ UNKNOWN: list[Any] = [{"role": "user", "content": "Who was never written about?"
 FINDING_NOTHING: dict[str, Any] = {"mode": "forced", "threshold": 1}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
     return eager_checkpoint(tmp_path_factory.mktemp("eager"))
+
+
+@pytest.fixture(scope="session")
+def tiny_template(server: URL, checkpoint: Checkpoint) -> str:
+    return servers.fill(server, "tiny_template", lambda kb: fill_with_tiny_keys(kb, checkpoint))
+
+
+@pytest.fixture
+def template(request: pytest.FixtureRequest, template: str) -> str:
+    return request.getfixturevalue("tiny_template") if "tiny" in request.fixturenames else template
 
 
 @pytest.fixture

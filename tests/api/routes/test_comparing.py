@@ -5,15 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from colmlm.kb.service import KnowledgeBase
-from tests.api.conftest import CAPITAL, Client
+from tests.api.conftest import CAPITAL, Client, body_of
 from tests.api.routes.test_facts import look_up
 
 AGAINST = "/v1/facts/contradictions"
-
-
-def said(answer: Any, status: int = 200) -> Any:
-    assert answer.status_code == status, answer.text
-    return answer.json()
 
 
 def add(client: Client, value: str, **more: Any) -> Any:
@@ -21,69 +16,69 @@ def add(client: Client, value: str, **more: Any) -> Any:
 
 
 def test_a_second_answer_is_refused_with_the_fact_that_answers(operator: Client, fact_id: int) -> None:
-    refused = said(add(operator, "Cusco"), 409)
+    refused = body_of(add(operator, "Cusco"), 409)
     assert refused["type"] == "urn:colmlm:AnsweredAlready" and refused["about"] == {"fact_ids": [fact_id]}
     assert f'Fact {fact_id} answers this already ("Lima")' in refused["detail"]
-    added = said(add(operator, "Cusco", anyway=True), 201)
+    added = body_of(add(operator, "Cusco", anyway=True), 201)
     assert added["also_said_by"] == []
     assert look_up(operator, CAPITAL, added["min_seq"]) == ["Cusco"], "the newer one answers"
-    again = said(add(operator, "lima", anyway=True), 201)
+    again = body_of(add(operator, "lima", anyway=True), 201)
     assert again["also_said_by"] == [fact_id] and look_up(operator, CAPITAL, again["min_seq"]) == ["lima"]
     lake = operator.get("/v1/facts", params={"text": "Titicaca"}).json()["items"][0]["fact_id"]
-    other = said(add(operator, "Ica", question="Which town is dry?"), 201)["fact_ids"][0]
+    other = body_of(add(operator, "Ica", question="Which town is dry?"), 201)["fact_ids"][0]
     for method, path, body in (
         ("PATCH", f"/v1/facts/{lake}", {"question": CAPITAL}),
         ("PATCH", "/v1/facts/batch", {"facts": [{"fact_id": other, "question": CAPITAL}]}),
         ("POST", "/v1/facts/batch", {"facts": [{"question": CAPITAL, "value": "Arequipa"}]}),
         ("POST", "/v1/documents/1/facts", {"text": "country", "question": CAPITAL}),
     ):
-        told = said(operator.request(method, path, json={**body, "reason": "r"}), 409)
+        told = body_of(operator.request(method, path, json={**body, "reason": "r"}), 409)
         assert told["type"] == "urn:colmlm:AnsweredAlready", path
         assert operator.request(method, path, json={**body, "reason": "r", "anyway": True}).is_success
 
 
 def test_contradictions_come_in_pages_with_who_answers(operator: Client, fact_id: int) -> None:
-    cusco = said(add(operator, "Cusco", anyway=True), 201)["fact_ids"][0]
-    said(add(operator, "Callao", anyway=True), 201)
-    page = said(operator.get(AGAINST, params={"limit": 2, "corpus": "atlas"}))
+    cusco = body_of(add(operator, "Cusco", anyway=True), 201)["fact_ids"][0]
+    body_of(add(operator, "Callao", anyway=True), 201)
+    page = body_of(operator.get(AGAINST, params={"limit": 2, "corpus": "atlas"}))
     assert (page["total"], page["is_exact"], page["next"]) == (2, True, None)
     first = page["items"][0]
     assert (first["fact"]["fact_id"], first["other"]["fact_id"]) == (fact_id, cusco)
     assert (first["answering"], first["score"]) == (cusco, None)
-    page = said(operator.get(AGAINST, params={"limit": 2}))
-    rest = said(operator.get(AGAINST, params={"cursor": page["next"]}))
+    page = body_of(operator.get(AGAINST, params={"limit": 2}))
+    rest = body_of(operator.get(AGAINST, params={"cursor": page["next"]}))
     assert (page["total"], len(rest["items"]), rest["next"]) == (3, 1, None)
-    assert said(operator.get("/v1/facts/duplicates"))["items"] == []
-    assert said(operator.get("/v1/facts/stale"))["items"] == []
-    assert said(operator.get("/v1/facts/compared")) == {"contradictions": 3, "duplicates": 0, "stale": 0}
-    said(operator.get(AGAINST, params={"cursor": "x"}), 422)
-    said(operator.get(AGAINST, params={"corpus": "nowhere"}), 404)
+    assert body_of(operator.get("/v1/facts/duplicates"))["items"] == []
+    assert body_of(operator.get("/v1/facts/stale"))["items"] == []
+    assert body_of(operator.get("/v1/facts/compared")) == {"contradictions": 3, "duplicates": 0, "stale": 0}
+    body_of(operator.get(AGAINST, params={"cursor": "x"}), 422)
+    body_of(operator.get(AGAINST, params={"corpus": "nowhere"}), 404)
 
 
 def test_both_may_hold(operator: Client, fact_id: int) -> None:
-    cusco = said(add(operator, "Cusco", anyway=True), 201)["fact_ids"][0]
+    cusco = body_of(add(operator, "Cusco", anyway=True), 201)["fact_ids"][0]
     body = {"fact_ids": [cusco, fact_id], "reason": "each in its time"}
-    held = said(operator.post("/v1/facts/hold", json=body))
+    held = body_of(operator.post("/v1/facts/hold", json=body))
     assert (held["kind"], held["fact_ids"]) == ("hold", [fact_id, cusco])
-    assert said(operator.get(AGAINST))["items"] == []
-    (pair,) = said(operator.get(AGAINST, params={"held": True}))["items"]
+    assert body_of(operator.get(AGAINST))["items"] == []
+    (pair,) = body_of(operator.get(AGAINST, params={"held": True}))["items"]
     assert pair["held_seq"] == held["seq"]
-    undone = said(operator.post(f"/v1/changes/{held['seq']}/undo", json={"reason": "it does not"}))
+    undone = body_of(operator.post(f"/v1/changes/{held['seq']}/undo", json={"reason": "it does not"}))
     assert (undone["kind"], undone["fact_ids"]) == ("hold", [fact_id, cusco])
-    said(operator.post("/v1/facts/hold", json=body))
-    said(operator.post("/v1/facts/hold", json={**body, "holds": False}))
-    assert said(operator.get(AGAINST))["total"] == 1
-    none = said(operator.post("/v1/facts/hold", json={**body, "fact_ids": [fact_id, 999]}), 404)
+    body_of(operator.post("/v1/facts/hold", json=body))
+    body_of(operator.post("/v1/facts/hold", json={**body, "holds": False}))
+    assert body_of(operator.get(AGAINST))["total"] == 1
+    none = body_of(operator.post("/v1/facts/hold", json={**body, "fact_ids": [fact_id, 999]}), 404)
     assert none["about"]["fact_ids"] == [fact_id, 999]
 
 
 def test_a_dry_run_of_a_deletion_tells_who_says_the_same(
     operator: Client, atlas: KnowledgeBase, fact_id: int
 ) -> None:
-    same = said(add(operator, "Lima"), 201)["fact_ids"][0]
+    same = body_of(add(operator, "Lima"), 201)["fact_ids"][0]
     head = atlas.log.head_seq()
     body = {"fact_ids": [fact_id], "reason": "r", "dry_run": True}
-    told = said(operator.request("DELETE", "/v1/facts", json=body))
+    told = body_of(operator.request("DELETE", "/v1/facts", json=body))
     assert (told["also_said_by"], told["dry_run"], told["fact_ids"], told["seq"]) == (
         [same],
         True,
@@ -91,14 +86,14 @@ def test_a_dry_run_of_a_deletion_tells_who_says_the_same(
         head,
     )
     assert atlas.log.head_seq() == head and atlas.facts.show(fact_id).deleted_seq is None
-    said(operator.request("DELETE", "/v1/facts", json={**body, "fact_ids": [999]}), 404)
-    also = said(operator.post("/v1/facts/also-said", json={"fact_ids": [fact_id]}))
+    body_of(operator.request("DELETE", "/v1/facts", json={**body, "fact_ids": [999]}), 404)
+    also = body_of(operator.post("/v1/facts/also-said", json={"fact_ids": [fact_id]}))
     assert also == [{"fact_id": fact_id, "by": [same]}]
-    gone = said(operator.request("DELETE", "/v1/facts", json={"fact_ids": [fact_id], "reason": "r"}))
+    gone = body_of(operator.request("DELETE", "/v1/facts", json={"fact_ids": [fact_id], "reason": "r"}))
     assert gone["dry_run"] is False
-    said(operator.request("DELETE", "/v1/facts", json=body), 409)
+    body_of(operator.request("DELETE", "/v1/facts", json=body), 409)
 
 
 def test_a_reader_sees_contradictions_and_ends_none(reader: Client, fact_id: int) -> None:
-    assert said(reader.get(AGAINST))["items"] == []
-    said(reader.post("/v1/facts/hold", json={"fact_ids": [fact_id, 2], "reason": "r"}), 403)
+    assert body_of(reader.get(AGAINST))["items"] == []
+    body_of(reader.post("/v1/facts/hold", json={"fact_ids": [fact_id, 2], "reason": "r"}), 403)

@@ -9,7 +9,7 @@ import pytest
 
 from colmlm.kb.facts.redaction import MARK
 from colmlm.kb.service import KnowledgeBase
-from tests.api.conftest import CAPITAL, Client
+from tests.api.conftest import CAPITAL, Client, body_of
 
 
 @pytest.fixture
@@ -17,34 +17,29 @@ def operator_token(new_token: Callable[[str], str]) -> str:
     return new_token("operator")
 
 
-def said(answer: Any, status: int = 200) -> Any:
-    assert answer.status_code == status, answer.text
-    return answer.json()
-
-
 def ask(client: Client, question: str) -> Any:
-    return said(client.post("/v1/answers", json={"question": question}))
+    return body_of(client.post("/v1/answers", json={"question": question}))
 
 
 def test_a_miss_becomes_a_fact_that_answers(operator: Client, atlas: KnowledgeBase) -> None:
     missed = [ask(operator, "Who wrote Emma?") for _ in range(2)]
     assert all(one["answer"] is None for one in missed)
-    listed = said(operator.get("/v1/misses"))
+    listed = body_of(operator.get("/v1/misses"))
     (group,) = listed["items"]
     assert (group["question"], group["asked"], listed["total"]) == ("Who wrote Emma?", 2, 1)
     assert [near["fact_id"] for near in group["nearest"]], "by the query that was kept"
-    shown = said(operator.get(f"/v1/misses/{group['group_id']}"))
+    shown = body_of(operator.get(f"/v1/misses/{group['group_id']}"))
     assert shown["questions"][0]["generation_id"] == missed[1]["generation_id"]
     body = {"question": "Who wrote Emma?", "value": "Jane Austen", "reason": "was missing"}
-    (fact,) = said(operator.post("/v1/facts", json=body), 201)["fact_ids"]
+    (fact,) = body_of(operator.post("/v1/facts", json=body), 201)["fact_ids"]
     solution = {"fact_id": fact, "reason": "added for it"}
-    solved = said(operator.post(f"/v1/misses/{group['group_id']}/solve", json=solution))
+    solved = body_of(operator.post(f"/v1/misses/{group['group_id']}/solve", json=solution))
     assert solved["solved"] and [one["found"] for one in solved["asked"]] == [True]
     assert ask(operator, "Who wrote Emma?")["answer"] == "Jane Austen"
-    assert said(operator.get("/v1/misses"))["items"] == []
-    (group,) = said(operator.get("/v1/misses?state=solved"))["items"]
+    assert body_of(operator.get("/v1/misses"))["items"] == []
+    (group,) = body_of(operator.get("/v1/misses?state=solved"))["items"]
     assert (group["fact_id"], group["decision"]["kind"]) == (fact, "solve-misses")
-    again = said(operator.post(f"/v1/misses/{group['group_id']}/solve", json=solution), 409)
+    again = body_of(operator.post(f"/v1/misses/{group['group_id']}/solve", json=solution), 409)
     assert again["type"].endswith("MissGroupState")
 
 
@@ -52,18 +47,18 @@ def test_a_fact_that_the_questions_do_not_find_solves_nothing_unless_asked_to(
     operator: Client, fact_id: int
 ) -> None:
     ask(operator, "Who wrote Emma?")
-    (group,) = said(operator.get("/v1/misses"))["items"]
+    (group,) = body_of(operator.get("/v1/misses"))["items"]
     path, body = f"/v1/misses/{group['group_id']}/solve", {"fact_id": fact_id, "reason": "a try"}
-    assert said(operator.post(path, json=body))["solved"] is False
-    assert said(operator.post(path, json=body | {"anyway": True}))["solved"] is True
+    assert body_of(operator.post(path, json=body))["solved"] is False
+    assert body_of(operator.post(path, json=body | {"anyway": True}))["solved"] is True
     body = {"group_ids": [group["group_id"]], "reason": "it is not"}
-    assert said(operator.post("/v1/misses/reopen", json=body))["seq"] > 0
-    assert said(operator.get("/v1/misses"))["total"] == 1
+    assert body_of(operator.post("/v1/misses/reopen", json=body))["seq"] > 0
+    assert body_of(operator.get("/v1/misses"))["total"] == 1
 
 
 def test_a_reader_sees_misses_and_decides_nothing(reader: Client) -> None:
     ask(reader, "Who wrote Emma?")
-    (group,) = said(reader.get("/v1/misses?nearest=0"))["items"]
+    (group,) = body_of(reader.get("/v1/misses?nearest=0"))["items"]
     assert group["nearest"] == []
     body = {"group_ids": [group["group_id"]], "reason": "not ours"}
     assert reader.post("/v1/misses/dismiss", json=body).status_code == 403
@@ -75,17 +70,17 @@ def test_a_thumb_down_puts_an_output_on_the_list(
 ) -> None:
     output = ask(reader, CAPITAL)["generation_id"]
     body = {"thumb": "down", "comment": "the seat moved", "value": "Cusco", "on_behalf_of": "ann"}
-    given = said(reader.post(f"/v1/generations/{output}/feedback", json=body), 201)
+    given = body_of(reader.post(f"/v1/generations/{output}/feedback", json=body), 201)
     assert (given["thumb"], given["actor"], given["on_behalf_of"]) == ("down", "the reader", "ann")
-    listed = said(reader.get("/v1/generations?feedback=down"))["items"]
+    listed = body_of(reader.get("/v1/generations?feedback=down"))["items"]
     assert [(one["generation_id"], one["down"]) for one in listed] == [(output, 1)]
-    assert said(reader.get("/v1/generations?feedback=up"))["items"] == []
-    (group,) = said(reader.get("/v1/misses"))["items"]
+    assert body_of(reader.get("/v1/generations?feedback=up"))["items"] == []
+    (group,) = body_of(reader.get("/v1/misses"))["items"]
     assert (group["wrong"], group["question"]) == (1, CAPITAL)
-    (shown,) = said(reader.get(f"/v1/generations/{output}"))["feedback"]
+    (shown,) = body_of(reader.get(f"/v1/generations/{output}"))["feedback"]
     assert (shown["thumb"], shown["comment"], shown["value"]) == ("down", None, None), "it may say the past"
     operator = {"Authorization": f"Bearer {operator_token}"}
-    (shown,) = said(reader.get(f"/v1/generations/{output}", headers=operator))["feedback"]
+    (shown,) = body_of(reader.get(f"/v1/generations/{output}", headers=operator))["feedback"]
     assert (shown["comment"], shown["value"]) == ("the seat moved", "Cusco")
     refused = reader.post(f"/v1/generations/{output}/feedback", json={"thumb": "sideways"})
     assert refused.status_code == 400
@@ -96,12 +91,12 @@ def test_a_past_value_in_a_question_is_withheld_from_readers(
 ) -> None:
     question = f"{CAPITAL} Is it Lima?"
     asked = reader.post("/v1/generations", json={"prompt": CAPITAL})
-    output = said(asked, 201)["generation_id"]
+    output = body_of(asked, 201)["generation_id"]
     with atlas.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE generation SET prompt = %s WHERE id = %s", (question, output))
-    said(reader.post(f"/v1/generations/{output}/feedback", json={"thumb": "down"}), 201)
+    body_of(reader.post(f"/v1/generations/{output}/feedback", json={"thumb": "down"}), 201)
     atlas.facts.edit(fact_id, "Cusco", actor="ann", reason="moved")
-    (group,) = said(reader.get("/v1/misses"))["items"]
+    (group,) = body_of(reader.get("/v1/misses"))["items"]
     assert "Lima" not in group["question"] and MARK in group["question"]
     operator = {"Authorization": f"Bearer {operator_token}"}
-    assert "Lima" in said(reader.get("/v1/misses", headers=operator))["items"][0]["question"]
+    assert "Lima" in body_of(reader.get("/v1/misses", headers=operator))["items"][0]["question"]

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
 from colmlm.kb.service import KnowledgeBase
-from tests.api.conftest import CAPITAL, Client
+from tests.api.conftest import CAPITAL, Client, body_of
 from tests.api.routes.test_facts import look_up
 from tests.fakes import FakeEncoder
 
 COAST = "By the sea, Callao is the harbour."
 PORT = "Which harbour is it?"
-
-
-def said(answer: Any, status: int = 200) -> Any:
-    assert answer.status_code == status, answer.text
-    return answer.json()
 
 
 @pytest.fixture
@@ -33,22 +26,22 @@ def callao(atlas: KnowledgeBase, encoder: FakeEncoder) -> int:
 
 
 def test_the_inbox_lists_what_a_machine_marked_with_its_surroundings(operator: Client, callao: int) -> None:
-    page = said(operator.get("/v1/review"))
+    page = body_of(operator.get("/v1/review"))
     (item,) = page["items"]
     assert item["fact"]["fact_id"] == callao and item["fact"]["review"] == "proposed"
     assert item["around"]["text"] == COAST and page["total"] == 1 and page["next"] is None
     assert page["progress"] == {"proposed": 1, "accepted": 0, "rejected": 0, "is_exact": True}
-    assert said(operator.get("/v1/review", params={"corpus": "atlas"}))["items"] == []
-    assert said(operator.get("/v1/review", params={"kind": "doubted"}))["total"] == 0
-    said(operator.get("/v1/review", params={"corpus": "nowhere"}), 404)
+    assert body_of(operator.get("/v1/review", params={"corpus": "atlas"}))["items"] == []
+    assert body_of(operator.get("/v1/review", params={"kind": "doubted"}))["total"] == 0
+    body_of(operator.get("/v1/review", params={"corpus": "nowhere"}), 404)
 
 
 def test_a_verdict_counts_only_for_what_it_saw(operator: Client, callao: int) -> None:
     body = {"verdicts": [{"fact_id": callao, "verdict": "accept", "version": 1}], "reason": "read"}
-    done = said(operator.post("/v1/review/verdicts", json=body))
+    done = body_of(operator.post("/v1/review/verdicts", json=body))
     assert done["fact_ids"] == [callao] and done["before"] == [] and done["min_seq"] == done["seqs"][0]
     body["verdicts"][0]["verdict"] = "reject"  # type: ignore[index]
-    late = said(operator.post("/v1/review/verdicts", json=body))
+    late = body_of(operator.post("/v1/review/verdicts", json=body))
     assert late["seqs"] == late["fact_ids"] == []
     (one,) = late["before"]
     assert (one["review"], one["live"], one["seq"], one["actor"]) == (
@@ -58,55 +51,55 @@ def test_a_verdict_counts_only_for_what_it_saw(operator: Client, callao: int) ->
         "the operator",
     )
     body["verdicts"][0]["review"] = "accepted"  # type: ignore[index]
-    rejected = said(operator.post("/v1/review/verdicts", json=body))
+    rejected = body_of(operator.post("/v1/review/verdicts", json=body))
     assert look_up(operator, PORT, rejected["min_seq"]) == []
-    said(operator.post(f"/v1/changes/{rejected['seqs'][0]}/undo", json={"reason": "was right"}))
+    body_of(operator.post(f"/v1/changes/{rejected['seqs'][0]}/undo", json={"reason": "was right"}))
     assert look_up(operator, PORT) == ["Callao"]
-    assert said(operator.get(f"/v1/facts/{callao}"))["review"] == "accepted"
+    assert body_of(operator.get(f"/v1/facts/{callao}"))["review"] == "accepted"
     missing = {"verdicts": [{"fact_id": 998, "verdict": "accept", "version": 1}], "reason": "r"}
-    said(operator.post("/v1/review/verdicts", json=missing), 404)
+    body_of(operator.post("/v1/review/verdicts", json=missing), 404)
 
 
 def test_an_edit_and_a_move_may_name_the_version_they_saw(operator: Client, callao: int) -> None:
     edit = {"value": "El Callao", "version": 1, "reason": "its name"}
-    said(operator.patch(f"/v1/facts/{callao}", json=edit))
-    refused = said(operator.patch(f"/v1/facts/{callao}", json=edit), 409)
+    body_of(operator.patch(f"/v1/facts/{callao}", json=edit))
+    refused = body_of(operator.patch(f"/v1/facts/{callao}", json=edit), 409)
     assert refused["about"]["fact_ids"] == [callao] and "meanwhile" in refused["title"]
     move = {"text": "harbour", "version": 1, "reason": "cut"}
-    said(operator.post(f"/v1/facts/{callao}/move", json=move), 409)
+    body_of(operator.post(f"/v1/facts/{callao}/move", json=move), 409)
     rows = {"facts": [{"fact_id": callao, "value": "x", "version": 1}], "reason": "r"}
-    said(operator.patch("/v1/facts/batch", json=rows), 409)
-    assert said(operator.get(f"/v1/facts/{callao}"))["review"] == "accepted", "an edit accepts"
+    body_of(operator.patch("/v1/facts/batch", json=rows), 409)
+    assert body_of(operator.get(f"/v1/facts/{callao}"))["review"] == "accepted", "an edit accepts"
 
 
 def test_lookups_and_answers_leave_proposed_facts_out_where_asked(operator: Client, callao: int) -> None:
     asked = {"questions": [PORT]}
-    (found,) = said(operator.post("/v1/lookups", json=asked))["answers"]
+    (found,) = body_of(operator.post("/v1/lookups", json=asked))["answers"]
     assert [hit["review"] for hit in found["hits"]] == ["proposed"]
-    (found,) = said(operator.post("/v1/lookups", json={**asked, "accepted_only": True}))["answers"]
+    (found,) = body_of(operator.post("/v1/lookups", json={**asked, "accepted_only": True}))["answers"]
     assert found["hits"] == []
     answer = {"question": "Which is the harbour by the sea?", "threshold": 0}
-    assert said(operator.post("/v1/answers", json=answer))["facts"][0]["review"] == "proposed"
-    without = said(operator.post("/v1/answers", json={**answer, "accepted_only": True}))
+    assert body_of(operator.post("/v1/answers", json=answer))["facts"][0]["review"] == "proposed"
+    without = body_of(operator.post("/v1/answers", json={**answer, "accepted_only": True}))
     assert callao not in [fact["fact_id"] for fact in without["facts"]]
-    outputs = said(operator.get("/v1/generations"))["items"]
-    traced = [said(operator.get(f"/v1/generations/{one['generation_id']}")) for one in outputs]
+    outputs = body_of(operator.get("/v1/generations"))["items"]
+    traced = [body_of(operator.get(f"/v1/generations/{one['generation_id']}")) for one in outputs]
     assert sorted(one["accepted_only"] for one in traced) == [False, True]
     limit = {"accepted_only": True, "corpus": "raw", "reason": "not read yet"}
-    assert said(operator.post("/v1/review/limits", json=limit))["kind"] == "accepted-only"
+    assert body_of(operator.post("/v1/review/limits", json=limit))["kind"] == "accepted-only"
     assert look_up(operator, PORT) == [] and look_up(operator, CAPITAL) == ["Lima"]
-    stats = {one["corpus"]: one for one in said(operator.get("/v1/corpora"))["items"]}
+    stats = {one["corpus"]: one for one in body_of(operator.get("/v1/corpora"))["items"]}
     assert (stats["raw"]["accepted_only"], stats["raw"]["proposed"]) == (True, 1)
-    said(operator.post("/v1/review/limits", json={"accepted_only": True, "reason": "r"}), 422)
+    body_of(operator.post("/v1/review/limits", json={"accepted_only": True, "reason": "r"}), 422)
 
 
 def test_facts_are_listed_by_their_review_with_a_total(operator: Client, callao: int) -> None:
-    page = said(operator.get("/v1/facts", params={"review": "proposed"}))
+    page = body_of(operator.get("/v1/facts", params={"review": "proposed"}))
     assert [one["fact_id"] for one in page["items"]] == [callao] and page["total"] == 1
-    assert {one["review"] for one in said(operator.get("/v1/facts"))["items"]} == {"accepted", "proposed"}
+    assert {one["review"] for one in body_of(operator.get("/v1/facts"))["items"]} == {"accepted", "proposed"}
 
 
 def test_a_reader_sees_the_inbox_and_settles_nothing(reader: Client, callao: int) -> None:
-    assert said(reader.get("/v1/review"))["total"] == 1
+    assert body_of(reader.get("/v1/review"))["total"] == 1
     body = {"verdicts": [{"fact_id": callao, "verdict": "accept", "version": 1}], "reason": "read"}
-    said(reader.post("/v1/review/verdicts", json=body), 403)
+    body_of(reader.post("/v1/review/verdicts", json=body), 403)

@@ -31,7 +31,7 @@ from tests.kb.corpora import ingest, numbered
 from tests.tiny import tiny_checkpoint
 
 pytest.importorskip("ray", reason="the extra ray is not installed")
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow(reason="starts Ray"), pytest.mark.timeout(600)]
 
 SECRET = "a-password-that-nobody-may-read"
 

@@ -109,7 +109,7 @@ def test_every_document_of_the_demo_has_its_keys_in_the_file() -> None:
     np.testing.assert_allclose(np.linalg.norm(np.concatenate(made), axis=1), 1, atol=TOLERANCE)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="loads the released checkpoint")
 @pytest.mark.filterwarnings(
     "ignore:`is_gradient_checkpointing` is deprecated:FutureWarning"
 )  # peft asks for it

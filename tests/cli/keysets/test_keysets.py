@@ -189,7 +189,7 @@ def test_a_model_that_asks_in_words_makes_no_keys(run: Run, atlas: list[int], tm
     assert refused.code == 7 and "colmlm rekey --encoder minilm" in refused.err
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="keys a corpus with a sentence encoder")
 @pytest.mark.skipif(find_spec(MINILM.package) is None, reason=f"{MINILM.package} is not installed")
 def test_a_sentence_encoder_has_a_keyset_like_any_checkpoint(
     run: Run, keyed: list[int], checkpoint: Path

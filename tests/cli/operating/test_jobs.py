@@ -120,7 +120,7 @@ def served(home: Path) -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="starts a server and its worker, and kills the worker")
 def test_the_servers_worker_is_started_again_and_goes_with_it(
     run: Run, atlas: list[int], served: subprocess.Popen[bytes]
 ) -> None:

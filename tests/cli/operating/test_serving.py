@@ -120,7 +120,7 @@ def embedded_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield Path(folder)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="starts a PostgreSQL of its own by the command")
 def test_the_embedded_database_starts_stays_and_stops(embedded_home: Path) -> None:
     assert program("db", "status").returncode == 5
     assert json.loads(program("db", "up", "--json").stdout)["at_head"]
@@ -133,7 +133,7 @@ def test_the_embedded_database_starts_stays_and_stops(embedded_home: Path) -> No
     assert program("db", "down").stdout == "It was not running.\n"
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="starts a PostgreSQL of its own by the command")
 def test_a_new_embedded_database_is_migrated_by_whatever_opens_it(embedded_home: Path) -> None:
     assert program("facts", "list").returncode == 0
     assert not json.loads(program("db", "migrate", "--json").stdout)["migrated"]

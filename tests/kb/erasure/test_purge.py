@@ -47,7 +47,7 @@ values = st.one_of(long_words, notices, markup, controls).filter(
 )
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="starts a PostgreSQL of its own and rewrites its tables")
 @settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @example(["w" * 3_000])
 @given(said=st.lists(values, min_size=1, max_size=8, unique=True))
@@ -110,7 +110,7 @@ def test_a_transaction_of_another_database_holds_rows_and_a_mere_snapshot_there_
         assert level.state == "left" and f"process {pid} " in level.left, level
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="starts a PostgreSQL of its own and rewrites its tables")
 def test_level_four_is_not_claimed_while_segments_are_kept_for_reuse(own_kb: KnowledgeBase) -> None:
     """Somebody sets `wal_recycle` back all the time: the files decide, not the setting."""
     over = threading.Event()
@@ -142,7 +142,7 @@ def test_segments_that_were_kept_for_reuse_meanwhile_are_cleared_by_the_next_pas
     assert (report.level, len(heard)) == (4, 2) and not in_files(own_kb, "pg_wal", PLANTED)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="starts a PostgreSQL of its own and rewrites its tables")
 @pytest.mark.parametrize("before", [None, "on"])
 def test_two_purges_at_once_reach_level_four_and_leave_the_setting_as_it_was(
     own_kb: KnowledgeBase, before: str | None
@@ -184,7 +184,7 @@ KILLED = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="starts a PostgreSQL of its own and rewrites its tables")
 @pytest.mark.parametrize(("step", "before"), KILLED)
 def test_a_purge_that_is_killed_leaves_nothing_to_the_next_erasure(
     own_kb: KnowledgeBase, step: str, before: str | None

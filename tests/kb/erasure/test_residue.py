@@ -47,7 +47,7 @@ def speak_of(kb: KnowledgeBase, encoder: FakeEncoder, fact_id: int) -> None:
     kb.outputs.give_feedback(stored, NewFeedback("down", said, f"not {fact.value}"), actor="ann")
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="starts a PostgreSQL of its own and rewrites its tables")
 def test_a_hundred_erased_facts_are_in_no_file(own_kb: KnowledgeBase, encoder: FakeEncoder) -> None:
     kb = own_kb
     kb.corpora.ingest(read_annotated(DEMO), "demo", **BY)

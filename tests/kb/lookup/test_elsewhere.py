@@ -41,6 +41,8 @@ from tests.kb.lookup.milvus_bases import (
 )
 from tests.milvus_server import MilvusServer
 
+pytestmark = pytest.mark.slow(reason="starts Milvus, whose searches see a change after seconds")
+
 ASKED = ["Question 0?", "Question 7?"]
 
 

@@ -17,6 +17,8 @@ from tests.fakes import FakeEncoder
 from tests.kb.lookup.milvus_bases import NUMBER, WHO, built, indexed_here, named, on, ready
 from tests.milvus_server import MilvusServer
 
+pytestmark = pytest.mark.slow(reason="starts Milvus, whose searches see a change after seconds")
+
 SECOND = FakeEncoder(salt="2")
 
 

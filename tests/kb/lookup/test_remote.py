@@ -26,6 +26,8 @@ from tests.kb.corpora import ask, fact_id, values
 from tests.kb.lookup.milvus_bases import NUMBER, collection, filled, held, on
 from tests.milvus_server import MilvusServer
 
+pytestmark = pytest.mark.slow(reason="starts Milvus, whose searches see a change after seconds")
+
 WHO = {"actor": "tester", "reason": "test"}
 ASKED = [f"Question {number}?" for number in (0, 7, 39)]
 RIGHT: list[str | None] = ["value 0", "value 7", "value 39"]

@@ -20,6 +20,8 @@ from tests.gates import await_that, gate, table_locked, watched
 from tests.kb.lookup.milvus_bases import NUMBER, WHO, away, broken_off, built, indexed_here, named, on
 from tests.milvus_server import MilvusServer
 
+pytestmark = pytest.mark.slow(reason="starts Milvus, whose searches see a change after seconds")
+
 SECOND = FakeEncoder(salt="2")
 
 

@@ -122,7 +122,7 @@ with gateway(sys.argv[1]) as (_, url):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="waits for the limit of a connection that says nothing")
 def test_a_lookup_and_a_statement_without_a_limit_end_where_the_machine_has_vanished(
     kb: KnowledgeBase,
 ) -> None:

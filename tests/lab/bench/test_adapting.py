@@ -12,7 +12,7 @@ from colmlm.cli.start.app import app
 from tests.tiny import tiny_checkpoint
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="runs a benchmark to its end")
 def test_predicted_keys_are_timed_and_asked_beside_true_ones(tmp_path: Path) -> None:
     old, new = tiny_checkpoint(tmp_path / "old", seed=3), tiny_checkpoint(tmp_path / "new", seed=4)
     arguments = [

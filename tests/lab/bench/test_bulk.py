@@ -11,7 +11,7 @@ from tests.cli.conftest import invoke
 from tests.tiny import tiny_checkpoint
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="starts Ray")
 @pytest.mark.timeout(600)
 def test_one_process_and_workers_of_ray_key_the_same_facts(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="the extra ray is not installed")

@@ -14,7 +14,7 @@ from tests.cli.conftest import Run
 from tests.tiny import tiny_base, tiny_checkpoint
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="runs a benchmark to its end")
 @pytest.mark.skipif(find_spec(MINILM.package) is None, reason=f"{MINILM.package} is not installed")
 def test_a_query_in_words_is_decoded_and_encoded_and_a_state_is_one_forward(
     run: Run, annotated: Path, tmp_path: Path

@@ -37,7 +37,7 @@ def test_what_was_not_measured_has_no_ratio() -> None:
     assert ratio(6.0, 3.0) == 2.0 and ratio(6.0, 0.0) is None
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="starts servers and measures them")
 def test_a_server_is_measured_with_two_numbers_of_clients() -> None:
     few = ("--clients", "1,8", "--seconds", "3", "--tokens", "4", "--long", "100")
     ran = program("bench", "serve", *few, "--json", timeout=280)

@@ -39,7 +39,7 @@ def report(base: Path) -> dict[str, Any]:
     return json.loads(ran.out)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="goes through the life of a base, stage by stage")
 def test_every_stage_says_what_it_took(report: dict[str, Any]) -> None:
     assert list(report["stages"]) == list(stages.STAGES) and (report["facts"], report["dim"]) == (FACTS, DIM)
     for figures in report["stages"].values():
@@ -52,7 +52,7 @@ def test_every_stage_says_what_it_took(report: dict[str, Any]) -> None:
     assert found["fsck"]["ok"] and found["verify"]["facts"] == FACTS and found["backup"]["backup_bytes"] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="goes through the life of a base, stage by stage")
 def test_a_kept_base_is_not_measured_twice_unless_that_is_asked_for(
     base: Path, report: dict[str, Any]
 ) -> None:

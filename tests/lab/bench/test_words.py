@@ -38,7 +38,7 @@ def test_brute_force_agrees_with_the_search_of_a_small_base(kb: KnowledgeBase) -
     assert exact.share_found(corpus.common[0], [], 5) == 0
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="runs a benchmark to its end")
 def test_it_finds_sentences_and_compares_with_bm25s(tmp_path: Path) -> None:
     pytest.importorskip("bm25s")
     context = "Lima lies in Peru. Santiago lies in Chile."
@@ -58,7 +58,7 @@ def test_it_finds_sentences_and_compares_with_bm25s(tmp_path: Path) -> None:
         assert 0.5 <= figures[f"{name}_1"] <= figures[f"{name}_3"] <= figures[f"{name}_5"] <= 1
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="runs a benchmark to its end")
 def test_lookups_are_timed_by_key_alone_with_words_and_with_the_reader() -> None:
     figures = invoke("bench", "words", "--sentences", 60, "--dim", 8, "--json").json
     assert figures["sentences"] == figures["facts"] == 60

@@ -141,7 +141,7 @@ def test_without_lm_eval_its_command_says_what_brings_it(capsys: pytest.CaptureF
     assert ended.value.code == 2 and told.count("\n") == 1 and "colmlm[harness]" in told
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="runs lm_eval beside ours")
 @pytest.mark.skipif(find_spec("lm_eval") is None, reason="lm_eval is not installed (extra harness)")
 def test_lm_eval_counts_the_same(run: Run, keyed: list[int], tmp_path: Path) -> None:
     """In process, by the model class, with exemplars, with and without the knowledge base."""

@@ -106,7 +106,7 @@ def test_a_run_that_is_cut_off_leaves_nothing_forgotten_and_nothing_planted(
     assert kinds[-2:] == (["forget", "restore"] if at == "forgotten" else ["key", "delete"])
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="kills a run of its own process")
 @pytest.mark.parametrize("at", WHILE)
 def test_what_a_killed_run_has_left_is_undone_by_the_next(
     run: Run, halls: str, at: str, database_url: str

@@ -59,7 +59,7 @@ def state(out: Path) -> dict[str, Any]:
     return {one["name"]: one for one in json.loads((out / "results.json").read_text())["steps"]}
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="runs each step as a process")
 def test_a_stopped_run_goes_on_and_a_step_that_fails_is_told_and_stops_no_other(
     run: Run, data: Path, tmp_path: Path
 ) -> None:
@@ -125,7 +125,7 @@ def test_what_cannot_be_is_refused_and_missing_data_are_no_error(
     assert "tofu-forget05-npo-42" in names and not any(name.startswith("qa-") for name in names)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="runs each step as a process")
 def test_a_step_has_a_knowledge_base_of_its_own_that_is_filled_once(
     run: Run, kb: KnowledgeBase, data: Path, tmp_path: Path
 ) -> None:

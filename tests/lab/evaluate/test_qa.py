@@ -104,7 +104,7 @@ def test_what_a_method_cannot_do_is_refused(run: Run, lands: Path, tmp_path: Pat
     assert run("evaluate", "qa", "--corpus", "nowhere", "--squad", lands).code == 3
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="keys a corpus by four methods")
 @pytest.mark.skipif(find_spec(MINILM.package) is None, reason=f"{MINILM.package} is not installed")
 def test_asker_asks_the_sentence_encoders_keyset_while_another_is_active(
     run: Run, lands: Path, tmp_path: Path

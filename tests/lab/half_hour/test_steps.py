@@ -14,7 +14,7 @@ from colmlm.model.lm.config import CheckpointConfig
 from tests.lab.half_hour.tiny_store import tiny_store
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.slow(reason="runs every step of a half hour on an accelerator, at test size"),
     pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning"),
 ]
 

@@ -88,7 +88,7 @@ def test_other_weights_have_another_id(tiny: Path, tmp_path: Path):
     assert other.checkpoint_id != SentenceEncoder(tiny).checkpoint_id
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="loads a sentence encoder of 90 MB")
 @pytest.mark.skipif(
     importlib.util.find_spec(MINILM.package) is None, reason=f"{MINILM.package} is not installed"
 )

@@ -136,7 +136,7 @@ converting = pytest.mark.skipif(
 )
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="converts 98 MB of weights")
 @converting
 def test_the_released_checkpoint_keeps_its_id(tmp_path: Path):
     """Keysets name the checkpoint that made them, so with another id every base would be without its keys."""
@@ -144,7 +144,7 @@ def test_the_released_checkpoint_keeps_its_id(tmp_path: Path):
     assert load(released, tmp_path, precision="fp32").checkpoint_id == "e52f1e9f88ab294e"
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="converts 98 MB of weights")
 @converting
 def test_the_wheels_model_is_converted_once(tmp_path: Path):
     converted = resolve_base(WHEEL_BASE, tmp_path)

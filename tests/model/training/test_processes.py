@@ -13,7 +13,10 @@ from colmlm.model.lm.adapters import ADAPTER
 from colmlm.model.lm.base_models import WEIGHTS
 from tests.model.training.processes import CUTS, KINDS, STEPS, launch, train
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.slow(reason="trains in two processes, each of which imports torch"),
+    pytest.mark.timeout(600),
+]
 
 
 @pytest.fixture(scope="module")
