@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings, strategies
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from sqlalchemy import URL
@@ -234,6 +235,7 @@ class Machine(RuleBasedStateMachine):
             assert report.unkeyed_facts == len({*self.live, *self.abstaining} - self.keyed[self.active])
 
 
+@pytest.mark.slow(reason="draws many examples of edits")
 def test_any_sequence_of_edits_answers_as_brute_force(server: URL):
     Machine.server = server
     run_state_machine_as_test(

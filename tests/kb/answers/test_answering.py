@@ -144,10 +144,10 @@ def test_what_nothing_answers_gets_the_nearest_passages(answers: Answering):
     assert answers.ask(CAPITAL, threshold=1.0).abstained
 
 
-@pytest.mark.parametrize("question", ["", "  ", "x" * 2001])
-def test_a_question_that_is_none_is_refused(answers: Answering, question: str):
-    with pytest.raises(InvalidQuery):
-        answers.ask(question)
+def test_a_question_that_is_none_is_refused(answers: Answering, subtests: pytest.Subtests):
+    for question in ("", "  ", "x" * 2001):
+        with subtests.test(question=question), pytest.raises(InvalidQuery):
+            answers.ask(question)
 
 
 def test_the_papers_mode_gives_the_nearest_fact(answers: Answering, kb: KnowledgeBase):

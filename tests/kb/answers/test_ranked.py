@@ -223,20 +223,19 @@ def test_a_keyset_that_is_activated_before_the_end_is_noticed(andes: KnowledgeBa
         )
 
 
-@pytest.mark.parametrize(
-    ("options", "cause"),
-    [
+def test_what_cannot_be_ranked_so_is_refused(
+    andes: KnowledgeBase, encoder: WordEncoder, subtests: pytest.Subtests
+):
+    for options, cause in (
         ({"ranking": "guess", "texts": [CAPITAL]}, "none of key, words, reader"),
         ({"ranking": "words", "texts": []}, "a text for each query: 0 for 1"),
         ({"ranking": "reader", "texts": [CAPITAL], "k": 2}, "leave k out"),
         ({"ranking": "words", "texts": [CAPITAL], "threshold": 2.0}, "no.* a cosine"),
-    ],
-)
-def test_what_cannot_be_ranked_so_is_refused(andes: KnowledgeBase, encoder: WordEncoder, options, cause: str):
-    with pytest.raises(InvalidQuery, match=cause):
-        RankedLookups(andes, NearReader).find(
-            encoder.encode_questions([CAPITAL]), checkpoint_id=encoder.checkpoint.checkpoint_id, **options
-        )
+    ):
+        with subtests.test(options=options, cause=cause), pytest.raises(InvalidQuery, match=cause):
+            RankedLookups(andes, NearReader).find(
+                encoder.encode_questions([CAPITAL]), checkpoint_id=encoder.checkpoint.checkpoint_id, **options
+            )
 
 
 def test_the_past_is_ranked_by_key_alone(andes: KnowledgeBase, encoder: WordEncoder):

@@ -103,28 +103,24 @@ def test_it_is_checked_here_and_by_who_has_the_public_key(kb: KnowledgeBase, seq
     assert failed(check_offline(issued, trusted_keys(["another"]))) == ["signer"]
 
 
-@pytest.mark.parametrize(
-    ("other", "fault"),
-    [
+def test_a_signed_contradiction_is_named(kb: KnowledgeBase, seq: int, subtests: pytest.Subtests) -> None:
+    for other, fault in (
         ({"facts": 2}, "the number of facts"),
         ({"level": 0}, "the level"),
         ({"checks": {"seq": 0, "still_live": 0, "not_erased": 0, "keys": 0}}, "the order"),
         ({"checks": {"seq": 99, "still_live": 1, "not_erased": 0, "keys": 0}}, "the level"),
         ({"erased": {"hash": "0" * 64, "entry": {}}}, "no certificate"),
         ({"facts": [1]}, "the number of facts"),
-    ],
-)
-def test_a_signed_contradiction_is_named(
-    kb: KnowledgeBase, seq: int, other: dict[str, Any], fault: str
-) -> None:
-    statement = statement_of(issue(kb, seq))
-    (subject,) = statement["subject"]
-    said = {**statement["predicate"], **other}
-    key = signing.signing_key(kb.settings.home)
-    forged = close_envelope(key, PREDICATE_TYPE, subject["name"], subject["digest"]["sha256"], said)
-    found = check_offline(as_text(forged).encode(), trusted_keys(pem=kb.log.public_key()))
-    assert not found.ok and "contents" in failed(found)
-    assert fault in " ".join(found.problems) or "not a certificate" in " ".join(found.problems)
+    ):
+        with subtests.test(other=other, fault=fault):
+            statement = statement_of(issue(kb, seq))
+            (subject,) = statement["subject"]
+            said = {**statement["predicate"], **other}
+            key = signing.signing_key(kb.settings.home)
+            forged = close_envelope(key, PREDICATE_TYPE, subject["name"], subject["digest"]["sha256"], said)
+            found = check_offline(as_text(forged).encode(), trusted_keys(pem=kb.log.public_key()))
+            assert not found.ok and "contents" in failed(found)
+            assert fault in " ".join(found.problems) or "not a certificate" in " ".join(found.problems)
 
 
 def test_what_is_no_erasure_has_none(kb: KnowledgeBase, seq: int) -> None:

@@ -109,6 +109,7 @@ def test_whoever_guesses_an_erased_value_is_not_told(kb: KnowledgeBase) -> None:
     assert answers == {f"It is {MARK * 4}, {MARK * 4} they say, not Limassol."}
 
 
+@pytest.mark.slow(reason="erases amid decoders until each order has happened")
 def test_nothing_keeps_a_value_that_decoders_say_while_it_is_erased(kb: KnowledgeBase) -> None:
     ingest(kb, *numbered(ERASED))
     facts = {f.fact_id: f.value for f in kb.facts.find(limit=ERASED)}

@@ -99,6 +99,7 @@ def test_a_name_that_stays_proves_nothing(kb: KnowledgeBase, name: str) -> None:
     assert [trace.shared for trace in traces if trace.needle == b"the Amazon River"] == [True]
 
 
+@pytest.mark.slow(reason="waits for a transaction that keeps the text")
 def test_a_transaction_that_may_still_read_the_text_stops_at_level_two(own_kb: KnowledgeBase) -> None:
     ingest(own_kb, document("held", "Nobody knows ", ("the unheard-of", "What does nobody know?"), "."))
     held = fact_id(own_kb, "the unheard-of")

@@ -161,23 +161,28 @@ def test_a_database_that_cannot_be_written_answers_and_stores_nothing(canteen: K
     assert (found.answer, found.generation_id, canteen.outputs.find()) == (LONGER, None, [])
 
 
-@pytest.mark.parametrize(
-    "damage", [{"part_start": 0}, {"part_end": 9}, {"part_end": None}, {"part_start": None, "part_end": None}]
-)
-def test_a_part_that_its_fact_does_not_have_is_refused(canteen: KnowledgeBase, damage: dict[str, int]):
+def test_a_part_that_its_fact_does_not_have_is_refused(canteen: KnowledgeBase, subtests: pytest.Subtests):
     output = made(canteen, "1987")
-    with pytest.raises(InvalidSplice):
-        canteen.outputs.record(replace(output, splices=(replace(output.splices[0], **damage),)))
-    assert canteen.outputs.find() == []
+    for damage in (
+        {"part_start": 0},
+        {"part_end": 9},
+        {"part_end": None},
+        {"part_start": None, "part_end": None},
+    ):
+        with subtests.test(damage=damage):
+            with pytest.raises(InvalidSplice):
+                canteen.outputs.record(replace(output, splices=(replace(output.splices[0], **damage),)))
+            assert canteen.outputs.find() == []
 
 
-@pytest.mark.parametrize("stretch", [(1, 0, 0), (1, 0, 33), (1, 0, 32), (1, 40, 72), (99, 0, 32)])
 def test_a_quotation_that_its_document_does_not_say_is_refused(
-    canteen: KnowledgeBase, stretch: tuple[int, int, int]
+    canteen: KnowledgeBase, subtests: pytest.Subtests
 ):
-    with pytest.raises(InvalidValue):
-        canteen.outputs.record(replace(made(canteen, LONGER), quotes=QuotedStretch(*stretch)))
-    assert canteen.outputs.find() == []
+    for stretch in ((1, 0, 0), (1, 0, 33), (1, 0, 32), (1, 40, 72), (99, 0, 32)):
+        with subtests.test(stretch=stretch):
+            with pytest.raises(InvalidValue):
+                canteen.outputs.record(replace(made(canteen, LONGER), quotes=QuotedStretch(*stretch)))
+            assert canteen.outputs.find() == []
 
 
 def test_what_is_deleted_between_reading_and_storing_is_traced_as_that(canteen: KnowledgeBase):

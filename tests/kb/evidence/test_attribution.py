@@ -117,9 +117,10 @@ def test_versions_tell_when_a_fact_was_live(kb: KnowledgeBase):
     ]
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
+def test_a_splice_that_is_not_evidence_is_refused(kb: KnowledgeBase, subtests: pytest.Subtests):
+    ingest(kb, PERU)
+    generation = _spliced(kb)
+    for damage in (
         {"output_end": 9},
         {"output_start": -1},
         {"output_end": 99},
@@ -128,15 +129,12 @@ def test_versions_tell_when_a_fact_was_live(kb: KnowledgeBase):
         {"version": 2},
         {"outcome": "guess"},
         {"outcome": "no_match"},
-    ],
-)
-def test_a_splice_that_is_not_evidence_is_refused(kb: KnowledgeBase, damage: dict[str, object]):
-    ingest(kb, PERU)
-    generation = _spliced(kb)
-    wrong = replace(generation, splices=(replace(generation.splices[0], **damage),))
-    with pytest.raises(InvalidSplice):
-        kb.outputs.record(wrong)
-    assert kb.outputs.find() == []
+    ):
+        with subtests.test(damage=damage):
+            wrong = replace(generation, splices=(replace(generation.splices[0], **damage),))
+            with pytest.raises(InvalidSplice):
+                kb.outputs.record(wrong)
+            assert kb.outputs.find() == []
 
 
 def test_stored_outputs_are_listed_newest_first(kb: KnowledgeBase):

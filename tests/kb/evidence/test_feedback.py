@@ -31,19 +31,16 @@ def test_the_last_thumb_of_each_person_counts(kb: KnowledgeBase, outputs: list[i
     assert [one.generation_id for one in kb.outputs.find(thumb="up", limit=1)] == [second]
 
 
-@pytest.mark.parametrize(
-    ("made", "cause"),
-    [
+def test_what_cannot_be_kept_is_refused(
+    kb: KnowledgeBase, outputs: list[int], subtests: pytest.Subtests
+) -> None:
+    for made, cause in (
         (NewFeedback("sideways"), "not one of up, down"),  # type: ignore[arg-type]
         (NewFeedback("up", comment=" "), "blank"),
         (NewFeedback("up", value="x" * 2001), "the limit is 2000"),
-    ],
-)
-def test_what_cannot_be_kept_is_refused(
-    kb: KnowledgeBase, outputs: list[int], made: NewFeedback, cause: str
-) -> None:
-    with pytest.raises(InvalidValue, match=cause):
-        kb.outputs.give_feedback(outputs[0], made, actor="ann")
+    ):
+        with subtests.test(made=made, cause=cause), pytest.raises(InvalidValue, match=cause):
+            kb.outputs.give_feedback(outputs[0], made, actor="ann")
 
 
 def test_an_output_that_is_not_there_takes_none(kb: KnowledgeBase) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from itertools import count
 
+import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -48,6 +49,7 @@ def in_order(kb: KnowledgeBase, corpus: str) -> list[FactRecord]:
     return sorted(found, key=lambda fact: fact.source.start if fact.source else 0)
 
 
+@pytest.mark.slow(reason="draws many examples of edits")
 @settings(
     max_examples=25,
     deadline=None,

@@ -75,27 +75,19 @@ def test_a_refused_edit_names_every_id_and_does_nothing(kb: KnowledgeBase):
     ]
 
 
-@pytest.mark.parametrize("value", ["", " \n", "a\x00b", "x" * 10_001, "\ud800"])
-def test_a_value_that_cannot_be_stored_is_refused(kb: KnowledgeBase, value: str):
-    with pytest.raises(InvalidValue):
-        kb.facts.add("Who?", value, **WHO)
-    ingest(kb, PERU)
-    with pytest.raises(InvalidValue):
-        kb.facts.edit(fact_id(kb, "Lima"), value, **WHO)
+def test_a_value_that_cannot_be_stored_is_refused(kb: KnowledgeBase, subtests: pytest.Subtests):
+    for value in ("", " \n", "a\x00b", "x" * 10_001, "\ud800"):
+        with subtests.test(value=value):
+            with pytest.raises(InvalidValue):
+                kb.facts.add("Who?", value, **WHO)
+            ingest(kb, PERU)
+            with pytest.raises(InvalidValue):
+                kb.facts.edit(fact_id(kb, "Lima"), value, **WHO)
 
 
 def test_an_edit_needs_an_actor(kb: KnowledgeBase):
     with pytest.raises(InvalidValue, match="actor"):
         kb.facts.add("Who?", "Me", actor=" ", reason="")
-
-
-def test_search_takes_wildcards_as_they_stand(kb: KnowledgeBase):
-    kb.facts.add("Which share?", "50 % of_it", **WHO)
-    kb.facts.add("Which other?", "50 x ofxit", **WHO)
-    assert [f.value for f in kb.facts.find(text="0 %")] == ["50 % of_it"]
-    assert [f.value for f in kb.facts.find(text="F_IT")] == ["50 % of_it"]
-    assert [f.value for f in kb.facts.find(text="other")] == ["50 x ofxit"]
-    assert kb.facts.find(text="\\") == []
 
 
 def test_all_facts_come_page_after_page_and_once(kb: KnowledgeBase):
@@ -130,11 +122,6 @@ def test_corpora_count_what_is_there(kb: KnowledgeBase):
     (stats,) = kb.corpora.all()
     assert (stats.corpus, stats.documents, stats.facts, stats.deleted) == ("lands", 1, 2, 1)
     assert stats.characters == len(PERU.text)
-
-
-def test_export_gives_back_what_was_ingested(kb: KnowledgeBase):
-    ingest(kb, PERU, CHILE)
-    assert list(kb.corpora.export("lands")) == [PERU, CHILE]
 
 
 def test_export_leaves_out_deleted_facts_and_corrected_values(kb: KnowledgeBase):

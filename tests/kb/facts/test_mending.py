@@ -188,9 +188,8 @@ def test_a_move_with_a_question_is_one_change_and_contradicts_on_purpose_alone(p
         peru.facts.move(lima, {"text": "capital"}, question=" ", **WHO)
 
 
-@pytest.mark.parametrize(
-    ("to", "cause"),
-    [
+def test_a_span_that_is_no_good_is_refused_with_the_cause(peru: KnowledgeBase, subtests: pytest.Subtests):
+    for to, cause in (
         ({"start": 5, "end": 5}, "empty"),
         ({"start": 5, "end": 10_000}, "outside"),
         ({"start": -1, "end": 4}, "outside"),
@@ -200,13 +199,12 @@ def test_a_move_with_a_question_is_one_change_and_contradicts_on_purpose_alone(p
         ({"text": "in"}, "begins at"),
         ({"start": 0, "end": 4, "text": "Lima"}, "other words"),
         ({"start": 4, "end": 5}, "blank"),
-    ],
-)
-def test_a_span_that_is_no_good_is_refused_with_the_cause(peru: KnowledgeBase, to: Marking, cause: str):
-    with pytest.raises((InvalidSpan, InvalidValue), match=cause):
-        peru.facts.move(fact_id(peru, "Lima"), to, **WHO)
-    with pytest.raises((InvalidSpan, InvalidValue), match=cause):
-        peru.facts.add_to(document_of(peru), to, **WHO)
+    ):
+        with subtests.test(to=to, cause=cause):
+            with pytest.raises((InvalidSpan, InvalidValue), match=cause):
+                peru.facts.move(fact_id(peru, "Lima"), to, **WHO)
+            with pytest.raises((InvalidSpan, InvalidValue), match=cause):
+                peru.facts.add_to(document_of(peru), to, **WHO)
 
 
 def test_a_text_that_is_there_twice_is_refused_with_its_offsets(kb: KnowledgeBase):

@@ -242,6 +242,7 @@ def _ingest(kb: KnowledgeBase, random: Random, many: list[AnnotatedDocument]) ->
 EDITS = [_add, _edit, _delete, _restore, _erase]
 
 
+@pytest.mark.slow(reason="draws many examples of edits")
 @settings(
     max_examples=12,
     deadline=None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -183,7 +184,7 @@ def test_a_certificate_counts_the_places_and_says_none_of_their_words(
         "questions": 1, "answered": 1, "places": 2, "say_the_value": 1, "rate": "1.0000"
     }  # fmt: skip
     assert said["after"]["read"]["probes"] == 1
-    assert "1889" not in json.dumps(said)
+    assert re.search(r"\b1889\b", json.dumps(said)) is None  # a digest may hold these digits
 
 
 def test_a_certificate_with_other_counts_of_places_contradicts_itself(

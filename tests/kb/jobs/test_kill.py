@@ -53,6 +53,7 @@ def killed_at_work(
     return ended
 
 
+@pytest.mark.slow(reason="kills workers and waits for others to go on")
 def test_a_rekey_goes_on_after_a_kill(kb: KnowledgeBase, start: Callable[[], subprocess.Popen[bytes]]):
     ingest(kb, *numbered(MANY))
     jobs = Jobs(kb)
@@ -81,6 +82,7 @@ def test_a_worker_told_to_stop_hands_back_and_ends_well(
     assert 0 < kb.keysets.all()[0].num_keys < MANY  # what it keyed stays, and is not keyed again
 
 
+@pytest.mark.slow(reason="kills workers and waits for others to go on")
 def test_an_ingest_goes_on_after_a_kill(kb: KnowledgeBase, start: Callable[[], subprocess.Popen[bytes]]):
     jobs = Jobs(kb)
     lines = [json.dumps(to_record(document)).encode() + b"\n" for document in numbered(10 * MANY)]

@@ -136,6 +136,7 @@ def test_what_is_asked_while_true_keys_are_made_moves_to_the_front(
     assert len(order) == len(set(order)) == len(waiting)
 
 
+@pytest.mark.slow(reason="keys a corpus several times")
 def test_questions_that_are_asked_for_get_true_keys_first(kb: KnowledgeBase, old: FakeEncoder):
     for n in range(MANY):
         kb.facts.add(f"Question {n}?", f"value {n}", **WHO)

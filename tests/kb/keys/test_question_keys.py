@@ -55,6 +55,7 @@ def test_that_there_is_none_is_read_from_all_keys_once(kb: KnowledgeBase, keyset
     assert first > NUM // 400 and 4 * second < first
 
 
+@pytest.mark.slow(reason="keys a corpus several times")
 def test_question_keys_that_came_since_are_found(
     kb: KnowledgeBase, keyset_id: int, encoder: FakeEncoder
 ) -> None:

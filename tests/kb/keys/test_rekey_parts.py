@@ -55,6 +55,7 @@ class Elsewhere:
             self.ended = True
 
 
+@pytest.mark.slow(reason="keys a corpus several times")
 def test_parts_worked_backwards_and_twice_give_the_keys_of_one_process(
     kb: KnowledgeBase, settings: Settings
 ) -> None:

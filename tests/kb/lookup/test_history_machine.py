@@ -198,6 +198,7 @@ def missing(found: AsOfLookup) -> int:
     return found.redacted + found.unkeyed
 
 
+@pytest.mark.slow(reason="draws many examples of histories")
 def test_no_later_change_alters_an_answer_of_the_past(server: URL) -> None:
     Machine.server = server
     run_state_machine_as_test(

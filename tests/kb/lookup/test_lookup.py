@@ -108,22 +108,21 @@ def test_queries_of_another_checkpoint_are_refused_whatever_their_width(keyed: K
             keyed.lookups.find(np.zeros((1, width)), checkpoint_id="another")
 
 
-@pytest.mark.parametrize(
-    ("query", "options"),
-    [
+def test_a_query_that_makes_no_sense_is_refused(
+    kb: KnowledgeBase, encoder: FakeEncoder, subtests: pytest.Subtests
+):
+    ingest(kb, PERU)
+    kb.keysets.rekey(encoder)
+    for query, options in (
         (np.zeros(32), {}),
         (np.zeros((1, 31)), {}),
         (np.full((1, 32), np.nan), {}),
         (np.zeros((1, 32)), {"k": 0}),
         (np.zeros((1, 32)), {"k": 10**6}),
         (np.zeros((1, 32)), {"threshold": float("nan")}),
-    ],
-)
-def test_a_query_that_makes_no_sense_is_refused(kb: KnowledgeBase, encoder: FakeEncoder, query, options):
-    ingest(kb, PERU)
-    kb.keysets.rekey(encoder)
-    with pytest.raises(InvalidQuery):
-        kb.lookups.find(query, checkpoint_id="fake", **options)
+    ):
+        with subtests.test(query=query, options=options), pytest.raises(InvalidQuery):
+            kb.lookups.find(query, checkpoint_id="fake", **options)
 
 
 def test_a_fact_deleted_to_abstain_is_no_match_even_where_another_fact_is_near(

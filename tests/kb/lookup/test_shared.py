@@ -160,6 +160,7 @@ def test_files_that_nobody_names_are_told_of_and_pruned(first: KnowledgeBase) ->
     assert folder_of(first).names() == sorted([noted(first).file, "somebody's notes"])
 
 
+@pytest.mark.slow(reason="shares snapshots by a server of object storage")
 def test_erased_keys_are_in_no_shared_snapshot(
     first: KnowledgeBase, server_on: Opened, encoder: FakeEncoder
 ) -> None:

@@ -218,6 +218,7 @@ def test_a_bucket_that_is_missing_is_out_of_reach_and_a_new_folder_is_empty(
         SharedFolder("s3://missing/new", "base").names()
 
 
+@pytest.mark.slow(reason="shares snapshots by a server of object storage")
 def test_parts_of_uploads_that_were_never_finished_are_told_of_and_go_with_an_erasure(
     settings: Settings, encoder: FakeEncoder, s3: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,6 +239,7 @@ def test_parts_of_uploads_that_were_never_finished_are_told_of_and_go_with_an_er
         assert folder.unfinished().names == ("somebody's notes",) and folder.names() == [noted(kb).file]
 
 
+@pytest.mark.slow(reason="shares snapshots by a server of object storage")
 @pytest.mark.parametrize("seen", [False, True])
 def test_who_may_not_drop_parts_of_uploads_has_files_removed_and_is_told(
     settings: Settings,

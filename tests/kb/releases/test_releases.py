@@ -8,6 +8,7 @@ import sqlite3
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import faiss as untyped_faiss
@@ -74,6 +75,7 @@ def entry(number: int, **other: object) -> str:
     return json.dumps({**said, **other})
 
 
+@pytest.mark.slow(reason="imports a release several times")
 def test_all_facts_come_with_their_keys_and_places(kb: KnowledgeBase, release: Path, made: Vectors) -> None:
     report = take(kb, release)
     assert (report.entries, report.facts, report.samples, report.adopted) == (NUM, NUM, NUM // 20, NUM)
@@ -126,6 +128,7 @@ class _Killed(Exception):
     """Stands for the end of the process, between two transactions."""
 
 
+@pytest.mark.slow(reason="imports a release several times")
 @pytest.mark.parametrize("when", ["facts", "keys"])
 def test_what_was_broken_off_goes_on_where_it_was(kb: KnowledgeBase, tmp_path: Path, when: str) -> None:
     num = 2 * max(facts.PIECE, keys.BLOCK) + 500
@@ -169,6 +172,7 @@ def test_keys_of_another_index_get_a_keyset_of_their_own(
     assert second.keyset_id != first.keyset_id and second.digest == first.digest
 
 
+@pytest.mark.slow(reason="imports a release several times")
 def test_what_was_broken_off_does_not_go_on_in_another_index(kb: KnowledgeBase, tmp_path: Path) -> None:
     num, checkpoint = 2 * keys.BLOCK + 500, FakeEncoder(dim=8).checkpoint
     for name, seed in (("release", 2), ("other", 3)):
@@ -359,9 +363,10 @@ def _no_file(release: Path) -> None:
     (release / IDS).unlink()
 
 
-@pytest.mark.parametrize(
-    ("damage", "said"),
-    [
+def test_a_bad_release_is_refused_before_anything_is_stored(
+    kb: KnowledgeBase, release: Path, subtests: pytest.Subtests
+) -> None:
+    for damage, said in (
         (_truncated, "bytes that its header tells of"),
         (_damaged, "malformed"),
         (_shorter_map, "has 599 lines for the 600 entries"),
@@ -382,16 +387,13 @@ def _no_file(release: Path) -> None:
         (_no_database, "no SQLite database"),
         (_unfinished, "is still in entries.db-wal"),
         (_no_file, "has no faiss_id_to_entry_id.txt"),
-    ],
-)
-def test_a_bad_release_is_refused_before_anything_is_stored(
-    kb: KnowledgeBase, release: Path, damage: object, said: str
-) -> None:
-    assert callable(damage)
-    damage(release)
-    with pytest.raises(InvalidRelease, match=said):
-        kb.releases.take(release, "wiki", **WHO)
-    assert kb.log.changes() == [] and kb.corpora.all() == []
+    ):
+        with subtests.test(damage=damage.__name__):
+            bad = copytree(release, release.with_name(damage.__name__))
+            damage(bad)
+            with pytest.raises(InvalidRelease, match=said):
+                kb.releases.take(bad, "wiki", **WHO)
+            assert kb.log.changes() == [] and kb.corpora.all() == []
 
 
 def test_keys_of_another_width_or_number_are_refused(

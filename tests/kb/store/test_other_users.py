@@ -106,6 +106,7 @@ def rules(data: Path) -> list[str]:
     return [line for line in (data / "pg_hba.conf").read_text().splitlines() if line and line[0] != "#"]
 
 
+@pytest.mark.slow(reason="starts PostgreSQL as several users")
 @two_users
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("starter", [OWNER, "root"])
@@ -137,6 +138,7 @@ def test_a_server_of_root_has_no_group_of_roots(base: Path) -> None:
     assert groups.split() == []
 
 
+@pytest.mark.slow(reason="starts PostgreSQL as several users")
 @two_users
 def test_what_a_stranger_puts_into_tmp_disturbs_nobody(base: Path) -> None:
     """A lock and a directory in `/tmp` under the names that a start would take."""
@@ -181,6 +183,7 @@ def test_without_a_private_place_a_long_home_is_refused_and_nothing_is_made(base
     assert list(base.iterdir()) == [made] and list(made.iterdir()) == []
 
 
+@pytest.mark.slow(reason="starts PostgreSQL as several users")
 @two_users
 def test_a_home_of_another_user_is_refused_with_the_cause(base: Path) -> None:
     home = owned(base / "home", OWNER)
@@ -224,6 +227,7 @@ def note(data: Path, pid: int, started: float = 1.7e9) -> None:
     os.chown(file, data.stat().st_uid, data.stat().st_gid)
 
 
+@pytest.mark.slow(reason="starts PostgreSQL as several users")
 @two_users
 def test_a_process_that_may_not_be_looked_at_is_neither_joined_nor_signalled(
     base: Path, tmp_path: Path
@@ -242,6 +246,7 @@ def test_a_process_that_may_not_be_looked_at_is_neither_joined_nor_signalled(
                 assert said == f"postgres {data}" and EmbeddedServer(data).pid() not in (None, pid)
 
 
+@pytest.mark.slow(reason="starts PostgreSQL as several users")
 @two_users
 def test_root_that_may_not_look_at_others_processes_knows_its_server_from_others(base: Path) -> None:
     """As in a container, whose root has no `CAP_SYS_PTRACE`."""

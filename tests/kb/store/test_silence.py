@@ -43,6 +43,7 @@ def through_a_gateway(settings: Settings) -> Iterator[tuple[KnowledgeBase, Gatew
             yield kb, gate
 
 
+@pytest.mark.slow(reason="waits for the limit of a connection that says nothing")
 def test_a_lookup_ends_where_the_line_carries_nothing_and_answers_when_it_does_again(
     settings: Settings,
 ) -> None:
@@ -177,6 +178,7 @@ with debian_folder() as folder:
 """
 
 
+@pytest.mark.slow(reason="waits for the limit of a connection that says nothing")
 @pytest.mark.skipif(not DEBIANS.is_dir(), reason=f"no PostgreSQL 15 in {DEBIANS}")
 def test_a_server_gives_up_a_program_that_vanished_with_its_locks(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": PYTHONPATH}

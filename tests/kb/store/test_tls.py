@@ -88,6 +88,7 @@ def _write(file: Path, content: bytes, user: str) -> None:
     os.chown(file, pwd.getpwnam(user).pw_uid, -1)
 
 
+@pytest.mark.slow(reason="starts a PostgreSQL with certificates")
 def test_everything_that_connects_does_so_over_tls(tls: TLSServer, tmp_path: Path) -> None:
     settings, encoder = tls.settings(tmp_path / "home"), FakeEncoder()
     engine = database.connect(settings)

@@ -25,9 +25,8 @@ TEXTS = st.lists(st.sampled_from(PIECES), min_size=1, max_size=12).map("".join)
 WITHIN = st.sampled_from(["", "", "", "*", "**", "-\n", "\u00ad\n ", "\u00ad", "&shy;", "\u200b"])
 
 
-@pytest.mark.parametrize(
-    ("erased", "stored"),
-    [
+def test_a_text_that_says_it_in_other_capitals_is_found(kb: KnowledgeBase, subtests: pytest.Subtests):
+    for erased, stored in (
         ("KAYSERİ", "It is in KAYSERİ."),
         ("KAYSERİ", "It is in kayseri\u0307."),
         ("DENİZLİ", "It is in DENI\u0307ZLI\u0307."),
@@ -35,19 +34,19 @@ WITHIN = st.sampled_from(["", "", "", "*", "**", "-\n", "\u00ad\n ", "\u00ad", "
         ("GROẞ", "a gross of pens"),
         ("Straße", "the STRAẞE, in that"),
         ("St Kilda", "in st kilda"),
-    ],
-)
-def test_a_text_that_says_it_in_other_capitals_is_found(kb: KnowledgeBase, erased: str, stored: str):
-    assert Phrases([erased]).spans(stored), "they say the same"
-    with kb.sessions() as session:
-        assert session.scalar(select(may_say(literal(stored), [erased])))
+    ):
+        with subtests.test(erased=erased, stored=stored):
+            assert Phrases([erased]).spans(stored), "they say the same"
+            with kb.sessions() as session:
+                assert session.scalar(select(may_say(literal(stored), [erased])))
 
 
-@pytest.mark.parametrize("spelling", SPELLINGS)
-def test_a_text_that_spells_it_otherwise_is_found(kb: KnowledgeBase, spelling: str):
-    erased, stored = SPELLINGS[spelling]
-    with kb.sessions() as session:
-        assert session.scalar(select(may_say(literal(f"It is {stored}."), [erased])))
+def test_a_text_that_spells_it_otherwise_is_found(kb: KnowledgeBase, subtests: pytest.Subtests):
+    for spelling in SPELLINGS:
+        with subtests.test(spelling=spelling):
+            erased, stored = SPELLINGS[spelling]
+            with kb.sessions() as session:
+                assert session.scalar(select(may_say(literal(f"It is {stored}."), [erased])))
 
 
 @st.composite

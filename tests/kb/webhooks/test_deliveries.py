@@ -308,6 +308,7 @@ def test_two_deliverers_and_edits_at_once_keep_the_order(
     assert hook.taken() == seqs  # each once, in order, whoever sent it
 
 
+@pytest.mark.slow(reason="waits for deliveries")
 def test_a_deliverer_goes_on_until_all_is_told_and_stops_when_it_is_told_to(
     kb: KnowledgeBase, hook: Receiver
 ) -> None:

@@ -57,6 +57,7 @@ def test_lines_after_one_that_takes_too_much_are_read(tmp_path: Path) -> None:
     assert (refusal.document, refusal.code) == ("x.jsonl:4", "memory") and "256 MB" in refusal.reason
 
 
+@pytest.mark.slow(reason="reads files of many megabytes")
 def test_a_file_of_many_such_lines_is_given_up(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes((b"[" + b"[]," * 3_000_000 + b"[]]\n") * (MOST_BREACHES + 2) + CALM)
