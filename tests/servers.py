@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, TypeVar
 
 from sqlalchemy import URL, NullPool, create_engine, make_url, text
 
@@ -21,6 +22,8 @@ from colmlm.kb.store.settings import Settings
 
 DEBIAN, DEBIANS = "debian15", Path("/usr/lib/postgresql/15/bin")
 TEMPLATE = "colmlm_template"
+
+T = TypeVar("T")
 
 
 @contextmanager
@@ -83,14 +86,22 @@ def _administrator(server: URL) -> Iterator[Callable[[str], object]]:
         yield lambda statement: connection.execute(text(statement))
 
 
-def fill(server: URL, name: str, filling: Callable[[KnowledgeBase], object]) -> str:
-    """Make a template database with what `filling` writes into an empty base, and give its name."""
-    with _administrator(server) as execute, tempfile.TemporaryDirectory() as home:
-        _copy(execute, name, TEMPLATE)
-        url = server.set(database=name).render_as_string(hide_password=False)
-        with KnowledgeBase.open(Settings(home=Path(home), database_url=url, actor="tester")) as kb:
-            filling(kb)
-    return name
+_filled: dict[tuple[URL, str], Any] = {}
+
+
+def fill(server: URL, name: str, filling: Callable[[KnowledgeBase], T]) -> T:
+    """Make a template database with what `filling` writes into an empty base, and give what it gives.
+
+    It is made once: fixtures of a session are set up again wherever pytest goes from one kind of server to another.
+    """
+    if (server, name) not in _filled:
+        with _administrator(server) as execute, tempfile.TemporaryDirectory() as home:
+            _copy(execute, name, TEMPLATE)
+            url = server.set(database=name).render_as_string(hide_password=False)
+            with KnowledgeBase.open(Settings(home=Path(home), database_url=url, actor="tester")) as kb:
+                _filled[server, name] = filling(kb)
+    filled: T = _filled[server, name]
+    return filled
 
 
 def _copy(execute: Callable[[str], object], name: str, template: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, NamedTuple
 
 
@@ -15,6 +16,7 @@ class Lazy(NamedTuple):
     help: str
     examples: str | None = None
 
+    @cache
     def command(self, name: str) -> Any:
         """Imports the module and gives its command, under this name."""
         from importlib import import_module

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from sqlalchemy import URL
 from typer.testing import CliRunner
 
 from colmlm.cli.composition.answering import CONFIDENCE
@@ -22,12 +23,13 @@ from colmlm.kb import interpreter
 from colmlm.kb.answers.confidence import UNFITTED
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, to_record
 from colmlm.model.annotate.checkpoint import RELEASED_READER
+from tests import servers
 from tests.places import ROOT
 from tests.tiny import tiny_checkpoint
 
 if TYPE_CHECKING:
     from colmlm.kb.service import KnowledgeBase
-    from tests.cli.elsewhere import There
+    from tests.cli.elsewhere import There, ThereParts
 
 
 TEXT = "Peru is a country. 🇵🇪 The capital of Peru is Lima. Its great lake is Titicaca."
@@ -158,29 +160,98 @@ def annotated(tmp_path: Path) -> Path:
     return file
 
 
+def ingest_by_command(kb: KnowledgeBase, env: pytest.MonkeyPatch, folder: Path) -> list[int]:
+    """Ingest the document by the command, and give the ids of its two facts."""
+    env.setenv("COLMLM_HOME", str(folder / "home"))
+    env.setenv("COLMLM_DATABASE_URL", str(kb.settings.database_url))
+    env.setenv("COLMLM_ACTOR", "tester")
+    file = folder / "peru.jsonl"
+    file.write_text(json.dumps(to_record(document())) + "\n", encoding="utf-8")
+    assert invoke("corpus", "ingest", file, "--format", "annotated", "--corpus", "atlas").code == 0
+    return [fact["fact_id"] for fact in invoke("facts", "list", "--json").json["facts"]]
+
+
+@pytest.fixture(scope="session")
+def atlas_template(server: URL, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[int]]:
+    """The name of a database with the document, and the ids of its facts."""
+
+    def filling(kb: KnowledgeBase) -> list[int]:
+        with pytest.MonkeyPatch.context() as env:
+            return ingest_by_command(kb, env, tmp_path_factory.mktemp("atlas"))
+
+    return "cli_atlas_template", servers.fill(server, "cli_atlas_template", filling)
+
+
+@pytest.fixture(scope="session")
+def keyed_template(
+    server: URL, checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, list[int]]:
+    """The same with keys of the tiny model."""
+
+    def filling(kb: KnowledgeBase) -> list[int]:
+        with pytest.MonkeyPatch.context() as env:
+            fact_ids = ingest_by_command(kb, env, tmp_path_factory.mktemp("keyed"))
+            env.setenv("COLMLM_CHECKPOINT", str(checkpoint))
+            assert invoke("rekey").code == 0
+            return fact_ids
+
+    return "cli_keyed_template", servers.fill(server, "cli_keyed_template", filling)
+
+
+@pytest.fixture(scope="session")
+def there_parts(
+    server: URL, lively: Path, own_judge: Path, tmp_path_factory: pytest.TempPathFactory
+) -> ThereParts:
+    """What servers of `there` share: a database of the document with its questions' keys, a model and a reader."""
+    from tests.cli.elsewhere import (  # imports the API, which few of these tests need
+        ThereParts,
+        ingest_and_key,
+    )
+
+    parts = ThereParts.load(lively, own_judge, tmp_path_factory.mktemp("there"))
+    servers.fill(server, "cli_there_template", lambda kb: ingest_and_key(kb, parts.encoder))
+    return parts
+
+
 @pytest.fixture
-def atlas(run: Run, annotated: Path) -> list[int]:
+def template(request: pytest.FixtureRequest) -> str:
+    """The database of what a test uses: the base of `there`, the document with keys or without, or an empty one."""
+    if "there" in request.fixturenames:
+        request.getfixturevalue("there_parts")
+        return "cli_there_template"
+    for fixture in ("keyed", "atlas"):
+        if fixture in request.fixturenames:
+            name: str = request.getfixturevalue(f"{fixture}_template")[0]
+            return name
+    return servers.TEMPLATE
+
+
+@pytest.fixture
+def atlas(run: Run, atlas_template: tuple[str, list[int]]) -> list[int]:
     """The ids of two facts in corpus "atlas", not keyed."""
-    assert run("corpus", "ingest", annotated, "--format", "annotated", "--corpus", "atlas").code == 0
-    return [fact["fact_id"] for fact in run("facts", "list", "--json").json["facts"]]
+    return list(atlas_template[1])
 
 
 @pytest.fixture
-def keyed(run: Run, atlas: list[int]) -> list[int]:
+def keyed(run: Run, keyed_template: tuple[str, list[int]]) -> list[int]:
     """The ids of the two facts, now keyed with the tiny model."""
-    assert run("rekey").code == 0
-    return atlas
+    return list(keyed_template[1])
 
 
 @pytest.fixture
 def there(
-    kb: KnowledgeBase, home: Path, lively: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kb: KnowledgeBase,
+    home: Path,
+    lively: Path,
+    there_parts: ThereParts,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[There]:
     """The base of `home` behind a server, with the same model on both sides."""
-    from tests.cli.elsewhere import served_base  # imports the API, which few of these tests need
+    from tests.cli.elsewhere import served_base
 
     monkeypatch.setenv("COLMLM_CHECKPOINT", str(lively))
-    with served_base(kb, lively, tmp_path) as there:
+    with served_base(kb, there_parts, tmp_path) as there:
         yield there
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import pytest
 from sqlalchemy.orm import Session
 
 from colmlm.api.app import create_app
@@ -18,6 +19,7 @@ from colmlm.cli.composition.model_encoder import ModelEncoder
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.access.records import ROLES
 from colmlm.kb.access.tokens import create_token
+from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.corpus.format import Parsed
 from colmlm.kb.jobs.worker import Worker
 from colmlm.kb.service import KnowledgeBase
@@ -58,19 +60,40 @@ def pruned(value: Any, volatile: tuple[str, ...]) -> Any:
     return [pruned(item, volatile) for item in value] if isinstance(value, list) else value
 
 
-@contextmanager
-def served_base(kb: KnowledgeBase, checkpoint: Path, folder: Path) -> Iterator[There]:
-    """Serves two facts keyed by their questions too, a stored output that used one, and a token of every role."""
-    encoder = ModelEncoder(load(checkpoint, folder))
+@dataclass(frozen=True)
+class ThereParts:
+    """The model and the reader of servers that are started one after the other."""
+
+    encoder: ModelEncoder
+    reader: JudgedReader
+
+    @classmethod
+    def load(cls, checkpoint: Path, reader: Path, folder: Path) -> ThereParts:
+        """Load them as the program does: from the settings of an environment."""
+        with pytest.MonkeyPatch.context() as env:
+            env.setenv("COLMLM_HOME", str(folder / "home"))
+            env.setenv("COLMLM_READER", str(reader))
+            with Runtime.from_environment() as runtime:
+                loaded = runtime.reader
+        assert loaded is not None
+        return cls(ModelEncoder(load(checkpoint, folder)), loaded)
+
+
+def ingest_and_key(kb: KnowledgeBase, encoder: ModelEncoder) -> None:
+    """Ingest two facts, keyed by their questions too."""
     kb.corpora.ingest([Parsed(PERU)], "atlas", actor="tester", reason="set up")
     kb.keysets.rekey(encoder, kinds=("context", "question"))
+
+
+@contextmanager
+def served_base(kb: KnowledgeBase, parts: ThereParts, folder: Path) -> Iterator[There]:
+    """Serve the two facts, a stored output that used one, and a token of every role."""
     tokens = {role: folder / f"{role}.token" for role in ROLES}
     with Session(kb.engine) as session, session.begin():
         for role, file in tokens.items():
             file.write_text(create_token(session, f"the {role}", role) + "\n")
-    with Runtime.from_environment() as runtime:
-        reader = runtime.reader
-    with served(create_app(kb, encoder, LookupGenerator(kb, encoder), reader=reader)) as address:
+    generator = LookupGenerator(kb, parts.encoder)
+    with served(create_app(kb, parts.encoder, generator, reader=parts.reader)) as address:
         bearer = {"Authorization": f"Bearer {tokens['reader'].read_text().strip()}"}
         httpx2.post(f"{address}/v1/generations", json={"prompt": CAPITAL}, headers=bearer).raise_for_status()
         yield There(address, tokens, kb)

@@ -14,7 +14,12 @@ from colmlm.api.schema.selectors import SelectorParts
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, to_record
 from colmlm.kb.forgetting.verbs import Forgetting
-from tests.cli.conftest import QUESTIONS, Ran, Run, at_terminal
+from tests.cli.conftest import QUESTIONS, Ran, Run
+
+
+@pytest.fixture
+def template(atlas_template: tuple[str, list[int]]) -> str:
+    return atlas_template[0]
 
 
 @pytest.fixture
@@ -164,10 +169,3 @@ def test_what_cannot_be_done_is_said_in_one_line(run: Run, keyed: list[int]) -> 
     stale = run("forget", "apply", number, "--yes")
     assert stale.code == 4 and "plan again" in stale.err
     assert "Edited since: " in run("forget", "apply", number, "--dry-run").out
-
-
-def test_applying_asks_first(run: Run, keyed: list[int]) -> None:
-    number = planned(run, "--no-model").json["run_id"]
-    asked = at_terminal("forget", "apply", number, typed="n\n")
-    assert asked.code == 1 and "Forget 1 fact of run" in asked.err and "nothing was done" in asked.err
-    assert at_terminal("forget", "apply", number, typed="y\n").code == 0

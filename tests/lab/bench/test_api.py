@@ -13,6 +13,7 @@ from colmlm.lab.bench.durations import milliseconds
 from tests.cli.conftest import Run, invoke, program
 
 
+@pytest.mark.slow(reason="runs a benchmark to its end")
 def test_lookups_over_http_are_measured_on_the_knowledge_base_that_is_there(
     run: Run, keyed: list[int]
 ) -> None:
@@ -56,6 +57,7 @@ def test_clients_count_what_is_not_answered_as_errors() -> None:
     assert found.errors == 2 and found.requests >= 3
 
 
+@pytest.mark.slow(reason="runs a benchmark to its end")
 def test_requests_that_are_due_are_timed_from_then_though_none_is_free_to_send_them() -> None:
     class Slow(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"

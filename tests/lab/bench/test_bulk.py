@@ -25,6 +25,7 @@ def test_one_process_and_workers_of_ray_key_the_same_facts(tmp_path: Path) -> No
     assert ran.json["keys_alike"] > 0.999 and {"part_ms", "part_ms_alone"} <= set(ran.json)
 
 
+@pytest.mark.slow(reason="runs a benchmark to its end")
 def test_without_ray_only_the_process_itself_is_measured(tmp_path: Path) -> None:
     own = tiny_checkpoint(tmp_path / "tiny")
     ran = invoke("bench", "bulk", "--facts", 600, "--no-ray", "--checkpoint", own, "--json")

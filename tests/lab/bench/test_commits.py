@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from colmlm.kb.service import KnowledgeBase
 from colmlm.lab.bench.commits import EACH, ROUNDS, measure
 
 
+@pytest.mark.slow(reason="runs a benchmark to its end")
 def test_every_deletion_is_made_and_each_is_a_change(kb: KnowledgeBase) -> None:
     (figures,) = measure(kb, [2], disk_ms=0)
     assert figures.threads == 2

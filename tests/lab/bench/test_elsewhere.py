@@ -15,6 +15,7 @@ from colmlm.lab.bench.elsewhere import BackendFigures
 from tests.milvus_server import MilvusServer
 
 
+@pytest.mark.slow(reason="runs a benchmark to its end")
 def test_lookups_elsewhere_are_measured_beside_those_here(
     milvus: MilvusServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -33,6 +34,7 @@ def test_lookups_elsewhere_are_measured_beside_those_here(
     assert report["edits"] == 400
 
 
+@pytest.mark.slow(reason="runs a benchmark to its end")
 def test_what_names_no_collection_is_refused() -> None:
     result = CliRunner().invoke(app, ["bench", "store", "--backend", "faiss"])
     assert result.exit_code == 2 and "milvus:COLLECTION" in result.output

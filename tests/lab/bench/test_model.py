@@ -46,6 +46,7 @@ def test_keys_are_timed_beside_the_bare_forward_of_their_tokens(eager_path: Path
     assert all(math.isfinite(number) for number in numbers(report))
 
 
+@pytest.mark.slow(reason="runs a benchmark to its end")
 def test_decoding_is_timed_beside_transformers_and_beside_itself_without_lookups(eager_path: Path):
     words = ("bench", "decode", "--tokens", 6, "--rounds", 1, "--checkpoint", eager_path, "--json")
     ran = invoke(*words, "--precision", "fp32")
@@ -63,6 +64,7 @@ def test_decoding_is_timed_beside_transformers_and_beside_itself_without_lookups
     assert all(math.isfinite(number) for number in numbers(report))
 
 
+@pytest.mark.slow(reason="runs a benchmark to its end")
 def test_each_family_is_timed_beside_transformers_and_computes_the_same():
     ran = invoke("bench", "families", "--width", 128, "--layers", 2, "--tokens", 4, "--rounds", 1, "--json")
     assert ran.code == 0, ran.err
@@ -77,6 +79,7 @@ def test_each_family_is_timed_beside_transformers_and_computes_the_same():
     assert all(math.isfinite(number) for number in numbers(by_name))
 
 
+@pytest.mark.slow(reason="runs a benchmark to its end")
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
 def test_a_step_is_timed_beside_that_of_transformers(tmp_path: Path):
     base = tiny_base(tmp_path / "base")
@@ -113,6 +116,7 @@ def test_both_ways_of_decoding_say_the_same(eager: Checkpoint):
     assert [len(row) for row in ours] == [20, 20, 20] and ours == theirs
 
 
+@pytest.mark.slow(reason="runs a benchmark to its end")
 def test_decoding_is_timed_by_each_ranking(eager_path: Path):
     words = ("bench", "decode", "--tokens", 2, "--rounds", 1, "--checkpoint", eager_path)
     ran = invoke(*words, "--ranking", "key,words,reader", "--json")

@@ -13,6 +13,7 @@ from tests.api.tiny_server import eager_checkpoint, tiny_server
 from tests.cli.conftest import program
 
 
+@pytest.mark.slow(reason="runs a benchmark to its end")
 def test_clients_count_tokens_pieces_and_refusals(kb: KnowledgeBase, tmp_path: Path) -> None:
     with tiny_server(kb, eager_checkpoint(tmp_path)) as tiny:
         load = WritingLoad(

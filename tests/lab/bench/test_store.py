@@ -29,6 +29,7 @@ def report() -> Iterator[dict[str, object]]:
         assert list(Path(folder).iterdir()) == []
 
 
+@pytest.mark.slow(reason="runs a benchmark to its end")
 def test_the_report_has_every_figure(report: dict[str, object]) -> None:
     from colmlm.lab.bench.store import StoreFigures
 
@@ -47,6 +48,7 @@ def test_an_exact_index_finds_everything_and_nothing_that_was_deleted(report: di
     assert report["forget_facts"] == 200
 
 
+@pytest.mark.slow(reason="runs a benchmark to its end")
 def test_keys_and_questions_of_a_keyset_are_measured_and_nothing_of_its_base_is_changed(
     run: Run, home: Path, tmp_path: Path
 ) -> None:

@@ -68,6 +68,7 @@ def test_lookups_are_timed_by_key_alone_with_words_and_with_the_reader() -> None
     assert figures["by_key_and_words_vs_key"] > 0 and figures["with_the_reader_vs_key"] > 0
 
 
+@pytest.mark.slow(reason="runs a benchmark to its end")
 def test_pages_of_facts_are_timed_by_kind_of_search() -> None:
     done = invoke("bench", "facts", "--facts", "500", "--searches", "3", "--json")
     figures = json.loads(done.out)["figures"]

@@ -57,6 +57,7 @@ def fitted(run: Run, own_judge: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     return path
 
 
+@pytest.mark.slow(reason="runs an evaluation to its end")
 def test_what_was_fitted_comes_with_the_reader(
     fitted: Path, own_judge: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,6 +30,7 @@ def live(run: Run, corpus: str) -> list[tuple[int, str]]:
     ]
 
 
+@pytest.mark.slow(reason="runs an evaluation to its end")
 def test_forgotten_facts_are_not_found_the_others_are_and_all_is_undone(run: Run, halls: str) -> None:
     before = live(run, halls)
     words = ("evaluate", "deletion", "--corpus", halls, "--facts", 3, "--others", 6, "--radius", -1)
@@ -63,6 +64,7 @@ def test_forgotten_facts_are_not_found_the_others_are_and_all_is_undone(run: Run
     assert live(run, halls) == before and len(before) == 12
 
 
+@pytest.mark.slow(reason="runs an evaluation to its end")
 def test_what_is_planted_beside_facts_outlives_them_where_the_closure_does_not_reach(
     run: Run, halls: str
 ) -> None:
@@ -91,6 +93,7 @@ WHILE = {  # where a run is held up: what it is about to do, while its facts are
 }
 
 
+@pytest.mark.slow(reason="runs an evaluation to its end")
 @pytest.mark.parametrize("at", WHILE)
 def test_a_run_that_is_cut_off_leaves_nothing_forgotten_and_nothing_planted(
     run: Run, halls: str, at: str, database_url: str
@@ -130,6 +133,7 @@ def test_what_a_killed_run_has_left_is_undone_by_the_next(
     assert "undone" not in run(*words).err
 
 
+@pytest.mark.slow(reason="runs an evaluation to its end")
 def test_people_read_a_table_and_too_few_facts_are_refused(run: Run, halls: str) -> None:
     shown = run("evaluate", "deletion", "--corpus", halls, "--facts", 2, "--others", 2)
     assert shown.code == 0 and "wrong neighbour" in shown.out and "2 facts of halls" in shown.err

@@ -60,6 +60,7 @@ def answers(*outcomes: tuple[str, float]) -> list[RawAnswer]:
     ]
 
 
+@pytest.mark.slow(reason="runs an evaluation to its end")
 def test_a_run_reports_shares_of_the_answerable_questions_and_baselines_of_the_same_ones(ask: Any) -> None:
     told = ask("--generated", 2).json
     assert set(told) >= CONTRACT
@@ -73,6 +74,7 @@ def test_a_run_reports_shares_of_the_answerable_questions_and_baselines_of_the_s
     assert told["baselines"]["rag"]["questions"] == 2 and told["baselines"]["rag"]["right"] == 0
 
 
+@pytest.mark.slow(reason="runs an evaluation to its end")
 def test_without_a_threshold_every_question_is_answered(ask: Any, tmp_path: Path) -> None:
     out = tmp_path / "answers.jsonl"
     told = ask("--no-threshold", "--no-baselines", "--out", out).json
@@ -86,6 +88,7 @@ def test_without_a_threshold_every_question_is_answered(ask: Any, tmp_path: Path
         assert text[start:end] == row["said"] and document
 
 
+@pytest.mark.slow(reason="runs an evaluation to its end")
 def test_parts_are_left_out_on_the_same_base_and_right_against_wrong_is_drawn(
     ask: Any, tmp_path: Path
 ) -> None:
@@ -102,6 +105,7 @@ def test_parts_are_left_out_on_the_same_base_and_right_against_wrong_is_drawn(
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow(reason="runs an evaluation to its end")
 def test_a_base_that_was_kept_is_taken_again_and_one_of_other_texts_is_refused(
     ask: Any, light: Annotators, tmp_path: Path
 ) -> None:
@@ -114,6 +118,7 @@ def test_a_base_that_was_kept_is_taken_again_and_one_of_other_texts_is_refused(
     assert refused.code == 2 and "name another directory" in refused.err
 
 
+@pytest.mark.slow(reason="runs an evaluation to its end")
 @pytest.mark.parametrize(
     ("words", "ways"),
     [(["--keys", "none"], {"words,reader", "any span"}), (["--ranking", "key,words"], None)],
@@ -124,6 +129,7 @@ def test_one_part_can_be_left_out_of_a_run(ask: Any, words: Sequence[str], ways:
     assert sum(told[name] for name in OUTCOMES) == pytest.approx(1, abs=1e-3)
 
 
+@pytest.mark.slow(reason="runs an evaluation to its end")
 def test_the_papers_mode_is_measured_at_the_threshold_of_the_keys(ask: Any) -> None:
     told = ask("--mode", "paper", "--generated", 0).json
     assert told["no_threshold"] == told["baselines"]["paper"]["no_threshold"]

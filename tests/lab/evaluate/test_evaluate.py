@@ -25,6 +25,7 @@ def generated(path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow(reason="runs an evaluation to its end")
 def test_recall_compares_checkpoints_queries_and_keys(run: Run, atlas: list[int], tmp_path: Path) -> None:
     other = tiny_checkpoint(tmp_path / "other", seed=4)
     base = ("evaluate", "recall", "--corpus", "atlas", "--no-baselines", "--json")
@@ -98,6 +99,7 @@ def test_questions_are_written_once_for_each_document_and_never_shown_the_asked_
         write_generated(writer, [document("peru", "Lima. Titicaca.")], file)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow(reason="runs an evaluation to its end")
 def test_recall_by_words_and_by_the_reader_is_measured_beside_that_by_keys(
     run: Run, atlas: list[int]
 ) -> None:

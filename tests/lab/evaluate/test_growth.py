@@ -44,6 +44,7 @@ def test_made_up_facts_have_values_of_real_ones() -> None:
     assert all(text == value for text, value in spans) and {v for _, v in spans} == {"Lima", "a long value"}
 
 
+@pytest.mark.slow(reason="runs an evaluation to its end")
 def test_each_size_is_measured_once_and_the_users_facts_stay(run: Run, halls: str, tmp_path: Path) -> None:
     out = tmp_path / "growth.jsonl"
     before = run("changes", "--json", "--limit", 1000).json

@@ -115,6 +115,7 @@ def test_a_file_without_answers_is_one_line(tmp_path: Path, text: str) -> None:
         assert ran.code == 2 and ran.err.count("\n") == 1
 
 
+@pytest.mark.slow(reason="runs an evaluation to its end")
 def test_biographies_are_written_split_and_checked(
     run: Run, keyed: list[int], chats: ChatServer, judge: tuple[object, ...], tmp_path: Path
 ) -> None:

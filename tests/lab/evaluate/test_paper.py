@@ -103,6 +103,7 @@ def test_a_stopped_run_goes_on_and_a_step_that_fails_is_told_and_stops_no_other(
     assert (out / "tofu.png").read_bytes().startswith(b"\x89PNG") and "![TOFU](tofu.png)" in page
 
 
+@pytest.mark.slow(reason="runs an evaluation to its end")
 def test_what_cannot_be_is_refused_and_missing_data_are_no_error(
     run: Run, data: Path, tmp_path: Path
 ) -> None:
@@ -145,6 +146,7 @@ def test_a_step_has_a_knowledge_base_of_its_own_that_is_filled_once(
     assert state(out)["recall-squad"]["result"]["facts"] == 6
 
 
+@pytest.mark.slow(reason="runs an evaluation to its end")
 @pytest.mark.parametrize("sizes", [QUICK, FULL], ids=lambda sizes: sizes.variant)
 def test_every_declared_command_is_one_that_the_command_line_takes(
     sizes: VariantSizes, tmp_path: Path

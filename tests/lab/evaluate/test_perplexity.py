@@ -59,6 +59,7 @@ def test_lookups_that_find_nothing_have_their_spans_scored(known: Path, tmp_path
     assert found["dynamic_gated"]["tokens"] == found["normalised"]["tokens"] > found["static"]["tokens"]
 
 
+@pytest.mark.slow(reason="runs an evaluation to its end")
 def test_models_without_lookups_are_scored_on_all_tokens_and_on_the_same(
     known: Path, checkpoint: Path
 ) -> None:
@@ -82,6 +83,7 @@ def test_a_file_without_documents_is_refused(known: Path, tmp_path: Path) -> Non
     assert done.code == 2 and "it has no document" in done.err
 
 
+@pytest.mark.slow(reason="runs an evaluation to its end")
 def test_an_index_of_another_kind_is_measured_beside_the_one_that_answers(
     known: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -66,6 +66,7 @@ def test_a_forced_lookup_finds_facts_and_a_stopped_run_goes_on(run: Run, lands: 
     assert off.code == 0 and "0 lookups" in off.err and "exact match" in off.out
 
 
+@pytest.mark.slow(reason="runs an evaluation to its end")
 def test_baselines_answer_the_same_questions(run: Run, lands: Path, checkpoint: Path, tmp_path: Path) -> None:
     standard = tiny_checkpoint(tmp_path / "standard", markup=STANDARD)
     plain = run(*BASE, lands, "--method", "standard", "--checkpoint", standard, "--json").json
@@ -90,6 +91,7 @@ def test_baselines_answer_the_same_questions(run: Run, lands: Path, checkpoint: 
     assert unkeyed.code == 2 and "colmlm rekey --checkpoint" in unkeyed.err
 
 
+@pytest.mark.slow(reason="runs an evaluation to its end")
 def test_what_a_method_cannot_do_is_refused(run: Run, lands: Path, tmp_path: Path) -> None:
     standard = tiny_checkpoint(tmp_path / "standard", markup=STANDARD)
     looking = run(*BASE, lands, "--method", "standard", "--checkpoint", standard, "--mode", "auto")

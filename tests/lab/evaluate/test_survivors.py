@@ -26,6 +26,7 @@ BUILDER = fact(2, "Pauncefort", "Who built the pier of Cromer?")
 OTHER = fact(3, "1923", "When was the tram of Ostrava opened?", "Ostrava")
 
 
+@pytest.mark.slow(reason="runs an evaluation to its end")
 def test_planted_texts_are_found_more_often_than_those_on_another_subject(run: Run, tmp_path: Path) -> None:
     file = squad(tmp_path / "towns.jsonl", TOWNS)
     words = ("evaluate", "survivors", "--squad", file, "--documents", 4)

@@ -29,6 +29,7 @@ def eager(tmp_path: Path) -> Path:
     return tiny_checkpoint(tmp_path / "eager", eagerness=5.0)
 
 
+@pytest.mark.slow(reason="runs an evaluation to its end")
 def test_the_curve_is_reported_and_the_choice_kept(eager: Path, tmp_path: Path):
     train, dev = squad(tmp_path / "train.jsonl", 8), squad(tmp_path / "dev.jsonl", 3)
     before = load(eager, tmp_path, precision="fp32")

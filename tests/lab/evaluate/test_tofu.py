@@ -42,6 +42,7 @@ def test_the_report_has_the_nine_numbers_the_forget_set_and_their_intervals(tmp_
     assert report["retain_n"] == report["forget_n"] == 40
 
 
+@pytest.mark.slow(reason="runs an evaluation to its end")
 def test_forget_quality_is_of_the_two_logs(tmp_path: Path) -> None:
     one, other = log(tmp_path / "one.json"), log(tmp_path / "other.json", wrong=1.0)
     same, apart = (

@@ -58,6 +58,7 @@ def test_rows_become_documents_once_and_are_ingested(
     assert run("corpus", "ingest", out, "--corpus", "tofu", "--format", "annotated").code == 0
 
 
+@pytest.mark.slow(reason="runs an evaluation to its end")
 def test_logs_of_both_readings_are_written_and_a_stopped_run_goes_on(
     run: Run, home: Path, data: Path, annotator: Path, tmp_path: Path
 ) -> None:
@@ -94,6 +95,7 @@ def test_logs_of_both_readings_are_written_and_a_stopped_run_goes_on(
     assert refused.code == 2 and "holds another run (its data_sha256 differ)" in refused.err
 
 
+@pytest.mark.slow(reason="runs an evaluation to its end")
 def test_a_model_without_lookups_needs_no_keys_and_has_one_log(
     run: Run, home: Path, data: Path, annotator: Path, tmp_path: Path
 ) -> None:

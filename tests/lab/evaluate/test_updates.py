@@ -45,6 +45,7 @@ def values(run: Run) -> set[str]:
     return {fact["value"] for fact in run("facts", "list", "--corpus", "cf", "--json").json["facts"]}
 
 
+@pytest.mark.slow(reason="runs an evaluation to its end")
 def test_new_values_are_told_and_all_is_set_back(run: Run, records: Path, tmp_path: Path) -> None:
     words = ("evaluate", "updates", "--records", records, "--corpus", "cf", "--json")
     preview = run(*words, "--dry-run").json
@@ -68,6 +69,7 @@ def test_new_values_are_told_and_all_is_set_back(run: Run, records: Path, tmp_pa
     assert shown.code == 0 and "neighbours answered as before" in shown.out and "1 records" in shown.err
 
 
+@pytest.mark.slow(reason="runs an evaluation to its end")
 def test_what_is_updated_is_set_back_when_a_run_is_cut_off_or_was_killed(
     run: Run, records: Path, tmp_path: Path
 ) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 
+import pytest
+
 from colmlm.kb import interpreter
 
 MISSING = (
@@ -31,6 +33,7 @@ import colmlm.lab.half_hour.training
 """
 
 
+@pytest.mark.slow(reason="runs an experiment to its end")
 def test_the_steps_import_nothing_that_is_not_there():
     ran = subprocess.run(
         interpreter.command("-c", PROGRAM, MISSING, TRAVELS), capture_output=True, text=True, check=False

@@ -57,6 +57,7 @@ def states(checkpoint: Checkpoint) -> torch.Tensor:
         return checkpoint.lm.hidden(ids)
 
 
+@pytest.mark.slow(reason="runs an experiment to its end")
 def test_a_change_of_low_rank_is_kept_whole(tmp_path: Path):
     run = changed(tmp_path, rank=3)
     assert as_adapter(run, tmp_path / "small", 3, tmp_path) == pytest.approx(1.0, abs=1e-4)

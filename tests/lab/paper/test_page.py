@@ -140,6 +140,7 @@ def test_the_variant_is_told(results: dict[str, Any]) -> None:
     assert "quick variant: few examples, so wide intervals (questions 40)" in told
 
 
+@pytest.mark.slow(reason="runs an experiment to its end")
 def test_each_plot_that_has_results_is_drawn_and_an_old_one_goes(
     results: dict[str, Any], tmp_path: Path
 ) -> None:
