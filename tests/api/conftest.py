@@ -12,9 +12,10 @@ from litestar.testing import TestClient
 from sqlalchemy import URL
 from sqlalchemy.orm import Session
 
-from colmlm.api.app import create_app
+from colmlm.api.app import create_app, routed
 from colmlm.api.door.doorway import GatedApp
 from colmlm.api.door.tuning import Tuning
+from colmlm.api.schema.openapi import described
 from colmlm.kb.access.tokens import create_token
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
 from colmlm.kb.service import KnowledgeBase
@@ -54,7 +55,8 @@ def ingest_and_key(kb: KnowledgeBase) -> None:
 @pytest.fixture(scope="session")
 def atlas_template(server: URL) -> str:
     """The name of a database with a corpus, which tests clone: to fill it anew would take each a third of a second."""
-    return servers.fill(server, "atlas_template", ingest_and_key)
+    servers.fill(server, "atlas_template", ingest_and_key)
+    return "atlas_template"
 
 
 @pytest.fixture
@@ -84,6 +86,12 @@ def tuning() -> Tuning:
 @pytest.fixture
 def app(atlas: KnowledgeBase, encoder: FakeEncoder, tuning: Tuning) -> GatedApp:
     return create_app(atlas, encoder, LookupGenerator(atlas, encoder), tuning=tuning, reader=NearReader())
+
+
+@pytest.fixture(scope="session")
+def description() -> dict[str, Any]:
+    """The description of the API, to be read alone: to complete it takes most of a second."""
+    return described(routed())
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from sqlalchemy import URL, create_engine, select, text
@@ -56,12 +55,10 @@ def test_revoked_token_is_nobody_and_keeps_its_name(kb: KnowledgeBase) -> None:
             revoke_token(session, "desktop")
 
 
-@pytest.mark.parametrize(
-    ("name", "role"), [("x", "king"), ("", "reader"), (" ", "reader"), ("a\nb", "reader")]
-)
-def test_unknown_role_or_blank_name_is_refused(kb: KnowledgeBase, name: str, role: str) -> None:
-    with Session(kb.engine) as session, pytest.raises(InvalidValue):
-        create_token(session, name, role)
+def test_unknown_role_or_blank_name_is_refused(kb: KnowledgeBase, subtests: pytest.Subtests) -> None:
+    for name, role in (("x", "king"), ("", "reader"), (" ", "reader"), ("a\nb", "reader")):
+        with subtests.test(name=name, role=role), Session(kb.engine) as session, pytest.raises(InvalidValue):
+            create_token(session, name, role)
 
 
 HOUR = timedelta(hours=1)
@@ -132,12 +129,10 @@ def test_use_is_written_once_a_minute_for_each_secret(kb: KnowledgeBase) -> None
         assert not note_use(session, stale)  # another process that read the row before wrote nothing again
 
 
-@pytest.mark.parametrize(
-    "options", [{"expires_in": timedelta(0)}, {"expires_in": timedelta(days=9999)}, {"rate_limit": 0}]
-)
-def test_end_or_limit_that_makes_no_sense_is_refused(kb: KnowledgeBase, options: dict[str, Any]) -> None:
-    with Session(kb.engine) as session, pytest.raises(InvalidValue):
-        create_token(session, "laptop", "reader", **options)
+def test_end_or_limit_that_makes_no_sense_is_refused(kb: KnowledgeBase, subtests: pytest.Subtests) -> None:
+    for options in ({"expires_in": timedelta(0)}, {"expires_in": timedelta(days=9999)}, {"rate_limit": 0}):
+        with subtests.test(options=options), Session(kb.engine) as session, pytest.raises(InvalidValue):
+            create_token(session, "laptop", "reader", **options)
 
 
 def test_a_role_is_a_set_of_rights(kb: KnowledgeBase) -> None:

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from colmlm.api.door.doorway import GatedApp
-from colmlm.api.schema.openapi import described, operations
+from colmlm.api.schema.openapi import operations
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import CAPITAL, Client
 from tests.fakes import DIM, FakeEncoder
@@ -36,11 +35,10 @@ def ask(client: Client, encoder: FakeEncoder, name: str, min_seq: int, **fields:
     return client.post(f"/v1/{path}", json={**body, **fields, "min_seq": min_seq})
 
 
-def test_these_are_all_routes_that_take_one(app: GatedApp) -> None:
-    document = described(app.routed)
-    schemas = document["components"]["schemas"]
+def test_these_are_all_routes_that_take_one(description: dict[str, Any]) -> None:
+    schemas = description["components"]["schemas"]
     found = set()
-    for _, _, operation in operations(document):
+    for _, _, operation in operations(description):
         bodies = operation.get("requestBody", {}).get("content", {}).values()
         named = [media["schema"].get("$ref", "").rpartition("/")[2] for media in bodies]
         if any("min_seq" in schemas.get(name, {}).get("properties", {}) for name in named) or any(
@@ -57,7 +55,7 @@ STREAMED = [
 ]
 
 
-EACH = pytest.mark.parametrize("name, fields", [("look_up", {}), ("look_up_vectors", {}), *STREAMED])
+EACH: list[tuple[str, dict[str, Any]]] = [("look_up", {}), ("look_up_vectors", {}), *STREAMED]
 
 
 def told(answer: Any) -> tuple[int, str]:
@@ -66,29 +64,27 @@ def told(answer: Any) -> tuple[int, str]:
     return answer.status_code, said["error"]["code"] if "error" in said else said["type"]
 
 
-@EACH
 def test_a_change_that_nobody_made_is_not_waited_for(
-    reader: Client, atlas: KnowledgeBase, encoder: FakeEncoder, name: str, fields: dict[str, Any]
+    reader: Client, atlas: KnowledgeBase, encoder: FakeEncoder, subtests: pytest.Subtests
 ) -> None:
-    seen = ask(reader, encoder, name, atlas.log.head_seq(), **fields)
-    assert seen.status_code < 300, seen.text
-    stored = len(atlas.outputs.find())
-    refused = ask(reader, encoder, name, atlas.log.head_seq() + 1, **fields)
-    assert told(refused) in ((404, "no_such_change"), (404, "urn:colmlm:NoSuchChange"))
-    assert len(atlas.outputs.find()) == stored, "nothing was decoded"
+    for name, fields in EACH:
+        with subtests.test(name=name, fields=fields):
+            seen = ask(reader, encoder, name, atlas.log.head_seq(), **fields)
+            assert seen.status_code < 300, seen.text
+            stored = len(atlas.outputs.find())
+            refused = ask(reader, encoder, name, atlas.log.head_seq() + 1, **fields)
+            assert told(refused) in ((404, "no_such_change"), (404, "urn:colmlm:NoSuchChange"))
+            assert len(atlas.outputs.find()) == stored, "nothing was decoded"
 
 
-@EACH
 def test_a_change_that_the_index_does_not_reach_in_time_is_not_now(
-    reader: Client,
-    atlas: KnowledgeBase,
-    encoder: FakeEncoder,
-    name: str,
-    fields: dict[str, Any],
+    reader: Client, atlas: KnowledgeBase, encoder: FakeEncoder, subtests: pytest.Subtests
 ) -> None:
     atlas.lookups.catch_up()
     seq = atlas.facts.add("Q?", "A", actor="tester", reason="test").seq
     with index_held_up(atlas):
-        behind = ask(reader, encoder, name, seq, **fields)
-    assert told(behind) in ((503, "index_behind"), (503, "urn:colmlm:IndexBehind"))
-    assert behind.headers["retry-after"] == "1" and atlas.outputs.find() == []
+        for name, fields in EACH:
+            with subtests.test(name=name, fields=fields):
+                behind = ask(reader, encoder, name, seq, **fields)
+                assert told(behind) in ((503, "index_behind"), (503, "urn:colmlm:IndexBehind"))
+                assert behind.headers["retry-after"] == "1" and atlas.outputs.find() == []

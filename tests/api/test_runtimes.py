@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -39,24 +41,15 @@ def checkpoint(tmp_path: Path) -> Checkpoint:
     return load(tiny_checkpoint(tmp_path / "tiny"), tmp_path, precision="fp32")
 
 
-@pytest.mark.parametrize("threshold", [-1.0, 1.0], ids=["hits", "misses"])
-@pytest.mark.parametrize("at_once", [True, False])
 def test_it_gives_what_the_decoder_gives(
-    kb: KnowledgeBase,
-    checkpoint: Checkpoint,
-    new_token: Callable[[str], str],
-    tmp_path: Path,
-    threshold: float,
-    at_once: bool,
+    kb: KnowledgeBase, checkpoint: Checkpoint, new_token: Callable[[str], str], tmp_path: Path
 ) -> None:
     ingest(kb, *numbered(12))
-    kb.keysets.set_threshold(kb.keysets.rekey(ModelEncoder(checkpoint)).keyset_id, threshold)
+    keyset_id = kb.keysets.rekey(ModelEncoder(checkpoint)).keyset_id
     export(checkpoint, tmp_path / "plain", dtype="fp32")
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "plain", dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "plain")
-    config = DecodeConfig(
-        mode="forced" if at_once else "auto", max_tokens=24, repetition_penalty=1.0, fact_bias=0.0
-    )
+    config = DecodeConfig(max_tokens=24, repetition_penalty=1.0, fact_bias=0.0)
     theirs = program()
     with served(create_app(kb)) as address:
         find = partial(
@@ -65,11 +58,13 @@ def test_it_gives_what_the_decoder_gives(
             secret=new_token("decoder"),
             checkpoint_id=checkpoint.checkpoint_id,
         )
-        for prompt in PROMPTS:
-            (ours,) = Decoder(checkpoint, kb.lookups).generate([prompt], config)
+        for threshold, at_once, prompt in product((-1.0, 1.0), (True, False), PROMPTS):
+            kb.keysets.set_threshold(keyset_id, threshold)
+            mode = "forced" if at_once else "auto"
+            (ours,) = Decoder(checkpoint, kb.lookups).generate([prompt], replace(config, mode=mode))
             text, facts = theirs["generate"](model, tokenizer, prompt, find, max_tokens=24, at_once=at_once)
-            assert text == ours.output
+            assert text == ours.output, (threshold, at_once)
             spliced = [splice.fact_id for splice in ours.splices if splice.outcome == "hit"]
-            assert [fact["fact_id"] for fact in facts] == spliced
+            assert [fact["fact_id"] for fact in facts] == spliced, (threshold, at_once)
             if at_once:
                 assert bool(spliced) is (threshold < 0)

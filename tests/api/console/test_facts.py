@@ -50,6 +50,9 @@ def test_correction_is_undone_from_its_note(
 
 def test_deleting_asks_with_the_count_and_is_undone(open_page: OpenPage, almanac: KnowledgeBase) -> None:
     page = open_page("operator", "/console/facts?text=Lima")
+    expect(page.get_by_role("button", name="Erase those chosen…")).to_have_count(0)
+    for place in ("Tokens", "Erasures", "Backups"):  # which are an admin's
+        expect(page.get_by_role("link", name=place, exact=True)).to_have_count(0)
     for box in page.get_by_role("checkbox").all():
         box.check()
     page.get_by_role("button", name="Delete those chosen…").click()

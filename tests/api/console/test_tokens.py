@@ -61,13 +61,3 @@ def test_token_is_made_rotated_and_revoked(open_page: OpenPage, almanac: Knowled
     page.goto("/console/tokens/2/rotate")
     page.get_by_role("button", name="Make another secret").click()
     expect(page.get_by_role("alert")).to_contain_text("revoked")
-
-
-def test_only_admins_see_tokens_erasures_and_backups(open_page: OpenPage, almanac: KnowledgeBase) -> None:
-    page = open_page("operator", "/console/facts")
-    expect(page.get_by_role("button", name="Erase those chosen…")).to_have_count(0)
-    for place in ("Tokens", "Erasures", "Backups"):
-        expect(page.get_by_role("link", name=place, exact=True)).to_have_count(0)
-    for path in ("tokens", "erasures", "backups"):
-        page.goto(f"/console/{path}")
-        expect(page.get_by_role("alert")).to_contain_text("Use a token")

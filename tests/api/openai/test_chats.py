@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import openai
@@ -131,22 +132,21 @@ def cited(tiny: TinyServer, answer: Any) -> tuple[str, bool]:
     return trace.ranking, any(splice.outcome == "hit" for splice in trace.splices)
 
 
-@pytest.mark.parametrize("mode", ["auto", "forced"])
-@pytest.mark.parametrize("on_miss", ["abstain", "continue"])
-@pytest.mark.parametrize("question", [NOBODY, CAPITAL])
 def test_a_question_cites_nothing_where_an_answer_is_refused(
-    unconfigured: TinyServer, client: openai.OpenAI, question: str, mode: str, on_miss: str
+    unconfigured: TinyServer, client: openai.OpenAI, subtests: pytest.Subtests
 ) -> None:
-    kb, extra = unconfigured.kb, {"mode": mode, "on_miss": on_miss}
-    encoder = ModelEncoder(unconfigured.checkpoint)
-    answers = not Answering(kb, Questions(kb, [encoder]), NearReader()).ask(question).abstained
-    messages: list[Any] = [{"role": "user", "content": question}]
-    (chat,) = client.chat.completions.create(messages=messages, extra_body=extra, **GREEDY).choices
-    said = client.responses.create(model=MODEL, input=question, temperature=0, extra_body=extra)
-    prompts = [f"Question: {question} Answer:", question, "The capital of Peru is"]
-    *asked, text = client.completions.create(prompt=prompts, extra_body=extra, **GREEDY).choices
-    assert [cited(unconfigured, one) for one in (chat, said, *asked)] == [("reader", answers)] * 4
-    assert cited(unconfigured, text)[0] == "key"
+    for mode, on_miss, question in product(("auto", "forced"), ("abstain", "continue"), (NOBODY, CAPITAL)):
+        with subtests.test(mode=mode, on_miss=on_miss, question=question):
+            kb, extra = unconfigured.kb, {"mode": mode, "on_miss": on_miss}
+            encoder = ModelEncoder(unconfigured.checkpoint)
+            answers = not Answering(kb, Questions(kb, [encoder]), NearReader()).ask(question).abstained
+            messages: list[Any] = [{"role": "user", "content": question}]
+            (chat,) = client.chat.completions.create(messages=messages, extra_body=extra, **GREEDY).choices
+            said = client.responses.create(model=MODEL, input=question, temperature=0, extra_body=extra)
+            prompts = [f"Question: {question} Answer:", question, "The capital of Peru is"]
+            *asked, text = client.completions.create(prompt=prompts, extra_body=extra, **GREEDY).choices
+            assert [cited(unconfigured, one) for one in (chat, said, *asked)] == [("reader", answers)] * 4
+            assert cited(unconfigured, text)[0] == "key"
 
 
 def test_a_threshold_only_raises_that_of_a_reader_whom_nobody_named(

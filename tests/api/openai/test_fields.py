@@ -65,9 +65,10 @@ def test_tools_may_be_listed_where_none_is_chosen(client: openai.OpenAI) -> None
         assert refused.value.param == "tools"
 
 
-@pytest.mark.parametrize(
-    "field, value, named",
-    [
+def test_what_would_change_a_chat_is_refused_by_name(
+    client: openai.OpenAI, subtests: pytest.Subtests
+) -> None:
+    for field, value, named in (
         ("top_k", 5, "top_k"),
         ("response_format", {"type": "json_object"}, "response_format"),
         ("modalities", ["text", "audio"], "modalities"),
@@ -76,14 +77,11 @@ def test_tools_may_be_listed_where_none_is_chosen(client: openai.OpenAI) -> None
         ("function_call", {"name": "f"}, "functions"),
         ("top_logprobs", 2, "top_logprobs"),
         ("n", 33, "n"),
-    ],
-)
-def test_what_would_change_a_chat_is_refused_by_name(
-    client: openai.OpenAI, field: str, value: Any, named: str
-) -> None:
-    with pytest.raises(openai.BadRequestError) as refused:
-        client.chat.completions.create(messages=SAID, extra_body={field: value}, **GREEDY)
-    assert refused.value.param == named
+    ):
+        with subtests.test(field=field, value=value, named=named):
+            with pytest.raises(openai.BadRequestError) as refused:
+                client.chat.completions.create(messages=SAID, extra_body={field: value}, **GREEDY)
+            assert refused.value.param == named
 
 
 def test_more_tokens_than_there_are_to_have_are_cut(client: openai.OpenAI) -> None:

@@ -118,9 +118,10 @@ def test_fields_that_ask_for_nothing_are_taken(client: openai.OpenAI) -> None:
     assert told.metadata == {"a": "b"}
 
 
-@pytest.mark.parametrize(
-    "field, value, named",
-    [
+def test_what_would_change_a_response_is_refused_by_name(
+    client: openai.OpenAI, subtests: pytest.Subtests
+) -> None:
+    for field, value, named in (
         ("previous_response_id", "resp_1", "previous_response_id"),
         ("conversation", "conv_1", "conversation"),
         ("background", True, "background"),
@@ -128,11 +129,8 @@ def test_fields_that_ask_for_nothing_are_taken(client: openai.OpenAI) -> None:
         ("text", {"format": {"type": "json_object"}}, "text.format"),
         ("include", ["message.output_text.logprobs"], "include"),
         ("input", [{"role": "assistant", "content": "x"}], "input"),
-    ],
-)
-def test_what_would_change_a_response_is_refused_by_name(
-    client: openai.OpenAI, field: str, value: Any, named: str
-) -> None:
-    with pytest.raises(openai.BadRequestError) as refused:
-        client.responses.create(input="x", model=MODEL, extra_body={field: value})
-    assert refused.value.param == named
+    ):
+        with subtests.test(field=field, value=value, named=named):
+            with pytest.raises(openai.BadRequestError) as refused:
+                client.responses.create(input="x", model=MODEL, extra_body={field: value})
+            assert refused.value.param == named

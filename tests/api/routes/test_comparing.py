@@ -92,8 +92,3 @@ def test_a_dry_run_of_a_deletion_tells_who_says_the_same(
     gone = body_of(operator.request("DELETE", "/v1/facts", json={"fact_ids": [fact_id], "reason": "r"}))
     assert gone["dry_run"] is False
     body_of(operator.request("DELETE", "/v1/facts", json=body), 409)
-
-
-def test_a_reader_sees_contradictions_and_ends_none(reader: Client, fact_id: int) -> None:
-    assert body_of(reader.get(AGAINST))["items"] == []
-    body_of(reader.post("/v1/facts/hold", json={"fact_ids": [fact_id, 2], "reason": "r"}), 403)

@@ -124,15 +124,6 @@ def test_edits_take_effect_for_lookups_that_ask_for_them(operator: Client, fact_
     assert look_up(operator, CAPITAL, restored["min_seq"]) == ["Cusco"]
 
 
-def test_inserted_fact_is_found_by_the_next_lookup(operator: Client) -> None:
-    question = "Who wrote the report?"
-    assert look_up(operator, question) == []
-    edit = operator.post("/v1/facts", json={"question": question, "value": "Ana", "reason": "new"}).json()
-    assert edit["keyed"] and edit["kind"] == "insert" and edit["min_seq"] > edit["seq"]
-    assert look_up(operator, question) == ["Ana"]
-    assert look_up(operator, question, edit["min_seq"]) == ["Ana"]
-
-
 def test_first_fact_of_an_empty_base_is_found(
     kb: KnowledgeBase, encoder: FakeEncoder, connect: Connect
 ) -> None:

@@ -98,9 +98,10 @@ def test_every_kind_has_a_route_with_its_right() -> None:
     assert paths == {kind: work.right for kind, work in KINDS.items()}
 
 
-@pytest.mark.parametrize(
-    ("kind", "body"),
-    [
+def test_what_is_no_work_is_refused_at_once(
+    operator: Client, kb: KnowledgeBase, subtests: pytest.Subtests
+) -> None:
+    for kind, body in (
         ("documents", {"upload_ids": [], "corpus": "a"}),
         ("documents", {"upload_ids": ["0" * 32], "corpus": "a", "encoding": "no-such"}),
         ("ingest", {"upload_id": "0" * 32, "corpus": "a\x00"}),
@@ -108,13 +109,10 @@ def test_every_kind_has_a_route_with_its_right() -> None:
         ("ingest", {"upload_id": "0" * 31 + "x", "corpus": "a"}),
         ("verify", {"run_id": 0}),
         ("verify", {"run_id": 1, "unknown": 1}),
-    ],
-)
-def test_what_is_no_work_is_refused_at_once(
-    operator: Client, kb: KnowledgeBase, kind: str, body: dict[str, object]
-) -> None:
-    assert operator.post(f"/v1/jobs/{kind}", json=body).status_code in (400, 422)
-    assert Jobs(kb).list() == []
+    ):
+        with subtests.test(kind=kind, body=body):
+            assert operator.post(f"/v1/jobs/{kind}", json=body).status_code in (400, 422)
+            assert Jobs(kb).list() == []
 
 
 def test_a_file_too_large_is_refused_while_it_comes_and_leaves_nothing(

@@ -110,24 +110,6 @@ def test_without_an_active_keyset_there_is_nothing_to_ask(
     assert (answer.status_code, answer.json()["type"]) == (409, "urn:colmlm:NoActiveKeyset")
 
 
-def test_keysets_are_listed(reader: Client) -> None:
-    (view,) = reader.get("/v1/keysets").json()["items"]
-    keyset = view["keyset"]
-    assert (keyset["checkpoint_id"], keyset["state"], keyset["num_keys"]) == ("fake", "active", 2)
-
-
-def test_the_past_is_answered_with_its_values(operator: Client, atlas: KnowledgeBase) -> None:
-    then, (lima, *_) = atlas.log.head_seq(), atlas.facts.find(text="Lima")
-    atlas.facts.edit(lima.fact_id, "Cusco", actor="tester", reason="test")
-    for as_of, value in ((then, "Lima"), (None, "Cusco")):
-        answer = operator.post("/v1/lookups", json={"questions": [CAPITAL], "as_of": as_of}).json()[
-            "answers"
-        ][0]
-        assert answer["hits"][0]["value"] == value
-    refused = operator.post("/v1/lookups", json={"questions": [CAPITAL], "as_of": 999})
-    assert (refused.status_code, refused.json()["type"]) == (404, "urn:colmlm:NoSuchChange")
-
-
 def test_keys_are_made_for_those_who_store_them_themselves(reader: Client, encoder: FakeEncoder) -> None:
     document = {"text": TEXT, "facts": [{"start": 23, "end": 27}]}
     made = reader.post("/v1/encodings", json={"questions": [CAPITAL], "documents": [document]}).json()

@@ -82,8 +82,3 @@ def test_an_undone_delete_is_found_again(operator: Client, fact_id: int) -> None
     back = body_of(operator.post(f"/v1/changes/{gone['seq']}/undo", json={"reason": "r"}))
     assert back["kind"] == "restore" and look_up(operator, CAPITAL, back["min_seq"]) == ["Lima"]
     assert look_up(operator, LAKE) == ["Titicaca"]
-
-
-def test_a_reader_mends_nothing(reader: Client, fact_id: int) -> None:
-    for path in (f"/v1/facts/{fact_id}/move", "/v1/documents/1/facts", "/v1/changes/1/undo"):
-        body_of(reader.post(path, json={"reason": "r"}), 403)

@@ -97,9 +97,3 @@ def test_facts_are_listed_by_their_review_with_a_total(operator: Client, callao:
     page = body_of(operator.get("/v1/facts", params={"review": "proposed"}))
     assert [one["fact_id"] for one in page["items"]] == [callao] and page["total"] == 1
     assert {one["review"] for one in body_of(operator.get("/v1/facts"))["items"]} == {"accepted", "proposed"}
-
-
-def test_a_reader_sees_the_inbox_and_settles_nothing(reader: Client, callao: int) -> None:
-    assert body_of(reader.get("/v1/review"))["total"] == 1
-    body = {"verdicts": [{"fact_id": callao, "verdict": "accept", "version": 1}], "reason": "read"}
-    body_of(reader.post("/v1/review/verdicts", json=body), 403)

@@ -33,36 +33,35 @@ def both(client: Client, body: Any, **headers: str) -> list[tuple[int, Any, dict
     return told
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
+def test_either_way_gives_the_same_answers(
+    reader: Client, encoder: FakeEncoder, subtests: pytest.Subtests
+) -> None:
+    queries = encoder.encode_questions([CAPITAL, LAKE, "Unheard of?"]).tolist()
+    for options in (
         {},
         {"k": 2, "threshold": -1},
         {"threshold": 1},
         {"accepted_only": True},
         {"min_seq": 1},
         {"ranking": "key"},
-    ],
-    ids=str,
-)
-def test_either_way_gives_the_same_answers(
-    reader: Client, encoder: FakeEncoder, options: dict[str, Any]
-) -> None:
-    queries = encoder.encode_questions([CAPITAL, LAKE, "Unheard of?"]).tolist()
-    short, long = both(reader, {"queries": queries, "checkpoint_id": "fake", **options})
-    assert short == long and short[0] == 200 and len(short[1]["answers"]) == 3
+    ):
+        with subtests.test(options=options):
+            short, long = both(reader, {"queries": queries, "checkpoint_id": "fake", **options})
+            assert short == long and short[0] == 200 and len(short[1]["answers"]) == 3
 
 
-@pytest.mark.parametrize("body", [body for body, _ in REFUSED], ids=lambda body: str(body)[:60])
-def test_either_way_refuses_alike(reader: Client, body: dict[str, Any]) -> None:
-    short, long = both(reader, body)
-    assert short == long and short[0] >= 400
+def test_either_way_refuses_alike(reader: Client, subtests: pytest.Subtests) -> None:
+    for body, _ in REFUSED:
+        with subtests.test(body=body):
+            short, long = both(reader, body)
+            assert short == long and short[0] >= 400
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b"null", b'{"queries": [[NaN]]}'])
-def test_what_is_no_request_is_refused_alike(reader: Client, content: bytes) -> None:
-    short, long = both(reader, content)
-    assert short == long and short[0] == 400
+def test_what_is_no_request_is_refused_alike(reader: Client, subtests: pytest.Subtests) -> None:
+    for content in (b"", b"{", b"[]", b"\xff", b"null", b'{"queries": [[NaN]]}'):
+        with subtests.test(content=content):
+            short, long = both(reader, content)
+            assert short == long and short[0] == 400
 
 
 def test_a_deleted_fact_and_another_token_are_told_alike(

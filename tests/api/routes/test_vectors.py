@@ -58,9 +58,8 @@ def test_an_edit_is_read_back_and_the_past_too(
     assert now["hits"] == [] and now["seq"] >= seq and [hit["value"] for hit in then["hits"]] == ["Lima"]
 
 
-@pytest.mark.parametrize(
-    "content, params, status",
-    [
+def test_bytes_that_are_no_queries_are_refused(decoder: Client, subtests: pytest.Subtests) -> None:
+    for content, params, status in (
         (b"", OF, 422),
         (bytes(4 * DIM - 1), OF, 422),
         (bytes(4 * DIM * 1025), OF, 422),
@@ -69,13 +68,12 @@ def test_an_edit_is_read_back_and_the_past_too(
         (bytes(4 * DIM), {"dim": DIM}, 400),
         (bytes(4 * DIM), {**OF, "dtype": "float64"}, 400),
         (bytes(4 * DIM), {**OF, "checkpoint_id": "another"}, 409),
-    ],
-)
-def test_bytes_that_are_no_queries_are_refused(
-    decoder: Client, content: bytes, params: dict[str, Any], status: int
-) -> None:
-    answer = decoder.post("/v1/lookups", headers=OCTETS, params=params, content=content)
-    assert answer.status_code == status and answer.headers["content-type"] == "application/problem+json"
+    ):
+        with subtests.test(content=content, params=params, status=status):
+            answer = decoder.post("/v1/lookups", headers=OCTETS, params=params, content=content)
+            assert (
+                answer.status_code == status and answer.headers["content-type"] == "application/problem+json"
+            )
 
 
 def test_the_space_of_lookups_is_told(decoder: Client, atlas: KnowledgeBase) -> None:
@@ -124,9 +122,10 @@ def test_what_a_decoder_elsewhere_said_is_kept_for_audits(
     assert decoder.get(f"/v1/generations/{use.generation_id}").status_code == 403
 
 
-@pytest.mark.parametrize(
-    "changed, word",
-    [
+def test_a_record_that_is_no_evidence_is_refused(
+    decoder: Client, atlas: KnowledgeBase, fact_id: int, subtests: pytest.Subtests
+) -> None:
+    for changed, word in (
         ({"output": "In Cusco"}, "another value"),
         ({"seq": 10**6}, "not there yet"),
         ({"checkpoint_id": "another"}, "no keyset"),
@@ -139,11 +138,10 @@ def test_what_a_decoder_elsewhere_said_is_kept_for_audits(
         ),
         ({"splice": {"version": 9}}, "does not exist"),
         ({"splice": {"output_end": 99}}, "outside the output"),
-    ],
-)
-def test_a_record_that_is_no_evidence_is_refused(
-    decoder: Client, atlas: KnowledgeBase, fact_id: int, changed: dict[str, Any], word: str
-) -> None:
-    answer = decoder.post("/v1/generations/records", json=output(fact_id, atlas.log.head_seq(), **changed))
-    assert answer.status_code == 422 and word in json.loads(answer.text)["detail"]
-    assert atlas.outputs.find() == []
+    ):
+        with subtests.test(changed=changed, word=word):
+            answer = decoder.post(
+                "/v1/generations/records", json=output(fact_id, atlas.log.head_seq(), **changed)
+            )
+            assert answer.status_code == 422 and word in json.loads(answer.text)["detail"]
+            assert atlas.outputs.find() == []
