@@ -80,6 +80,7 @@ def test_questions_that_do_not_lead_back_to_their_fact_are_rejected_unless_none_
     assert told["questions"] == 2 and "unverified" not in told["rejected"]
 
 
+@pytest.mark.slow(reason="is broken off and begun again")
 @pytest.mark.usefixtures("closing")
 @pytest.mark.parametrize(("cut", "options"), [("rejects.jsonl", ()), ("jsonl", ("--no-questions",))])
 def test_a_run_that_is_cut_off_within_a_line_goes_on_and_gives_the_same_file(
@@ -177,7 +178,10 @@ def test_real_annotators_fit_the_pipeline(run: Run, tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("threshold", ["0", "1", "nan"])
-def test_a_threshold_that_marks_all_or_nothing_is_refused(run: Run, tmp_path: Path, threshold: str) -> None:
+def test_a_threshold_that_marks_all_or_nothing_is_refused(
+    run: Run, tmp_path: Path, subtests: pytest.Subtests
+) -> None:
     words = ("corpus", "annotate", raw(tmp_path / "raw"), "--out", tmp_path / "out.jsonl")
-    assert run(*words, "--span-threshold", threshold).code == 2
+    for threshold in ("0", "1", "nan"):
+        with subtests.test(threshold=threshold):
+            assert run(*words, "--span-threshold", threshold).code == 2

@@ -77,9 +77,8 @@ def test_an_annotator_is_trained_released_and_measured(
     assert people.code == 0 and "exact" in people.out and "recall@1" not in people.out
 
 
-@pytest.mark.parametrize(
-    "words, code, says",
-    [
+def test_what_cannot_be_trained_is_one_line(home: Path, tmp_path: Path, subtests: pytest.Subtests):
+    for words, code, says in (
         (["train", "spans", "--no-demo"], 2, "nothing to train on"),
         (["train", "questions", "--no-demo"], 2, "nothing to train on"),
         (["train", "spans", "--preset", "large"], 2, "large"),
@@ -88,13 +87,10 @@ def test_an_annotator_is_trained_released_and_measured(
         (["train", "questions", "--set", "colour=red"], 2, "no setting 'colour'"),
         (["train", "spans", "--set", "batch"], 2, "not NAME=VALUE"),
         (["train", "spans", "--set", "max_length=2"], 2, "max_length at least 16"),
-    ],
-)
-def test_what_cannot_be_trained_is_one_line(
-    home: Path, tmp_path: Path, words: list[str], code: int, says: str
-):
-    ran = invoke("annotator", *words, "--out", tmp_path / "out")
-    assert ran.code == code and says in ran.err and not (tmp_path / "out").exists()
+    ):
+        with subtests.test(words=words, code=code, says=says):
+            ran = invoke("annotator", *words, "--out", tmp_path / "out")
+            assert ran.code == code and says in ran.err and not (tmp_path / "out").exists()
 
 
 def test_what_cannot_be_measured_is_one_line(home: Path, squad: Path, tmp_path: Path):

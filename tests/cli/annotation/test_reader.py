@@ -60,16 +60,14 @@ def test_a_reader_is_trained_gone_on_with_released_and_measured(
     assert shown.code == 0 and "AUC of none" in shown.out, shown.err
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
+def test_what_cannot_be_done_is_one_line(home: Path, tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for words, says in (
         (["train"], "no questions with answers"),
         (["train", "--set", "none=2"], "must be within"),
         (["train", "--hold-out", "0.9"], "less than or equal to 0.5"),
         (["evaluate"], "no questions with answers"),
-    ],
-)
-def test_what_cannot_be_done_is_one_line(home: Path, tmp_path: Path, words: list[str], says: str) -> None:
-    out = ["--out", tmp_path / "out"] if words[0] == "train" else []
-    ran = invoke("reader", *words, *out)
-    assert ran.code == 2 and says in ran.err and not (tmp_path / "out").exists()
+    ):
+        with subtests.test(words=words, says=says):
+            out = ["--out", tmp_path / "out"] if words[0] == "train" else []
+            ran = invoke("reader", *words, *out)
+            assert ran.code == 2 and says in ran.err and not (tmp_path / "out").exists()

@@ -20,6 +20,7 @@ from tests.cli.conftest import invoke
 from tests.cli.elsewhere import WHY, There
 
 
+@pytest.mark.slow(reason="types many commands here and against a server")
 def test_what_is_read_is_the_same(there: There, facts: list[int]) -> None:
     capital, lake = facts
     there.kb.facts.edit(lake, "Poopó", actor="ann", reason="wrong")
@@ -87,6 +88,7 @@ def test_what_is_edited_is_the_same(there: There, facts: list[int]) -> None:
     assert there.run("lookup", "Who wrote Persuasion?", "--json").json["hits"][0]["value"] == "Jane Austen"
 
 
+@pytest.mark.slow(reason="types many commands here and against a server")
 def test_what_is_mended_is_the_same(there: There, facts: list[int], tmp_path: Path) -> None:
     capital, lake = facts
     at = there.kb.facts.show(capital).source.document_id  # type: ignore[union-attr]
@@ -327,6 +329,8 @@ def test_nobody_there_is_one_line(home: Path, tmp_path: Path) -> None:
     for server, code in ((f"http://127.0.0.1:{port}", 5), ("ftp://x", 2), ("http://[", 2), ("x", 2)):
         ran = invoke("facts", "list", "--server", server, "--token-file", key)
         assert ran.code == code and ran.err.count("\n") == 1 and "colmlm_x" not in ran.err, ran.err
+    ran = invoke("facts", "list", "--server", f"http://127.0.0.1:{port}")
+    assert ran.code == 2 and ran.err.count("\n") == 1, "no token is named"
     assert "--server" in invoke("facts", "list", "--token-file", key).err
     ran = invoke("changes", "--server", "http://x", "--token-file", key, "diff", 1, 2)
     assert ran.code == 2 and "after the verb" in ran.err

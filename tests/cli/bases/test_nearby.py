@@ -68,14 +68,16 @@ def same(*words: object) -> Ran:
     return near
 
 
-@pytest.mark.parametrize("more", [(), ("-k", 1), ("--threshold", 1), ("--threshold", -1), ("--min-seq", 2)])
-def test_a_lookup_is_answered_as_by_this_process(near: str, more: tuple[object, ...]) -> None:
-    assert same("lookup", QUESTION, *more).code == 0
+def test_a_lookup_is_answered_as_by_this_process(near: str, subtests: pytest.Subtests) -> None:
+    for more in ((), ("-k", 1), ("--threshold", 1), ("--threshold", -1), ("--min-seq", 2)):
+        with subtests.test(more=more):
+            assert same("lookup", QUESTION, *more).code == 0
 
 
-@pytest.mark.parametrize("more", [(), ("--mode", "off"), ("--temperature", 2, "--seed", 3), ("--stop", "a")])
-def test_an_output_is_the_one_of_this_process(near: str, more: tuple[object, ...]) -> None:
-    assert same("generate", PROMPT, *FORCED, *more).code == 0
+def test_an_output_is_the_one_of_this_process(near: str, subtests: pytest.Subtests) -> None:
+    for more in ((), ("--mode", "off"), ("--temperature", 2, "--seed", 3), ("--stop", "a")):
+        with subtests.test(more=more):
+            assert same("generate", PROMPT, *FORCED, *more).code == 0
 
 
 def test_a_stream_is_the_one_of_this_process(near: str) -> None:
@@ -111,10 +113,11 @@ def test_what_the_base_refuses_is_refused_once_and_alike(no_model: None, run: Ru
     assert ran.code == 3 and ran.err.count("\n") == 1 and "Answered" not in ran.err
 
 
-@pytest.mark.parametrize("more", [("-k", 101), ("--as-of", 2)])
-def test_what_a_server_cannot_do_this_process_does(near: str, run: Run, more: tuple[object, ...]) -> None:
-    ran = run("lookup", QUESTION, *more, "-v")
-    assert "Answered by this process." in ran.err
+def test_what_a_server_cannot_do_this_process_does(near: str, run: Run, subtests: pytest.Subtests) -> None:
+    for more in (("-k", 101), ("--as-of", 2)):
+        with subtests.test(more=more):
+            ran = run("lookup", QUESTION, *more, "-v")
+            assert "Answered by this process." in ran.err
 
 
 def test_a_server_with_another_checkpoint_is_not_asked(

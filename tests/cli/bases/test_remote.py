@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -221,24 +220,6 @@ def test_a_server_in_trouble_is_not_asked_several_times_as_much() -> None:
         server.script.clear()  # type: ignore[attr-defined]
         connection.request("POST", "/x", is_repeatable=True)
         assert connection.budget.left == 0.5
-
-
-def test_nobody_there_is_one_line_and_an_exit_code(
-    home: Path, eager: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLMLM_CHECKPOINT", str(eager.path))
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    key = tmp_path / "key"
-    key.write_text("colmlm_x\n")
-    for server, file, code in (
-        (f"http://127.0.0.1:{port}", key, 5),
-        ("ftp://nowhere", key, 2),
-        (f"http://127.0.0.1:{port}", None, 2),
-    ):
-        words = ["--token-file", file] if file else []
-        ran = invoke("generate", "x", "--server", server, *words)
-        assert ran.code == code and ran.err.count("\n") == 1 and "colmlm_x" not in ran.err, ran.err
 
 
 @pytest.mark.parametrize("content", [b"", b"two\nlines", b"colmlm_\xff", b"\0"])

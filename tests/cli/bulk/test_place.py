@@ -30,15 +30,17 @@ def test_auto_is_the_cluster_that_ray_is_told_of(monkeypatch: pytest.MonkeyPatch
     assert RayPlace.named("[fd00::5]:6379") == RayPlace("[fd00::5]:6379")
 
 
-@pytest.mark.parametrize(
-    "address", ["nowhere", "ray://10.0.0.5:10001", "10.0.0.5", "a b:1", "h:1;x", "h:65536"]
-)
-def test_what_is_no_address_is_refused(run: Run, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    ran = run("rekey", "--ray", address)
-    assert ran.code == USAGE and "HOST:PORT" in " ".join(ran.err.replace("│", " ").split())
-    monkeypatch.setenv("COLMLM_RAY", address)
-    ran = run("rekey")
-    assert ran.code == USAGE and "COLMLM_RAY" in ran.err
+def test_what_is_no_address_is_refused(
+    run: Run, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
+) -> None:
+    for address in ("nowhere", "ray://10.0.0.5:10001", "10.0.0.5", "a b:1", "h:1;x", "h:65536"):
+        with subtests.test(address=address):
+            ran = run("rekey", "--ray", address)
+            assert ran.code == USAGE and "HOST:PORT" in " ".join(ran.err.replace("│", " ").split())
+            monkeypatch.setenv("COLMLM_RAY", address)
+            ran = run("rekey")
+            assert ran.code == USAGE and "COLMLM_RAY" in ran.err
+            monkeypatch.delenv("COLMLM_RAY")
 
 
 def test_a_cluster_out_of_reach_is_told_at_once_with_what_to_look_at(tmp_path: Path) -> None:

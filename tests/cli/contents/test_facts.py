@@ -4,23 +4,9 @@ import pytest
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
 from colmlm.kb.service import KnowledgeBase
-from tests.cli.conftest import QUESTIONS, Run, at_terminal
+from tests.cli.conftest import Run, at_terminal
 
 ASKED, WHY = ("--question", "Who weighed the Earth?", "--no-key"), ("--reason", "a test")
-
-
-def test_facts_are_listed_page_by_page(run: Run, atlas: list[int]) -> None:
-    first = run("facts", "list", "--limit", 1, "--json").json
-    assert [fact["fact_id"] for fact in first["facts"]] == atlas[:1] and first["next_after"] == atlas[0]
-    rest = run("facts", "list", "--after", first["next_after"], "--json").json
-    assert [fact["fact_id"] for fact in rest["facts"]] == atlas[1:] and rest["next_after"] is None
-
-
-def test_a_fact_is_found_by_its_text_and_shown_with_its_source(run: Run, atlas: list[int]) -> None:
-    (fact,) = run("facts", "list", "--text", "lima", "--corpus", "atlas", "--json").json["facts"]
-    shown = run("facts", "show", fact["fact_id"], "--json").json
-    assert shown["value"] == "Lima" and shown["source"]["external_id"] == "peru"
-    assert "atlas/peru[" in run("facts", "show", fact["fact_id"]).out
 
 
 def test_facts_are_searched_and_counted(run: Run, atlas: list[int]) -> None:
@@ -86,36 +72,9 @@ def test_an_edit_is_a_change_with_actor_and_reason(run: Run, atlas: list[int]) -
     assert edit["kind"] == "update" and edit["fact_ids"] == atlas[:1]
     last = run("changes", "--after", edit["seq"] - 1, "--json").json["changes"][0]
     assert (last["actor"], last["reason"]) == ("ann", "a test")
-    assert run("facts", "show", atlas[0], "--json").json["value"] == "Cusco"
-
-
-def test_the_actor_is_the_one_of_the_environment_unless_named(run: Run, atlas: list[int]) -> None:
-    seq = run("facts", "edit", atlas[0], "--value", "Cusco", "--reason", "a test", "--json").json["seq"]
-    assert run("changes", "--after", seq - 1, "--json").json["changes"][0]["actor"] == "tester"
-
-
-def test_several_facts_are_deleted_and_restored_in_one_change(run: Run, atlas: list[int]) -> None:
-    deleted = run("facts", "delete", *atlas, atlas[0], "--reason", "a test", "--yes", "--json").json
-    assert deleted["fact_ids"] == atlas
-    assert run("facts", "list", "--json").json["facts"] == []
-    assert len(run("facts", "list", "--deleted", "--json").json["facts"]) == 2
-    restored = run("facts", "restore", *atlas, "--reason", "undo", "--json").json
-    assert restored["seq"] == deleted["seq"] + 1
-    assert len(run("facts", "list", "--json").json["facts"]) == 2
-
-
-def test_deleting_one_that_is_deleted_deletes_none(run: Run, atlas: list[int]) -> None:
-    run("facts", "delete", atlas[0], "--reason", "a test", "--yes")
-    ran = run("facts", "delete", *atlas, "--reason", "a test", "--yes")
-    assert ran.code == 4 and str(atlas[0]) in ran.err
-    assert len(run("facts", "list", "--json").json["facts"]) == 1
-
-
-def test_a_dry_run_shows_what_would_go_and_leaves_it(run: Run, atlas: list[int]) -> None:
-    shown = run("facts", "delete", *atlas, "--dry-run", "--json").json
-    assert shown["dry_run"] and [fact["fact_id"] for fact in shown["facts"]] == atlas
-    assert "Lima" in run("facts", "delete", *atlas, "--dry-run").out
-    assert len(run("facts", "list", "--json").json["facts"]) == 2
+    shown = run("facts", "show", atlas[0], "--json").json
+    assert shown["value"] == "Cusco" and shown["source"]["external_id"] == "peru"
+    assert "atlas/peru[" in run("facts", "show", atlas[0]).out
 
 
 def test_deleting_asks_first(run: Run, atlas: list[int]) -> None:
@@ -127,33 +86,6 @@ def test_deleting_asks_first(run: Run, atlas: list[int]) -> None:
     assert run("facts", "list", "--json").json["facts"] == []
 
 
-def test_an_added_fact_is_looked_up_at_once(run: Run, atlas: list[int]) -> None:
-    question = "Who wrote Emma?"
-    added = run(
-        "facts", "add", "--question", question, "--value", "Jane Austen", "--reason", "r", "--json"
-    ).json
-    assert added["keyed"]
-    found = run("lookup", question, "-k", 1, "--threshold", 0.99, "--json").json
-    assert found["match"] and found["hits"][0]["fact_id"] == added["fact_ids"][0]
-    assert found["hits"][0]["source"] is None
-
-
-def test_a_fact_added_without_a_key_waits_for_one(run: Run, keyed: list[int]) -> None:
-    words = (
-        "facts",
-        "add",
-        "--question",
-        "Who wrote Emma?",
-        "--value",
-        "Jane Austen",
-        "--reason",
-        "r",
-        "--no-key",
-    )
-    assert "colmlm rekey" in run(*words).err
-    assert run("fsck", "--json").json["unkeyed_facts"] == 1
-
-
 def test_adding_says_that_the_fact_stands_where_it_cannot_be_keyed(
     run: Run, atlas: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,13 +93,5 @@ def test_adding_says_that_the_fact_stands_where_it_cannot_be_keyed(
     ran = run("facts", "add", "--question", "Who wrote Emma?", "--value", "Jane Austen", "--reason", "r")
     assert ran.code == 7 and "was made, but" in ran.err
     assert len(run("facts", "list", "--text", "Emma", "--json").json["facts"]) == 1
-
-
-def test_a_value_that_cannot_be_stored_is_refused(run: Run, atlas: list[int]) -> None:
-    ran = run("facts", "edit", atlas[0], "--value", "x" * 20_000, "--reason", "a test")
-    assert ran.code == 2 and ran.err.count("\n") == 1
-
-
-def test_questions_of_the_corpus_are_listed(run: Run, atlas: list[int]) -> None:
-    listed = run("facts", "list", "--json").json["facts"]
-    assert {fact["question"] for fact in listed} == set(QUESTIONS.values())
+    ran = run("facts", "add", *ASKED, "--value", "Henry Cavendish", *WHY)
+    assert ran.code == 0 and "colmlm rekey" in ran.err, "it was to have no key"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,7 @@ def bridges(run: Run, years: Path) -> None:
     assert run("rekey").code == 0
 
 
+@pytest.mark.slow(reason="keys a corpus with two models")
 def test_keys_are_predicted_shown_checked_and_made_true(run: Run, bridges: None, other: Path) -> None:
     made = run("rekey", "--adapt", "--checkpoint", other, "--sample", 20, "--json")
     assert made.code == 0 and "10 of 30 keys of keyset 2 are predicted" in made.err
@@ -85,18 +87,20 @@ def test_options_that_mean_nothing_are_refused(run: Run, bridges: None, other: P
     assert run("rekey", "--adapt", "--checkpoint", other, "--corpus", "none").code == 3
 
 
-@pytest.mark.parametrize("command", [("rekey",), ("keysets", "rekey", 1)])
-@pytest.mark.parametrize(
-    "words",
-    [("--ray", "auto"), ("--ray-workers", 2), ("--kinds", "context,question"), ("--kinds", "context")],
-)
-def test_options_that_mean_nothing_with_adapt_are_refused(
-    run: Run, command: tuple[object, ...], words: tuple[object, ...]
-) -> None:
-    refused = run(*command, "--adapt", *words)
-    assert refused.code == 2 and str(words[0]) in refused.err and "with --adapt" in refused.err
+def test_options_that_mean_nothing_with_adapt_are_refused(run: Run, subtests: pytest.Subtests) -> None:
+    options = (
+        ("--ray", "auto"),
+        ("--ray-workers", 2),
+        ("--kinds", "context,question"),
+        ("--kinds", "context"),
+    )
+    for command, words in product((("rekey",), ("keysets", "rekey", 1)), options):
+        with subtests.test(command=command, words=words):
+            refused = run(*command, "--adapt", *words)
+            assert refused.code == 2 and str(words[0]) in refused.err and "with --adapt" in refused.err
 
 
+@pytest.mark.slow(reason="keys a corpus with two models")
 def test_a_job_adapts_there(there: There, years: Path, tmp_path: Path) -> None:
     other = tiny_checkpoint(tmp_path / "other", seed=4, eagerness=1.0)
     assert invoke("corpus", "ingest", years, "--format", "annotated", "--corpus", "bridges").code == 0

@@ -34,6 +34,7 @@ def ask(hub: Hub, tmp_path: Path) -> Ask:
     return lambda *words, **more: program(*words, env=env | more)
 
 
+@pytest.mark.slow(reason="pushes to and pulls from a served hub")
 def test_what_was_pushed_is_pulled_and_is_the_same_checkpoint(
     run: Run, ask: Ask, hub: Hub, tmp_path: Path
 ) -> None:
@@ -41,23 +42,27 @@ def test_what_was_pushed_is_pulled_and_is_the_same_checkpoint(
     assert pushed["commit"] == hub.commits["me/mine"] and hub.private["me/mine"]
     assert pushed["files"] == {name: len(content) for name, content in hub.files["me/mine"].items()}
     assert hub.messages == ["tiny-3, exported by colmlm"]
+    hub.files["me/mine"] |= {"modeling.py": b"raise SystemExit", "pytorch_model.bin": b"pickle"}
     pulled = ask("checkpoint", "pull", "me/mine", tmp_path / "back")
     assert pulled.returncode == 0 and f"colmlm rekey --checkpoint {tmp_path / 'back'}" in pulled.stdout
     assert sorted(file.name for file in (tmp_path / "back").iterdir()) == sorted(pushed["files"])
     assert run("checkpoint", "info", "--checkpoint", tmp_path / "back", "--json").json["name"] == "tiny-3"
 
 
+@pytest.mark.slow(reason="pushes to and pulls from a served hub")
 def test_a_dry_run_names_the_files_and_pushes_none(run: Run, ask: Ask, hub: Hub) -> None:
     ran = ask("checkpoint", "push", "me/mine", "--dry-run")
     assert ran.returncode == 0 and "model.safetensors" in ran.stdout and "Nothing was pushed" in ran.stdout
     assert not hub.files
 
 
+@pytest.mark.slow(reason="pushes to and pulls from a served hub")
 def test_everybody_may_read_what_is_pushed_as_public(run: Run, ask: Ask, hub: Hub) -> None:
     assert ask("checkpoint", "push", "me/mine", "--public").returncode == 0
     assert not hub.private["me/mine"]
 
 
+@pytest.mark.slow(reason="pushes to and pulls from a served hub")
 def test_a_hub_that_refuses_says_what_it_takes(run: Run, ask: Ask, hub: Hub, tmp_path: Path) -> None:
     refused = ask("checkpoint", "push", "me/mine", HF_TOKEN="hf_other")
     assert (
@@ -70,6 +75,7 @@ def test_a_hub_that_refuses_says_what_it_takes(run: Run, ask: Ask, hub: Hub, tmp
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.slow(reason="pushes to and pulls from a served hub")
 def test_a_file_that_is_not_the_one_that_was_written_is_refused(
     run: Run, ask: Ask, hub: Hub, tmp_path: Path
 ) -> None:
@@ -78,10 +84,3 @@ def test_a_file_that_is_not_the_one_that_was_written_is_refused(
     refused = ask("checkpoint", "pull", "me/mine", tmp_path / "back")
     assert refused.returncode == 7 and "tokenizer.json is not the file" in refused.stderr
     assert not (tmp_path / "back").exists()
-
-
-def test_only_files_of_a_checkpoint_are_fetched(run: Run, ask: Ask, hub: Hub, tmp_path: Path) -> None:
-    ask("checkpoint", "push", "me/mine")
-    hub.files["me/mine"] |= {"modeling.py": b"raise SystemExit", "pytorch_model.bin": b"pickle"}
-    assert ask("checkpoint", "pull", "me/mine", tmp_path / "back").returncode == 0
-    assert not {"modeling.py", "pytorch_model.bin"} & {file.name for file in (tmp_path / "back").iterdir()}

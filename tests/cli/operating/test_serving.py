@@ -27,6 +27,7 @@ def runtime(home: Path) -> Iterator[Runtime]:
         yield opened
 
 
+@pytest.mark.slow(reason="starts a server by the command")
 def test_up_prepares_everything_and_a_second_time_changes_nothing(run: Run) -> None:
     first = run("up", "--no-serve", "--json")
     assert first.code == 0 and first.json["address"] is None
@@ -86,18 +87,16 @@ def status_of(url: str, token: str | None) -> int:
     return httpx.get(url, headers=headers, timeout=60).status_code
 
 
-def test_serving_answers_with_the_token_and_not_without(runtime: Runtime) -> None:
-    token = access_token(runtime)
-    with serving("--no-model", "--no-worker") as address:
-        assert status_of(f"{address}/v1/facts", token) == 200
-        assert status_of(f"{address}/v1/facts", None) == 401
-
-
+@pytest.mark.slow(reason="starts a server by the command")
 @pytest.mark.usefixtures("keyed")
-def test_a_server_tells_commands_of_this_user_how_to_ask_it_while_it_runs(home: Path) -> None:
+def test_a_server_tells_commands_of_this_user_how_to_ask_it_while_it_runs(
+    home: Path, runtime: Runtime
+) -> None:
     file, question = home / "server.json", "What is the capital of Peru?"
     with serving("--no-model", "--no-worker") as address:
         assert status_of(f"{address}/healthz", None) == 200 and not file.exists()
+        assert status_of(f"{address}/v1/facts", access_token(runtime)) == 200
+        assert status_of(f"{address}/v1/facts", None) == 401
     with serving("--no-worker") as address:
         assert status_of(f"{address}/healthz", None) == 200
         told = json.loads(file.read_text())
@@ -131,12 +130,6 @@ def test_the_embedded_database_starts_stays_and_stops(embedded_home: Path) -> No
     assert program("db", "down").stdout == "Stopped.\n"
     assert program("db", "status").returncode == 5
     assert program("db", "down").stdout == "It was not running.\n"
-
-
-@pytest.mark.slow(reason="starts a PostgreSQL of its own by the command")
-def test_a_new_embedded_database_is_migrated_by_whatever_opens_it(embedded_home: Path) -> None:
-    assert program("facts", "list").returncode == 0
-    assert not json.loads(program("db", "migrate", "--json").stdout)["migrated"]
 
 
 def test_a_server_of_its_own_is_described_and_not_stopped(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

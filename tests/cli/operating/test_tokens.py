@@ -52,9 +52,10 @@ def test_a_name_is_used_once(run: Run) -> None:
     assert run("tokens", "revoke", "nobody", "--yes").code == 3
 
 
-@pytest.mark.parametrize("span", ["90", "d", "1w", "-1d", "1.5h", "99999d"])
-def test_a_span_that_is_none_is_refused(run: Run, span: str) -> None:
-    assert run("tokens", "create", "x", "--expires-in", span).code == 2
+def test_a_span_that_is_none_is_refused(run: Run, subtests: pytest.Subtests) -> None:
+    for span in ("90", "d", "1w", "-1d", "1.5h", "99999d"):
+        with subtests.test(span=span):
+            assert run("tokens", "create", "x", "--expires-in", span).code == 2
 
 
 def test_the_roles_are_those_of_the_knowledge_base() -> None:

@@ -13,6 +13,7 @@ from tests.cli.conftest import QUESTIONS, Run
 BECAUSE = ("--reason", "request of the person")
 
 
+@pytest.mark.slow(reason="rewrites the files of a base")
 def test_erase_says_what_it_did_and_how_far_it_got(
     run: Run, keyed: list[int], annotated: Path, tmp_path: Path
 ) -> None:
@@ -69,20 +70,18 @@ def test_what_else_says_it_is_named_by_table_and_column(run: Run, atlas: list[in
     assert found == {"table": "api_key", "column": "name", "num_rows": 1, "ids": [1]}
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
+def test_erase_without_what_it_needs_is_refused(run: Run, subtests: pytest.Subtests) -> None:
+    for words, said in (
         ((), "name facts"),
         ((1,), "say why"),
         ((1, *BECAUSE), "nobody to ask"),
         (("--dry-run",), "name facts"),
         (("--now", "--traces-out", "x"), "name facts"),
         (("--now", "--probes-out", "x"), "name facts"),  # its first name
-    ],
-)
-def test_erase_without_what_it_needs_is_refused(run: Run, words: tuple[object, ...], said: str) -> None:
-    ran = run("erase", *words)
-    assert ran.code == 2 and said in ran.err and len(ran.err.splitlines()) == 1
+    ):
+        with subtests.test(words=words, said=said):
+            ran = run("erase", *words)
+            assert ran.code == 2 and said in ran.err and len(ran.err.splitlines()) == 1
 
 
 def test_erasing_an_erased_fact_again_changes_nothing_where_nothing_says_it(
@@ -109,6 +108,7 @@ def test_a_scan_for_nothing_or_too_little_is_refused(run: Run, tmp_path: Path) -
     assert run("scan-residue", "--text", "nobody ever wrote this down anywhere").code == 0
 
 
+@pytest.mark.slow(reason="rewrites the files of a base")
 def test_an_erasure_that_does_not_reach_its_level_exits_with_a_failing_code(
     run: Run, keyed: list[int], database_url: str
 ) -> None:

@@ -233,17 +233,6 @@ def test_a_checkpoint_that_is_none_is_exit_code_7(run: Run, atlas: list[int], tm
     assert ran.code == 7 and is_one_error_line(ran) and str(empty) in ran.err
 
 
-@pytest.mark.parametrize("content", ["", "{}", "[]", '{"kind": "adapter"}', '{"name": 1, "surprise": 2}'])
-def test_a_checkpoint_with_a_damaged_description_is_exit_code_7(
-    content: str, run: Run, atlas: list[int], tmp_path: Path
-) -> None:
-    broken = tmp_path / "broken"
-    broken.mkdir()
-    (broken / "colmlm.json").write_text(content)
-    ran = run("rekey", "--checkpoint", broken)
-    assert ran.code == 7 and is_one_error_line(ran)
-
-
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_interrupting_is_exit_code_130(run: Run, database_url: str, by: signal.Signals) -> None:
     """SIGHUP comes where the terminal is closed; tests may run under nohup, which has it ignored."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -26,8 +27,7 @@ PROMPTS = [
 CONFIG = DecodeConfig(max_tokens=24)
 
 
-@pytest.mark.parametrize("misses", [0, 3, 8])
-@pytest.mark.parametrize("mode", ["auto", "forced", "off"])
+@pytest.mark.parametrize("mode, misses", [*product(("auto", "forced"), (0, 3, 8)), ("off", 0)])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_row_in_a_batch_is_what_it_is_alone(eager: Checkpoint, mode: str, misses: int, temperature: float):
     config = replace(CONFIG, mode=mode, temperature=temperature, top_p=0.95, stop=("\n",))
