@@ -43,6 +43,7 @@ def wait_until_ready(client: httpx.Client, address: str) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.slow(reason="starts a server and waits until it has drained")
 def test_a_stream_ends_whole_while_the_server_takes_nothing_new_and_leaves_a_snapshot(
     peru: KnowledgeBase, settings: Settings, client: httpx.Client
 ) -> None:
@@ -69,6 +70,7 @@ def test_a_stream_ends_whole_while_the_server_takes_nothing_new_and_leaves_a_sna
     assert_is_json_log(log)
 
 
+@pytest.mark.slow(reason="starts a server and waits until it has drained")
 def test_streams_that_wait_end_at_once_and_say_why(
     peru: KnowledgeBase, settings: Settings, client: httpx.Client
 ) -> None:
@@ -120,6 +122,7 @@ def assert_is_json_log(log: str) -> None:
     assert CAPITAL not in log and "Lima" not in log, "what was asked and answered is no field"
 
 
+@pytest.mark.slow(reason="starts a server and waits until it has drained")
 def test_what_runs_for_too_long_is_cut_off(
     peru: KnowledgeBase, settings: Settings, client: httpx.Client
 ) -> None:

@@ -48,7 +48,8 @@ def ingest_both(kb: KnowledgeBase) -> None:
 
 @pytest.fixture(scope="session")
 def almanac_template(server: URL) -> str:
-    return servers.fill(server, "almanac_template", ingest_both)
+    servers.fill(server, "almanac_template", ingest_both)
+    return "almanac_template"
 
 
 @pytest.fixture

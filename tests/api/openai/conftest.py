@@ -31,7 +31,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
 
 @pytest.fixture(scope="session")
 def tiny_template(server: URL, checkpoint: Checkpoint) -> str:
-    return servers.fill(server, "tiny_template", lambda kb: fill_with_tiny_keys(kb, checkpoint))
+    servers.fill(server, "tiny_template", lambda kb: fill_with_tiny_keys(kb, checkpoint))
+    return "tiny_template"
 
 
 @pytest.fixture

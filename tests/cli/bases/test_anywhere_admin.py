@@ -55,6 +55,7 @@ def test_jobs_are_asked_for_shown_and_ended_there(there: There) -> None:
     assert "--actor" in there.run("jobs", "start", "fsck", "--actor", "ann").err
 
 
+@pytest.mark.slow(reason="types many commands here and against a server")
 def test_a_keyset_is_keyed_checked_activated_and_retired_there(
     there: There, facts: list[int], tmp_path: Path
 ) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from colmlm.api.client.client import Client
 from colmlm.api.client.connection import Connection
 from colmlm.api.nouns.contents import RawAddition
@@ -35,6 +37,7 @@ def test_a_corpus_is_counted_given_back_and_deleted_there(
     assert "'train'" in there.run("corpus", "export", "atlas", role="operator").err
 
 
+@pytest.mark.slow(reason="types many commands here and against a server")
 def test_answers_are_calibrated_there_as_here(there: There, facts: list[int], tmp_path: Path) -> None:
     file = tmp_path / "asked.csv"
     lines = (f'"Number {number}, what is the capital of Peru?",Lima\n' for number in range(40))
@@ -55,6 +58,7 @@ def test_answers_are_calibrated_there_as_here(there: There, facts: list[int], tm
     assert "--actor" in there.run(*calibrate, "--actor", "ann").err
 
 
+@pytest.mark.slow(reason="types many commands here and against a server")
 def test_files_are_uploaded_and_taken_in_there(
     there: There, facts: list[int], annotated: Path, light: Annotators, tmp_path: Path
 ) -> None:

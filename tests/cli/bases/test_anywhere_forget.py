@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import invoke
 from tests.cli.elsewhere import WHY, There
 from tests.cli.removal.test_erase import share_elsewhere
@@ -11,6 +13,7 @@ from tests.cli.removal.test_erase import share_elsewhere
 NOT_TOLD = "selector_digest"  # by the API; it is in the certificate
 
 
+@pytest.mark.slow(reason="types many commands here and against a server")
 def test_a_run_from_its_plan_to_its_certificate_and_back(
     there: There, facts: list[int], tmp_path: Path
 ) -> None:
@@ -60,6 +63,7 @@ def test_what_is_to_be_confirmed_is_asked_with_the_count(there: There, facts: li
     assert len(there.kb.facts.find()) == 2
 
 
+@pytest.mark.slow(reason="types many commands here and against a server")
 def test_facts_are_erased_there_by_one_admin(there: There, facts: list[int]) -> None:
     there.same("erase", *facts, "--dry-run")
     done = there.run("erase", facts[0], *WHY, "--yes", "--json").json

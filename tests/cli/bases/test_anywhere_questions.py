@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.api.conftest import CAPITAL, LAKE
 from tests.cli.conftest import invoke
 from tests.cli.elsewhere import There, pruned, working
 
 
+@pytest.mark.slow(reason="types many commands here and against a server")
 def test_questions_are_kept_asked_and_compared_there_as_here(
     there: There, facts: list[int], tmp_path: Path
 ) -> None:

@@ -45,6 +45,7 @@ def test_what_a_worker_died_of_is_kept_without_secrets(
     assert "No database at" in capfd.readouterr().err, "the server's log has it too"
 
 
+@pytest.mark.slow(reason="starts worker processes and waits for their restarts")
 def test_a_worker_that_goes_on_is_well_again(kb: KnowledgeBase, settings: Settings) -> None:
     with WorkerProcess(settings, steady_seconds=1.0) as worker:
         until(lambda: Jobs(kb).num_workers())
@@ -56,6 +57,7 @@ def test_a_worker_that_goes_on_is_well_again(kb: KnowledgeBase, settings: Settin
         until(lambda: attendance.noted(settings.home) is None)
 
 
+@pytest.mark.slow(reason="starts worker processes and waits for their restarts")
 def test_a_worker_that_the_system_does_not_start_is_tried_again(
     kb: KnowledgeBase, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -19,6 +19,7 @@ def test_a_question_is_answered_in_the_words_of_its_document(run: Run, keyed: li
     assert shown.out.startswith("Lima\n") and "atlas/peru" in shown.out + shown.err
 
 
+@pytest.mark.slow(reason="asks the released reader")
 def test_an_answer_is_stored_and_traced_like_an_output(
     run: Run, keyed: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

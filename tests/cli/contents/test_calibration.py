@@ -29,6 +29,7 @@ def asked(folder: Path, number: int = 12) -> Path:
     return file
 
 
+@pytest.mark.slow(reason="asks the released reader many questions")
 def test_answers_are_given_from_the_calibrated_score(run: Run, keyed: list[int], tmp_path: Path) -> None:
     shown = run("answers", "threshold", "--json").json
     assert (shown["calibrated"], shown["threshold"], shown["calibration"]) == (False, shown["shipped"], None)
@@ -59,6 +60,7 @@ def test_a_calibration_is_refused_with_the_reason(run: Run, keyed: list[int], tm
     assert run("answers", "threshold", "--json").json["calibrated"] is False
 
 
+@pytest.mark.slow(reason="asks the released reader many questions")
 def test_what_is_added_later_is_said(run: Run, keyed: list[int], light: Annotators, tmp_path: Path) -> None:
     text = tmp_path / "harbour.md"
     text.write_text("# Harbour\n\nThe harbour opened in 1834.\n")
@@ -83,6 +85,7 @@ def test_documents_are_added_also_where_the_reader_cannot_be_read(
     assert "confidence.json cannot be read" in added.json["threshold"]
 
 
+@pytest.mark.slow(reason="asks the released reader many questions")
 def test_questions_of_a_corpus_are_asked_again_when_documents_are_added(
     run: Run, keyed: list[int], light: Annotators, tmp_path: Path
 ) -> None:

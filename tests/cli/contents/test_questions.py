@@ -25,6 +25,7 @@ def twenty(tmp_path: Path) -> Path:
     return file
 
 
+@pytest.mark.slow(reason="asks the released reader many questions")
 def test_twenty_questions_say_what_an_edit_did(run: Run, keyed: list[int], twenty: Path) -> None:
     kept = run("questions", "add", "lands", "--file", twenty, "--corpus", "atlas", "--json").json
     assert (kept["num_questions"], kept["corpus"]) == (20, "atlas")
@@ -120,6 +121,7 @@ def test_questions_are_added_and_removed(run: Run, keyed: list[int], tmp_path: P
     assert refused.code == 2 and "line 1" in refused.err
 
 
+@pytest.mark.slow(reason="asks the released reader many questions")
 def test_a_set_calibrates_answers_and_is_asked_again(run: Run, keyed: list[int], tmp_path: Path) -> None:
     file = tmp_path / "asked.jsonl"
     lines = [{"question": f"{n}, {CAPITAL}", "value": ["Lima", "the city of Lima"]} for n in ASKERS]

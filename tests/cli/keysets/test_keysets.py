@@ -62,6 +62,7 @@ def test_commands_take_the_active_keysets_checkpoint_where_the_settings_name_non
     assert run(*asked).code == 0
 
 
+@pytest.mark.slow(reason="keys a corpus with two models")
 def test_a_keyset_is_checked_against_the_active_one_with_both_models_and_then_activated(
     run: Run, keyed: list[int], other: Path, tmp_path: Path
 ) -> None:

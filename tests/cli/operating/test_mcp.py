@@ -112,6 +112,7 @@ def serving(*words: object) -> Iterator[str]:
     assert "Traceback" not in log and "colmlm_" not in log  # no token
 
 
+@pytest.mark.slow(reason="starts an MCP server in a process of its own")
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 def test_a_question_is_answered_and_corrected_with_a_reason(
     there: There, facts: list[int], mode: str
@@ -150,6 +151,7 @@ def test_a_readers_token_edits_nothing(there: There, facts: list[int]) -> None:
     assert there.kb.log.head_seq() == head
 
 
+@pytest.mark.slow(reason="starts an MCP server in a process of its own")
 def test_which_tools_a_role_is_shown(there: There) -> None:
     wanted = {
         "operator": [*READING, "list_changes", *EDITING],
@@ -203,6 +205,7 @@ def test_nothing_is_done_but_by_the_code_of_its_dry_run(there: There, facts: lis
     over_stdio(*at(there, "operator"), talk=talk)
 
 
+@pytest.mark.slow(reason="starts an MCP server in a process of its own")
 def test_no_code_is_computed_or_taken_from_another_process_or_caller(run: Run, keyed: list[int]) -> None:
     """What a code is made of is known to everybody who may read the base, and the key of it to one process."""
     given: dict[str, Any] = {"fact_ids": [keyed[0]], "reason": "wrong"}
@@ -289,6 +292,7 @@ def test_bad_calls_are_told_in_words(there: There, facts: list[int]) -> None:
     over_stdio(*at(there, "operator"), talk=talk)
 
 
+@pytest.mark.slow(reason="starts an MCP server in a process of its own")
 def test_the_base_of_this_machine_is_its_users(run: Run, keyed: list[int]) -> None:
     async def talk(client: Client) -> None:
         assert await names(client) == [*READING, "list_changes", *EDITING]
@@ -302,6 +306,7 @@ def test_the_base_of_this_machine_is_its_users(run: Run, keyed: list[int]) -> No
     assert (change["kind"], change["actor"], change["principal"]["kind"]) == ("delete", "tester", "local")
 
 
+@pytest.mark.slow(reason="starts an MCP server in a process of its own")
 def test_a_signal_ends_it_though_nobody_closed_its_stdin(there: There) -> None:
     command = interpreter.command("-m", "colmlm.cli", "mcp", *at(there, "reader"))
     ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
@@ -314,6 +319,7 @@ def test_a_signal_ends_it_though_nobody_closed_its_stdin(there: There) -> None:
         assert process.wait(timeout=60) == 130
 
 
+@pytest.mark.slow(reason="starts an MCP server in a process of its own")
 def test_http_wants_a_token_and_this_machines_name(run: Run, keyed: list[int]) -> None:
     secrets = {
         role: run("tokens", "create", f"the {role}", "--role", role).out.strip()
@@ -347,6 +353,7 @@ def test_http_wants_a_token_and_this_machines_name(run: Run, keyed: list[int]) -
     assert (change["actor"], change["principal"]["kind"]) == ("the operator", "key")
 
 
+@pytest.mark.slow(reason="starts an MCP server in a process of its own")
 def test_a_head_over_http_has_limits(run: Run, keyed: list[int]) -> None:
     with serving() as address:
         at_port = ("127.0.0.1", int(address.rpartition(":")[2].removesuffix("/mcp")))
@@ -358,6 +365,7 @@ def test_a_head_over_http_has_limits(run: Run, keyed: list[int]) -> None:
             assert connection.recv(1 << 16).startswith(b"HTTP/1.1 408 ")
 
 
+@pytest.mark.slow(reason="starts an MCP server in a process of its own")
 def test_http_before_a_server_takes_that_servers_token(there: There) -> None:
     secret = there.tokens["reader"].read_text().strip()
     other = there.tokens["admin"].read_text().strip()

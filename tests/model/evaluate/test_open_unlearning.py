@@ -65,6 +65,7 @@ def test_numbers_worked_out_by_hand() -> None:
     assert said["1"] == {"rougeL_recall": 0.5}
 
 
+@pytest.mark.slow(reason="computes what was published")
 @pytest.mark.shared_data
 @pytest.mark.skipif(not GOLDEN.is_dir(), reason="the shared data are not beside the project")
 def test_published_logs_come_to_the_published_numbers() -> None:

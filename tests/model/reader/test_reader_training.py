@@ -56,6 +56,7 @@ def losses(metrics: list) -> list[tuple[float, ...]]:
     return [(m.step, m.tokens, m.loss, m.learning_rate) for m in metrics]
 
 
+@pytest.mark.slow(reason="trains a model several times")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_trained_reader_finds_the_answer_and_says_where_there_is_none(
     encoder: Path, tmp_path: Path, kind: str
@@ -79,6 +80,7 @@ def test_a_trained_reader_finds_the_answer_and_says_where_there_is_none(
         assert one.margin == pytest.approx(other.margin, abs=0.1)
 
 
+@pytest.mark.slow(reason="trains a model several times")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_resumed_run_goes_on_to_the_bit(encoder: Path, tmp_path: Path, kind: str) -> None:
     short = {"lora_rank": KINDS[kind], "rounds": 2}

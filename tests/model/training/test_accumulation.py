@@ -104,6 +104,7 @@ def test_the_second_pass_sees_the_dropout_of_the_first(root: Path):
     assert any(not torch.allclose(a, b, atol=1e-4) for a, b in zip(ours, still, strict=True))
 
 
+@pytest.mark.slow(reason="trains a model several times")
 def test_a_run_with_memory_and_hard_negatives_goes_on_to_the_bit_amid_an_epoch(root: Path):
     settings = {
         "memory": 5,
@@ -152,6 +153,7 @@ def test_every_method_learns_and_is_loaded_again(root: Path, method: str):
     assert ours[0].item() == pytest.approx(theirs[0].item(), rel=1e-5)
 
 
+@pytest.mark.slow(reason="trains a model several times")
 def test_bf16_computes_in_bf16_over_float32_weights(root: Path):
     fine, coarse = (
         trainer(root, precision, precision=precision, micro_documents=4) for precision in ("fp32", "bf16")
