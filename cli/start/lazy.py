@@ -16,20 +16,24 @@ class Lazy(NamedTuple):
     help: str
     examples: str | None = None
 
-    @cache
     def command(self, name: str) -> Any:
-        """Imports the module and gives its command, under this name."""
-        from importlib import import_module
+        """Import the module and give its command, under this name."""
+        return _import_command(self, name)
 
-        import typer
 
-        module_name, _, attribute = self.where.partition(":")
-        module = import_module(module_name)
-        app = getattr(module, attribute)
-        if not isinstance(app, typer.Typer):
-            alone = typer.Typer(add_completion=False)
-            alone.command(name, epilog=getattr(module, self.examples) if self.examples else None)(app)
-            app = alone
-        command = typer.main.get_command(app)
-        command.name = name
-        return command
+@cache
+def _import_command(lazy: Lazy, name: str) -> Any:
+    from importlib import import_module
+
+    import typer
+
+    module_name, _, attribute = lazy.where.partition(":")
+    module = import_module(module_name)
+    app = getattr(module, attribute)
+    if not isinstance(app, typer.Typer):
+        alone = typer.Typer(add_completion=False)
+        alone.command(name, epilog=getattr(module, lazy.examples) if lazy.examples else None)(app)
+        app = alone
+    command = typer.main.get_command(app)
+    command.name = name
+    return command
