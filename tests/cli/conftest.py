@@ -239,6 +239,14 @@ def keyed(run: Run, keyed_template: tuple[str, list[int]]) -> list[int]:
 
 
 @pytest.fixture
+def keyed_here(run: Run, annotated: Path) -> list[int]:
+    """The two facts, keyed by commands of this home, which leave a snapshot of the index in it."""
+    assert run("corpus", "ingest", annotated, "--format", "annotated", "--corpus", "atlas").code == 0
+    assert run("rekey").code == 0
+    return [fact["fact_id"] for fact in run("facts", "list", "--json").json["facts"]]
+
+
+@pytest.fixture
 def there(
     kb: KnowledgeBase,
     home: Path,

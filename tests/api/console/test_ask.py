@@ -44,6 +44,7 @@ def test_spliced_span_leads_to_its_document(
 
 
 def test_the_page_and_health_count_no_keys(open_page: OpenPage, almanac: KnowledgeBase, fact_id: int) -> None:
+    almanac.lookups.catch_up()  # opening the index counts its keys
     page = open_page("operator")
     with counting(almanac.engine) as counts:
         ask(page, CAPITAL)

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.browser
 def test_erasing_shows_what_goes_and_what_is_left(
     open_page: OpenPage, almanac: KnowledgeBase, fact_id: int
 ) -> None:
+    almanac.lookups.snapshot()
     page = open_page("admin")
     ask(page, CAPITAL)
     page.goto("/console/facts")

@@ -5,7 +5,7 @@ from sqlalchemy import create_engine, text
 from tests.cli.conftest import Run
 
 
-def test_the_log_is_shown_page_by_page(run: Run, keyed: list[int]) -> None:
+def test_the_log_is_shown_page_by_page(run: Run, keyed_here: list[int]) -> None:
     whole = run("changes", "--json").json["changes"]
     assert [change["seq"] for change in whole] == sorted((c["seq"] for c in whole), reverse=True)
     newest = run("changes", "--limit", 1, "--json").json
@@ -22,7 +22,7 @@ def test_the_log_is_shown_page_by_page(run: Run, keyed: list[int]) -> None:
     )
 
 
-def test_the_log_is_followed_from_its_beginning(run: Run, keyed: list[int]) -> None:
+def test_the_log_is_followed_from_its_beginning(run: Run, keyed_here: list[int]) -> None:
     whole = run("changes", "--json").json["changes"][::-1]
     assert run("changes", "--oldest", "--json").json["changes"] == whole
     assert run("changes", "--after", 0, "--json").json["changes"] == whole
@@ -46,14 +46,14 @@ def test_an_undo_is_shown_as_an_undo(run: Run, atlas: list[int]) -> None:
     assert f"undo of change {undo['seq']}: update of fact {atlas[0]}" in again
 
 
-def test_a_sound_base_passes_the_check(run: Run, keyed: list[int]) -> None:
+def test_a_sound_base_passes_the_check(run: Run, keyed_here: list[int]) -> None:
     ran = run("fsck", "--json")
     assert ran.code == 0 and ran.json["ok"]
     assert ran.json["live_facts"] == ran.json["live_keys"] == ran.json["index_ids"] == 2
     assert run("fsck").out.startswith("ok\n")
 
 
-def test_a_damaged_text_fails_the_check(run: Run, keyed: list[int], database_url: str) -> None:
+def test_a_damaged_text_fails_the_check(run: Run, keyed_here: list[int], database_url: str) -> None:
     engine = create_engine(database_url)
     with engine.begin() as connection:
         connection.execute(text("UPDATE document SET text = replace(text, 'Lima', 'LIMA')"))
@@ -64,7 +64,7 @@ def test_a_damaged_text_fails_the_check(run: Run, keyed: list[int], database_url
 
 
 def test_what_is_derived_is_mended_and_what_is_true_is_not(
-    run: Run, keyed: list[int], database_url: str
+    run: Run, keyed_here: list[int], database_url: str
 ) -> None:
     engine = create_engine(database_url)
     with engine.begin() as connection:

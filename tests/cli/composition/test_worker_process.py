@@ -72,7 +72,7 @@ def test_a_worker_that_the_system_does_not_start_is_tried_again(
 
 
 def test_a_doctor_names_a_worker_that_fails_and_jobs_that_nobody_does(
-    run: Run, keyed: list[int], home: Path
+    run: Run, keyed_here: list[int], home: Path
 ) -> None:
     assert finding(run("doctor", "--json"), "worker")["state"] == "ok"
     noted = {

@@ -54,7 +54,7 @@ def _set_fsync(engine: Engine, value: str) -> None:
             time.sleep(0.01)
 
 
-def test_a_sound_installation_is_said_to_be_so(run: Run, keyed: list[int], home: Path) -> None:
+def test_a_sound_installation_is_said_to_be_so(run: Run, keyed_here: list[int], home: Path) -> None:
     run("keysets", "calibrate")
     ran = run("doctor", "--json")
     found = states(ran)
@@ -78,7 +78,7 @@ def test_a_sound_installation_is_said_to_be_so(run: Run, keyed: list[int], home:
     assert in_words.code == 0 and "migrations" in in_words.out and "0 failed" in in_words.out
 
 
-def test_it_changes_nothing(run: Run, keyed: list[int], home: Path) -> None:
+def test_it_changes_nothing(run: Run, keyed_here: list[int], home: Path) -> None:
     files = lambda: {p: p.stat().st_mtime_ns for p in home.rglob("*")}  # noqa: E731
     before, changes = files(), run("changes", "--json").json
     run("doctor")
@@ -197,7 +197,7 @@ def _no_database(kb: KnowledgeBase, home: Path, env: pytest.MonkeyPatch) -> None
 )
 def test_what_is_broken_fails_with_cause_and_remedy(
     run: Run,
-    keyed: list[int],
+    keyed_here: list[int],
     home: Path,
     settings: Settings,
     monkeypatch: pytest.MonkeyPatch,
@@ -215,7 +215,7 @@ def test_what_is_broken_fails_with_cause_and_remedy(
 
 
 def test_shared_snapshots_are_looked_for(
-    run: Run, keyed: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, keyed_here: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = tmp_path / "shared"
     assert "shared snapshots" not in states(run("doctor", "--json"))
