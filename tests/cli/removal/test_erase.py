@@ -15,9 +15,9 @@ BECAUSE = ("--reason", "request of the person")
 
 @pytest.mark.slow(reason="rewrites the files of a base")
 def test_erase_says_what_it_did_and_how_far_it_got(
-    run: Run, keyed: list[int], annotated: Path, tmp_path: Path
+    run: Run, keyed_here: list[int], annotated: Path, tmp_path: Path
 ) -> None:
-    lima, titicaca = keyed
+    lima, titicaca = keyed_here
     traces = tmp_path / "traces.json"
     assert run("scan-residue", "--text", f"capital of Peru is {'Lima'}").code == 1
 
@@ -110,23 +110,23 @@ def test_a_scan_for_nothing_or_too_little_is_refused(run: Run, tmp_path: Path) -
 
 @pytest.mark.slow(reason="rewrites the files of a base")
 def test_an_erasure_that_does_not_reach_its_level_exits_with_a_failing_code(
-    run: Run, keyed: list[int], database_url: str
+    run: Run, keyed_here: list[int], database_url: str
 ) -> None:
     engine = create_engine(database_url, poolclass=NullPool)
     with engine.connect() as reader:
         reader.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
         pid = reader.scalar(text("SELECT pg_backend_pid()"))
-        ran = run("erase", keyed[0], *BECAUSE, "--now", "--yes", "--json")
+        ran = run("erase", keyed_here[0], *BECAUSE, "--now", "--yes", "--json")
         assert (ran.code, ran.json["level"], ran.json["asked_level"]) == (1, 2, 4)
         assert f"process {pid} " in ran.json["levels"][2]["left"] and "level 2 is reached" in ran.err
         again = run("erase", "--now")
         assert again.code == 1 and "Level 2 of 4 is reached" in again.out
     share_elsewhere(database_url)
-    ran = run("erase", keyed[1], *BECAUSE, "--yes", "--json")
+    ran = run("erase", keyed_here[1], *BECAUSE, "--yes", "--json")
     assert (ran.code, ran.json["level"], ran.json["asked_level"]) == (1, 1, 2)
     with engine.begin() as connection:
         connection.execute(text("UPDATE keyset SET shared_snapshot = NULL"))
-    assert run("erase", keyed[1], *BECAUSE, "--yes").code == 0
+    assert run("erase", keyed_here[1], *BECAUSE, "--yes").code == 0
 
 
 def share_elsewhere(url: str) -> None:
