@@ -238,7 +238,7 @@ _FAILED = re.compile(r"^FAILED (.+?)(?: - (.*))?$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a mutation: the first test that failed (None: none did) and why, or an error of the mutation's."""
+    """Hold what became of a mutation: the first test that failed (None: none did) and why, or an error of the mutation's."""
 
     mutation: Mutation
     seconds: float
@@ -247,7 +247,7 @@ class Outcome:
     error: str | None = None
 
     @property
-    def told(self) -> str:
+    def verdict(self) -> str:
         return "ERROR" if self.error is not None else self.seen_by or "MISSED"
 
 
@@ -317,7 +317,7 @@ def check_all(mutations: Sequence[Mutation]) -> list[Outcome]:
             sys.exit(f"{said[-2000:]}\nThe tests fail where nothing is broken.")
         for number, mutation in enumerate(mutations, start=1):
             outcomes.append(outcome := look(copy, mutation))
-            told = f"{mutation.name}\n    {outcome.told}  {outcome.why}"
+            told = f"{mutation.name}\n    {outcome.verdict}  {outcome.why}"
             print(f"[{number}/{len(mutations)}] {outcome.seconds:.0f} s {told}", file=sys.stderr, flush=True)
         check_texts(copy, mutations)
     return outcomes
@@ -327,7 +327,7 @@ def table(outcomes: Sequence[Outcome]) -> Iterator[str]:
     """Write the outcomes in Markdown."""
     yield "| invariant | broken in | seen by | seconds |\n|---|---|---|---|"
     for one in outcomes:
-        yield f"| {one.mutation.name} | `{one.mutation.file}` | `{one.told}` | {one.seconds:.1f} |"
+        yield f"| {one.mutation.name} | `{one.mutation.file}` | `{one.verdict}` | {one.seconds:.1f} |"
     yield f"\n{sum(one.seen_by is not None for one in outcomes)} of {len(outcomes)} are seen."
 
 

@@ -1,4 +1,4 @@
-"""What the programs of this folder share: their options, a database of their own, and how they report."""
+"""Give the programs of this folder their options, a database of their own, and one way to report."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, is_dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,6 @@ def own_database(actor: str = "tester") -> Iterator[Settings]:
 
 def report(outcome: Any, *, is_good: bool, as_json: bool) -> int:
     """Print what a program found, a dataclass or a mapping, and give its exit code."""
-    found: Mapping[str, Any] = asdict(outcome) if is_dataclass(outcome) else outcome  # type: ignore[arg-type]
+    found: Mapping[str, Any] = outcome if isinstance(outcome, Mapping) else asdict(outcome)
     print(json.dumps(found) if as_json else "\n".join(f"{name}: {value}" for name, value in found.items()))
     return 0 if is_good else 1

@@ -202,7 +202,7 @@ def keyed_template(
 def there_parts(
     server: URL, lively: Path, own_judge: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> ThereParts:
-    """What servers of `there` share: a database of the document with its questions' keys, a model and a reader."""
+    """Load what servers of `there` share: a database of the document with its questions' keys, a model and a reader."""
     from tests.cli.elsewhere import (  # imports the API, which few of these tests need
         ThereParts,
         ingest_and_key,
