@@ -238,7 +238,7 @@ _FAILED = re.compile(r"^FAILED (.+?)(?: - (.*))?$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Hold what became of a mutation: the first test that failed (None: none did) and why, or an error of the mutation's."""
+    """Hold what became of a mutation: the first test that failed (None: none did) and why, or what was wrong with it."""
 
     mutation: Mutation
     seconds: float
