@@ -238,7 +238,7 @@ _FAILED = re.compile(r"^FAILED (.+?)(?: - (.*))?$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Hold what became of a mutation: the first test that failed (None: none did) and why, or what was wrong with it."""
+    """Hold what became of a mutation: the first test that failed (None: none did) and why, or what was wrong."""
 
     mutation: Mutation
     seconds: float
