@@ -13,6 +13,7 @@ _LAST = re.compile(
     r"[\s,;:(]+(a|an|and|as|at|but|by|for|from|in|into|of|on|or|than|the|to|which|who|with)\s*\Z"
 )
 _BREAK = re.compile(r"\s*\n[ \t\r]*\n\s*")  # between a heading or a paragraph and the next one
+_MOST_ROUNDS = 10  # two spans that became one may cut a whole that neither did
 _LEFT_ALONE = frozenset(("what", "when", "where", "which", "who", "whom", "whose", "why", "how"))  # "The Who"
 
 
@@ -23,6 +24,14 @@ def whole_spans(text: str, spans: Sequence[Span], wholes: Wholes | None = None) 
     What it gives it leaves as it is. `wholes` are those of the text, where they are known.
     """
     wholes = wholes or Wholes(text)
+    for _ in range(_MOST_ROUNDS):
+        before, spans = list(spans), _completed(text, spans, wholes)
+        if spans == before:
+            break
+    return list(spans)
+
+
+def _completed(text: str, spans: Sequence[Span], wholes: Wholes) -> list[Span]:
     completed: list[Span] = []
     for start, end in spans:
         start, end = wholes.around(*_in_one_paragraph(text, start, end))

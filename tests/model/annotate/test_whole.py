@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from colmlm.model.annotate.whole import whole_spans
@@ -148,6 +148,7 @@ def test_completed_spans_are_flat_sorted_never_blank_and_cut_nothing(
 
 
 @given(texts_with_spans())
+@example(('<FACT>0<FACT q="a" a="b">', [(22, 23), (23, 24)]))
 def test_what_is_completed_stays_as_it_is(drawn: tuple[str, list[tuple[int, int]]]) -> None:
     text, spans = drawn
     found = whole_spans(text, spans)
