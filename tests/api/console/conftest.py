@@ -19,7 +19,7 @@ from tests.api.serving import served
 from tests.fakes import FakeEncoder
 
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-PATIENCE = 20_000  # milliseconds, enough for a busy machine
+PATIENCE = 60_000  # milliseconds, enough for a busy machine
 expect.set_options(timeout=PATIENCE)
 
 ALMANAC = "Of the coast, Lima is the capital."
