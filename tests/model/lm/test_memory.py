@@ -13,11 +13,14 @@ from colmlm.model.lm.memory import collapse
 def test_memory_that_is_moved_to_huge_pages_holds_what_it_held() -> None:
     held = torch.randint(256, (16 << 20,), dtype=torch.uint8)
     before, huge = held.clone(), huge_kilobytes(held.data_ptr())  # its mapping may hold others' tensors
-    pages = collapse(held.data_ptr(), held.nbytes)
-    assert torch.equal(held, before)
-    assert huge_kilobytes(held.data_ptr()) >= max(
-        huge, 2048 * min(pages, 7)
-    )  # its ends share pages with others
+    for _ in range(5):  # where memory is short, the system takes huge pages apart again at any time
+        pages = collapse(held.data_ptr(), held.nbytes)
+        assert torch.equal(held, before)
+        found = huge_kilobytes(held.data_ptr())
+        if found >= max(huge, 2048 * min(pages, 7)):  # its ends share pages with others
+            break
+    else:
+        pytest.fail(f"{pages} huge pages were made, and {found} KiB of them found")
 
 
 def huge_kilobytes(address: int) -> int:
