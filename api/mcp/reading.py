@@ -54,6 +54,7 @@ def ask(caller: Caller, question: Question) -> dict[str, Any]:
     found = caller.asking(lambda base: base.lookups.answer(question))
     told = {
         "answer": found.answer,
+        "grain": found.grain,
         "score": found.score,
         "threshold": found.threshold,
         "facts": [plain(fact) for fact in found.facts],

@@ -22,7 +22,7 @@ from colmlm.cli.options import (
     some_text,
 )
 from colmlm.cli.output import note, print_json, print_table, say, shorten
-from colmlm.kb.answers.records import NOTHING, Answer
+from colmlm.kb.answers.records import NOTHING, PASSAGE, Answer
 from colmlm.kb.texts.characters import visible
 
 ASK_EXAMPLES = examples(
@@ -97,6 +97,7 @@ def _as_dict(found: Answer) -> dict[str, object]:
     return {
         "question": found.question,
         "answer": found.answer,
+        "grain": found.grain,
         "fact_id": found.facts[0].fact_id if found.facts else None,
         "facts": found.facts,
         "unreviewed": found.unreviewed,
@@ -123,8 +124,9 @@ def _show(found: Answer) -> None:
         if (source := found.source) is not None:
             where = f"{source.corpus}/{source.external_id}, {source.start} to {source.end}"
         said = ", ".join(str(fact.fact_id) for fact in found.facts)
-        facts = "fact" if len(found.facts) == 1 else "facts"
-        note(f"{where}; {facts} {said}; score {found.score:.2f}")
+        facts = f"fact{'' if len(found.facts) == 1 else 's'} {said}" if said else "no marked fact"
+        what = "the lines that answer; " if found.grain == PASSAGE else ""
+        note(f"{what}{where}; {facts}; score {found.score:.2f}")
         if found.unreviewed:
             proposed = ", ".join(map(str, found.unreviewed))
             facts = "fact" if len(found.unreviewed) == 1 else "facts"

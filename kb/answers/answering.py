@@ -11,9 +11,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import Unpack
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Unpack
+
+from sqlalchemy.orm import Session
 
 from colmlm.kb.answers.calibrations import confidence_here
 from colmlm.kb.answers.candidates import BY_KEY, CandidateSentence, candidates
@@ -21,10 +23,19 @@ from colmlm.kb.answers.contested import settled
 from colmlm.kb.answers.held import facts_in
 from colmlm.kb.answers.nearby import nearby
 from colmlm.kb.answers.parts import parts_of
-from colmlm.kb.answers.places import ReadPlace, read_places, weigh
+from colmlm.kb.answers.places import (
+    ReadPlace,
+    best_first,
+    best_windows,
+    every_place,
+    read_places,
+    weigh,
+    weigh_passage,
+)
 from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.answers.records import (
     NEAREST,
+    PASSAGE,
     Answer,
     AnsweredQuestion,
     AnswerOptions,
@@ -32,18 +43,38 @@ from colmlm.kb.answers.records import (
     SaidFact,
     SaidPart,
 )
-from colmlm.kb.answers.windows import SaidWindow, unchanged, windows
+from colmlm.kb.answers.windows import SaidWindow, said_passages, unchanged, windows
 from colmlm.kb.errors import InvalidQuery, NoActiveKeyset
 from colmlm.kb.facts.reading import get_fact
 from colmlm.kb.log import audit
+from colmlm.kb.lookup.likeness import SentenceEmbedder
 from colmlm.kb.lookup.questions import Questions
 from colmlm.kb.lookup.records import AskedQuery, Hit, Ranking
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.store.standby import require_primary
+from colmlm.kb.texts.asked import OF_SEVERAL_WORDS, form_of
 
 WINDOWS = 4  # read for a question
 ATTEMPTS = 5
 MAX_QUESTION = 2_000  # characters
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionReading:
+    """What was read for a question: the places that touch a fact, the best place of each window, both best first, and
+    every place.
+    """
+
+    places: list[ReadPlace]
+    windows: list[ReadPlace]
+    every: list[ReadPlace]
+
+
+class SaidPassage(NamedTuple):
+    """A passage that answers a question with this probability."""
+
+    window: SaidWindow
+    score: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +88,7 @@ class Answering:
     kb: SearchableStore
     questions: Questions | None
     reader: JudgedReader
+    sentences: SentenceEmbedder | None = None
 
     def ask(self, question: str, **options: Unpack[AnswerOptions]) -> Answer:
         """Answers a question with a span of a document, or says that nothing stored answers it.
@@ -86,26 +118,67 @@ class Answering:
         query, near = self._near(question, accepted_only=accepted_only)
         for _ in range(ATTEMPTS):
             found, read = self._windows(question, query, near, accepted_only=accepted_only)
-            places = read_places(self.reader, question, found, read)
+            reading = self.reading(question, found, read)
             with self.kb.sessions() as session:
                 require_primary(session)
                 seq = audit.head_seq(session)
                 least = confidence_here(session, self.reader).threshold if threshold is None else threshold
-                contested = settled(session, places, self.reader.confidence.search)
+                contested = settled(session, reading.places, self.reader.confidence.search)
                 ids = [one.sentence_id for one in found]
                 now = windows(session, ids, accepted_only=accepted_only)
+                passage = self._passage(session, question, reading, threshold, accepted_only=accepted_only)
             if all(unchanged(read[one.sentence_id], now) for one in found):
                 break
         else:
             raise InvalidQuery("the texts near it are changed all the time; ask again")
         passages = tuple(nearby(found, read)[:nearest])
-        score = self.reader.confidence.of(weigh(question, places)) if places else 0.0
+        score = self.reader.confidence.of(weigh(question, reading.places)) if reading.places else 0.0
         answer = self._decided(question, contested, score, least, passages, seq)
+        if passage is not None and _is_better(question, answer, contested, passage):
+            return AnsweredQuestion(
+                _said_whole(answer, passage), query, parts_of(passage.window, 0, len(passage.window.text)),
+                passage.window.text, tuple(fact.fact_id for fact in passage.window.facts),
+            )  # fmt: skip
         if not contested:
             return AnsweredQuestion(answer, query)
         best = contested[0]
         parts = () if answer.abstained else parts_of(best.window, best.start, best.end)
         return AnsweredQuestion(answer, query, parts, best.text, tuple(fact.fact_id for fact in best.facts))
+
+    def reading(
+        self, question: str, found: Sequence[CandidateSentence], read: Mapping[int, SaidWindow]
+    ) -> QuestionReading:
+        """Has the windows of these sentences read, and gives the places that touch a fact, and the best windows."""
+        search = self.reader.confidence
+        every = list(every_place(self.reader, question, found, read))
+        places = best_first([one for one in every if one.facts], search.search)
+        of_passages = search.passage.search if search.passage else search.search
+        return QuestionReading(places, best_windows(every, of_passages), every)
+
+    def _passage(
+        self,
+        session: Session,
+        question: str,
+        reading: QuestionReading,
+        threshold: float | None,
+        *,
+        accepted_only: bool | None,
+        as_of: int | None = None,
+    ) -> SaidPassage | None:
+        """Gives the passage of the best window, where it is sure enough that it answers, and may be said.
+
+        Is a fact in it deleted, its one sentence is said; is one in that, nothing is.
+        """
+        model = self.reader.confidence.passage
+        if model is None or not reading.windows or reading.windows[0].is_dead:
+            return None
+        score = model.of(weigh_passage(question, reading.windows, reading.every))
+        if score < (model.threshold if threshold is None else threshold):
+            return None
+        sentence_id = reading.windows[0].window.sentence_id
+        said = said_passages(session, sentence_id, accepted_only=accepted_only, as_of=as_of)
+        window = next((one for one in said if one.may_be_said), None)
+        return None if window is None else SaidPassage(window, score)
 
     def ask_as_of(
         self, question: str, seq: int, *, mode: str = "read", **options: Unpack[AnswerOptions]
@@ -136,10 +209,15 @@ class Answering:
         """Read the nearest sentences as of a change, without those that had no fact then."""
         hits = questions.nearest_as_of(question, BY_KEY, seq)
         with self.kb.sessions() as session:
-            found = candidates(session, self.kb.words, question, hits)[: 2 * WINDOWS]
+            found = candidates(session, self.kb.words, question, hits, encoder=self.sentences)[: 2 * WINDOWS]
             read = windows(session, [one.sentence_id for one in found], accepted_only=None, as_of=seq)
         kept = [one for one in found if one.sentence_id in read and read[one.sentence_id].facts]
         return kept[:WINDOWS], read
+
+    def read_for(self, question: str, gone: Collection[int] = ()) -> QuestionReading:
+        """Gives all that is read for a question, as if the sentences `gone` were not there, and decides on nothing."""
+        query, near = self._near(question, without=self._facts_in(gone))
+        return self.reading(question, *self._windows(question, query, near, gone))
 
     def places(self, question: str, gone: Collection[int] = ()) -> list[ReadPlace]:
         """Gives every place that an answer could come from, best first, without deciding on any.
@@ -223,6 +301,7 @@ class Answering:
                 gone,
                 asked=query,
                 accepted_only=accepted_only,
+                encoder=self.sentences,
             )[:WINDOWS]
             read = windows(session, [one.sentence_id for one in found], accepted_only=accepted_only)
         return [one for one in found if one.sentence_id in read], read
@@ -253,6 +332,29 @@ class Answering:
             nearest,
             seq,
         )
+
+
+def _is_better(question: str, answer: Answer, contested: Sequence[ReadPlace], passage: SaidPassage) -> bool:
+    """Tells whether the passage is to be said: where no span is sure, or the question asks for more than a few words.
+
+    Where a deleted fact would have been the answer nothing is said in its stead.
+    """
+    if answer.abstained:
+        return not (contested and contested[0].is_dead)
+    return form_of(question) in OF_SEVERAL_WORDS
+
+
+def _said_whole(answer: Answer, passage: SaidPassage) -> Answer:
+    window = passage.window
+    return replace(
+        answer,
+        answer=window.text,
+        score=passage.score,
+        facts=tuple(fact.said for fact in window.facts),
+        source=window.source,
+        withheld=False,
+        grain=PASSAGE,
+    )
 
 
 def _check(question: str, threshold: float | None) -> None:

@@ -16,12 +16,15 @@ from sqlalchemy.orm import Session
 from colmlm.kb.answers.deleted import deleted_in
 from colmlm.kb.answers.held import HELD
 from colmlm.kb.answers.windows import HIDDEN
+from colmlm.kb.lookup.likeness import SentenceEmbedder, likenesses
 from colmlm.kb.lookup.records import AskedQuery, Hit
 from colmlm.kb.lookup.words import MOST_CANDIDATES, SentenceFound, WordSearch
 
 BY_KEY = 50  # facts
 BY_WORDS = 30  # sentences
+BY_WORDS_TO_ENCODE = 200  # sentences, where vectors say which of them mean what is asked
 WEIGHT_OF_WORDS = 0.4
+WEIGHT_OF_WORDS_BESIDE, WEIGHT_OF_KEY_BESIDE = 0.2, 0.1  # beside the likeness of vectors
 
 _OF_FACTS = text("""
 SELECT f.id AS fact_id, s.id AS sentence_id
@@ -55,17 +58,25 @@ class CandidateSentence:
     """A sentence with the best cosine of a fact in it, and its BM25 as a share of the question's best.
 
     `nearness` is that cosine without the scale of a checkpoint: 0 for the median of the question's hits, 1 for the key
-    that is the query itself.
+    that is the query itself. `likeness` is the cosine of its own vector and the question's (`kb.lookup.likeness`), None
+    where there is no encoder of sentences.
     """
 
     sentence_id: int
     cosine: float
     nearness: float
     words: float
+    likeness: float | None = None
 
     @property
     def score(self) -> float:
-        return self.cosine + WEIGHT_OF_WORDS * self.words
+        if self.likeness is None:
+            return self.cosine + WEIGHT_OF_WORDS * self.words
+        return (
+            self.likeness
+            + WEIGHT_OF_WORDS_BESIDE * self.words
+            + WEIGHT_OF_KEY_BESIDE * max(0.0, self.nearness)
+        )
 
 
 def candidates(
@@ -78,6 +89,7 @@ def candidates(
     *,
     asked: AskedQuery | None = None,
     accepted_only: bool | None = None,
+    encoder: SentenceEmbedder | None = None,
 ) -> list[CandidateSentence]:
     """Gives the sentences that hold these hits of a lookup, or share words with the question, best first.
 
@@ -85,10 +97,11 @@ def candidates(
     that was found by words is as near as the nearest deleted fact in it. Else a sentence that was found by words alone
     has the least cosine of the hits, and one found by key alone no words. All is as if the sentences `gone`, which hold
     none of the hits, were not there, and those in which every fact is left out (`kb.answers.windows.windows`,
-    `accepted_only`).
+    `accepted_only`). With an `encoder` more sentences are found by words, and vectors say which of all come first.
     """
     by_key = dict(_by_key(session, hits, tombstone))
-    found = _by_words(session, words, question, by_key, gone, accepted_only)
+    wanted = BY_WORDS if encoder is None else BY_WORDS_TO_ENCODE
+    found = _by_words(session, words, question, by_key, gone, accepted_only, wanted)
     if asked is not None:
         for one, cosine in deleted_in(session, [row.sentence_id for row in found], asked).items():
             by_key[one] = max(cosine, by_key.get(one, cosine))
@@ -96,11 +109,16 @@ def candidates(
     by_words = {one.sentence_id: one.score / best for one in found}
     cosines = [hit.score for hit in hits] or [0.0]
     least, typical = min(cosines), median(cosines)
+    alike: dict[int, float] = {}
+    if encoder is not None:
+        alike = likenesses(session, encoder, question, dict.fromkeys((*by_words, *by_key)))
+    unlike = min(alike.values(), default=0.0)
     rows = []
     for one in by_key.keys() | by_words.keys():
         cosine = by_key.get(one, least)
         nearness = (cosine - typical) / max(1e-3, 1 - typical) if hits else 0.0
-        rows.append(CandidateSentence(one, cosine, nearness, by_words.get(one, 0.0)))
+        likeness = None if encoder is None else alike.get(one, unlike)
+        rows.append(CandidateSentence(one, cosine, nearness, by_words.get(one, 0.0), likeness))
     return sorted(rows, key=lambda one: (-one.score, one.sentence_id))
 
 
@@ -111,14 +129,15 @@ def _by_words(
     also: Collection[int],
     gone: Collection[int],
     accepted_only: bool | None,
+    wanted: int,
 ) -> list[SentenceFound]:
     """Finds sentences by their words: more where too many of those found first are left out."""
-    limit = BY_WORDS + len(gone)
+    limit = wanted + len(gone)
     while True:
         found = words.find(session, question, limit, also=also)
         left_out = _left_out(session, [one.sentence_id for one in found], accepted_only)
         kept = [one for one in found if one.sentence_id not in gone and one.sentence_id not in left_out]
-        if not left_out or len(kept) >= BY_WORDS or len(found) < limit or limit > MOST_CANDIDATES:
+        if not left_out or len(kept) >= wanted or len(found) < limit or limit > MOST_CANDIDATES:
             return kept
         limit *= 4
 

@@ -27,20 +27,39 @@ class PlaceEvidence:
     share: float
     nearness: float
     words: float
+    likeness: float
     rank: float
     heard: float
     length: float
 
 
+@dataclass(frozen=True, slots=True)
+class PassageEvidence:
+    """What speaks for a passage: the margin of the best span in its window, its lead over the best window elsewhere,
+    its place in the search (`nearness`, `words`, `rank`, `heard` as in `PlaceEvidence`), the reader's share for one
+    span in it, and whether the question asks for more than a few words.
+    """
+
+    margin: float
+    lead: float
+    share: float
+    nearness: float
+    words: float
+    likeness: float
+    rank: float
+    heard: float
+    several: float
+
+
 NAMES = tuple(PlaceEvidence.__dataclass_fields__)
+PASSAGE_NAMES = tuple(PassageEvidence.__dataclass_fields__)
 
 
 @dataclass(frozen=True, slots=True)
-class Confidence:
-    """The fitted model: a weight for each number of `PlaceEvidence` after scaling, a bias, and the `threshold`, the
-    probability from which an answer is given by default.
-
-    `search` is the weight of the search's score beside the reader's margin, where places of several windows compete.
+class FittedModel:
+    """A logistic model: a weight for each number after scaling, a bias, and the `threshold`, the probability from which
+    an answer is given by default. `search` is the weight of the search's score beside the reader's margin, where
+    windows compete.
     """
 
     search: float
@@ -50,23 +69,35 @@ class Confidence:
     scales: Mapping[str, float]
     threshold: float
 
-    def of(self, evidence: PlaceEvidence) -> float:
+    def of(self, evidence: PlaceEvidence | PassageEvidence) -> float:
         """Gives the probability, from 0 to 1, that the answer is right."""
         values = asdict(evidence)
         sum_ = self.bias + sum(
-            self.weights[name] * (values[name] - self.means[name]) / self.scales[name] for name in NAMES
+            weight * (values[name] - self.means[name]) / self.scales[name]
+            for name, weight in self.weights.items()
         )
         return 1 / (1 + math.exp(-max(-60.0, min(60.0, sum_))))
+
+
+@dataclass(frozen=True, slots=True)
+class Confidence(FittedModel):
+    """The models that were fitted to a reader: this one of spans, and that of passages (None: it gives none)."""
+
+    passage: FittedModel | None = None
 
     @classmethod
     def load(cls, path: Path) -> Self:
         """Reads a fitted model. Raises `ValueError` for a file that is none."""
         try:
-            loaded = cls(**json.loads(path.read_text(encoding="utf-8")))
-        except TypeError as error:
+            read = json.loads(path.read_text(encoding="utf-8"))
+            passage = read.pop("passage", None)
+            loaded = cls(**read, passage=None if passage is None else FittedModel(**passage))
+        except (TypeError, AttributeError) as error:
             raise ValueError(f"{path}: no confidence model ({error})") from error
-        if set(loaded.weights) != set(NAMES):
-            raise ValueError(f"{path}: fitted on other numbers than {', '.join(NAMES)}")
+        wanted = {NAMES: loaded} | ({} if loaded.passage is None else {PASSAGE_NAMES: loaded.passage})
+        for names, model in wanted.items():
+            if set(model.weights) != set(names):
+                raise ValueError(f"{path}: fitted on other numbers than {', '.join(names)}")
         return loaded
 
     def save(self, path: Path) -> None:

@@ -8,10 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from colmlm.kb.answers.candidates import CandidateSentence
-from colmlm.kb.answers.confidence import PlaceEvidence
+from colmlm.kb.answers.confidence import PassageEvidence, PlaceEvidence
 from colmlm.kb.answers.reading import JudgedReader, Passage, PassageReading
 from colmlm.kb.answers.windows import FactInWindow, SaidWindow
 from colmlm.kb.facts.redaction import MARK
+from colmlm.kb.texts.asked import OF_SEVERAL_WORDS, form_of
+from colmlm.kb.texts.structure import is_section_number
 
 _WORD = re.compile(r"\w+")
 
@@ -61,6 +63,8 @@ def places_in(
                 continue  # it begins in the question of a fact without a document, which is no answer
             if MARK in window.text[start:end]:
                 continue  # a part of it was erased, so the rest is not what the document said there
+            if is_section_number(window.text, start, end):
+                continue
             facts = window.overlapping(start, end)
             yield ReadPlace(window, candidate, rank, start, end, logit - reading.none, facts)
 
@@ -83,6 +87,54 @@ def merit(place: ReadPlace, search: float) -> float:
     return place.margin + search * place.candidate.score
 
 
+def best_windows(places: Sequence[ReadPlace], search: float) -> list[ReadPlace]:
+    """Give the best place of each window, the best window first: where the answer stands, whatever its words are."""
+    best: dict[int, ReadPlace] = {}
+    for place in places:
+        if place.window.source is None:
+            continue
+        known = best.get(place.window.sentence_id)
+        if known is None or place.margin > known.margin:
+            best[place.window.sentence_id] = place
+    return best_first(list(best.values()), search)
+
+
+def weigh_passage(
+    question: str, windows: Sequence[ReadPlace], places: Sequence[ReadPlace]
+) -> PassageEvidence:
+    """Weigh the first of the windows, which are best first, against the others and all places that were read."""
+    best = windows[0]
+    source = best.window.source
+    assert source is not None
+    elsewhere = [
+        one.margin
+        for one in windows[1:]
+        if (other := one.window.source) is not None
+        and (
+            other.document_id != source.document_id or other.start >= source.end or other.end <= source.start
+        )
+    ]
+    of_window = [one.margin for one in places if one.window.sentence_id == best.window.sentence_id]
+    share = 1 / sum(math.exp(margin - best.margin) for margin in of_window)
+    return PassageEvidence(
+        margin=best.margin,
+        lead=best.margin - max(elsewhere, default=best.margin - 10.0),
+        share=share,
+        nearness=best.candidate.nearness,
+        words=best.candidate.words,
+        likeness=best.candidate.likeness or 0.0,
+        rank=float(best.rank),
+        heard=_heard(question, best.window),
+        several=float(form_of(question) in OF_SEVERAL_WORDS),
+    )
+
+
+def _heard(question: str, window: SaidWindow) -> float:
+    asked = set(_WORD.findall(question.casefold()))
+    heard = set(_WORD.findall(f"{window.title} {window.text}".casefold()))
+    return len(asked & heard) / max(1, len(asked))
+
+
 def weigh(question: str, places: Sequence[ReadPlace]) -> PlaceEvidence:
     """Weighs the first of the places, which are best first, against all that were read, live and dead alike."""
     place = places[0]
@@ -91,16 +143,15 @@ def weigh(question: str, places: Sequence[ReadPlace]) -> PlaceEvidence:
     top = max(one.margin for one in places)
     total = sum(math.exp(one.margin - top) for one in places)
     same = sum(math.exp(one.margin - top) for one in places if _plain(one.text) == text)
-    asked = set(_WORD.findall(question.casefold()))
-    heard = set(_WORD.findall(f"{place.window.title} {place.window.text}".casefold()))
     return PlaceEvidence(
         margin=place.margin,
         lead=place.margin - max(others, default=place.margin - 10.0),
         share=same / total,
         nearness=place.candidate.nearness,
         words=place.candidate.words,
+        likeness=place.candidate.likeness or 0.0,
         rank=float(place.rank),
-        heard=len(asked & heard) / max(1, len(asked)),
+        heard=_heard(question, place.window),
         length=min(60.0, float(len(place.text))),
     )
 

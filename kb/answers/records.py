@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 from colmlm.kb.facts.records import Source
 from colmlm.kb.facts.reviews import Review
 from colmlm.kb.lookup.records import AskedQuery
 
 NEAREST = 3  # passages shown with an answer
+Grain = Literal["span", "passage"]
+SPAN: Grain = "span"
+PASSAGE: Grain = "passage"
 NOTHING = "Nothing in the knowledge base answers this."
 
 
@@ -54,6 +57,8 @@ class NearbyPassage:
 class Answer:
     """What the knowledge base says to a question.
 
+    Its `grain` is "span", the words that answer, or "passage", the few lines that do, where the words are not sure or
+    the question asks for more than a few.
     `answer` is None where nothing answers it: it abstained. Is a deleted fact the best place, `withheld` is true, and
     nothing else is said in its stead. `score` is the estimated probability that the answer is right. `facts` are those
     that it overlaps, and `source` is where its document says it, None for a fact without a document. `seq` is the last
@@ -71,6 +76,7 @@ class Answer:
     nearest: tuple[NearbyPassage, ...]
     seq: int
     generation_id: int | None = None
+    grain: Grain = SPAN
 
     @property
     def abstained(self) -> bool:

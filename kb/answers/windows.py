@@ -20,16 +20,18 @@ from colmlm.kb.facts.redaction import MARK
 from colmlm.kb.facts.reviewed import hidden
 from colmlm.kb.facts.reviews import Review
 
-# The sentence before is read with each sentence, since pronouns point back to it.
+# The sentence before is read with each sentence, since pronouns point back to it, or what it stands under
+# (`kb.texts.searched`). Sentences that a release before wrote do not say from where.
 _SENTENCES = text("""
 SELECT s.id, s.document_id, s.fact_id, d.corpus, d.external_id, d.title, d.uri, d.licence, d.revision,
-       coalesce(b.span_start, s.span_start) AS span_start, s.span_end,
-       substr(d.text, coalesce(b.span_start, s.span_start) + 1, s.span_end - coalesce(b.span_start, s.span_start))
-           AS said, f.question
+       r.span_start, s.span_end, substr(d.text, r.span_start + 1, s.span_end - r.span_start) AS said, f.question,
+       (SELECT string_agg(substr(d.text, s.led_by[n] + 1, s.led_by[n + 1] - s.led_by[n]), ' › ' ORDER BY n)
+        FROM generate_series(1, cardinality(s.led_by), 2) AS n) AS led
 FROM sentence s
-LEFT JOIN sentence b ON b.document_id = s.document_id AND b.ordinal = s.ordinal - 1
+LEFT JOIN sentence b ON b.document_id = s.document_id AND b.ordinal = s.ordinal - 1 AND s.read_from IS NULL
 LEFT JOIN document d ON d.id = s.document_id
 LEFT JOIN fact f ON f.id = s.fact_id
+CROSS JOIN LATERAL (SELECT coalesce(s.read_from, b.span_start, s.span_start) AS span_start) AS r
 WHERE s.id = ANY(:ids)
 """)
 # A fact that is left out, since it is not accepted, stays in the text as if nobody had marked it. Where its value is
@@ -65,10 +67,19 @@ ORDER BY w.id, f.span_start, f.id
 """)
 _STRETCHES = text("""
 SELECT p.n AS id, d.id AS document_id, d.corpus, d.external_id, d.title, d.uri, d.licence, d.revision,
-       p.span_start, p.span_end, substr(d.text, p.span_start + 1, p.span_end - p.span_start) AS said
+       p.span_start, p.span_end, substr(d.text, p.span_start + 1, p.span_end - p.span_start) AS said, NULL AS led
 FROM unnest(CAST(:numbers AS bigint[]), CAST(:documents AS bigint[]), CAST(:starts AS int[]), CAST(:ends AS int[]))
      AS p(n, document_id, span_start, span_end)
 JOIN document d ON d.id = p.document_id
+""")
+_PASSAGES = text("""
+SELECT p.n AS id, d.id AS document_id, d.corpus, d.external_id, d.title, d.uri, d.licence, d.revision,
+       p.span_start, p.span_end, substr(d.text, p.span_start + 1, p.span_end - p.span_start) AS said, NULL AS led
+FROM sentence s JOIN document d ON d.id = s.document_id
+CROSS JOIN LATERAL (VALUES (1, s.passage_start, s.passage_end), (2, s.own_start, s.own_end))
+    AS p(n, span_start, span_end)
+WHERE s.id = :id AND s.passage_start IS NOT NULL
+ORDER BY p.n
 """)
 _ALONE, _ALONE_THEN = _standing("""
 SELECT f.id AS fact_id, v.version, v.value, f.review
@@ -100,17 +111,21 @@ class FactInWindow:
 class SaidWindow:
     """A sentence with the one before it, where its document says them, and all facts in them, in order.
 
-    Two windows are equal where a reader would read the same, and the same may be said of it.
+    `led` are the headings and other lines further up that lead it; a reader is told them, and nobody else. Two windows
+    are equal where a reader would read the same, and the same may be said of it.
     """
 
     sentence_id: int
     text: str
     source: Source | None
     facts: tuple[FactInWindow, ...]
+    led: str = ""
 
     @property
     def title(self) -> str:
-        return (self.source.title if self.source else None) or ""
+        """What a reader is told of a window before its text: the document's title, and the lines that lead it."""
+        title = (self.source.title if self.source else None) or ""
+        return " › ".join(part for part in (title, self.led) if part)
 
     def overlapping(self, start: int, end: int) -> tuple[FactInWindow, ...]:
         """Gives the facts that overlap a span of the window's text, dead ones too."""
@@ -121,6 +136,11 @@ class SaidWindow:
         if self.source is None:
             return None
         return replace(self.source, start=self._offset(start, last=False), end=self._offset(end, last=True))
+
+    @property
+    def may_be_said(self) -> bool:
+        """Whether all of it may be said: no fact in it was deleted, nothing in it erased."""
+        return MARK not in self.text and all(fact.version is not None for fact in self.facts)
 
     def shown(self) -> str:
         """Gives the text with every deleted fact withheld."""
@@ -167,6 +187,17 @@ def windows(
     }
 
 
+def said_passages(
+    session: Session, sentence_id: int, *, accepted_only: bool | None = False, as_of: int | None = None
+) -> tuple[SaidWindow, ...]:
+    """Read the passage that a sentence stands in, and that sentence alone, with the facts in them; none where the
+    sentence is there no more, or is that of a fact without a document.
+    """
+    rows = session.execute(_PASSAGES, {"id": sentence_id}).all()
+    read = _of_documents(session, rows, accepted_only=accepted_only, as_of=as_of)
+    return tuple(read[row.id] for row in rows)
+
+
 def stretches(session: Session, places: Sequence[tuple[int, int, int]]) -> list[SaidWindow]:
     """Reads stretches of stored documents, each given by its document and two offsets in it, with all facts in them."""
     numbers = range(len(places))
@@ -198,7 +229,8 @@ def _of_documents(
 def _of_document(row: Row[Any], facts: Sequence[Row[Any]]) -> SaidWindow:
     text, standing = _as_said(row.said, row.span_start, facts)
     about = (row.corpus, row.external_id, row.title, row.uri, row.licence, row.revision)
-    return SaidWindow(row.id, text, Source(row.document_id, *about, row.span_start, row.span_end), standing)
+    source = Source(row.document_id, *about, row.span_start, row.span_end)
+    return SaidWindow(row.id, text, source, standing, row.led or "")
 
 
 def _of_fact(row: Row[Any], fact: Row[Any]) -> SaidWindow:

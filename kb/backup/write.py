@@ -31,7 +31,7 @@ from colmlm.kb.errors import BackupRefused, SignatureRefused
 from colmlm.kb.log import audit, signing
 from colmlm.kb.log.witness import hash_at
 from colmlm.kb.store.database import connection_of, head_revision
-from colmlm.kb.tables import FactKeyRow, JobRow, SentenceRow, TableRow, WebhookRow
+from colmlm.kb.tables import FactKeyRow, JobRow, SentenceRow, SentenceVectorRow, TableRow, WebhookRow
 
 if TYPE_CHECKING:
     from colmlm.kb.store.store import Store
@@ -73,8 +73,8 @@ class Backup:
 
 
 # Jobs belong to an installation, and so do webhooks: a copy must not send its changes to the receivers of the original.
-# Sentences follow from the texts.
-_LEFT_OUT = (JobRow.__tablename__, SentenceRow.__tablename__, WebhookRow.__tablename__)
+# Sentences and their vectors follow from the texts.
+_LEFT_OUT = tuple(row.__tablename__ for row in (JobRow, SentenceRow, SentenceVectorRow, WebhookRow))
 
 
 def tables() -> list[Table]:

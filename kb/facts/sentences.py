@@ -20,19 +20,21 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.store.database import connection_of
 from colmlm.kb.tables import DocumentRow, FactRow, FactVersionRow, SentenceRow
-from colmlm.kb.texts.searched import MOST_CHARACTERS, parts, searched_spans, searched_words
+from colmlm.kb.texts.searched import MOST_CHARACTERS, parts, searched_sentences, searched_words
 
 AT_ONCE = 2_000  # sentences that are written by one statement
 FETCHED = 200  # texts
 
 _GIVEN = (
-    b"unnest(%s::bigint[], %s::bigint[], %s::integer[], %s::integer[], %s::integer[], %s::text[])"
-    b" AS given (document_id, fact_id, ordinal, span_start, span_end, said)"
+    b"unnest(%s::bigint[], %s::bigint[], %s::integer[], %s::integer[], %s::integer[], %s::integer[], %s::integer[],"
+    b" %s::integer[], %s::integer[], %s::integer[], %s::text[], %s::text[]) AS given (document_id, fact_id, ordinal,"
+    b" span_start, span_end, read_from, own_start, own_end, passage_start, passage_end, led_by, said)"
 )
 _WRITE = (
-    b"INSERT INTO sentence (document_id, fact_id, ordinal, span_start, span_end, words)"
-    b" SELECT document_id, fact_id, ordinal, span_start, span_end, to_tsvector('pg_catalog.english', said) FROM "
-    + _GIVEN
+    b"INSERT INTO sentence (document_id, fact_id, ordinal, span_start, span_end, read_from, own_start, own_end,"
+    b" passage_start, passage_end, led_by, words)"
+    b" SELECT document_id, fact_id, ordinal, span_start, span_end, read_from, own_start, own_end, passage_start,"
+    b" passage_end, led_by::integer[], to_tsvector('pg_catalog.english', said) FROM " + _GIVEN
 )
 _COMPARE = (
     b"""
@@ -44,8 +46,11 @@ FULL JOIN (
 ) AS had
 ON had.ordinal = given.ordinal
     AND coalesce(had.document_id, -had.fact_id) = coalesce(given.document_id, -given.fact_id)
-WHERE (had.span_start, had.span_end, had.words)
-    IS DISTINCT FROM (given.span_start, given.span_end, to_tsvector('pg_catalog.english', given.said))
+WHERE (had.span_start, had.span_end, had.read_from, had.own_start, had.own_end, had.passage_start, had.passage_end,
+    had.led_by, had.words) IS DISTINCT FROM (given.span_start, given.span_end, given.read_from, given.own_start,
+    given.own_end, given.passage_start, given.passage_end, given.led_by::integer[],
+    to_tsvector('pg_catalog.english', given.said)
+)
 """
 )
 
@@ -175,19 +180,31 @@ def _every(session: Session) -> Iterator[SearchedText]:
     yield from _read(session, _streamed(_FACTS))
 
 
-_Row = tuple[int | None, int | None, int, int, int, str]
+_Row = tuple[int | str | None, ...]
 
 
 def _rows(texts: Iterable[SearchedText]) -> Iterator[_Row]:
     for document_id, fact_id, title, said in texts:
         led = searched_words((title or "")[:MOST_CHARACTERS])
-        spans = parts(said, 0, len(said)) if document_id is None else searched_spans(said)
-        for ordinal, (start, end) in enumerate(spans):
-            yield document_id, fact_id, ordinal, start, end, f"{led} {searched_words(said[start:end])}"
+        if document_id is None:
+            for ordinal, (start, end) in enumerate(parts(said, 0, len(said))):
+                words = searched_words(said[start:end])
+                yield None, fact_id, ordinal, start, end, None, None, None, None, None, None, f"{led} {words}"
+            continue
+        for ordinal, one in enumerate(searched_sentences(said)):
+            leading = [said[first:last] for first, last in one.led_by if last <= one.start]
+            words = " ".join(map(searched_words, (*leading, said[one.start : one.end])))
+            # Of the lines that lead it a reader is told those that it does not read anyhow.
+            told = ",".join(f"{first},{last}" for first, last in one.led_by if last <= one.read_from)
+            yield (
+                document_id, None, ordinal, one.start, one.end, one.read_from, *one.own, *one.passage,
+                f"{{{told}}}", f"{led} {words}",
+            )  # fmt: skip
 
 
 def _arrays(rows: Iterable[_Row]) -> list[str]:
     """Gives the columns of these rows as PostgreSQL writes arrays. Words need no escapes: see `searched_words`."""
-    *numbers, said = list(zip(*rows, strict=True)) or [()] * 6
+    *numbers, led_by, said = list(zip(*rows, strict=True)) or [()] * 12
     columns = [",".join("NULL" if n is None else str(n) for n in column) for column in numbers]
-    return [f"{{{column}}}" for column in (*columns, ",".join(f'"{words}"' for words in said))]
+    quoted = (",".join("NULL" if one is None else f'"{one}"' for one in column) for column in (led_by, said))
+    return [f"{{{column}}}" for column in (*columns, *quoted)]

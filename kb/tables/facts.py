@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from sqlalchemy import CheckConstraint, ForeignKey, Identity, Index, Integer, and_, func, text
-from sqlalchemy.dialects.postgresql import REAL, TSVECTOR
+from sqlalchemy.dialects.postgresql import ARRAY, REAL, TSVECTOR
 from sqlalchemy.orm import Mapped, mapped_column
 
 from colmlm.kb.tables.declarative import (
@@ -216,7 +216,10 @@ class FactPairRow(TableRow):
 class SentenceRow(TableRow):
     """A sentence of a current document, or of a live fact without one: its place in that text, and its words.
 
-    It follows from the text: `kb.facts.sentences` writes it, and triggers delete it where the text changes.
+    It is read from `read_from` on. `led_by` has the offsets of the lines further up that lead it, a start and an end
+    each: headings, the question of an FAQ, the lead-in of a list, the header of a table. From `own_start` to `own_end`
+    is the sentence itself, from `passage_start` to `passage_end` what may be said with it. All of it follows from the
+    text: `kb.facts.sentences` writes it, and triggers delete it where the text changes.
     """
 
     __tablename__ = "sentence"
@@ -247,6 +250,25 @@ class SentenceRow(TableRow):
     span_start: Mapped[int] = mapped_column(Integer)
     span_end: Mapped[int] = mapped_column(Integer)
     words: Mapped[str] = mapped_column(TSVECTOR)
+    read_from: Mapped[int | None] = mapped_column(Integer)
+    own_start: Mapped[int | None] = mapped_column(Integer)
+    own_end: Mapped[int | None] = mapped_column(Integer)
+    passage_start: Mapped[int | None] = mapped_column(Integer)
+    passage_end: Mapped[int | None] = mapped_column(Integer)
+    led_by: Mapped[list[int] | None] = mapped_column(ARRAY(Integer))
+
+
+class SentenceVectorRow(TableRow):
+    """The vector of a sentence by an encoder of sentences (`kb.lookup.likeness`): it goes where the sentence goes.
+
+    It has a table of its own, since writing it into `sentence` would write the words of each anew into their index.
+    """
+
+    __tablename__ = "sentence_vector"
+
+    sentence_id: Mapped[int] = mapped_column(ForeignKey("sentence.id", ondelete="CASCADE"), primary_key=True)
+    encoder: Mapped[int] = mapped_column(Integer)
+    vector: Mapped[bytes]
 
 
 class ChangeRow(TableRow):

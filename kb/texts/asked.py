@@ -5,12 +5,42 @@ The query itself stays the hidden state, which knows all that was written; a tex
 
 from __future__ import annotations
 
+import re
+
 from colmlm.kb.texts.sentences import asks, sentence_ends
 
 QUESTION, ANSWER = "Question:", "Answer:"
 ANSWER_MODES = ("read", "paper")  # of outputs that answer a question, and were not decoded
 FEWEST_WORDS = 5  # of a sentence that is asked without the one before it
 MOST_CHARACTERS = 2_000
+
+
+# How a question is asked, which says what form its answer has. The first that fits counts; the rules are for English.
+_FORMS = {
+    "how-to": r"how (?:do|can|could|should|would|to|does one|is it possible to)\b(?!.*\b(?:call|say|mean))",
+    "amount": r"how (?:many|much|long|often|old|far|high|big|large|fast|late|soon)\b|what (?:percentage|number)\b",
+    "why": r"why\b|what (?:is|was|are) the (?:reason|purpose|point)\b|for what reason|what .*\bfor\W*$",
+    "definition": r"what (?:is|are|does) (?:an? |the )?(?:\S+ ){0,4}(?:mean|meant|stand for)\b|define\b"
+    r"|what(?:'s| is) (?:an? )?\S+(?: \S+)?\W*$",
+    "list": r"(?:list|name) (?:all|the|every|three|some)\b|which (?:\S+ )?\S+s (?:are|were|do|can|have)\b"
+    r"|what are (?:all |the )",
+    "yes-no": r"(?:is|are|was|were|do|does|did|can|could|may|must|should|will|would|has|have|am)\b(?!.*\bor\b)",
+    "entity": r"(?:who|whom|whose|when|where|which|what)\b",
+}
+_ASKED = {
+    form: re.compile(
+        rf"(?:.*[,;.:] )?(?:and |but |so |to |in |on |at |by |for |from |with )?(?:{said})", re.IGNORECASE
+    )
+    for form, said in _FORMS.items()
+}
+FORMS = (*_FORMS, "other")
+OF_SEVERAL_WORDS = frozenset(("how-to", "why", "definition", "list", "yes-no"))
+
+
+def form_of(question: str) -> str:
+    """Tell how a question is asked: one of `FORMS`; "other" are keywords and what begins in another way."""
+    asked = " ".join(question.split())
+    return next((form for form, words in _ASKED.items() if words.match(asked)), "other")
 
 
 def question_of(mode: str, prompt: str, said: str, *, is_read: bool) -> str:

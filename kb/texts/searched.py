@@ -8,15 +8,22 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 from colmlm.kb.texts.sentences import sentence_ends
+from colmlm.kb.texts.structure import TextStructure, structure_of
 from colmlm.kb.texts.wording import UNSPACED, Span
 
 MOST_WORDS = 60
 MOST_CHARACTERS = 500  # at most 2,000 bytes, which PostgreSQL still takes for one word
+MOST_SAID = 600  # characters of a passage
+MOST_READ = (
+    700  # characters from a question, a lead-in or a term to the end of a sentence that is read with it
+)
 
+_ENDS_IN_NUMBER = re.compile(r"(?:\A|\n)[^\S\n]*\(?[0-9]+(?:\.[0-9]+)*\.[^\S\n]+\Z")
 _BLANKLESS = re.compile(r"\S+")
 _SEARCHED = re.compile(rf"[{UNSPACED}]|[^\W_{UNSPACED}]+")
 _ASCII_SEARCHED = re.compile("[a-z0-9]+")  # the same, and faster
@@ -41,23 +48,146 @@ def _folded(text: str) -> str:
     return unicodedata.normalize("NFKC", bare)
 
 
-def searched_spans(text: str) -> list[Span]:
-    """Gives the spans of a text's sentences. They cover it without a gap, and none is blank; a blank text has none.
-
-    A sentence of more than 60 words or 500 characters, without the blanks around it, is cut into several.
+class SearchedSentence(NamedTuple):
+    """A sentence: its offsets, from where it is read, the lines further up that lead it, outermost first, the sentence
+    without headings and outer blanks, and the passage that it stands in: the lines around it that may be said with it.
     """
+
+    start: int
+    end: int
+    read_from: int
+    led_by: tuple[Span, ...]
+    own: Span
+    passage: Span
+
+
+def searched_sentences(text: str) -> list[SearchedSentence]:
+    """Give a text's sentences. They cover it without a gap, and none is blank; a blank text has none.
+
+    A heading belongs to the sentence below it. A sentence of more than 60 words or 500 characters, without the blanks
+    around it, is cut into several, at line ends where it has some. It is read from the sentence before it in its
+    section, or from the question, lead-in or term that it stands under, where that is near.
+    """
+    structure = structure_of(text)
+    spans = _spans(text, structure)
+    bare = [_below_headings(text, span, structure) for span in spans]
+    led = [structure.led_by(start) for start, _ in bare]
+    found: list[SearchedSentence] = []
+    for number, (start, end) in enumerate(spans):
+        section = structure.section_of(start)
+        read_from = spans[number - 1][0] if number and spans[number - 1][0] >= section else start
+        near = [first for first, _ in led[number] if section <= first and end - first <= MOST_READ]
+        read_from = min((read_from, *near[-1:], start))
+        passage = _passage(text, bare, led, number)
+        found.append(SearchedSentence(start, end, read_from, led[number], bare[number], passage))
+    return found
+
+
+def _below_headings(text: str, span: Span, structure: TextStructure) -> Span:
+    """Give the offsets of a sentence without outer blanks, and without headings that it begins with."""
+    start, end = span
+    end = start + len(text[start:end].rstrip())
+    while True:
+        start += len(text[start:end]) - len(text[start:end].lstrip())
+        heading = structure.heading_at(start)
+        if heading is None or heading[1] >= end:
+            return start, end
+        start = heading[1]
+
+
+def _passage(text: str, bare: Sequence[Span], led: Sequence[tuple[Span, ...]], number: int) -> Span:
+    """Give the offsets of the sentences around one that stand in its paragraph or list, as many as fit."""
+    first = last = number
+    start, end = bare[number]
+    is_open = [True, True]
+    while any(is_open):
+        for way in (1, 0):  # onwards first: what a sentence begins is mostly ended below it
+            other = (first - 1, last + 1)[way]
+            if not is_open[way]:
+                continue
+            if not 0 <= other < len(bare) or not _together(
+                text, bare, led, *sorted((other, (first, last)[way]))
+            ):
+                is_open[way] = False
+                continue
+            grown = min(start, bare[other][0]), max(end, bare[other][1])
+            if grown[1] - grown[0] > MOST_SAID:
+                is_open[way] = False
+                continue
+            start, end = grown
+            first, last = min(first, other), max(last, other)
+    return start, end
+
+
+def _together(text: str, bare: Sequence[Span], led: Sequence[tuple[Span, ...]], one: int, other: int) -> bool:
+    """Tell whether two sentences, one after the other, stand in one paragraph, or under one lead-in."""
+    between = text[bare[one][1] : bare[other][0]]
+    if between.count("\n") < 2 or not between.isspace():
+        return between.isspace()
+    lead = bare[one] if text[bare[one][0] : bare[one][1]].endswith(":") else None
+    is_led = lead is not None and bool(led[other]) and lead[0] <= led[other][-1][0] < lead[1]
+    return is_led or (bool(led[one]) and led[one] == led[other] and text[led[one][-1][1] - 1] == ":")
+
+
+def searched_spans(text: str) -> list[Span]:
+    """Give the offsets of `searched_sentences`."""
+    return _spans(text, structure_of(text))
+
+
+def _spans(text: str, structure: TextStructure) -> list[Span]:
     spans: list[Span] = []
     start = 0
     for end in sentence_ends(text):
-        if not text[start:end].isspace():
+        if end < len(text) and _ENDS_IN_NUMBER.search(text, max(start, end - 20), end):
+            continue  # "1.3. " begins an item
+        if not text[start:end].isspace() and not (
+            end < len(text) and _is_heading(text, start, end, structure)
+        ):
             spans += parts(text, start, end)
             start = end
     return spans
 
 
+def _is_heading(text: str, start: int, end: int, structure: TextStructure) -> bool:
+    """Tell whether what stands between two offsets ends in a heading, or within one, and the text goes on below it."""
+    last = start + len(text[start:end].rstrip())
+    return structure.heading_at(last - 1) is not None and bool(text[end:].strip())
+
+
 def parts(text: str, start: int, end: int) -> list[Span]:
-    """Cuts what stands between two offsets, which is not blank, into parts of 60 words and 500 characters at most."""
-    if end - start <= MOST_CHARACTERS and len(text[start:end].split()) <= MOST_WORDS:
+    """Cut what stands between two offsets, which is not blank, into parts of 60 words and 500 characters at most.
+
+    Lines stay whole where they are no longer than that.
+    """
+    if _fits(text, start, end):
+        return [(start, end)]
+    spans: list[Span] = []
+    begin = at = start
+    for line in _lines(text, start, end):
+        if not text[begin:at].isspace() and at > begin and not _fits(text, begin, line):
+            spans += _cut(text, begin, at)
+            begin = at
+        at = line
+    return spans + _cut(text, begin, end)
+
+
+def _fits(text: str, start: int, end: int) -> bool:
+    return end - start <= MOST_CHARACTERS and len(text[start:end].split()) <= MOST_WORDS
+
+
+def _lines(text: str, start: int, end: int) -> Iterator[int]:
+    """Yield the offset behind each line end, and the end; what is blank behind the last line belongs to it."""
+    filled = start + len(text[start:end].rstrip())
+    at = text.find("\n", start, filled)
+    while at >= 0:
+        yield at + 1
+        at = text.find("\n", at + 1, filled)
+    yield end
+
+
+def _cut(text: str, start: int, end: int) -> list[Span]:
+    """Cut at words, into parts of about the same number."""
+    if _fits(text, start, end):
         return [(start, end)]
     words = [piece for found in _BLANKLESS.finditer(text, start, end) for piece in _split(*found.span())]
     pieces = -(-len(words) // MOST_WORDS)

@@ -13,6 +13,7 @@ import typer
 from colmlm.cli.options import AsJson, CheckpointPath, examples
 from colmlm.cli.output import note, print_json, print_table
 from colmlm.lab.evaluate.document_parts import ANY_SPAN, ranking_of, spans_of, threshold_of, way_of
+from colmlm.lab.evaluate.wild import show_wild, wild_report
 from colmlm.lab.methods.ablations import WHOLE, named
 from colmlm.lab.methods.answer_shares import NAMES, report
 from colmlm.lab.methods.curves import draw_curves
@@ -25,16 +26,23 @@ EXAMPLES = examples(
     "colmlm evaluate documents --squad dev.jsonl --documents 100 --plot curve.png",
     "colmlm evaluate documents --squad dev.jsonl --questions 1000 --base all-of-dev --ablations --json",
     "colmlm evaluate documents --squad dev.jsonl --documents 100 --no-threshold --no-baselines --keys none",
+    "colmlm evaluate documents --wild handbook/ --base handbook-base --json",
 )
 
 
 def documents(
     squad: Annotated[
-        Path,
+        Path | None,
         typer.Option(
             "--squad", exists=True, dir_okay=False, help="Texts with people's questions, in SQuAD's form."
         ),
-    ],
+    ] = None,
+    wild: Annotated[
+        Path | None,
+        typer.Option(
+            "--wild", exists=True, file_okay=False, help="Files of an organisation with questions, instead."
+        ),
+    ] = None,
     number: Annotated[
         int | None,
         typer.Option("--documents", min=1, help="How many paragraphs, drawn by the seed. Default: all."),
@@ -107,6 +115,15 @@ def documents(
     Facts are marked as `colmlm corpus add` does, and keyed, in a knowledge base of its own. Right is an answer that
     equals or holds a gold one; near, one that a gold one holds. Intervals are of 95 %.
     """
+    if (squad is None) == (wild is None):
+        raise typer.BadParameter("name one of the two, --squad or --wild.", param_hint="--squad")
+    if wild is not None:
+        found = wild_report(
+            wild, checkpoint, base, spans_of(spans), keys, 0 if no_baselines else generated, out
+        )
+        print_json(_rounded(found)) if as_json else show_wild(found)
+        return
+    assert squad is not None
     if decoded and keys == NO_KEYS:
         raise typer.BadParameter("the decoder's lookups need keys; leave --keys out.", param_hint="--decoded")
     parts, threshold = ranking_of(ranking, keys, mode), spans_of(spans)

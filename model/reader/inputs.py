@@ -18,7 +18,7 @@ from colmlm.model.annotate.windows import Words, WordTokenizer
 from colmlm.model.text.batches import padded
 
 LONGEST_QUESTION = 64
-LONGEST_TITLE = 24
+LONGEST_TITLE = 48
 # Offsets strictly within these are no bounds of an answer: numbers, initials, what follows an apostrophe.
 _UNCUT = re.compile(r"\d+(?:[.,:]\d+)+|(?:[^\W\d_]\.){2,}|(?<=\w)['’]\w+")
 

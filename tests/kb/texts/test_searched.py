@@ -18,7 +18,8 @@ def cut(text: str) -> list[str]:
 
 def test_sentences_cover_the_text_and_a_blank_one_joins_the_next() -> None:
     assert cut("Peru lies there. Its capital is Lima.") == ["Peru lies there. ", "Its capital is Lima."]
-    assert cut("\n\n  A title\n\nA text. ") == ["\n\n  A title\n\n", "A text. "]
+    assert cut("\n\n  A line.\n\nA text. ") == ["\n\n  A line.\n\n", "A text. "]
+    assert cut("\n\n  A title\n\nA text. ") == ["\n\n  A title\n\nA text. "]
     assert cut(" \n\n ") == cut("") == []
 
 

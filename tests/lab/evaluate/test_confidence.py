@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from colmlm.cli.composition.answering import CONFIDENCE
-from colmlm.kb.answers.confidence import NAMES, UNFITTED, Confidence
+from colmlm.kb.answers.confidence import NAMES, PASSAGE_NAMES, UNFITTED, Confidence
 from tests.cli.conftest import Run, annotators_that_ask
 
 TOWNS = {
@@ -52,8 +52,9 @@ def fitted(run: Run, own_judge: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     squad(both, TOWNS | beside)
     path = tmp_path / CONFIDENCE
     told = run("evaluate", "confidence", "--squad", own, "--beside", both, "--out", path, "--json").json
-    assert told["questions"] == 4 + 2  # those of the half that comes later are asked before it is there, too
-    assert set(told["weights"]) == set(NAMES)
+    assert told["questions"] == 4 + 4  # each is asked again as if its document were not there
+    assert set(told["weights"]) == set(NAMES) and set(told["passage_weights"]) == set(PASSAGE_NAMES)
+    assert set(told["kinds"]) == {"own"} and told["kinds"]["own"]["at"]["wrong"] <= 0.06
     return path
 
 
