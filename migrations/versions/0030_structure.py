@@ -44,7 +44,12 @@ _OLD = text("DELETE FROM sentence WHERE document_id = ANY(:ids)")
 
 
 def beforehand(connection: Connection) -> None:
-    """Adds the columns and writes the sentences of all documents, some at a time; what is written stays."""
+    """Adds the columns and writes the sentences of all documents, some at a time; what is written stays.
+
+    A base from before there were sentences gets them by the migrations.
+    """
+    if connection.scalar(text("SELECT to_regclass('document') IS NULL OR to_regclass('sentence') IS NULL")):
+        return
     run(COLUMNS, connection)
     after: int | None = -1
     while after is not None:
