@@ -61,8 +61,8 @@ MAX_QUESTION = 2_000  # characters
 
 @dataclass(frozen=True, slots=True)
 class QuestionReading:
-    """What was read for a question: the places that touch a fact, the best place of each window, both best first, and
-    every place.
+    """Hold what was read for a question: the places that touch a fact, the best place of each window, both best first,
+    and every place.
     """
 
     places: list[ReadPlace]
@@ -165,7 +165,7 @@ class Answering:
         accepted_only: bool | None,
         as_of: int | None = None,
     ) -> SaidPassage | None:
-        """Gives the passage of the best window, where it is sure enough that it answers, and may be said.
+        """Give the passage of the best window, where it is sure enough that it answers, and may be said.
 
         Is a fact in it deleted, its one sentence is said; is one in that, nothing is.
         """
@@ -215,7 +215,7 @@ class Answering:
         return kept[:WINDOWS], read
 
     def read_for(self, question: str, gone: Collection[int] = ()) -> QuestionReading:
-        """Gives all that is read for a question, as if the sentences `gone` were not there, and decides on nothing."""
+        """Give all that is read for a question, as if the sentences `gone` were not there, and decides on nothing."""
         query, near = self._near(question, without=self._facts_in(gone))
         return self.reading(question, *self._windows(question, query, near, gone))
 
@@ -335,7 +335,7 @@ class Answering:
 
 
 def _is_better(question: str, answer: Answer, contested: Sequence[ReadPlace], passage: SaidPassage) -> bool:
-    """Tells whether the passage is to be said: where no span is sure, or the question asks for more than a few words.
+    """Tell whether the passage is to be said: where no span is sure, or the question asks for more than a few words.
 
     Where a deleted fact would have been the answer nothing is said in its stead.
     """

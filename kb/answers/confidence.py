@@ -35,9 +35,9 @@ class PlaceEvidence:
 
 @dataclass(frozen=True, slots=True)
 class PassageEvidence:
-    """What speaks for a passage: the margin of the best span in its window, its lead over the best window elsewhere,
-    its place in the search (`nearness`, `words`, `rank`, `heard` as in `PlaceEvidence`), the reader's share for one
-    span in it, and whether the question asks for more than a few words.
+    """Hold what speaks for a passage: the margin of the best span in its window, its lead over the best window
+    elsewhere, its place in the search (`nearness`, `words`, `rank`, `heard` as in `PlaceEvidence`), the reader's share
+    for one span in it, and whether the question asks for more than a few words.
     """
 
     margin: float

@@ -123,7 +123,7 @@ class SaidWindow:
 
     @property
     def title(self) -> str:
-        """What a reader is told of a window before its text: the document's title, and the lines that lead it."""
+        """Give what a reader is told of a window before its text: the document's title, and the lines that lead it."""
         title = (self.source.title if self.source else None) or ""
         return " › ".join(part for part in (title, self.led) if part)
 
@@ -139,7 +139,7 @@ class SaidWindow:
 
     @property
     def may_be_said(self) -> bool:
-        """Whether all of it may be said: no fact in it was deleted, nothing in it erased."""
+        """Tell whether all of it may be said: no fact in it was deleted, nothing in it erased."""
         return MARK not in self.text and all(fact.version is not None for fact in self.facts)
 
     def shown(self) -> str:

@@ -93,11 +93,11 @@ def confidence(
             else []
         )
         with _answering(checkpoint, bases, path.stem, [*texts.documents, *others[:number]]) as answers:
-            read += _read(answers, of_squad(texts, path.stem))
+            read += _read_questions(answers, of_squad(texts, path.stem))
     for folder in wild or ():
         found = read_wild(folder)
         with _answering(checkpoint, bases, folder.name, found.documents) as answers:
-            read += _read(answers, of_wild(found))
+            read += _read_questions(answers, of_wild(found))
     fitted = fit(read, wrong, alarms)
     fitted.confidence.save(out)
     _tell(out, read, fitted, as_json=as_json)
@@ -107,7 +107,7 @@ def confidence(
 def _answering(
     checkpoint: Path | None, bases: Path | None, name: str, documents: Sequence[AnnotatedDocument]
 ) -> Iterator[Answering]:
-    """Gives answers from a base of these documents, by a reader whose confidence is not fitted."""
+    """Give answers from a base of these documents, by a reader whose confidence is not fitted."""
     with own_base(checkpoint, bases / name if bases else None) as runtime:
         filled(runtime, documents, None, "context")
         yield runtime.answering(unfitted(runtime))
@@ -118,7 +118,7 @@ def unfitted(runtime: Runtime) -> Any:
     return reader(reader_at(runtime.user, None), runtime.settings.home / "models", UNFITTED)
 
 
-def _read(answers: Answering, asked: Sequence[GoldQuestion]) -> list[ReadQuestion]:
+def _read_questions(answers: Answering, asked: Sequence[GoldQuestion]) -> list[ReadQuestion]:
     with progress("Reading") as advance:
         return list(read_each(answers, asked, advance))
 

@@ -47,11 +47,13 @@ def wild_report(
     with own_base(checkpoint, base) as runtime:
         filled(runtime, texts.documents, spans, keys)
         answers = remembering_answers(runtime, keys=keys != NO_KEYS)
-        ours = _asked("colmlm", texts, lambda question: answers.ask(question, nearest=0))
+        ours = _ask_questions("colmlm", texts, lambda question: answers.ask(question, nearest=0))
         found: dict[str, Any] = {"questions": len(ours), "threshold": answers.reader.confidence.threshold}
         found["colmlm"] = tables(ours)
         found["no_threshold"] = tables(
-            _asked("no threshold", texts, lambda question: answers.ask(question, nearest=0, threshold=0.0))
+            _ask_questions(
+                "no threshold", texts, lambda question: answers.ask(question, nearest=0, threshold=0.0)
+            )
         )
         if generated:
             found["baselines"] = _baselines(runtime, answers, texts, ours)
@@ -80,7 +82,7 @@ def show_wild(found: Mapping[str, Any]) -> None:
     note(f"{found['questions']} questions.")
 
 
-def _asked(way: str, texts: WildTexts, ask: Callable[[str], Answer]) -> list[WildAnswer]:
+def _ask_questions(way: str, texts: WildTexts, ask: Callable[[str], Answer]) -> list[WildAnswer]:
     with progress(f"Asking: {way}") as advance:
         return ask_wild(texts.questions, ask, texts.documents, advance)
 
@@ -91,7 +93,9 @@ def _baselines(
     from colmlm.lab.methods.generating_baseline import CHATS, Generating, generator
 
     said = {
-        "bm25_reader": _asked("BM25 and the reader", texts, BM25Reading(answers.reader, texts.documents).ask)
+        "bm25_reader": _ask_questions(
+            "BM25 and the reader", texts, BM25Reading(answers.reader, texts.documents).ask
+        )
     }
     asked = [RawQuestion(one.question, tuple(one.answers), one.file or "", None) for one in texts.questions]
     with progress("Asking: generation") as advance:

@@ -75,14 +75,14 @@ def read_each(
         for document, sentence_id in session.execute(_SENTENCES):
             sentences[document].append(sentence_id)
     for number, one in enumerate(questions, start=1):
-        yield _read(answering, one, ())
+        yield _read_question(answering, one, ())
         if one.document is not None:
             without = GoldQuestion(one.text, one.kind, (), None)
-            yield _read(answering, without, sentences[one.document])
+            yield _read_question(answering, without, sentences[one.document])
         advance(number, len(questions))
 
 
-def _read(answering: Answering, known: GoldQuestion, gone: Sequence[int]) -> ReadQuestion:
+def _read_question(answering: Answering, known: GoldQuestion, gone: Sequence[int]) -> ReadQuestion:
     reading = answering.read_for(known.text, gone)
     passages: dict[int, tuple[str | None, str]] = {}
     with answering.kb.sessions() as session:

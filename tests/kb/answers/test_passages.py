@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -58,7 +59,7 @@ LINES = "Tell the reception at once. They block it within ten minutes.\nA new ba
 class ToldReader(SayingReader):
     """Remembers what it was told."""
 
-    def read(self, question: str, windows: list[Passage]) -> list[PassageReading]:  # type: ignore[override]
+    def read(self, question: str, windows: Sequence[Passage]) -> list[PassageReading]:
         self.told = list(windows)
         return super().read(question, windows)
 

@@ -58,7 +58,7 @@ def led(text: str, part: str) -> list[str]:
     return [text[start:end] for start, end in found.led_by]
 
 
-def read(text: str, part: str) -> str:
+def read_text(text: str, part: str) -> str:
     (found,) = (one for one in searched_sentences(text) if part in text[one.start : one.end])
     return text[found.read_from : found.end]
 
@@ -74,15 +74,15 @@ def test_a_sentence_is_led_by_its_headings() -> None:
 
 
 def test_a_heading_belongs_to_the_sentence_below_it_and_nothing_is_read_across_one() -> None:
-    assert read(HANDBOOK, "Call before").startswith("Sick leave\n\nCall")
-    assert read(HANDBOOK, "A note").startswith("Sick leave")
+    assert read_text(HANDBOOK, "Call before").startswith("Sick leave\n\nCall")
+    assert read_text(HANDBOOK, "A note").startswith("Sick leave")
     assert passage(HANDBOOK, "A note") == "Call before ten o'clock. A note is needed from the fourth day on."
 
 
 def test_an_answer_is_read_with_the_question_of_its_faq() -> None:
     assert led(FAQ, "A new one costs") == ["I have lost my badge. What do I do?"]
-    assert read(FAQ, "A new one costs").startswith("I have lost my badge.")
-    assert read(FAQ, "Everybody").startswith("Who may park here?")
+    assert read_text(FAQ, "A new one costs").startswith("I have lost my badge.")
+    assert read_text(FAQ, "Everybody").startswith("Who may park here?")
     assert passage(FAQ, "They block it").endswith("A new one costs 5 euros.")
 
 
