@@ -38,6 +38,7 @@ from colmlm.kb.answers.answering import Answering
 from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.evidence.answers import StoredAnswers
 from colmlm.kb.keys.rekey import Encoder
+from colmlm.kb.lookup.likeness import SentenceEmbedder
 from colmlm.kb.lookup.questions import Questions
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.waits import AT_THE_DOOR, Waits
@@ -57,10 +58,11 @@ def create_app(
     settings: ServerSettings | None = None,
     local: LocalToken | None = None,
     reader: JudgedReader | None = None,
+    sentences: SentenceEmbedder | None = None,
     models: LoadedModels | None = None,
 ) -> GatedApp:
     """Build the API on this knowledge base. Without an encoder, a generator or a reader, routes that
-    need one answer 503.
+    need one answer 503. `sentences` encodes sentences, by which those that mean what is asked are read first.
 
     The server answers to loopback names, and to the host and the allowed hosts of the settings. It admits the tokens
     of the database, and the one of this process, `local`. `models` are those of a server that loads others while
@@ -96,7 +98,7 @@ def create_app(
         answers=None
         if reader is None
         else StoredAnswers(
-            asked, Answering(asked, Questions(asked, models.encoders) if models else None, reader)
+            asked, Answering(asked, Questions(asked, models.encoders) if models else None, reader, sentences)
         ),
         door=door,
         key_lookups=lanes.gathered(

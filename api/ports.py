@@ -19,6 +19,7 @@ from colmlm.api.door.gathering import Gathered
 from colmlm.api.door.lanes import Lanes
 from colmlm.api.door.tuning import Tuning
 from colmlm.api.errors import ModelMissing
+from colmlm.api.nouns.answered import AnsweringGenerator
 from colmlm.api.nouns.generation import Generator
 from colmlm.api.nouns.models import LoadedModel, LoadedModels
 from colmlm.api.routes.sought import AdmittedLookup, SecretLookup
@@ -90,7 +91,9 @@ class Ports:
     @property
     def lookups(self) -> RankedLookups:
         """Lookups of now by any ranking; the reader is needed where one reads."""
-        return RankedLookups(self.kb, lambda: self.need_answers().reader)
+        return RankedLookups(
+            self.kb, lambda: self.need_answers().reader, lambda: self.need_answers().answering.sentences
+        )
 
     @property
     def encoder(self) -> Encoder | None:
@@ -138,7 +141,12 @@ class Ports:
         model = self.models.answering()
         if model is None or model.generator is None:
             raise ModelMissing("a generator")
-        return self.observed(model.generator)
+        if self.answers is None:
+            return self.observed(model.generator)
+        answering = self.answers.answering
+        return self.observed(
+            AnsweringGenerator(model.generator, lambda: answering, self.kb.outputs.record_traced)
+        )
 
 
 FromPorts = NamedDependency[SkipValidation[Ports]]  # converting would copy what must be shared

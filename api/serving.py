@@ -26,6 +26,7 @@ from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.errors import KBError, SettingsError
 from colmlm.kb.jobs.attendance import OwnWorker, no_worker
 from colmlm.kb.lookup.follower import Follower
+from colmlm.kb.lookup.likeness import SentenceEmbedder
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.keeper import Keeper
 
@@ -44,6 +45,7 @@ def run_server(
     worker: OwnWorker = no_worker,
     local: LocalToken | None = None,
     reader: JudgedReader | None = None,
+    sentences: SentenceEmbedder | None = None,
     shared: Shared | None = None,
     on_up: Callable[[], object] | None = None,
 ) -> None:
@@ -56,7 +58,15 @@ def run_server(
     settings = settings or ServerSettings()
     operations = Operations.of(kb, settings, tracing, worker, shared)
     config = uvicorn.Config(
-        create_app(kb, models=models, operations=operations, settings=settings, local=local, reader=reader),
+        create_app(
+            kb,
+            models=models,
+            operations=operations,
+            settings=settings,
+            local=local,
+            reader=reader,
+            sentences=sentences,
+        ),
         log_config=None,
         access_log=False,
         http=limited_protocol(report=operations.metrics.incomplete),

@@ -142,6 +142,10 @@ class Generator(DecoderVerbs, Protocol):
     @property
     def model(self) -> CheckpointInfo: ...
 
+    def check_prompts(self, requests: Sequence[GenerationRequest]) -> None:
+        """Raises `PromptRefused` and `ContextLengthExceeded`, as whoever decodes one of them would."""
+        ...
+
     def count_tokens(self, texts: Sequence[str]) -> int:
         """Counts the tokens of these texts together, without those that mark facts and questions."""
         ...

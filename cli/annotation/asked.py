@@ -39,20 +39,27 @@ def _title(document: AnnotatedDocument) -> str:
     return document.title or document.external_id
 
 
-def drawn(squad: list[Path], documents: list[AnnotatedDocument], config: ReaderConfig) -> ReaderExamples:
-    """Makes examples of what the files ask about these documents."""
+def drawn(
+    squad: list[Path], documents: list[AnnotatedDocument], config: ReaderConfig, base: Path | None = None
+) -> ReaderExamples:
+    """Makes examples of what the files ask about these documents; with near misses by the words of a `base`."""
     from colmlm.model.reader.examples import ReaderExamples, ReaderQuestion
+    from colmlm.model.reader.near_misses import NearMisses
+    from colmlm.model.text.sentence_encoder import MeanSentenceEncoder
 
     numbers = {document.external_id: number for number, document in enumerate(documents)}
     asked = [
-        ReaderQuestion(numbers[one.document], one.question, *one.place)
+        ReaderQuestion(numbers[one.document], one.question, one.place)
         for path in squad
-        for one in read_questions(path)
-        if one.document in numbers and one.place is not None
+        for one in read_questions(path, unanswered=True)
+        if one.document in numbers and (one.place is not None or not one.answers)
     ]
-    if not asked:
+    if all(one.answer is None for one in asked):
         raise typer.BadParameter("no questions with answers; name a file with --squad.")
-    return ReaderExamples(documents, asked, config)
+    near = None
+    if config.near_misses and base is not None:
+        near = NearMisses.load(base, MeanSentenceEncoder.load(), (one.question for one in asked))
+    return ReaderExamples(documents, asked, config, near)
 
 
 def some(examples: Sequence[ReaderExample], questions: int | None = CURVE_QUESTIONS) -> list[ReaderExample]:

@@ -85,14 +85,16 @@ def train(
     as_json: AsJson = False,
 ) -> None:
     """Train the reader on the questions of SQuAD files, with passages that answer them and passages that do not."""
+    from colmlm.model.annotate.base import base_directory
     from colmlm.model.reader.curve import trained
     from colmlm.model.reader.training import ReaderTask
 
     config = changed(READER_PRESETS[preset](), settings, epochs, max_minutes)
     learnt, kept_back = split(_documents(squad or []), held_out)
-    examples = drawn(squad or [], learnt, config)
     measured = list(drawn(squad or [], kept_back, config).plain()) if kept_back else []
     with Runtime.from_environment() as runtime:
+        base = base_directory(config.base, runtime.settings.home / "models")
+        examples = drawn(squad or [], learnt, config, base)
         task = ReaderTask(config, examples, runtime.settings.home / "models", name or out.name, start)
         if dry_run:
             _foretell(task, as_json)
@@ -132,17 +134,22 @@ def evaluate(
 ) -> None:
     """Measure the reader: answers in the passage that holds them, and how well it tells passages that do not.
 
-    Each question is read as it is, without titles, as keywords and as a sentence to be completed.
+    Each question is read as it is, without titles, as keywords and as a sentence to be completed. Where the files have
+    questions without an answer, as SQuAD 2.0 does, all are also read in the whole text of their document.
     """
     from colmlm.cli.composition.readers import reader_at
     from colmlm.model.reader.measure import forms, measure
     from colmlm.model.reader.reader import ExtractiveReader
 
     config = READER_PRESETS[ReaderPreset.minilm]()
-    asked = some(list(drawn(squad or [], _documents(squad or []), config).plain()), questions)
+    found = drawn(squad or [], _documents(squad or []), config)
+    asked = some(list(found.plain()), questions)
+    is_told = any(one.answer is None for one in found.asked)
+    whole = some(list(found.whole()), questions) if is_told else []
     with Runtime.from_environment() as runtime, progress("passages") as update:
         model = ExtractiveReader.load(reader_at(runtime.user, reader), runtime.settings.home / "models")
-        measured = {how: measure(model, those, update) for how, those in forms(asked).items()}
+        asked_in = forms(asked) | ({"whole documents": whole} if whole else {})
+        measured = {how: measure(model, those, update) for how, those in asked_in.items()}
     if as_json:
         print_json({how: asdict(figures) for how, figures in measured.items()})
     else:

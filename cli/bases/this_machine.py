@@ -13,6 +13,7 @@ from colmlm.api.nouns.telling import Telling
 from colmlm.cli.composition.runtime import Runtime
 
 if TYPE_CHECKING:
+    from colmlm.api.nouns.generation import DecoderVerbs
     from colmlm.cli.bases.local.corpora import LocalCorpora
     from colmlm.cli.bases.local.erasures import LocalErasures
     from colmlm.cli.bases.local.facts import LocalFacts
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from colmlm.cli.bases.local.misses import LocalMisses
     from colmlm.cli.bases.local.questions import LocalQuestions
     from colmlm.cli.bases.protocol import Base
-    from colmlm.cli.composition.generator import StoringGenerator
     from colmlm.kb.access.access import Access
     from colmlm.kb.evidence.log import Log
     from colmlm.kb.evidence.outputs import Outputs
@@ -84,9 +84,9 @@ class LocalBase:
         return LocalLookups(self.kb, self.kb.searcher, self.runtime)
 
     @property
-    def decoder(self) -> StoringGenerator:
+    def decoder(self) -> DecoderVerbs:
         self.runtime.open()
-        return self.runtime.generator
+        return self.runtime.answering_generator
 
     @property
     def outputs(self) -> Outputs:
@@ -185,12 +185,10 @@ class LocalBase:
         return ask(self)
 
     @contextmanager
-    def generator(
-        self, checkpoint: Path | None, as_of: int | None, *, there: bool
-    ) -> Iterator[StoringGenerator]:
+    def generator(self, checkpoint: Path | None, as_of: int | None, *, there: bool) -> Iterator[DecoderVerbs]:
         self.use_checkpoint(checkpoint)
         self.runtime.open()
-        yield self.runtime.generator if as_of is None else self.runtime.generator_as_of(as_of)
+        yield self.runtime.answering_generator if as_of is None else self.runtime.generator_as_of(as_of)
 
     def close(self) -> None:
         self.runtime.close()

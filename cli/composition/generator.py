@@ -85,7 +85,7 @@ class StoringGenerator:
         return sum(len(self.checkpoint.tokenizer.encode(text)) for text in texts)
 
     def generate(self, request: GenerationRequest) -> OutputTrace:
-        self._check_prompts([request])
+        self.check_prompts([request])
         (generation,) = self._decoder().generate([request.prompt], self._config(request), self.check)
         return self._store(generation, accepted_only=request.accepted_only)
 
@@ -93,7 +93,7 @@ class StoringGenerator:
         """Gives the output piece by piece with its lookups, then why it ended, then its stored trace."""
         from colmlm.model.decoding.decoder import DecodedOutput
 
-        self._check_prompts([request])
+        self.check_prompts([request])
         said = ""
         for item in self._decoder().stream(request.prompt, self._config(request), self.check):
             if isinstance(item, str):
@@ -107,7 +107,7 @@ class StoringGenerator:
 
     def complete(self, requests: Sequence[GenerationRequest], top: int | None = None) -> list[Completed]:
         """Completes requests as `api.nouns.generation.Generator.complete` says."""
-        self._check_prompts(requests)
+        self.check_prompts(requests)
         generations = self._generations(requests)
         if top is None:
             scores = [NO_LOGPROBS] * len(requests)
@@ -118,7 +118,8 @@ class StoringGenerator:
             for request, generation, own in zip(requests, generations, scores, strict=True)
         ]
 
-    def _check_prompts(self, requests: Sequence[GenerationRequest]) -> None:
+    def check_prompts(self, requests: Sequence[GenerationRequest]) -> None:
+        """Refuse a prompt that is too long, or has tokens that no text has."""
         context = self.checkpoint.lm.inference.context
         most = context if self.prompt_max_tokens is None else min(context, self.prompt_max_tokens)
         for request in requests:

@@ -10,6 +10,7 @@ from colmlm.cli.bulk.keying import keying_elsewhere
 from colmlm.cli.composition.encoders import keys_are_questions, registered
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.errors import InvalidValue, KBError, KeysetMismatch, NoActiveKeyset
+from colmlm.kb.lookup.likeness import fill
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,7 +38,7 @@ def key_everything(
     replace: bool = False,
     named: Path | None = None,
 ) -> KeysetRecord:
-    """Keys the facts without a key, and calibrates a keyset whose threshold nobody has chosen.
+    """Give sentences vectors, key the facts without a key, and calibrate a keyset whose threshold nobody has chosen.
 
     With `replace` it makes true keys in the place of predicted ones, and when all are true calibrates again what was
     calibrated for those.
@@ -47,6 +48,8 @@ def key_everything(
     the job's actor, and a `telling` that reports its progress.
     """
     encoder, kb, telling = encoder or runtime.encoder, kb or runtime.kb, telling or runtime.telling
+    with telling.progress("Encoding sentences") as advance:
+        fill(kb, runtime.sentence_encoder, advance)
     with telling.progress("Keying facts") as advance:
         keyset = kb.keysets.rekey(
             encoder,

@@ -21,12 +21,14 @@ from colmlm.cli.settings import UserSettings
 from colmlm.kb.store.settings import Settings
 
 if TYPE_CHECKING:
+    from colmlm.api.nouns.answered import AnsweringGenerator
     from colmlm.api.nouns.models import LoadedModel
     from colmlm.cli.composition.generator import StoringGenerator
     from colmlm.cli.composition.model_encoder import ModelEncoder
     from colmlm.kb.answers.answering import Answering
     from colmlm.kb.answers.ranked import RankedLookups
     from colmlm.kb.answers.reading import JudgedReader
+    from colmlm.kb.lookup.likeness import SentenceEmbedder
     from colmlm.kb.service import KnowledgeBase
     from colmlm.model.lm.checkpoint import Checkpoint
 
@@ -191,14 +193,22 @@ class Runtime:
         from colmlm.kb.answers.answering import Answering
         from colmlm.kb.lookup.questions import Questions
 
-        return Answering(self.kb, Questions(self.kb, [self.encoder]) if keys else None, reader)
+        questions = Questions(self.kb, [self.encoder]) if keys else None
+        return Answering(self.kb, questions, reader, self.sentence_encoder)
+
+    @cached_property
+    def sentence_encoder(self) -> SentenceEmbedder:
+        """The encoder of sentences, by which those that mean what is asked come first."""
+        from colmlm.model.text.sentence_encoder import MeanSentenceEncoder
+
+        return MeanSentenceEncoder.load()
 
     @property
     def lookups(self) -> RankedLookups:
-        """Lookups of now by any ranking; the reader is loaded where one reads."""
+        """Lookups of now by any ranking; the reader and the encoder of sentences are loaded where one reads."""
         from colmlm.kb.answers.ranked import RankedLookups
 
-        return RankedLookups(self.kb, lambda: self.reader)
+        return RankedLookups(self.kb, lambda: self.reader, lambda: self.sentence_encoder)
 
     @cached_property
     def generator(self) -> StoringGenerator:
@@ -209,6 +219,13 @@ class Runtime:
         return StoringGenerator(
             self.checkpoint, LocalOutputs(self.kb), self.lookups, prompt_max_tokens=most, ranking=ranking
         )
+
+    @property
+    def answering_generator(self) -> AnsweringGenerator:
+        """The generator, which answers questions as `answers` does. Their reader is loaded for the first of them."""
+        from colmlm.api.nouns.answered import AnsweringGenerator
+
+        return AnsweringGenerator(self.generator, lambda: self.answers, self.kb.outputs.record_traced)
 
     def generator_as_of(self, seq: int) -> StoringGenerator:
         """Gives a generator whose lookups find facts as of change `seq`, which is stored with its outputs."""

@@ -28,6 +28,7 @@ def load(runtime: Runtime, wide_threads: int | None, *, with_model: bool) -> Loa
 
     if with_model:
         runtime.reader  # noqa: B018
+        runtime.sentence_encoder  # noqa: B018
     return LoadedModels(
         runtime.kb, [runtime.model_at(None, check_client, asker, wide_threads)] if with_model else []
     )
@@ -60,6 +61,7 @@ def run(
             worker=worker.state if worker else no_worker,
             local=local,
             reader=runtime.reader if models else None,
+            sentences=runtime.sentence_encoder if models else None,
             models=models,
             shared=shared,
             on_up=on_up,

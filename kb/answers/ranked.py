@@ -28,6 +28,7 @@ from colmlm.kb.answers.windows import FactInWindow, SaidWindow, windows
 from colmlm.kb.errors import InvalidQuery, KeysetMismatch
 from colmlm.kb.keys.keysets import STORED
 from colmlm.kb.log import audit
+from colmlm.kb.lookup.likeness import SentenceEmbedder
 from colmlm.kb.lookup.options import KEY, RANKINGS, READER, LookupOptions, Wanted
 from colmlm.kb.lookup.records import AskedQuery, Hit, Lookup
 from colmlm.kb.lookup.searchable import SearchableStore
@@ -46,7 +47,8 @@ Found = Sequence[CandidateSentence]
 
 @dataclass(frozen=True, slots=True)
 class RankedLookups:
-    """Lookups of now by any ranking; a decoder's port. `reader` is called where one has to read, and may raise.
+    """Lookups of now by any ranking; a decoder's port. `reader` and the encoder of `sentences` are called where one
+    has to read, and may raise.
 
     What is `steady` also answers queries of the checkpoint whose keyset was active until another was activated, so that
     an output ends with the checkpoint that it began with. Queries of no request that begins afterwards may come here.
@@ -54,6 +56,7 @@ class RankedLookups:
 
     kb: SearchableStore
     reader: Callable[[], JudgedReader]
+    sentences: Callable[[], SentenceEmbedder | None] = lambda: None
     steady: bool = False
 
     def find(
@@ -90,6 +93,7 @@ class RankedLookups:
         _check(ranking, texts, wanted, len(queries_BD))
         if wanted.min_seq is not None:
             searcher.await_change(wanted.min_seq)
+        encoder = self.sentences() if ranking == READER else None
         seq, keyset_id = searcher.catch_up(), searcher.keyset_in_use
         near = searcher.nearest(
             queries_BD, checkpoint_id=checkpoint_id, k=BY_KEY, accepted_only=wanted.accepted_only
@@ -104,6 +108,7 @@ class RankedLookups:
                     one.tombstone,
                     asked=AskedQuery(checkpoint_id, query_D.astype(STORED).tobytes()),
                     accepted_only=wanted.accepted_only,
+                    encoder=encoder,
                 )[:WINDOWS]
                 for text, one, query_D in zip(texts, near, np.asarray(queries_BD), strict=True)
             ]

@@ -25,7 +25,10 @@ from colmlm.kb.corpus.format import (
 
 @dataclass(frozen=True, slots=True)
 class SquadQuestion:
-    """A question with all its answers, the external id of its paragraph, and there the span of the first answer."""
+    """A question with all its answers, the external id of its paragraph, and there the span of the first answer.
+
+    One without answers was asked of a paragraph that does not say it, as in SQuAD 2.0.
+    """
 
     document: str
     question: str
@@ -44,16 +47,21 @@ def read_squad(path: Path) -> Iterator[Parsed]:
                 yield _paragraph(where, paragraph)
 
 
-def read_questions(path: Path) -> Iterator[SquadQuestion]:
-    """Reads every question that the file answers. It skips malformed ones, which `read_squad` refuses by name."""
+def read_questions(path: Path, *, unanswered: bool = False) -> Iterator[SquadQuestion]:
+    """Reads every question that the file answers. It skips malformed ones, which `read_squad` refuses by name.
+
+    With `unanswered` it also gives those that the file says have no answer: a null one, or an empty list.
+    """
     with path.open("rb") as source:
         paragraphs = _nested(path, source.read()) if path.suffix == ".json" else _flat(path, source)
         for _, paragraph in paragraphs:
             if isinstance(paragraph, dict) and isinstance(paragraph.get("context"), str):
                 document = identity(_spaced(paragraph.get("title")), paragraph["context"])
                 qas = paragraph.get("qas")
-                asked = (_quiz(document, qa) for qa in (qas if isinstance(qas, list) else ()))
-                yield from filter(None, asked)
+                for qa in qas if isinstance(qas, list) else ():
+                    one = _quiz(document, qa) or (_unanswered(document, qa) if unanswered else None)
+                    if one is not None:
+                        yield one
 
 
 def _quiz(document: str, qa: Any) -> SquadQuestion | None:
@@ -72,6 +80,14 @@ def _quiz(document: str, qa: Any) -> SquadQuestion | None:
     return SquadQuestion(
         document, qa["question"].strip(), tuple(dict.fromkeys(text for text, _ in answers)), place
     )
+
+
+def _unanswered(document: str, qa: Any) -> SquadQuestion | None:
+    """Gives a question that is said to have no answer."""
+    if not isinstance(qa, dict) or not isinstance(qa.get("question"), str) or not qa["question"].strip():
+        return None
+    said = qa["answer"] if "answer" in qa else qa.get("answers", "")
+    return SquadQuestion(document, qa["question"].strip(), ()) if said is None or said == [] else None
 
 
 def _flat(path: Path, lines: Iterable[bytes]) -> Iterator[tuple[str, Any]]:

@@ -72,6 +72,11 @@ def words(text: str) -> Iterator[Word]:
         yield Word(root(plain), plain, found.start(), found.end(), False, word[:1].isupper())
 
 
+def telling(text: str) -> frozenset[str]:
+    """Gives the keys of the words of a text that are not ordinary."""
+    return frozenset(word.key for word in words(text) if not word.is_ordinary)
+
+
 def fold(word: str) -> str:
     """Removes case and accents from the word."""
     if word.isascii():

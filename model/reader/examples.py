@@ -10,23 +10,28 @@ from typing import Literal
 
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.model.annotate.bio import Span
+from colmlm.model.annotate.words import telling
 from colmlm.model.baselines.passages import PassageIndex
 from colmlm.model.reader.asking import keywords, statement, stopped
 from colmlm.model.reader.config import ReaderConfig
+from colmlm.model.reader.near_misses import NearMisses
 from colmlm.model.reader.windows import sentences_of, usual_window, window_around, windows_of
 
 Form = Literal["question", "keywords", "statement"]
 _NO_MARK = 0.3  # the share of questions that come without a question mark
+_WHOLE, _LIKELIEST = (
+    0.2,
+    0.7,
+)  # of the questions that their document does not answer: with its whole text; with the likeliest window
 
 
 @dataclass(frozen=True, slots=True)
 class ReaderQuestion:
-    """A question and where its answer stands: in the document of this number, from `start` to `end`."""
+    """A question of the document of this number, and where its answer stands in the text; None: it says none."""
 
     document: int
     question: str
-    start: int
-    end: int
+    answer: Span | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +49,13 @@ class ReaderExamples:
     """Draws examples from documents and what was asked about them."""
 
     def __init__(
-        self, documents: Sequence[AnnotatedDocument], asked: Sequence[ReaderQuestion], config: ReaderConfig
+        self,
+        documents: Sequence[AnnotatedDocument],
+        asked: Sequence[ReaderQuestion],
+        config: ReaderConfig,
+        near: NearMisses | None = None,
     ) -> None:
+        self.near = near
         self.documents, self.asked, self.config = documents, asked, config
         self.sentences = [sentences_of(document.text) for document in documents]
         windows = [windows_of(sentences) for sentences in self.sentences]
@@ -55,35 +65,61 @@ class ReaderExamples:
 
     def round(self, number: int) -> Iterator[ReaderExample]:
         """Yields each question once where it is answered, and as many as the config says where it is not."""
-        also = self.config.none / (1 - self.config.none)
+        of_none = self.config.none / (1 - self.config.none)
+        missed = of_none * self.config.near_misses
+        also = of_none - missed
         for n, one in enumerate(self.asked):
             rng = random.Random(f"{self.config.seed}/{number}/{n}")
             text, sentences = self.documents[one.document].text, self.sentences[one.document]
-            window = window_around(text, sentences, (one.start, one.end), rng)
+            if one.answer is None:
+                yield self._formed(self._asked_in_vain(one, rng), one, rng)
+                continue
+            window = window_around(text, sentences, one.answer, rng)
             yield self._formed(self._answered(one, window), one, rng)
+            if self.near is not None and rng.random() < missed:
+                said = self.near.of(one.question, text, rng)
+                if said is not None:
+                    missing = replace(self._answered(one, window), question=said, answer=None)
+                    yield self._formed(missing, replace(one, question=said, answer=None), rng)
             if rng.random() < also and (empty := self._unanswered(n, rng)) is not None:
                 yield self._formed(empty, one, rng)
 
     def plain(self) -> Iterator[ReaderExample]:
         """Yields each question with the window that answers it, and with one that does not; for measuring."""
         for n, one in enumerate(self.asked):
-            window = usual_window(self.sentences[one.document], (one.start, one.end))
-            yield self._answered(one, window)
+            if one.answer is None:
+                continue
+            yield self._answered(one, usual_window(self.sentences[one.document], one.answer))
             if (empty := self._unanswered(n, random.Random(f"{self.config.seed}/{n}"))) is not None:
                 yield empty
 
+    def whole(self) -> Iterator[ReaderExample]:
+        """Yields each question with the whole text of its document, which answers it or not; for measuring."""
+        for one in self.asked:
+            yield self._answered(one, (0, len(self.documents[one.document].text)))
+
     def _answered(self, one: ReaderQuestion, window: Span) -> ReaderExample:
-        """Gives the question with a window that holds its answer."""
+        """Gives the question with a window that holds its answer, if it has one."""
         document, (start, end) = self.documents[one.document], window
-        place = (one.start - start, one.end - start)
+        place = None if one.answer is None else (one.answer[0] - start, one.answer[1] - start)
         return ReaderExample(one.question, "question", document.title or "", document.text[start:end], place)
+
+    def _asked_in_vain(self, one: ReaderQuestion, rng: random.Random) -> ReaderExample:
+        """Gives a question that its document does not answer with a window of it, mostly the likeliest by its words."""
+        text, windows = self.documents[one.document].text, self._windows[one.document]
+        if not windows or rng.random() < _WHOLE:
+            return self._answered(one, (0, len(text)))
+        asked = telling(one.question)
+        likeliest = max(windows, key=lambda window: len(asked & telling(text[slice(*window)])))
+        return self._answered(one, likeliest if rng.random() < _LIKELIEST else rng.choice(windows))
 
     def _unanswered(self, number: int, rng: random.Random) -> ReaderExample | None:
         """Gives the question with a window that does not say its answer, from its document or one like it."""
         one = self.asked[number]
         own = [(one.document, window) for window in self._windows[one.document]]
         near = own if rng.random() < self.config.neighbours else self._others(number)
-        answer = self.documents[one.document].text[one.start : one.end]
+        assert one.answer is not None
+        answer = self.documents[one.document].text[slice(*one.answer)]
         for chosen, (start, end) in rng.sample(near, len(near)):
             document = self.documents[chosen]
             text = document.text[start:end]
@@ -119,9 +155,11 @@ class ReaderExamples:
         return replace(example, question=said, form=form, title=title)
 
     def _stopped(self, one: ReaderQuestion, rng: random.Random) -> str | None:
-        sentences = self.sentences[one.document]
-        start = next((start for start, end in sentences if start <= one.start < end), one.start)
-        return stopped(self.documents[one.document].text, start, one.start, rng)
+        if one.answer is None:
+            return None
+        sentences, stop = self.sentences[one.document], one.answer[0]
+        start = next((start for start, end in sentences if start <= stop < end), stop)
+        return stopped(self.documents[one.document].text, start, stop, rng)
 
 
 def says(text: str, answer: str) -> bool:

@@ -16,7 +16,7 @@ from colmlm.kb.answers.reading import Passage, Reader
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.model.annotate.bio import Span
 from colmlm.model.annotate.checks import Fault
-from colmlm.model.annotate.words import words
+from colmlm.model.annotate.words import telling
 from colmlm.model.reader.windows import sentences_of, windows_of
 
 MARGIN = 4.0  # chosen with the released reader, see docs/annotation.md
@@ -34,7 +34,7 @@ class Verifier:
     def of(self, document: AnnotatedDocument) -> DocumentVerifier:
         """Gives what verifies the questions of a document."""
         windows = windows_of(sentences_of(document.text))
-        said = [_said(document.text[start:end]) for start, end in windows]
+        said = [telling(document.text[start:end]) for start, end in windows]
         return DocumentVerifier(self, document, windows, said)
 
 
@@ -71,7 +71,7 @@ class DocumentVerifier:
     def _chosen(self, span: FactSpan) -> list[Span]:
         """Gives the windows that hold a part of the span, and the `OTHERS` that share most with its question."""
         holding = [window for window in self.windows if window[0] < span.end and span.start < window[1]]
-        asked = _said(span.question or "")
+        asked = telling(span.question or "")
         weight = self._weights(asked)
         shared = sorted(
             (-sum(weight[word] for word in asked & said), window)
@@ -84,7 +84,3 @@ class DocumentVerifier:
         """Weighs words: the fewer windows say one, the more it tells."""
         times = Counter(word for said in self.said for word in asked & said)
         return {word: log(1 + len(self.said) / (1 + times[word])) for word in asked}
-
-
-def _said(text: str) -> frozenset[str]:
-    return frozenset(word.key for word in words(text) if not word.is_ordinary)

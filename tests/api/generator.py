@@ -39,6 +39,10 @@ class LookupGenerator:
     def model(self) -> CheckpointInfo:
         return self.encoder.checkpoint
 
+    def check_prompts(self, requests: Sequence[GenerationRequest]) -> None:
+        for request in requests:
+            text_of(request)
+
     def count_tokens(self, texts: Sequence[str]) -> int:
         return sum(map(len, texts))
 

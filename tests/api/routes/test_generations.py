@@ -32,8 +32,11 @@ def events(text: str) -> list[tuple[str, Any]]:
     return [(block["event"], json.loads(block["data"])) for block in blocks if "event" in block]
 
 
+DECODED = {"prompt": CAPITAL, "ranking": "key"}  # whoever says what facts are found by wants it decoded
+
+
 def test_output_names_the_fact_behind_each_span(reader: Client, fact_id: int) -> None:
-    answer = reader.post("/v1/generations", json={"prompt": CAPITAL})
+    answer = reader.post("/v1/generations", json=DECODED)
     trace = answer.json()
     assert answer.status_code == 201 and trace["output"] == f"{BEFORE}Lima."
     (splice,) = trace["splices"]
@@ -45,9 +48,9 @@ def test_output_names_the_fact_behind_each_span(reader: Client, fact_id: int) ->
 
 
 def test_deleted_fact_is_spliced_no_more_and_the_old_output_says_so(operator: Client, fact_id: int) -> None:
-    before = operator.post("/v1/generations", json={"prompt": CAPITAL}).json()
+    before = operator.post("/v1/generations", json=DECODED).json()
     edit = operator.request("DELETE", "/v1/facts", json={"fact_ids": [fact_id], "reason": "wrong"}).json()
-    after = operator.post("/v1/generations", json={"prompt": CAPITAL, "min_seq": edit["min_seq"]}).json()
+    after = operator.post("/v1/generations", json=DECODED | {"min_seq": edit["min_seq"]}).json()
     assert "Lima" not in after["output"] and [s["outcome"] for s in after["splices"]] == ["no_match"]
     (splice,) = operator.get(f"/v1/generations/{before['generation_id']}").json()["splices"]
     assert not splice["live"] and splice["value"] == "Lima"
@@ -67,7 +70,7 @@ def test_stream_gives_the_pieces_and_then_the_stored_trace(reader: Client) -> No
 
 
 def test_stream_tells_each_splice_when_its_value_is_there(reader: Client, fact_id: int) -> None:
-    answer = reader.post("/v1/generations", json={"prompt": CAPITAL, "stream": True})
+    answer = reader.post("/v1/generations", json=DECODED | {"stream": True})
     parts = events(answer.text)
     assert [name for name, _ in parts] == ["piece", "piece", "splice", "piece", "finish", "trace"]
     splice, shown = parts[2][1], "".join(data["text"] for _, data in parts[:2])
@@ -79,7 +82,7 @@ def test_stream_tells_each_splice_when_its_value_is_there(reader: Client, fact_i
         TEXT.index("Lima"),
         TEXT.index("Lima") + 4,
     )
-    missed = reader.post("/v1/generations", json={"prompt": "Unheard of?", "stream": True})
+    missed = reader.post("/v1/generations", json=DECODED | {"prompt": "Unheard of?", "stream": True})
     assert [name for name, _ in events(missed.text)] == [
         "piece",
         "piece",
@@ -88,6 +91,22 @@ def test_stream_tells_each_splice_when_its_value_is_there(reader: Client, fact_i
         "finish",
         "trace",
     ]
+
+
+def test_a_question_is_answered_as_ask_does(operator: Client, fact_id: int) -> None:
+    asked = {"prompt": CAPITAL}
+    answer = operator.post("/v1/answers", json={"question": CAPITAL}).json()
+    trace = operator.post("/v1/generations", json=asked).json()
+    assert (trace["output"], trace["mode"], trace["prompt"]) == (answer["answer"], "read", CAPITAL)
+    assert [splice["fact_id"] for splice in trace["splices"]] == [fact_id]
+    *_, (last, streamed) = parts = events(
+        operator.post("/v1/generations", json={**asked, "stream": True}).text
+    )
+    assert [name for name, _ in parts] == ["piece", "splice", "finish", "trace"] and last == "trace"
+    assert parts[1][1]["value"] == parts[0][1]["text"] == streamed["output"] == "Lima"
+    edit = operator.request("DELETE", "/v1/facts", json={"fact_ids": [fact_id], "reason": "wrong"}).json()
+    after = operator.post("/v1/generations", json={**asked, "min_seq": edit["min_seq"]}).json()
+    assert (after["output"], [s["outcome"] for s in after["splices"]]) == ("", ["abstained"])
 
 
 def test_a_question_that_nothing_answers_is_a_result_of_its_own(reader: Client) -> None:

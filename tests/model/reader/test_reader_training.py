@@ -30,7 +30,7 @@ DOCUMENTS = [
     AnnotatedDocument(str(year), f"a man in {year} saw {year % 7} men. He left. It was so.", title="a man")
     for year in YEARS
 ]
-ASKED = [ReaderQuestion(number, "when?", 9, 13) for number in range(len(YEARS))]
+ASKED = [ReaderQuestion(number, "when?", (9, 13)) for number in range(len(YEARS))]
 KINDS = {"adapter": 8, "full": None}
 
 

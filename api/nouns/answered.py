@@ -1,0 +1,122 @@
+"""Questions are answered alike by all doors: a prompt that asks as `ask` does; any other text is decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from colmlm.api.nouns.generation import (
+    Completed,
+    Finished,
+    GenerationRequest,
+    Generator,
+    Item,
+    Missed,
+    Spliced,
+)
+from colmlm.kb.answers.answering import MAX_QUESTION, Answering
+from colmlm.kb.evidence.answers import output_of
+from colmlm.kb.evidence.records import NewOutput, OutputTrace
+from colmlm.kb.texts.asked import question_in
+
+Store = Callable[[NewOutput], OutputTrace]
+
+
+@dataclass(frozen=True, slots=True)
+class AnsweringGenerator:
+    """Answers the question that a prompt ends in by what documents say, and stores the answer as an output.
+
+    Everything else is the generator's, and so is a question whose request says how to decode it: by a ranking, a
+    threshold or a bias, without abstaining, or with the probabilities of tokens.
+    """
+
+    generator: Generator
+    answering: Callable[[], Answering]
+    store: Store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.generator, name)
+
+    def generate(self, request: GenerationRequest) -> OutputTrace:
+        question = asked_by(request)
+        return self.generator.generate(request) if question is None else self._answer(request, question)
+
+    def stream(self, request: GenerationRequest) -> Iterator[Item]:
+        question = asked_by(request)
+        if question is None:
+            yield from self.generator.stream(request)
+            return
+        trace = self._answer(request, question)
+        yield from _pieces(trace)
+        yield self._finished(request, trace)
+        yield trace
+
+    def complete(self, requests: Sequence[GenerationRequest], top: int | None = None) -> list[Completed]:
+        questions = [None if top is not None else asked_by(request) for request in requests]
+        texts = [request for request, question in zip(requests, questions, strict=True) if question is None]
+        decoded = iter(self.generator.complete(texts, top) if texts else [])
+        return [
+            next(decoded) if question is None else self._completed(request, question)
+            for request, question in zip(requests, questions, strict=True)
+        ]
+
+    def _completed(self, request: GenerationRequest, question: str) -> Completed:
+        trace = self._answer(request, question)
+        assert isinstance(request.prompt, str)
+        return Completed(prompt=request.prompt, trace=trace, finished=self._finished(request, trace))
+
+    def _answer(self, request: GenerationRequest, question: str) -> OutputTrace:
+        self.generator.check_prompts([request])
+        answering = self.answering()
+        if request.min_seq is not None:
+            answering.kb.searcher.await_change(request.min_seq)
+        asked = answering.asked(question, "read", accepted_only=request.accepted_only)
+        return self.store(output_of(asked, "read", accepted_only=request.accepted_only))
+
+    def _finished(self, request: GenerationRequest, trace: OutputTrace) -> Finished:
+        """Tell how it ended. All that is said is spliced, so that no token was chosen."""
+        assert isinstance(request.prompt, str)
+        num_tokens = self.generator.count_tokens([request.prompt])
+        return Finished(
+            reason="end" if trace.output else "miss", prompt_tokens=num_tokens, completion_tokens=0
+        )
+
+
+def asked_by(request: GenerationRequest) -> str | None:
+    """Give the question that a request asks; None where it is another text, or says how it is to be decoded."""
+    is_plain = (
+        request.mode == "auto"
+        and request.on_miss != "continue"
+        and not request.min_tokens
+        and request.max_tokens > 0
+        and (request.ranking, request.threshold, request.fact_bias) == (None, None, None)
+    )
+    if not is_plain or not isinstance(request.prompt, str):
+        return None
+    question = question_in(request.prompt)
+    return question if question and question.strip() and len(question) <= MAX_QUESTION else None
+
+
+def _pieces(trace: OutputTrace) -> Iterator[Item]:
+    """Yield the text in pieces, each splice behind the piece that ends in it, and a lookup that found nothing."""
+    said = 0
+    for splice in trace.splices:
+        if splice.outcome != "hit":
+            yield Missed(output_start=splice.output_start, outcome=splice.outcome, score=splice.score)
+            continue
+        if splice.output_end > said:
+            yield trace.output[said : splice.output_end]
+            said = splice.output_end
+        assert splice.fact_id is not None and splice.version is not None and splice.score is not None
+        yield Spliced(
+            output_start=splice.output_start,
+            output_end=splice.output_end,
+            fact_id=splice.fact_id,
+            version=splice.version,
+            value=splice.value,
+            score=splice.score,
+            document=splice.source,
+        )
+    if said < len(trace.output):
+        yield trace.output[said:]
