@@ -67,7 +67,7 @@ def ask(caller: Caller, question: Question) -> dict[str, Any]:
 
 
 def _why_not(found: Answer) -> str:
-    return f"{NOTHING} What would answer it was deleted." if found.withheld else NOTHING
+    return NOTHING if found.why is None else f"{NOTHING} {found.why}"
 
 
 def _passage(passage: Any) -> dict[str, Any]:

@@ -110,6 +110,7 @@ def _as_dict(found: Answer) -> dict[str, object]:
         "threshold": found.threshold,
         "abstained": found.abstained,
         "withheld": found.withheld,
+        "why": found.why,
         "nearest": found.nearest,
         "seq": found.seq,
         "generation_id": found.generation_id,
@@ -133,12 +134,8 @@ def _show(found: Answer) -> None:
             note(f"Unreviewed: nobody has accepted {facts} {proposed} yet. See: colmlm review list")
         return
     say(NOTHING)
-    if found.withheld:
-        note("What would answer it was deleted.")
-    elif found.score:
-        note(
-            f"The likeliest place scores {found.score:.2f}, and an answer needs {found.threshold:.2f} (--threshold)."
-        )
+    if found.why is not None:
+        note(found.why)
     if found.nearest:
         say()
         print_table(

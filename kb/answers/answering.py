@@ -43,6 +43,7 @@ from colmlm.kb.answers.records import (
     SaidFact,
     SaidPart,
 )
+from colmlm.kb.answers.why import why_silent
 from colmlm.kb.answers.windows import SaidWindow, said_passages, unchanged, windows
 from colmlm.kb.errors import InvalidQuery, NoActiveKeyset
 from colmlm.kb.facts.reading import get_fact
@@ -52,7 +53,7 @@ from colmlm.kb.lookup.questions import Questions
 from colmlm.kb.lookup.records import AskedQuery, Hit, Ranking
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.store.standby import require_primary
-from colmlm.kb.texts.asked import OF_SEVERAL_WORDS, form_of
+from colmlm.kb.texts.asked import OF_SEVERAL_WORDS, compares, form_of
 
 WINDOWS = 4  # read for a question
 ATTEMPTS = 5
@@ -131,19 +132,36 @@ class Answering:
                 break
         else:
             raise InvalidQuery("the texts near it are changed all the time; ask again")
-        passages = tuple(nearby(found, read)[:nearest])
+        passages = tuple(nearby(found, read, reading.every)[:nearest])
         score = self.reader.confidence.of(weigh(question, reading.places)) if reading.places else 0.0
         answer = self._decided(question, contested, score, least, passages, seq)
+        if compares(question):
+            return AnsweredQuestion(self._silent(replace(answer, withheld=False), is_comparison=True), query)
         if passage is not None and _is_better(question, answer, contested, passage):
             return AnsweredQuestion(
                 _said_whole(answer, passage), query, parts_of(passage.window, 0, len(passage.window.text)),
                 passage.window.text, tuple(fact.fact_id for fact in passage.window.facts),
             )  # fmt: skip
+        if answer.abstained:
+            answer = self._silent(answer)
         if not contested:
             return AnsweredQuestion(answer, query)
         best = contested[0]
         parts = () if answer.abstained else parts_of(best.window, best.start, best.end)
         return AnsweredQuestion(answer, query, parts, best.text, tuple(fact.fact_id for fact in best.facts))
+
+    def _silent(self, answer: Answer, *, is_comparison: bool = False) -> Answer:
+        """Give the answer as one that says nothing, and why."""
+        with self.kb.sessions() as session:
+            why = why_silent(
+                session,
+                answer.question,
+                withheld=answer.withheld,
+                is_comparison=is_comparison,
+                score=answer.score,
+                threshold=answer.threshold,
+            )
+        return replace(answer, answer=None, facts=(), source=None, why=why)
 
     def reading(
         self, question: str, found: Sequence[CandidateSentence], read: Mapping[int, SaidWindow]
@@ -201,7 +219,8 @@ class Answering:
         score = self.reader.confidence.of(weigh(question, places)) if places else 0.0
         with self.kb.sessions() as session:
             least = confidence_here(session, self.reader).threshold if threshold is None else threshold
-        return self._decided(question, places, score, least, tuple(nearby(found, read)[:most]), seq)
+        answer = self._decided(question, places, score, least, tuple(nearby(found, read, places)[:most]), seq)
+        return self._silent(answer) if answer.abstained else answer
 
     def _windows_then(
         self, question: str, seq: int, questions: Questions

@@ -16,6 +16,7 @@ from colmlm.kb.texts.asked import OF_SEVERAL_WORDS, form_of
 from colmlm.kb.texts.structure import is_section_number
 
 _WORD = re.compile(r"\w+")
+_BLANK_LINE = "\n\n"  # between paragraphs, so that what stands on both sides is no one answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ def places_in(
                 continue  # it begins in the question of a fact without a document, which is no answer
             if MARK in window.text[start:end]:
                 continue  # a part of it was erased, so the rest is not what the document said there
-            if is_section_number(window.text, start, end):
+            if is_section_number(window.text, start, end) or _BLANK_LINE in window.text[start:end]:
                 continue
             facts = window.overlapping(start, end)
             yield ReadPlace(window, candidate, rank, start, end, logit - reading.none, facts)

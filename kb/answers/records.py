@@ -44,13 +44,15 @@ class NearbyPassage:
     """A sentence near a question, with the one before it, as it says things now, and the live facts in it.
 
     What was deleted or erased shows as U+2588, and `source` is the stretch it stands for. `score` is that of the search
-    for sentences, a cosine and a share of the best BM25; it orders passages of one question and says nothing beyond.
+    for sentences; it orders passages of one question and says nothing beyond. `likeliest` is where the likeliest words
+    stand in the text, whether they are sure enough to be an answer or not.
     """
 
     text: str
     source: Source | None
     score: float
     facts: tuple[SaidFact, ...]
+    likeliest: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ class Answer:
     nothing else is said in its stead. `score` is the estimated probability that the answer is right. `facts` are those
     that it overlaps, and `source` is where its document says it, None for a fact without a document. `seq` is the last
     change of the log before the answer was decided. `generation_id` is the output that it is stored as, None where
-    answers are not kept.
+    answers are not kept. `why` says, in a sentence, why nothing is said.
     """
 
     question: str
@@ -77,6 +79,7 @@ class Answer:
     seq: int
     generation_id: int | None = None
     grain: Grain = SPAN
+    why: str | None = None
 
     @property
     def abstained(self) -> bool:

@@ -43,6 +43,18 @@ def form_of(question: str) -> str:
     return next((form for form, words in _ASKED.items() if words.match(asked)), "other")
 
 
+_COMPARES = re.compile(
+    r"\b(?:compar(?:e|ed|ing|ison)\b|differences? between\b|differ from\b|versus\b|vs\b)"
+    r"|^(?:which|what|who)\b.*\b(?:more|less|better|worse|\w{2,}er)\b.*\bor\b",
+    re.IGNORECASE,
+)
+
+
+def compares(question: str) -> bool:
+    """Tell whether a question asks to compare, which no quotation of one place answers."""
+    return _COMPARES.search(question) is not None
+
+
 def question_of(mode: str, prompt: str, said: str, *, is_read: bool) -> str:
     """Give what a lookup of an output of this mode asked, behind `prompt` and what was `said` since.
 

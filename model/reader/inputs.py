@@ -19,8 +19,13 @@ from colmlm.model.text.batches import padded
 
 LONGEST_QUESTION = 64
 LONGEST_TITLE = 48
-# Offsets strictly within these are no bounds of an answer: numbers, initials, what follows an apostrophe.
-_UNCUT = re.compile(r"\d+(?:[.,:]\d+)+|(?:[^\W\d_]\.){2,}|(?<=\w)['’]\w+")
+# Offsets strictly within these are no bounds of an answer: numbers with the sign or the short name of their unit,
+# ranges and compounds of numbers ("6-week"), initials, what follows an apostrophe.
+_NUMBER = r"\d+(?:[.,:]\d+)*"
+_UNIT = r"%|‰|°(?:[CF]\b)?|[€£$¥]|(?:[kMGT]i?B|[kMG]?Hz|[kcm]?m|[mk]?g|m?l|ms|kWh?|MWh?|km/h|mph)\b"
+_UNCUT = re.compile(
+    rf"(?:[€£$¥]\s?)?{_NUMBER}(?:[-–][^\W_]+|\s?(?:{_UNIT}))?|(?:[^\W\d_]\.){{2,}}|(?<=\w)['’]\w+"
+)
 
 
 @dataclass(frozen=True, slots=True)
