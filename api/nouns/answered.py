@@ -18,7 +18,7 @@ from colmlm.api.nouns.generation import (
 from colmlm.kb.answers.answering import MAX_QUESTION, Answering
 from colmlm.kb.evidence.answers import output_of
 from colmlm.kb.evidence.records import NewOutput, OutputTrace
-from colmlm.kb.texts.asked import question_in
+from colmlm.kb.texts.asked import question_of_chat
 
 Store = Callable[[NewOutput], OutputTrace]
 
@@ -94,7 +94,7 @@ def asked_by(request: GenerationRequest) -> str | None:
     )
     if not is_plain or not isinstance(request.prompt, str):
         return None
-    question = question_in(request.prompt)
+    question = question_of_chat(request.prompt)
     return question if question and question.strip() and len(question) <= MAX_QUESTION else None
 
 

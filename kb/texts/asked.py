@@ -6,6 +6,7 @@ The query itself stays the hidden state, which knows all that was written; a tex
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from colmlm.kb.texts.sentences import asks, sentence_ends
 
@@ -72,6 +73,56 @@ def question_in(prompt: str) -> str | None:
     if asked.endswith(ANSWER):
         return asked_text(prompt, "")
     return _being_written(asked) if asks(asked) else None
+
+
+_TURN = re.compile(rf"{QUESTION}(.*?)(?={ANSWER}|\Z)", re.DOTALL)
+_ABOUT = re.compile(
+    r"(?:and |but |or |so )?(?:(?:what|how) about |and (?:for |in |at |of |on )?)(?P<other>[^?]+)\??", re.I
+)
+_REFERS = re.compile(
+    r"\b(?:it|its|they|them|their|he|him|his|she|her|this|that|these|those|there|then|same)\b", re.IGNORECASE
+)
+_FEWEST_ALONE = 3  # words of a question that asks for itself
+_NAMED = re.compile(r"(?:[A-Z][\w'’-]*)(?: (?:of |the )?[A-Z][\w'’-]*)*")
+
+
+def question_of_chat(prompt: str) -> str | None:
+    """Find the question that a conversation ends in, as it would be asked alone; None where it ends in none."""
+    if not prompt.rstrip().endswith(ANSWER):
+        return question_in(prompt)
+    turns = [turn.strip()[-MOST_CHARACTERS:] for turn in _TURN.findall(prompt)]
+    return resolved(turns) if turns else question_in(prompt)
+
+
+def resolved(turns: Sequence[str]) -> str:
+    """Give the last of some questions as it would be asked alone: with what it leaves to those before it.
+
+    "And for managers?" is the question before it with "managers" in the place of the phrase that it is like. One that
+    only refers ("What does it cost?") stands behind the question before it. The rules are for English.
+    """
+    *earlier, last = turns
+    if not earlier:
+        return last
+    about = _ABOUT.fullmatch(last.strip())
+    if about is None and not _REFERS.search(last) and len(last.split()) >= _FEWEST_ALONE:
+        return last
+    before = resolved(earlier)
+    if about is not None and (exchanged := _exchanged(before, about["other"].strip())) is not None:
+        return exchanged
+    return f"{before} {last}"[-MOST_CHARACTERS:]
+
+
+def _exchanged(question: str, other: str) -> str | None:
+    """Put other words in the place of those of a question that end in the same word, or of its last name."""
+    words, said = other.split(), question.rstrip("? ").split()
+    ends = [at for at, word in enumerate(said) if word.casefold() == words[-1].casefold()]
+    if ends:
+        first = max(0, ends[-1] + 1 - len(words))
+        return " ".join([*said[:first], *words, *said[ends[-1] + 1 :]]) + "?"
+    names = [found for found in _NAMED.finditer(question) if found.start()]
+    if names and other[:1].isupper():
+        return question[: names[-1].start()] + other + question[names[-1].end() :]
+    return None
 
 
 def asked_text(prompt: str, said: str) -> str:
