@@ -133,19 +133,28 @@ class Ports:
             raise ModelMissing("a reader")
         return self.answers
 
-    def need_generator(self) -> Generator:
+    def need_decoder(self) -> Generator:
         """Gives the generator of the keyset that is active now. What is begun with it ends with it.
 
         Raises `KeysetMismatch` where that keyset's model is not loaded.
         """
+        return self.observed(self._generator())
+
+    def _generator(self) -> Generator:
         model = self.models.answering()
         if model is None or model.generator is None:
             raise ModelMissing("a generator")
+        return model.generator
+
+    def need_generator(self) -> Generator:
+        """Gives a generator that answers questions as `need_answers` does, where there is a reader, and decodes every
+        other text as `need_decoder` does.
+        """
         if self.answers is None:
-            return self.observed(model.generator)
+            return self.need_decoder()
         answering = self.answers.answering
         return self.observed(
-            AnsweringGenerator(model.generator, lambda: answering, self.kb.outputs.record_traced)
+            AnsweringGenerator(self._generator(), lambda: answering, self.kb.outputs.record_traced)
         )
 
 

@@ -21,7 +21,7 @@ from colmlm.api.nouns.generation import GenerationRequest
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.schema.shown import shown_to
 from colmlm.kb.answers.answering import MAX_QUESTION
-from colmlm.kb.answers.records import Answer
+from colmlm.kb.answers.records import SPAN, Answer
 from colmlm.kb.errors import KBError, KeysetMismatch, NoActiveKeyset
 from colmlm.kb.evidence.records import OutputTrace, TracedSplice
 from colmlm.kb.evidence.shown import Shown
@@ -29,12 +29,14 @@ from colmlm.kb.facts.records import FactRecord
 from colmlm.kb.lookup.options import RANKINGS
 from colmlm.kb.lookup.records import Hit
 from colmlm.kb.tables import answer_modes
+from colmlm.kb.texts.sentences import sentence_around, sentence_ends
 
 MODES = ("auto", "forced", "off")
 ON_MISS = ("", "abstain", "continue")
 ANY_RANKING = ("", *RANKINGS)
 MAX_TOKENS = 512
 NEAREST = 6
+_MOST_SHIFT = 200  # characters that corrected values move the words of an answer by
 EARLIER = 8
 
 
@@ -74,7 +76,7 @@ def answer(ports: FromPorts, request: PageRequest, data: Sent) -> Page:
     form = Form(data)
     try:
         wanted = _wanted(form)
-        trace = ports.need_generator().generate(wanted)
+        trace = ports.need_decoder().generate(wanted)
     except KBError as error:
         return _show(ports, request, form.refuse(error))
     return Redirect(_href(trace), status_code=303)
@@ -112,7 +114,7 @@ def _wanted(form: Form) -> GenerationRequest:
 
 
 def _decoding(ports: Ports, wanted: GenerationRequest) -> Iterator[str | OutputTrace]:
-    for item in ports.need_generator().stream(wanted):
+    for item in ports.need_decoder().stream(wanted):
         if isinstance(item, str | OutputTrace):
             yield item
 
@@ -154,8 +156,27 @@ def _show(ports: Ports, request: PageRequest, form: Form, answered: Answer | Non
         examples=_examples(ports),
         reader_loaded=ports.answers is not None,
         answered=answered,
+        in_sentence=_in_sentence(answered) if answered else None,
         **found,
     )
+
+
+def _in_sentence(found: Answer) -> tuple[str, str, str] | None:
+    """Cut the sentence that says a span's words: what is before them, the words, and what is behind them.
+
+    None where no passage with them is shown.
+    """
+    if found.answer is None or found.grain != SPAN or found.source is None:
+        return None
+    for one in found.nearest:
+        if one.source is None or one.source.document_id != found.source.document_id:
+            continue
+        start = one.text.find(found.answer, max(0, found.source.start - one.source.start - _MOST_SHIFT))
+        if start >= 0 and one.source.start <= found.source.start and found.source.end <= one.source.end:
+            end = start + len(found.answer)
+            first, last = sentence_around(sentence_ends(one.text), start, end)
+            return one.text[first:start], found.answer, one.text[end:last]
+    return None
 
 
 def output_and_evidence(ports: Ports, shown: Shown, output: int, ordinal: int | None) -> dict[str, Any]:

@@ -125,7 +125,14 @@ def session_with(kb: KnowledgeBase, token: str) -> str:
     return kb.access.begin_session(key, None)
 
 
+def show_advanced(page: Page) -> None:
+    """Opens what the page shows to those alone who want the model to write."""
+    if not page.get_by_label("Prompt").is_visible():
+        page.get_by_text("Advanced: let the model write").click()
+
+
 def ask(page: Page, prompt: str) -> None:
+    show_advanced(page)
     page.get_by_label("Prompt").fill(prompt)
     page.get_by_role("button", name="Ask", exact=True).click()
     expect(page.locator("#traced .output")).to_be_visible()

@@ -11,7 +11,7 @@ from colmlm.kb.answers.answering import Answering
 from colmlm.kb.evidence.answers import StoredAnswers
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import CAPITAL, LAKE
-from tests.api.console.conftest import OpenPage, ask
+from tests.api.console.conftest import OpenPage, ask, show_advanced
 from tests.api.generator import BEFORE
 from tests.fakes import SayingReader
 from tests.kb.counting import counting
@@ -104,6 +104,7 @@ def test_words_that_no_fact_stands_behind_are_marked_in_every_list(
 
 def test_what_facts_are_found_by_is_chosen_and_shown(open_page: OpenPage, almanac: KnowledgeBase) -> None:
     page = open_page("operator")
+    show_advanced(page)
     page.get_by_label("Find facts by").select_option("reader")
     ask(page, CAPITAL)
     expect(page.get_by_role("region", name="Output 1")).to_contain_text("ranked by reader")
@@ -125,6 +126,8 @@ def test_a_question_is_answered_with_the_document_that_says_it(
     page.get_by_label("Question").fill(CAPITAL)
     page.get_by_role("button", name="Answer", exact=True).click()
     answer = page.get_by_role("region", name="Lima")
+    expect(answer.locator("blockquote")).to_contain_text("The capital of Peru is Lima.")
+    expect(answer.locator("blockquote mark")).to_have_text("Lima")
     expect(answer.get_by_role("link", name="Peru").first).to_have_attribute(
         "href", re.compile(rf"/console/documents/\d+\?fact={fact_id}#")
     )
@@ -166,6 +169,7 @@ def test_quoted_words_are_marked_as_the_documents(open_page: OpenPage, atlas: Kn
 
 def test_asking_needs_no_script(open_page: OpenPage, almanac: KnowledgeBase) -> None:
     page = open_page("reader", java_script_enabled=False)
+    show_advanced(page)
     page.get_by_role("button", name="Ask", exact=True).click()
     expect(page.get_by_role("alert")).to_contain_text("not complete")
     expect(page.locator("#prompt-mistake")).to_contain_text("may not be empty")
