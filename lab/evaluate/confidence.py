@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +23,12 @@ from colmlm.lab.methods.own_base import filled, own_base
 from colmlm.lab.methods.raw_documents import draw
 from colmlm.lab.methods.read_questions import GoldQuestion, of_squad, of_wild, read_each
 from colmlm.lab.methods.wild_texts import read_wild
+
+
+class AskedKeys(StrEnum):
+    context = "context"
+    none = "none"
+
 
 EXAMPLES = examples(
     "colmlm evaluate confidence --squad held-out.jsonl --squad tales.jsonl --wild policies/ --out confidence.json",
@@ -66,6 +73,9 @@ def confidence(
         float,
         typer.Option("--alarms", min=0, max=1, help="The share of unanswerable ones that may be answered."),
     ] = 0.04,
+    keys: Annotated[
+        AskedKeys, typer.Option("--keys", help="Whether the facts have keys while they are asked.")
+    ] = AskedKeys.context,
     bases: Annotated[
         Path | None,
         typer.Option(
@@ -92,11 +102,11 @@ def confidence(
             if beside
             else []
         )
-        with _answering(checkpoint, bases, path.stem, [*texts.documents, *others[:number]]) as answers:
+        with _answering(checkpoint, bases, path.stem, [*texts.documents, *others[:number]], keys) as answers:
             read += _read_questions(answers, of_squad(texts, path.stem))
     for folder in wild or ():
         found = read_wild(folder)
-        with _answering(checkpoint, bases, folder.name, found.documents) as answers:
+        with _answering(checkpoint, bases, folder.name, found.documents, keys) as answers:
             read += _read_questions(answers, of_wild(found))
     fitted = fit(read, wrong, alarms)
     fitted.confidence.save(out)
@@ -105,12 +115,16 @@ def confidence(
 
 @contextmanager
 def _answering(
-    checkpoint: Path | None, bases: Path | None, name: str, documents: Sequence[AnnotatedDocument]
+    checkpoint: Path | None,
+    bases: Path | None,
+    name: str,
+    documents: Sequence[AnnotatedDocument],
+    keys: AskedKeys,
 ) -> Iterator[Answering]:
     """Give answers from a base of these documents, by a reader whose confidence is not fitted."""
     with own_base(checkpoint, bases / name if bases else None) as runtime:
-        filled(runtime, documents, None, "context")
-        yield runtime.answering(unfitted(runtime))
+        filled(runtime, documents, None, keys.value)
+        yield runtime.answering(unfitted(runtime), keys=keys is not AskedKeys.none)
 
 
 def unfitted(runtime: Runtime) -> Any:

@@ -16,6 +16,7 @@ from colmlm.cli.composition.keying import key_everything
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.output import progress
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, read_annotated, to_record
+from colmlm.kb.lookup.likeness import fill
 from colmlm.kb.store import database
 
 CORPUS, ACTOR, REASON = "documents", "evaluate documents", "colmlm evaluate documents"
@@ -96,7 +97,10 @@ def marked(
 
 
 def take(runtime: Runtime, texts: Sequence[AnnotatedDocument], keys: str = "context") -> None:
-    """Takes annotated texts into the base, and gives their facts keys of these kinds ("none": no keys)."""
+    """Take annotated texts into the base, and give their facts keys of these kinds ("none": sentences get vectors)."""
     runtime.kb.corpora.ingest(map(Parsed, texts), CORPUS, actor=ACTOR, reason=REASON)
     if keys != NO_KEYS:
         key_everything(runtime, kinds=keys)
+        return
+    with progress("Encoding sentences") as advance:
+        fill(runtime.kb, runtime.sentence_encoder, advance)

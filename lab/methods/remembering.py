@@ -23,7 +23,7 @@ from colmlm.model.lm.checkpoint import Checkpoint
 def remembering_answers(runtime: Runtime, *, keys: bool) -> Answering:
     """Gives the product's answers, which read and encode nothing twice; without `keys` sentences are found by words."""
     questions = Questions(runtime.kb, [RememberingEncoder(runtime.checkpoint)]) if keys else None
-    return Answering(runtime.kb, questions, RememberingReader(runtime.reader))
+    return Answering(runtime.kb, questions, RememberingReader(runtime.reader), runtime.sentence_encoder)
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,8 @@ def test_uploaded_file_is_cited(
     with ThreadPoolExecutor(1) as beside:  # the browser's loop has this thread
         assert beside.submit(worker.run, once=True).result() == 1
     expect(page.get_by_role("heading", name="It is done")).to_be_visible()
+    post = "async url => (await fetch(url, {method: 'POST', body: new URLSearchParams()})).status"
+    assert page.evaluate(post, f"{page.url}/cancel") == 409, "what is done is not cancelled"
     page.get_by_role("link", name="Ask about it").click()
     ask(page, QUESTION)
     expect(page.locator("a.splice")).to_contain_text("Santiago")
