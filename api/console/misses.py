@@ -16,8 +16,10 @@ from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.schema.schemas import PathId
 from colmlm.api.schema.shown import shown_to
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT
+from colmlm.kb.answers.answering import MAX_QUESTION
+from colmlm.kb.answers.records import Answer
 from colmlm.kb.errors import KBError
-from colmlm.kb.misses.records import MissOrder, MissState
+from colmlm.kb.misses.records import MissGroup, MissOrder, MissState
 
 ON_A_PAGE = 20
 STATES: tuple[MissState, ...] = ("open", "dismissed", "solved")
@@ -45,7 +47,7 @@ def find(ports: FromPorts, request: PageRequest) -> Page:
     )
 
 
-@get("/misses/{group_id:int}", opt=needs(Right.read), sync_to_thread=True)
+@get("/misses/{group_id:int}", opt=needs(Right.read, Lane.reading), sync_to_thread=True)
 def read(ports: FromPorts, request: PageRequest, group_id: PathId) -> Page:
     return _show(ports, request, group_id, Form.asked(request))
 
@@ -117,7 +119,18 @@ def _show(ports: Ports, request: PageRequest, group_id: int, form: Form) -> Page
         fact_id=form.integer("fact"),
         left=form.ids("left"),
         done=done(ports, form),
+        asked=_asked_now(ports, details.group) if details.group.state == "open" else None,
     )
+
+
+def _asked_now(ports: Ports, group: MissGroup) -> Answer | None:
+    """Ask the question of a group once more, without storing what is said; None where no reader is loaded."""
+    if ports.answers is None or not group.question.strip() or len(group.question) > MAX_QUESTION:
+        return None
+    try:
+        return ports.answers.answering.ask(group.question, nearest=1)
+    except KBError:
+        return None
 
 
 HANDLERS = (find, read, solve, ask_to_dismiss, ask_to_reopen, dismiss, reopen)

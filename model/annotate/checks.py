@@ -51,6 +51,7 @@ _SMALL_WORDS = (
     " were which who with"
 )
 _SAYS_NOTHING = frozenset(_SMALL_WORDS.split())
+_COUNTS = {"one", "no", "all"}
 _AUXILIARIES = "am are can could did do does had has have is may might must shall should was were will would"
 _FINITE = frozenset(_AUXILIARIES.split())
 
@@ -154,12 +155,17 @@ def span_fault(text: str, span: FactSpan) -> Fault | None:
         return Fault("span", f"The span {span.value!r} has neither a letter nor a digit.")
     said = list(words(span.value))
     named = span.value.isupper() or any(word.is_capitalised for word in said[1:])  # "IT", "The Who"
-    if said and not named and all(word.folded in _SAYS_NOTHING for word in said):
+    if said and not named and all(_says_nothing(word) for word in said):
         return Fault("span", f"The span {span.value!r} says nothing.")
     for at in (span.start, span.end):
         if 0 < at < len(text) and _is_inside_word(text[at - 1], text[at]):
             return Fault("span", f"The span {span.value!r} cuts a word or a number in two.")
     return None
+
+
+def _says_nothing(word: Word) -> bool:
+    """Tells whether nobody would ask for a word by itself: "time", "of the people"; a number in words is asked for."""
+    return word.folded in _SAYS_NOTHING or (word.is_ordinary and word.folded not in _COUNTS)
 
 
 def _subject_fault(title: str | None, span: FactSpan) -> Fault | None:

@@ -39,6 +39,7 @@ def test_a_miss_is_turned_into_a_fact_that_answers(open_page: OpenPage, almanac:
     page.get_by_role("link", name="Misses").click()
     expect(page.locator(".misses li")).to_have_count(1)
     page.get_by_role("link", name=EMMA).click()
+    expect(page.get_by_role("region", name="Asked again now")).to_be_visible()
     page.get_by_role("link", name="Add the fact…").click()
     expect(page.get_by_label("Question")).to_have_value(EMMA)
     page.get_by_label("Value").fill("Jane Austen")

@@ -156,6 +156,9 @@ def test_an_answer_at_fault_goes_and_leaves_the_question(
         ("as one of the", "of the", False),
         ("The Who played", "The Who", True),
         ("They work in IT", "IT", True),
+        ("at the same time", "same time", False),
+        ("one of two", "one", True),
+        ("the Old Town", "Old Town", True),
     ],
 )
 def test_a_span_is_of_whole_words(text: str, value: str, sound: bool) -> None:
