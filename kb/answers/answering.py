@@ -55,7 +55,7 @@ from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.store.standby import require_primary
 from colmlm.kb.texts.asked import OF_SEVERAL_WORDS, compares, form_of
 
-WINDOWS = 4  # read for a question
+WINDOWS = 6  # read for a question
 ATTEMPTS = 5
 MAX_QUESTION = 2_000  # characters
 
