@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,16 +18,10 @@ from colmlm.kb.answers.answering import Answering
 from colmlm.kb.answers.confidence import UNFITTED
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.lab.methods.fitting import Fit, ReadQuestion, curves, fit
-from colmlm.lab.methods.own_base import filled, own_base
+from colmlm.lab.methods.own_base import NO_KEYS, filled, own_base
 from colmlm.lab.methods.raw_documents import draw
 from colmlm.lab.methods.read_questions import GoldQuestion, of_squad, of_wild, read_each
 from colmlm.lab.methods.wild_texts import read_wild
-
-
-class AskedKeys(StrEnum):
-    context = "context"
-    none = "none"
-
 
 EXAMPLES = examples(
     "colmlm evaluate confidence --squad held-out.jsonl --squad tales.jsonl --wild policies/ --out confidence.json",
@@ -74,8 +67,8 @@ def confidence(
         typer.Option("--alarms", min=0, max=1, help="The share of unanswerable ones that may be answered."),
     ] = 0.04,
     keys: Annotated[
-        AskedKeys, typer.Option("--keys", help="Whether the facts have keys while they are asked.")
-    ] = AskedKeys.context,
+        str, typer.Option("--keys", help="context, question, both with a comma between them, or none.")
+    ] = "context",
     bases: Annotated[
         Path | None,
         typer.Option(
@@ -119,12 +112,12 @@ def _answering(
     bases: Path | None,
     name: str,
     documents: Sequence[AnnotatedDocument],
-    keys: AskedKeys,
+    keys: str,
 ) -> Iterator[Answering]:
     """Give answers from a base of these documents, by a reader whose confidence is not fitted."""
     with own_base(checkpoint, bases / name if bases else None) as runtime:
-        filled(runtime, documents, None, keys.value)
-        yield runtime.answering(unfitted(runtime), keys=keys is not AskedKeys.none)
+        filled(runtime, documents, None, keys)
+        yield runtime.answering(unfitted(runtime), keys=keys != NO_KEYS)
 
 
 def unfitted(runtime: Runtime) -> Any:

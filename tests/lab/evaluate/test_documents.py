@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tokenizers import AddedToken
 
+from colmlm.kb.answers.confidence import Confidence
 from colmlm.lab.methods.ablations import RANKINGS, WHOLE, named
 from colmlm.lab.methods.answer_shares import answered, answering_as_many, at_wrong, curve, report
 from colmlm.lab.methods.generating_baseline import CHATS, END_OF_TURN, TURN, judged
@@ -199,3 +200,49 @@ def test_the_base_model_is_asked_in_the_form_of_its_chats() -> None:
         ids = [*head, *tail]
         assert ids.count(loaded.id_of(TURN)) == 2 and ids.count(loaded.id_of(END_OF_TURN)) == 1
         assert loaded.decode(ids).endswith("assistant\n")
+
+
+@pytest.fixture
+def wild(tmp_path: Path) -> Path:
+    """The towns as files of a folder, with a question of each, one in keywords and one that nothing answers."""
+    folder = tmp_path / "wild"
+    (folder / "files" / "towns").mkdir(parents=True)
+    questions = []
+    for number, (title, (text, asked, year)) in enumerate(TOWNS.items()):
+        (folder / "files" / "towns" / f"{title}.txt").write_text(f"{title}\n\n{text}\n", encoding="utf-8")
+        form, question = ("keyword", asked) if number == 1 else ("plain", f"When was the {asked}?")
+        questions.append(
+            {"question": question, "form": form, "file": f"towns/{title}.txt", "answers": [year]}
+        )
+    questions.append(
+        {"question": "When was the pier built?", "form": "unanswerable", "file": None, "answers": []}
+    )
+    rows = [json.dumps(one | {"id": number, "kind": "towns"}) for number, one in enumerate(questions)]
+    (folder / "questions.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    return folder
+
+
+@pytest.mark.slow(reason="runs an evaluation to its end")
+def test_documents_of_an_organisation_are_asked_by_kind_and_form(
+    run: Run, light: Annotators, base_model: Path, wild: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "answers.jsonl"
+    told = run("evaluate", "documents", "--wild", wild, "--keys", "none", "--out", out, "--json").json
+    assert told["questions"] == 5 and set(told["baselines"]) >= {"bm25_reader"}
+    for way in (told["colmlm"], told["no_threshold"], *told["baselines"].values()):
+        by_form = way["form"]
+        assert set(by_form) >= {"plain", "keyword"} and by_form["plain"]["questions"] == 3
+    assert told["no_threshold"]["all"]["all"]["made_up"] == 0
+    assert len(out.read_text(encoding="utf-8").splitlines()) == 5
+
+
+@pytest.mark.slow(reason="runs an evaluation to its end")
+def test_confidence_is_fitted_on_documents_of_an_organisation_without_keys(
+    run: Run, light: Annotators, own_judge: Path, wild: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "fitted.json"
+    words = ("evaluate", "confidence", "--wild", wild, "--keys", "none", "--out", path, "--json")
+    told = run(*words).json
+    assert told["questions"] == 4 + 4 + 1 and set(told["kinds"]) == {"towns"}
+    found = Confidence.load(path)
+    assert found.passage is not None and found.passage.threshold == told["passage_threshold"]
