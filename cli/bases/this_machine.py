@@ -13,6 +13,7 @@ from colmlm.api.nouns.telling import Telling
 from colmlm.cli.composition.runtime import Runtime
 
 if TYPE_CHECKING:
+    from colmlm.api.nouns.answered import AnsweringGenerator
     from colmlm.api.nouns.generation import DecoderVerbs
     from colmlm.cli.bases.local.corpora import LocalCorpora
     from colmlm.cli.bases.local.erasures import LocalErasures
@@ -84,7 +85,7 @@ class LocalBase:
         return LocalLookups(self.kb, self.kb.searcher, self.runtime)
 
     @property
-    def decoder(self) -> DecoderVerbs:
+    def decoder(self) -> AnsweringGenerator:
         self.runtime.open()
         return self.runtime.answering_generator
 

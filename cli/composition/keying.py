@@ -10,7 +10,6 @@ from colmlm.cli.bulk.keying import keying_elsewhere
 from colmlm.cli.composition.encoders import keys_are_questions, registered
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.errors import InvalidValue, KBError, KeysetMismatch, NoActiveKeyset
-from colmlm.kb.lookup.likeness import fill
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,6 +46,8 @@ def key_everything(
     `encoder`, `kb` and `telling` are by default the runtime's. A job gives its own `kb`, whose changes are logged for
     the job's actor, and a `telling` that reports its progress.
     """
+    from colmlm.kb.lookup.likeness import fill
+
     encoder, kb, telling = encoder or runtime.encoder, kb or runtime.kb, telling or runtime.telling
     with telling.progress("Encoding sentences") as advance:
         fill(kb, runtime.sentence_encoder, advance)

@@ -22,7 +22,7 @@ def nearby(
         likeliest[place.window.sentence_id] = place
     marked = {key: (one.start, one.end) for key, one in likeliest.items() if not one.is_dead}
     return [
-        _passage(one, read[one.sentence_id], marked.get(one.sentence_id))
+        _passage(one, read[one.sentence_id], marked.get(one.sentence_id, (None, None)))
         for one in found
         if not any(_within(read[one.sentence_id], other) for other in _others(one, found, read))
     ]
@@ -44,9 +44,9 @@ def _within(window: SaidWindow, other: SaidWindow) -> bool:
 
 
 def _passage(
-    candidate: CandidateSentence, window: SaidWindow, likeliest: tuple[int, int] | None
+    candidate: CandidateSentence, window: SaidWindow, likeliest: tuple[int | None, int | None]
 ) -> NearbyPassage:
     live = tuple(fact.said for fact in window.facts if fact.version is not None)
     return NearbyPassage(
-        window.shown(), window.source_of(0, len(window.text)), candidate.score, live, likeliest
+        window.shown(), window.source_of(0, len(window.text)), candidate.score, live, *likeliest
     )

@@ -44,15 +44,16 @@ class NearbyPassage:
     """A sentence near a question, with the one before it, as it says things now, and the live facts in it.
 
     What was deleted or erased shows as U+2588, and `source` is the stretch it stands for. `score` is that of the search
-    for sentences; it orders passages of one question and says nothing beyond. `likeliest` is where the likeliest words
-    stand in the text, whether they are sure enough to be an answer or not.
+    for sentences; it orders passages of one question and says nothing beyond. From `likeliest_start` to
+    `likeliest_end` the text says the likeliest words, whether they are sure enough to be an answer or not.
     """
 
     text: str
     source: Source | None
     score: float
     facts: tuple[SaidFact, ...]
-    likeliest: tuple[int, int] | None = None
+    likeliest_start: int | None = None
+    likeliest_end: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from colmlm.kb.access.tokens import create_token
 from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.corpus.format import Parsed
 from colmlm.kb.jobs.worker import Worker
+from colmlm.kb.lookup.likeness import SentenceEmbedder
 from colmlm.kb.service import KnowledgeBase
 from colmlm.model.lm.checkpoint import load
 from tests.api.conftest import CAPITAL, PERU
@@ -66,6 +67,7 @@ class ThereParts:
 
     encoder: ModelEncoder
     reader: JudgedReader
+    sentences: SentenceEmbedder
 
     @classmethod
     def load(cls, checkpoint: Path, reader: Path, folder: Path) -> ThereParts:
@@ -74,9 +76,8 @@ class ThereParts:
             env.setenv("COLMLM_HOME", str(folder / "home"))
             env.setenv("COLMLM_READER", str(reader))
             with Runtime.from_environment() as runtime:
-                loaded = runtime.reader
-        assert loaded is not None
-        return cls(ModelEncoder(load(checkpoint, folder)), loaded)
+                loaded, sentences = runtime.reader, runtime.sentence_encoder
+        return cls(ModelEncoder(load(checkpoint, folder)), loaded, sentences)
 
 
 def ingest_and_key(kb: KnowledgeBase, encoder: ModelEncoder) -> None:
@@ -93,7 +94,8 @@ def served_base(kb: KnowledgeBase, parts: ThereParts, folder: Path) -> Iterator[
         for role, file in tokens.items():
             file.write_text(create_token(session, f"the {role}", role) + "\n")
     generator = LookupGenerator(kb, parts.encoder)
-    with served(create_app(kb, parts.encoder, generator, reader=parts.reader)) as address:
+    app = create_app(kb, parts.encoder, generator, reader=parts.reader, sentences=parts.sentences)
+    with served(app) as address:
         bearer = {"Authorization": f"Bearer {tokens['reader'].read_text().strip()}"}
         httpx2.post(f"{address}/v1/generations", json={"prompt": CAPITAL}, headers=bearer).raise_for_status()
         yield There(address, tokens, kb)

@@ -13,6 +13,7 @@ import pytest
 from colmlm.api.client.client import Client
 from colmlm.api.client.connection import Connection
 from colmlm.api.nouns import (
+    answered,
     comparing,
     contents,
     generation,
@@ -29,7 +30,6 @@ from colmlm.api.nouns import (
 )
 from colmlm.cli.bases import local as local_nouns
 from colmlm.cli.bases import this_machine
-from colmlm.cli.composition import generator
 from colmlm.kb.access.access import Access
 from colmlm.kb.answers import records as answer_records
 from colmlm.kb.evidence import records as evidence
@@ -170,7 +170,7 @@ def _elsewhere() -> dict[str, type]:
 _LOCAL = [
     import_module(f"{local_nouns.__name__}.{module.name}") for module in iter_modules(local_nouns.__path__)
 ]
-BASES = {"here": hints(this_machine.LocalBase, *_LOCAL, generator), "elsewhere": _elsewhere()}
+BASES = {"here": hints(this_machine.LocalBase, *_LOCAL, answered), "elsewhere": _elsewhere()}
 
 
 def verbs(noun: type) -> dict[str, inspect.Signature]:

@@ -80,10 +80,12 @@ def test_silence_says_what_was_missing_and_marks_the_likeliest_words(
 
     found = asked()
     assert found.answer is None and found.why is not None and "an answer needs 1.00" in found.why
-    marked = [one.text[slice(*one.likeliest)] for one in found.nearest if one.likeliest]
+    marked = [one.text[one.likeliest_start : one.likeliest_end] for one in found.nearest if one.likeliest_end]
     assert "30 days" in marked
     kb.facts.delete([fact_id(kb, "30 days")], actor="tester", reason="test")
     gone = answers.ask("How much leave do full-time staff have?", threshold=0.0)
     assert (gone.answer, gone.withheld, gone.why) == (None, True, DELETED)
     assert not any("30 days" in one.text for one in gone.nearest)
-    assert all(one.likeliest is None or "█" not in one.text[slice(*one.likeliest)] for one in gone.nearest)
+    assert not any(
+        "█" in one.text[one.likeliest_start : one.likeliest_end] for one in gone.nearest if one.likeliest_end
+    )
