@@ -39,13 +39,9 @@ def _title(document: AnnotatedDocument) -> str:
     return document.title or document.external_id
 
 
-def drawn(
-    squad: list[Path], documents: list[AnnotatedDocument], config: ReaderConfig, base: Path | None = None
-) -> ReaderExamples:
-    """Makes examples of what the files ask about these documents; with near misses by the words of a `base`."""
+def drawn(squad: list[Path], documents: list[AnnotatedDocument], config: ReaderConfig) -> ReaderExamples:
+    """Makes examples of what the files ask about these documents."""
     from colmlm.model.reader.examples import ReaderExamples, ReaderQuestion
-    from colmlm.model.reader.near_misses import NearMisses
-    from colmlm.model.text.sentence_encoder import MeanSentenceEncoder
 
     numbers = {document.external_id: number for number, document in enumerate(documents)}
     asked = [
@@ -56,10 +52,7 @@ def drawn(
     ]
     if all(one.answer is None for one in asked):
         raise typer.BadParameter("no questions with answers; name a file with --squad.")
-    near = None
-    if config.near_misses and base is not None:
-        near = NearMisses.load(base, MeanSentenceEncoder.load(), (one.question for one in asked))
-    return ReaderExamples(documents, asked, config, near)
+    return ReaderExamples(documents, asked, config)
 
 
 def some(examples: Sequence[ReaderExample], questions: int | None = CURVE_QUESTIONS) -> list[ReaderExample]:

@@ -85,16 +85,14 @@ def train(
     as_json: AsJson = False,
 ) -> None:
     """Train the reader on the questions of SQuAD files, with passages that answer them and passages that do not."""
-    from colmlm.model.annotate.base import base_directory
     from colmlm.model.reader.curve import trained
     from colmlm.model.reader.training import ReaderTask
 
     config = changed(READER_PRESETS[preset](), settings, epochs, max_minutes)
     learnt, kept_back = split(_documents(squad or []), held_out)
+    examples = drawn(squad or [], learnt, config)
     measured = list(drawn(squad or [], kept_back, config).plain()) if kept_back else []
     with Runtime.from_environment() as runtime:
-        base = base_directory(config.base, runtime.settings.home / "models")
-        examples = drawn(squad or [], learnt, config, base)
         task = ReaderTask(config, examples, runtime.settings.home / "models", name or out.name, start)
         if dry_run:
             _foretell(task, as_json)

@@ -69,7 +69,10 @@ def of_wild(texts: WildTexts) -> list[GoldQuestion]:
 def read_each(
     answering: Answering, questions: Sequence[GoldQuestion], advance: Callable[[int, int | None], None]
 ) -> Iterator[ReadQuestion]:
-    """Ask each question as the base is, and each that something answers once more as if its document were not there."""
+    """Ask each question as the base is, and each that something answers once more as if its document were not there.
+
+    Where another text that was read for it then says an answer, it is not known to have none, and is left out.
+    """
     sentences = defaultdict[str, list[int]](list)
     with answering.kb.sessions() as session:
         for document, sentence_id in session.execute(_SENTENCES):
@@ -78,8 +81,16 @@ def read_each(
         yield _read_question(answering, one, ())
         if one.document is not None:
             without = GoldQuestion(one.text, one.kind, (), None)
-            yield _read_question(answering, without, sentences[one.document])
+            read = _read_question(answering, without, sentences[one.document])
+            if not _says_one(read, one.answers):
+                yield read
         advance(number, len(questions))
+
+
+def _says_one(read: ReadQuestion, answers: Sequence[str]) -> bool:
+    """Tell whether a window that was read says one of these answers."""
+    said = [f" {normalised(place.window.text)} " for place in read.reading.windows]
+    return any(f" {normalised(answer)} " in text for answer in answers for text in said)
 
 
 def _read_question(answering: Answering, known: GoldQuestion, gone: Sequence[int]) -> ReadQuestion:

@@ -16,9 +16,8 @@ class ReaderConfig(TunerConfig):
     Where all weights are trained (no `lora_rank`), `freeze_embeddings` leaves the table of tokens as it is, which is
     half of a small encoder. `dropout` stands in place of the base's own. Each question comes `rounds` times in an
     epoch, every time with another window, and perhaps in another form. `none` is the share of the examples whose
-    passage does not hold the answer. Of these a share `near_misses` has the passage of another question, in which one
-    word is exchanged; of the others a share `neighbours` is from the same document, and the rest is among the `nearest`
-    windows of other documents by their words. `keywords` and `statements` are the shares of these forms of
+    passage does not hold the answer: a share `neighbours` of them are from the same document, the others among the
+    `nearest` windows of other documents by their words. `keywords` and `statements` are the shares of these forms of
     asking, `untitled` that of passages without title.
     """
 
@@ -26,7 +25,6 @@ class ReaderConfig(TunerConfig):
     dropout: float = 0.1
     rounds: int = 4
     none: float = 0.35
-    near_misses: float = 0.0
     neighbours: float = 0.4
     nearest: int = 15
     keywords: float = 0.1
@@ -35,11 +33,9 @@ class ReaderConfig(TunerConfig):
 
     def __post_init__(self) -> None:
         TunerConfig.__post_init__(self)
-        shares = (self.none, self.near_misses, self.neighbours, self.keywords, self.statements, self.untitled)
+        shares = (self.none, self.neighbours, self.keywords, self.statements, self.untitled)
         if not all(0 <= share < 1 for share in shares) or self.keywords + self.statements > 1:
-            raise ValueError(
-                "none, near_misses, neighbours, keywords, statements and untitled must be within [0, 1)"
-            )
+            raise ValueError("none, neighbours, keywords, statements and untitled must be within [0, 1)")
         if self.rounds < 1 or self.nearest < 1:
             raise ValueError("rounds and nearest must be at least 1")
 

@@ -14,7 +14,6 @@ from colmlm.model.annotate.words import telling
 from colmlm.model.baselines.passages import PassageIndex
 from colmlm.model.reader.asking import keywords, statement, stopped
 from colmlm.model.reader.config import ReaderConfig
-from colmlm.model.reader.near_misses import NearMisses
 from colmlm.model.reader.windows import sentences_of, usual_window, window_around, windows_of
 
 Form = Literal["question", "keywords", "statement"]
@@ -49,13 +48,8 @@ class ReaderExamples:
     """Draws examples from documents and what was asked about them."""
 
     def __init__(
-        self,
-        documents: Sequence[AnnotatedDocument],
-        asked: Sequence[ReaderQuestion],
-        config: ReaderConfig,
-        near: NearMisses | None = None,
+        self, documents: Sequence[AnnotatedDocument], asked: Sequence[ReaderQuestion], config: ReaderConfig
     ) -> None:
-        self.near = near
         self.documents, self.asked, self.config = documents, asked, config
         self.sentences = [sentences_of(document.text) for document in documents]
         windows = [windows_of(sentences) for sentences in self.sentences]
@@ -65,9 +59,7 @@ class ReaderExamples:
 
     def round(self, number: int) -> Iterator[ReaderExample]:
         """Yields each question once where it is answered, and as many as the config says where it is not."""
-        of_none = self.config.none / (1 - self.config.none)
-        missed = of_none * self.config.near_misses
-        also = of_none - missed
+        also = self.config.none / (1 - self.config.none)
         for n, one in enumerate(self.asked):
             rng = random.Random(f"{self.config.seed}/{number}/{n}")
             text, sentences = self.documents[one.document].text, self.sentences[one.document]
@@ -76,11 +68,6 @@ class ReaderExamples:
                 continue
             window = window_around(text, sentences, one.answer, rng)
             yield self._formed(self._answered(one, window), one, rng)
-            if self.near is not None and rng.random() < missed:
-                said = self.near.of(one.question, text, rng)
-                if said is not None:
-                    missing = replace(self._answered(one, window), question=said, answer=None)
-                    yield self._formed(missing, replace(one, question=said, answer=None), rng)
             if rng.random() < also and (empty := self._unanswered(n, rng)) is not None:
                 yield self._formed(empty, one, rng)
 

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from colmlm.kb.corpus.format import AnnotatedDocument
-from colmlm.model.annotate.base import base_directory
-from colmlm.model.annotate.presets import MINILM
 from colmlm.model.reader.config import minilm
 from colmlm.model.reader.examples import ReaderExamples, ReaderQuestion, says
-from colmlm.model.reader.near_misses import NearMisses
 from colmlm.model.reader.windows import sentences_of, window_around, windows_of
-from colmlm.model.text.sentence_encoder import MeanSentenceEncoder
 from tests.strategies import texts
 
 LANDS = {"Peru": ("Lima", "Titicaca"), "Ghana": ("Accra", "Volta"), "Chad": ("N'Djamena", "Chad Basin")}
@@ -66,21 +61,6 @@ def test_an_answer_stands_in_its_passage_and_in_no_empty_one(neighbours: float) 
             assert one.text[slice(*one.answer)] == value
     titles = {one.title == next(land for land in LANDS if land in one.question) for one in empty}
     assert titles == ({False} if neighbours == 0.0 else titles), "others come from other documents"
-
-
-def test_a_near_miss_has_the_passage_of_its_question_and_no_answer() -> None:
-    near = NearMisses({"capital": ["harbour"], "largest": ["smallest"]})
-    config = replace(minilm(), none=0.5, near_misses=0.9, keywords=0.0, statements=0.0, untitled=0.0)
-    drawn = ReaderExamples(DOCUMENTS, ASKED, config, near)
-    examples = [one for number in range(30) for one in drawn.round(number)]
-    missed = [one for one in examples if one.question.rstrip("?") not in {q.rstrip("?") for q in VALUES}]
-    assert 0.2 < len(missed) / len(examples) < 0.5
-    assert all(one.answer is None and one.title in DOCUMENTS_BY_TITLE for one in missed)
-    said = {one.question.rstrip("?") for one in missed}
-    assert "What is the smallest lake of Peru" in said and "What is not the capital of Peru" in said
-    assert any(one.title == "Peru" and "Lima" in one.text for one in missed), (
-        "the passage that answers the other"
-    )
 
 
 def test_a_question_that_its_document_does_not_answer_is_learnt_and_measured_as_such() -> None:
@@ -140,16 +120,3 @@ def test_a_window_holds_its_value_whatever_the_text(text: str, seed: int, data: 
         last = data.draw(st.integers(first + 1, end))
         held = window_around(text, sentences, (first, last), random.Random(seed))
         assert held[0] <= first < last <= held[1]
-
-
-def test_words_are_exchanged_for_others_of_their_kind_that_mean_something_else() -> None:
-    base = base_directory(MINILM, Path())
-    near = NearMisses.load(base, MeanSentenceEncoder.load(), ["Which is the largest northern river?"])
-    assert "smallest" in near.near["largest"] and "biggest" not in near.near["largest"]
-    assert "southern" in near.near["northern"]
-    rng = random.Random(3)
-    passage = "Of 1936 and 1948 the second was drier. Loa flows to the north, Maipo to the south."
-    drawn = {near.of("How long was the Loa in 1936?", passage, rng) for _ in range(60)}
-    assert "How long was the Maipo in 1936?" in drawn
-    assert any(said and said.endswith(" in 1948?") for said in drawn)
-    assert near.of("How is it?", passage, random.Random(1)) is None
