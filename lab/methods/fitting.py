@@ -23,6 +23,7 @@ RIDGE = 1.0
 STEPS = 50
 FOLDS = 5
 LEVELS = np.linspace(0, 1, 101)
+FOR_WORDS = 0.7  # of a right answer is a passage worth to whoever asked for a few words
 
 Floats = NDArray[np.float64]
 Said = Literal["right", "wrong", "near"]
@@ -192,7 +193,10 @@ def _thresholds(
     most_wrong: float,
     most_alarms: float,
 ) -> tuple[float, float]:
-    """Choose both thresholds, so that each kind of text keeps the rates."""
+    """Choose both thresholds, so that each kind of text keeps the rates.
+
+    A passage is worth less than the words where a few words were asked for; else passages would take all of the rates.
+    """
     several_N = np.array([form_of(one.text) in OF_SEVERAL_WORDS for one in read])
     there_N = np.array([one.is_answerable for one in read])
     kinds_N = np.array([one.kind for one in read])
@@ -206,6 +210,7 @@ def _thresholds(
             takes_passage_N = is_passage_N & (several_N | ~is_span_N)
             said_N = is_span_N | is_passage_N
             worth_N = np.where(takes_passage_N, passage_N, span_N)
+            grain_N = np.where(takes_passage_N & ~several_N, FOR_WORDS, 1.0)
             rights = []
             for kind in np.unique(kinds_N):
                 asked_N, absent_N = (kinds_N == kind) & there_N, (kinds_N == kind) & ~there_N
@@ -213,7 +218,8 @@ def _thresholds(
                 alarms = (said_N & absent_N).sum() / max(1, absent_N.sum())
                 if wrong > most_wrong or alarms > most_alarms:
                     break
-                rights.append((said_N & (worth_N == 2) & asked_N).sum() / max(1, asked_N.sum()))
+                is_right_N = said_N & (worth_N == 2) & asked_N
+                rights.append((is_right_N * grain_N).sum() / max(1, asked_N.sum()))
             else:
                 if np.mean(rights) > best:
                     best, chosen = float(np.mean(rights)), (float(span_level), float(passage_level))
