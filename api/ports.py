@@ -147,7 +147,7 @@ class Ports:
         return model.generator
 
     def need_generator(self) -> Generator:
-        """Gives a generator that answers questions as `need_answers` does, where there is a reader, and decodes every
+        """Give a generator that answers questions as `need_answers` does, where there is a reader, and decodes every
         other text as `need_decoder` does.
         """
         if self.answers is None:

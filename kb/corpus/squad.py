@@ -83,7 +83,7 @@ def _quiz(document: str, qa: Any) -> SquadQuestion | None:
 
 
 def _unanswered(document: str, qa: Any) -> SquadQuestion | None:
-    """Gives a question that is said to have no answer."""
+    """Give a question that is said to have no answer."""
     if not isinstance(qa, dict) or not isinstance(qa.get("question"), str) or not qa["question"].strip():
         return None
     said = qa["answer"] if "answer" in qa else qa.get("answers", "")

@@ -164,7 +164,7 @@ def span_fault(text: str, span: FactSpan) -> Fault | None:
 
 
 def _says_nothing(word: Word) -> bool:
-    """Tells whether nobody would ask for a word by itself: "time", "of the people"; a number in words is asked for."""
+    """Tell whether nobody would ask for a word by itself: "time", "of the people"; a number in words is asked for."""
     return word.folded in _SAYS_NOTHING or (word.is_ordinary and word.folded not in _COUNTS)
 
 

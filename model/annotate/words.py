@@ -73,7 +73,7 @@ def words(text: str) -> Iterator[Word]:
 
 
 def telling(text: str) -> frozenset[str]:
-    """Gives the keys of the words of a text that are not ordinary."""
+    """Give the keys of the words of a text that are not ordinary."""
     return frozenset(word.key for word in words(text) if not word.is_ordinary)
 
 

@@ -86,13 +86,13 @@ class ReaderExamples:
             yield self._answered(one, (0, len(self.documents[one.document].text)))
 
     def _answered(self, one: ReaderQuestion, window: Span) -> ReaderExample:
-        """Gives the question with a window that holds its answer, if it has one."""
+        """Give the question with a window that holds its answer, if it has one."""
         document, (start, end) = self.documents[one.document], window
         place = None if one.answer is None else (one.answer[0] - start, one.answer[1] - start)
         return ReaderExample(one.question, "question", document.title or "", document.text[start:end], place)
 
     def _asked_in_vain(self, one: ReaderQuestion, rng: random.Random) -> ReaderExample:
-        """Gives a question that its document does not answer with a window of it, mostly the likeliest by its words."""
+        """Give a question that its document does not answer with a window of it, mostly the likeliest by its words."""
         text, windows = self.documents[one.document].text, self._windows[one.document]
         if not windows or rng.random() < _WHOLE:
             return self._answered(one, (0, len(text)))
