@@ -121,7 +121,7 @@ def _answering(
 
 
 def unfitted(runtime: Runtime) -> Any:
-    """Gives the reader of the settings without what was fitted to it."""
+    """Give the reader of the settings without what was fitted to it."""
     return reader(reader_at(runtime.user, None), runtime.settings.home / "models", UNFITTED)
 
 
