@@ -26,6 +26,7 @@ ON_A_PAGE = 50
 REASON = "reviewed"
 _SEEN = re.compile(r"([1-9][0-9]{0,17}):([1-9][0-9]{0,8})", re.ASCII)  # a fact and its version
 FILTERS = ("corpus", "document", "kind")
+PAGES = {"fact": "/console/facts", "document": "/console/documents"}  # where a verdict may be given, too
 DOUBTS = {
     "unverified": "the reader did not come back to it by its question, which was dropped",
     "forward": "its question told what only a later sentence says, and was dropped",
@@ -86,8 +87,8 @@ def _verdicts(form: Form) -> list[ReviewVerdict]:
 
 def _back(form: Form, change: int | None, left: list[int] | None = None) -> Redirect:
     kept = _filters(form)
-    if form.raw("to") == "fact" and (ids := form.ids("id")):
-        return Redirect(f"/console/facts/{ids[0]}{query(change=change)}", status_code=303)
+    if (pages := PAGES.get(form.raw("to"))) and (ids := form.ids("id")):
+        return Redirect(f"{pages}/{ids[0]}{query(change=change)}", status_code=303)
     return Redirect(f"/console/review{query(**kept, change=change, left=left or None)}", status_code=303)
 
 

@@ -126,7 +126,8 @@ class AnswerCalibrating:
         if before is None:
             return (
                 f"Answers need the shipped score of {standing.threshold:.2f}: they were not calibrated for this base. "
-                f"See: {HOW} --help"
+                "Keep questions that people ask (colmlm questions add asked --question Q --expected A), then: "
+                f"{HOW} --set asked"
             )
         stays = f"Answers still need a score of {standing.threshold:.2f}, calibrated before these documents"
         if before.given or not (before.corpora or before.question_set):

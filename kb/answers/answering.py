@@ -28,7 +28,6 @@ from colmlm.kb.answers.places import (
     best_first,
     best_windows,
     every_place,
-    read_places,
     weigh,
     weigh_passage,
 )
@@ -127,7 +126,7 @@ class Answering:
                 contested = settled(session, reading.places, self.reader.confidence.search)
                 ids = [one.sentence_id for one in found]
                 now = windows(session, ids, accepted_only=accepted_only)
-                passage = self._passage(session, question, reading, threshold, accepted_only=accepted_only)
+                passage = self._passage(session, question, reading, least, accepted_only=accepted_only)
             if all(unchanged(read[one.sentence_id], now) for one in found):
                 break
         else:
@@ -137,9 +136,9 @@ class Answering:
         answer = self._decided(question, contested, score, least, passages, seq)
         if compares(question):
             return AnsweredQuestion(self._silent(replace(answer, withheld=False), is_comparison=True), query)
-        if passage is not None and _is_better(question, answer, contested, passage):
+        if passage is not None and _is_better(question, answer, contested):
             return AnsweredQuestion(
-                _said_whole(answer, passage), query, parts_of(passage.window, 0, len(passage.window.text)),
+                self._said_whole(answer, passage), query, parts_of(passage.window, 0, len(passage.window.text)),
                 passage.window.text, tuple(fact.fact_id for fact in passage.window.facts),
             )  # fmt: skip
         if answer.abstained:
@@ -178,12 +177,12 @@ class Answering:
         session: Session,
         question: str,
         reading: QuestionReading,
-        threshold: float | None,
+        threshold: float,
         *,
         accepted_only: bool | None,
         as_of: int | None = None,
     ) -> SaidPassage | None:
-        """Give the passage of the best window, where it is sure enough that it answers, and may be said.
+        """Give the passage of the best window, where it is sure enough beside spans of this threshold, and may be said.
 
         Is a fact in it deleted, its one sentence is said; is one in that, nothing is.
         """
@@ -191,7 +190,7 @@ class Answering:
         if model is None or not reading.windows or reading.windows[0].is_dead:
             return None
         score = model.of(weigh_passage(question, reading.windows, reading.every))
-        if score < (model.threshold if threshold is None else threshold):
+        if score < self.reader.confidence.passage_threshold(threshold):
             return None
         sentence_id = reading.windows[0].window.sentence_id
         said = said_passages(session, sentence_id, accepted_only=accepted_only, as_of=as_of)
@@ -215,11 +214,18 @@ class Answering:
         if self.questions is None:
             raise NoActiveKeyset
         found, read = self._windows_then(question, seq, self.questions)
-        places = read_places(self.reader, question, found, read)
+        reading = self.reading(question, found, read)
+        places = reading.places
         score = self.reader.confidence.of(weigh(question, places)) if places else 0.0
         with self.kb.sessions() as session:
             least = confidence_here(session, self.reader).threshold if threshold is None else threshold
-        answer = self._decided(question, places, score, least, tuple(nearby(found, read, places)[:most]), seq)
+            passage = self._passage(session, question, reading, least, accepted_only=None, as_of=seq)
+        passages = tuple(nearby(found, read, reading.every)[:most])
+        answer = self._decided(question, places, score, least, passages, seq)
+        if compares(question):
+            return self._silent(replace(answer, withheld=False), is_comparison=True)
+        if passage is not None and _is_better(question, answer, places):
+            return self._said_whole(answer, passage)
         return self._silent(answer) if answer.abstained else answer
 
     def _windows_then(
@@ -238,13 +244,10 @@ class Answering:
         query, near = self._near(question, without=self._facts_in(gone))
         return self.reading(question, *self._windows(question, query, near, gone))
 
-    def places(self, question: str, gone: Collection[int] = ()) -> list[ReadPlace]:
-        """Gives every place that an answer could come from, best first, without deciding on any.
-
-        All is as if the sentences `gone` were not there, however many.
-        """
-        query, near = self._near(question, without=self._facts_in(gone))
-        return read_places(self.reader, question, *self._windows(question, query, near, gone))
+    def likeliest_passage(self, question: str, reading: QuestionReading) -> SaidPassage | None:
+        """Give the passage of the best window, whatever its score, where it may be said."""
+        with self.kb.sessions() as session:
+            return self._passage(session, question, reading, 0.0, accepted_only=None)
 
     def looked_in(self, question: str, *, accepted_only: bool = False) -> list[str]:
         """Gives the texts that are read for a question, with what is deleted withheld."""
@@ -352,8 +355,21 @@ class Answering:
             seq,
         )
 
+    def _said_whole(self, answer: Answer, passage: SaidPassage) -> Answer:
+        window = passage.window
+        return replace(
+            answer,
+            answer=window.text,
+            score=passage.score,
+            threshold=self.reader.confidence.passage_threshold(answer.threshold),
+            facts=tuple(fact.said for fact in window.facts),
+            source=window.source,
+            withheld=False,
+            grain=PASSAGE,
+        )
 
-def _is_better(question: str, answer: Answer, contested: Sequence[ReadPlace], passage: SaidPassage) -> bool:
+
+def _is_better(question: str, answer: Answer, contested: Sequence[ReadPlace]) -> bool:
     """Tell whether the passage is to be said: where no span is sure, or the question asks for more than a few words.
 
     Where a deleted fact would have been the answer nothing is said in its stead.
@@ -361,19 +377,6 @@ def _is_better(question: str, answer: Answer, contested: Sequence[ReadPlace], pa
     if answer.abstained:
         return not (contested and contested[0].is_dead)
     return form_of(question) in OF_SEVERAL_WORDS
-
-
-def _said_whole(answer: Answer, passage: SaidPassage) -> Answer:
-    window = passage.window
-    return replace(
-        answer,
-        answer=window.text,
-        score=passage.score,
-        facts=tuple(fact.said for fact in window.facts),
-        source=window.source,
-        withheld=False,
-        grain=PASSAGE,
-    )
 
 
 def _check(question: str, threshold: float | None) -> None:

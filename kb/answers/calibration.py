@@ -16,11 +16,13 @@ from typing import NamedTuple
 
 from sqlalchemy import text
 
-from colmlm.kb.answers.answering import MAX_QUESTION, Answering
+from colmlm.kb.answers.answering import MAX_QUESTION, Answering, QuestionReading
 from colmlm.kb.answers.outcomes import RIGHT, outcome
-from colmlm.kb.answers.places import ReadPlace, weigh
+from colmlm.kb.answers.places import weigh
 from colmlm.kb.answers.records import AnswerShares, MeasuredAnswers
+from colmlm.kb.answers.windows import FactInWindow
 from colmlm.kb.errors import CalibrationRefused
+from colmlm.kb.texts.asked import OF_SEVERAL_WORDS, form_of
 
 CERTAINTY = 0.8
 RATE = 0.05  # of wrong answers, and what the shipped threshold was fitted to
@@ -51,10 +53,23 @@ class KnownQuestion:
 
 
 class Judged(NamedTuple):
-    """The likeliest answer to a question, its score, and its outcome: "right", "near", "wrong" or "none"."""
+    """The likeliest span and the likeliest passage for a question, each with the highest threshold at which it is said
+    and its outcome: "right", "near", "wrong" or "none". `asks_for_several` words, so the passage goes first.
+    """
 
     score: float
     outcome: str
+    passage_score: float = 0.0
+    passage: str = "none"
+    asks_for_several: bool = False
+
+    def at(self, threshold: float) -> str:
+        """Give the outcome of what is said at a threshold, "none" for nothing."""
+        is_span = self.outcome != "none" and self.score >= threshold
+        is_passage = self.passage != "none" and self.passage_score >= threshold
+        if is_passage and (self.asks_for_several or not is_span):
+            return self.passage
+        return self.outcome if is_span else "none"
 
 
 @dataclass(slots=True)
@@ -82,10 +97,10 @@ def ask_each(
     """
     asked = SampleAnswers([], [])
     for number, one in enumerate(questions, 1):
-        places = answering.places(one.text)
-        (asked.answerable if one.values else asked.others).append(_judged(answering, one, places))
-        if (gone := _gone(answering, one, places)) and _is_any_left(answering, gone):
-            asked.others.append(_judged(answering, one, answering.places(one.text, gone)))
+        reading = answering.read_for(one.text)
+        (asked.answerable if one.values else asked.others).append(_judged(answering, one, reading))
+        if (gone := _gone(answering, one, reading)) and _is_any_left(answering, gone):
+            asked.others.append(_judged(answering, one, answering.read_for(one.text, gone)))
         on_asked(number, len(questions))
     return asked
 
@@ -96,12 +111,10 @@ def calibrate(asked: SampleAnswers, shipped: float, rate: float = RATE) -> Measu
     Raises `CalibrationRefused` for too few questions, and where no threshold that lets a right answer pass holds the
     rate.
     """
-    wrong = [one.score for one in asked.answerable if one.outcome == "wrong"]
-    alarms = [one.score for one in asked.others if one.outcome == "wrong"]
     require_enough(len(asked.answerable), "has an answer to", rate)
     require_enough(len(asked.others), "does not answer", rate, "with an empty value in the file")
-    by_wrong = _above(wrong, allowed(len(asked.answerable), rate))
-    by_alarms = _above(alarms, allowed(len(asked.others), rate))
+    by_wrong = _above(asked.answerable, allowed(len(asked.answerable), rate))
+    by_alarms = _above(asked.others, allowed(len(asked.others), rate))
     safe, before = max(by_wrong, by_alarms), _shares(asked, shipped)
     stays = rate >= RATE and max(before.wrong, before.alarms) <= rate
     here = _shares(asked, min(safe, shipped) if stays else safe)
@@ -169,39 +182,52 @@ def _at_most(wrong: int, questions: int, rate: float) -> float:
     )
 
 
-def _above(scores: Sequence[float], passing: int) -> float:
-    """Gives the least threshold, in steps, that no more than so many of the scores reach."""
-    if len(scores) <= passing:
-        return 0.0
-    refused = sorted(scores, reverse=True)[passing]
-    return (math.floor(refused * _STEPS) + 1) / _STEPS
+def _above(asked: Sequence[Judged], passing: int) -> float:
+    """Gives the least threshold, in steps, from which on no more than so many are answered wrongly."""
+    scores = {score for one in asked for score in (one.score, one.passage_score)}
+    for score in sorted(scores, reverse=True):  # what is said changes there alone
+        if sum(one.at(score) == "wrong" for one in asked) > passing:
+            return (math.floor(score * _STEPS) + 1) / _STEPS
+    return 0.0
 
 
 def _shares(asked: SampleAnswers, threshold: float) -> AnswerShares:
     def share(of: Sequence[Judged], outcome_: str) -> float:
-        said = sum(one.outcome == outcome_ and one.score >= threshold for one in of)
-        return said / len(of)
+        return sum(one.at(threshold) == outcome_ for one in of) / len(of)
 
     right, near, wrong = (share(asked.answerable, name) for name in ("right", "near", "wrong"))
     return AnswerShares(threshold, right, near, wrong, share(asked.others, "wrong"))
 
 
-def _judged(answering: Answering, one: KnownQuestion, places: Sequence[ReadPlace]) -> Judged:
-    if not places or places[0].is_dead:
+def _judged(answering: Answering, one: KnownQuestion, reading: QuestionReading) -> Judged:
+    confidence, places = answering.reader.confidence, reading.places
+    if places and places[0].is_dead:
         return Judged(0.0, "none")
-    score = answering.reader.confidence.of(weigh(one.text, places))
-    return Judged(score, _outcome(one, places[0]))
+    found = Judged(0.0, "none")
+    if places:
+        found = Judged(confidence.of(weigh(one.text, places)), _outcome(one, places[0].text, places[0].facts))
+    if (passage := answering.likeliest_passage(one.text, reading)) is None:
+        return found
+    return found._replace(
+        passage_score=confidence.beside_spans(passage.score),
+        passage=_outcome(one, passage.window.text, passage.window.facts),
+        asks_for_several=form_of(one.text) in OF_SEVERAL_WORDS,
+    )
 
 
-def _outcome(one: KnownQuestion, place: ReadPlace) -> str:
-    found = outcome(place.text, one.values)
-    touches = any(fact.fact_id == one.fact_id for fact in place.facts)
+def _outcome(one: KnownQuestion, said: str, facts: Sequence[FactInWindow]) -> str:
+    found = outcome(said, one.values)
+    touches = any(fact.fact_id == one.fact_id for fact in facts)
     return "right" if touches or found in RIGHT else found
 
 
-def _gone(answering: Answering, one: KnownQuestion, places: Sequence[ReadPlace]) -> frozenset[int]:
+def _gone(answering: Answering, one: KnownQuestion, reading: QuestionReading) -> frozenset[int]:
     """Gives the sentences of the fact's document, and those of all that were found to say a right answer."""
-    right = [place.window for place in places if one.values and _outcome(one, place) == "right"]
+    right = [
+        place.window
+        for place in reading.places
+        if one.values and _outcome(one, place.text, place.facts) == "right"
+    ]
     documents = [window.source.document_id for window in right if window.source is not None]
     with answering.kb.sessions() as session:
         rows = session.scalars(_SENTENCES, {"documents": documents, "fact_id": one.fact_id})

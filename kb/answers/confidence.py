@@ -85,6 +85,26 @@ class Confidence(FittedModel):
 
     passage: FittedModel | None = None
 
+    def passage_threshold(self, threshold: float) -> float:
+        """Give the threshold of passages beside one of spans; above 1 where no passages are given.
+
+        Both move by the same difference of logits from where they were fitted, so one number says how sure answers have
+        to be. Beside 0 every passage is said, and beside 1 none.
+        """
+        if self.passage is None:
+            return 2.0
+        if threshold == self.threshold:
+            return self.passage.threshold
+        if not 0 < threshold < 1:
+            return 2.0 * threshold
+        return _moved(self.passage.threshold, _logit(threshold) - _logit(self.threshold))
+
+    def beside_spans(self, score: float) -> float:
+        """Give the highest threshold of spans beside which a passage of this probability is said."""
+        if self.passage is None:
+            return 0.0
+        return _moved(score, _logit(self.threshold) - _logit(self.passage.threshold))
+
     @classmethod
     def load(cls, path: Path) -> Self:
         """Reads a fitted model. Raises `ValueError` for a file that is none."""
@@ -102,6 +122,16 @@ class Confidence(FittedModel):
 
     def save(self, path: Path) -> None:
         path.write_text(json.dumps(asdict(self), indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _logit(probability: float) -> float:
+    bounded = min(max(probability, 1e-9), 1 - 1e-9)
+    return math.log(bounded / (1 - bounded))
+
+
+def _moved(probability: float, logits: float) -> float:
+    """Move a probability by so much of its logit."""
+    return 1 / (1 + math.exp(-_logit(probability) - logits))
 
 
 UNFITTED = Confidence(

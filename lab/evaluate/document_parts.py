@@ -42,12 +42,16 @@ def spans_of(said: str | None) -> float | None:
     return threshold
 
 
+def is_product(answers: Answering, parts: frozenset[str], mode: str, *, any_span: bool) -> bool:
+    """Tell whether this way of answering is the product's own, with no part left out."""
+    return mode == "read" and parts == (WHOLE if answers.questions else WHOLE - {KEY}) and not any_span
+
+
 def way_of(answers: Answering, parts: frozenset[str], mode: str, *, any_span: bool) -> Ask:
     """Gives what is asked, at the lowest threshold. The product itself is asked wherever it can answer so."""
     if mode == "paper" or parts == {KEY}:
         return partial(answers.nearest_fact, threshold=-1.0)
-    whole = WHOLE if answers.questions else WHOLE - {KEY}
-    if parts == whole and not any_span:
+    if is_product(answers, parts, mode, any_span=any_span):
         return partial(answers.ask, threshold=0.0, nearest=0)
     return partial(Ablations(answers).ask, ranking=parts, any_span=any_span)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,10 +13,17 @@ import typer
 
 from colmlm.cli.options import AsJson, CheckpointPath, examples
 from colmlm.cli.output import note, print_json, print_table
-from colmlm.lab.evaluate.document_parts import ANY_SPAN, ranking_of, spans_of, threshold_of, way_of
+from colmlm.lab.evaluate.document_parts import (
+    ANY_SPAN,
+    is_product,
+    ranking_of,
+    spans_of,
+    threshold_of,
+    way_of,
+)
 from colmlm.lab.evaluate.wild import show_wild, wild_report
 from colmlm.lab.methods.ablations import WHOLE, named
-from colmlm.lab.methods.answer_shares import NAMES, report
+from colmlm.lab.methods.answer_shares import NAMES, at_shipped, report
 from colmlm.lab.methods.curves import draw_curves
 from colmlm.lab.methods.document_ways import Asking
 from colmlm.lab.methods.own_base import NO_KEYS, filled, own_base
@@ -136,16 +144,20 @@ def documents(
         asking = Asking(runtime, answers, texts, seed)
         asked, absent = asking.all("colmlm", way_of(answers, parts, mode, any_span=spans == ANY_SPAN))
         least = -math.inf if no_threshold else threshold_of(runtime, answers, parts)
-        found = report(asked, absent, least, seed) | coverage(texts, documents)
+        found, said = report(asked, absent, least, seed), asked
+        if not no_threshold and is_product(answers, parts, mode, any_span=spans == ANY_SPAN):
+            said, absent = asking.all("colmlm at its thresholds", partial(answers.ask, nearest=0))
+            found, least = at_shipped(said, absent, found, seed), 0.0
+        found |= coverage(texts, documents)
         if ablations:
             found["ablations"] = asking.ablations()
         if decoded:
             found["decoded"] = asking.decoded()
         found["baselines"] = (
-            {} if no_baselines else asking.baselines(asked, least, generated, generators or ())
+            {} if no_baselines else asking.baselines(said, least, generated, generators or ())
         )
     if out is not None:
-        _write(out, asked, absent)
+        _write(out, said, absent)
     if plot is not None:
         draw_curves({"colmlm": found, **found["baselines"]}, plot)
     if as_json:

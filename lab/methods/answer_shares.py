@@ -10,12 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from colmlm.kb.answers.outcomes import RIGHT
+from colmlm.kb.answers.records import PASSAGE
 from colmlm.lab.methods.raw_documents import OUTCOMES, RawAnswer
 from colmlm.model.evaluate.intervals import Draw, bootstrap, of_share
 
 NAMES = ("exact", "right", *OUTCOMES[2:])
 STEPS = 41
 WRONG = 0.05
+KEPT = ("threshold", "no_threshold", "at_5_wrong", "curve", "milliseconds")  # whatever the thresholds are
 
 Answers = Sequence[RawAnswer]
 
@@ -39,6 +41,18 @@ def report(asked: Answers, absent: Answers, threshold: float, seed: int) -> dict
         "curve": curve(asked, absent),
         "milliseconds": 1000 * float(np.median([one.seconds for one in asked])),
     }
+
+
+def at_shipped(said: Answers, said_absent: Answers, found: dict[str, Any], seed: int) -> dict[str, Any]:
+    """Give a report whose shares are those of what was said at the shipped thresholds, of spans and of passages.
+
+    `passage` is the share of the questions that got a passage. `no_threshold`, the curve and `at_5_wrong` stay those of
+    `found`, which are of the best answers whatever their scores.
+    """
+    shipped = report(said, said_absent, 0.0, seed)
+    kept = {name: found[name] for name in KEPT}
+    passages = sum(one.said is not None and one.grain == PASSAGE for one in said)
+    return shipped | kept | {"passage": passages / max(1, len(said))}
 
 
 def shares(asked: Answers, absent: Answers, threshold: float) -> dict[str, float]:

@@ -51,7 +51,7 @@ def _orders(answers: Answering, question: str, values: dict[int, str]) -> Mappin
     return {
         BY_THE_KEY: [hit.fact_id for hit in lookup.hits],
         BY_KEY_AND_WORDS: [hit.fact_id for hit, _ in with_words(answers, question, lookup.hits)],
-        READ: list(dict.fromkeys(_touched(answers.places(question), values))),
+        READ: list(dict.fromkeys(_touched(answers.read_for(question).places, values))),
     }
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from colmlm.kb.answers.outcomes import outcome
-from colmlm.kb.answers.records import Answer
+from colmlm.kb.answers.records import SPAN, Answer
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.corpus.squad import SquadQuestion, read_questions, read_squad
 from colmlm.kb.texts.wording import Span
@@ -69,8 +69,8 @@ def _question(one: SquadQuestion) -> RawQuestion:
 
 @dataclass(frozen=True, slots=True)
 class RawAnswer:
-    """A question with the answer at the lowest threshold, its score, its outcome there, the seconds it took, and the
-    document that it cites with the place there.
+    """A question with the answer that was said, its score and outcome, the seconds it took, the document that it cites
+    with the place there, and its grain.
     """
 
     question: RawQuestion
@@ -79,6 +79,7 @@ class RawAnswer:
     outcome: str
     seconds: float
     cited: tuple[str, int, int] | None = None
+    grain: str = SPAN
 
     def at(self, threshold: float) -> str:
         """Gives the outcome at a threshold."""
@@ -101,7 +102,7 @@ def ask_all(
         stands = got.answer is None or _stands(got, by_id)
         found = outcome(got.answer, question.answers) if stands else "made_up"
         cited = (got.source.external_id, got.source.start, got.source.end) if got.source else None
-        done.append(RawAnswer(question, got.answer, got.score, found, seconds, cited))
+        done.append(RawAnswer(question, got.answer, got.score, found, seconds, cited, got.grain))
         advance(len(done), len(questions))
     return done
 

@@ -210,3 +210,25 @@ def test_a_reader_sees_the_inbox_without_buttons_and_a_fact_shows_its_review(
     page.get_by_role("button", name="Accept").click()
     expect(page.locator(".note.good")).to_contain_text("accepted one fact")
     assert almanac.facts.show(proposed[0]).review == "accepted"
+
+
+def test_a_document_is_reviewed_as_a_whole_with_its_marks_in_the_text(
+    open_page: OpenPage, almanac: KnowledgeBase, proposed: list[int]
+) -> None:
+    source = almanac.facts.show(proposed[0]).source
+    assert source is not None
+    page = open_page("operator", f"/console/documents/{source.document_id}")
+    expect(page.locator(".text .span.proposed")).to_have_count(FACTS)
+    assert Axe().run(page).violations_count == 0
+    for fact_id in proposed[:2]:
+        page.get_by_label(f"Choose fact {fact_id}").uncheck()
+    page.get_by_role("button", name="Reject chosen").click()
+    expect(page.locator(".note.good")).to_contain_text("12 facts")
+    expect(page.locator(".text .span.proposed")).to_have_count(2)
+    page.get_by_role("button", name="Accept chosen").click()
+    expect(page.locator(".text .span.proposed")).to_have_count(0)
+    expect(page.get_by_role("button", name="Accept chosen")).to_have_count(0)
+    reviews = [fact.review for fact in almanac.facts.show_many(proposed)]
+    assert reviews == ["accepted"] * 2 + ["rejected"] * (FACTS - 2)
+    page = open_page("reader", f"/console/documents/{source.document_id}")
+    expect(page.get_by_role("button", name="Accept chosen")).to_have_count(0)

@@ -75,6 +75,18 @@ def test_too_many_answers_to_questions_without_one_raise_it_too() -> None:
     assert found.here.threshold > 0.75 and found.here.alarms == 0.0
 
 
+def test_a_passage_counts_as_it_is_said() -> None:
+    how = Judged(0.9, "right", 0.8, "wrong", asks_for_several=True)
+    assert [how.at(threshold) for threshold in (0.95, 0.9, 0.8)] == ["none", "right", "wrong"]
+    what = Judged(0.5, "wrong", 0.7, "right")
+    assert [what.at(threshold) for threshold in (0.8, 0.7, 0.5)] == ["none", "right", "wrong"]
+    read = sample(0, [], [])
+    read.answerable[:60] = [Judged(0.0, "none", 0.9, "right")] * 60
+    read.others[:9] = [Judged(0.0, "none", 0.75, "wrong")] * 9
+    found = calibrate(read, SHIPPED)
+    assert found.here.threshold > 0.75 and (found.here.right, found.here.alarms) == (0.6, 0.0)
+
+
 def test_a_small_sample_raises_nothing_for_want_of_certainty() -> None:
     read = sample(30, [0.8, 0.7], [], number=40)  # 5 % wrong, but it could be 10 %
     assert calibrate(read, SHIPPED).here.threshold == SHIPPED

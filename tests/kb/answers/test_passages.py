@@ -148,7 +148,26 @@ def test_what_means_the_same_comes_first_and_every_sentence_gets_a_vector_once(k
     answers = Answering(kb, None, SayingReader("lot P2"), Counting())
     found = answers.ask("parking: everybody, badge or permit or reception")
     assert found.answer == "lot P2" and "lot P2" in found.nearest[0].text
-    places = answers.places("parking: everybody")
+    places = answers.read_for("parking: everybody").places
     assert places and places[0].candidate.likeness is not None and places[0].candidate.likeness > 0.9
     kb.facts.edit(fact_id(kb, "lot P2"), value="lot P3", **WHO)
     assert likeness.fill(kb, Counting()) == 0  # a document's own text stays as it is
+
+
+def test_passages_move_with_the_threshold_of_spans(answers: Answering) -> None:
+    confidence = replace(UNSURE_OF_SPANS, threshold=0.8)
+    levels = [confidence.passage_threshold(threshold) for threshold in (0.0, 0.2, 0.5, 0.8, 0.9, 1.0)]
+    assert levels == sorted(levels) and (levels[0], levels[3]) == (0.0, 0.5) and levels[-1] > 1
+    for score in (0.05, 0.4, 0.99):
+        assert confidence.passage_threshold(confidence.beside_spans(score)) == pytest.approx(score)
+    assert UNFITTED.passage_threshold(0.5) > 1 and UNFITTED.beside_spans(0.9) == 0
+
+
+def test_a_said_passage_names_the_threshold_that_it_passed(kb: KnowledgeBase) -> None:
+    ingest(kb, BADGES)
+    confidence = replace(UNSURE_OF_SPANS, threshold=0.999)
+    answering = Answering(kb, None, SayingReader("5 euros", confidence=confidence))
+    found = answering.ask(HOW)
+    assert (found.grain, found.threshold) == (PASSAGE, 0.5) and found.score >= found.threshold
+    assert answering.ask(HOW, threshold=1.0).abstained
+    assert answering.ask(HOW, threshold=0.0).grain == PASSAGE

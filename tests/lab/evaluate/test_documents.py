@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ import pytest
 from tokenizers import AddedToken
 
 from colmlm.kb.answers.confidence import Confidence
+from colmlm.kb.answers.records import PASSAGE
 from colmlm.lab.methods.ablations import RANKINGS, WHOLE, named
-from colmlm.lab.methods.answer_shares import answered, answering_as_many, at_wrong, curve, report
+from colmlm.lab.methods.answer_shares import answered, answering_as_many, at_shipped, at_wrong, curve, report
 from colmlm.lab.methods.generating_baseline import CHATS, END_OF_TURN, TURN, judged
 from colmlm.lab.methods.raw_documents import RawAnswer, RawQuestion
 from colmlm.model.lm.base_models import DIGESTS, WEIGHTS, WHEEL_BASE
@@ -164,6 +166,25 @@ def test_a_curve_rises_to_what_is_said_without_a_threshold() -> None:
     found = report(asked, [], 0.5, 0)
     assert found["curve"] == curve(asked, [])
     assert {name: found["curve"][0][name] for name in found["no_threshold"]} == found["no_threshold"]
+
+
+def test_shares_at_the_shipped_thresholds_are_of_what_is_said_there_and_the_curve_of_all() -> None:
+    asked = answers(("exact", 0.9), ("wrong", 0.5), ("exact", 0.4))
+    said = [
+        asked[0],
+        replace(asked[1], outcome="holds", score=0.3, grain=PASSAGE),
+        answers(("abstained", 0.4))[0],
+    ]
+    whole = report(asked, [], 0.8, 0)
+    found = at_shipped(said, [], whole, 0)
+    assert (found["exact"], found["right"], found["abstained"], found["passage"]) == pytest.approx(
+        (1 / 3, 2 / 3, 1 / 3, 1 / 3)
+    )
+    assert (found["threshold"], found["curve"], found["no_threshold"]) == (
+        0.8,
+        whole["curve"],
+        whole["no_threshold"],
+    )
 
 
 @pytest.mark.parametrize(
