@@ -223,7 +223,7 @@ def test_a_document_is_reviewed_as_a_whole_with_its_marks_in_the_text(
     for fact_id in proposed[:2]:
         page.get_by_label(f"Choose fact {fact_id}").uncheck()
     page.get_by_role("button", name="Reject chosen").click()
-    expect(page.locator(".note.good")).to_contain_text("12 facts")
+    expect(page.locator(".note.good")).to_contain_text("rejected twelve facts")
     expect(page.locator(".text .span.proposed")).to_have_count(2)
     page.get_by_role("button", name="Accept chosen").click()
     expect(page.locator(".text .span.proposed")).to_have_count(0)
