@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 TEXT = "Peru is a country. 🇵🇪 The capital of Peru is Lima. Its great lake is Titicaca."
-OPENING = "When was the opening?"
+OPENING = "When did the harbour, the museum and the lighthouse open?"
 QUESTIONS = {"Lima": "What is the capital of Peru?", "Titicaca": "Which lake lies highest?"}
 
 
