@@ -222,7 +222,10 @@ def _thresholds(
                 rights.append((is_right_N * grain_N).sum() / max(1, asked_N.sum()))
             else:
                 if np.mean(rights) > best:
-                    best, chosen = float(np.mean(rights)), (round(float(span_level), 2), round(float(passage_level), 2))
+                    best, chosen = (
+                        float(np.mean(rights)),
+                        (round(float(span_level), 2), round(float(passage_level), 2)),
+                    )
     return chosen
 
 

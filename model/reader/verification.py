@@ -19,7 +19,7 @@ from colmlm.model.annotate.checks import Fault
 from colmlm.model.annotate.words import telling
 from colmlm.model.reader.windows import sentences_of, windows_of
 
-MARGIN = 4.0  # chosen with the released reader, see docs/annotation.md
+MARGIN = 4.0  # see docs/annotation.md
 COMMON = 0.3  # of the mean length of answer and span: a whole sentence comes back to none of its facts
 OTHERS = 4
 

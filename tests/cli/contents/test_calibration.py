@@ -87,8 +87,11 @@ def test_documents_are_added_also_where_the_reader_cannot_be_read(
 
 @pytest.mark.slow(reason="asks the released reader many questions")
 def test_questions_of_a_corpus_are_asked_again_when_documents_are_added(
-    run: Run, keyed: list[int], light: Annotators, tmp_path: Path
+    run: Run, keyed: list[int], light: Annotators, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv(
+        "COLMLM_READER"
+    )  # its fitted judge tells towns apart by what else was read, as margins do not
     towns = (
         "Arica",
         "Berlin",
