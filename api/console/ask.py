@@ -161,13 +161,28 @@ def _show(ports: Ports, request: PageRequest, form: Form, answered: Answer | Non
     )
 
 
+def _at_likeliest(said: str, found: Answer) -> tuple[str, str, str] | None:
+    """Cut the lines that are said at the likeliest words of the passage that was read for them."""
+    for one in found.nearest:
+        if one.source is None or found.source is None or one.likeliest_end is None:
+            continue
+        if one.source.document_id == found.source.document_id and one.source.start < found.source.end:
+            words = one.text[one.likeliest_start : one.likeliest_end]
+            before, there, behind = said.partition(words)
+            if there:
+                return before, there, behind
+    return None
+
+
 def _in_sentence(found: Answer) -> tuple[str, str, str] | None:
     """Cut the sentence that says a span's words: what is before them, the words, and what is behind them.
 
-    None where no passage with them is shown.
+    A passage is cut at its likeliest words. None where no passage with them is shown.
     """
-    if found.answer is None or found.grain != SPAN or found.source is None:
+    if found.answer is None or found.source is None:
         return None
+    if found.grain != SPAN:
+        return _at_likeliest(found.answer, found)
     for one in found.nearest:
         if one.source is None or one.source.document_id != found.source.document_id:
             continue

@@ -163,6 +163,7 @@ def show_document(ports: Ports, request: PageRequest, document_id: int, form: Fo
         blocks=blocks(parts),
         overlapping=[fact for fact in facts if fact.fact_id not in marked],
         to_review=[fact for fact in facts if fact.review == "proposed" and fact.deleted_seq is None],
+        at_once=MAX_FACTS_PER_EDIT,
         done=done(ports, form),
         chosen=form.integer("fact"),
         moving=next((fact for fact in facts if str(fact.fact_id) == form.raw("move")), None),

@@ -23,6 +23,7 @@ from colmlm.kb.facts.reviews import OUTCOMES, ReviewVerdict, VerdictKind
 from colmlm.kb.review.records import KINDS, Kind
 
 ON_A_PAGE = 50
+SHOWN_LEFT = 20  # facts that were left as they are
 REASON = "reviewed"
 _SEEN = re.compile(r"([1-9][0-9]{0,17}):([1-9][0-9]{0,8})", re.ASCII)  # a fact and its version
 FILTERS = ("corpus", "document", "kind")
@@ -87,9 +88,12 @@ def _verdicts(form: Form) -> list[ReviewVerdict]:
 
 def _back(form: Form, change: int | None, left: list[int] | None = None) -> Redirect:
     kept = _filters(form)
-    if (pages := PAGES.get(form.raw("to"))) and (ids := form.ids("id")):
+    if (pages := PAGES.get(form.raw("to"))) and (ids := form.ids("id")) and not left:
         return Redirect(f"{pages}/{ids[0]}{query(change=change)}", status_code=303)
-    return Redirect(f"/console/review{query(**kept, change=change, left=left or None)}", status_code=303)
+    return Redirect(
+        f"/console/review{query(**kept, change=change, left=(left or [])[:SHOWN_LEFT] or None)}",
+        status_code=303,
+    )
 
 
 def _filters(form: Form) -> dict[str, str]:
@@ -108,7 +112,7 @@ def _show(ports: Ports, request: PageRequest, form: Form, fixing: int | None = N
         )
     except KBError as refused:
         form.refuse(error or refused)
-    left = form.ids("left")[:20]
+    left = form.ids("left")[:SHOWN_LEFT]
     return form_page(
         request,
         "review.html",

@@ -139,7 +139,7 @@ class Answering:
         if passage is not None and _is_better(question, answer, contested):
             return AnsweredQuestion(
                 self._said_whole(answer, passage), query, parts_of(passage.window, 0, len(passage.window.text)),
-                passage.window.text, tuple(fact.fact_id for fact in passage.window.facts),
+                passage.window.text, tuple(fact.fact_id for fact in passage.window.facts), asked_at=least,
             )  # fmt: skip
         if answer.abstained:
             answer = self._silent(answer)
@@ -247,7 +247,7 @@ class Answering:
     def likeliest_passage(self, question: str, reading: QuestionReading) -> SaidPassage | None:
         """Give the passage of the best window, whatever its score, where it may be said."""
         with self.kb.sessions() as session:
-            return self._passage(session, question, reading, 0.0, accepted_only=None)
+            return self._passage(session, question, reading, 0.0, accepted_only=False)
 
     def looked_in(self, question: str, *, accepted_only: bool = False) -> list[str]:
         """Gives the texts that are read for a question, with what is deleted withheld."""

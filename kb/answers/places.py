@@ -70,14 +70,6 @@ def places_in(
             yield ReadPlace(window, candidate, rank, start, end, logit - reading.none, facts)
 
 
-def read_places(
-    reader: JudgedReader, question: str, found: Sequence[CandidateSentence], read: Mapping[int, SaidWindow]
-) -> list[ReadPlace]:
-    """Has the windows of these sentences read, and gives every place in them that touches a fact, best first."""
-    places = [place for place in every_place(reader, question, found, read) if place.facts]
-    return best_first(places, reader.confidence.search)
-
-
 def best_first(places: Sequence[ReadPlace], search: float) -> list[ReadPlace]:
     """Orders places by their merit."""
     return sorted(places, key=lambda one: -merit(one, search))

@@ -19,7 +19,8 @@ NOTHING = "Nothing in the knowledge base answers this."
 class AnswerOptions(TypedDict, total=False):
     """How a question is answered: from which score on, with how many passages, and by accepted facts alone.
 
-    `threshold` is the least probability of being right, in the mode "paper" a cosine (None: the one that this base was
+    `threshold` is the least probability of being right of a span, and that of passages moves with it; in the mode
+    "paper" it is a cosine (None: the one that this base was
     calibrated to, else the fitted one). `nearest` passages (3) come with the answer. With `accepted_only` no proposed
     fact answers.
     """
@@ -63,7 +64,8 @@ class Answer:
     Its `grain` is "span", the words that answer, or "passage", the few lines that do, where the words are not sure or
     the question asks for more than a few.
     `answer` is None where nothing answers it: it abstained. Is a deleted fact the best place, `withheld` is true, and
-    nothing else is said in its stead. `score` is the estimated probability that the answer is right. `facts` are those
+    nothing else is said in its stead. `score` is the estimated probability that the answer is right, and `threshold`
+    the least that one of its grain needed. `facts` are those
     that it overlaps, and `source` is where its document says it, None for a fact without a document. `seq` is the last
     change of the log before the answer was decided. `generation_id` is the output that it is stored as, None where
     answers are not kept. `why` says, in a sentence, why nothing is said.
@@ -115,6 +117,7 @@ class AnsweredQuestion:
 
     `query` is None where nothing was encoded. `best` are the likeliest words, said or not (None: there are none, or in
     the mode "paper" none above the threshold), and `under` the facts under them, or the deleted one that was nearest.
+    `asked_at` is the threshold of spans that it was asked at, where a passage was said.
     """
 
     answer: Answer
@@ -122,6 +125,7 @@ class AnsweredQuestion:
     parts: tuple[SaidPart, ...] = ()
     best: str | None = None
     under: tuple[int, ...] = ()
+    asked_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

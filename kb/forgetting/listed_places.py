@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from colmlm.kb.answers.confidence import Confidence
-from colmlm.kb.answers.places import ReadPlace, weigh
+from colmlm.kb.answers.places import ReadPlace, best_windows, weigh, weigh_passage
 from colmlm.kb.forgetting.read_questions import QuestionToRead
 from colmlm.kb.texts.alike import Wording, terms, wording
 
@@ -83,6 +83,33 @@ def _others(
         left = [place for place in left[1:] if not _overlap(place, left[0])]
 
 
+def list_passage(
+    one: QuestionToRead,
+    every: Sequence[ReadPlace],
+    confidence: Confidence,
+    threshold: float,
+    gone: frozenset[int] = frozenset(),
+    found: Sequence[ListedPlace] = (),
+) -> ListedPlace | None:
+    """List the likeliest words of the passage that would be said, unless they are among the places that were `found`.
+
+    `every` place that was read counts, also one that touches no fact. A window whose best place is gone is set aside.
+    """
+    model = confidence.passage
+    left = (
+        [place for place in best_windows(every, model.search) if not _is_gone(place, gone)] if model else []
+    )
+    if model is None or not left:
+        return None
+    kept = {place.window.sentence_id for place in left}
+    others = [place for place in every if place.window.sentence_id in kept]
+    score = model.of(weigh_passage(one.text, left, others))
+    if score < threshold or any(_overlap(left[0], listed.place) for listed in found):
+        return None
+    told = [said for value in one.values if (said := wording(value, left[0].window.text)) is not None]
+    return ListedPlace(left[0], score, told[0] if told else None)
+
+
 def _is_gone(place: ReadPlace, gone: frozenset[int]) -> bool:
     return place.is_dead or any(fact.fact_id in gone for fact in place.facts)
 
@@ -119,7 +146,7 @@ def _overlap(place: ReadPlace, other: ReadPlace) -> bool:
 def outcome(
     one: QuestionToRead, places: Sequence[ReadPlace], confidence: Confidence, forgotten: Collection[int]
 ) -> str:
-    """Gives the outcome of a question by the rule that decides on answers."""
+    """Gives the outcome of a question by the rule that decides on spans."""
     if not places:
         return "no_match"
     best = places[0]
@@ -130,3 +157,23 @@ def outcome(
     if any(fact.fact_id in forgotten for fact in best.facts):
         return "leaks"
     return "value_leaks" if _told(one, best) else "wrong_neighbours"
+
+
+def outcome_of_passage(
+    one: QuestionToRead,
+    every: Sequence[ReadPlace],
+    confidence: Confidence,
+    threshold: float,
+    forgotten: Collection[int],
+) -> str:
+    """Gives the outcome of a question that gets no span, by the rule that decides on passages."""
+    windows = best_windows(every, confidence.passage.search) if confidence.passage else []
+    if (
+        not windows
+        or windows[0].is_dead
+        or (listed := list_passage(one, every, confidence, threshold)) is None
+    ):
+        return "no_match"
+    if any(fact.fact_id in forgotten and fact.version is not None for fact in listed.place.window.facts):
+        return "leaks"
+    return "value_leaks" if listed.wording else "wrong_neighbours"

@@ -98,7 +98,8 @@ OUTCOMES = ("leaks", "value_leaks", "wrong_neighbours", "abstained", "no_match")
 
 @dataclass(frozen=True, slots=True)
 class Survivor:
-    """A place outside the set that would still answer the question of a forgotten fact, by live facts that it touches.
+    """A place outside the set that would still answer the question of a forgotten fact, by live facts that it touches,
+    or the likeliest words of a passage that would be said, which may touch none.
 
     `document_id`, `start` and `end` say where; None of a fact without a document. `says` is "same" where it says the
     value in some wording, "longer" where it holds it, and "other" where by the reader's judgement alone it answers:

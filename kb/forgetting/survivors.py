@@ -18,11 +18,17 @@ from sqlalchemy.orm import Session
 from colmlm.kb.answers.calibrations import confidence_here
 from colmlm.kb.answers.candidates import BY_KEY, CandidateSentence, candidates
 from colmlm.kb.answers.confidence import Confidence
-from colmlm.kb.answers.places import ReadPlace, read_places
+from colmlm.kb.answers.places import ReadPlace, best_first, every_place
 from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.answers.windows import SaidWindow, windows
 from colmlm.kb.forgetting.checks import ASKED_AT_ONCE, CheckTarget, Questioner
-from colmlm.kb.forgetting.listed_places import ListedPlace, list_places, outcome
+from colmlm.kb.forgetting.listed_places import (
+    ListedPlace,
+    list_passage,
+    list_places,
+    outcome,
+    outcome_of_passage,
+)
 from colmlm.kb.forgetting.read_questions import QuestionToRead, read_questions
 from colmlm.kb.forgetting.records import OUTCOMES, Rates, Survivor
 from colmlm.kb.keys.records import KeysetHead
@@ -39,27 +45,38 @@ class ReadThrough:
     """The places that were read in the whole base for each question of the sampled facts of a set."""
 
     confidence: Confidence
+    passage_threshold: float
     read: Sequence[tuple[QuestionToRead, Sequence[ReadPlace]]]
 
     def survivors(self, gone: Collection[int]) -> tuple[Survivor, ...]:
         """Gives what would still answer without the facts that are `gone`, likeliest first for each question."""
         without = frozenset(gone)
-        return tuple(
-            _survivor(one, listed)
-            for one, places in self.read
-            for listed in list_places(one, places, self.confidence, without)
-        )
+        found: list[Survivor] = []
+        for one, every in self.read:
+            listed = list_places(one, self._touching(every), self.confidence, without)
+            whole = list_passage(one, every, self.confidence, self.passage_threshold, without, listed)
+            found += [_survivor(one, place) for place in (*listed, *((whole,) if whole else ()))]
+        return tuple(found)
 
     def rates(self, forgotten: Collection[int]) -> tuple[Rates, frozenset[int]]:
         """Counts how the questions are answered as things are, and gives the forgotten facts that answer one."""
         counts: Counter[str] = Counter()
         leaked: set[int] = set()
-        for one, places in self.read:
+        for one, every in self.read:
+            places = self._touching(every)
             said = outcome(one, places, self.confidence, forgotten)
-            counts[said] += 1
             if said == "leaks":
                 leaked |= {fact.fact_id for fact in places[0].facts} & set(forgotten)
+            if said == "no_match":
+                said = outcome_of_passage(one, every, self.confidence, self.passage_threshold, forgotten)
+                if said == "leaks":
+                    leaked |= {one.fact_id} & set(forgotten)
+            counts[said] += 1
         return Rates(len(self.read), **{name: counts[name] for name in OUTCOMES}), frozenset(leaked)
+
+    def _touching(self, every: Sequence[ReadPlace]) -> list[ReadPlace]:
+        """Give the places that touch a fact, best first: those that a span is chosen from."""
+        return best_first([place for place in every if place.facts], self.confidence.search)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +100,8 @@ class SurvivorSearch:
             read.append((one, places))
             if self.on_read is not None:
                 self.on_read(number, len(asked))
-        return ReadThrough(confidence, read)
+        least = self.reader.confidence.passage_threshold(confidence.threshold)
+        return ReadThrough(confidence, least, read)
 
 
 def _near(kb: SearchableStore, keyset: KeysetHead, asked: Sequence[QuestionToRead]) -> Mapping[int, Ranking]:
@@ -114,12 +132,15 @@ def _places(
     first = [candidate for candidate in asked if candidate.sentence_id in useful][:WINDOWS]
     taken = {candidate.sentence_id for candidate in first}
     more = [c for c in alike if c.sentence_id in useful and c.sentence_id not in taken][:ALIKE]
-    return read_places(reader, one.text, [*first, *more], read)
+    return list(every_place(reader, one.text, [*first, *more], read))
 
 
 def _is_useful(window: SaidWindow, one: QuestionToRead, forgotten: frozenset[int]) -> bool:
-    """Tells whether a window may say something that is not forgotten, or says what is asked for."""
-    return any(
+    """Tells whether a window may say something that is not forgotten, or says what is asked for.
+
+    One without a fact may be said as a passage.
+    """
+    return not window.facts or any(
         fact.fact_id == one.fact_id or (fact.version is not None and fact.fact_id not in forgotten)
         for fact in window.facts
     )

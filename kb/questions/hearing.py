@@ -78,7 +78,8 @@ class ByAnswers:
         if self.way == "paper" and best is None:
             best = next(iter(self.looked_in(question)), None)
         most = _most(asked.parts)
-        return Heard(answer.answer, most, asked.under, answer.score, answer.threshold, answer.withheld, best)
+        threshold = answer.threshold if asked.asked_at is None else asked.asked_at
+        return Heard(answer.answer, most, asked.under, answer.score, threshold, answer.withheld, best)
 
     def looked_in(self, question: str) -> Sequence[str]:
         if self.way == "paper":

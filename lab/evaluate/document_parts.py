@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 
 import typer
 
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.answers.answering import Answering
+from colmlm.kb.answers.records import SPAN, Answer
 from colmlm.lab.methods.ablations import KEY, RANKINGS, READER, WHOLE, Ablations, named
 from colmlm.lab.methods.document_ways import Ask
 from colmlm.lab.methods.own_base import NO_KEYS
@@ -52,8 +54,16 @@ def way_of(answers: Answering, parts: frozenset[str], mode: str, *, any_span: bo
     if mode == "paper" or parts == {KEY}:
         return partial(answers.nearest_fact, threshold=-1.0)
     if is_product(answers, parts, mode, any_span=any_span):
-        return partial(answers.ask, threshold=0.0, nearest=0)
+        return partial(_likeliest, answers)
     return partial(Ablations(answers).ask, ranking=parts, any_span=any_span)
+
+
+def _likeliest(answers: Answering, question: str) -> Answer:
+    """Answer whatever the scores; a passage has the highest threshold of spans beside which it is said."""
+    found = answers.ask(question, threshold=0.0, nearest=0)
+    if found.grain == SPAN:
+        return found
+    return replace(found, score=answers.reader.confidence.beside_spans(found.score))
 
 
 def threshold_of(runtime: Runtime, answers: Answering, parts: frozenset[str]) -> float:

@@ -146,7 +146,9 @@ def documents(
         least = -math.inf if no_threshold else threshold_of(runtime, answers, parts)
         found, said = report(asked, absent, least, seed), asked
         if not no_threshold and is_product(answers, parts, mode, any_span=spans == ANY_SPAN):
-            said, absent = asking.all("colmlm at its thresholds", partial(answers.ask, nearest=0))
+            said, absent = asking.all(
+                "colmlm at its thresholds", partial(answers.ask, threshold=least, nearest=0)
+            )
             found, least = at_shipped(said, absent, found, seed), 0.0
         found |= coverage(texts, documents)
         if ablations:
@@ -178,6 +180,7 @@ def _write(path: Path, asked: Sequence[RawAnswer], absent: Sequence[RawAnswer]) 
                 "score": round(one.score, 4),
                 "outcome": one.outcome,
                 "cited": one.cited,
+                "grain": one.grain,
             }
             target.write(json.dumps(row, ensure_ascii=False) + "\n")
 

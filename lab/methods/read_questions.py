@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -14,8 +14,6 @@ from colmlm.kb.answers.windows import said_passages
 from colmlm.lab.methods.fitting import ReadQuestion, Said
 from colmlm.lab.methods.raw_documents import RawTexts
 from colmlm.lab.methods.wild_texts import WildTexts
-
-OF_A_TITLE = 20  # questions; one article with a hundred paragraphs would speak for its kind
 
 _SENTENCES = text("SELECT d.external_id, s.id FROM sentence s JOIN document d ON d.id = s.document_id")
 
@@ -59,18 +57,7 @@ class JudgedBy:
 
 
 def of_squad(texts: RawTexts, kind: str) -> list[GoldQuestion]:
-    """Give questions of a file, in the order that they were drawn in, and no more than `OF_A_TITLE` of a title.
-
-    A document without a title counts as one by itself.
-    """
-    titles = {one.external_id: one.title or one.external_id for one in texts.documents}
-    number = Counter[str]()
-    found = []
-    for one in texts.questions:
-        number[titles[one.document]] += 1
-        if number[titles[one.document]] <= OF_A_TITLE:
-            found.append(GoldQuestion(one.text, kind, one.answers, one.document))
-    return found
+    return [GoldQuestion(one.text, kind, one.answers, one.document) for one in texts.questions]
 
 
 def of_wild(texts: WildTexts) -> list[GoldQuestion]:

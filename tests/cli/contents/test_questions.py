@@ -14,12 +14,22 @@ CAPITAL = "What is the capital of Peru?"
 ASKERS = ("Ann", "Ben", "Cleo", "Dan", "Eve", "Finn", "Gus", "Hal", "Ida", "Jo", "Kim", "Leo")
 
 
+PERUS = (("the capital of Peru", "?"), ("Peru's capital", "?"), ("the capital city of Peru", ""))
+
+
 @pytest.fixture
 def twenty(tmp_path: Path) -> Path:
     """Twenty questions: eighteen of the capital, one of the lake, and one that nothing answers."""
     file = tmp_path / "asked.csv"
-    capitals = [CAPITAL, *(f"{name} asks: What is the capital of Peru?" for name in ASKERS)]
-    capitals += [f"{name}: Which city is the capital of Peru?" for name in ASKERS[:5]]
+    forms = (
+        "What is {}",
+        "Which city is {}",
+        "What city is {}",
+        "What is {} called",
+        "Name of {}",
+        "Where is {}",
+    )
+    capitals = [form.format(what) + end for form in forms for what, end in PERUS]
     rows = [f'"{one}",Lima\n' for one in capitals]
     file.write_text("question,value\n" + "".join(rows) + "Which lake is great?,Titicaca\nWho painted it?,\n")
     return file

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from colmlm.cli.composition.answering import CONFIDENCE
 from colmlm.kb.answers.confidence import NAMES, PASSAGE_NAMES, UNFITTED, Confidence
-from colmlm.kb.corpus.format import AnnotatedDocument
-from colmlm.lab.methods.raw_documents import RawQuestion, RawTexts
-from colmlm.lab.methods.read_questions import OF_A_TITLE, of_squad
 from tests.cli.conftest import Run, annotators_that_ask
 
 TOWNS = {
@@ -92,14 +88,3 @@ def test_one_fitted_on_other_numbers_is_refused(tmp_path: Path) -> None:
     path.write_text(json.dumps(told), encoding="utf-8")
     with pytest.raises(ValueError, match="fitted on other numbers"):
         Confidence.load(path)
-
-
-def test_one_title_gives_no_more_than_some_questions() -> None:
-    asked = [RawQuestion(f"{title}: {n}?", ("x",), f"{title}{n}", None) for n in range(30) for title in "ab"]
-    texts = [AnnotatedDocument(one.document, "x", (), title=one.document[0]) for one in asked]
-    found = of_squad(RawTexts(tuple(texts), tuple(asked), ()), "towns")
-    assert (
-        [one.text[0] for one in found].count("a") == [one.text[0] for one in found].count("b") == OF_A_TITLE
-    )
-    untitled = [replace(one, title=None) for one in texts]
-    assert len(of_squad(RawTexts(tuple(untitled), tuple(asked), ()), "towns")) == 60
