@@ -5,7 +5,7 @@ What touches a fact that is gone is set aside, and the places behind it are weig
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from colmlm.kb.answers.confidence import Confidence
@@ -83,31 +83,33 @@ def _others(
         left = [place for place in left[1:] if not _overlap(place, left[0])]
 
 
-def list_passage(
+def list_passages(
     one: QuestionToRead,
     every: Sequence[ReadPlace],
     confidence: Confidence,
     threshold: float,
     gone: frozenset[int] = frozenset(),
-    found: Sequence[ListedPlace] = (),
-) -> ListedPlace | None:
-    """List the likeliest words of the passage that would be said, unless they are among the places that were `found`.
+) -> Iterator[ListedPlace]:
+    """Yield the likeliest words of each passage that would be said, were the ones before it not there.
 
     `every` place that was read counts, also one that touches no fact. A window whose best place is gone is set aside.
     """
-    model = confidence.passage
-    left = (
-        [place for place in best_windows(every, model.search) if not _is_gone(place, gone)] if model else []
-    )
-    if model is None or not left:
-        return None
-    kept = {place.window.sentence_id for place in left}
-    others = [place for place in every if place.window.sentence_id in kept]
-    score = model.of(weigh_passage(one.text, left, others))
-    if score < threshold or any(_overlap(left[0], listed.place) for listed in found):
-        return None
-    told = [said for value in one.values if (said := wording(value, left[0].window.text)) is not None]
-    return ListedPlace(left[0], score, told[0] if told else None)
+    if (model := confidence.passage) is None:
+        return
+    left = [place for place in best_windows(every, model.search) if not _is_gone(place, gone)]
+    for _ in range(MOST):
+        kept = {place.window.sentence_id for place in left}
+        others = [place for place in every if place.window.sentence_id in kept]
+        if not left or (score := model.of(weigh_passage(one.text, left, others))) < threshold:
+            return
+        told = [said for value in one.values if (said := wording(value, left[0].window.text)) is not None]
+        yield ListedPlace(left[0], score, told[0] if told else None)
+        left = left[1:]
+
+
+def overlaps(listed: ListedPlace, others: Iterable[ListedPlace]) -> bool:
+    """Tell whether a listed place shares a stretch of a document with one of these."""
+    return any(_overlap(listed.place, other.place) for other in others)
 
 
 def _is_gone(place: ReadPlace, gone: frozenset[int]) -> bool:

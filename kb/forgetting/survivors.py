@@ -23,11 +23,13 @@ from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.answers.windows import SaidWindow, windows
 from colmlm.kb.forgetting.checks import ASKED_AT_ONCE, CheckTarget, Questioner
 from colmlm.kb.forgetting.listed_places import (
+    MOST,
     ListedPlace,
-    list_passage,
+    list_passages,
     list_places,
     outcome,
     outcome_of_passage,
+    overlaps,
 )
 from colmlm.kb.forgetting.read_questions import QuestionToRead, read_questions
 from colmlm.kb.forgetting.records import OUTCOMES, Rates, Survivor
@@ -54,8 +56,10 @@ class ReadThrough:
         found: list[Survivor] = []
         for one, every in self.read:
             listed = list_places(one, self._touching(every), self.confidence, without)
-            whole = list_passage(one, every, self.confidence, self.passage_threshold, without, listed)
-            found += [_survivor(one, place) for place in (*listed, *((whole,) if whole else ()))]
+            for whole in list_passages(one, every, self.confidence, self.passage_threshold, without):
+                if len(listed) < MOST and not overlaps(whole, listed):
+                    listed.append(whole)
+            found += [_survivor(one, place) for place in listed]
         return tuple(found)
 
     def rates(self, forgotten: Collection[int]) -> tuple[Rates, frozenset[int]]:

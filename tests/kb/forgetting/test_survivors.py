@@ -6,10 +6,13 @@ import base64
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from colmlm.kb.answers.confidence import UNFITTED
+from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.forgetting.certificate_check import check_here
 from colmlm.kb.forgetting.certificates import PREDICATE_TYPE, as_text, issue, subject_of
 from colmlm.kb.forgetting.records import ForgetPlan, SaidSurvivor
@@ -20,6 +23,7 @@ from colmlm.kb.selectors import Selector
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.tables import ForgetRunRow
 from tests.fakes import NearReader, WordEncoder
+from tests.kb.answers.test_passages import SURE_OF_PASSAGES
 from tests.kb.corpora import document, fact_id, ingest
 
 WHO = {"actor": "tester", "reason": "test"}
@@ -219,3 +223,21 @@ def test_a_plan_and_a_verification_of_the_release_before_name_no_places(
     assert found is not None and found.read == 0 and found.survivors == ()
     assert forgetting.survivors(plan.run_id) == []
     assert check_here(tower, issue(tower, plan.run_id).encode()).ok
+
+
+def test_a_passage_that_would_be_said_survives_though_no_fact_is_marked_in_it(
+    tower: KnowledgeBase, encoder: WordEncoder
+) -> None:
+    text = "The tower was opened on March 31, 1889, says the notice."
+    ingest(tower, AnnotatedDocument("notice", text, ()))
+    sure = replace(UNFITTED, passage=SURE_OF_PASSAGES)
+    without, of_passages = (
+        Forgetting(tower, encoder, NearReader(confidence=confidence)) for confidence in (UNFITTED, sure)
+    )
+    _, spans = planned(without, of(tower, "tower"))
+    plan, found = planned(of_passages, of(tower, "tower"))
+    assert "notice" not in {one.source.external_id for one in spans if one.source}
+    (notice,) = [one for one in found if one.source and one.source.external_id == "notice"]
+    assert notice.facts == () and notice.text in text and notice.score >= 0.5
+    of_passages.apply(plan.run_id, **WHO)
+    assert of_passages.verify(plan.run_id).probes["read"].leaks == 0
