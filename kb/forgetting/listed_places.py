@@ -170,11 +170,8 @@ def outcome_of_passage(
 ) -> str:
     """Gives the outcome of a question that gets no span, by the rule that decides on passages."""
     windows = best_windows(every, confidence.passage.search) if confidence.passage else []
-    if (
-        not windows
-        or windows[0].is_dead
-        or (listed := list_passage(one, every, confidence, threshold)) is None
-    ):
+    listed = next(list_passages(one, every, confidence, threshold), None)
+    if listed is None or windows[0].is_dead:
         return "no_match"
     if any(fact.fact_id in forgotten and fact.version is not None for fact in listed.place.window.facts):
         return "leaks"

@@ -147,7 +147,7 @@ def documents(
         found, said = report(asked, absent, least, seed), asked
         if not no_threshold and is_product(answers, parts, mode, any_span=spans == ANY_SPAN):
             said, absent = asking.all(
-                "colmlm at its thresholds", partial(answers.ask, threshold=least, nearest=0)
+                "at the shipped thresholds", partial(answers.ask, threshold=least, nearest=0)
             )
             found, least = at_shipped(said, absent, found, seed), 0.0
         found |= coverage(texts, documents)

@@ -241,3 +241,14 @@ def test_a_passage_that_would_be_said_survives_though_no_fact_is_marked_in_it(
     assert notice.facts == () and notice.text in text and notice.score >= 0.5
     of_passages.apply(plan.run_id, **WHO)
     assert of_passages.verify(plan.run_id).probes["read"].leaks == 0
+
+
+def test_what_only_a_passage_says_is_counted_before_and_after(
+    tower: KnowledgeBase, encoder: WordEncoder
+) -> None:
+    unsure = replace(UNFITTED, threshold=1.0, passage=SURE_OF_PASSAGES)
+    forgetting = Forgetting(tower, encoder, NearReader(confidence=unsure))
+    plan, _ = planned(forgetting, of(tower, "bridge"))
+    assert plan.before["read"].leaks == 1
+    forgetting.apply(plan.run_id, **WHO)
+    assert forgetting.verify(plan.run_id).probes["read"].leaks == 0
