@@ -6,6 +6,7 @@ words or by words alone, and sees whether the answer and the passages beside it 
 it asks a question about any fact, without waiting for its edits; what it heard is compared with the log at the end.
 
     python -m tests.acceptance.answers_under_edits --operations 10000 --json
+    python -m tests.acceptance.answers_under_edits --operations 10000 --reader passages --json
     python -m tests.acceptance.answers_under_edits --operations 1000 --reader released --json
 """
 
@@ -16,11 +17,12 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from multiprocessing.connection import Connection
 from typing import Protocol
 
 from colmlm.kb.answers.answering import Answering
+from colmlm.kb.answers.confidence import PASSAGE_NAMES, UNFITTED, FittedModel
 from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.answers.records import Answer
 from colmlm.kb.lookup.follower import Follower
@@ -107,6 +109,19 @@ def fake(kb: KnowledgeBase) -> Sequence[Asks]:
     return _ways(kb, NearReader())
 
 
+def passages(kb: KnowledgeBase) -> Sequence[Asks]:
+    """Gives answers that are passages, as no span is ever sure enough."""
+    model = FittedModel(
+        search=0.0,
+        bias=0.0,
+        weights={name: float(name == "margin") for name in PASSAGE_NAMES},
+        means=dict.fromkeys(PASSAGE_NAMES, 0.0),
+        scales=dict.fromkeys(PASSAGE_NAMES, 1.0),
+        threshold=0.5,
+    )
+    return _ways(kb, NearReader(confidence=replace(UNFITTED, threshold=1.0, passage=model)))
+
+
 def released(kb: KnowledgeBase) -> Sequence[Asks]:
     from colmlm.cli.composition.answering import reader
     from colmlm.model.annotate.checkpoint import RELEASED_READER
@@ -118,7 +133,7 @@ def _ways(kb: KnowledgeBase, reader: JudgedReader) -> Sequence[Asks]:
     return Answering(kb, Questions(kb, [WordEncoder()]), reader), Answering(kb, None, reader)
 
 
-READERS: dict[str, MakeAnswerers] = {"fake": fake, "released": released}
+READERS: dict[str, MakeAnswerers] = {"fake": fake, "passages": passages, "released": released}
 
 
 def run(settings: Settings, operations: int, make: MakeAnswerers = fake, seed: int = 0) -> Outcome:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Set
 from dataclasses import dataclass, field
 
-from colmlm.kb.answers.records import Answer
+from colmlm.kb.answers.records import PASSAGE, Answer
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.service import KnowledgeBase
 from tests.acceptance.towns import name, town
@@ -38,7 +38,8 @@ class Told:
         if answer.answer is not None and not _stands(answer):
             found.add("misplaced")
         if self.value is not None:
-            found.add("said" if answer.answer == self.value else "missed")
+            is_whole = answer.grain == PASSAGE and self.value in (answer.answer or "")
+            found.add("said" if is_whole or answer.answer == self.value else "missed")
         elif answer.answer is None or self.is_erased:
             found.add("withheld")
         else:

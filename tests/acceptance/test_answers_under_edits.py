@@ -11,7 +11,7 @@ from colmlm.kb.answers.records import Answer, NearbyPassage, SaidFact
 from colmlm.kb.facts.records import Source
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
-from tests.acceptance.answers_under_edits import TOWNS, Asks, fake, run
+from tests.acceptance.answers_under_edits import TOWNS, Asks, MakeAnswerers, fake, passages, run
 from tests.acceptance.edited import Told
 from tests.acceptance.towns import name, question, town
 
@@ -33,8 +33,9 @@ def remembering(kb: KnowledgeBase) -> Sequence[Asks]:
 
 
 @pytest.mark.slow(reason="works on a real server for seconds")
-def test_no_process_says_what_an_acknowledged_edit_took_back(settings: Settings):
-    outcome = run(settings, operations=300)
+@pytest.mark.parametrize("make", [fake, passages])
+def test_no_process_says_what_an_acknowledged_edit_took_back(settings: Settings, make: MakeAnswerers):
+    outcome = run(settings, operations=300, make=make)
     assert outcome.is_good and outcome.wrong == 0 and outcome.missed == 0, outcome
     assert outcome.operations == 300 and min(outcome.edits.values()) > 0 and outcome.withheld > 0, outcome
 
