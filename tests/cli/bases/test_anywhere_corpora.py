@@ -11,7 +11,7 @@ from colmlm.api.client.connection import Connection
 from colmlm.api.nouns.contents import RawAddition
 from colmlm.kb.corpus.format import read_annotated
 from colmlm.kb.corpus.raw.files import find_files
-from tests.cli.conftest import Annotators, invoke
+from tests.cli.conftest import OPENING, Annotators, invoke
 from tests.cli.elsewhere import WHY, There, pruned, working
 from tests.kb.corpora import ingest, numbered
 
@@ -83,7 +83,7 @@ def test_files_are_uploaded_and_taken_in_there(
     for name in ("documents", "new", "changed", "unchanged", "facts", "rejected", "refused", "citable"):
         assert told[name] == known[name], name
     assert told["facts"] == 1 and told["citable"] and again["unchanged"] == 1 and again["seq"] is None
-    assert told["try"] == f"colmlm ask 'When was the opening?' --server {there.address}"
+    assert told["try"] == f"colmlm ask '{OPENING}' --server {there.address}"
     assert "1 there already" in spoken.out and "Nothing to add" in spoken.out
     (raw / "deep" / "harbour.md").write_text("Another harbour opened in 1910.")
     twice = there.run(*add, "--corpus", "raw there")
