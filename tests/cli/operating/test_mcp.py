@@ -97,13 +97,18 @@ async def names(client: Client) -> list[str]:
 @contextmanager
 def serving(*words: object) -> Iterator[str]:
     """The address of `colmlm mcp --http` in a process of its own, which ends when told to."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    command = interpreter.command("-m", "colmlm.cli", "mcp", "--http", "--port", port, *words)
-    process = subprocess.Popen(command, cwd=ROOT, text=True, stderr=subprocess.PIPE)
-    try:
+    for _ in range(5):  # another process may take the port before this one does
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        command = interpreter.command("-m", "colmlm.cli", "mcp", "--http", "--port", port, *words)
+        process = subprocess.Popen(command, cwd=ROOT, text=True, stderr=subprocess.PIPE)
         assert process.stderr is not None
-        assert f"127.0.0.1:{port}/mcp" in process.stderr.readline()
+        first = process.stderr.readline()
+        if "something listens there already" not in first:
+            break
+        process.wait(timeout=60)
+    try:
+        assert f"127.0.0.1:{port}/mcp" in first
         yield f"http://127.0.0.1:{port}/mcp"
     finally:
         process.send_signal(signal.SIGTERM)

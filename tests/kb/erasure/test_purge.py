@@ -305,9 +305,12 @@ def checkpointer(kb: KnowledgeBase) -> int | None:
 
 
 def is_purging(kb: KnowledgeBase) -> bool:
-    """Tell whether a statement of another connection still runs, as that of a killed process does."""
+    """Tell whether a statement of another connection still runs, or its lock is held: a server sees late that a process
+    was killed.
+    """
     statement = (
-        "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query ~ '^(VACUUM|CHECKPOINT)'"
+        "SELECT (SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query ~ '^(VACUUM|CHECKPOINT)') "
+        "+ (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted)"
     )
     with kb.engine.connect() as connection:
         return bool(connection.scalar(text(statement)))
