@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from colmlm.kb.answers.confidence import UNFITTED, Confidence
+from colmlm.kb.answers.confidence import PASSAGE_NAMES, UNFITTED, Confidence, FittedModel
 from colmlm.kb.answers.reading import Passage, PassageReading
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.keys.calibration import Calibration
@@ -117,6 +117,16 @@ def measured(threshold: float) -> Calibration:
 def activated(kb: KnowledgeBase, keyset_id: int) -> KeysetRecord:
     """Activates the keyset without a gate."""
     return kb.keysets.activate(keyset_id, force=True)
+
+
+SURE_OF_PASSAGES = FittedModel(
+    search=0.0,
+    bias=0.0,
+    weights={name: float(name == "margin") for name in PASSAGE_NAMES},
+    means=dict.fromkeys(PASSAGE_NAMES, 0.0),
+    scales=dict.fromkeys(PASSAGE_NAMES, 1.0),
+    threshold=0.5,
+)
 
 
 @dataclass(slots=True)

@@ -22,7 +22,7 @@ from multiprocessing.connection import Connection
 from typing import Protocol
 
 from colmlm.kb.answers.answering import Answering
-from colmlm.kb.answers.confidence import PASSAGE_NAMES, UNFITTED, FittedModel
+from colmlm.kb.answers.confidence import UNFITTED
 from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.answers.records import Answer
 from colmlm.kb.lookup.follower import Follower
@@ -33,7 +33,7 @@ from tests.acceptance.edited import History
 from tests.acceptance.programs import options_of, own_database, report
 from tests.acceptance.spawned import spawned
 from tests.acceptance.towns import question, town
-from tests.fakes import NearReader, WordEncoder
+from tests.fakes import SURE_OF_PASSAGES, NearReader, WordEncoder
 from tests.kb.corpora import ingest
 
 TOWNS = 100
@@ -111,15 +111,7 @@ def fake(kb: KnowledgeBase) -> Sequence[Asks]:
 
 def passages(kb: KnowledgeBase) -> Sequence[Asks]:
     """Gives answers that are passages, as no span is ever sure enough."""
-    model = FittedModel(
-        search=0.0,
-        bias=0.0,
-        weights={name: float(name == "margin") for name in PASSAGE_NAMES},
-        means=dict.fromkeys(PASSAGE_NAMES, 0.0),
-        scales=dict.fromkeys(PASSAGE_NAMES, 1.0),
-        threshold=0.5,
-    )
-    return _ways(kb, NearReader(confidence=replace(UNFITTED, threshold=1.0, passage=model)))
+    return _ways(kb, NearReader(confidence=replace(UNFITTED, threshold=1.0, passage=SURE_OF_PASSAGES)))
 
 
 def released(kb: KnowledgeBase) -> Sequence[Asks]:

@@ -10,14 +10,14 @@ import pytest
 from numpy.typing import NDArray
 
 from colmlm.kb.answers.answering import Answering
-from colmlm.kb.answers.confidence import PASSAGE_NAMES, UNFITTED, Confidence, FittedModel
+from colmlm.kb.answers.confidence import UNFITTED, Confidence
 from colmlm.kb.answers.reading import Passage, PassageReading
 from colmlm.kb.answers.records import PASSAGE, SPAN
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.kb.evidence.answers import StoredAnswers
 from colmlm.kb.lookup import likeness
 from colmlm.kb.service import KnowledgeBase
-from tests.fakes import SayingReader
+from tests.fakes import SURE_OF_PASSAGES, SayingReader
 from tests.kb.corpora import fact_id, ingest
 
 WHO = {"actor": "tester", "reason": "test"}
@@ -40,14 +40,6 @@ BADGES = AnnotatedDocument(
     title="House rules",
 )
 HOW = "How do I replace my lost badge?"
-SURE_OF_PASSAGES = FittedModel(
-    search=0.0,
-    bias=0.0,
-    weights={name: float(name == "margin") for name in PASSAGE_NAMES},
-    means=dict.fromkeys(PASSAGE_NAMES, 0.0),
-    scales=dict.fromkeys(PASSAGE_NAMES, 1.0),
-    threshold=0.5,
-)
 UNSURE_OF_SPANS = Confidence(
     **{name: getattr(UNFITTED, name) for name in ("search", "bias", "weights", "means", "scales")},
     threshold=1.0,

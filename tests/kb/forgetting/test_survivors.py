@@ -22,8 +22,7 @@ from colmlm.kb.log.envelope import close_envelope
 from colmlm.kb.selectors import Selector
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.tables import ForgetRunRow
-from tests.fakes import NearReader, WordEncoder
-from tests.kb.answers.test_passages import SURE_OF_PASSAGES
+from tests.fakes import SURE_OF_PASSAGES, NearReader, WordEncoder
 from tests.kb.corpora import document, fact_id, ingest
 
 WHO = {"actor": "tester", "reason": "test"}
