@@ -101,7 +101,9 @@ def ask_each(
         passage = answering.likeliest_passage(one.text, reading)
         judged = _judged(answering, one, reading, passage)
         (asked.answerable if one.values else asked.others).append(judged)
-        if (gone := _gone(answering, one, reading, passage)) and _is_any_left(answering, gone):
+        if (gone := _sentences_to_leave_out(answering, one, reading, passage)) and _is_any_left(
+            answering, gone
+        ):
             left = answering.read_for(one.text, gone)
             asked.others.append(_judged(answering, one, left, answering.likeliest_passage(one.text, left)))
         on_asked(number, len(questions))
@@ -186,7 +188,7 @@ def _at_most(wrong: int, questions: int, rate: float) -> float:
 
 
 def _above(asked: Sequence[Judged], passing: int) -> float:
-    """Gives the least threshold, in steps, from which on no more than so many are answered wrongly."""
+    """Give the least threshold, in steps, from which on no more than so many are answered wrongly."""
     scores = {score for one in asked for score in (one.score, one.passage_score)}
     for score in sorted(scores, reverse=True):  # what is said changes there alone
         if sum(one.at(score) == "wrong" for one in asked) > passing:
@@ -226,10 +228,10 @@ def _outcome(one: KnownQuestion, said: str, facts: Sequence[FactInWindow]) -> st
     return "right" if touches or found in RIGHT else found
 
 
-def _gone(
+def _sentences_to_leave_out(
     answering: Answering, one: KnownQuestion, reading: QuestionReading, passage: SaidPassage | None
 ) -> frozenset[int]:
-    """Gives the sentences of the fact's document, and those of all that were found to say a right answer."""
+    """Give the sentences of the fact's document, and those of all that were found to say a right answer."""
     right = [
         place.window
         for place in reading.places

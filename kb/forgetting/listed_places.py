@@ -148,7 +148,7 @@ def _overlap(place: ReadPlace, other: ReadPlace) -> bool:
 def outcome(
     one: QuestionToRead, places: Sequence[ReadPlace], confidence: Confidence, forgotten: Collection[int]
 ) -> str:
-    """Gives the outcome of a question by the rule that decides on spans."""
+    """Give the outcome of a question by the rule that decides on spans."""
     if not places:
         return "no_match"
     best = places[0]
@@ -168,7 +168,7 @@ def outcome_of_passage(
     threshold: float,
     forgotten: Collection[int],
 ) -> str:
-    """Gives the outcome of a question that gets no span, by the rule that decides on passages."""
+    """Give the outcome of a question that gets no span, by the rule that decides on passages."""
     windows = best_windows(every, confidence.passage.search) if confidence.passage else []
     listed = next(list_passages(one, every, confidence, threshold), None)
     if listed is None or windows[0].is_dead:

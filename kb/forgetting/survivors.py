@@ -140,7 +140,7 @@ def _places(
 
 
 def _is_useful(window: SaidWindow, one: QuestionToRead, forgotten: frozenset[int]) -> bool:
-    """Tells whether a window may say something that is not forgotten, or says what is asked for.
+    """Tell whether a window may say something that is not forgotten, or says what is asked for.
 
     One without a fact may be said as a passage.
     """

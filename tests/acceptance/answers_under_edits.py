@@ -110,7 +110,7 @@ def fake(kb: KnowledgeBase) -> Sequence[Asks]:
 
 
 def passages(kb: KnowledgeBase) -> Sequence[Asks]:
-    """Gives answers that are passages, as no span is ever sure enough."""
+    """Give answers that are passages, as no span is ever sure enough."""
     return _ways(kb, NearReader(confidence=replace(UNFITTED, threshold=1.0, passage=SURE_OF_PASSAGES)))
 
 
