@@ -37,7 +37,7 @@ class WordTokenizer:
         tokenizer.no_truncation()
         tokenizer.encode_special_tokens = True
         self.tokenizer = tokenizer
-        self.cls, self.sep, self.pad = (self._id(token) for token in ("[CLS]", "[SEP]", "[PAD]"))
+        self.cls, self.sep, self.pad = map(self._id, ("[CLS]", "[SEP]", "[PAD]"), ("<s>", "</s>", "<pad>"))
 
     @classmethod
     def load(cls, path: Path) -> WordTokenizer:
@@ -63,11 +63,12 @@ class WordTokenizer:
         """Puts the ids between the tokens that begin and end a sequence."""
         return [self.cls, *ids, self.sep]
 
-    def _id(self, token: str) -> int:
-        token_id = self.tokenizer.token_to_id(token)
-        if token_id is None:
-            raise ValueError(f"the tokenizer has no token {token}: it is none of an encoder")
-        return int(token_id)
+    def _id(self, *names: str) -> int:
+        """Gives the id of a token under the first of its names: BERT's, or RoBERTa's, which MPNet has too."""
+        for name in names:
+            if (token_id := self.tokenizer.token_to_id(name)) is not None:
+                return int(token_id)
+        raise ValueError(f"the tokenizer has no token {names[0]}: it is none of an encoder")
 
 
 def windows(encoded: Words, size: int, overlap: int) -> list[WordWindow]:

@@ -67,11 +67,10 @@ def batched(sequences: Sequence[Joined], pad: int) -> ReaderBatch:
 
 def logits(module: torch.nn.Module, batch: ReaderBatch, device: torch.device) -> Tensor:
     """Computes the logits of starts and ends, [B, T, 2] in float32; where none may be, minus infinity."""
-    logits_BT2: Tensor = module(
-        input_ids=batch.ids_BT.to(device),
-        attention_mask=batch.mask_BT.to(device),
-        token_type_ids=batch.types_BT.to(device),
-    ).logits.float()
+    inputs = {"input_ids": batch.ids_BT.to(device), "attention_mask": batch.mask_BT.to(device)}
+    if getattr(module.config, "type_vocab_size", 0) > 1:
+        inputs["token_type_ids"] = batch.types_BT.to(device)
+    logits_BT2: Tensor = module(**inputs).logits.float()
     return logits_BT2.masked_fill(~batch.open_BT.to(device)[..., None], float("-inf"))
 
 
