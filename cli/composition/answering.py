@@ -13,7 +13,7 @@ from colmlm.kb.answers.confidence import Confidence
 from colmlm.kb.answers.reading import JudgedReader, Passage, PassageReading
 
 if TYPE_CHECKING:
-    from colmlm.model.reader.reader import ExtractiveReader
+    from colmlm.model.reader.reader import CascadeReader, ExtractiveReader
 
 CONFIDENCE = "confidence.json"
 
@@ -22,7 +22,7 @@ CONFIDENCE = "confidence.json"
 class FittedReader:
     """The model's reader with the confidence that was fitted to it; a `kb.answers.reading.JudgedReader`."""
 
-    model: ExtractiveReader
+    model: ExtractiveReader | CascadeReader
     confidence: Confidence
     digest: str
 
@@ -40,10 +40,10 @@ def reader(path: Path, bases: Path, confidence: Confidence | None = None) -> Jud
 
     `bases` is the directory of base models. Raises `CheckpointError` where one of the two cannot be read.
     """
-    from colmlm.model.reader.reader import ExtractiveReader
+    from colmlm.model.reader.reader import load_reader
 
     fitted = confidence or fitted_to(path)
-    return FittedReader(ExtractiveReader.load(path, bases), fitted, digest_of(path, fitted))
+    return FittedReader(load_reader(path, bases), fitted, digest_of(path, fitted))
 
 
 def fitted_to(path: Path) -> Confidence:

