@@ -6,9 +6,11 @@ that each page has one template.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -17,10 +19,29 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from litestar import Request, Response
 from markupsafe import Markup
 
-from colmlm.api.console.columns import with_columns
 from colmlm.api.errors import problem_of
 from colmlm.kb.access.records import Right, TokenRecord
 from colmlm.kb.texts.characters import visible
+
+# Tables as cards: on a phone every cell names its column, since there is no room for a row of headings.
+
+_HEADING = re.compile(r"<th\b[^>]*>(.*?)</th>", re.DOTALL)
+_ROW = re.compile(r"<tr\b.*?</tr>", re.DOTALL)
+_CELL = re.compile(r"<td\b")
+
+
+def with_columns(table: Markup) -> Markup:
+    """Writes the heading of its column on every cell of a table, where the style finds it."""
+    head, body, rows = str(table).partition("<tbody>")
+    names = [Markup(name).striptags() for name in _HEADING.findall(head)]
+    return Markup(head + body + _ROW.sub(lambda row: _named(row[0], names), rows))  # its texts are escaped
+
+
+def _named(row: str, names: list[str]) -> str:
+    first, *cells = _CELL.split(row)
+    labels = [str(Markup('<td data-column="{}"').format(name)) for name in names[: len(cells)]]
+    return first + "".join(label + cell for label, cell in zip_longest(labels, cells, fillvalue="<td"))
+
 
 HERE = Path(__file__).parent
 THEME_COOKIE = "colmlm_theme"

@@ -5,10 +5,13 @@ Ray runs in a process of its own (`cli.bulk.driver`), which is ended with everyt
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
+import shutil
 import signal
 import subprocess
+import tempfile
 import threading
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -23,13 +26,13 @@ import msgspec
 
 from colmlm.cli.bulk.messages import CONNECTED, STOP_SECONDS, Order, RowOutcome
 from colmlm.cli.bulk.place import RayPlace, require_cluster
-from colmlm.cli.bulk.scratch import scratch
 from colmlm.cli.errors import DATABASE, FAULT, FailedElsewhere, Failure
 from colmlm.kb import interpreter
 from colmlm.kb.errors import ClusterUnavailable, DatabaseUnavailable, SettingsError
 
 if TYPE_CHECKING:
     from colmlm.cli.composition.runtime import Runtime
+
 
 ROUND = 10_000  # rows that are sent at once; in each round the workers load their models anew
 BEAT_SECONDS = 1.0
@@ -196,3 +199,50 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     process.stdout.close()
+
+
+# Directories in which Ray works on this machine: one for each command, and swept once that is gone.
+
+PREFIX = "colmlm-ray-"
+_SHORT = 20  # characters: Ray's sockets have long names, and the system takes 107 in all
+
+
+@contextmanager
+def scratch() -> Iterator[str]:
+    """Gives a directory of this user alone, which goes with the block; sweeps those of commands that were killed.
+
+    Ray has its sockets and logs in one below, since it lets everybody into what it is given.
+    """
+    usual = tempfile.gettempdir()
+    where = usual if len(usual) < _SHORT else "/tmp"
+    for left in Path(where).glob(f"{PREFIX}*"):
+        if (held := _locked(left)) is not None:
+            _remove(left, held)
+    directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=where))
+    while (held := _locked(directory)) is None:  # somebody swept it before it was locked
+        directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=where))
+    try:
+        yield str(directory)
+    finally:
+        _remove(directory, held)
+
+
+def _locked(directory: Path) -> int | None:
+    """Opens a directory of this user with a lock, which lasts as long as this process; None where another has it."""
+    try:
+        held = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(held).st_uid == os.getuid() and os.path.samestat(os.fstat(held), directory.stat()):
+            return held
+    except OSError:  # locked by its command, or gone by now
+        pass
+    os.close(held)
+    return None
+
+
+def _remove(directory: Path, held: int) -> None:
+    shutil.rmtree(directory, ignore_errors=True)
+    os.close(held)

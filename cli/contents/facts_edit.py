@@ -12,7 +12,7 @@ from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.protocol import Base
 from colmlm.cli.contents import compared
 from colmlm.cli.contents import facts_show as show_
-from colmlm.cli.contents.bulk import edit_from
+from colmlm.cli.errors import REFUSED
 from colmlm.cli.options import (
     MAX_BIGINT,
     Actor,
@@ -29,12 +29,14 @@ from colmlm.cli.options import (
     examples,
     some_text,
 )
-from colmlm.cli.output import print_json, these_facts
+from colmlm.cli.output import note, print_json, print_table, say, shorten, these_facts
 from colmlm.kb.errors import FactDeleted
 
 if TYPE_CHECKING:
+    from colmlm.api.nouns.corrections import BulkEdit, PlannedEdit
     from colmlm.kb.facts.compared import AlsoSaid
     from colmlm.kb.facts.records import Addition, Correcting, FactRecord, Marking, Moving
+
 
 MAX_OFFSET = 2**31 - 1
 
@@ -278,3 +280,61 @@ def add_to(app: typer.Typer) -> None:
         )
     )(delete)
     app.command(epilog=examples('colmlm facts restore 12 15 --reason "deleted by mistake"'))(restore)
+
+
+# Edits of many facts from a file, shown before they are done or refused.
+
+
+def edit_from(
+    base: Base,
+    file: Path,
+    actor: str | None,
+    reason: str | None,
+    *,
+    keyed: bool,
+    anyway: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Edits the facts of a file in one change. Exits with 3, and does nothing, where a row cannot be used."""
+    from colmlm.api.nouns.corrections import plan
+
+    planned = plan(file.read_text(encoding="utf-8-sig"), base.facts.show_many)
+    if planned.refused:
+        _refuse(planned, file, dry_run, as_json)
+    said = {"dry_run": dry_run, "edits": planned.edits, "unchanged": planned.unchanged, "refused": ()}
+    if dry_run or not planned.edits:
+        print_json({**said, "seq": None}) if as_json else _show(planned)
+        return
+    assert reason is not None
+    how: Correcting = {"actor": base.actor(actor), "reason": reason, "anyway": anyway}
+    done = base.facts.edit_many(planned.corrections, keyed=keyed, **how)
+    if as_json:
+        print_json(
+            {**said, "seq": done.seq, "kind": done.kind, "fact_ids": done.fact_ids, "keyed": done.keyed}
+        )
+        return
+    say(f"Change {done.seq}: {done.kind} of {len(planned.edits)} facts")
+    if not done.keyed:
+        note(
+            "Facts whose question was edited have no key yet, so lookups do not find them. Run: colmlm rekey"
+        )
+
+
+def _refuse(planned: BulkEdit, file: Path, dry_run: bool, as_json: bool) -> None:
+    if as_json:
+        print_json({"dry_run": dry_run, "edits": (), "unchanged": 0, "refused": planned.refused, "seq": None})
+    for row in planned.refused:
+        note(f"{file.name}, line {row.line}: {row.cause}")
+    note("Nothing was edited. Put these rows right, or leave them out.")
+    raise typer.Exit(REFUSED)
+
+
+def _show(planned: BulkEdit) -> None:
+    print_table(("line", "id", "value", "new value", "question", "new question"), map(_row, planned.edits))
+    note(f"{len(planned.edits)} would be edited; {planned.unchanged} rows would change nothing.")
+
+
+def _row(one: PlannedEdit) -> tuple[object, ...]:
+    texts = (one.was_value, one.value, one.was_question, one.question)
+    return one.line, one.fact_id, *(shorten(text) if text else "" for text in texts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,22 +16,16 @@ from colmlm.cli.bulk.place import Ray, RayWorkers
 from colmlm.cli.composition.encoders import ByEncoder, chosen
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.keysets import calibration, keyset_gate
-from colmlm.cli.keysets.adapting import (
-    Adapt,
-    FromKeyset,
-    Method,
-    Sample,
-    adapting_by,
-    show_adapted,
-)
 from colmlm.cli.options import Actor, AsJson, CheckpointPath, KeysetId, Reason, Yes, examples
-from colmlm.cli.output import print_json, print_table, progress, say
+from colmlm.cli.output import note, print_json, print_table, progress, say
 from colmlm.kb.keys.records import RECALL
 
 if TYPE_CHECKING:
     from colmlm.kb.keys.records import GateStanding, IndexFit, KeysetRecord
 
     pass
+    from colmlm.kb.keys.records import Adapting
+
 
 REKEY_EXAMPLES = examples(
     "colmlm rekey",
@@ -58,6 +52,91 @@ KeyKinds = Annotated[
         "Default: context. A keyset that has keys of questions goes on getting them.",
     ),
 ]
+
+# The options of `--adapt`, by which a rekey predicts keys from another keyset's, and what is shown of it.
+
+
+class MapMethod(StrEnum):
+    auto = "auto"
+    procrustes = "procrustes"
+    ridge = "ridge"
+
+
+Adapt = Annotated[
+    bool,
+    typer.Option(
+        "--adapt", help="Key a sample of the facts, and predict the other keys from those of another keyset."
+    ),
+]
+FromKeyset = Annotated[
+    int | None,
+    typer.Option("--from", min=1, help="With --adapt: the keyset to predict from. Default: the active one."),
+]
+Sample = Annotated[
+    int | None,
+    typer.Option(
+        "--sample",
+        min=10,
+        max=1_000_000,
+        help="With --adapt: how many facts to key. Default: 1 %, at least 250.",
+    ),
+]
+Method = Annotated[
+    MapMethod | None,
+    typer.Option("--method", help="With --adapt: how the map is fitted. Default: auto, the better one."),
+]
+
+_COLUMNS = (
+    "kind", "from", "to", "facts", "predicted", "sample", "method", "recall_at_1", "recall_at_1_true",
+    "recall_at_1_old", "seconds", "seconds_true",
+)  # fmt: skip
+
+
+def adapting_by(
+    adapt: bool, from_keyset: int | None, sample: int | None, method: MapMethod | None, **others: object
+) -> Adapting:
+    """Gives what the options say.
+
+    Raises `BadParameter` for those that mean nothing without --adapt, and for the `others` with it.
+    """
+    how: Adapting = {}
+    if from_keyset is not None:
+        how["from_keyset_id"] = from_keyset
+    if sample is not None:
+        how["sample"] = sample
+    if method is not None:
+        how["method"] = str(method)
+    if how and not adapt:
+        raise typer.BadParameter("it needs --adapt.", param_hint="--from, --sample, --method")
+    if adapt and (
+        idle := [f"--{name.replace('_', '-')}" for name, given in others.items() if given is not None]
+    ):
+        what = (
+            "with --adapt a sample is keyed here, and the kinds of key are those that the other keyset has."
+        )
+        raise typer.BadParameter(what, param_hint=", ".join(idle))
+    return how
+
+
+def show_adapted(made: dict[str, Any], as_json: bool) -> None:
+    """Prints what was done for each kind of key, and says so where that is nothing."""
+    if not any(pair["predicted"] for pair in made["pairs"]):
+        keyset_id = made["keyset"]["keyset_id"]
+        note(
+            f"Nothing was predicted anew; keyset {keyset_id} has keys of all facts that the other keyset has keys of. "
+            f"For another sample or method, drop them first: colmlm keysets retire {keyset_id}"
+        )
+    if as_json:
+        print_json(made)
+        return
+    print_table(
+        _COLUMNS, [[_format_prediction(pair[column]) for column in _COLUMNS] for pair in made["pairs"]]
+    )
+
+
+def _format_prediction(value: object) -> object:
+    return "not measured" if value is None else value
+
 
 app = typer.Typer(
     help="Make, check, activate, calibrate and retire keysets.", epilog=examples("colmlm keysets list")
@@ -237,7 +316,7 @@ def _show(keysets: list[KeysetRecord], gates: Sequence[GateStanding | None] | No
         (k.keyset_id, k.checkpoint_name, k.state, k.num_keys, k.num_predicted, k.num_unkeyed,
          f"{k.threshold:.3f}{'' if k.calibrated else ' (not calibrated)'}", _fitted(k.index_spec, k.index_fit),
          k.applied_seq, gate)
-        for k, gate in zip(keysets, [_said(gate) for gate in gates or [None] * len(keysets)], strict=True)
+        for k, gate in zip(keysets, [_format_gate(gate) for gate in gates or [None] * len(keysets)], strict=True)
     ]  # fmt: skip
     print_table(columns, rows)
 
@@ -251,7 +330,7 @@ def _fitted(spec: str, fit: IndexFit | None) -> str:
     return f"{fit.spec}, {fit.lists_read} of {fit.lists} lists{scored}{recall}"
 
 
-def _said(gate: GateStanding | None) -> str:
+def _format_gate(gate: GateStanding | None) -> str:
     if gate is None or not gate.checked:
         return ""
     said = "passed" if gate.passed else f"failed ({', '.join(gate.failed)})"

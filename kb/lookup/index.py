@@ -15,6 +15,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,7 +26,6 @@ import numpy as np
 import numpy.typing as npt
 
 from colmlm.kb.errors import IndexInvariant, SnapshotRefused
-from colmlm.kb.lookup.locking import ReadWriteLock
 from colmlm.kb.lookup.present import Ids, PresentIds, distinct
 from colmlm.kb.lookup.snapshot_files import (
     Described,
@@ -321,3 +321,31 @@ def _write(index: Any, file: Path) -> None:
             if os.strerror(number) in str(error):
                 raise OSError(number, os.strerror(number), str(file)) from error
         raise
+
+
+# The lock of an index: searches run beside each other, and an edit alone.
+
+
+class ReadWriteLock:
+    """A lock for many readers or one writer. A waiting writer keeps new readers waiting behind it."""
+
+    def __init__(self) -> None:
+        self._gate, self._left, self._readers = threading.Lock(), threading.Condition(), 0
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        with self._gate, self._left:
+            self._readers += 1
+        try:
+            yield
+        finally:
+            with self._left:
+                self._readers -= 1
+                self._left.notify_all()
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        with self._gate:
+            with self._left:
+                self._left.wait_for(lambda: self._readers == 0)
+            yield

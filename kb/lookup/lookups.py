@@ -6,15 +6,18 @@ from dataclasses import dataclass
 from typing import Any, Unpack
 
 import numpy.typing as npt
+from sqlalchemy import select
+from sqlalchemy.orm import Session
 
+from colmlm.kb.errors import NoActiveKeyset
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.history import AsOf
 from colmlm.kb.lookup.index_standing import IndexStanding, index_standing
 from colmlm.kb.lookup.options import LookupOptions
 from colmlm.kb.lookup.records import Lookup, LookupSpace, Ranking
 from colmlm.kb.lookup.searcher import Searcher
-from colmlm.kb.lookup.space import lookup_space
 from colmlm.kb.store.store import Store
+from colmlm.kb.tables import CheckpointRow, KeysetRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,3 +90,24 @@ class Lookups:
         """Tells what queries lookups answer now: their checkpoint and width, with the threshold and the last change."""
         with self.store.sessions() as session:
             return lookup_space(session)
+
+
+# The space of lookups: what a decoder on another machine has to know of a knowledge base before it asks.
+
+
+def lookup_space(session: Session) -> LookupSpace:
+    """Gives the space of lookups, from two rows; no keys are counted. Raises `NoActiveKeyset`."""
+    statement = select(
+        KeysetRow.id,
+        KeysetRow.checkpoint_id,
+        CheckpointRow.name,
+        CheckpointRow.dim,
+        KeysetRow.threshold,
+        KeysetRow.calibrated,
+    ).join(CheckpointRow, CheckpointRow.id == KeysetRow.checkpoint_id)
+    row = session.execute(statement.where(KeysetRow.state == "active")).one_or_none()
+    if row is None:
+        raise NoActiveKeyset
+    return LookupSpace(
+        row.id, row.checkpoint_id, row.name, row.dim, row.threshold, row.calibrated, audit.head_seq(session)
+    )

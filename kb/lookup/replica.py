@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,7 +22,6 @@ from colmlm.kb.keys import keysets
 from colmlm.kb.keys.records import RECALL, KeysetHead
 from colmlm.kb.log import audit
 from colmlm.kb.lookup import sharing, writing
-from colmlm.kb.lookup.added import AddedKeys
 from colmlm.kb.lookup.candidates import CandidateKeys
 from colmlm.kb.lookup.in_process import InProcess, OnKeys, build_all
 from colmlm.kb.lookup.index import KeyIndex
@@ -29,6 +29,32 @@ from colmlm.kb.lookup.remote import Remote
 from colmlm.kb.lookup.snapshot_files import history_file, note_history
 from colmlm.kb.lookup.touched import Keys, renewed, touched
 from colmlm.kb.store.settings import Settings
+
+# The keys that an index was given lately, so that a search from before need not be repeated for a few.
+
+KEPT = 256  # ids; what more were given is searched for
+
+
+class AddedKeys:
+    """The last keys that were added to an index, by the changes that did. One thread notes, others ask meanwhile."""
+
+    def __init__(self) -> None:
+        self._last: tuple[tuple[int, int], ...] = ()  # change and key
+        self._forgotten = 0  # no key that a change past this one added is missing from the last
+
+    def note(self, seq: int, key_ids: Sequence[int]) -> None:
+        """Notes what change `seq` adds."""
+        last = (*self._last, *((seq, key_id) for key_id in key_ids))
+        if len(last) > KEPT:
+            self._forgotten = seq  # before they are dropped, for whoever reads both meanwhile
+            last = ()
+        self._last = last
+
+    def since(self, seq: int) -> list[int] | None:
+        """Gives the keys that changes past `seq` have added; None where that is not known any more."""
+        last = self._last
+        return None if self._forgotten > seq else [key_id for added, key_id in last if added > seq]
+
 
 _log = logging.getLogger(__name__)
 

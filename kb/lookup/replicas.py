@@ -21,14 +21,15 @@ from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keysets import active_keyset_id
 from colmlm.kb.keys.records import KeysetHead
 from colmlm.kb.lookup import fetching, writing
-from colmlm.kb.lookup.growing import grown
 from colmlm.kb.lookup.in_process import OnKeys
 from colmlm.kb.lookup.observing import NOBODY, Observer
-from colmlm.kb.lookup.opening import open_replica
+from colmlm.kb.lookup.opening import from_snapshot, open_replica
 from colmlm.kb.lookup.remote import Remote
 from colmlm.kb.lookup.replica import Replica, load_replica, rebuild, save
 from colmlm.kb.lookup.specs import collection_of
+from colmlm.kb.lookup.turns import is_mine
 from colmlm.kb.store import database
+from colmlm.kb.store.database import connection_of
 from colmlm.kb.store.settings import Settings
 
 HAND_ON_SECONDS = 2.0
@@ -230,3 +231,34 @@ class Replicas:
     def snapshot(self, *, share: bool = False) -> None:
         """Writes the active keyset's index to disk, caught up."""
         self.prepare(self.current().keyset_id, share=share)
+
+
+# Growing: puts another kind of index in the place of an exact one that its keyset has outgrown.
+
+
+def grown(
+    session: Session, keyset: KeysetHead, settings: Settings, on_keys: OnKeys | None = None
+) -> Replica | None:
+    """Gives the replica from the snapshot of a process that built it before, or builds it and writes a snapshot.
+
+    None while another process builds it, whose snapshot is found later.
+    """
+    if not is_mine(session, keyset.keyset_id):
+        return None
+    return _built_before(session, keyset, settings) or _built(session, keyset, settings, on_keys)
+
+
+def _built_before(session: Session, keyset: KeysetHead, settings: Settings) -> Replica | None:
+    try:
+        found = from_snapshot(session, keyset, settings)
+    except SnapshotRefused:
+        return None
+    found.catch_up(connection_of(session))
+    return None if found.candidates.has_outgrown(keyset.index_spec) else found
+
+
+def _built(session: Session, keyset: KeysetHead, settings: Settings, on_keys: OnKeys | None) -> Replica:
+    built = rebuild(session, keyset, settings, on_keys)
+    built.catch_up(connection_of(session))
+    save(session, built, settings)
+    return built

@@ -19,7 +19,6 @@ from colmlm.kb.errors import CandidatesUnavailable, IndexBehind, InvalidQuery, K
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keysets import Ids, Vectors
 from colmlm.kb.log import audit
-from colmlm.kb.lookup.contenders import contenders
 from colmlm.kb.lookup.contested import SPARE, settled
 from colmlm.kb.lookup.deciding import Decider, Decision
 from colmlm.kb.lookup.opening import open_replica
@@ -260,3 +259,18 @@ def _rows(decision: Decision, key_ids: Iterable[int], wanted: Wanted) -> list[Ro
     """Give the keys that may be ranked, of those that were decided on, in this order."""
     rows = [decision.keys[key_id] for key_id in key_ids if key_id in decision.keys]
     return [row for row in rows if row.fact_id not in wanted.without] if wanted.without else rows
+
+
+# Contenders: the candidates of an exact search that can be among the k best facts.
+#
+# Reading a key from the database takes longer than finding it, and of the spare ones that a search asks for
+# few are ever needed: where one of the best is dead, or a fact has two.
+
+ROUNDING = 1e-4  # by more than this no two products of the same unit vectors differ
+
+
+def contenders(scores_BF: Vectors, candidates_BF: Ids, k: int) -> Ids:
+    """Gives the candidates [B, F], best first, with -1 in place of those that k others beat."""
+    if candidates_BF.shape[1] <= k:
+        return candidates_BF
+    return np.where(scores_BF >= scores_BF[:, k - 1 : k] - ROUNDING, candidates_BF, -1)

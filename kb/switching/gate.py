@@ -16,21 +16,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 
+from colmlm.kb.answers.answering import Answering
 from colmlm.kb.answers.reading import JudgedReader
-from colmlm.kb.errors import KeysetMismatch, KeysetNotReady
+from colmlm.kb.errors import InvalidValue, KeysetMismatch, KeysetNotReady
 from colmlm.kb.keys import counting, keysets
 from colmlm.kb.keys.keysets import Vectors
+from colmlm.kb.keys.records import KeysetRecord
 from colmlm.kb.keys.rekey import Encoder
+from colmlm.kb.lookup.questions import Questions
 from colmlm.kb.lookup.searchable import SearchableStore
-from colmlm.kb.questions.asking import AskedSet
-from colmlm.kb.switching.kept_questions import asked_in
+from colmlm.kb.questions.asking import AskedSet, ask_set
+from colmlm.kb.questions.hearing import ByAnswers
 from colmlm.kb.switching.limits import GateLimits
 from colmlm.kb.switching.measures import (
     Answers,
@@ -41,7 +44,6 @@ from colmlm.kb.switching.measures import (
     read_more,
     tombstones_passed_over,
 )
-from colmlm.kb.switching.predicted_keys import recall_kept
 from colmlm.kb.switching.sample import Sample, draw
 
 OnTexts = Callable[[int, int], None]
@@ -363,4 +365,47 @@ def _drift(sample: Sample, ours: Answers, theirs: Answers | None) -> ScoreDrift:
         theirs.genuine,
         theirs.impostor,
         sample.active.threshold,
+    )
+
+
+# What predicted keys of a keyset cost, as its gate says it.
+
+
+def recall_kept(keyset: KeysetRecord) -> Iterator[tuple[str, float | None, str]]:
+    """Gives for each kind of which keys are predicted a criterion's name, the share of recall kept, and a note."""
+    for one in keyset.predictions:
+        yield (
+            f"recall kept by predicted {one.kind} keys",
+            one.kept,
+            f"{one.left} of {keyset.num_keys} keys are predicted; recall@1 of the sample's {one.sample} facts: "
+            f"{_figure(one.recall_at_1)}, by true keys {_figure(one.recall_at_1_true)}, "
+            f"by keyset {one.from_keyset_id}'s as they are {_figure(one.recall_at_1_old)}",
+        )
+
+
+def _figure(share: float | None) -> str:
+    return "not measured" if share is None else f"{share:.3f}"
+
+
+# Asks a set of kept questions in a keyset that is to be measured, as the base would with that keyset active.
+
+
+def asked_in(
+    kb: SearchableStore,
+    keyset_id: int,
+    encoder: Encoder,
+    limits: GateLimits,
+    reader: Callable[[], JudgedReader] | None,
+    on_asked: Callable[[int, int], None],
+) -> AskedSet:
+    """Asks the set that the limits name. Raises `QuestionSetNotFound`, and `InvalidValue` where they limit nothing."""
+    if limits.questions is None or (limits.min_right is None and limits.max_wrong is None):
+        raise InvalidValue(
+            "gate", "name the least share right of its questions, or the most wrong, with their set"
+        )
+    if reader is None:
+        raise InvalidValue("gate", "its questions are to be read, and nothing here reads them")
+    answering = Answering(kb, Questions(kb, [encoder], keyset_id), reader())
+    return ask_set(
+        kb, limits.questions, ByAnswers(answering), lambda done, total: on_asked(done, total or done)
     )

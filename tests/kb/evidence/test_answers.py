@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import text
 
-from colmlm.kb.answers.answering import Answering
-from colmlm.kb.answers.parts import parts_of
+from colmlm.kb.answers.answering import Answering, parts_of
 from colmlm.kb.answers.records import Answer, AnsweredQuestion
 from colmlm.kb.answers.windows import stretches
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed

@@ -10,7 +10,7 @@ import pytest
 
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.service import KnowledgeBase
-from colmlm.lab.methods.passages import LivePassages
+from colmlm.lab.methods.methods import LivePassages
 from colmlm.model.lm.wheels import MINILM
 from colmlm.model.text.markup import ASKER, STANDARD
 from tests.cli.conftest import Run

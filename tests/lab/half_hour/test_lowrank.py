@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from colmlm.lab.half_hour.lowrank import as_adapter
+from colmlm.lab.half_hour.training import as_adapter
 from colmlm.model.lm.checkpoint import Checkpoint, load
 from colmlm.model.training.config import TrainConfig
 from colmlm.model.training.logs import LOSS_FILE
