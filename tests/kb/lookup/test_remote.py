@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from colmlm.api.wire.statuses import status_of
+from colmlm.api.errors import status_of
 from colmlm.cli.errors import DATABASE, INDEX, explain
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import CandidatesRefused, CandidatesUnavailable, IndexInvariant, KBError

@@ -16,8 +16,7 @@ from colmlm.kb.errors import FactDeleted, FactNotFound, InvalidValue, MissGroupN
 from colmlm.kb.evidence import feedback
 from colmlm.kb.evidence.records import NewFeedback, NewOutput, Splice
 from colmlm.kb.facts.reviews import ReviewVerdict
-from colmlm.kb.misses.grouping import Grouping
-from colmlm.kb.misses.misses import Misses
+from colmlm.kb.misses.misses import Grouping, Misses
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import WordEncoder
 from tests.kb.corpora import fact_id

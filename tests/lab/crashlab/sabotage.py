@@ -9,10 +9,9 @@ import psycopg
 from sqlalchemy import Engine, delete, text
 from sqlalchemy.orm import Session
 
-from colmlm.kb.backup import repeating
 from colmlm.kb.backup import restore as backup_restore
 from colmlm.kb.backup.newer_log import NewerLog
-from colmlm.kb.backup.repeating import Repeated
+from colmlm.kb.backup.restore import Repeated
 from colmlm.kb.backup.write import Archive
 from colmlm.kb.backup.write import Heard as HeardBytes
 from colmlm.kb.erasure import verbs
@@ -111,7 +110,7 @@ def restores_pass_over_the_newer_log() -> None:
     def repeat(session: Session, newer: NewerLog, actor: str) -> Iterator[Repeated]:
         return iter(())
 
-    repeating.erase = repeat
+    backup_restore.repeat_erasures = repeat
 
 
 def migrations_commit_one_by_one() -> None:
