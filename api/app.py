@@ -36,10 +36,10 @@ from colmlm.api.watch.readiness import Readiness
 from colmlm.api.wire.requests import MAX_BODY_BYTES
 from colmlm.kb.answers.answering import Answering
 from colmlm.kb.answers.reading import JudgedReader
-from colmlm.kb.evidence.answers import StoredAnswers
+from colmlm.kb.evidence.attribution import StoredAnswers
 from colmlm.kb.keys.rekey import Encoder
-from colmlm.kb.lookup.likeness import SentenceEmbedder
 from colmlm.kb.lookup.questions import Questions
+from colmlm.kb.lookup.words import SentenceEmbedder
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.waits import AT_THE_DOOR, Waits
 

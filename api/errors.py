@@ -32,7 +32,7 @@ from litestar.response.base import ASGIResponse
 from colmlm.api.door import requests
 from colmlm.api.wire.answers import FieldError, Problem
 from colmlm.kb import errors
-from colmlm.kb.access.records import ROLES, Right
+from colmlm.kb.access.tokens import ROLES, Right
 from colmlm.kb.errors import (
     CandidatesUnavailable,
     Collided,
@@ -49,7 +49,7 @@ from colmlm.kb.errors import (
     StorageReadOnly,
 )
 from colmlm.kb.store import outages
-from colmlm.kb.store.causes import refusal_of
+from colmlm.kb.store.waits import refusal_of
 
 MEDIA_TYPE = "application/problem+json"
 

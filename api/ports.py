@@ -29,12 +29,12 @@ from colmlm.kb.answers.calibrations import AnswerCalibrations
 from colmlm.kb.answers.ranked import RankedLookups
 from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.errors import KBError, KeysetMismatch
-from colmlm.kb.evidence.answers import StoredAnswers
+from colmlm.kb.evidence.attribution import StoredAnswers
 from colmlm.kb.keys.records import CheckpointInfo
 from colmlm.kb.keys.rekey import Encoder
-from colmlm.kb.lookup.gathered import KeyLookup
 from colmlm.kb.lookup.questions import ATTEMPTS
-from colmlm.kb.lookup.records import Lookup
+from colmlm.kb.lookup.ranking import Lookup
+from colmlm.kb.lookup.replica import KeyLookup
 from colmlm.kb.service import KnowledgeBase
 
 T = TypeVar("T")

@@ -26,9 +26,9 @@ from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.errors import KBError, SettingsError
 from colmlm.kb.jobs.attendance import OwnWorker, no_worker
 from colmlm.kb.lookup.follower import Follower
-from colmlm.kb.lookup.likeness import SentenceEmbedder
+from colmlm.kb.lookup.words import SentenceEmbedder
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.store.keeper import Keeper
+from colmlm.kb.store.embedded_server import Keeper
 
 CUT_OFF_SECONDS = 1  # how long requests that outlast the drain have to react to their cancellation
 

@@ -15,8 +15,7 @@ from colmlm.api.ports import FromPorts, Ports
 from colmlm.kb.backup.kept import KeptBackup, backup_folder, kept_backups
 from colmlm.kb.errors import InvalidWork, KBError
 from colmlm.kb.jobs.kinds import MakeBackup, VerifyBackup, work_of
-from colmlm.kb.jobs.queue import Jobs
-from colmlm.kb.jobs.records import JobRecord
+from colmlm.kb.jobs.queue import JobRecord, Jobs
 
 JOBS = 200  # how many jobs are searched for those about a file
 RECENT = 5

@@ -16,7 +16,7 @@ from litestar.params import URLEncodedBody
 from colmlm.api.console.views import Page, PageRequest, page
 from colmlm.api.errors import problem_of
 from colmlm.kb.errors import KBError
-from colmlm.kb.texts.moments import moment
+from colmlm.kb.texts.characters import moment
 
 MAX_ID = 2**63 - 1
 LONGEST = 10_000

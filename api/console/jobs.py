@@ -13,8 +13,7 @@ from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.schema.schemas import PathId
 from colmlm.kb.errors import KBError
 from colmlm.kb.jobs.kinds import KINDS
-from colmlm.kb.jobs.queue import Jobs
-from colmlm.kb.jobs.records import JobRecord
+from colmlm.kb.jobs.queue import JobRecord, Jobs
 
 ON_A_PAGE = 50
 

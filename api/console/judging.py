@@ -12,8 +12,8 @@ from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.schema.schemas import PathId
 from colmlm.api.schema.shown import shown_to
 from colmlm.kb.errors import KBError
-from colmlm.kb.evidence.feedback import MOST_CHARACTERS
 from colmlm.kb.evidence.records import NewFeedback
+from colmlm.kb.evidence.storing import MOST_CHARACTERS
 
 
 @post("/audit/outputs/{output_id:int}/right", opt=needs(Right.read, Lane.records), sync_to_thread=True)

@@ -20,7 +20,7 @@ from litestar import Request, Response
 from markupsafe import Markup
 
 from colmlm.api.errors import problem_of
-from colmlm.kb.access.records import Right, TokenRecord
+from colmlm.kb.access.tokens import Right, TokenRecord
 from colmlm.kb.texts.characters import visible
 
 # Tables as cards: on a phone every cell names its column, since there is no room for a row of headings.

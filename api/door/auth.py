@@ -2,7 +2,7 @@
 
 A program sends its token's secret in the Authorization header. A browser trades it once, at POST /session, for a
 session: a cookie that says nothing of the token, that scripts can't read and other sites can't send. It ends at the
-sign-out, after `kb.access.browser_sessions.LIFE`, and with the token. Since a cookie travels by itself, a write that
+sign-out, after `kb.access.access.LIFE`, and with the token. Since a cookie travels by itself, a write that
 relies on it must also come from this server's own origin. The Host header must be one of the server's names, which
 stops a foreign name that resolves to a loopback address (DNS rebinding).
 """
@@ -24,7 +24,7 @@ from colmlm.api.door.local_token import LocalToken
 from colmlm.api.door.rights import SAFE_METHODS
 from colmlm.api.errors import CrossOrigin, NotSignedIn, UnknownHost
 from colmlm.kb.access.access import Access
-from colmlm.kb.access.records import TokenRecord
+from colmlm.kb.access.tokens import TokenRecord
 
 if TYPE_CHECKING:
     from litestar.types import HTTPScope

@@ -24,8 +24,8 @@ from colmlm.api.errors import BadIdempotencyKey
 from colmlm.api.ports import Ports
 from colmlm.api.wire.requests import MAX_BODY_BYTES
 from colmlm.kb.access.idempotency import MAX_KEPT_BYTES, KeptAnswer
-from colmlm.kb.access.records import TokenRecord
-from colmlm.kb.log.origin import Claim, origin
+from colmlm.kb.access.tokens import TokenRecord
+from colmlm.kb.log.audit import Claim, origin
 
 if TYPE_CHECKING:
     from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send

@@ -6,8 +6,7 @@ import hmac
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from colmlm.kb.access.records import MAX_RATE, TokenRecord
-from colmlm.kb.access.tokens import digest_of, new_secret
+from colmlm.kb.access.tokens import MAX_RATE, TokenRecord, digest_of, new_secret
 from colmlm.kb.principal import Principal, local_principal
 
 ROLE = "reader"

@@ -12,7 +12,7 @@ from litestar.handlers import BaseRouteHandler
 
 from colmlm.api.door.lanes import Lane
 from colmlm.api.errors import RightMissing
-from colmlm.kb.access.records import Right, TokenRecord
+from colmlm.kb.access.tokens import Right, TokenRecord
 
 if TYPE_CHECKING:
     from litestar.types import HTTPScope

@@ -9,8 +9,8 @@ from typing import Any, Protocol, TypeVar
 
 from colmlm.api.errors import problem_of
 from colmlm.api.nouns.nouns import Nouns
-from colmlm.kb.access.records import Right
-from colmlm.kb.log.origin import acting_as
+from colmlm.kb.access.tokens import Right
+from colmlm.kb.log.audit import acting_as
 from colmlm.kb.principal import Principal
 
 T = TypeVar("T")

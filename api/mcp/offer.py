@@ -15,7 +15,7 @@ from mcp.types import ToolAnnotations
 
 from colmlm.api.errors import RightMissing
 from colmlm.api.mcp.caller import Caller
-from colmlm.kb.access.records import Right
+from colmlm.kb.access.tokens import Right
 
 CallerOf = Callable[[ServerRequestContext[Any, Any]], Caller]
 

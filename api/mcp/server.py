@@ -19,7 +19,7 @@ from colmlm.api.mcp.caller import Caller
 from colmlm.api.mcp.citing import DOCUMENTS, FACTS
 from colmlm.api.mcp.offer import CallerOf, Offer
 from colmlm.api.mcp.reading import show_fact
-from colmlm.kb.access.records import Right
+from colmlm.kb.access.tokens import Right
 from colmlm.kb.errors import NotFound
 from colmlm.kb.facts.records import DocumentRecord
 

@@ -19,7 +19,7 @@ from colmlm.api.schema.selectors import SelectorParts
 from colmlm.api.wire.answers import FactImpact
 from colmlm.api.wire.pages import Page
 from colmlm.api.wire.requests import MAX_ID, Request
-from colmlm.kb.evidence.listing import AttributionRecord
+from colmlm.kb.evidence.outputs import AttributionRecord
 from colmlm.kb.evidence.records import ImpactedOutput
 
 OfFact = Annotated[int | None, QueryParameter(ge=1, le=MAX_ID, description="Only what spliced this fact")]

@@ -22,25 +22,25 @@ from colmlm.api.routes.following import Glance, followed
 from colmlm.api.schema.paging import Cursor, Limit, after_of, page
 from colmlm.api.schema.schemas import PathId
 from colmlm.api.wire.pages import Page
-from colmlm.kb.access.records import TokenRecord
+from colmlm.kb.access.tokens import TokenRecord
 from colmlm.kb.jobs.kinds import (
     KINDS,
     AskQuestions,
     CalibrateAnswers,
     Check,
     Compare,
+    Documents,
     Gate,
     Ingest,
     MakeBackup,
     Rekey,
+    Sync,
     VerifyBackup,
     VerifyForgetting,
+    Work,
     WriteSnapshot,
 )
-from colmlm.kb.jobs.queue import Jobs
-from colmlm.kb.jobs.raw_kinds import Documents, Sync
-from colmlm.kb.jobs.records import JobRecord
-from colmlm.kb.jobs.work import Work
+from colmlm.kb.jobs.queue import JobRecord, Jobs
 
 State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 States = Annotated[

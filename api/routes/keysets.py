@@ -18,7 +18,7 @@ from colmlm.api.schema.schemas import PathId
 from colmlm.api.wire.answers import KeysetView
 from colmlm.api.wire.pages import Page
 from colmlm.api.wire.requests import MAX_ID, Threshold, Why
-from colmlm.kb.jobs.work import FileName
+from colmlm.kb.jobs.kinds import FileName
 from colmlm.kb.keys.records import MAX_EDITS, GateStanding, KeysetRecord
 
 

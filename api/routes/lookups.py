@@ -28,9 +28,9 @@ from colmlm.api.wire.requests import (
 )
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.kb.errors import InvalidQuery, KeysetMismatch
-from colmlm.kb.lookup.gathered import KeyLookup
 from colmlm.kb.lookup.options import KEY, READER
-from colmlm.kb.lookup.records import AsOfLookup, Lookup
+from colmlm.kb.lookup.ranking import AsOfLookup, Lookup
+from colmlm.kb.lookup.replica import KeyLookup
 
 
 @post("/lookups", status_code=200, opt=needs(Right.lookup), responses=PROBLEMS)

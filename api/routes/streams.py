@@ -10,7 +10,7 @@ from litestar.response import ServerSentEventMessage
 from colmlm.api.door import requests
 from colmlm.api.errors import ClientLeft, problem_of
 from colmlm.api.nouns.generation import Finished, Item, Missed, Spliced
-from colmlm.kb.log import origin
+from colmlm.kb.log.audit import current
 
 
 def check_client() -> None:
@@ -22,7 +22,7 @@ def check_client() -> None:
 
 def asker() -> str:
     """Names the token that asks, so that the decoder takes turns between tokens."""
-    return origin.current().principal.name
+    return current().principal.name
 
 
 def events(items: Iterator[Item]) -> Iterator[ServerSentEventMessage]:

@@ -19,7 +19,7 @@ from colmlm.api.schema.schemas import PathId
 from colmlm.api.wire.answers import Token, TokenWithSecret
 from colmlm.api.wire.pages import Page
 from colmlm.api.wire.requests import Request
-from colmlm.kb.access.records import LONGEST, MAX_RATE, TokenRecord
+from colmlm.kb.access.tokens import LONGEST, MAX_RATE, TokenRecord
 
 _MAX_SECONDS = int(LONGEST.total_seconds())
 

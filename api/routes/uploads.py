@@ -13,8 +13,8 @@ from colmlm.api.door.rights import Lane, Right, needs
 from colmlm.api.errors import MEDIA_TYPE, PROBLEMS
 from colmlm.api.ports import FromPorts
 from colmlm.api.wire.answers import Problem
-from colmlm.kb.access.records import TokenRecord
-from colmlm.kb.jobs.uploads import Upload, Uploads
+from colmlm.kb.access.tokens import TokenRecord
+from colmlm.kb.jobs.tickets import Upload, Uploads
 
 FileName = Annotated[
     str,

@@ -28,8 +28,8 @@ from colmlm.api.wire.answers import LookupAnswers
 from colmlm.api.wire.requests import MAX_ID, SEEN
 from colmlm.api.wire.vectors import JSON, LOOKUPS, MAX_DIM, MAX_VECTORS, MSGPACK, OCTETS, VECTORS
 from colmlm.kb.errors import InvalidQuery
-from colmlm.kb.lookup.gathered import KeyLookup
-from colmlm.kb.lookup.records import Lookup, LookupSpace
+from colmlm.kb.lookup.ranking import Lookup, LookupSpace
+from colmlm.kb.lookup.replica import KeyLookup
 
 if TYPE_CHECKING:
     from litestar.types import HTTPScope

@@ -16,7 +16,7 @@ from colmlm.api.schema.schemas import PathId
 from colmlm.api.wire.answers import SigningKey
 from colmlm.api.wire.requests import Question, Request
 from colmlm.kb.forgetting import certificates
-from colmlm.kb.forgetting.certificate_check import CertificateCheck, check_here, check_offline, trusted_keys
+from colmlm.kb.forgetting.certificates import CertificateCheck, check_here, check_offline, trusted_keys
 from colmlm.kb.forgetting.records import Verification
 from colmlm.kb.forgetting.verbs import Forgetting
 from colmlm.kb.log.signing import as_pem, names_of, signing_key

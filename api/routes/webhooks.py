@@ -17,7 +17,7 @@ from colmlm.api.schema.schemas import PathId
 from colmlm.api.wire.answers import WebhookWithSecret
 from colmlm.api.wire.pages import Page
 from colmlm.api.wire.requests import MAX_ID, Request
-from colmlm.kb.webhooks.records import LONGEST_URL, Webhook, WebhookDelivery
+from colmlm.kb.webhooks.sending import LONGEST_URL, Webhook, WebhookDelivery
 
 ChangeKind = Annotated[str, Meta(min_length=1, max_length=100)]
 

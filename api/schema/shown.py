@@ -5,7 +5,7 @@ from __future__ import annotations
 from colmlm.api.errors import RightMissing
 from colmlm.api.ports import Ports
 from colmlm.api.routes.edits import WithToken
-from colmlm.kb.access.records import Right
+from colmlm.kb.access.tokens import Right
 from colmlm.kb.evidence.shown import Shown
 
 

@@ -34,7 +34,7 @@ _CHATTY = (
     "httpcore",
     "httpx",
     "httpx2",
-    "colmlm.kb.store.pool",
+    "colmlm.kb.store.engines",
     "procrastinate",
     "s3fs",
     "urllib3",

@@ -16,7 +16,7 @@ from colmlm.api.watch.metrics import Metrics
 from colmlm.api.watch.tracing import Tracing
 from colmlm.api.watch.watcher import Watch
 from colmlm.kb.jobs.attendance import OwnWorker, no_worker
-from colmlm.kb.lookup.records import Lookup
+from colmlm.kb.lookup.ranking import Lookup
 from colmlm.kb.service import KnowledgeBase
 
 

@@ -18,7 +18,7 @@ from colmlm.api.watch.tracing import Tracing
 if TYPE_CHECKING:
     from litestar.types import HTTPScope
 
-    from colmlm.kb.access.records import TokenRecord
+    from colmlm.kb.access.tokens import TokenRecord
 
 
 _log = logging.getLogger("colmlm.request")

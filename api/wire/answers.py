@@ -6,16 +6,16 @@ from datetime import datetime
 
 import msgspec
 
-from colmlm.kb.erasure.records import ErasureReport, ErasureRequest
+from colmlm.kb.erasure.certificates import ErasureReport, ErasureRequest
 from colmlm.kb.evidence.records import FactDifference, ImpactedOutput
 from colmlm.kb.facts.records import DocumentRecord
 from colmlm.kb.facts.reviews import SettledBefore
 from colmlm.kb.forgetting.records import Collateral, Rates, RunRecord, Successor, Survivor, Verification
 from colmlm.kb.keys.records import GateStanding, KeysetRecord
-from colmlm.kb.lookup.records import Hit
+from colmlm.kb.lookup.ranking import Hit
 from colmlm.kb.misses.records import MissGroup
 from colmlm.kb.review.records import InboxItem, ReviewProgress
-from colmlm.kb.webhooks.records import Webhook
+from colmlm.kb.webhooks.sending import Webhook
 
 
 class EditResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +58,7 @@ class InboxPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LookupAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of one query. `kb.lookup.records.Lookup` explains the fields, `kb.lookup.history` the last two."""
+    """The result of one query. `kb.lookup.ranking.Lookup` explains the fields, `kb.lookup.history` the last two."""
 
     question: str | None
     hits: list[Hit]
@@ -164,7 +164,7 @@ class KeysetView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True):
-    """A token without its secret (`kb.access.records.TokenRecord`). `state` is "in use", "expired" or "revoked"."""
+    """A token without its secret (`kb.access.tokens.TokenRecord`). `state` is "in use", "expired" or "revoked"."""
 
     key_id: int
     name: str

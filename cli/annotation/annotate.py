@@ -32,14 +32,14 @@ from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import REFUSED
 from colmlm.cli.options import AsJson, examples
 from colmlm.cli.output import note, print_json, print_table, progress, say
-from colmlm.kb.corpus.raw.fields import Fields
+from colmlm.kb.corpus.raw.blocks import Fields
 from colmlm.kb.corpus.raw.files import FoundFiles, find_files
 from colmlm.kb.corpus.raw.reading import read_raw
 
 if TYPE_CHECKING:
     from colmlm.cli.bulk.annotating import DocumentAnnotator
     from colmlm.kb.corpus.format import AnnotatedDocument, Refusal
-    from colmlm.kb.corpus.raw.limits import Limits
+    from colmlm.kb.corpus.raw.wire import Limits
     from colmlm.model.annotate.checks import Reviewed
     from colmlm.model.annotate.cost import Estimate
     from colmlm.model.annotate.results import Results

@@ -33,7 +33,7 @@ from colmlm.cli.errors import explain
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.errors import KeysetMismatch, SettingsError
 from colmlm.kb.keys.records import RekeyPart
-from colmlm.kb.log.origin import Origin, origin
+from colmlm.kb.log.audit import Origin, origin
 
 if TYPE_CHECKING:
     from colmlm.kb.keys.rekey import Encoder

@@ -19,9 +19,9 @@ from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.output import lasting
 from colmlm.kb.answers.records import Answer
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, Refusal
-from colmlm.kb.corpus.raw.fields import USUAL, Fields
+from colmlm.kb.corpus.raw.blocks import USUAL, Fields
 from colmlm.kb.corpus.raw.reading import OnParsed, read_raw
-from colmlm.kb.facts.standing import Standing
+from colmlm.kb.facts.mending import Standing
 
 if TYPE_CHECKING:
     from colmlm.kb.corpus.raw.files import FoundFiles

@@ -46,7 +46,7 @@ def key_everything(
     `encoder`, `kb` and `telling` are by default the runtime's. A job gives its own `kb`, whose changes are logged for
     the job's actor, and a `telling` that reports its progress.
     """
-    from colmlm.kb.lookup.likeness import fill
+    from colmlm.kb.lookup.words import fill
 
     encoder, kb, telling = encoder or runtime.encoder, kb or runtime.kb, telling or runtime.telling
     with telling.progress("Encoding sentences") as advance:
@@ -135,7 +135,7 @@ def measure(
     telling: Telling,
 ) -> Calibration:
     """Calibrates on up to `sample` questions, spread evenly over the facts. Raises `InvalidValue` without any."""
-    from colmlm.kb.switching.thresholds import measure_threshold
+    from colmlm.kb.switching.gate import measure_threshold
 
     def encode(questions: Sequence[str]) -> NDArray[np.float32]:
         return _encode(encoder, questions, telling)

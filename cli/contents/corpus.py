@@ -26,7 +26,7 @@ from colmlm.kb.facts.records import CorpusStats, Edit, IngestReport
 
 if TYPE_CHECKING:
     from colmlm.kb.keys.records import CheckpointInfo, KeysetRecord
-    from colmlm.kb.releases.records import ImportReport
+    from colmlm.kb.releases.releases import ImportReport
 
 
 # `colmlm corpus import`: takes in stores of facts that others publish, with the keys that come with them.

@@ -46,7 +46,7 @@ from colmlm.kb.webhooks.webhooks import Webhooks
 
 if TYPE_CHECKING:
     from colmlm.kb.jobs.attendance import WorkerState
-    from colmlm.kb.webhooks.records import Webhook
+    from colmlm.kb.webhooks.sending import Webhook
 
 
 OLDEST_PYTHON = (3, 11)

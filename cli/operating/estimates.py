@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from colmlm.kb.errors import InvalidValue
-from colmlm.kb.lookup.index import TRAINED_PER_LIST
-from colmlm.kb.lookup.specs import FLAT_SPEC, bits_code_bytes, default_spec
+from colmlm.kb.lookup.index import FLAT_SPEC, TRAINED_PER_LIST, bits_code_bytes, default_spec
 
 PAGE, PAGE_USABLE = 8192, 8168
 KEY_ROW = 76  # header, ids, kind and item pointer of a key's row
@@ -41,7 +40,7 @@ AROUND_EACH_OF_MANY = 0.29e-3  # the same in batches of 64
 class Load:
     """The contents to estimate for. `text_bytes` is a fact's share of its document, with its value and its question.
 
-    `code_bytes` is the length of a key's code in the index (None: as `kb.lookup.specs` chooses), which one that is
+    `code_bytes` is the length of a key's code in the index (None: as `kb.lookup.index` chooses), which one that is
     exact does not have; `keysets` counts those whose index is open at once: two during a retraining, else one.
     """
 

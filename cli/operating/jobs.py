@@ -21,11 +21,10 @@ from colmlm.cli.errors import CHECK_FAILED
 from colmlm.cli.options import MAX_BIGINT, Actor, AsJson, DryRun, Limit, Yes, examples, span
 from colmlm.cli.output import counted, note, print_json, print_table, progress, say, shorten
 from colmlm.kb.jobs.kinds import KINDS, work_of
-from colmlm.kb.jobs.records import STATES
+from colmlm.kb.jobs.queue import STATES
 
 if TYPE_CHECKING:
-    from colmlm.kb.jobs.pruning import Pruned
-    from colmlm.kb.jobs.records import JobRecord
+    from colmlm.kb.jobs.queue import JobRecord, Pruned
 
 
 # `colmlm jobs prune`: remove jobs that ended long ago.
@@ -54,7 +53,7 @@ def prune(
     """
     require_somebody(yes or dry_run, as_json, "prune")
     with Runtime.from_environment() as runtime:
-        from colmlm.kb.jobs.pruning import prune
+        from colmlm.kb.jobs.queue import prune
 
         if not (yes or dry_run):
             count = _counted(prune(runtime.kb, older_than, dry_run=True))
@@ -247,8 +246,7 @@ def worker(
     from colmlm.api.watch import logs
     from colmlm.cli.composition.handlers.with_model import handlers, problem
     from colmlm.kb.jobs.worker import Worker
-    from colmlm.kb.store.embedded_server import require_wanted
-    from colmlm.kb.store.keeper import Keeper
+    from colmlm.kb.store.embedded_server import Keeper, require_wanted
 
     with Runtime.from_environment() as runtime:
         settings, serving = runtime.settings, runtime.serving

@@ -16,7 +16,7 @@ from colmlm.cli.removal.forget_options import RunId
 from colmlm.kb.texts.characters import json_visible
 
 if TYPE_CHECKING:
-    from colmlm.kb.forgetting.certificate_check import CertificateCheck
+    from colmlm.kb.forgetting.certificates import CertificateCheck
 
 CHECK_EXAMPLES = examples(
     "colmlm verify-certificate run-1.json",
@@ -85,7 +85,7 @@ def verify_certificate(
     still be applied or erased, erased facts still be erased. With --offline only signature, change hash and counts are
     checked.
     """
-    from colmlm.kb.forgetting.certificate_check import check_offline, trusted_keys
+    from colmlm.kb.forgetting.certificates import check_offline, trusted_keys
 
     text, pem = file.read_bytes(), public_key.read_text(encoding="utf-8") if public_key else None
     if offline:

@@ -13,7 +13,7 @@ from colmlm.cli.errors import CHECK_FAILED
 from colmlm.cli.output import note, print_json, print_table, say, shorten, these_facts
 
 if TYPE_CHECKING:
-    from colmlm.kb.erasure.records import Erased, ErasureReport, ErasureRequest
+    from colmlm.kb.erasure.certificates import Erased, ErasureReport, ErasureRequest
 
 
 def show_facts(facts: FactVerbs, fact_ids: Sequence[int]) -> None:

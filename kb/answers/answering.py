@@ -21,14 +21,13 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from colmlm.kb.answers.calibrations import confidence_here
-from colmlm.kb.answers.candidates import BY_KEY, CandidateSentence, candidates
-from colmlm.kb.answers.contested import settled
-from colmlm.kb.answers.held import facts_in
+from colmlm.kb.answers.candidates import BY_KEY, CandidateSentence, candidates, facts_in
 from colmlm.kb.answers.places import (
     ReadPlace,
     best_first,
     best_windows,
     every_place,
+    settled,
     weigh,
     weigh_passage,
 )
@@ -47,11 +46,11 @@ from colmlm.kb.answers.windows import FactInWindow, SaidWindow, said_passages, u
 from colmlm.kb.errors import InvalidQuery, NoActiveKeyset
 from colmlm.kb.facts.reading import get_fact
 from colmlm.kb.log import audit
-from colmlm.kb.lookup.likeness import SentenceEmbedder
 from colmlm.kb.lookup.questions import Questions
-from colmlm.kb.lookup.records import AskedQuery, Hit, Ranking
+from colmlm.kb.lookup.ranking import AskedQuery, Hit, Ranking
 from colmlm.kb.lookup.searchable import SearchableStore
-from colmlm.kb.store.standby import require_primary
+from colmlm.kb.lookup.words import SentenceEmbedder
+from colmlm.kb.store.store import require_primary
 from colmlm.kb.texts.asked import OF_SEVERAL_WORDS, compares, form_of
 
 WINDOWS = 6  # read for a question

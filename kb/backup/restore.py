@@ -17,18 +17,18 @@ from psycopg import sql
 from sqlalchemy import Table, exists, func, select, text, true
 from sqlalchemy.orm import Session
 
-from colmlm.kb.access import browser_sessions
+from colmlm.kb.access.access import end_all
 from colmlm.kb.backup.newer_log import LaterLimit, NewerLog, read_newer_log
 from colmlm.kb.backup.write import Archive, Backup, Heard, open_backup, tables
 from colmlm.kb.erasure.verbs import erase_facts
 from colmlm.kb.errors import BackupRefused, DatabaseNotEmpty, NewerLogNeeded, SignatureRefused
-from colmlm.kb.facts import reading, sentences, verdicts
-from colmlm.kb.facts.edits import delete_facts
+from colmlm.kb.facts import reading, sentences
+from colmlm.kb.facts.edits import delete_facts, settle
 from colmlm.kb.facts.reviews import ReviewVerdict
 from colmlm.kb.keys import keysets
 from colmlm.kb.log import audit, signing
 from colmlm.kb.log.witness import Head, hash_at
-from colmlm.kb.review import limits
+from colmlm.kb.review.review import limit_page
 from colmlm.kb.store.database import connection_of, head_revision
 from colmlm.kb.tables import (
     ChangeRow,
@@ -213,7 +213,7 @@ def _catch_up(
     limited = tuple(limit(session, newer, actor)) if newer else ()
     if newer and reapply_deletes:
         delete(session, newer, deleted, actor)
-    browser_sessions.end_all(session)  # a session that was ended after the backup must not be valid again
+    end_all(session)  # a session that was ended after the backup must not be valid again
     _note(session, backup, newer, actor)
     return RestoreReport(
         backup=backup,
@@ -275,7 +275,7 @@ def delete(session: Session, newer: NewerLog, deleted: Sequence[int], actor: str
     if rejected:
         facts = reading.fact_records(session, rejected).values()
         judged = [ReviewVerdict(fact.fact_id, "reject", fact.version, fact.review) for fact in facts]
-        verdicts.settle(session, judged, actor, f"rejected {_LATER}")
+        settle(session, judged, actor, f"rejected {_LATER}")
     for abstain in (False, True):
         left = [fact_id for fact_id in deleted if fact_id not in newer.rejected]
         if chosen := [fact_id for fact_id in left if (fact_id in newer.abstaining) is abstain]:
@@ -287,7 +287,7 @@ def limit(session: Session, newer: NewerLog, actor: str) -> Iterator[LaterLimit]
     for later in newer.limits:
         if session.scalar(select(_lacks(later))):
             reason = f"limited by change {later.seq} of the log that went on after this backup"
-            limits.limit(session, later.corpus, later.keyset, actor, reason, accepted_only=True)
+            limit_page(session, later.corpus, later.keyset, actor, reason, accepted_only=True)
             yield later
 
 

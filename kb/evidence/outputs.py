@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import UTC
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
 from sqlalchemy import func, select, tuple_
 from sqlalchemy.orm import Session
 
-from colmlm.kb.errors import FactNotFound
-from colmlm.kb.evidence import attribution, elsewhere, feedback, storing
-from colmlm.kb.evidence.listing import AttributionRecord, attributions
-from colmlm.kb.evidence.prov_forms import ProvForm, written
-from colmlm.kb.evidence.provenance import of_fact, of_output
+from colmlm.kb.errors import FactNotFound, InvalidSplice, InvalidValue
+from colmlm.kb.evidence import attribution, storing
+from colmlm.kb.evidence.provenance import ProvForm, of_fact, of_output, write_prov
 from colmlm.kb.evidence.records import (
     FactTrace,
     Feedback,
@@ -27,15 +26,17 @@ from colmlm.kb.evidence.records import (
     SelectedImpact,
     Thumb,
 )
+from colmlm.kb.evidence.storing import give
 from colmlm.kb.facts import edits as facts
 from colmlm.kb.facts import reading
 from colmlm.kb.keys import keysets
+from colmlm.kb.keys.keysets import STORED
 from colmlm.kb.log import audit
-from colmlm.kb.lookup.records import Hit
+from colmlm.kb.lookup.ranking import Hit
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.selectors import Selector, select_facts
 from colmlm.kb.store.contention import tried_again
-from colmlm.kb.tables import AttributionRow, FactRow, GenerationRow
+from colmlm.kb.tables import AttributionRow, CheckpointRow, FactRow, GenerationRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ class Outputs:
         `InvalidSplice` for a query of another dimension or a span that is not the value of its fact's version.
         """
         with self.store.sessions.begin() as session:
-            return elsewhere.record(session, generation)
+            return record_elsewhere(session, generation)
 
     def trace(self, generation_id: int) -> OutputTrace:
         """Traces each spliced word of an output to its fact. Raises `GenerationNotFound`."""
@@ -80,13 +81,13 @@ class Outputs:
         """Tells an output's trace in the terms of W3C PROV. Raises `GenerationNotFound`."""
         with self.store.sessions() as session:
             trace = attribution.trace_output(session, generation_id)
-            return written(of_output(trace, audit.database_id(session)), form)
+            return write_prov(of_output(trace, audit.database_id(session)), form)
 
     def provenance_of_fact(self, fact_id: int, form: ProvForm) -> dict[str, Any]:
         """Tells a fact's trace in the terms of W3C PROV. Raises `FactNotFound`."""
         with self.store.sessions() as session:
             trace = attribution.trace_fact(session, fact_id)
-            return written(of_fact(trace, audit.database_id(session)), form)
+            return write_prov(of_fact(trace, audit.database_id(session)), form)
 
     @tried_again
     def give_feedback(
@@ -97,7 +98,7 @@ class Outputs:
         Raises `GenerationNotFound` or `InvalidValue`.
         """
         with self.store.sessions.begin() as session:
-            return feedback.give(session, generation_id, made, actor, on_behalf_of)
+            return give(session, generation_id, made, actor, on_behalf_of)
 
     def find(self, after: int = 0, limit: int = 50, thumb: Thumb | None = None) -> list[GenerationRecord]:
         """Lists stored outputs, newest first; those older than output `after`, if that is not 0.
@@ -241,3 +242,99 @@ def _output(
         at=stored.at.astimezone(UTC),
         since=since,
     )
+
+
+# Lists the attributions of single lookups of stored outputs, by fact, by output or by document.
+
+
+@dataclass(frozen=True, slots=True)
+class AttributionRecord:
+    """Lookup `ordinal` of an output. `value` is what it spliced, ``output[output_start:output_end]``.
+
+    The value is empty where there was no hit. `document_id` is the document of the fact, if that has one. It stands in
+    a list over many outputs, so it names its output, and has no history, which would be read for each.
+    """
+
+    generation_id: int
+    ordinal: int
+    output_start: int
+    output_end: int
+    outcome: str
+    value: str
+    fact_id: int | None
+    version: int | None
+    document_id: int | None
+    score: float | None
+    seq: int
+    at: datetime
+
+
+def attributions(
+    session: Session,
+    *,
+    fact_id: int | None = None,
+    generation_id: int | None = None,
+    document_id: int | None = None,
+    after: tuple[int, int] = (0, 0),
+    limit: int = 50,
+) -> list[AttributionRecord]:
+    """Lists the lookups that match every given filter, by output and ordinal, past the place `after`."""
+    length = AttributionRow.output_end - AttributionRow.output_start
+    value = func.substr(GenerationRow.output, AttributionRow.output_start + 1, length).label("value")
+    statement = (
+        select(AttributionRow, value, GenerationRow.seq, GenerationRow.at, FactRow.document_id)
+        .join(GenerationRow, GenerationRow.id == AttributionRow.generation_id)
+        .outerjoin(FactRow, FactRow.id == AttributionRow.fact_id)
+        .where(tuple_(AttributionRow.generation_id, AttributionRow.ordinal) > after)
+        .order_by(AttributionRow.generation_id, AttributionRow.ordinal)
+        .limit(limit)
+    )
+    for column, wanted in (
+        (AttributionRow.fact_id, fact_id),
+        (AttributionRow.generation_id, generation_id),
+        (FactRow.document_id, document_id),
+    ):
+        if wanted is not None:
+            statement = statement.where(column == wanted)
+    return [
+        AttributionRecord(
+            generation_id=looked_up.generation_id,
+            ordinal=looked_up.ordinal,
+            output_start=looked_up.output_start,
+            output_end=looked_up.output_end,
+            outcome=looked_up.outcome,
+            value=said,
+            fact_id=looked_up.fact_id,
+            version=looked_up.fact_version,
+            document_id=read_from,
+            score=looked_up.score,
+            seq=seq,
+            at=at.astimezone(UTC),
+        )
+        for looked_up, said, seq, at, read_from in session.execute(statement)
+    ]
+
+
+# Stores outputs of decoders elsewhere. The knowledge base checks what it can of them, and takes the rest on
+# trust.
+
+
+def record_elsewhere(session: Session, generation: NewOutput) -> OutputTrace:
+    """Stores the output and gives its trace; see `Outputs.record_from_elsewhere`."""
+    _check(session, generation)
+    trace = attribution.trace_stored(session, storing.record(session, generation))
+    return replace(trace, splices=tuple(replace(splice, history=()) for splice in trace.splices))
+
+
+def _check(session: Session, generation: NewOutput) -> None:
+    if generation.seq > (head := audit.head_seq(session)):
+        raise InvalidValue("seq", f"change {generation.seq} is not there yet; the last one is {head}")
+    if (checkpoint := session.get(CheckpointRow, generation.checkpoint_id)) is None:
+        raise InvalidValue("checkpoint_id", f"no keyset here is of checkpoint {generation.checkpoint_id!r}")
+    for ordinal, splice in enumerate(generation.splices):
+        if splice.query is not None and not _is_query(splice.query, checkpoint.dim):
+            raise InvalidSplice(ordinal, f"its query is not {checkpoint.dim} finite numbers in fp16")
+
+
+def _is_query(query: bytes, dim: int) -> bool:
+    return len(query) == dim * STORED.itemsize and bool(np.isfinite(np.frombuffer(query, STORED)).all())

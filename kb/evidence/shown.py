@@ -19,8 +19,7 @@ from colmlm.kb.evidence.records import FactTrace, GenerationRecord, ImpactedOutp
 from colmlm.kb.evidence.withholding import Listed, texts_of
 from colmlm.kb.facts.compared import ComparedPart, Kind, PairPage, PairsSought, StalePage
 from colmlm.kb.facts.comparisons import Comparisons
-from colmlm.kb.facts.corpora import Corpora
-from colmlm.kb.facts.documents import StoredDocuments
+from colmlm.kb.facts.corpora import Corpora, StoredDocuments
 from colmlm.kb.facts.facts import Facts
 from colmlm.kb.facts.records import DocumentRecord, FactPage, FactRecord, FactSearch
 from colmlm.kb.facts.redaction import MARK, apart, blank

@@ -4,19 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 from sqlalchemy import Insert, case, func, insert, select
+from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.orm import Session
 
-from colmlm.kb.errors import InvalidSplice, InvalidValue
-from colmlm.kb.evidence.records import NewOutput, Splice
+from colmlm.kb.errors import GenerationNotFound, InvalidSplice, InvalidValue
+from colmlm.kb.evidence.records import Feedback, NewFeedback, NewOutput, Splice
+from colmlm.kb.facts import edits, suppression
 from colmlm.kb.facts import edits as facts
-from colmlm.kb.facts import quoted, suppression
 from colmlm.kb.facts.erased_texts import ErasedTexts, TextOrigin
-from colmlm.kb.facts.quoting_outputs import without
+from colmlm.kb.facts.quotations import redacted_since, without
+from colmlm.kb.facts.redaction import is_quoted, marked, stretch
 from colmlm.kb.log import audit
-from colmlm.kb.misses import noting
-from colmlm.kb.tables import AttributionRow, FactRow, FactVersionRow, GenerationRow, KeysetRow, answer_modes
+from colmlm.kb.misses.records import forget_wrong, lock_groups, note, note_wrong
+from colmlm.kb.tables import (
+    AttributionRow,
+    FactRow,
+    FactVersionRow,
+    FeedbackRow,
+    GenerationRow,
+    KeysetRow,
+    answer_modes,
+    thumbs,
+)
 from colmlm.kb.texts.wording import Span
 
 
@@ -45,7 +57,7 @@ def record(session: Session, generation: NewOutput) -> StoredOutput:
     rows = [_lookup(output.id, ordinal, splice) for ordinal, splice in enumerate(generation.splices)]
     lookups = session.scalars(_LOOKUPS, rows).all() if rows else ()
     missed = [n for n, splice in enumerate(generation.splices) if splice.outcome == "no_match"]
-    noting.note(session, output.id, missed)
+    note(session, output.id, missed)
     return StoredOutput(output, sorted(lookups, key=lambda lookup: lookup.ordinal))
 
 
@@ -124,8 +136,8 @@ def _marks(session: Session, made: NewOutput) -> list[Span]:
     """Gives the spans of the output that are redacted by now in the document that it quotes."""
     if (quotes := made.quotes) is None:
         return []
-    text = quoted.stretch(session, quotes.document_id, quotes.start, quotes.end)
-    return quoted.marked(len(made.output), (quotes.start, quotes.end), made.splices, text or "")
+    text = stretch(session, quotes.document_id, quotes.start, quotes.end)
+    return marked(len(made.output), (quotes.start, quotes.end), made.splices, text or "")
 
 
 def _last_erasure(session: Session) -> int | None:
@@ -181,10 +193,10 @@ def check_quotation(session: Session, generation: NewOutput) -> None:
     place = (quotes.start, quotes.end)
     if not 0 <= quotes.start < quotes.end:
         raise InvalidValue("quotes", f"{place} is no stretch of a document")
-    text = quoted.stretch(session, quotes.document_id, *place)
+    text = stretch(session, quotes.document_id, *place)
     if text is None or len(text) != quotes.end - quotes.start:
         raise InvalidValue("quotes", f"document {quotes.document_id} has no stretch {place}")
-    if not quoted.is_quoted(generation.output, place, generation.splices, text):
+    if not is_quoted(generation.output, place, generation.splices, text):
         raise InvalidValue("quotes", f"document {quotes.document_id} does not say the output at {place}")
 
 
@@ -202,3 +214,90 @@ def _values(
     versions = session.execute(statement.where(FactVersionRow.fact_id == func.any(storable))).all()
     values = {(row.fact_id, row.version): row.value for row in versions}
     return values, {row.fact_id: row.erased_seq for row in versions if row.erased_seq is not None}
+
+
+# Feedback: what people say of outputs, a thumb with a comment and the value that is right. Session first.
+#
+# Each person has one thumb for an output, and the last one counts. An output that somebody calls wrong is a
+# miss.
+
+MOST_CHARACTERS = 2_000
+
+
+def give(session: Session, generation_id: int, made: NewFeedback, actor: str, on_behalf_of: str) -> Feedback:
+    """Keeps what somebody says of an output, without what was erased of the facts in it.
+
+    Raises `GenerationNotFound` or `InvalidValue`.
+    """
+    _check(made, actor, on_behalf_of)
+    suppression.hold_off_erasure(session)
+    if made.thumb == "up":  # the lock of groups is taken before an output's
+        lock_groups(session)
+    _lock(session, generation_id)
+    origin = TextOrigin(_facts(session, generation_id), at=datetime.now(UTC))
+    said = {name: redacted_since(session, getattr(made, name), origin) for name in ("comment", "value")}
+    values = {"thumb": made.thumb, **said, "at": func.now()}
+    behalf = redacted_since(session, on_behalf_of, origin)
+    who = {"generation_id": generation_id, "actor": actor, "on_behalf_of": behalf}
+    statement = upsert(FeedbackRow).values({**who, **values})
+    kept = session.scalars(
+        statement.on_conflict_do_update(index_elements=list(who), set_=values).returning(FeedbackRow),
+        execution_options={"populate_existing": True},
+    ).one()
+    _note(session, generation_id)
+    return as_record(kept)
+
+
+def _lock(session: Session, generation_id: int) -> None:
+    """Lets one thumb at a time be given to an output, since each decides by all of them whether that is a miss."""
+    output = select(GenerationRow.id).where(GenerationRow.id == generation_id)
+    is_storable = 0 < generation_id <= edits.MAX_ID
+    if not is_storable or session.scalar(output.with_for_update(key_share=True)) is None:
+        raise GenerationNotFound(generation_id)
+
+
+def _check(made: NewFeedback, actor: str, on_behalf_of: str) -> None:
+    if made.thumb not in thumbs:
+        raise InvalidValue("thumb", f"{made.thumb!r} is not one of {', '.join(thumbs)}")
+    for name in ("comment", "value"):
+        if (said := getattr(made, name)) is not None:
+            audit.check_text(name, said, blank=False, limit=MOST_CHARACTERS)
+    audit.check_name("actor", actor)
+    if on_behalf_of:
+        audit.check_name("name on whose behalf this is said", on_behalf_of)
+
+
+def _note(session: Session, generation_id: int) -> None:
+    """Makes an output a miss, or no longer one, as somebody calls it wrong or nobody does."""
+    down = select(FeedbackRow.id).where(
+        FeedbackRow.generation_id == generation_id, FeedbackRow.thumb == "down"
+    )
+    if session.scalars(down.limit(1)).first() is None:
+        forget_wrong(session, generation_id)
+    else:
+        note_wrong(session, generation_id)
+
+
+def _facts(session: Session, generation_id: int) -> frozenset[int]:
+    spliced = select(AttributionRow.fact_id).where(
+        AttributionRow.generation_id == generation_id, AttributionRow.fact_id.is_not(None)
+    )
+    return frozenset(fact_id for fact_id in session.scalars(spliced) if fact_id is not None)
+
+
+def of_output(session: Session, generation_id: int) -> tuple[Feedback, ...]:
+    """Gives what was said of an output, oldest first."""
+    said = select(FeedbackRow).where(FeedbackRow.generation_id == generation_id).order_by(FeedbackRow.at)
+    return tuple(map(as_record, session.scalars(said)))
+
+
+def as_record(kept: FeedbackRow) -> Feedback:
+    return Feedback(
+        generation_id=kept.generation_id,
+        thumb=kept.thumb,
+        comment=kept.comment,
+        value=kept.value,
+        actor=kept.actor,
+        on_behalf_of=kept.on_behalf_of or None,
+        at=kept.at.astimezone(UTC),
+    )

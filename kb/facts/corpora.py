@@ -5,24 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import UTC
 from typing import Any
 
-from sqlalchemy import Row, Select, case, exists, func, select
+from sqlalchemy import Row, Select, case, delete, exists, func, select
+from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session, aliased
 
 from colmlm.kb.corpus.format import NO_TEXT, AnnotatedDocument, FactSpan, Parsed
-from colmlm.kb.errors import ExternalIdNotFound, TextsMissing
-from colmlm.kb.facts import reading, synced
+from colmlm.kb.errors import DocumentNotFound, ExternalIdNotFound, TextsMissing
+from colmlm.kb.facts import reading
 from colmlm.kb.facts.edits import end_facts
+from colmlm.kb.facts.facts import remove_documents
 from colmlm.kb.facts.ingest import COMMIT_EVERY, IngestRun
+from colmlm.kb.facts.mending import Standings
 from colmlm.kb.facts.reading import DOCUMENT_COLUMNS
-from colmlm.kb.facts.records import CorpusStats, Edit, IngestReport
-from colmlm.kb.facts.removal import remove_documents
-from colmlm.kb.facts.standing import Standings
-from colmlm.kb.facts.synced import SyncedFile
+from colmlm.kb.facts.records import CorpusStats, DocumentRecord, Edit, FactRecord, IngestReport
 from colmlm.kb.log import audit
 from colmlm.kb.store.store import Store
-from colmlm.kb.tables import DocumentRow, FactPastRow, FactRow, FactVersionRow
+from colmlm.kb.tables import DocumentRow, FactPastRow, FactRow, FactVersionRow, SyncedFileRow, SyncedFolderRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,33 +106,33 @@ class Corpora:
     def synced(self, corpus: str) -> dict[str, SyncedFile]:
         """Gives the files that the corpus was synced from, by their paths."""
         with self.store.sessions() as session:
-            return synced.synced_files(session, corpus)
+            return synced_files(session, corpus)
 
     def followed(self, corpus: str) -> Sequence[str]:
         """Gives the paths that lead to the folder that the corpus follows; none where it follows none."""
         with self.store.sessions() as session:
-            return synced.followed(session, corpus)
+            return followed(session, corpus)
 
     def follow(self, corpus: str, places: Sequence[str]) -> None:
         """Notes that the corpus follows the folder to which these paths lead."""
         with self.store.sessions.begin() as session:
-            synced.follow(session, corpus, places)
+            follow(session, corpus, places)
 
     def keyed(self, digests: Mapping[str, str]) -> dict[str, str]:
         """Gives digests of files, by path, in the form in which they are stored."""
         with self.store.sessions() as session:
-            return synced.keyed(session, digests)
+            return keyed(session, digests)
 
     def begin_synced(self, corpus: str, documents: Mapping[str, Collection[str]]) -> None:
         """Notes documents that a sync is about to ingest, by the paths of their files."""
         with self.store.sessions.begin() as session:
             for path, names in documents.items():
-                synced.begin(session, corpus, path, names)
+                begin(session, corpus, path, names)
 
     def keep_synced(self, corpus: str, files: Collection[SyncedFile], gone: Collection[str]) -> None:
         """Notes what a sync read of these files, and that those at the paths `gone` are no more."""
         with self.store.sessions.begin() as session:
-            synced.keep(session, corpus, files, gone)
+            keep(session, corpus, files, gone)
 
     def count(self, corpus: str, external_ids: Sequence[str] | None = None) -> tuple[int, int]:
         """Counts the current documents and the live facts that `delete` would affect."""
@@ -258,3 +259,153 @@ def _document(row: Row[Any]) -> AnnotatedDocument:
     names = {column.key: getattr(row, column.key) for column in _ABOUT}
     ordered = tuple(sorted((FactSpan(*span) for span in row.facts or ()), key=lambda span: span.start))
     return AnnotatedDocument(text=row.text, facts=ordered, **names)
+
+
+# Documents: the texts that were ingested, listed and read.
+
+
+@dataclass(frozen=True, slots=True)
+class StoredDocuments:
+    """Reads the documents of a store."""
+
+    store: Store
+
+    def find(
+        self, *, corpus: str | None = None, replaced: bool = False, after: int = 0, limit: int = 50
+    ) -> list[DocumentRecord]:
+        """Finds documents past id `after`, by id: the current ones, or with `replaced` those that were replaced.
+
+        Raises `CorpusNotFound`.
+        """
+        gone = DocumentRow.replaced_seq.is_not(None) if replaced else DocumentRow.replaced_seq.is_(None)
+        statement = _statement().where(DocumentRow.id > after, gone).order_by(DocumentRow.id).limit(limit)
+        with self.store.sessions() as session:
+            if corpus is not None:
+                reading.require_corpus(session, corpus)
+                statement = statement.where(DocumentRow.corpus == corpus)
+            return [_record(row) for row in session.execute(statement)]
+
+    def read(self, document_id: int) -> tuple[DocumentRecord, str]:
+        """Gives a document and its text. Raises `DocumentNotFound`."""
+        with self.store.sessions() as session:
+            row = session.execute(_statement().where(DocumentRow.id == document_id)).one_or_none()
+            if row is None:
+                raise DocumentNotFound(document_id)
+            return _record(row), reading.document_text(session, document_id)
+
+    def text(self, document_id: int) -> str:
+        """Gives the text of a document. Raises `DocumentNotFound`."""
+        with self.store.sessions() as session:
+            return reading.document_text(session, document_id)
+
+    def facts(
+        self, document_id: int, *, deleted: bool | None = False, after: int = 0, limit: int = 50
+    ) -> list[FactRecord]:
+        """Gives the facts of a document past id `after`, by id. Raises `DocumentNotFound`."""
+        with self.store.sessions() as session:
+            if session.scalar(select(DocumentRow.id).where(DocumentRow.id == document_id)) is None:
+                raise DocumentNotFound(document_id)
+            return reading.list_facts(
+                session, document_id=document_id, deleted=deleted, after=after, limit=limit
+            )
+
+
+def _statement() -> Select[*tuple[Any, ...]]:
+    live = select(func.count()).where(FactRow.document_id == DocumentRow.id, FactRow.deleted_seq.is_(None))
+    return select(
+        DocumentRow.id,
+        *reading.DOCUMENT_COLUMNS,
+        DocumentRow.sha256,
+        func.length(DocumentRow.text).label("characters"),
+        live.correlate(DocumentRow).scalar_subquery().label("live_facts"),
+        DocumentRow.ingested_at,
+        DocumentRow.replaced_seq,
+    )
+
+
+def _record(row: Row[Any]) -> DocumentRecord:
+    return DocumentRecord(
+        document_id=row.id,
+        corpus=row.corpus,
+        external_id=row.external_id,
+        title=row.title,
+        uri=row.uri,
+        licence=row.licence,
+        revision=row.revision,
+        sha256=row.sha256,
+        characters=row.characters,
+        live_facts=row.live_facts,
+        ingested_at=row.ingested_at.astimezone(UTC),
+        replaced_seq=row.replaced_seq,
+    )
+
+
+# Synced files: which folder a corpus follows, which files it was filled from, and what each gave.
+#
+# Session first; nothing commits.
+
+
+@dataclass(frozen=True, slots=True)
+class SyncedFile:
+    """A file by its path below the folder, and the ids of its documents.
+
+    `digest` is of its bytes and how they were read; None where it has to be read again.
+    """
+
+    path: str
+    digest: str | None
+    documents: tuple[str, ...]
+
+
+def followed(session: Session, corpus: str) -> Sequence[str]:
+    """Gives the paths that lead to the folder that the corpus follows; none where it follows none."""
+    return (
+        session.scalars(select(SyncedFolderRow.places).where(SyncedFolderRow.corpus == corpus)).first() or ()
+    )
+
+
+def follow(session: Session, corpus: str, places: Sequence[str]) -> None:
+    """Notes that the corpus follows the folder to which these paths lead."""
+    row = insert(SyncedFolderRow).values(corpus=corpus, places=list(places))
+    session.execute(
+        row.on_conflict_do_update(index_elements=["corpus"], set_={"places": row.excluded.places})
+    )
+
+
+def synced_files(session: Session, corpus: str) -> dict[str, SyncedFile]:
+    """Gives the files of the last sync, by their paths; one that it had not finished has to be read again."""
+    rows = select(SyncedFileRow).where(SyncedFileRow.corpus == corpus)
+    files: dict[str, SyncedFile] = {}
+    for row in session.scalars(rows.order_by(SyncedFileRow.path, SyncedFileRow.part)):
+        before = files[row.path].documents if row.path in files else ()
+        files[row.path] = SyncedFile(row.path, row.digest, (*before, *row.documents))
+    return files
+
+
+def begin(session: Session, corpus: str, path: str, documents: Collection[str]) -> None:
+    """Notes documents of a file before they are ingested, so that they are known where the sync does not finish."""
+    named = (SyncedFileRow.corpus == corpus, SyncedFileRow.path == path)
+    last = session.scalar(select(func.max(SyncedFileRow.part)).where(*named))
+    session.add(
+        SyncedFileRow(corpus=corpus, path=path, part=(last or 0) + 1, digest=None, documents=list(documents))
+    )
+
+
+def keep(session: Session, corpus: str, files: Collection[SyncedFile], gone: Collection[str]) -> None:
+    """Notes what was read of these files, and that those at the paths `gone` are no more."""
+    dropped = [*gone, *(file.path for file in files)]
+    dropping = delete(SyncedFileRow).where(
+        SyncedFileRow.corpus == corpus, SyncedFileRow.path == func.any(dropped)
+    )
+    session.execute(dropping)
+    session.add_all(
+        SyncedFileRow(
+            corpus=corpus, path=file.path, part=0, digest=file.digest, documents=list(file.documents)
+        )
+        for file in files
+    )
+
+
+def keyed(session: Session, digests: Mapping[str, str]) -> dict[str, str]:
+    """Keys digests of files with the secret of this database, so that what was erased cannot be guessed by them."""
+    return {path: audit.keyed_digest(session, digest) for path, digest in digests.items()}

@@ -4,7 +4,7 @@ A piece is read and checked before the log's lock is taken, so that a slow or lo
 Under the lock each document is compared with what is stored:
 
 - unchanged (same digest of the whole record): counted, not written; its deleted facts stay deleted;
-- new: inserted; one that was removed is put back first, and then compared (`kb.facts.removal`);
+- new: inserted; one that was removed is put back first, and then compared (`kb.facts.facts`);
 - changed: the document gets a new row; `kb.facts.ingest` says which facts it keeps.
 
 An ingest that was interrupted is resumed by ingesting the same file again: it passes over what is stored.
@@ -26,16 +26,15 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, Refusal, check_spans, digests
 from colmlm.kb.errors import InvalidValue
-from colmlm.kb.facts import edits, pairs, removal, reviewed, sentences, stated
-from colmlm.kb.facts.edits import end_facts
+from colmlm.kb.facts import edits, pairs, sentences, stated
+from colmlm.kb.facts.edits import accept_edited, end_facts
+from colmlm.kb.facts.facts import put_back
 from colmlm.kb.facts.records import IngestReport
 from colmlm.kb.facts.sentences import SearchedText
 from colmlm.kb.facts.suppression import Suppressor
 from colmlm.kb.log import audit
 from colmlm.kb.store.contention import tried_again
-from colmlm.kb.store.copying import IncomingDocument, copy_documents, reserve
-from colmlm.kb.store.database import connection_of
-from colmlm.kb.store.references import checked_at_once
+from colmlm.kb.store.database import IncomingDocument, checked_at_once, connection_of, copy_documents, reserve
 from colmlm.kb.tables import DocumentRow, FactRow
 
 MANY_FACTS = (
@@ -216,9 +215,7 @@ def ingest(
     pending = audit.begin(session, actor, reason)
     external_ids = [document.external_id for document in documents]
     known = _known(session, corpus, external_ids)
-    returned = removal.put_back(
-        session, pending, corpus, [name for name in external_ids if name not in known]
-    )
+    returned = put_back(session, pending, corpus, [name for name in external_ids if name not in known])
     if returned is not None:
         pending, known = audit.begin(session, actor, reason), _known(session, corpus, external_ids)
     changed: dict[int, IncomingDocument] = {}
@@ -252,7 +249,7 @@ def ingest(
         if generated:
             payload["generated"] = True
         elif replaced.kept:
-            payload |= reviewed.accept_edited(session, stated.kept(taken), pending.seq)
+            payload |= accept_edited(session, stated.kept(taken), pending.seq)
         if came_back := suppressor.lift(session):
             payload["allowed_erased"] = came_back
         # The change does not list the facts it inserted, perhaps a million: they have its seq in `created_seq`.
@@ -262,7 +259,7 @@ def ingest(
         )
     if not generated and (fact_ids := stated.unchanged(session, unchanged)):
         accepting = audit.begin(session, actor, reason) if taken else pending
-        accepted = reviewed.accept_edited(session, fact_ids, accepting.seq)
+        accepted = accept_edited(session, fact_ids, accepting.seq)
         seq = edits.done(session, accepting, "accept", fact_ids, accepted).seq
     return IngestReport(
         corpus=corpus,

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 import numpy as np
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from colmlm.kb.answers.calibrations import confidence_here
@@ -21,11 +23,21 @@ from colmlm.kb.answers.confidence import Confidence
 from colmlm.kb.answers.places import ReadPlace, best_first, best_windows, every_place, weigh, weigh_passage
 from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.answers.windows import SaidWindow, windows
-from colmlm.kb.forgetting.checks import ASKED_AT_ONCE, CheckTarget, Questioner
-from colmlm.kb.forgetting.read_questions import QuestionToRead, read_questions
-from colmlm.kb.forgetting.records import OUTCOMES, Rates, Survivor
+from colmlm.kb.facts.edits import IS_LIVE
+from colmlm.kb.forgetting.checks import (
+    ASKED_AT_ONCE,
+    CheckTarget,
+    Questioner,
+    QuestionToRead,
+    ask,
+    build,
+    read_questions,
+)
+from colmlm.kb.forgetting.records import OUTCOMES, READ, ForgetPlan, Rates, Survivor, Verification
+from colmlm.kb.keys import keysets
 from colmlm.kb.keys.records import KeysetHead
-from colmlm.kb.lookup.records import Ranking
+from colmlm.kb.lookup.ranking import Ranking
+from colmlm.kb.tables import FactKeyRow, FactVersionRow, TombstoneRow
 from colmlm.kb.texts.alike import Wording, terms, wording
 
 if TYPE_CHECKING:
@@ -343,3 +355,70 @@ def outcome_of_passage(
     if any(fact.fact_id in forgotten and fact.version is not None for fact in listed.place.window.facts):
         return "leaks"
     return "value_leaks" if listed.wording else "wrong_neighbours"
+
+
+# Verifies that facts are forgotten: looks up every check of them, and searches the index for their keys.
+
+
+def verify(
+    kb: SearchableStore,
+    plan: ForgetPlan,
+    questioner: Questioner,
+    given: Sequence[str],
+    most: int,
+    reading: SurvivorSearch | None = None,
+) -> Verification:
+    """Asks for the facts of an applied plan, with checks made from them and with the `given` questions.
+
+    With `reading` their questions are read in the whole base, too.
+    """
+    seq = kb.lookups.catch_up()
+    indexed = kb.searcher.current().candidates.ids
+    ids = list(plan.fact_ids)
+    with kb.sessions() as session:
+        keyset = keysets.active_head(session)
+        questioner.require(keyset)
+        target = CheckTarget.read(session, keyset, plan.fact_ids, plan.equivalents, most)
+        key_ids = session.scalars(
+            select(FactKeyRow.id).where(
+                FactKeyRow.keyset_id == keyset.keyset_id, FactKeyRow.fact_id == func.any(ids)
+            )
+        ).all()
+        still_live = session.scalar(
+            select(func.count())
+            .select_from(FactVersionRow)
+            .where(FactVersionRow.fact_id == func.any(ids), IS_LIVE)
+        )
+        tombstones = session.scalar(
+            select(func.count()).select_from(TombstoneRow).where(TombstoneRow.fact_id == func.any(ids))
+        )
+    rates, leaked = ask(kb, keyset.checkpoint_id, build(target, keyset, questioner, given), target.fact_ids)
+    read, survivors = 0, tuple[Survivor, ...]()
+    if reading is not None:
+        through = reading.read(keyset, target)
+        read, rates[READ], found = len(through.read), *through.rates(target.fact_ids)
+        leaked = tuple(sorted({*leaked, *found}))
+        survivors = through.survivors(target.fact_ids)
+    in_index = int(np.isin(np.array(key_ids, dtype=np.int64), indexed).sum())
+    return Verification(
+        at=datetime.now(UTC).isoformat(timespec="seconds"),
+        seq=seq,
+        keyset_id=keyset.keyset_id,
+        checkpoint_id=keyset.checkpoint_id,
+        threshold=keyset.threshold,
+        probes=rates,
+        still_live=still_live or 0,
+        tombstones=tombstones or 0,
+        keys_in_index=in_index,
+        leaked=leaked,
+        level=level(bool(leaked or still_live), in_index),
+        read=read,
+        survivors=survivors,
+    )
+
+
+def level(found: bool, keys_in_index: int) -> int:
+    """Gives 0 where a forgotten fact was found, 1 where none was, 2 where the index holds none of their keys either."""
+    if found:
+        return 0
+    return 1 if keys_in_index else 2

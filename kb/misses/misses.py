@@ -16,18 +16,16 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import InvalidValue, MissGroupNotFound, MissGroupState
 from colmlm.kb.facts import mending
-from colmlm.kb.facts.sought import stems_of
+from colmlm.kb.facts.search import stems_of
 from colmlm.kb.keys.keysets import STORED
 from colmlm.kb.log import audit
 from colmlm.kb.log.records import OnRecord
 from colmlm.kb.lookup.searchable import SearchableStore
-from colmlm.kb.misses import listing, noting
+from colmlm.kb.misses import listing
 from colmlm.kb.misses.checking import Asks, ask_again
-from colmlm.kb.misses.listing import MAX_ID
-from colmlm.kb.misses.near import with_near
-from colmlm.kb.misses.noting import GROUPS_LOCK
-from colmlm.kb.misses.questions import MissPlace, ShowTexts, was_read
+from colmlm.kb.misses.listing import MAX_ID, MissPlace, ShowTexts, was_read, with_near
 from colmlm.kb.misses.records import (
+    GROUPS_LOCK,
     MISSES_LISTED,
     WHOLE,
     MissDetails,
@@ -35,10 +33,12 @@ from colmlm.kb.misses.records import (
     MissSearch,
     MissState,
     Solving,
+    lock_groups,
+    prune,
 )
-from colmlm.kb.store.bad_values import check_limit
 from colmlm.kb.store.contention import tried_again
-from colmlm.kb.store.standby import is_read_only
+from colmlm.kb.store.engines import check_limit
+from colmlm.kb.store.store import is_read_only
 from colmlm.kb.tables import AttributionRow, GenerationRow, MissGroupRow, MissRow
 from colmlm.kb.texts.asked import question_of
 from colmlm.kb.texts.searched import searched_words
@@ -144,7 +144,7 @@ class Misses:
     @tried_again
     def _prune_some(self, older_than: timedelta) -> int:
         with self.store.sessions.begin() as session:
-            return noting.prune(session, older_than)
+            return prune(session, older_than)
 
     def _some(self, made: Grouping) -> int | None:
         with self.store.sessions.begin() as session:
@@ -186,7 +186,7 @@ def decide(
     wanted = sorted(set(group_ids))
     if not wanted:
         raise InvalidValue("groups", "none is named")
-    noting.lock_groups(session)
+    lock_groups(session)
     pending = audit.begin(session, actor, reason)
     if fact_id is not None:
         mending.live_states(session, [fact_id])

@@ -14,12 +14,10 @@ from colmlm.kb.errors import GenerationNotFound, InvalidQuestions, InvalidValue
 from colmlm.kb.facts import suppression
 from colmlm.kb.facts.redaction import MARK
 from colmlm.kb.log import audit
-from colmlm.kb.log.origin import mark
+from colmlm.kb.log.audit import mark
 from colmlm.kb.questions import asking, reading
-from colmlm.kb.questions.asking import OnAsked
-from colmlm.kb.questions.hearing import Asker
-from colmlm.kb.questions.judging import is_askable, wanted
-from colmlm.kb.questions.reading import MAX_ID
+from colmlm.kb.questions.asking import Asker, OnAsked, is_askable, wanted
+from colmlm.kb.questions.reading import MAX_ID, check, edit, opened, put, remove
 from colmlm.kb.questions.records import (
     AskedItem,
     ChangedItem,
@@ -30,7 +28,6 @@ from colmlm.kb.questions.records import (
     RunComparison,
     TakenQuestion,
 )
-from colmlm.kb.questions.writing import check, edit, opened, put, remove
 from colmlm.kb.store.contention import tried_again
 from colmlm.kb.store.store import Store
 from colmlm.kb.tables import AttributionRow, ChangeRow, GenerationRow, answer_modes

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from colmlm.kb.errors import InvalidValue, KeysetMismatch
 from colmlm.kb.keys import keysets
-from colmlm.kb.keys.asked import context_keys
+from colmlm.kb.keys.keysets import context_keys
 from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.service import KnowledgeBase
 from colmlm.lab.bench.synthetic import queries_near, synthetic_keys

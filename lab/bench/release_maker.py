@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from colmlm.kb.corpus.release import ENTRIES, IDS, INDEX
-from colmlm.kb.lookup.specs import FLAT_UP_TO, default_nlist
+from colmlm.kb.lookup.index import FLAT_UP_TO, default_nlist
 from colmlm.lab.bench.synthetic import CHUNK, FACTS_PER_DOCUMENT, fact_text
 
 faiss: Any = untyped_faiss  # its type stubs lack half of the methods that SWIG generates

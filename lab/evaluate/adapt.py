@@ -21,8 +21,8 @@ from colmlm.cli.options import AsJson, examples
 from colmlm.cli.output import counting, print_json, print_table
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.kb.corpus.squad import read_squad
+from colmlm.kb.keys.adapting import best_map, shares_found
 from colmlm.kb.keys.keysets import STORED
-from colmlm.kb.keys.maps import best_map, shares_found
 from colmlm.model.evaluate.recall import Encodes, decoder_queries, document_keys, in_batches
 from colmlm.model.evaluate.residual_maps import fit_residual
 

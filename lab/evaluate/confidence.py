@@ -18,8 +18,8 @@ from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import AsJson, CheckpointPath, examples
 from colmlm.cli.output import note, print_json, progress
 from colmlm.kb.answers.answering import Answering
+from colmlm.kb.answers.calibration import RIGHT, normalised, outcome
 from colmlm.kb.answers.confidence import UNFITTED
-from colmlm.kb.answers.outcomes import RIGHT, normalised, outcome
 from colmlm.kb.answers.windows import said_passages
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.lab.methods.fitting import Fit, ReadQuestion, Said, curves, fit

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from colmlm.kb.answers.outcomes import RIGHT
+from colmlm.kb.answers.calibration import RIGHT
 from colmlm.kb.answers.records import PASSAGE
 from colmlm.lab.methods.raw_documents import OUTCOMES, RawAnswer
 from colmlm.model.evaluate.intervals import Draw, bootstrap, of_share

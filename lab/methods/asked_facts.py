@@ -12,7 +12,7 @@ from colmlm.kb.answers.answering import Answering
 from colmlm.kb.answers.candidates import BY_KEY, WEIGHT_OF_WORDS, candidates, sentences_of
 from colmlm.kb.answers.places import ReadPlace
 from colmlm.kb.facts.records import FactRecord
-from colmlm.kb.lookup.records import Hit
+from colmlm.kb.lookup.ranking import Hit
 
 BY_THE_KEY, BY_KEY_AND_WORDS, READ = "key", "key and words", "reader"
 

@@ -18,7 +18,7 @@ from time import perf_counter
 import torch
 
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.kb.answers.outcomes import normalised, outcome
+from colmlm.kb.answers.calibration import normalised, outcome
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.lab.methods.raw_documents import RawAnswer, RawQuestion
 from colmlm.model.baselines.passages import PassageIndex, augmented, passages_of

@@ -16,7 +16,7 @@ from colmlm.cli.composition.keying import key_everything
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.output import progress
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, read_annotated, to_record
-from colmlm.kb.lookup.likeness import fill
+from colmlm.kb.lookup.words import fill
 from colmlm.kb.store import database
 
 CORPUS, ACTOR, REASON = "documents", "evaluate documents", "colmlm evaluate documents"

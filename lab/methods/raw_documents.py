@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from colmlm.kb.answers.outcomes import outcome
+from colmlm.kb.answers.calibration import outcome
 from colmlm.kb.answers.records import SPAN, Answer
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.corpus.squad import SquadQuestion, read_questions, read_squad

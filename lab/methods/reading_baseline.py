@@ -9,7 +9,7 @@ from colmlm.kb.answers.reading import Reader
 from colmlm.kb.answers.records import Answer
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.facts.records import Source
-from colmlm.kb.texts.sentences import sentence_ends
+from colmlm.kb.texts.searched import sentence_ends
 
 WINDOWS = 4
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from colmlm.kb.texts.sentences import sentence_ends
+from colmlm.kb.texts.searched import sentence_ends
 
 CHUNK_TOKENS = 512
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from colmlm.kb.corpus.format import unstorable
-from colmlm.kb.texts.sentences import sentence_around, sentence_ends
+from colmlm.kb.texts.searched import sentence_around, sentence_ends
 from colmlm.model.annotate.bio import Span
 from colmlm.model.text.tokens import FactTokenizer
 

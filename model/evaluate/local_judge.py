@@ -6,7 +6,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 
-from colmlm.kb.texts.sentences import sentence_ends
+from colmlm.kb.texts.searched import sentence_ends
 from colmlm.model.evaluate.answers import FIRST_CHARACTERS
 from colmlm.model.evaluate.judge import Opinion
 

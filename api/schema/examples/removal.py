@@ -7,8 +7,8 @@ from typing import Any
 from colmlm.api.routes import erasures, forgetting, verification
 from colmlm.api.schema.examples.small_base import AT, HASH, SAID, SELECTOR, SOURCE, WHY
 from colmlm.api.wire import answers
-from colmlm.kb.erasure.records import Erased, ErasureReport, ErasureRequest, Level
-from colmlm.kb.forgetting import certificate_check
+from colmlm.kb.erasure.certificates import Erased, ErasureReport, ErasureRequest, Level
+from colmlm.kb.forgetting.certificates import CertificateCheck
 from colmlm.kb.forgetting.records import (
     Collateral,
     Drift,
@@ -19,7 +19,7 @@ from colmlm.kb.forgetting.records import (
     Survivor,
     Verification,
 )
-from colmlm.kb.log.certified import CertificateFinding
+from colmlm.kb.log.audit import CertificateFinding
 
 _RATES = {"questions": Rates(1, 0, 0, 0, 0, 1)}
 _RUN = RunRecord(5, "applied", "successor", {"text": "Lima"}, 1, 40, 41, None, True, 2, "ana", WHY, AT)
@@ -76,7 +76,7 @@ EXAMPLES: tuple[Any, ...] = (
     Drift((), (), ()),
     _VERIFIED,
     answers.SigningKey(keyid=HASH, fingerprint="0123456789abcdef", pem="-----BEGIN PUBLIC KEY-----\n..."),
-    certificate_check.CertificateCheck(
+    CertificateCheck(
         ok=True,
         checks=(CertificateFinding("signature", True, "it fits, by key " + HASH),),
         problems=(),

@@ -25,15 +25,24 @@ from colmlm.kb.corpus.raw.files import FoundFiles, find_files
 from colmlm.kb.errors import InvalidWork, KBError
 from colmlm.kb.forgetting.records import SAMPLE
 from colmlm.kb.forgetting.verbs import Forgetting
-from colmlm.kb.jobs.kinds import AskQuestions, CalibrateAnswers, Gate, Ingest, Rekey, VerifyForgetting
-from colmlm.kb.jobs.problems import Problem, problem_of
-from colmlm.kb.jobs.raw_kinds import Documents, Sync
-from colmlm.kb.store.causes import refusal_of
-from colmlm.kb.switching.limits import GateLimits
+from colmlm.kb.jobs.kinds import (
+    AskQuestions,
+    CalibrateAnswers,
+    Documents,
+    Gate,
+    Ingest,
+    Problem,
+    Rekey,
+    Sync,
+    VerifyForgetting,
+    problem_of,
+)
+from colmlm.kb.store.waits import refusal_of
+from colmlm.kb.switching.gate import GateLimits
 
 if TYPE_CHECKING:
-    from colmlm.kb.jobs.raw_kinds import RawWork
-    from colmlm.kb.jobs.runner import Handler, JobRun
+    from colmlm.kb.jobs.kinds import RawWork
+    from colmlm.kb.jobs.worker import Handler, JobRun
     from colmlm.kb.keys.rekey import Encoder
 
 

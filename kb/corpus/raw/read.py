@@ -20,15 +20,14 @@ from colmlm.kb.corpus.format import (
     too_long,
     unstorable,
 )
-from colmlm.kb.corpus.raw.fields import Fields
+from colmlm.kb.corpus.raw.blocks import Fields, ReadPiece, refused
 from colmlm.kb.corpus.raw.files import held
-from colmlm.kb.corpus.raw.headings import heading
-from colmlm.kb.corpus.raw.pieces import ReadPiece, refused
+from colmlm.kb.corpus.raw.html import heading
 from colmlm.kb.corpus.raw.text import Unreadable, declared_encoding, decode, marked_encoding, normal
 from colmlm.kb.corpus.raw.wiki import read_wiki
 from colmlm.kb.corpus.raw.wire import Ask
 from colmlm.kb.corpus.squad import identity, read_squad
-from colmlm.kb.texts.lines import MOST_BYTES, Damaged, read_lines, unpacked
+from colmlm.kb.texts.characters import MOST_BYTES, Damaged, read_lines, unpacked
 
 # Records: JSON Lines, rows of tables and of Parquet, each a document without facts.
 #

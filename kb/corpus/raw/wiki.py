@@ -14,10 +14,10 @@ from urllib.parse import quote
 from xml.etree.ElementTree import Element, ParseError, iterparse
 
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, Refusal, is_blank
-from colmlm.kb.corpus.raw.pieces import ReadPiece, refused
+from colmlm.kb.corpus.raw.blocks import ReadPiece, refused
 from colmlm.kb.corpus.raw.text import Unreadable
 from colmlm.kb.corpus.raw.wire import Ask
-from colmlm.kb.texts.lines import Damaged, unpacked
+from colmlm.kb.texts.characters import Damaged, unpacked
 
 _ARTICLES, _FILES, _CATEGORIES = "0", "6", "14"  # numbers of namespaces, the same in every wiki
 

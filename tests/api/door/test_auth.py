@@ -19,8 +19,7 @@ from colmlm.api.door.lanes import Lanes
 from colmlm.api.door.rights import require_right
 from colmlm.api.errors import respond
 from colmlm.api.settings import ServerSettings
-from colmlm.kb.access.records import ROLES
-from colmlm.kb.access.tokens import revoke_token, rotate_token
+from colmlm.kb.access.tokens import ROLES, revoke_token, rotate_token
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import ORIGIN, Client, Connect
 

@@ -21,7 +21,7 @@ from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import MODEL, USAGE, explain
 from colmlm.kb.corpus.raw.files import find_files
 from colmlm.kb.errors import KeysetMismatch, SettingsError
-from colmlm.kb.jobs.lease import Cancelled
+from colmlm.kb.jobs.queue import Cancelled
 from colmlm.kb.keys.records import KeysetRecord
 from colmlm.kb.service import KnowledgeBase
 from colmlm.model.annotate.errors import AnnotatorError

@@ -15,15 +15,14 @@ from colmlm.kb.backup.restore import Repeated
 from colmlm.kb.backup.write import Archive
 from colmlm.kb.backup.write import Heard as HeardBytes
 from colmlm.kb.erasure import verbs
-from colmlm.kb.erasure.indexes import Heard
-from colmlm.kb.erasure.purge import NAMES
-from colmlm.kb.erasure.records import Level
+from colmlm.kb.erasure.certificates import Level
+from colmlm.kb.erasure.purge import NAMES, Heard
 from colmlm.kb.facts import edits
 from colmlm.kb.facts.facts import Facts
 from colmlm.kb.facts.records import Edit
 from colmlm.kb.keys import adapting
+from colmlm.kb.keys.adapting import FittedMap
 from colmlm.kb.keys.keysets import Vectors
-from colmlm.kb.keys.maps import FittedMap
 from colmlm.kb.keys.predicted import is_predicted
 from colmlm.kb.keys.queues import KeyQueue
 from colmlm.kb.keys.rekey import RekeyRun
