@@ -16,8 +16,7 @@ from litestar.di import NamedDependency
 from litestar.params import SkipValidation
 
 from colmlm.api.door.gathering import Gathered
-from colmlm.api.door.lanes import Lanes
-from colmlm.api.door.tuning import Tuning
+from colmlm.api.door.lanes import Lanes, Tuning
 from colmlm.api.errors import ModelMissing
 from colmlm.api.nouns.answered import AnsweringGenerator
 from colmlm.api.nouns.generation import Generator

@@ -114,7 +114,7 @@ MUTATIONS = (
     ),
     Mutation(
         "8: an output records the last change that its lookups had seen",
-        "model/decoding/run.py",
+        "model/decoding/decoder.py",
         "row.seq = max(row.seq or 0, found.seq)",
         "row.seq = row.seq or found.seq",
         (
@@ -202,7 +202,7 @@ MUTATIONS = (
     ),
     Mutation(
         "A route that names no right is the admins'",
-        "api/door/rights.py",
+        "api/door/auth.py",
         "handler.opt.get(_OPT, Right.admin)",
         "handler.opt.get(_OPT, Right.read)",
         ("tests/api/door/test_auth.py::test_route_that_names_no_right_is_the_admins",),

@@ -8,9 +8,8 @@ from datetime import UTC, datetime
 from litestar import get, post
 from litestar.response import Redirect
 
-from colmlm.api.console.forms import Form, Sent, form_page
-from colmlm.api.console.views import Page, PageRequest
-from colmlm.api.door.rights import Right, needs
+from colmlm.api.console.views import Form, Page, PageRequest, Sent, form_page
+from colmlm.api.door.auth import Right, needs
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.kb.backup.kept import KeptBackup, backup_folder, kept_backups
 from colmlm.kb.errors import InvalidWork, KBError

@@ -9,10 +9,9 @@ from litestar.concurrency import sync_to_thread
 from litestar.datastructures import UploadFile
 from litestar.response import Redirect
 
-from colmlm.api.console.forms import Form, form_page
 from colmlm.api.console.jobs import visible
-from colmlm.api.console.views import Page, PageRequest
-from colmlm.api.door.rights import Lane, Right, needs
+from colmlm.api.console.views import Form, Page, PageRequest, form_page
+from colmlm.api.door.auth import Lane, Right, needs
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.kb.errors import KBError
 from colmlm.kb.jobs.kinds import Documents, Ingest, Work, work_of

@@ -9,17 +9,24 @@ from typing import cast
 from litestar import get, post
 from litestar.response import Redirect, Stream
 
-from colmlm.api.console.forms import Form, Sent, form_page
-from colmlm.api.console.passages import blocks, excerpts, passage, stretches
-from colmlm.api.console.solving import solved_by
-from colmlm.api.console.views import Page, PageRequest
-from colmlm.api.door.rights import Lane, Right, needs
+from colmlm.api.console.views import (
+    Form,
+    Page,
+    PageRequest,
+    Sent,
+    blocks,
+    excerpts,
+    form_page,
+    passage,
+    solved_by,
+    stretches,
+)
+from colmlm.api.door.auth import Lane, Right, needs
 from colmlm.api.nouns.fact_table import lines, pages
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.edits import key_at_once
 from colmlm.api.routes.searching import nearest, require_shown
-from colmlm.api.schema.schemas import PathId
-from colmlm.api.schema.shown import shown_to
+from colmlm.api.schema.schemas import PathId, shown_to
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT
 from colmlm.kb.errors import KBError
 from colmlm.kb.facts.records import (

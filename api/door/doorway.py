@@ -26,21 +26,20 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from colmlm.api import errors
 from colmlm.api.console import pages, session
-from colmlm.api.door import auth, requests, rights
+from colmlm.api.door import auth, requests
 from colmlm.api.door.arrival import arrived
-from colmlm.api.door.auth import bearer
+from colmlm.api.door.auth import LocalToken, bearer, lane_of
 from colmlm.api.door.lanes import Lane, Lanes
 from colmlm.api.door.limits import Clock, RateLimits, own_rates
-from colmlm.api.door.local_token import LocalToken
 from colmlm.api.door.requests import Asked
 from colmlm.api.openai import errors as openai_errors
 from colmlm.api.ports import Ports
-from colmlm.api.routes import vectors
+from colmlm.api.routes.lookups import route
 from colmlm.api.routes.short_way import ShortWay
 from colmlm.api.settings import ServerSettings
-from colmlm.api.watch.journal import Journal
-from colmlm.api.watch.watcher import Watch
-from colmlm.api.wire.loopback import LOOPBACK
+from colmlm.api.watch.logs import Journal
+from colmlm.api.watch.operations import Watch
+from colmlm.api.wire.requests import LOOPBACK
 from colmlm.kb.errors import KBError
 from colmlm.kb.service import KnowledgeBase
 
@@ -193,7 +192,7 @@ class GatedApp:
             if answer is not None:
                 await answer(scope, receive, sending)
             elif receiving is not None:
-                vectors.route(scope)
+                route(scope)
                 await self.routed(scope, receiving, sending)
             await self.doorway.journal.note(scope, request)
 
@@ -208,7 +207,7 @@ class InLane:
         if scope["type"] != ScopeType.HTTP:
             await self.app(scope, receive, send)
             return
-        lane = rights.lane_of(scope)
+        lane = lane_of(scope)
         receiving = await arrived(scope, receive, lane)
         token = scope.get("user")
         with scope["state"]["lanes"].place(lane, token.key_id if token else None):

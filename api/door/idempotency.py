@@ -18,8 +18,8 @@ from litestar.enums import ScopeType
 from litestar.response.base import ASGIResponse
 
 from colmlm.api.door import requests
+from colmlm.api.door.auth import is_edit, right_of
 from colmlm.api.door.lanes import Lane
-from colmlm.api.door.rights import is_edit, right_of
 from colmlm.api.errors import BadIdempotencyKey
 from colmlm.api.ports import Ports
 from colmlm.api.wire.requests import MAX_BODY_BYTES

@@ -10,9 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from pydantic import Field
 
-from colmlm.api.mcp.caller import Caller
-from colmlm.api.mcp.citing import facts_of, plain
-from colmlm.api.mcp.offer import Offer
+from colmlm.api.mcp.caller import Caller, Offer, facts_of, plain
 from colmlm.api.mcp.reading import Id
 from colmlm.kb.access.tokens import Right
 from colmlm.kb.errors import Conflict, FactDeleted, FactNotDeleted, InvalidValue

@@ -6,9 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from colmlm.api.mcp.caller import Caller
-from colmlm.api.mcp.citing import cited, fact_of, facts_of, plain
-from colmlm.api.mcp.offer import Offer
+from colmlm.api.mcp.caller import Caller, Offer, cited, fact_of, facts_of, plain
 from colmlm.api.nouns.nouns import Nouns
 from colmlm.kb.access.tokens import Right
 from colmlm.kb.answers.records import NOTHING, Answer

@@ -15,9 +15,7 @@ from mcp.types import INTERNAL_ERROR, INVALID_PARAMS
 
 from colmlm.api.errors import RightMissing
 from colmlm.api.mcp import editing, reading
-from colmlm.api.mcp.caller import Caller
-from colmlm.api.mcp.citing import DOCUMENTS, FACTS
-from colmlm.api.mcp.offer import CallerOf, Offer
+from colmlm.api.mcp.caller import DOCUMENTS, FACTS, Caller, CallerOf, Offer
 from colmlm.api.mcp.reading import show_fact
 from colmlm.kb.access.tokens import Right
 from colmlm.kb.errors import NotFound

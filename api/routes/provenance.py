@@ -8,8 +8,7 @@ from typing import TypeVar
 from litestar import Response
 
 from colmlm.api.ports import Ports
-from colmlm.api.routes.edits import WithToken
-from colmlm.api.routes.forms import wanted, written
+from colmlm.api.routes.edits import WithToken, wanted, written
 from colmlm.kb.evidence.provenance import MEDIA_TYPES, PROV, Provenance, write_prov
 
 T = TypeVar("T")

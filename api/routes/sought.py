@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from colmlm.api.door.auth import Right
 from colmlm.api.door.limits import RateLimits
-from colmlm.api.door.rights import Right
 from colmlm.api.errors import TooManyRequests
 from colmlm.kb.access.access import Access
 from colmlm.kb.access.tokens import TokenRecord

@@ -27,7 +27,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from colmlm.api.door.lanes import Lanes
 from colmlm.api.door.requests import UNROUTED
-from colmlm.api.supervision.shared import Shared
+from colmlm.api.supervision.supervisor import Shared
 from colmlm.kb.errors import KBError
 from colmlm.kb.jobs.attendance import OwnWorker, WorkerState, no_worker
 from colmlm.kb.jobs.queue import Jobs

@@ -26,8 +26,15 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TextIO
 import msgspec
 
 from colmlm.api.nouns.telling import Telling
-from colmlm.cli.bulk.messages import CONNECTED, STOP_SECONDS, AnnotatingBy, EncodingBy, Order, RowOutcome
-from colmlm.cli.bulk.models import found
+from colmlm.cli.bulk.messages import (
+    CONNECTED,
+    STOP_SECONDS,
+    AnnotatingBy,
+    EncodingBy,
+    Order,
+    RowOutcome,
+    found,
+)
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import explain
 from colmlm.kb.corpus.format import AnnotatedDocument

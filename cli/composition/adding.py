@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from colmlm.api.nouns.telling import Telling
-from colmlm.cli.bulk.keying import keying_elsewhere
+from colmlm.cli.bulk.spreading import keying_elsewhere
 from colmlm.cli.composition.calibrating import AnswerCalibrating
 from colmlm.cli.composition.keying import key_everything
 from colmlm.cli.composition.runtime import Runtime

@@ -28,8 +28,7 @@ from colmlm.cli.options import (
     examples,
 )
 from colmlm.cli.output import counted, note, print_json, print_table, say, shorten
-from colmlm.cli.removal.certificates import certificate
-from colmlm.cli.removal.forget_options import (
+from colmlm.cli.removal.certificates import (
     AllowEmpty,
     Equivalents,
     Everything,
@@ -54,6 +53,7 @@ from colmlm.cli.removal.forget_options import (
     WithPolicy,
     WithQuestion,
     WithText,
+    certificate,
 )
 from colmlm.kb.forgetting.records import (
     LEVELS,

@@ -22,11 +22,10 @@ from colmlm.kb.corpus.squad import read_squad
 from colmlm.kb.demo import DEMO_CORPUS
 from colmlm.model.lm.config import CONFIG_FILE
 from colmlm.model.training import presets
-from colmlm.model.training.config import RANDOM, TrainConfig
-from colmlm.model.training.gpus import GPUS
+from colmlm.model.training.config import RANDOM, TrainConfig, with_settings
 from colmlm.model.training.logs import LOSS_FILE, PLOT_FILE, draw
 from colmlm.model.training.objectives import OBJECTIVES
-from colmlm.model.training.settings import with_settings
+from colmlm.model.training.plan import GPUS
 
 if TYPE_CHECKING:
     from colmlm.model.text.tokens import FactTokenizer
@@ -233,7 +232,7 @@ def unlearn(
     It uses no knowledge base, from which a fact is deleted in one commit and without training. A checkpoint that is an
     adapter is trained further as an adapter, another one with all its weights.
     """
-    from colmlm.model.evaluate.tofu_data import read_rows
+    from colmlm.model.evaluate.tofu import read_rows
     from colmlm.model.training.gather import here
     from colmlm.model.training.unlearning import UnlearnConfig, Unlearning, going_on
 

@@ -33,9 +33,7 @@ from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
 from colmlm.lab.bench.clients import HttpFigures, HttpLoad
-from colmlm.lab.bench.durations import milliseconds
-from colmlm.lab.bench.empty_base import own_folder
-from colmlm.lab.bench.machine import machine
+from colmlm.lab.bench.machine import machine, milliseconds, own_folder
 from colmlm.lab.bench.servers import bare_asgi, chroma, our_server
 
 API_EXAMPLES = examples(

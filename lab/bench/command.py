@@ -16,8 +16,7 @@ from colmlm.cli.output import note, print_json, print_table, say
 from colmlm.kb.store.settings import Settings
 from colmlm.lab.bench import models
 from colmlm.lab.bench.api import API_EXAMPLES, api
-from colmlm.lab.bench.empty_base import own_folder
-from colmlm.lab.bench.machine import machine
+from colmlm.lab.bench.machine import machine, own_folder
 from colmlm.lab.bench.query import QUERY_EXAMPLES, query
 from colmlm.lab.bench.releases import RELEASE_EXAMPLES, release
 from colmlm.lab.bench.serve import SERVE_EXAMPLES, serve
@@ -25,8 +24,8 @@ from colmlm.lab.bench.size.command import SIZE_EXAMPLES, size
 
 if TYPE_CHECKING:
     from colmlm.lab.bench.compare import PeerFailure, PeerResult
-    from colmlm.lab.bench.measured_keys import MeasuredKeys
     from colmlm.lab.bench.store import StoreFigures
+    from colmlm.lab.bench.synthetic import MeasuredKeys
 
 app = typer.Typer(
     help="Measure this program on this machine.",
@@ -162,7 +161,7 @@ def _measure_backend(
 
 
 def _measured(facts: int, dim: int, seed: int, keyset: int | None, checkpoint: Path | None) -> MeasuredKeys:
-    from colmlm.lab.bench.measured_keys import MeasuredKeys
+    from colmlm.lab.bench.synthetic import MeasuredKeys
 
     if keyset is None:
         return MeasuredKeys.synthetic(facts, dim, seed)

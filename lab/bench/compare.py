@@ -21,8 +21,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from colmlm.lab.bench.durations import milliseconds, seconds_of
-from colmlm.lab.bench.empty_base import own_folder
+from colmlm.lab.bench.machine import milliseconds, own_folder, seconds_of
 from colmlm.lab.bench.peers import PEERS, THREADS, Keys, Peer, PeerKind
 from colmlm.lab.bench.synthetic import exact_top1, fact_text, queries_near, synthetic_keys
 

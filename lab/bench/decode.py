@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from colmlm.cli.composition.model_encoder import ModelEncoder
+from colmlm.cli.composition.encoders import ModelEncoder
 from colmlm.kb.answers.ranked import RankedLookups
 from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.corpus.format import AnnotatedDocument, read_annotated
@@ -23,7 +23,7 @@ from colmlm.kb.demo import DEMO_CORPUS
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
-from colmlm.lab.bench.rounds import Seconds, in_turns
+from colmlm.lab.bench.machine import Seconds, in_turns
 from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.decoding.decoder import DecodedOutput, Decoder
 from colmlm.model.decoding.lookup import LookupPort, LookupResult

@@ -29,17 +29,14 @@ from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
 from colmlm.lab.crashlab.child import FAILED, INDEX_SPECS, STOPPED
-from colmlm.lab.crashlab.copies import Copy
 from colmlm.lab.crashlab.encoder import ENCODERS
-from colmlm.lab.crashlab.journal import StepJournal, has_begun, read_journal
 from colmlm.lab.crashlab.judge import Verdict, Violation, judge
 from colmlm.lab.crashlab.killpoints import OUTSIDE, name_of, name_of_database
 from colmlm.lab.crashlab.migration import Migration
 from colmlm.lab.crashlab.plan import Blow, Planner, draw_blow
-from colmlm.lab.crashlab.server import PATIENCE, Server, is_quiet
-from colmlm.lab.crashlab.sources import FollowedFolder, ImportedRelease
-from colmlm.lab.crashlab.target import CORPUS, WHO, CrashTarget
-from colmlm.lab.crashlab.world import WorkloadStep, World
+from colmlm.lab.crashlab.sources import Copy, FollowedFolder, ImportedRelease
+from colmlm.lab.crashlab.target import CORPUS, PATIENCE, WHO, CrashTarget, Server, is_quiet
+from colmlm.lab.crashlab.world import StepJournal, WorkloadStep, World, has_begun, read_journal
 
 ROUNDS_OF_A_BASE = 50
 DOCUMENTS, INSERTED = 80, 20  # in a fresh base; documents have 1 to 4 facts

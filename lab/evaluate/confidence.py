@@ -22,9 +22,9 @@ from colmlm.kb.answers.calibration import RIGHT, normalised, outcome
 from colmlm.kb.answers.confidence import UNFITTED
 from colmlm.kb.answers.windows import said_passages
 from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.lab.methods.answer_shares import RawTexts, draw
 from colmlm.lab.methods.fitting import Fit, ReadQuestion, Said, curves, fit
 from colmlm.lab.methods.own_base import NO_KEYS, filled, own_base
-from colmlm.lab.methods.raw_documents import RawTexts, draw
 from colmlm.lab.methods.wild_texts import WildTexts, read_wild
 
 EXAMPLES = examples(

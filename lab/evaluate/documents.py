@@ -19,12 +19,22 @@ from colmlm.kb.answers.answering import Answering
 from colmlm.kb.answers.records import SPAN, Answer
 from colmlm.kb.lookup.options import RANKINGS as DECODED_BY
 from colmlm.lab.methods.ablations import KEY, RANKINGS, READER, WHOLE, Ablations, named
-from colmlm.lab.methods.answer_shares import NAMES, answered, answering_as_many, at_shipped, report
+from colmlm.lab.methods.answer_shares import (
+    NAMES,
+    RawAnswer,
+    RawQuestion,
+    RawTexts,
+    answered,
+    answering_as_many,
+    ask_all,
+    at_shipped,
+    coverage,
+    draw,
+    report,
+)
 from colmlm.lab.methods.decoded_answers import Decoding
-from colmlm.lab.methods.own_base import NO_KEYS, filled, own_base
-from colmlm.lab.methods.raw_documents import RawAnswer, RawQuestion, RawTexts, ask_all, coverage, draw
-from colmlm.lab.methods.reading_baseline import BM25Reading
-from colmlm.lab.methods.remembering import remembering_answers
+from colmlm.lab.methods.generating_baseline import BM25Reading
+from colmlm.lab.methods.own_base import NO_KEYS, filled, own_base, remembering_answers
 from colmlm.lab.methods.wild_texts import (
     WildAnswer,
     WildQuestion,

@@ -17,9 +17,9 @@ import typer
 from numpy.typing import NDArray
 from sqlalchemy import select, text
 
-from colmlm.cli.composition.model_encoder import describe
+from colmlm.cli.composition.encoders import describe
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.operating.sizing import readable
+from colmlm.cli.operating.estimates import readable
 from colmlm.cli.options import AsJson, CheckpointPath, examples
 from colmlm.cli.output import note, print_json, print_table
 from colmlm.kb import interpreter
@@ -31,9 +31,8 @@ from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
 from colmlm.kb.tables import FactRow
-from colmlm.lab.bench.durations import milliseconds
-from colmlm.lab.evaluate.kept import open_log
-from colmlm.lab.evaluate.options import AnsweredTogether, AnswerTokens
+from colmlm.lab.bench.machine import milliseconds
+from colmlm.lab.evaluate.kept import AnsweredTogether, AnswerTokens, open_log
 from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.decoding.decoder import DecodedOutput, Decoder
 from colmlm.model.evaluate.answers import AskedQuestion, score, summarise

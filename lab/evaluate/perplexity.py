@@ -31,8 +31,15 @@ from colmlm.kb.lookup.searcher import Searcher
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.tables import DocumentRow, FactKeyRow, FactRow
 from colmlm.model.decoding.lookup import LookupPort
-from colmlm.model.evaluate.perplexities import DocumentSums, openings, perplexities
-from colmlm.model.evaluate.perplexity import TextTally, dynamic, plain, static
+from colmlm.model.evaluate.perplexity import (
+    DocumentSums,
+    TextTally,
+    dynamic,
+    openings,
+    perplexities,
+    plain,
+    static,
+)
 from colmlm.model.evaluate.reader import Find
 from colmlm.model.lm.base_models import WHEEL_BASE
 from colmlm.model.lm.checkpoint import Checkpoint, base_checkpoint, load

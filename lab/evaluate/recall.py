@@ -13,17 +13,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from colmlm.cli.bulk.encoding import with_questions
-from colmlm.cli.bulk.keying import keying_elsewhere
 from colmlm.cli.bulk.place import Ray, RayWorkers
+from colmlm.cli.bulk.spreading import keying_elsewhere, with_questions
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import AsJson, examples
 from colmlm.cli.output import counting, note, print_json, print_table, progress
 from colmlm.kb.corpus.format import AnnotatedDocument, read_annotated, to_record
 from colmlm.kb.facts.records import FactRecord
-from colmlm.lab.methods.asked_facts import OwnFactShares, shares_found
-from colmlm.model.evaluate.recall import Encodes, Floats, Recall
-from colmlm.model.evaluate.tables import AskedFacts, Table, WrittenQuestions, num_encodings, table
+from colmlm.lab.methods.ablations import OwnFactShares, shares_found
+from colmlm.model.evaluate.recall import (
+    AskedFacts,
+    Encodes,
+    Floats,
+    Recall,
+    Table,
+    WrittenQuestions,
+    num_encodings,
+    table,
+)
 from colmlm.model.lm.base_models import WHEEL_BASE
 
 if TYPE_CHECKING:

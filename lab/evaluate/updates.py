@@ -21,7 +21,7 @@ from colmlm.kb.service import KnowledgeBase
 from colmlm.lab.evaluate.kept import open_log
 from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.decoding.decoder import Decoder
-from colmlm.model.evaluate.question_sets import digest
+from colmlm.model.evaluate.answers import digest
 from colmlm.model.evaluate.run_log import RunLog
 from colmlm.model.evaluate.updates import (
     Answers,

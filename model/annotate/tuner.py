@@ -16,18 +16,13 @@ from peft import PeftModel, get_peft_model_state_dict
 from safetensors.torch import save_file
 from torch import Tensor
 
-from colmlm.model.annotate.base import bare, base_directory, with_adapter
-from colmlm.model.annotate.checkpoint import AnnotatorConfig
+from colmlm.model.annotate.checkpoint import AnnotatorConfig, bare, base_directory, with_adapter, with_weights
 from colmlm.model.annotate.config import TunerConfig
-from colmlm.model.annotate.difference import with_weights
-from colmlm.model.lm.adapters import ADAPTER, adapted
 from colmlm.model.lm.base_models import WEIGHTS
 from colmlm.model.lm.checkpoint import compute_dtype
-from colmlm.model.lm.config import CheckpointError
-from colmlm.model.lm.files import file_digest
+from colmlm.model.lm.config import ADAPTER, CheckpointError, adapted, file_digest
 from colmlm.model.training.gather import here, micro_batches
-from colmlm.model.training.loop import Loop, LoopConfig, Progress
-from colmlm.model.training.schedule import COSINE, Schedule
+from colmlm.model.training.loop import COSINE, Loop, LoopConfig, Progress, Schedule
 from colmlm.model.training.task import StepMetrics, Task
 from colmlm.model.training.trainer import hardware
 

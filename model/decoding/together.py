@@ -17,10 +17,8 @@ from math import ceil
 from queue import Empty, SimpleQueue
 
 from colmlm.model.decoding.config import DecodeConfig, Prompt
-from colmlm.model.decoding.decoder import DecodedOutput, Decoder, OnStep, RowNews, output_of
-from colmlm.model.decoding.prefixes import MIB, Prefixes
-from colmlm.model.decoding.rows import SpliceRecord
-from colmlm.model.decoding.run import DecodingRun
+from colmlm.model.decoding.decoder import DecodedOutput, Decoder, DecodingRun, OnStep, RowNews, output_of
+from colmlm.model.decoding.rows import MIB, Prefixes, SpliceRecord
 
 Refusal = Callable[[int, int], Exception]  # from how many wait, and the seconds after which to come again
 CHECK_SECONDS = 0.05  # how often a thread that waits asks whether its client is still there

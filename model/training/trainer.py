@@ -29,18 +29,21 @@ from colmlm.model.lm.config import CONFIG_FILE, CheckpointConfig
 from colmlm.model.lm.language_model import FactLM, unit
 from colmlm.model.text.tokens import Encoded, FactTokenizer
 from colmlm.model.training.config import TrainConfig
-from colmlm.model.training.contrast import PairMemory, Pairs, Pull, pull_together
-from colmlm.model.training.corpora import Corpus, DataError, tokenise
+from colmlm.model.training.contrast import (
+    PairMemory,
+    Pairs,
+    Pull,
+    next_token_sum,
+    pull_together,
+    question_ids,
+)
+from colmlm.model.training.corpora import Corpus, DataError, apportion, tokenise
 from colmlm.model.training.gather import accumulation, gather_rows, here, largest, micro_batches
-from colmlm.model.training.loop import Loop, LoopConfig, Progress
-from colmlm.model.training.losses import next_token_sum, question_ids
+from colmlm.model.training.loop import Loop, LoopConfig, Progress, Schedule
 from colmlm.model.training.packing import Rows, lay_out
-from colmlm.model.training.rng import restore_torch, torch_state
-from colmlm.model.training.schedule import Schedule
 from colmlm.model.training.start import start
-from colmlm.model.training.state import STATE_FILE
+from colmlm.model.training.state import STATE_FILE, restore_torch, torch_state
 from colmlm.model.training.steps import Drawn, Step, Steps
-from colmlm.model.training.streams import apportion
 from colmlm.model.training.task import StepContext, StepMetrics, Task
 
 # Micro-batches as tensors: the input of one forward of the joint objective (section 3.2).

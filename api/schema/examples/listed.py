@@ -21,8 +21,7 @@ from colmlm.api.schema.examples.small_base import (
     TRACE,
     as_json,
 )
-from colmlm.api.wire.answers import Problem
-from colmlm.api.wire.pages import cursor
+from colmlm.api.wire.answers import Problem, cursor
 from colmlm.kb.evidence.provenance import MEDIA_TYPES, Provenance, of_fact, of_output, write_prov
 from colmlm.kb.facts.compared import AlsoSaid
 from colmlm.kb.log.chain import BATCH, EVENT, PAYLOAD_TYPE, cloud_event

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from colmlm.api.routes import erasures, forgetting, verification
+from colmlm.api.routes import erasures, forgetting
+from colmlm.api.routes.forgetting import CertificateText, Verifying
 from colmlm.api.schema.examples.small_base import AT, HASH, SAID, SELECTOR, SOURCE, WHY
 from colmlm.api.wire import answers
 from colmlm.kb.erasure.certificates import Erased, ErasureReport, ErasureRequest, Level
@@ -66,8 +67,8 @@ _ASKED = ErasureRequest(
 
 EXAMPLES: tuple[Any, ...] = (
     forgetting.NewRun(selector=SELECTOR, equivalents="include", policy="abstain", reason=WHY),
-    verification.Verifying(questions=["Which city is Peru's capital?"]),
-    verification.CertificateText(text='{"format": "..."}\n', key="0123456789abcdef"),
+    Verifying(questions=["Which city is Peru's capital?"]),
+    CertificateText(text='{"format": "..."}\n', key="0123456789abcdef"),
     erasures.Chosen(fact_ids=[12]),
     erasures.NewErasure(fact_ids=[12], reason=WHY),
     _RUN,

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from colmlm.api.schema.selectors import SelectorParts
+from colmlm.api.schema.schemas import SelectorParts
 from colmlm.kb.answers.records import SaidFact
 from colmlm.kb.evidence.records import OutputTrace, TracedSplice
 from colmlm.kb.facts.records import FactRecord, Source

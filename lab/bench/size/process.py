@@ -19,8 +19,7 @@ import psutil
 
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.embedded_server import EmbeddedServer
-from colmlm.lab.bench.size.sized import SizedBase
-from colmlm.lab.bench.size.stages import STAGES, Stage
+from colmlm.lab.bench.size.stages import STAGES, SizedBase, Stage
 
 
 def done(stage: Stage, sized: SizedBase) -> dict[str, Any]:

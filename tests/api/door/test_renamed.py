@@ -11,7 +11,7 @@ from sqlalchemy import text
 
 from colmlm.api.app import create_app
 from colmlm.api.door.doorway import PRESENT, GatedApp
-from colmlm.api.door.tuning import Tuning
+from colmlm.api.door.lanes import Tuning
 from colmlm.api.settings import ServerSettings
 from colmlm.kb.access.tokens import ROLES
 from colmlm.kb.service import KnowledgeBase

@@ -13,8 +13,7 @@ from cloudevents.core.v1.event import CloudEvent
 
 from colmlm.api.app import create_app
 from colmlm.api.door.doorway import GatedApp
-from colmlm.api.door.lanes import SIZES, Lane
-from colmlm.api.door.tuning import Tuning
+from colmlm.api.door.lanes import SIZES, Lane, Tuning
 from colmlm.kb.log import witness
 from colmlm.kb.log.chain import BATCH, EVENT
 from colmlm.kb.service import KnowledgeBase

@@ -28,8 +28,7 @@ from colmlm.kb.releases import keys
 from colmlm.kb.releases.releases import PIECE, ImportReport, ReleaseProgress
 from colmlm.kb.selectors import Selector
 from colmlm.kb.service import KnowledgeBase
-from colmlm.lab.bench.release_maker import make_release
-from colmlm.lab.bench.synthetic import fact_text, synthetic_keys
+from colmlm.lab.bench.synthetic import fact_text, make_release, synthetic_keys
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import document, ingest
 
