@@ -14,13 +14,11 @@ from litestar.middleware import DefineMiddleware
 from litestar.types import Scope
 
 from colmlm.api.console import pages
-from colmlm.api.door import rights
+from colmlm.api.door.auth import LocalToken, require_right
 from colmlm.api.door.doorway import GatedApp, InLane, doorway
 from colmlm.api.door.idempotency import Once
-from colmlm.api.door.lanes import Lane, Lanes
+from colmlm.api.door.lanes import Lane, Lanes, Tuning
 from colmlm.api.door.limits import RateLimits, own_rates
-from colmlm.api.door.local_token import LocalToken
-from colmlm.api.door.tuning import Tuning
 from colmlm.api.nouns.generation import Generator
 from colmlm.api.nouns.models import LoadedModels
 from colmlm.api.openai import errors as openai_errors
@@ -36,10 +34,10 @@ from colmlm.api.watch.readiness import Readiness
 from colmlm.api.wire.requests import MAX_BODY_BYTES
 from colmlm.kb.answers.answering import Answering
 from colmlm.kb.answers.reading import JudgedReader
-from colmlm.kb.evidence.answers import StoredAnswers
+from colmlm.kb.evidence.attribution import StoredAnswers
 from colmlm.kb.keys.rekey import Encoder
-from colmlm.kb.lookup.likeness import SentenceEmbedder
 from colmlm.kb.lookup.questions import Questions
+from colmlm.kb.lookup.words import SentenceEmbedder
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.waits import AT_THE_DOOR, Waits
 
@@ -120,7 +118,7 @@ def routed() -> Litestar:
     return Litestar(
         route_handlers=[*health.HANDLERS, *pages.HANDLERS, routes.v1()],
         dependencies={"ports": Provide(_ports_of, sync_to_thread=False)},
-        guards=[rights.require_right],
+        guards=[require_right],
         middleware=[DefineMiddleware(InLane), DefineMiddleware(Once)],
         exception_handlers={Exception: openai_errors.respond},
         openapi_config=openapi.config(),

@@ -16,8 +16,7 @@ from litestar.di import NamedDependency
 from litestar.params import SkipValidation
 
 from colmlm.api.door.gathering import Gathered
-from colmlm.api.door.lanes import Lanes
-from colmlm.api.door.tuning import Tuning
+from colmlm.api.door.lanes import Lanes, Tuning
 from colmlm.api.errors import ModelMissing
 from colmlm.api.nouns.answered import AnsweringGenerator
 from colmlm.api.nouns.generation import Generator
@@ -29,12 +28,12 @@ from colmlm.kb.answers.calibrations import AnswerCalibrations
 from colmlm.kb.answers.ranked import RankedLookups
 from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.errors import KBError, KeysetMismatch
-from colmlm.kb.evidence.answers import StoredAnswers
+from colmlm.kb.evidence.attribution import StoredAnswers
 from colmlm.kb.keys.records import CheckpointInfo
 from colmlm.kb.keys.rekey import Encoder
-from colmlm.kb.lookup.gathered import KeyLookup
 from colmlm.kb.lookup.questions import ATTEMPTS
-from colmlm.kb.lookup.records import Lookup
+from colmlm.kb.lookup.ranking import Lookup
+from colmlm.kb.lookup.replica import KeyLookup
 from colmlm.kb.service import KnowledgeBase
 
 T = TypeVar("T")

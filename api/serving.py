@@ -13,12 +13,12 @@ from prometheus_client import start_http_server
 from sqlalchemy.exc import SQLAlchemyError
 
 from colmlm.api.app import create_app
+from colmlm.api.door.auth import LocalToken
 from colmlm.api.door.drain import DrainingServer
-from colmlm.api.door.local_token import LocalToken
 from colmlm.api.door.unfinished import limited_protocol
 from colmlm.api.nouns.models import LoadedModels
 from colmlm.api.settings import ServerSettings
-from colmlm.api.supervision.shared import Shared
+from colmlm.api.supervision.supervisor import Shared
 from colmlm.api.watch.metrics import Metrics
 from colmlm.api.watch.operations import Operations
 from colmlm.api.watch.tracing import Tracing
@@ -26,9 +26,9 @@ from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.errors import KBError, SettingsError
 from colmlm.kb.jobs.attendance import OwnWorker, no_worker
 from colmlm.kb.lookup.follower import Follower
-from colmlm.kb.lookup.likeness import SentenceEmbedder
+from colmlm.kb.lookup.words import SentenceEmbedder
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.store.keeper import Keeper
+from colmlm.kb.store.embedded_server import Keeper
 
 CUT_OFF_SECONDS = 1  # how long requests that outlast the drain have to react to their cancellation
 

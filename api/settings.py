@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 from msgspec import Meta
 
 from colmlm.kb.errors import SettingsError
-from colmlm.kb.store.environment import Port, Seconds, read
+from colmlm.kb.store.settings import Port, Seconds, read
 
 HostName = Annotated[str, Meta(pattern=r"^[^/*\s]+$", description="names of hosts, with commas between them")]
 Origin = Annotated[

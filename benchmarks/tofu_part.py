@@ -1,7 +1,7 @@
 """Makes a smaller TOFU of its files, so that forgetting can be measured with trainings of minutes instead of hours.
 
 python benchmarks/tofu_part.py ../shared/data/tofu small/tofu
-colmlm evaluate paper --out results/tofu --data small --only 'tofu-forget05-*'
+make -f lab/paper/Makefile DATA=small OUT=results tofu
 
 Its `full` has the rows that retain_perturbed.jsonl asks about and those of the largest forget set, and each retain set
 what of its own is among them. Of retain_perturbed.jsonl every fourth row is asked; everything else is as it was.

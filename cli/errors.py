@@ -155,7 +155,7 @@ def explain(error: BaseException) -> Failure:
         return error.failure
     if isinstance(error, ModuleNotFoundError) and (extra := EXTRAS.get(str(error.name).partition(".")[0])):
         return Failure(USAGE, f"{error.name} is not installed; it comes with: pip install 'colmlm[{extra}]'")
-    from colmlm.kb.store.causes import (
+    from colmlm.kb.store.waits import (
         refusal_of,  # imports the database driver, which most commands need and help does not
     )
 

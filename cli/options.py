@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from colmlm.kb.texts.moments import moment
+from colmlm.kb.texts.characters import moment
 
 MAX_BIGINT = 2**63 - 1
 _UNITS = {"m": "minutes", "h": "hours", "d": "days"}

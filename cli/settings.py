@@ -9,7 +9,7 @@ from typing import Annotated, Self
 
 from msgspec import Meta
 
-from colmlm.kb.store.environment import read
+from colmlm.kb.store.settings import read
 
 Workers = Annotated[int, Meta(ge=1, le=10_000, description="a number of processes from 1 to 10000")]
 

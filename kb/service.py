@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from colmlm.kb.evidence.outputs import Outputs
     from colmlm.kb.evidence.shown import Shown
     from colmlm.kb.facts.comparisons import Comparisons
-    from colmlm.kb.facts.corpora import Corpora
-    from colmlm.kb.facts.documents import StoredDocuments
+    from colmlm.kb.facts.corpora import Corpora, StoredDocuments
     from colmlm.kb.facts.facts import Facts
     from colmlm.kb.misses.misses import Misses
     from colmlm.kb.questions.sets import QuestionSets
@@ -97,7 +96,7 @@ class KnowledgeBase(SearchableStore):
 
     @property
     def documents(self) -> StoredDocuments:
-        from colmlm.kb.facts.documents import StoredDocuments
+        from colmlm.kb.facts.corpora import StoredDocuments
 
         return StoredDocuments(self)
 

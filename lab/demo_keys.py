@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from colmlm.cli.composition.keying import key_everything
-from colmlm.cli.composition.known_keys import Remembering
-from colmlm.cli.composition.model_encoder import ModelEncoder
+from colmlm.cli.composition.encoders import ModelEncoder
+from colmlm.cli.composition.keying import Remembering, key_everything
 from colmlm.cli.composition.runtime import Runtime, released_checkpoint
 from colmlm.kb.corpus.format import read_annotated
 from colmlm.kb.demo import DEMO_CORPUS, DEMO_KEYS
-from colmlm.lab.bench.empty_base import ACTOR, REASON, empty_base
+from colmlm.lab.bench.machine import ACTOR, REASON, empty_base
 
 
 def main(path: Path = DEMO_KEYS) -> None:

@@ -49,7 +49,7 @@ MUTATIONS = (
     ),
     Mutation(
         "2: a delete takes effect at commit, however far an index lags",
-        "kb/lookup/deciding.py",
+        "kb/lookup/searcher.py",
         "WHERE fact_id = k.fact_id AND to_seq IS NULL LIMIT 1",
         "WHERE fact_id = k.fact_id ORDER BY version DESC LIMIT 1",
         ("tests/kb/test_service.py::test_deleted_fact_is_gone_before_the_index_catches_up",),
@@ -114,7 +114,7 @@ MUTATIONS = (
     ),
     Mutation(
         "8: an output records the last change that its lookups had seen",
-        "model/decoding/run.py",
+        "model/decoding/decoder.py",
         "row.seq = max(row.seq or 0, found.seq)",
         "row.seq = row.seq or found.seq",
         (
@@ -123,7 +123,7 @@ MUTATIONS = (
     ),
     Mutation(
         "9: no edit is acknowledged before its commit",
-        "kb/store/group_commit.py",
+        "kb/store/store.py",
         "            self._pass_on(group)\n        group.wait()",
         "            self._pass_on(group)",
         (
@@ -202,7 +202,7 @@ MUTATIONS = (
     ),
     Mutation(
         "A route that names no right is the admins'",
-        "api/door/rights.py",
+        "api/door/auth.py",
         "handler.opt.get(_OPT, Right.admin)",
         "handler.opt.get(_OPT, Right.read)",
         ("tests/api/door/test_auth.py::test_route_that_names_no_right_is_the_admins",),

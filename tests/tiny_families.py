@@ -24,7 +24,7 @@ from transformers import (
     SmolLM3Config,
 )
 
-from colmlm.model.lm.families import model_of
+from colmlm.model.lm.language_model import model_of
 from tests.tiny import TEXTS, bare_tokenizer
 
 WORDS = (

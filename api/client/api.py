@@ -15,7 +15,7 @@ import msgspec
 from colmlm.api.client.connection import Connection
 from colmlm.api.client.errors import AnswerLost, ServerUnreachable, unsendable
 from colmlm.api.nouns.telling import Telling
-from colmlm.api.wire.pages import Page, cursor
+from colmlm.api.wire.answers import Page, cursor
 from colmlm.api.wire.requests import MAX_PAGE
 
 T = TypeVar("T")

@@ -9,8 +9,7 @@ from typing import Any, TypeVar, Unpack
 from colmlm.api.client.api import Api
 from colmlm.api.client.facts import edit_of
 from colmlm.api.client.only_there import options
-from colmlm.api.wire.answers import EditResult
-from colmlm.api.wire.pages import CountedPage, cursor, place_in
+from colmlm.api.wire.answers import CountedPage, EditResult, cursor, place_in
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT, MAX_PAGE
 from colmlm.kb.facts.compared import (
     AlsoSaid,

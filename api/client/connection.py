@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import httpx2
 
 from colmlm.api.client.errors import ServerUnreachable, refused, unsendable
-from colmlm.api.wire.loopback import is_loopback
+from colmlm.api.wire.requests import is_loopback
 
 _NOT_READY = (502, 503, 504)
 _TURNED_AWAY, _CONFLICT = 429, 409

@@ -8,8 +8,7 @@ from typing import Any, Unpack
 
 from colmlm.api.client.api import Api
 from colmlm.api.client.only_there import options, refuse
-from colmlm.api.wire.answers import EditResult
-from colmlm.api.wire.pages import CountedPage, cursor, place_in
+from colmlm.api.wire.answers import CountedPage, EditResult, cursor, place_in
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT, MAX_PAGE
 from colmlm.kb.errors import InvalidValue
 from colmlm.kb.facts.records import (

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from colmlm.api.client.api import Api
 from colmlm.api.client.only_there import options
-from colmlm.api.wire.answers import Differences, SigningKey
-from colmlm.api.wire.pages import NEWEST_CHANGES
+from colmlm.api.wire.answers import NEWEST_CHANGES, Differences, SigningKey
 from colmlm.kb.evidence.records import DIFFERENCES_LISTED, Diff, DiffOptions, FactDifference
 from colmlm.kb.log.chain import Sealed
 from colmlm.kb.log.denials import DenialRecord

@@ -15,14 +15,13 @@ from colmlm.api.client.jobs import RemoteJobs
 from colmlm.api.client.uploads import upload
 from colmlm.api.nouns.lookups import AnswerMode, Calibrating
 from colmlm.api.wire.answers import LookupAnswer, LookupAnswers
-from colmlm.api.wire.requests import MAX_QUERIES
-from colmlm.api.wire.vectors import LOOKUPS, MAX_VECTORS, MSGPACK, OCTETS
+from colmlm.api.wire.requests import LOOKUPS, MAX_QUERIES, MAX_VECTORS, MSGPACK, OCTETS
 from colmlm.kb.answers.records import Answer, AnswerOptions, AnswerThreshold
 from colmlm.kb.errors import InvalidQuery, KeysetMismatch
 from colmlm.kb.jobs.kinds import CalibrateAnswers, work_of
 from colmlm.kb.log.records import OnRecord
 from colmlm.kb.lookup.options import KEY, LookupOptions
-from colmlm.kb.lookup.records import AsOfLookup, Lookup, LookupSpace
+from colmlm.kb.lookup.ranking import AsOfLookup, Lookup, LookupSpace
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,8 +8,7 @@ from typing import Unpack
 
 from colmlm.api.client.api import Api
 from colmlm.api.client.only_there import options
-from colmlm.api.wire.answers import Decided, MissList
-from colmlm.api.wire.pages import cursor, place_in
+from colmlm.api.wire.answers import Decided, MissList, cursor, place_in
 from colmlm.api.wire.requests import MAX_PAGE
 from colmlm.kb.log.records import OnRecord
 from colmlm.kb.misses.records import MISSES_LISTED, MissDetails, MissGroup, MissPage, MissSearch, Solving

@@ -9,7 +9,7 @@ import msgspec
 
 from colmlm.api.client.api import Api
 from colmlm.api.wire.answers import FactImpact
-from colmlm.kb.evidence.prov_forms import MEDIA_TYPES, ProvForm
+from colmlm.kb.evidence.provenance import MEDIA_TYPES, ProvForm
 from colmlm.kb.evidence.records import (
     FactTrace,
     Feedback,

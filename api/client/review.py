@@ -9,8 +9,7 @@ from typing import Unpack
 from colmlm.api.client.api import Api
 from colmlm.api.client.facts import edit_of
 from colmlm.api.client.only_there import options
-from colmlm.api.wire.answers import EditResult, InboxPage, VerdictResult
-from colmlm.api.wire.pages import cursor, place_in
+from colmlm.api.wire.answers import EditResult, InboxPage, VerdictResult, cursor, place_in
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT, MAX_PAGE
 from colmlm.kb.facts.records import Edit
 from colmlm.kb.facts.reviews import ReviewVerdict, Settled

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from colmlm.api.client.api import Api
-from colmlm.kb.upkeep.statistics import Statistics
+from colmlm.kb.upkeep.upkeep import Statistics
 
 
 @dataclass(frozen=True, slots=True)

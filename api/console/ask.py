@@ -11,15 +11,24 @@ import msgspec
 from litestar import Response, get, post
 from litestar.response import Redirect, ServerSentEvent, ServerSentEventMessage
 
-from colmlm.api.console.forms import Form, Sent, form_page
 from colmlm.api.console.keysets import active_keyset
-from colmlm.api.console.passages import OutputPiece, SpanPassage, became_of, passage, pieces
-from colmlm.api.console.views import Page, PageRequest
-from colmlm.api.door.rights import Lane, Right, needs
+from colmlm.api.console.views import (
+    Form,
+    OutputPiece,
+    Page,
+    PageRequest,
+    Sent,
+    SpanPassage,
+    became_of,
+    form_page,
+    passage,
+    pieces,
+)
+from colmlm.api.door.auth import Lane, Right, needs
 from colmlm.api.errors import problem_of
 from colmlm.api.nouns.generation import GenerationRequest
 from colmlm.api.ports import FromPorts, Ports
-from colmlm.api.schema.shown import shown_to
+from colmlm.api.schema.schemas import shown_to
 from colmlm.kb.answers.answering import MAX_QUESTION
 from colmlm.kb.answers.records import SPAN, Answer
 from colmlm.kb.errors import KBError, KeysetMismatch, NoActiveKeyset
@@ -27,9 +36,9 @@ from colmlm.kb.evidence.records import OutputTrace, TracedSplice
 from colmlm.kb.evidence.shown import Shown
 from colmlm.kb.facts.records import FactRecord
 from colmlm.kb.lookup.options import RANKINGS
-from colmlm.kb.lookup.records import Hit
+from colmlm.kb.lookup.ranking import Hit
 from colmlm.kb.tables import answer_modes
-from colmlm.kb.texts.sentences import sentence_around, sentence_ends
+from colmlm.kb.texts.searched import sentence_around, sentence_ends
 
 MODES = ("auto", "forced", "off")
 ON_MISS = ("", "abstain", "continue")

@@ -7,17 +7,15 @@ from typing import Any, cast
 from litestar import get
 
 from colmlm.api.console.ask import output_and_evidence
-from colmlm.api.console.forms import Form, form_page
-from colmlm.api.console.views import Page, PageRequest, page
-from colmlm.api.door.rights import Lane, Right, needs
+from colmlm.api.console.views import Form, Page, PageRequest, form_page, page
+from colmlm.api.door.auth import Lane, Right, needs
 from colmlm.api.ports import FromPorts, Ports, QuestionEncoder
-from colmlm.api.schema.schemas import PathId
-from colmlm.api.schema.shown import shown_to
+from colmlm.api.schema.schemas import PathId, shown_to
 from colmlm.kb.errors import KBError
 from colmlm.kb.evidence.records import Impact, Thumb
 from colmlm.kb.facts.records import FactRecord
 from colmlm.kb.log import audit, denials
-from colmlm.kb.lookup.records import AsOfLookup, Lookup
+from colmlm.kb.lookup.ranking import AsOfLookup, Lookup
 from colmlm.kb.tables import thumbs
 
 ON_A_PAGE = 50

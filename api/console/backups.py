@@ -8,15 +8,13 @@ from datetime import UTC, datetime
 from litestar import get, post
 from litestar.response import Redirect
 
-from colmlm.api.console.forms import Form, Sent, form_page
-from colmlm.api.console.views import Page, PageRequest
-from colmlm.api.door.rights import Right, needs
+from colmlm.api.console.views import Form, Page, PageRequest, Sent, form_page
+from colmlm.api.door.auth import Right, needs
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.kb.backup.kept import KeptBackup, backup_folder, kept_backups
 from colmlm.kb.errors import InvalidWork, KBError
 from colmlm.kb.jobs.kinds import MakeBackup, VerifyBackup, work_of
-from colmlm.kb.jobs.queue import Jobs
-from colmlm.kb.jobs.records import JobRecord
+from colmlm.kb.jobs.queue import JobRecord, Jobs
 
 JOBS = 200  # how many jobs are searched for those about a file
 RECENT = 5

@@ -8,11 +8,10 @@ from litestar import get, post
 from litestar.response import Redirect
 
 from colmlm.api.console.facts import corpus_options, done
-from colmlm.api.console.forms import Form, Sent, form_page
-from colmlm.api.console.views import Page, PageRequest
-from colmlm.api.door.rights import Right, needs
+from colmlm.api.console.views import Form, Page, PageRequest, Sent, form_page
+from colmlm.api.door.auth import Right, needs
 from colmlm.api.ports import FromPorts, Ports
-from colmlm.api.schema.shown import shown_to
+from colmlm.api.schema.schemas import shown_to
 from colmlm.kb.errors import InvalidValue, KBError
 from colmlm.kb.facts.compared import PairPage, StalePage
 from colmlm.kb.jobs.kinds import Compare

@@ -9,18 +9,14 @@ from litestar.concurrency import sync_to_thread
 from litestar.datastructures import UploadFile
 from litestar.response import Redirect
 
-from colmlm.api.console.forms import Form, form_page
 from colmlm.api.console.jobs import visible
-from colmlm.api.console.views import Page, PageRequest
-from colmlm.api.door.rights import Lane, Right, needs
+from colmlm.api.console.views import Form, Page, PageRequest, form_page
+from colmlm.api.door.auth import Lane, Right, needs
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.kb.errors import KBError
-from colmlm.kb.jobs.kinds import Ingest, work_of
-from colmlm.kb.jobs.queue import Jobs
-from colmlm.kb.jobs.raw_kinds import Documents
-from colmlm.kb.jobs.records import JobRecord
-from colmlm.kb.jobs.uploads import Upload, Uploads
-from colmlm.kb.jobs.work import Work
+from colmlm.kb.jobs.kinds import Documents, Ingest, Work, work_of
+from colmlm.kb.jobs.queue import JobRecord, Jobs
+from colmlm.kb.jobs.tickets import Upload, Uploads
 
 FORMATS = (
     ("documents", "raw: txt, md, html, pdf, docx, epub, csv, tsv, jsonl, parquet"),

@@ -9,13 +9,12 @@ from typing import Any
 from litestar import get, post
 from litestar.response import Redirect
 
-from colmlm.api.console.forms import Form, Sent, form_page
-from colmlm.api.console.views import Page, PageRequest, page
-from colmlm.api.door.rights import Right, needs
+from colmlm.api.console.views import Form, Page, PageRequest, Sent, form_page, page
+from colmlm.api.door.auth import Right, needs
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.schema.schemas import PathId
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT
-from colmlm.kb.erasure.records import Erased, ErasureReport
+from colmlm.kb.erasure.certificates import Erased, ErasureReport
 from colmlm.kb.erasure.residue import ResidueReport, num_bytes_to_scan
 from colmlm.kb.erasure.two_person import ErasureRequests
 from colmlm.kb.erasure.verbs import Erasure

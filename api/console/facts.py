@@ -2,26 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
+from typing import cast
 
 from litestar import get, post
 from litestar.response import Redirect, Stream
 
-from colmlm.api.console.finding import Finding, filters
-from colmlm.api.console.forms import Form, Sent, form_page
-from colmlm.api.console.passages import blocks, excerpts, passage, stretches
-from colmlm.api.console.solving import solved_by
-from colmlm.api.console.views import Page, PageRequest
-from colmlm.api.door.rights import Lane, Right, needs
-from colmlm.api.nouns.fact_table import lines
+from colmlm.api.console.views import (
+    Form,
+    Page,
+    PageRequest,
+    Sent,
+    blocks,
+    excerpts,
+    form_page,
+    passage,
+    solved_by,
+    stretches,
+)
+from colmlm.api.door.auth import Lane, Right, needs
+from colmlm.api.nouns.fact_table import lines, pages
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.edits import key_at_once
-from colmlm.api.schema.schemas import PathId
-from colmlm.api.schema.shown import shown_to
+from colmlm.api.routes.searching import nearest, require_shown
+from colmlm.api.schema.schemas import PathId, shown_to
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT
 from colmlm.kb.errors import KBError
-from colmlm.kb.facts.records import Edit, FactRecord
+from colmlm.kb.facts.records import (
+    ORDERS,
+    STATES,
+    Edit,
+    FactFound,
+    FactPage,
+    FactRecord,
+    FactSearch,
+    Order,
+    State,
+)
+from colmlm.kb.facts.reviews import REVIEWS, Review
 from colmlm.kb.log.records import ChangeRecord
 
 ON_A_PAGE = 50
@@ -227,3 +246,47 @@ def to_fact(edit: Edit) -> Redirect:
     place = f"/{edit.fact_ids[0]}" if len(edit.fact_ids) == 1 else ""
     state = "&state=all" if not place else ""
     return Redirect(f"/console/facts{place}?change={edit.seq}{state}", status_code=303)
+
+
+# What the page of facts searches for: its form read, the search done, and all that it finds as ids or as CSV.
+
+WAYS = ("words", "exactly", "meaning")
+FILTERS = ("text", "way", "corpus", "document", "state", "review", "actor", "kind", "since", "until", "sort")
+
+
+class Finding:
+    """The search that a form asks for."""
+
+    def __init__(self, ports: Ports, request: PageRequest, form: Form) -> None:
+        """Reads the form. Raises `Mistakes`, `RightMissing` or `ModelMissing`, and what the search raises later."""
+        text, way = form.optional("text", limit=1000), form.choice("way", WAYS)
+        near = text if way == "meaning" else None
+        self._sought: FactSearch = {
+            "text": None if near else text,
+            "literally": way == "exactly",
+            "corpus": form.optional("corpus"),
+            "document_id": form.integer("document"),
+            "state": cast(State, form.choice("state", STATES)),
+            "actor": form.optional("actor", limit=200),
+            "kind": form.optional("kind", limit=100),
+            "since": form.moment("since"),
+            "until": form.moment("until"),
+            "review": cast(Review | None, form.choice("review", ("", *REVIEWS)) or None),
+            "order": cast(Order, form.choice("sort", ORDERS)),
+        }
+        form.check()
+        require_shown(request, self._sought)
+        self._shown, self._nearest = shown_to(request, ports), nearest(ports, near, self._sought)
+
+    def page(self, *, after: int, limit: int) -> FactPage:
+        self._sought["after"], self._sought["limit"] = after, limit
+        return self._shown.search(nearest=self._nearest, **self._sought)
+
+    def every(self) -> Iterator[FactFound]:
+        """Gives all that are found, by pages."""
+        return pages(self.page)
+
+
+def filters(form: Form) -> dict[str, str]:
+    """Gives the filters that a form holds, for the addresses of other pages with the same."""
+    return {name: form.raw(name) for name in FILTERS if form.raw(name)}

@@ -9,10 +9,9 @@ from litestar import Response, get, post
 from litestar.response import Redirect
 
 from colmlm.api.console.facts import corpus_options, done
-from colmlm.api.console.forms import Form, Sent, form_page
 from colmlm.api.console.keysets import active_keyset
-from colmlm.api.console.views import Page, PageRequest
-from colmlm.api.door.rights import Lane, Right, needs
+from colmlm.api.console.views import Form, Page, PageRequest, Sent, form_page
+from colmlm.api.door.auth import Lane, Right, needs
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.schema.schemas import PathId
 from colmlm.kb.errors import KBError

@@ -5,16 +5,14 @@ from __future__ import annotations
 from litestar import get, post
 from litestar.response import Redirect
 
-from colmlm.api.console.forms import Form, Sent, form_page
-from colmlm.api.console.views import Page, PageRequest, page
-from colmlm.api.door.rights import Right, needs
+from colmlm.api.console.views import Form, Page, PageRequest, Sent, form_page, page
+from colmlm.api.door.auth import Right, needs
 from colmlm.api.errors import RightMissing
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.schema.schemas import PathId
 from colmlm.kb.errors import KBError
 from colmlm.kb.jobs.kinds import KINDS
-from colmlm.kb.jobs.queue import Jobs
-from colmlm.kb.jobs.records import JobRecord
+from colmlm.kb.jobs.queue import JobRecord, Jobs
 
 ON_A_PAGE = 50
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 from litestar import get, post
 from litestar.response import Redirect
 
-from colmlm.api.console.forms import Form, Sent, form_page
-from colmlm.api.console.views import Page, PageRequest
-from colmlm.api.door.rights import Lane, Right, needs
+from colmlm.api.console.views import Form, Page, PageRequest, Sent, form_page
+from colmlm.api.door.auth import Lane, Right, needs
 from colmlm.api.ports import FromPorts, Ports
-from colmlm.api.schema.schemas import PathId
-from colmlm.api.schema.shown import shown_to
+from colmlm.api.schema.schemas import PathId, shown_to
 from colmlm.kb.errors import KBError
-from colmlm.kb.evidence.feedback import MOST_CHARACTERS
 from colmlm.kb.evidence.records import NewFeedback
+from colmlm.kb.evidence.storing import MOST_CHARACTERS
 
 
 @post("/audit/outputs/{output_id:int}/right", opt=needs(Right.read, Lane.records), sync_to_thread=True)

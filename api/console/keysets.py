@@ -10,15 +10,13 @@ from litestar import get, post
 from litestar.response import Redirect
 
 from colmlm.api.console.facts import done
-from colmlm.api.console.forms import Form, Sent, form_page
-from colmlm.api.console.views import Page, PageRequest, page
-from colmlm.api.door.rights import Right, needs
+from colmlm.api.console.views import Form, Page, PageRequest, Sent, form_page, page
+from colmlm.api.door.auth import Right, needs
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.schema.schemas import PathId
 from colmlm.kb.errors import KBError, KeysetNotFound, NoActiveKeyset
-from colmlm.kb.jobs.kinds import Gate, Rekey, work_of
+from colmlm.kb.jobs.kinds import Gate, Rekey, Work, work_of
 from colmlm.kb.jobs.queue import Jobs
-from colmlm.kb.jobs.work import Work
 from colmlm.kb.keys.records import GateStanding, KeysetHead, KeysetRecord
 
 HEIGHT, WIDTH = 120, 640  # of a histogram's drawing, in SVG units

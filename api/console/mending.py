@@ -5,10 +5,8 @@ from __future__ import annotations
 from litestar import get, post
 
 from colmlm.api.console.facts import show_document, show_fact, to_fact
-from colmlm.api.console.forms import Form, Sent, form_page
-from colmlm.api.console.solving import solved_by
-from colmlm.api.console.views import Page, PageRequest
-from colmlm.api.door.rights import Right, needs
+from colmlm.api.console.views import Form, Page, PageRequest, Sent, form_page, solved_by
+from colmlm.api.door.auth import Right, needs
 from colmlm.api.nouns.corrections import plan
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.edits import key_at_once

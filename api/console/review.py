@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import cast
 
 from litestar import get, post
 from litestar.response import Redirect
 
 from colmlm.api.console.facts import corpus_options, done
-from colmlm.api.console.fixing import Fix
-from colmlm.api.console.forms import Form, Sent, form_page
-from colmlm.api.console.views import Page, PageRequest, query
-from colmlm.api.door.rights import Right, needs
+from colmlm.api.console.views import Form, Page, PageRequest, Sent, form_page, query
+from colmlm.api.door.auth import Right, needs
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.edits import key_at_once
-from colmlm.api.schema.schemas import PathId
-from colmlm.api.schema.shown import shown_to
+from colmlm.api.schema.schemas import PathId, shown_to
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT
-from colmlm.kb.errors import KBError
+from colmlm.kb.errors import FactChanged, KBError
+from colmlm.kb.facts.records import Contradicting, Edit, FactRecord, Marking
 from colmlm.kb.facts.reviews import OUTCOMES, ReviewVerdict, VerdictKind
 from colmlm.kb.review.records import KINDS, Kind
 
@@ -126,3 +125,67 @@ def _show(ports: Ports, request: PageRequest, form: Form, fixing: int | None = N
         done=done(ports, form),
         left=shown.facts(ports.kb.facts.show_many(left)) if left else [],
     )
+
+
+# Fixing: what a form of the inbox gives a fact, its span, its question or both, which accepts it.
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """What a person gives a fact, of which they saw this version, in its inbox."""
+
+    version: int | None
+    question: str | None
+    span: Marking
+    how: Contradicting
+
+    @classmethod
+    def read(cls, form: Form, actor: str) -> Fix:
+        """Raises `Mistakes` where a field is not valid."""
+        version, question = form.integer("version"), form.optional("question", limit=2000)
+        start, end, text = form.integer("start", low=0), form.integer("end"), form.optional("text")
+        how: Contradicting = {
+            "actor": actor,
+            "reason": form.text("reason", limit=1000),
+            "allow_erased": form.flag("allow_erased"),
+            "anyway": form.flag("anyway"),
+        }
+        form.check()
+        return cls(version, question, {"start": start, "end": end, "text": text}, how)
+
+    def mend(self, ports: Ports, fact: FactRecord) -> Edit:
+        """Gives the fact span and question in one change, as far as they differ; where neither does, accepts it.
+
+        Raises `FactChanged` where somebody has settled or edited it since.
+        """
+        if fact.review != "proposed":
+            raise FactChanged([fact.fact_id])  # somebody else was faster
+        question = None if self.question == fact.question else self.question
+        if self._is_elsewhere(fact):
+            return ports.kb.facts.move(
+                fact.fact_id, self.span, question=question, version=self.version, **self.how
+            )
+        if question is None:
+            return self._accept(ports, fact)
+        return ports.kb.facts.edit(
+            fact.fact_id,
+            question=question,
+            version=self.version,
+            actor=self.how["actor"],
+            reason=self.how["reason"],
+            anyway=self.how["anyway"],
+        )
+
+    def _accept(self, ports: Ports, fact: FactRecord) -> Edit:
+        verdict = ReviewVerdict(fact.fact_id, "accept", self.version or fact.version)
+        done = ports.kb.review.settle([verdict], actor=self.how["actor"], reason=self.how["reason"])
+        if done.before:
+            raise FactChanged([fact.fact_id])
+        return Edit(done.seqs[0], "accept", done.fact_ids)
+
+    def _is_elsewhere(self, fact: FactRecord) -> bool:
+        """Says whether the span is another one than that of the fact; offsets count before words."""
+        offsets = (self.span["start"], self.span["end"])
+        if offsets == (None, None):
+            return self.span["text"] not in (None, fact.value)
+        return fact.source is None or offsets != (fact.source.start, fact.source.end)

@@ -13,14 +13,15 @@ from litestar.params import PathParameter
 from litestar.response import Redirect
 from litestar.response.base import ASGIResponse
 
-from colmlm.api.console.forms import Form, Sent
 from colmlm.api.console.views import (
     HEADERS,
     HERE,
     PLACES,
     THEME_COOKIE,
     THEMES,
+    Form,
     PageRequest,
+    Sent,
     render,
     theme_of,
 )
@@ -28,10 +29,12 @@ from colmlm.api.door.auth import (
     COOKIE,
     SIGN_IN_PATH,
     STATIC_PATH,
+    Lane,
+    Right,
     check_origin,
+    needs,
     session_of,
 )
-from colmlm.api.door.rights import Lane, Right, needs
 from colmlm.api.errors import NotSignedIn, problem_of
 from colmlm.api.ports import FromPorts
 

@@ -7,12 +7,11 @@ from datetime import timedelta
 from litestar import get, post
 from litestar.response import Redirect
 
-from colmlm.api.console.forms import Form, Sent, form_page
-from colmlm.api.console.views import Page, PageRequest, page
-from colmlm.api.door.rights import Right, needs
+from colmlm.api.console.views import Form, Page, PageRequest, Sent, form_page, page
+from colmlm.api.door.auth import Right, needs
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.schema.schemas import PathId
-from colmlm.kb.access.records import LONGEST, MAX_RATE, ROLES
+from colmlm.kb.access.tokens import LONGEST, MAX_RATE, ROLES
 from colmlm.kb.errors import KBError
 
 ON_A_PAGE = 200

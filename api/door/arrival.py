@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from litestar.handlers import HTTPRouteHandler
 
+from colmlm.api.door.auth import SAFE_METHODS
 from colmlm.api.door.lanes import Lane
-from colmlm.api.door.rights import SAFE_METHODS
 
 if TYPE_CHECKING:
     from litestar.types import HTTPReceiveMessage, HTTPScope, Receive

@@ -2,32 +2,36 @@
 
 A program sends its token's secret in the Authorization header. A browser trades it once, at POST /session, for a
 session: a cookie that says nothing of the token, that scripts can't read and other sites can't send. It ends at the
-sign-out, after `kb.access.browser_sessions.LIFE`, and with the token. Since a cookie travels by itself, a write that
+sign-out, after `kb.access.access.LIFE`, and with the token. Since a cookie travels by itself, a write that
 relies on it must also come from this server's own origin. The Host header must be one of the server's names, which
 stops a foreign name that resolves to a loopback address (DNS rebinding).
 """
 
 from __future__ import annotations
 
+import hmac
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from http.cookies import CookieError, SimpleCookie
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from litestar.connection import ASGIConnection
 from litestar.datastructures import Headers
+from litestar.handlers import BaseRouteHandler
 
 from colmlm.api.door.gathering import Gathered
 from colmlm.api.door.lanes import Lane, Lanes
-from colmlm.api.door.local_token import LocalToken
-from colmlm.api.door.rights import SAFE_METHODS
-from colmlm.api.errors import CrossOrigin, NotSignedIn, UnknownHost
+from colmlm.api.errors import CrossOrigin, NotSignedIn, RightMissing, UnknownHost
 from colmlm.kb.access.access import Access
-from colmlm.kb.access.records import TokenRecord
+from colmlm.kb.access.tokens import MAX_RATE, Right, TokenRecord, digest_of, new_secret
+from colmlm.kb.principal import Principal, local_principal
 
 if TYPE_CHECKING:
     from litestar.types import HTTPScope
+
 
 COOKIE = "colmlm_session"
 SIGN_IN_PATH = "/session"
@@ -135,3 +139,95 @@ def _hostname(host: str) -> str | None:
     if found is None or not 0 < int(found["port"] or 1) < 65536:
         return None
     return (found["name"] or found["address"]).lower()
+
+
+# Declares which right a route needs, and its lane: `opt=needs(Right.read)`. Without a right it needs
+# `Right.admin`.
+#
+# The lane follows from the right and the method. A route names one only where it waits for something else.
+
+__all__ = ["EDITING", "Lane", "Right", "is_edit", "lane_of", "needs", "require_right", "right_of"]
+
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+EDITING = frozenset(Right) - {Right.lookup, Right.read}
+
+_OPT, _LANE = "right", "lane"
+
+
+def needs(right: Right, lane: Lane | None = None) -> dict[str, Any]:
+    """Gives the `opt` of a route or router. Without `lane` the lane is that of lookups, of edits or of reads."""
+    return {_OPT: right} if lane is None else {_OPT: right, _LANE: lane}
+
+
+def right_of(handler: BaseRouteHandler) -> Right:
+    """Gives the right that this route needs; the highest one where it declares none."""
+    needed: Right = handler.opt.get(_OPT, Right.admin)
+    return needed
+
+
+def is_edit(scope: HTTPScope) -> bool:
+    """Tells whether the request's route changes or starts something and needs more than a right to read."""
+    handler = scope.get("route_handler")
+    return handler is not None and scope["method"] not in SAFE_METHODS and right_of(handler) in EDITING
+
+
+def lane_of(scope: HTTPScope) -> Lane:
+    """Gives the lane of the matched route."""
+    handler = scope["route_handler"]
+    named: Lane | None = handler.opt.get(_LANE)
+    if named is not None:
+        return named
+    if is_edit(scope):
+        return Lane.edits
+    return Lane.lookups if right_of(handler) is Right.lookup else Lane.reads
+
+
+async def require_right(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+    """Guards every route: raises `RightMissing` unless the token's role has the right in the route's `opt`."""
+    token: TokenRecord | None = connection.scope["user"]
+    if token is None:  # one of the open paths, which `Admission.admit` lets pass
+        return
+    needed = right_of(handler)
+    if not token.may(needed):
+        raise RightMissing(token.role, needed)
+
+
+# LocalToken: a token that a server makes for commands of its own user, and that ends with the server.
+
+ROLE = "reader"
+_KEY_ID = 0  # the database counts from 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalTokenRecord(TokenRecord):
+    """The record of a local token. Its principal is the user whom the server runs as."""
+
+    @property
+    def principal(self) -> Principal:
+        return local_principal()
+
+
+class LocalToken:
+    """A token with the role `reader` that no database, log or backup holds. Its maker decides where its secret goes."""
+
+    def __init__(self) -> None:
+        self.secret = new_secret()
+        self._digest = digest_of(self.secret)
+        self._record = LocalTokenRecord(
+            key_id=_KEY_ID,
+            name=str(local_principal()),
+            role=ROLE,
+            prefix=None,
+            created_at=datetime.now(UTC),
+            expires_at=None,
+            last_used_at=None,
+            rate_limit=MAX_RATE,
+            rotated_at=None,
+            previous_until=None,
+            previous_used_at=None,
+            revoked_at=None,
+        )
+
+    def of_secret(self, secret: str) -> TokenRecord | None:
+        """Gives the record where this is the token's secret, compared in constant time."""
+        return self._record if hmac.compare_digest(self._digest, digest_of(secret)) else None

@@ -18,14 +18,14 @@ from litestar.enums import ScopeType
 from litestar.response.base import ASGIResponse
 
 from colmlm.api.door import requests
+from colmlm.api.door.auth import is_edit, right_of
 from colmlm.api.door.lanes import Lane
-from colmlm.api.door.rights import is_edit, right_of
 from colmlm.api.errors import BadIdempotencyKey
 from colmlm.api.ports import Ports
 from colmlm.api.wire.requests import MAX_BODY_BYTES
 from colmlm.kb.access.idempotency import MAX_KEPT_BYTES, KeptAnswer
-from colmlm.kb.access.records import TokenRecord
-from colmlm.kb.log.origin import Claim, origin
+from colmlm.kb.access.tokens import TokenRecord
+from colmlm.kb.log.audit import Claim, origin
 
 if TYPE_CHECKING:
     from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send

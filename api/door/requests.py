@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from litestar.datastructures import Headers
 from litestar.types import HTTPScope
 
-from colmlm.kb.access.records import TokenRecord
-from colmlm.kb.log.origin import Origin, origin
+from colmlm.kb.access.tokens import TokenRecord
+from colmlm.kb.log.audit import Origin, origin
 
 HEADER = "x-request-id"
 CLIENT_HEADER = "x-client-request-id"

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import inspect
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
+from inspect import Parameter
 from typing import Any, Protocol, TypeVar
 
-from colmlm.api.errors import problem_of
+import msgspec
+from mcp.server.context import ServerRequestContext
+from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.types import ToolAnnotations
+
+from colmlm.api.errors import RightMissing, problem_of
 from colmlm.api.nouns.nouns import Nouns
-from colmlm.kb.access.records import Right
-from colmlm.kb.log.origin import acting_as
+from colmlm.kb.access.tokens import Right
+from colmlm.kb.facts.records import FactRecord, SamplePlace, Source
+from colmlm.kb.log.audit import acting_as
 from colmlm.kb.principal import Principal
 
 T = TypeVar("T")
@@ -56,3 +65,124 @@ class Caller:
         """Lets the caller edit within the block, in turn with others."""
         with self.turn, acting_as(self.principal) if self.principal else nullcontext():
             yield
+
+
+# `Offer`: a tool as it is offered, with the right it needs and what clients are told of its effects.
+
+CallerOf = Callable[[ServerRequestContext[Any, Any]], Caller]
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A tool: the function that does it for a `Caller`, its title and right, and how it changes the base.
+
+    One that `edits` is shown by a dry run first. One that `destroys` takes something away that was there.
+    """
+
+    do: Callable[..., dict[str, Any]]
+    title: str
+    right: Right = Right.read
+    edits: bool = False
+    destroys: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.do.__name__
+
+    @property
+    def annotations(self) -> ToolAnnotations:
+        """What clients are told of it. Every tool may be called again: a dry run's code is good for one edit."""
+        return ToolAnnotations(
+            title=self.title,
+            read_only_hint=not self.edits,
+            destructive_hint=self.destroys,
+            idempotent_hint=True,
+            open_world_hint=False,
+        )
+
+    def is_for(self, caller: Caller) -> bool:
+        return self.right in caller.rights
+
+    def add_to(self, server: MCPServer, caller_of: CallerOf) -> None:
+        """Adds the tool to a server. Its parameters are those of the function, but for the caller."""
+
+        def run(context: Context, **given: Any) -> dict[str, Any]:
+            return self._done(caller_of(context.request_context), given)
+
+        run.__name__ = self.name
+        told = inspect.signature(self.do, eval_str=True)
+        _, *own = told.parameters.values()
+        context = Parameter("context", Parameter.POSITIONAL_OR_KEYWORD, annotation=Context)
+        run.__signature__ = told.replace(parameters=[context, *own])  # type: ignore[attr-defined]  # what is read
+        said = inspect.cleandoc(self.do.__doc__ or "")
+        server.add_tool(run, name=self.name, title=self.title, description=said, annotations=self.annotations)
+
+    def _done(self, caller: Caller, given: dict[str, Any]) -> dict[str, Any]:
+        try:
+            if not self.is_for(caller):
+                raise RightMissing(caller.role, self.right)
+            with caller.at_work():
+                return self.do(caller, **given)
+        except Exception as error:  # whatever it is, the client is told in words, and the log the rest
+            raise ToolError(caller.explain(error)) from error
+
+
+# Facts and their sources as tools show them: every value with the place that says it.
+
+DOCUMENTS, FACTS = "colmlm://documents", "colmlm://facts"
+
+
+def plain(record: Any) -> Any:
+    """Gives a record as what JSON holds, without what it does not say (None, and empty lists)."""
+    told = msgspec.to_builtins(
+        {field.name: getattr(record, field.name) for field in fields(record)}
+        if is_dataclass(record)
+        else record
+    )
+    return (
+        {name: value for name, value in told.items() if value not in (None, [])}
+        if isinstance(told, dict)
+        else told
+    )
+
+
+def cited(source: Source | None, sample: SamplePlace | None = None) -> dict[str, Any]:
+    """Gives where a document says something: in words, as `citation`, and the resource to read it in."""
+    if sample is not None:
+        place = f"{sample.corpus}, sample {sample.sample_id}, fact {sample.fact_idx} (a release: its text is not here)"
+        return {"citation": place}
+    if source is None:
+        return {"citation": "a fact that no document says"}
+    where = f"{source.corpus}/{source.external_id}, characters {source.start} to {source.end}"
+    about = ", ".join(part for part in (source.title, source.uri, source.licence) if part)
+    return {
+        "citation": f"{where} ({about})" if about else where,
+        "document": f"{DOCUMENTS}/{source.document_id}",
+        "start": source.start,
+        "end": source.end,
+    }
+
+
+def fact_of(fact: FactRecord) -> dict[str, Any]:
+    """Gives a fact with its state and its citation."""
+    told = {
+        "fact_id": fact.fact_id,
+        "value": fact.value,
+        "question": fact.question,
+        "version": fact.version,
+        "state": state_of(fact),
+        "review": fact.review,
+        **cited(fact.source, fact.sample),
+    }
+    return {**told, "withheld": True} if fact.withheld else told
+
+
+def facts_of(facts: Iterable[FactRecord]) -> list[dict[str, Any]]:
+    return [fact_of(fact) for fact in facts]
+
+
+def state_of(fact: FactRecord) -> str:
+    """Gives "live", or by which change it was deleted or erased."""
+    if fact.erased_seq is not None:
+        return f"erased by change {fact.erased_seq}"
+    return "live" if fact.deleted_seq is None else f"deleted by change {fact.deleted_seq}"

@@ -24,7 +24,7 @@ from colmlm.api.door.auth import bearer
 from colmlm.api.door.unfinished import limited_protocol
 from colmlm.api.errors import NotSignedIn, refusal
 from colmlm.api.mcp.caller import Caller
-from colmlm.api.wire.loopback import LOOPBACK
+from colmlm.api.wire.requests import LOOPBACK
 
 Admit = Callable[[str], Caller | None]
 

@@ -6,15 +6,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from colmlm.api.mcp.caller import Caller
-from colmlm.api.mcp.citing import cited, fact_of, facts_of, plain
-from colmlm.api.mcp.offer import Offer
+from colmlm.api.mcp.caller import Caller, Offer, cited, fact_of, facts_of, plain
 from colmlm.api.nouns.nouns import Nouns
-from colmlm.kb.access.records import Right
+from colmlm.kb.access.tokens import Right
 from colmlm.kb.answers.records import NOTHING, Answer
 from colmlm.kb.evidence.records import TracedSplice
 from colmlm.kb.facts.records import FactRecord
-from colmlm.kb.lookup.records import Lookup
+from colmlm.kb.lookup.ranking import Lookup
 
 MAX_ID = 2**63 - 1
 

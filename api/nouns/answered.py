@@ -16,7 +16,7 @@ from colmlm.api.nouns.generation import (
     Spliced,
 )
 from colmlm.kb.answers.answering import MAX_QUESTION, Answering
-from colmlm.kb.evidence.answers import output_of
+from colmlm.kb.evidence.attribution import output_of
 from colmlm.kb.evidence.records import NewOutput, OutputTrace
 from colmlm.kb.texts.asked import question_of_chat
 

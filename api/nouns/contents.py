@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
-from colmlm.kb.corpus.raw.fields import USUAL, Fields
+from colmlm.kb.corpus.raw.blocks import USUAL, Fields
 
 if TYPE_CHECKING:
     from colmlm.kb.corpus.format import AnnotatedDocument
     from colmlm.kb.corpus.raw.files import FoundFiles
-    from colmlm.kb.evidence.prov_forms import ProvForm
+    from colmlm.kb.evidence.provenance import ProvForm
     from colmlm.kb.evidence.records import (
         FactTrace,
         Feedback,
@@ -135,7 +135,7 @@ class OutputVerbs(Protocol):
 
 
 class DocumentVerbs(Protocol):
-    """What documents can be asked for, as `kb.facts.documents.StoredDocuments` describes it."""
+    """What documents can be asked for, as `kb.facts.corpora.StoredDocuments` describes it."""
 
     def find(
         self, *, corpus: str | None = None, replaced: bool = False, after: int = 0, limit: int = 50

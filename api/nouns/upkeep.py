@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from colmlm.kb.upkeep.statistics import Statistics
+    from colmlm.kb.upkeep.upkeep import Statistics
 
 
 class UpkeepVerbs(Protocol):

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 from litestar import Request, Response, post
 from litestar.params import JSONBody
+from msgspec import Meta
 
 from colmlm.api.nouns.generation import Completed, Finished, GenerationRequest, Generator
 from colmlm.api.openai.answers import (
+    Citation,
     Completion,
     CompletionChoice,
+    CompletionLogprobs,
+    citations,
     finish_reason,
     heading,
+    logprobs,
     usage,
 )
-from colmlm.api.openai.citations import Citation, citations
-from colmlm.api.openai.completion_request import CompletionRequest
-from colmlm.api.openai.errors import DECODING
-from colmlm.api.openai.logprobs import CompletionLogprobs, logprobs
+from colmlm.api.openai.errors import DECODING, Unsupported
+from colmlm.api.openai.fields import MAX_CHOICES, MAX_TOP, ChoiceFields
 from colmlm.api.openai.models import require_model
 from colmlm.api.openai.streams import chunks
 from colmlm.api.ports import FromPorts, await_seen
@@ -107,3 +110,69 @@ def _chunks(
                 yield Completion(**fields, choices=[ended], citations=found)
     if data.wants_usage:
         yield Completion(**fields, choices=[], usage=usage(took), citations=cited)
+
+
+# The body of a completion request.
+
+COMPLETION_TOKENS = 16
+
+Token = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Tokens = Annotated[list[Token], Meta(min_length=1)]  # the generator limits their number
+Prompts = Annotated[list[str | Token | Tokens], Meta(min_length=1)]
+NoText = Annotated[str, Meta(extra_json_schema={"maxLength": 0})]
+
+
+class CompletionRequest(ChoiceFields, frozen=True, kw_only=True):
+    """Prompts to complete: one text or several, or the token ids of one or several.
+
+    `max_tokens` 0 with `echo` only scores them. Where a lookup finds nothing a completion continues, unless `on_miss`
+    is "abstain".
+    """
+
+    prompt: str | Prompts
+    max_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP)] | None = None
+    echo: bool | None = None
+    best_of: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
+    suffix: NoText | None = None
+
+    def decodings(self) -> list[GenerationRequest]:
+        """Gives a generation request for each choice of each prompt. Raises `Unsupported`."""
+        self._refuse()
+        max_tokens = COMPLETION_TOKENS if self.max_tokens is None else self.max_tokens
+        requests = [
+            replace(self.decoding(prompt, max_tokens, self.stops), on_miss=self.on_miss or "continue")
+            for prompt in self._prompts()
+            for _ in range(self.num_choices)
+        ]
+        return [replace(one, mode="off") for one in requests] if self.logprobs is not None else requests
+
+    def _refuse(self) -> None:
+        self.refuse_unsupported()
+        if self.best_of not in (None, self.num_choices):
+            raise Unsupported("best_of", "all choices are given, and none is chosen; leave it out")
+        if self.suffix:
+            raise Unsupported("suffix", "text is not inserted, only continued; leave it out")
+        if self.logprobs is not None:
+            self.refuse_beside_logprobs()
+        if self.echo and self.stream and not all(isinstance(prompt, str) for prompt in self._prompts()):
+            raise Unsupported("echo", "a stream gives back no token ids; leave it out, or send text")
+        if self.max_tokens == 0 and self.stream:
+            raise Unsupported("max_tokens", "a stream of nothing; leave stream out")
+        if self.max_tokens == 0 and not self.echo:
+            raise Unsupported("max_tokens", "0 gives nothing unless echo is set")
+        if (num_choices := len(self._prompts()) * self.num_choices) > MAX_CHOICES:
+            field = "prompt" if self.num_choices == 1 else "n"
+            raise Unsupported(field, f"{num_choices} choices at once; at most {MAX_CHOICES}")
+
+    def _prompts(self) -> list[str | tuple[int, ...]]:
+        if isinstance(self.prompt, str):
+            return [self.prompt]
+        kinds = {type(one) for one in self.prompt}
+        if kinds == {int}:
+            return [tuple(token for token in self.prompt if isinstance(token, int))]
+        if int in kinds:
+            raise Unsupported("prompt", "token ids of several prompts are lists of their own")
+        return [
+            one if isinstance(one, str) else tuple(one) for one in self.prompt if not isinstance(one, int)
+        ]

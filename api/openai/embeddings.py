@@ -13,7 +13,7 @@ from litestar import post
 from litestar.params import JSONBody
 from msgspec import Meta
 
-from colmlm.api.door.rights import Lane, Right, needs
+from colmlm.api.door.auth import Lane, Right, needs
 from colmlm.api.nouns.generation import Generator
 from colmlm.api.openai.errors import ROUTE, Unsupported
 from colmlm.api.openai.fields import Text

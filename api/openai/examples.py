@@ -8,22 +8,22 @@ from typing import Any
 import msgspec
 
 from colmlm.api.openai import answers
-from colmlm.api.openai.chat_request import ChatRequest
-from colmlm.api.openai.citations import Citation, CitedDocument, annotated
-from colmlm.api.openai.completion_request import CompletionRequest
-from colmlm.api.openai.conversation import Message
+from colmlm.api.openai.answers import Citation, CitedDocument, annotated
+from colmlm.api.openai.chat import ChatRequest
+from colmlm.api.openai.completions import CompletionRequest
 from colmlm.api.openai.embeddings import Embedding, EmbeddingRequest, Embeddings, EmbeddingUsage
 from colmlm.api.openai.errors import OpenAIProblem, told
 from colmlm.api.openai.feedback import CompletionUpdate, FeedbackMetadata, JudgedChoice, JudgedCompletion
+from colmlm.api.openai.fields import Message
 from colmlm.api.openai.models import Model, Models
-from colmlm.api.openai.response_objects import (
+from colmlm.api.openai.responses import (
     AnsweredResponse,
     OutputMessage,
     OutputText,
+    ResponseRequest,
     ResponseUsage,
     text_citation,
 )
-from colmlm.api.openai.response_request import ResponseRequest
 from colmlm.api.openai.streams import DONE
 
 _CREATED, _MODEL = 1_769_860_800, "co-lmlm-135m"

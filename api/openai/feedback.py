@@ -12,13 +12,13 @@ from litestar import post
 from litestar.params import JSONBody, PathParameter
 from msgspec import Meta
 
-from colmlm.api.door.rights import Lane, Right, needs
+from colmlm.api.door.auth import Lane, Right, needs
 from colmlm.api.errors import Refused
 from colmlm.api.openai.answers import ChatMessage
 from colmlm.api.openai.errors import ROUTE
 from colmlm.api.ports import FromPorts
 from colmlm.api.routes.edits import WithToken
-from colmlm.api.schema.shown import shown_to
+from colmlm.api.schema.schemas import shown_to
 from colmlm.api.wire.requests import Request
 from colmlm.kb.answers.records import NOTHING
 from colmlm.kb.evidence.records import NewFeedback, OutputTrace, Thumb

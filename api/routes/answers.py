@@ -6,7 +6,7 @@ from litestar import delete, get, post
 from litestar.concurrency import sync_to_thread
 from litestar.params import JSONBody
 
-from colmlm.api.door.rights import Lane, Right, needs
+from colmlm.api.door.auth import Lane, Right, needs
 from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.edits import WithToken, actor_of

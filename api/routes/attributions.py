@@ -9,17 +9,14 @@ import msgspec
 from litestar import get, post
 from litestar.params import JSONBody, QueryParameter
 
-from colmlm.api.door.rights import Lane, Right, needs
+from colmlm.api.door.auth import Lane, Right, needs
 from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts
 from colmlm.api.routes.searching import OfDocument
-from colmlm.api.schema.paging import Cursor, Limit, page, place_of
-from colmlm.api.schema.schemas import PathId
-from colmlm.api.schema.selectors import SelectorParts
-from colmlm.api.wire.answers import FactImpact
-from colmlm.api.wire.pages import Page
+from colmlm.api.schema.schemas import Cursor, Limit, PathId, SelectorParts, page, place_of
+from colmlm.api.wire.answers import FactImpact, Page
 from colmlm.api.wire.requests import MAX_ID, Request
-from colmlm.kb.evidence.listing import AttributionRecord
+from colmlm.kb.evidence.outputs import AttributionRecord
 from colmlm.kb.evidence.records import ImpactedOutput
 
 OfFact = Annotated[int | None, QueryParameter(ge=1, le=MAX_ID, description="Only what spliced this fact")]

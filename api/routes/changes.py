@@ -11,24 +11,21 @@ from litestar import Response, get, post
 from litestar.params import JSONBody, QueryParameter
 from litestar.response import Stream
 
-from colmlm.api.door.rights import Lane, Right, needs
+from colmlm.api.door.auth import Lane, Right, needs
 from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.corpora import JSON_LINES
-from colmlm.api.routes.edits import WithToken, actor_of
-from colmlm.api.routes.forms import wanted, written
+from colmlm.api.routes.edits import WithToken, actor_of, wanted, written
 from colmlm.api.routes.searching import Corpus, time_of
-from colmlm.api.schema.paging import Cursor, Limit, after_of, page
-from colmlm.api.schema.schemas import PathId
-from colmlm.api.wire.answers import Differences
-from colmlm.api.wire.pages import NEWEST_CHANGES, Page
+from colmlm.api.schema.schemas import Cursor, Limit, PathId, after_of, page
+from colmlm.api.wire.answers import NEWEST_CHANGES, Differences, Page
 from colmlm.api.wire.requests import MAX_ID, Request, Why
 from colmlm.kb.errors import InvalidQuery
 from colmlm.kb.evidence.log import Log
 from colmlm.kb.log import witness
 from colmlm.kb.log.audit import Fitting
-from colmlm.kb.log.chain import Sealed
-from colmlm.kb.log.cloud_events import BATCH, EVENT, cloud_event
+from colmlm.kb.log.chain import BATCH, EVENT, Sealed, cloud_event
+from colmlm.kb.log.denials import DenialRecord
 from colmlm.kb.log.records import ChangeRecord
 
 Who = Annotated[
@@ -234,3 +231,16 @@ def export_changes(ports: FromPorts) -> Stream:
     JSON Lines: the signed head, then every change, without any fact's text. It can be verified without the database.
     """
     return Stream(ports.kb.log.export(), media_type=JSON_LINES)
+
+
+# Denials: the requests that were refused, for auditors.
+
+
+@get("/denials", opt=needs(Right.audit), responses=PROBLEMS, sync_to_thread=True)
+def list_denials(ports: FromPorts, cursor: Cursor = None, limit: Limit = 100) -> Page[DenialRecord]:
+    """List denials.
+
+    Requests that were refused for their token, host or rate, newest first.
+    """
+    found = ports.kb.log.denials(after=after_of(cursor, "denials"), limit=limit + 1)
+    return page(found, limit, "denials", lambda denial: (denial.denial_id,))

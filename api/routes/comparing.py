@@ -9,17 +9,15 @@ from litestar import get, post
 from litestar.params import JSONBody, QueryParameter
 from msgspec import Meta
 
-from colmlm.api.door.rights import Right, needs
+from colmlm.api.door.auth import Right, needs
 from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts
 from colmlm.api.routes.edits import WithToken, actor_of, result
 from colmlm.api.routes.facts import FactsToRead
 from colmlm.api.routes.searching import Corpus
-from colmlm.api.schema.paging import Cursor, Limit, after_of
-from colmlm.api.schema.shown import shown_to
-from colmlm.api.wire.answers import EditResult
-from colmlm.api.wire.pages import CountedPage, T
-from colmlm.api.wire.pages import cursor as cursor_after
+from colmlm.api.schema.schemas import Cursor, Limit, after_of, shown_to
+from colmlm.api.wire.answers import CountedPage, EditResult, T
+from colmlm.api.wire.answers import cursor as cursor_after
 from colmlm.api.wire.requests import Id, Why
 from colmlm.kb.facts.compared import AlsoSaid, ComparedCounts, FactPair, PairPage, StaleFact, StalePage
 

@@ -10,15 +10,13 @@ from litestar import delete, get
 from litestar.params import JSONBody, PathParameter, QueryParameter
 from litestar.response import Stream
 
-from colmlm.api.door.rights import Lane, Right, needs
+from colmlm.api.door.auth import Lane, Right, needs
 from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts
 from colmlm.api.routes.edits import WithToken, actor_of
-from colmlm.api.schema.paging import Cursor, Limit, after_of
-from colmlm.api.schema.shown import require_past, shown_to
-from colmlm.api.wire.answers import Deleted
-from colmlm.api.wire.pages import Page
-from colmlm.api.wire.pages import cursor as cursor_of
+from colmlm.api.schema.schemas import Cursor, Limit, after_of, require_past, shown_to
+from colmlm.api.wire.answers import Deleted, Page
+from colmlm.api.wire.answers import cursor as cursor_of
 from colmlm.api.wire.requests import Why
 from colmlm.kb.corpus.format import AnnotatedDocument, to_record
 from colmlm.kb.errors import CorpusNotFound

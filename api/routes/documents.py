@@ -9,18 +9,15 @@ from litestar import delete, get, post
 from litestar.params import JSONBody, QueryParameter
 from msgspec import Meta
 
-from colmlm.api.door.rights import Right, needs
+from colmlm.api.door.auth import Right, needs
 from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.corpora import Deletion, delete_of
 from colmlm.api.routes.edits import WithToken, actor_of, key_at_once
 from colmlm.api.routes.facts import DELETED, State
 from colmlm.api.routes.searching import Corpus
-from colmlm.api.schema.paging import Cursor, Limit, after_of, page
-from colmlm.api.schema.schemas import PathId
-from colmlm.api.schema.shown import require_past, shown_to
-from colmlm.api.wire.answers import Deleted, DocumentText
-from colmlm.api.wire.pages import Page
+from colmlm.api.schema.schemas import Cursor, Limit, PathId, after_of, page, require_past, shown_to
+from colmlm.api.wire.answers import Deleted, DocumentText, Page
 from colmlm.api.wire.requests import Request, Why
 from colmlm.kb.corpus.format import Refusal, parse_record
 from colmlm.kb.facts.records import DocumentRecord, FactRecord

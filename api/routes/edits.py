@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from litestar import Request
+import msgspec
+from litestar import Request, Response
+from litestar.response import ServerSentEventMessage
 
+from colmlm.api.door import requests
+from colmlm.api.errors import ClientLeft, problem_of
+from colmlm.api.nouns.generation import Finished, Item, Missed, Spliced
 from colmlm.api.ports import Ports
 from colmlm.api.wire.answers import EditResult
 from colmlm.api.wire.requests import Why
-from colmlm.kb.access.records import TokenRecord
+from colmlm.kb.access.tokens import TokenRecord
 from colmlm.kb.errors import FactDeleted, KeysetMismatch
 from colmlm.kb.facts.records import Edit
-from colmlm.kb.log.audit import check_name
-from colmlm.kb.log.origin import act_for
+from colmlm.kb.log.audit import act_for, check_name, current
 
 WithToken = Request[TokenRecord, Any, Any]
 
@@ -87,3 +91,64 @@ def key_at_once(ports: Ports, fact_ids: Sequence[int]) -> bool:
         if checkpoint_id != model.checkpoint.checkpoint_id and keysets.is_ready(checkpoint_id):
             keysets.key_facts(encoder, fact_ids, most=most)
     return True
+
+
+# The forms beside JSON in which a route gives what it has, where a request asks for one by `Accept`.
+
+JSON = "application/json"
+
+
+def wanted(request: Request[Any, Any, Any], *others: str) -> str:
+    """Gives the media type that a request likes best, of JSON and these others; JSON where it names none of them."""
+    return request.accept.best_match([JSON, *others]) or JSON
+
+
+def is_named(request: Request[Any, Any, Any], media_type: str) -> bool:
+    """Says whether `Accept` names this type itself, whatever else it names."""
+    return any(named.partition(";")[0].strip() == media_type for named in request.accept)
+
+
+def written(value: Any, media_type: str = JSON, **headers: str) -> Response[Any]:
+    """Gives a response of this type, and tells caches that another request may get another."""
+    return Response(msgspec.json.encode(value), media_type=media_type, headers={"vary": "accept", **headers})
+
+
+# Streams outputs while they are decoded, as server-sent events.
+
+
+def check_client() -> None:
+    """Raises `ClientLeft` where the client of the current request has disconnected."""
+    request = requests.current()
+    if request is not None and request.has_left:
+        raise ClientLeft
+
+
+def asker() -> str:
+    """Names the token that asks, so that the decoder takes turns between tokens."""
+    return current().principal.name
+
+
+def events(items: Iterator[Item]) -> Iterator[ServerSentEventMessage]:
+    """Yields an event for each item, and one for an error that ends them early."""
+    try:
+        for item in items:
+            yield _event(_name(item), {"text": item} if isinstance(item, str) else item)
+    except Exception as error:  # noqa: BLE001 - the status is already sent, so an event and the log report it
+        yield _event("error", problem_of(error)[0])
+
+
+def _name(item: Item) -> str:
+    match item:
+        case str():
+            return "piece"
+        case Spliced():
+            return "splice"
+        case Missed():
+            return "no_match"
+        case Finished():
+            return "finish"
+    return "trace"
+
+
+def _event(name: str, data: object) -> ServerSentEventMessage:
+    return ServerSentEventMessage(event=name, data=msgspec.json.encode(data).decode())

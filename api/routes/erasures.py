@@ -8,17 +8,15 @@ from litestar import Response, get, post
 from litestar.params import JSONBody
 from msgspec import Meta
 
-from colmlm.api.door.rights import Lane, Right, needs
+from colmlm.api.door.auth import Lane, Right, needs
 from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts
 from colmlm.api.routes.edits import WithToken, actor_of
-from colmlm.api.schema.paging import Cursor, Limit, after_of, page
-from colmlm.api.schema.schemas import PathId
-from colmlm.api.wire.answers import ErasureAnswer
-from colmlm.api.wire.pages import Page
+from colmlm.api.schema.schemas import Cursor, Limit, PathId, after_of, page
+from colmlm.api.wire.answers import ErasureAnswer, Page
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT, Id, Request, Why
 from colmlm.kb.erasure import certificates
-from colmlm.kb.erasure.records import Erased, ErasureRequest
+from colmlm.kb.erasure.certificates import Erased, ErasureRequest
 from colmlm.kb.erasure.two_person import ErasureRequests
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.facts.records import Mentioned

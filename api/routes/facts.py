@@ -8,13 +8,12 @@ from litestar import Response, delete, get, patch, post
 from litestar.params import JSONBody, QueryParameter
 from msgspec import Meta
 
-from colmlm.api.door.rights import Right, needs
+from colmlm.api.door.auth import Right, needs
 from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts
 from colmlm.api.routes.edits import WithToken, actor_of, keyed, result, settled, would_delete
 from colmlm.api.routes.provenance import traced
-from colmlm.api.schema.schemas import PathId
-from colmlm.api.schema.shown import shown_to
+from colmlm.api.schema.schemas import PathId, shown_to
 from colmlm.api.wire.answers import EditResult
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT, Id, Question, Request, Value, Version, Why
 from colmlm.kb.evidence.provenance import of_fact

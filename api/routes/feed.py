@@ -11,16 +11,15 @@ from litestar.concurrency import sync_to_thread
 from litestar.params import HeaderParameter, QueryParameter
 from litestar.response import ServerSentEvent, ServerSentEventMessage
 
-from colmlm.api.door.rights import Lane, Right, needs
-from colmlm.api.door.tuning import LONGEST_SECONDS
+from colmlm.api.door.auth import Lane, Right, needs
+from colmlm.api.door.lanes import LONGEST_SECONDS
 from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts
-from colmlm.api.routes.edits import WithToken
+from colmlm.api.routes.edits import WithToken, is_named
 from colmlm.api.routes.following import Glance, followed
-from colmlm.api.routes.forms import is_named
 from colmlm.api.wire.requests import MAX_ID
 from colmlm.kb.errors import InvalidQuery
-from colmlm.kb.log.cloud_events import EVENT, cloud_event
+from colmlm.kb.log.chain import EVENT, cloud_event
 from colmlm.kb.log.records import ChangeRecord
 from colmlm.kb.service import KnowledgeBase
 

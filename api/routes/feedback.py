@@ -8,14 +8,14 @@ from litestar import post
 from litestar.params import JSONBody
 from msgspec import Meta
 
-from colmlm.api.door.rights import Lane, Right, needs
+from colmlm.api.door.auth import Lane, Right, needs
 from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts
 from colmlm.api.routes.edits import WithToken
 from colmlm.api.schema.schemas import PathId
 from colmlm.api.wire.requests import Behalf, Request
-from colmlm.kb.evidence.feedback import MOST_CHARACTERS
 from colmlm.kb.evidence.records import Feedback, NewFeedback, Thumb
+from colmlm.kb.evidence.storing import MOST_CHARACTERS
 
 Said = Annotated[str, Meta(min_length=1, max_length=MOST_CHARACTERS)]
 

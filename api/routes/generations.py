@@ -9,16 +9,13 @@ from litestar import Response, get, post
 from litestar.params import JSONBody, QueryParameter
 from litestar.response import ServerSentEvent
 
-from colmlm.api.door.rights import Lane, Right, needs
+from colmlm.api.door.auth import Lane, Right, needs
 from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts, await_seen
-from colmlm.api.routes.edits import WithToken
+from colmlm.api.routes.edits import WithToken, events
 from colmlm.api.routes.provenance import traced
-from colmlm.api.routes.streams import events
-from colmlm.api.schema.paging import Cursor, Limit, after_of, page
-from colmlm.api.schema.schemas import PathId
-from colmlm.api.schema.shown import shown_to
-from colmlm.api.wire.pages import Page
+from colmlm.api.schema.schemas import Cursor, Limit, PathId, after_of, page, shown_to
+from colmlm.api.wire.answers import Page
 from colmlm.api.wire.requests import NewGeneration
 from colmlm.kb.evidence.provenance import of_output
 from colmlm.kb.evidence.records import GenerationRecord, OutputTrace, Thumb

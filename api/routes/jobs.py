@@ -12,35 +12,36 @@ from typing import Annotated, Any, Literal
 import msgspec
 from litestar import Request, get, post
 from litestar.concurrency import sync_to_thread
+from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import JSONBody, QueryParameter
 from litestar.response import ServerSentEvent, ServerSentEventMessage
 
-from colmlm.api.door.rights import Lane, Right, needs
-from colmlm.api.errors import PROBLEMS, RightMissing
+from colmlm.api.door.auth import Lane, Right, needs
+from colmlm.api.errors import MEDIA_TYPE, PROBLEMS, RightMissing
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.following import Glance, followed
-from colmlm.api.schema.paging import Cursor, Limit, after_of, page
-from colmlm.api.schema.schemas import PathId
-from colmlm.api.wire.pages import Page
-from colmlm.kb.access.records import TokenRecord
+from colmlm.api.schema.schemas import Cursor, Limit, PathId, after_of, page
+from colmlm.api.wire.answers import Page, Problem
+from colmlm.kb.access.tokens import TokenRecord
 from colmlm.kb.jobs.kinds import (
     KINDS,
     AskQuestions,
     CalibrateAnswers,
     Check,
     Compare,
+    Documents,
     Gate,
     Ingest,
     MakeBackup,
     Rekey,
+    Sync,
     VerifyBackup,
     VerifyForgetting,
+    Work,
     WriteSnapshot,
 )
-from colmlm.kb.jobs.queue import Jobs
-from colmlm.kb.jobs.raw_kinds import Documents, Sync
-from colmlm.kb.jobs.records import JobRecord
-from colmlm.kb.jobs.work import Work
+from colmlm.kb.jobs.queue import JobRecord, Jobs
+from colmlm.kb.jobs.tickets import Upload, Uploads
 
 State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 States = Annotated[
@@ -279,3 +280,35 @@ class _Moving:
 def _moved(job: JobRecord) -> tuple[Any, ...]:
     """Gives the fields whose change is progress. A heartbeat is none."""
     return job.state, job.done, job.total, job.message, job.attempts, job.cancelled_by
+
+
+# Uploads: files for a job to read. A file is written to disk as it arrives, so its size costs no memory.
+
+FileName = Annotated[
+    str,
+    QueryParameter(min_length=1, max_length=200, description="The file's name; its end says what kind it is"),
+]
+
+
+_TOO_LARGE = ResponseSpec(
+    Problem, generate_examples=False, description="The file is too large", media_type=MEDIA_TYPE
+)
+
+
+# `request_max_body_size` is None, since the settings hold the limit, which is checked while the file arrives.
+@post(
+    "/uploads",
+    opt=needs(Right.edit, Lane.uploads),
+    responses=PROBLEMS | {413: _TOO_LARGE},
+    request_max_body_size=None,
+)
+async def upload(ports: FromPorts, request: Request[TokenRecord, Any, Any], name: FileName) -> Upload:
+    """Upload a file.
+
+    The body is stored unchanged for a job, which names it by `upload_id`. It is removed when that job is over, or after
+    a day without one.
+    """
+    with Uploads.of(ports.kb.settings).receive(name) as receiving:
+        async for block in request.stream():
+            await sync_to_thread(receiving.write, block)
+    return receiving.upload

@@ -9,16 +9,14 @@ from litestar import get, post, put
 from litestar.params import JSONBody
 from msgspec import Meta
 
-from colmlm.api.door.rights import Right, needs
+from colmlm.api.door.auth import Right, needs
 from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.edits import WithToken, actor_of
-from colmlm.api.schema.paging import Cursor, Limit, after_of, page
-from colmlm.api.schema.schemas import PathId
-from colmlm.api.wire.answers import KeysetView
-from colmlm.api.wire.pages import Page
+from colmlm.api.schema.schemas import Cursor, Limit, PathId, after_of, page
+from colmlm.api.wire.answers import KeysetView, Page
 from colmlm.api.wire.requests import MAX_ID, Threshold, Why
-from colmlm.kb.jobs.work import FileName
+from colmlm.kb.jobs.kinds import FileName
 from colmlm.kb.keys.records import MAX_EDITS, GateStanding, KeysetRecord
 
 

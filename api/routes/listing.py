@@ -15,7 +15,6 @@ from colmlm.api.routes import (
     changes,
     comparing,
     corpora,
-    denials,
     documents,
     erasures,
     facts,
@@ -34,11 +33,17 @@ from colmlm.api.routes import (
     searching,
     stats,
     tokens,
-    uploads,
-    vectors,
-    verification,
     webhooks,
 )
+from colmlm.api.routes.changes import list_denials
+from colmlm.api.routes.forgetting import (
+    check_certificate,
+    read_certificate,
+    read_signing_key,
+    verify_forgetting,
+)
+from colmlm.api.routes.jobs import upload
+from colmlm.api.routes.lookups import look_up_vectors, read_space
 from colmlm.api.schema.strict import StrictRequest
 
 
@@ -83,8 +88,8 @@ def v1() -> Router:
             answers.answer_question,
             answers.read_answer_threshold,
             answers.use_shipped_threshold,
-            vectors.look_up_vectors,
-            vectors.read_space,
+            look_up_vectors,
+            read_space,
             generations.generate,
             generations.list_generations,
             generations.trace_output,
@@ -106,10 +111,10 @@ def v1() -> Router:
             forgetting.read_drift,
             forgetting.apply_forgetting,
             forgetting.restore_forgotten,
-            verification.verify_forgetting,
-            verification.read_certificate,
-            verification.check_certificate,
-            verification.read_signing_key,
+            verify_forgetting,
+            read_certificate,
+            check_certificate,
+            read_signing_key,
             erasures.preview_erasure,
             erasures.erase_facts,
             erasures.list_erasures,
@@ -143,9 +148,9 @@ def v1() -> Router:
             changes.seal_breaks,
             changes.export_changes,
             feed.follow_changes,
-            uploads.upload,
+            upload,
             *jobs.HANDLERS,
-            denials.list_denials,
+            list_denials,
             *tokens.HANDLERS,
             *webhooks.HANDLERS,
             stats.read_stats,

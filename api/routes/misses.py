@@ -8,15 +8,13 @@ from litestar import get, post
 from litestar.params import JSONBody, QueryParameter
 from msgspec import Meta
 
-from colmlm.api.door.rights import Lane, Right, needs
+from colmlm.api.door.auth import Lane, Right, needs
 from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.edits import WithToken, actor_of
-from colmlm.api.schema.paging import Cursor, Limit, after_of
-from colmlm.api.schema.schemas import PathId
-from colmlm.api.schema.shown import shown_to
+from colmlm.api.schema.schemas import Cursor, Limit, PathId, after_of, shown_to
 from colmlm.api.wire.answers import Decided, MissList
-from colmlm.api.wire.pages import cursor as cursor_of
+from colmlm.api.wire.answers import cursor as cursor_of
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT, Id, Why
 from colmlm.kb.misses.checking import Asks
 from colmlm.kb.misses.records import MISSES_LISTED, MissDetails, MissOrder, MissState, Solving

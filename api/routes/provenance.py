@@ -8,11 +8,8 @@ from typing import TypeVar
 from litestar import Response
 
 from colmlm.api.ports import Ports
-from colmlm.api.routes.edits import WithToken
-from colmlm.api.routes.forms import wanted, written
-from colmlm.kb.evidence import prov_forms
-from colmlm.kb.evidence.prov_forms import MEDIA_TYPES
-from colmlm.kb.evidence.provenance import Provenance
+from colmlm.api.routes.edits import WithToken, wanted, written
+from colmlm.kb.evidence.provenance import MEDIA_TYPES, PROV, Provenance, write_prov
 
 T = TypeVar("T")
 
@@ -24,6 +21,6 @@ def traced(
     media_type = wanted(request, *MEDIA_TYPES.values())
     for form, named in MEDIA_TYPES.items():
         if media_type == named:
-            told = prov_forms.written(account(trace, ports.kb.log.database_id()), form)
-            return written(told, media_type, link=f'<{prov_forms.PROV}>; rel="profile"')
+            told = write_prov(account(trace, ports.kb.log.database_id()), form)
+            return written(told, media_type, link=f'<{PROV}>; rel="profile"')
     return written(trace)

@@ -8,15 +8,13 @@ from litestar import delete, get, post, put
 from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta
 
-from colmlm.api.door.rights import Right, needs
+from colmlm.api.door.auth import Right, needs
 from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts
 from colmlm.api.routes.edits import WithToken
-from colmlm.api.schema.paging import Cursor, Limit, after_of, page
-from colmlm.api.schema.schemas import PathId
-from colmlm.api.schema.shown import shown_to
-from colmlm.api.wire.pages import Page
-from colmlm.api.wire.pages import cursor as cursor_of
+from colmlm.api.schema.schemas import Cursor, Limit, PathId, after_of, page, shown_to
+from colmlm.api.wire.answers import Page
+from colmlm.api.wire.answers import cursor as cursor_of
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT, MAX_ID, Id, Question, Request, Value
 from colmlm.kb.questions.records import (
     AskedItem,

@@ -10,7 +10,7 @@ from litestar import post
 from litestar.params import JSONBody
 from msgspec import Meta
 
-from colmlm.api.door.rights import Right, needs
+from colmlm.api.door.auth import Right, needs
 from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts
 from colmlm.api.wire.requests import Id, RankingName, Request, Seq

@@ -8,13 +8,12 @@ from typing import Annotated, Literal
 from litestar import get
 from litestar.params import QueryParameter
 
-from colmlm.api.door.rights import Right, needs
+from colmlm.api.door.auth import Right, needs
 from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.edits import WithToken
-from colmlm.api.schema.paging import Limit, after_of
-from colmlm.api.schema.shown import require_past, shown_to
-from colmlm.api.wire.pages import CountedPage, cursor
+from colmlm.api.schema.schemas import Limit, after_of, require_past, shown_to
+from colmlm.api.wire.answers import CountedPage, cursor
 from colmlm.api.wire.requests import MAX_ID
 from colmlm.kb.errors import InvalidQuery
 from colmlm.kb.facts.records import FactFound, FactSearch

@@ -16,13 +16,11 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from colmlm.api.door import requests
 from colmlm.api.door.arrival import read, replayed
-from colmlm.api.door.auth import bearer
-from colmlm.api.door.rights import Lane
+from colmlm.api.door.auth import Lane, bearer
 from colmlm.api.ports import Ports
 from colmlm.api.routes.lookups import answered, key_lookup
 from colmlm.api.routes.sought import SecretLookup
-from colmlm.api.wire.requests import LookupRequest
-from colmlm.api.wire.vectors import LOOKUPS
+from colmlm.api.wire.requests import LOOKUPS, LookupRequest
 from colmlm.kb.errors import KBError
 
 if TYPE_CHECKING:

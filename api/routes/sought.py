@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from colmlm.api.door.auth import Right
 from colmlm.api.door.limits import RateLimits
-from colmlm.api.door.rights import Right
 from colmlm.api.errors import TooManyRequests
 from colmlm.kb.access.access import Access
-from colmlm.kb.access.records import TokenRecord
-from colmlm.kb.lookup.gathered import FindsByKey, Found, KeyLookup, find_together
+from colmlm.kb.access.tokens import TokenRecord
+from colmlm.kb.lookup.replica import FindsByKey, Found, KeyLookup, find_together
 
 
 @dataclass(frozen=True, slots=True, eq=False)

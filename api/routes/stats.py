@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from litestar import get
 
-from colmlm.api.door.rights import Right, needs
+from colmlm.api.door.auth import Right, needs
 from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts
-from colmlm.kb.upkeep.statistics import Statistics
+from colmlm.kb.upkeep.upkeep import Statistics
 
 
 @get("/stats", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)

@@ -9,17 +9,15 @@ from litestar import delete, get, post
 from litestar.params import JSONBody
 from msgspec import Meta
 
+from colmlm.api.door.auth import Right, needs
 from colmlm.api.door.idempotency import TELLS_SECRET
-from colmlm.api.door.rights import Right, needs
 from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts
 from colmlm.api.routes.edits import WithToken
-from colmlm.api.schema.paging import Cursor, Limit, after_of, page
-from colmlm.api.schema.schemas import PathId
-from colmlm.api.wire.answers import Token, TokenWithSecret
-from colmlm.api.wire.pages import Page
+from colmlm.api.schema.schemas import Cursor, Limit, PathId, after_of, page
+from colmlm.api.wire.answers import Page, Token, TokenWithSecret
 from colmlm.api.wire.requests import Request
-from colmlm.kb.access.records import LONGEST, MAX_RATE, TokenRecord
+from colmlm.kb.access.tokens import LONGEST, MAX_RATE, TokenRecord
 
 _MAX_SECONDS = int(LONGEST.total_seconds())
 

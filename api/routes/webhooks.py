@@ -8,16 +8,14 @@ from litestar import delete, get, post
 from litestar.params import JSONBody
 from msgspec import Meta, field
 
+from colmlm.api.door.auth import Lane, Right, needs
 from colmlm.api.door.idempotency import TELLS_SECRET
-from colmlm.api.door.rights import Lane, Right, needs
 from colmlm.api.errors import PROBLEMS
 from colmlm.api.ports import FromPorts
-from colmlm.api.schema.paging import Cursor, Limit, after_of, page
-from colmlm.api.schema.schemas import PathId
-from colmlm.api.wire.answers import WebhookWithSecret
-from colmlm.api.wire.pages import Page
+from colmlm.api.schema.schemas import Cursor, Limit, PathId, after_of, page
+from colmlm.api.wire.answers import Page, WebhookWithSecret
 from colmlm.api.wire.requests import MAX_ID, Request
-from colmlm.kb.webhooks.records import LONGEST_URL, Webhook, WebhookDelivery
+from colmlm.kb.webhooks.sending import LONGEST_URL, Webhook, WebhookDelivery
 
 ChangeKind = Annotated[str, Meta(min_length=1, max_length=100)]
 

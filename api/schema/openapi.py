@@ -20,12 +20,12 @@ from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import Components, License, SecurityScheme
 from litestar.routes import HTTPRoute
 
-from colmlm.api.door.rights import EDITING, SAFE_METHODS, Right, needs, right_of
+from colmlm.api.door.auth import EDITING, SAFE_METHODS, Right, needs, right_of
 from colmlm.api.openai.errors import OpenAIProblem
 from colmlm.api.schema.examples.listed import BY_OPERATION, EVENTS, FORMS, OCTETS, REFUSALS, example_of
 from colmlm.api.wire.answers import Problem
 from colmlm.api.wire.requests import MAX_ID
-from colmlm.kb.access.records import ROLES
+from colmlm.kb.access.tokens import ROLES
 
 # The tags, one for each noun, in the order in which a reader meets them.
 TAGS = {

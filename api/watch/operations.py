@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import cast
+from typing import TYPE_CHECKING, Any, cast
 
+from colmlm.api.door.auth import PROBES
 from colmlm.api.door.drain import Drain
+from colmlm.api.door.requests import Asked, method_of, route_of, status_of
 from colmlm.api.nouns.generation import Generator
 from colmlm.api.settings import ServerSettings
-from colmlm.api.supervision.shared import Shared
+from colmlm.api.supervision.supervisor import Shared
 from colmlm.api.watch.metrics import Metrics
-from colmlm.api.watch.observed import ObservedGenerator, TracingObserver
 from colmlm.api.watch.tracing import Tracing
-from colmlm.api.watch.watcher import Watch
 from colmlm.kb.jobs.attendance import OwnWorker, no_worker
+from colmlm.kb.lookup.ranking import Lookup
 from colmlm.kb.service import KnowledgeBase
+
+if TYPE_CHECKING:
+    from litestar.types import HTTPScope
+
+    from colmlm.kb.access.tokens import TokenRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,3 +65,120 @@ class Operations:
     def observed(self, generator: Generator) -> Generator:
         """Wraps a generator so that its outputs are timed."""
         return cast(Generator, ObservedGenerator(generator, self.metrics, self.tracing))
+
+
+# Wrappers that count, time and trace the parts of a server.
+
+
+@dataclass(frozen=True, slots=True)
+class TracingObserver:
+    """A `kb.lookup.observing.Observer` that records each part of a lookup as a span as well as a metric."""
+
+    metrics: Metrics
+    tracing: Tracing
+
+    @contextmanager
+    def timed(self, part: str) -> Iterator[None]:
+        with self.tracing.span(part), self.metrics.timed(part):
+            yield
+
+    def looked_up(self, lookups: Sequence[Lookup]) -> None:
+        self.metrics.looked_up(lookups)
+
+
+class ObservedGenerator:
+    """A generator that times its outputs and the first piece of each stream; everything else is delegated."""
+
+    def __init__(self, generator: Generator, metrics: Metrics, tracing: Tracing | None) -> None:
+        self._generator, self._metrics, self._tracing = generator, metrics, tracing
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._generator, name)
+
+    def generate(self, *request: Any, **options: Any) -> Any:
+        with self._decoding():
+            return self._generator.generate(*request, **options)
+
+    def complete(self, *requests: Any, **options: Any) -> Any:
+        with self._decoding():
+            return self._generator.complete(*requests, **options)
+
+    @contextmanager
+    def _decoding(self) -> Iterator[None]:
+        with self._tracing.span("decode") if self._tracing else nullcontext(), self._metrics.timed("decode"):
+            yield
+
+    def stream(self, *request: Any, **options: Any) -> Iterator[Any]:
+        """Yields the generator's items, timed. Its steps may run in different threads, each within the same span."""
+        started, is_first = time.perf_counter(), True
+        items: Any = self._generator.stream(*request, **options)
+        with closing(items), ExitStack() as at_end:
+            step = self._step(at_end)
+            at_end.callback(lambda: self._metrics.took("decode", time.perf_counter() - started))
+            while True:
+                with step():
+                    item = next(items, None)
+                if item is None:
+                    return
+                if is_first:
+                    self._metrics.took("first_token", time.perf_counter() - started)
+                    is_first = False
+                yield item
+
+    def _step(self, at_end: ExitStack) -> Callable[[], AbstractContextManager[None]]:
+        """Gives the context manager that each step of a stream runs in."""
+        tracing = self._tracing
+        if tracing is None:
+            return nullcontext
+        span = tracing.begin("decode")
+        at_end.callback(span.end)
+        return lambda: tracing.within(span)
+
+
+# Counts, times and logs every request.
+
+_log = logging.getLogger("colmlm.request")
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """The wrapper around each request of one server."""
+
+    metrics: Metrics
+    drain: Drain
+    tracing: Tracing | None = None
+
+    @contextmanager
+    def running(self, scope: HTTPScope, request: Asked) -> Iterator[None]:
+        """Measures a request, from before authentication until its response is sent."""
+        started = time.perf_counter()
+        self.drain.num_running += 1
+        self.metrics.in_progress.inc()
+        try:
+            with self.tracing.request(scope, request) if self.tracing else nullcontext():
+                try:
+                    yield
+                finally:
+                    self._done(scope, request, time.perf_counter() - started)
+        finally:
+            self.metrics.in_progress.dec()
+            self.drain.num_running -= 1
+
+    def _done(self, scope: HTTPScope, request: Asked, took: float) -> None:
+        method, route = method_of(scope), route_of(scope)
+        status = status_of(request)
+        self.metrics.answered(method, route, status, took)
+        token: TokenRecord | None = scope.get("user")
+        _log.log(
+            logging.DEBUG if scope["path"] in PROBES else logging.INFO,
+            "request",
+            extra={
+                "request_id": request.request_id,
+                "client_request_id": request.client_request_id,
+                "actor": token.name if token else None,
+                "method": method,
+                "route": route,
+                "status": status,
+                "ms": round(1000 * took, 2),
+            },
+        )

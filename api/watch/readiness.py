@@ -17,7 +17,7 @@ from colmlm.kb.jobs.attendance import OwnWorker, no_worker
 from colmlm.kb.jobs.queue import Jobs
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
-from colmlm.kb.store.standby import is_standby
+from colmlm.kb.store.store import is_standby
 
 
 @dataclass(slots=True)

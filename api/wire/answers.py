@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from datetime import datetime
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from colmlm.kb.erasure.records import ErasureReport, ErasureRequest
+from colmlm.kb.erasure.certificates import ErasureReport, ErasureRequest
 from colmlm.kb.evidence.records import FactDifference, ImpactedOutput
 from colmlm.kb.facts.records import DocumentRecord
 from colmlm.kb.facts.reviews import SettledBefore
 from colmlm.kb.forgetting.records import Collateral, Rates, RunRecord, Successor, Survivor, Verification
 from colmlm.kb.keys.records import GateStanding, KeysetRecord
-from colmlm.kb.lookup.records import Hit
+from colmlm.kb.lookup.ranking import Hit
 from colmlm.kb.misses.records import MissGroup
 from colmlm.kb.review.records import InboxItem, ReviewProgress
-from colmlm.kb.webhooks.records import Webhook
+from colmlm.kb.webhooks.sending import Webhook
 
 
 class EditResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +61,7 @@ class InboxPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LookupAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of one query. `kb.lookup.records.Lookup` explains the fields, `kb.lookup.history` the last two."""
+    """The result of one query. `kb.lookup.ranking.Lookup` explains the fields, `kb.lookup.history` the last two."""
 
     question: str | None
     hits: list[Hit]
@@ -164,7 +167,7 @@ class KeysetView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True):
-    """A token without its secret (`kb.access.records.TokenRecord`). `state` is "in use", "expired" or "revoked"."""
+    """A token without its secret (`kb.access.tokens.TokenRecord`). `state` is "in use", "expired" or "revoked"."""
 
     key_id: int
     name: str
@@ -258,3 +261,39 @@ class SigningKey(msgspec.Struct, frozen=True, kw_only=True):
     keyid: str
     fingerprint: str
     pem: str
+
+
+# Pages: all lists are paginated alike. A request takes `cursor`, a page gives `next`; null is the end.
+#
+# A cursor holds where the last page ended, and of which list. It is opaque: clients pass it back unchanged.
+
+T = TypeVar("T")
+Place = tuple[int, ...]
+NEWEST_CHANGES = "newest changes"  # the list of changes from the newest on, whose cursors are its own
+
+
+class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
+    """A page of a list. `next` is the cursor of the page after it; null where this is the last."""
+
+    items: list[T]
+    next: str | None
+
+
+class CountedPage(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
+    """A page of a list, with how many things the whole list has; there are more than `total` unless `is_exact`."""
+
+    items: list[T]
+    next: str | None
+    total: int
+    is_exact: bool
+
+
+def cursor(of: str, place: Place) -> str:
+    """Encodes the cursor of the page after this place of a list."""
+    said = json.dumps([of, *place], separators=(",", ":")).encode()
+    return base64.urlsafe_b64encode(said).decode().rstrip("=")
+
+
+def place_in(cursor: str) -> Any:
+    """Decodes what a cursor holds: the name of its list, and the place. Raises `ValueError` where it is none."""
+    return json.loads(base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True))

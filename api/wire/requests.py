@@ -166,3 +166,22 @@ class NewGeneration(Request, frozen=True, kw_only=True):
         fields = msgspec.structs.asdict(self)
         del fields["stream"]
         return GenerationRequest(**{**fields, "stop": tuple(self.stop)})
+
+
+# Tells which host names mean this machine.
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+def is_loopback(host: str) -> bool:
+    """Tells whether what is sent to this host stays on this machine, whatever the resolver says of other names."""
+    return host.lower() in LOOPBACK
+
+
+# Lookups by vectors: their paths, limits and media types.
+
+MAX_VECTORS = 1024
+MAX_DIM = 16_384
+LOOKUPS, VECTORS = "/v1/lookups", "/v1/lookups/vectors"
+OCTETS = b"application/octet-stream"
+JSON, MSGPACK = "application/json", "application/msgpack"

@@ -32,17 +32,17 @@ from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import REFUSED
 from colmlm.cli.options import AsJson, examples
 from colmlm.cli.output import note, print_json, print_table, progress, say
-from colmlm.kb.corpus.raw.fields import Fields
+from colmlm.kb.corpus.raw.blocks import Fields
 from colmlm.kb.corpus.raw.files import FoundFiles, find_files
 from colmlm.kb.corpus.raw.reading import read_raw
 
 if TYPE_CHECKING:
-    from colmlm.cli.bulk.annotating import DocumentAnnotator
+    from colmlm.cli.bulk.spreading import DocumentAnnotator
     from colmlm.kb.corpus.format import AnnotatedDocument, Refusal
-    from colmlm.kb.corpus.raw.limits import Limits
+    from colmlm.kb.corpus.raw.wire import Limits
     from colmlm.model.annotate.checks import Reviewed
-    from colmlm.model.annotate.cost import Estimate
-    from colmlm.model.annotate.results import Results
+    from colmlm.model.annotate.pipeline import Results
+    from colmlm.model.annotate.seed import Estimate
 
 ANNOTATE_EXAMPLES = examples(
     "colmlm corpus annotate handbook/ --out handbook.jsonl",
@@ -203,7 +203,7 @@ def annotate(
 
 
 def _light(chosen: DocumentAnnotator, job: AnnotationRun) -> None:
-    from colmlm.model.annotate.results import Results
+    from colmlm.model.annotate.pipeline import Results
 
     with Results(job.out) as results:
         _greet(results)
@@ -213,7 +213,7 @@ def _light(chosen: DocumentAnnotator, job: AnnotationRun) -> None:
 
 
 def _seed(runtime: Runtime, job: AnnotationRun, options: SeedOptions) -> Any:
-    from colmlm.model.annotate.results import Results
+    from colmlm.model.annotate.pipeline import Results
     from colmlm.model.annotate.seed import SeedRun
     from colmlm.model.lm.chat_endpoint import Chat, Endpoint
 
@@ -248,8 +248,8 @@ def _greet(results: Results) -> None:
 
 def _estimate(job: AnnotationRun, options: SeedOptions) -> Estimate:
     """Estimates what is still to be annotated. Reads everything once, and writes nothing."""
-    from colmlm.model.annotate.cost import estimate
-    from colmlm.model.annotate.results import Results
+    from colmlm.model.annotate.pipeline import Results
+    from colmlm.model.annotate.seed import estimate
 
     with Results(job.out) if job.out.exists() else nullcontext() as results:
         return estimate(
@@ -293,7 +293,7 @@ def _report(
     skip_unknown: bool,
     as_json: bool,
 ) -> None:
-    from colmlm.model.annotate.results import rejects_beside
+    from colmlm.model.annotate.pipeline import rejects_beside
 
     if as_json:
         estimated = None if cost is None else {**asdict(cost), "price": _price(cost, options)}

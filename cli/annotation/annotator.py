@@ -33,10 +33,10 @@ from colmlm.cli.output import print_json, print_table, progress, say
 from colmlm.kb.corpus.format import AnnotatedDocument, read_annotated
 from colmlm.kb.corpus.squad import read_squad
 from colmlm.kb.demo import DEMO_CORPUS
-from colmlm.model.annotate.presets import QUESTION_PRESETS, SPAN_PRESETS
+from colmlm.model.annotate.config import QUESTION_PRESETS, SPAN_PRESETS
 
 if TYPE_CHECKING:
-    from colmlm.model.annotate.report import AnnotatorMeasures
+    from colmlm.model.annotate.evaluate import AnnotatorMeasures
 
 DENSITY = 20.0  # facts per 100 words, which overlap nearly all that people ask for
 
@@ -116,8 +116,8 @@ def train_spans(
 
     With --hold-out the threshold is set to --per-100-words facts in those documents.
     """
-    from colmlm.model.annotate.report import calibrate
-    from colmlm.model.annotate.span_training import Annotated as Corpus
+    from colmlm.model.annotate.evaluate import calibrate
+    from colmlm.model.annotate.tasks import Annotated as Corpus
     from colmlm.model.annotate.tasks import SpanTask
 
     sparse, kept_back = _split(squad or [], held_out if squad else 0)
@@ -205,7 +205,7 @@ def evaluate(
     A question passes the round trip where its hidden state at <FACT-q> finds its own fact's key among those of all
     facts of the documents.
     """
-    from colmlm.model.annotate.report import measure
+    from colmlm.model.annotate.evaluate import measure
     from colmlm.model.training.steps import hold_out
 
     chosen = _split(squad or [], 0)[0] + _dense(annotated or [], demo=False)

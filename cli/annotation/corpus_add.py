@@ -28,7 +28,7 @@ from colmlm.cli.composition.annotators import (
 from colmlm.cli.errors import REFUSED
 from colmlm.cli.options import Actor, AllowErased, AsJson, CheckpointPath, examples, some_text
 from colmlm.cli.output import counted, print_json, print_table, say
-from colmlm.kb.corpus.raw.fields import Fields
+from colmlm.kb.corpus.raw.blocks import Fields
 
 ADD_EXAMPLES = examples(
     "colmlm corpus add handbook/ --corpus handbook",

@@ -25,7 +25,7 @@ from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import REFUSED
 from colmlm.cli.options import Actor, AsJson, Yes, examples, some_text
 from colmlm.cli.output import counted, plain, print_json, print_table, say
-from colmlm.kb.corpus.raw.fields import Fields
+from colmlm.kb.corpus.raw.blocks import Fields
 from colmlm.kb.corpus.raw.files import find_files
 
 SYNC_EXAMPLES = examples(

@@ -14,7 +14,7 @@ from colmlm.cli.options import positive
 from colmlm.cli.output import note, print_json, progress, say
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed
 from colmlm.model.annotate.config import TunerConfig
-from colmlm.model.training.settings import with_settings
+from colmlm.model.training.config import with_settings
 
 if TYPE_CHECKING:
     from colmlm.model.annotate.tuner import TunerTask

@@ -12,7 +12,7 @@ import typer
 
 from colmlm.api.client.connection import Connection, Patience
 from colmlm.api.client.errors import TokenRefused
-from colmlm.api.wire.loopback import is_loopback
+from colmlm.api.wire.requests import is_loopback
 from colmlm.cli.output import note
 
 if TYPE_CHECKING:

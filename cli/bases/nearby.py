@@ -1,7 +1,7 @@
 """The server that runs on this home, which commands of the same user ask in place of loading the model once more.
 
 A server that has a model and listens on this machine alone tells of itself in the home: its address, a token of its own
-(`api.door.local_token`), and what its answers depend on. A command asks it only where these are the command's own
+(`api.door.auth`), and what its answers depend on. A command asks it only where these are the command's own
 settings, so that the answer is the one it would have found itself.
 """
 
@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from colmlm.api.wire.answers import EncodedTexts
-from colmlm.api.wire.loopback import is_loopback
-from colmlm.api.wire.requests import MAX_QUERIES, DocumentToEncode, SpanToEncode, TextsToEncode
+from colmlm.api.wire.requests import MAX_QUERIES, DocumentToEncode, SpanToEncode, TextsToEncode, is_loopback
 from colmlm.cli.composition.runtime import Runtime, released_checkpoint
 from colmlm.cli.composition.secret_file import held_secret, read_held_secret
 from colmlm.cli.output import note
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
     from colmlm.api.client.api import Api
     from colmlm.api.client.connection import Connection
-    from colmlm.api.door.local_token import LocalToken
+    from colmlm.api.door.auth import LocalToken
     from colmlm.cli.bases.remote import NearBase
     from colmlm.kb.corpus.format import AnnotatedDocument
     from colmlm.kb.keys.records import CheckpointInfo
@@ -59,7 +58,7 @@ def told_of(runtime: Runtime, listener: socket.socket, url: str) -> Iterator[Loc
     if not is_loopback(listener.getsockname()[0]):  # the token would be worth something on other machines
         yield None
         return
-    from colmlm.api.door.local_token import LocalToken
+    from colmlm.api.door.auth import LocalToken
 
     token, file = LocalToken(), runtime.settings.home / SERVER_FILE
     told = RunningServer(url, token.secret, _answers_by(runtime, None))

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from colmlm.kb.evidence.log import Log
     from colmlm.kb.evidence.outputs import Outputs
     from colmlm.kb.facts.comparisons import Comparisons
-    from colmlm.kb.facts.documents import StoredDocuments
+    from colmlm.kb.facts.corpora import StoredDocuments
     from colmlm.kb.jobs.queue import Jobs
     from colmlm.kb.review.review import FactReview
     from colmlm.kb.service import KnowledgeBase

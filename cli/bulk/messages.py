@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import msgspec
+
+from colmlm.cli.composition.answering import CONFIDENCE
 
 CONNECTED = "connected"  # a driver's first line, once it is in its cluster
 STOP_SECONDS = 10.0  # in which a driver ends when its stdin does; then it is killed with all that it started
@@ -53,3 +57,38 @@ class AnnotatingBy(msgspec.Struct, frozen=True):
     reader: ModelAt | None
     threshold: float | None
     drop_unquestioned: bool
+
+
+# Annotators and readers by path and digest, so that a worker elsewhere takes what the command has, or says
+# so.
+
+
+def at(path: Path) -> ModelAt:
+    """Says where a model is, and what it is. Raises `AnnotatorError` where it is damaged or none."""
+    from colmlm.model.annotate.checkpoint import AnnotatorConfig
+
+    AnnotatorConfig.load(path)
+    return ModelAt(str(path.absolute()), _digest(path))
+
+
+def found(model: ModelAt, own: Path) -> Path:
+    """Finds the command's model on this machine: at the same path, else as `own`, which that of the settings is.
+
+    Raises `AnnotatorError` where another is there.
+    """
+    from colmlm.model.annotate.config import AnnotatorError
+
+    path = Path(model.path) if Path(model.path).is_dir() else own
+    if _digest(path) != model.digest:
+        raise AnnotatorError(
+            f"{path} on a machine of Ray's is not what the command has in {model.path}; put the same there"
+        )
+    return path
+
+
+def _digest(path: Path) -> str:
+    """Digests a model's description, which has the digests of its weights, and a reader's confidence."""
+    from colmlm.model.annotate.checkpoint import ANNOTATOR_FILE
+
+    files = [path / ANNOTATOR_FILE, path / CONFIDENCE]
+    return sha256(b"".join(file.read_bytes() for file in files if file.is_file())).hexdigest()

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from colmlm.cli.bulk.annotating import AnnotatorElsewhere, DocumentAnnotator
-from colmlm.cli.bulk.messages import AnnotatingBy
-from colmlm.cli.bulk.models import at
-from colmlm.cli.bulk.spreading import spreading_of
+from colmlm.cli.bulk.messages import AnnotatingBy, at
+from colmlm.cli.bulk.spreading import AnnotatorElsewhere, DocumentAnnotator, spreading_of
 from colmlm.cli.composition.readers import reader_at
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import finite

@@ -48,7 +48,7 @@ def reader(path: Path, bases: Path, confidence: Confidence | None = None) -> Jud
 
 def fitted_to(path: Path) -> Confidence:
     """Reads the confidence beside a reader. Raises `AnnotatorError` where it cannot be read."""
-    from colmlm.model.annotate.errors import AnnotatorError
+    from colmlm.model.annotate.config import AnnotatorError
 
     try:
         return Confidence.load(path / CONFIDENCE)

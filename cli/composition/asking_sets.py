@@ -10,7 +10,7 @@ from colmlm.api.nouns.telling import Telling
 from colmlm.cli.composition.runtime import Runtime
 
 if TYPE_CHECKING:
-    from colmlm.kb.questions.hearing import Asker
+    from colmlm.kb.questions.asking import Asker
     from colmlm.kb.questions.records import QuestionRun
     from colmlm.kb.service import KnowledgeBase
 
@@ -31,7 +31,7 @@ class SetAsking:
             return self.kb.questions.run(name, asker, advance, actor=actor)
 
     def _asker(self, how: AskingSet) -> Asker:
-        from colmlm.kb.questions.hearing import ByAnswers, ByRanking
+        from colmlm.kb.questions.asking import ByAnswers, ByRanking
 
         way, answers = how.way, self.runtime.answers
         if way in ("read", "paper"):

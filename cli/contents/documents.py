@@ -11,7 +11,7 @@ from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.protocol import Base
 from colmlm.cli.options import MAX_BIGINT, After, AsJson, Limit, examples
 from colmlm.cli.output import note, print_json, print_table, say, shorten
-from colmlm.kb.texts.pages import numbered
+from colmlm.kb.texts.characters import numbered
 
 STATS_EXAMPLES = examples("colmlm stats", "colmlm stats --json")
 

@@ -4,19 +4,357 @@ from __future__ import annotations
 
 import sys
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from colmlm.cli.asking import require_reason, require_somebody
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.protocol import Base
-from colmlm.cli.contents import compared, facts_edit
+from colmlm.cli.contents import compared
 from colmlm.cli.contents import facts_show as show_
-from colmlm.cli.options import MAX_BIGINT, After, AsJson, FactId, Limit, examples, some_text, time
-from colmlm.cli.output import counted_facts, note, plain, print_json
+from colmlm.cli.errors import REFUSED
+from colmlm.cli.options import (
+    MAX_BIGINT,
+    Actor,
+    After,
+    AllowErased,
+    Anyway,
+    AsJson,
+    DryRun,
+    FactId,
+    FactIds,
+    Limit,
+    Reason,
+    WhyUnlessDry,
+    Yes,
+    each_once,
+    examples,
+    some_text,
+    time,
+)
+from colmlm.cli.output import counted_facts, note, plain, print_json, print_table, say, shorten, these_facts
+from colmlm.kb.errors import FactDeleted
 
 if TYPE_CHECKING:
-    from colmlm.kb.facts.records import FactPage, FactSearch, State
+    from colmlm.api.nouns.corrections import BulkEdit, PlannedEdit
+    from colmlm.kb.facts.compared import AlsoSaid
+    from colmlm.kb.facts.records import (
+        Addition,
+        Correcting,
+        FactPage,
+        FactRecord,
+        FactSearch,
+        Marking,
+        Moving,
+        State,
+    )
+
+
+# `colmlm facts add`, `edit`, `move`, `undo`, `delete` and `restore`: each is one change with an actor and a
+# reason.
+
+MAX_OFFSET = 2**31 - 1
+
+Start = Annotated[
+    int | None,
+    typer.Option("--start", min=0, max=MAX_OFFSET, help="Where the span begins, in code points of the text."),
+]
+End = Annotated[int | None, typer.Option("--end", min=1, max=MAX_OFFSET, help="Where it ends.")]
+ExactText = Annotated[
+    str | None,
+    typer.Option(
+        "--text",
+        callback=some_text,
+        help="The document's exact words; in place of offsets where they are there once.",
+    ),
+]
+NoKey = Annotated[bool, typer.Option("--no-key", help="Leave the key to the next `colmlm rekey`.")]
+
+
+@anywhere
+def add(
+    base: Base,
+    reason: Reason,
+    question: Annotated[
+        str | None, typer.Option("--question", callback=some_text, help="The question it answers.")
+    ] = None,
+    value: Annotated[
+        str | None, typer.Option("--value", callback=some_text, help="The text to splice.")
+    ] = None,
+    document: Annotated[
+        int | None,
+        typer.Option(
+            "--document", min=1, max=MAX_BIGINT, help="Mark it in this document, whose words are its value."
+        ),
+    ] = None,
+    start: Start = None,
+    end: End = None,
+    text: ExactText = None,
+    answer: Annotated[
+        str | None, typer.Option("--answer", help="A longer answer, kept beside the value.")
+    ] = None,
+    proposed: Annotated[
+        bool, typer.Option("--proposed", help="Let somebody accept or reject it (colmlm review).")
+    ] = False,
+    actor: Actor = None,
+    no_key: NoKey = False,
+    allow_erased: AllowErased = False,
+    anyway: Anyway = False,
+    as_json: AsJson = False,
+) -> None:
+    """Add a fact: by question and value, or one that a document says. It is keyed at once, so lookups find it."""
+    span: Marking = {"start": start, "end": end, "text": text}
+    how: Addition = {
+        "actor": base.actor(actor), "reason": reason, "answer": answer, "allow_erased": allow_erased, "anyway": anyway
+    }  # fmt: skip
+    if document is not None:
+        if value is not None:
+            raise typer.BadParameter(
+                "a document's own words are the value: name them with --text or offsets."
+            )
+        if proposed:
+            raise typer.BadParameter(
+                "what is marked in a document is accepted; send it to the inbox with `colmlm review propose`.",
+                param_hint="--proposed",
+            )
+        edit = base.facts.add_to(document, span, keyed=not no_key, question=question, **how)
+    elif question is None or value is None or any(one is not None for one in span.values()):
+        raise typer.BadParameter(
+            "give --question and --value, or --document with --text, or --start and --end."
+        )
+    else:
+        edit = base.facts.add(question, value, proposed=proposed, keyed=not no_key, **how)
+    show_.edited(edit, as_json)
+
+
+@anywhere
+def edit(
+    base: Base,
+    fact_id: Annotated[
+        int | None, typer.Argument(metavar="[FACT_ID]", min=1, help="The fact's id; none with --from.")
+    ] = None,
+    value: Annotated[
+        str | None, typer.Option("--value", callback=some_text, help="The new text to splice.")
+    ] = None,
+    question: Annotated[
+        str | None, typer.Option("--question", callback=some_text, help="The new question it answers.")
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            exists=True,
+            dir_okay=False,
+            help="Edit many in one change: CSV or JSON lines of fact_id, value and question; empty: as it is.",
+        ),
+    ] = None,
+    reason: WhyUnlessDry = None,
+    actor: Actor = None,
+    no_key: NoKey = False,
+    anyway: Anyway = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Give a fact another value, another question, or both, from this commit on and in every process.
+
+    A value needs no new key. A question does: it is keyed at once, and the old one finds it no more.
+    """
+    require_reason(reason, unless=dry_run)
+    if file is not None:
+        if (fact_id, value, question) != (None, None, None):
+            raise typer.BadParameter("--from takes the ids, values and questions from the file alone.")
+        edit_from(
+            base, file, actor, reason, keyed=not no_key, anyway=anyway, dry_run=dry_run, as_json=as_json
+        )
+        return
+    if fact_id is None or dry_run or (value is None and question is None):
+        raise typer.BadParameter(
+            "give a fact's id with --value or --question; or --from, also with --dry-run."
+        )
+    assert reason is not None
+    how: Correcting = {"actor": base.actor(actor), "reason": reason, "anyway": anyway}
+    done = base.facts.edit(fact_id, value, question=question, keyed=not no_key, **how)
+    show_.edited(done, as_json)
+
+
+@anywhere
+def move(
+    base: Base,
+    fact_id: FactId,
+    reason: Reason,
+    start: Start = None,
+    end: End = None,
+    text: ExactText = None,
+    question: Annotated[
+        str | None, typer.Option("--question", callback=some_text, help="The question it answers there.")
+    ] = None,
+    actor: Actor = None,
+    no_key: NoKey = False,
+    allow_erased: AllowErased = False,
+    anyway: Anyway = False,
+    as_json: AsJson = False,
+) -> None:
+    """Move a fact's span within its document, whose words there become its value. Its history keeps where it was."""
+    span: Marking = {"start": start, "end": end, "text": text}
+    how: Moving = {
+        "actor": base.actor(actor), "reason": reason, "allow_erased": allow_erased, "anyway": anyway,
+        "question": question,
+    }  # fmt: skip
+    done = base.facts.move(fact_id, span, keyed=not no_key, **how)
+    show_.edited(done, as_json)
+
+
+@anywhere
+def undo(
+    base: Base,
+    seq: Annotated[int, typer.Argument(metavar="SEQ", min=1, max=MAX_BIGINT, help="The change's number.")],
+    reason: Reason,
+    actor: Actor = None,
+    no_key: NoKey = False,
+    as_json: AsJson = False,
+) -> None:
+    """Undo an add, edit, move, delete, restore, hold or verdict, all of that change."""
+    done = base.facts.undo(seq, keyed=not no_key, actor=base.actor(actor), reason=reason)
+    show_.edited(done, as_json, undoes=seq)
+
+
+@anywhere
+def delete(
+    base: Base,
+    fact_ids: FactIds,
+    reason: WhyUnlessDry = None,
+    actor: Actor = None,
+    abstain: Annotated[
+        bool,
+        typer.Option("--abstain", help="Let queries that point at one get no match, not the runner-up."),
+    ] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete facts: all of them in one change, or none. `colmlm facts restore` undoes it."""
+    require_reason(reason, unless=dry_run)
+    require_somebody(yes or dry_run, as_json, "delete")
+    if not yes or dry_run:
+        facts = base.facts.show_many(each_once(fact_ids))
+        if gone := [fact.fact_id for fact in facts if fact.deleted_seq is not None]:
+            raise FactDeleted(gone)
+        _preview(base, facts, base.comparisons.also_said([fact.fact_id for fact in facts]), as_json)
+        if dry_run:
+            return
+        typer.confirm(f"Delete {these_facts(len(facts))}?", abort=True, err=True)
+    assert reason is not None
+    done = base.facts.delete(each_once(fact_ids), actor=base.actor(actor), reason=reason, abstain=abstain)
+    show_.done(done, as_json)
+
+
+def _preview(base: Base, facts: list[FactRecord], also_said: list[AlsoSaid], as_json: bool) -> None:
+    if as_json:
+        print_json({"dry_run": True, "facts": facts, "also_said": also_said})
+    else:
+        show_.table(base, facts)
+        compared.tell_also_said(also_said)
+
+
+@anywhere
+def restore(
+    base: Base, fact_ids: FactIds, reason: Reason, actor: Actor = None, as_json: AsJson = False
+) -> None:
+    """Bring deleted facts back with the value they had last: all of them in one change, or none."""
+    done = base.facts.restore(fact_ids, actor=base.actor(actor), reason=reason)
+    show_.done(done, as_json)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Adds these commands to those of facts."""
+    app.command(
+        epilog=examples(
+            'colmlm facts add --question "Who wrote Emma?" --value "Jane Austen" --reason "asked for"',
+            'colmlm facts add --document 3 --text "Lima" --question "What is Peru\'s capital?" --reason "was missing"',
+            'colmlm facts add --document 3 --start 23 --end 27 --reason "was missing"',
+        )
+    )(add)
+    app.command(
+        epilog=examples(
+            'colmlm facts edit 12 --value "Lima" --reason "typing error in the source"',
+            'colmlm facts edit 12 --question "What is Peru\'s capital?" --reason "said nothing of Peru"',
+            "colmlm facts edit --from corrections.csv --dry-run",
+        )
+    )(edit)
+    app.command(
+        epilog=examples(
+            'colmlm facts move 12 --text "Lima Metropolitan Area" --reason "cut too short"',
+            'colmlm facts move 12 --start 23 --end 27 --question "What is Peru\'s capital?" --reason "cut too long"',
+        )
+    )(move)
+    app.command(epilog=examples('colmlm facts undo 41 --reason "the first spelling was right"'))(undo)
+    app.command(
+        epilog=examples(
+            "colmlm facts delete 12 15 --dry-run",
+            'colmlm facts delete 12 15 --reason "request of the person" --yes',
+        )
+    )(delete)
+    app.command(epilog=examples('colmlm facts restore 12 15 --reason "deleted by mistake"'))(restore)
+
+
+# Edits of many facts from a file, shown before they are done or refused.
+
+
+def edit_from(
+    base: Base,
+    file: Path,
+    actor: str | None,
+    reason: str | None,
+    *,
+    keyed: bool,
+    anyway: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Edits the facts of a file in one change. Exits with 3, and does nothing, where a row cannot be used."""
+    from colmlm.api.nouns.corrections import plan
+
+    planned = plan(file.read_text(encoding="utf-8-sig"), base.facts.show_many)
+    if planned.refused:
+        _refuse(planned, file, dry_run, as_json)
+    said = {"dry_run": dry_run, "edits": planned.edits, "unchanged": planned.unchanged, "refused": ()}
+    if dry_run or not planned.edits:
+        print_json({**said, "seq": None}) if as_json else _show(planned)
+        return
+    assert reason is not None
+    how: Correcting = {"actor": base.actor(actor), "reason": reason, "anyway": anyway}
+    done = base.facts.edit_many(planned.corrections, keyed=keyed, **how)
+    if as_json:
+        print_json(
+            {**said, "seq": done.seq, "kind": done.kind, "fact_ids": done.fact_ids, "keyed": done.keyed}
+        )
+        return
+    say(f"Change {done.seq}: {done.kind} of {len(planned.edits)} facts")
+    if not done.keyed:
+        note(
+            "Facts whose question was edited have no key yet, so lookups do not find them. Run: colmlm rekey"
+        )
+
+
+def _refuse(planned: BulkEdit, file: Path, dry_run: bool, as_json: bool) -> None:
+    if as_json:
+        print_json({"dry_run": dry_run, "edits": (), "unchanged": 0, "refused": planned.refused, "seq": None})
+    for row in planned.refused:
+        note(f"{file.name}, line {row.line}: {row.cause}")
+    note("Nothing was edited. Put these rows right, or leave them out.")
+    raise typer.Exit(REFUSED)
+
+
+def _show(planned: BulkEdit) -> None:
+    print_table(("line", "id", "value", "new value", "question", "new question"), map(_row, planned.edits))
+    note(f"{len(planned.edits)} would be edited; {planned.unchanged} rows would change nothing.")
+
+
+def _row(one: PlannedEdit) -> tuple[object, ...]:
+    texts = (one.was_value, one.value, one.was_question, one.question)
+    return one.line, one.fact_id, *(shorten(text) if text else "" for text in texts)
 
 
 class ReviewState(StrEnum):
@@ -160,5 +498,5 @@ def show(base: Base, fact_id: FactId, as_json: AsJson = False) -> None:
         note(show_.WITHHELD)
 
 
-facts_edit.add_to(app)
+add_to(app)
 compared.add_to(app)

@@ -37,7 +37,7 @@ app = typer.Typer(help="Describe and export checkpoints.", epilog=examples("colm
 )
 def info(checkpoint: CheckpointPath = None, as_json: AsJson = False) -> None:
     """Show which checkpoint this is, the dimension of its keys and how it was trained."""
-    from colmlm.cli.composition.model_encoder import describe
+    from colmlm.cli.composition.encoders import describe
 
     with Runtime.from_environment(checkpoint=checkpoint) as runtime:
         loaded = runtime.checkpoint
@@ -92,7 +92,7 @@ def release(
 ) -> None:
     """Write a run's adapter in half precision, with its config and loss log and without optimiser state."""
     _require_empty(target)
-    from colmlm.model.training.release import release as write
+    from colmlm.model.training.logs import release as write
 
     config = write(run, target)
     released = {"path": str(target.absolute()), "name": config.name, "training": config.training}

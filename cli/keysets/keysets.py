@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,23 +16,194 @@ from colmlm.cli.bases.protocol import Base
 from colmlm.cli.bulk.place import Ray, RayWorkers
 from colmlm.cli.composition.encoders import ByEncoder, chosen
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.keysets import calibration, keyset_gate
-from colmlm.cli.keysets.adapting import (
-    Adapt,
-    FromKeyset,
-    Method,
-    Sample,
-    adapting_by,
-    show_adapted,
+from colmlm.cli.errors import CHECK_FAILED
+from colmlm.cli.keysets.calibration import CALIBRATE_EXAMPLES, THRESHOLD_EXAMPLES, calibrate, threshold
+from colmlm.cli.options import (
+    Actor,
+    AsJson,
+    CheckpointPath,
+    KeysetId,
+    Reason,
+    Yes,
+    examples,
+    finite,
+    some_text,
 )
-from colmlm.cli.options import Actor, AsJson, CheckpointPath, KeysetId, Reason, Yes, examples
-from colmlm.cli.output import print_json, print_table, progress, say
-from colmlm.kb.keys.records import RECALL
+from colmlm.cli.output import note, print_json, print_table, progress, say
+from colmlm.kb.keys.records import MAX_EDITS, RECALL
+from colmlm.kb.switching.gate import GateLimits
 
 if TYPE_CHECKING:
     from colmlm.kb.keys.records import GateStanding, IndexFit, KeysetRecord
 
     pass
+    from colmlm.kb.keys.records import Adapting
+
+
+# `colmlm keysets check`, `activate` and `rollback`: measure whether a keyset may answer, and switch to it and
+# back.
+
+CHECK_EXAMPLES = examples(
+    "colmlm keysets check 2", "colmlm keysets check 2 --plot drift.png --max-question-loss 0.05 --json"
+)
+ACTIVATE_EXAMPLES = examples(
+    "colmlm keysets activate 2", 'colmlm keysets activate 2 --force --reason "checked by hand"'
+)
+ROLLBACK_EXAMPLES = examples(
+    "colmlm keysets rollback", 'colmlm keysets rollback --reason "wrong dates" --json'
+)
+
+_DEFAULTS = GateLimits()
+
+
+@anywhere
+def check(
+    base: Base,
+    keyset_id: KeysetId,
+    sample: Annotated[
+        int, typer.Option("--sample", min=1, max=100_000, help="How many questions, and prefixes, to encode.")
+    ] = _DEFAULTS.sample,
+    min_recall_at_1: Annotated[
+        float, typer.Option(min=0, max=1, callback=finite, help="Of the index, against exact search.")
+    ] = _DEFAULTS.min_recall_at_1,
+    min_recall_at_10: Annotated[
+        float, typer.Option(min=0, max=1, callback=finite, help="The same, of the ten nearest keys.")
+    ] = _DEFAULTS.min_recall_at_10,
+    max_facts_lost: Annotated[
+        int, typer.Option(min=0, help="How many live facts may be without a key.")
+    ] = _DEFAULTS.max_facts_lost,
+    max_question_loss: Annotated[
+        float,
+        typer.Option(
+            min=0, max=1, callback=finite, help="How far question recall and MRR may fall below the active's."
+        ),
+    ] = _DEFAULTS.max_question_loss,
+    min_agreement: Annotated[
+        float, typer.Option(min=0, max=1, callback=finite, help="With what stored outputs looked up.")
+    ] = _DEFAULTS.min_agreement,
+    min_recall_kept: Annotated[
+        float,
+        typer.Option(min=0, max=1, callback=finite, help="Of true keys' recall, by keys that are predicted."),
+    ] = _DEFAULTS.min_recall_kept,
+    questions: Annotated[
+        str | None,
+        typer.Option("--questions", callback=some_text, help="A set of kept questions to ask, too."),
+    ] = None,
+    min_right: Annotated[
+        float | None,
+        typer.Option(
+            "--min-right", min=0, max=1, callback=finite, help="The least share of them to be right."
+        ),
+    ] = None,
+    max_wrong: Annotated[
+        float | None,
+        typer.Option("--max-wrong", min=0, max=1, callback=finite, help="The most of them to be wrong."),
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", dir_okay=False, help="Write histograms of scores here, as PNG.")
+    ] = None,
+    checkpoint: CheckpointPath = None,
+    active_checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            "--active-checkpoint",
+            exists=True,
+            file_okay=False,
+            help="Where the active keyset's has moved to.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure a keyset before it answers, and store the report. The exit code is 1 where it fails.
+
+    It loads the checkpoints of the keyset and of the active one from where they were registered. With --server a job
+    there does it, and the command waits for that.
+    """
+    limits = GateLimits(
+        sample=sample,
+        min_recall_at_1=min_recall_at_1,
+        min_recall_at_10=min_recall_at_10,
+        max_facts_lost=max_facts_lost,
+        max_question_loss=max_question_loss,
+        min_agreement=min_agreement,
+        min_recall_kept=min_recall_kept,
+        questions=questions,
+        min_right=min_right,
+        max_wrong=max_wrong,
+    )
+    report = base.keysets.check(
+        keyset_id, limits, plot=plot, checkpoint=checkpoint, active_checkpoint=active_checkpoint
+    )
+    print_json(report) if as_json else _show_keyset_gate(report)
+    if not report["passed"]:
+        raise typer.Exit(CHECK_FAILED)
+
+
+@anywhere
+def activate(
+    base: Base,
+    keyset_id: KeysetId,
+    force: Annotated[
+        bool, typer.Option("--force", help="Without a gate that passed lately; this is recorded.")
+    ] = False,
+    max_edits: Annotated[
+        int, typer.Option(min=0, help="How many edits of facts the gate may be behind.")
+    ] = MAX_EDITS,
+    questions: Annotated[
+        str | None,
+        typer.Option(
+            "--questions", callback=some_text, help="A set of questions that its gate must have asked."
+        ),
+    ] = None,
+    reason: Reason = "activate",
+    actor: Actor = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make this keyset the one that answers, in every process. `colmlm keysets rollback` undoes it.
+
+    It must have passed `colmlm keysets check`, unless no keyset is active.
+    """
+    keyset = base.keysets.activate(
+        keyset_id,
+        force=force,
+        max_edits=max_edits,
+        questions=questions,
+        actor=base.actor(actor),
+        reason=reason,
+    )
+    _switched(keyset, as_json)
+
+
+@anywhere
+def rollback(base: Base, reason: Reason = "rollback", actor: Actor = None, as_json: AsJson = False) -> None:
+    """Activate again, at once, the keyset that was active before this one. A second rollback undoes the first."""
+    keyset = base.keysets.rollback(actor=base.actor(actor), reason=reason)
+    _switched(keyset, as_json)
+
+
+def _switched(keyset: KeysetRecord, as_json: bool) -> None:
+    print_json(keyset) if as_json else say(f"Keyset {keyset.keyset_id} ({keyset.checkpoint_name}) is active.")
+    if keyset.num_unkeyed:
+        note(
+            f"{keyset.num_unkeyed} facts have no key in it and are not found. "
+            f"Run: colmlm keysets rekey {keyset.keyset_id}"
+        )
+
+
+def _show_keyset_gate(report: dict[str, Any]) -> None:
+    print_table(("criterion", "", "figure", "limit", "note"), map(_row, report["criteria"]))
+    what = f"Keyset {report['keyset_id']} at change {report['seq']}"
+    active = report["active_keyset_id"]
+    against = f" against keyset {active}" if active is not None else ""
+    asked = f"{report['num_questions']} questions and {report['num_contexts']} prefixes of stored outputs"
+    say(f"{what}{against}, with {asked}: {'passed' if report['passed'] else 'failed'}.")
+
+
+def _row(criterion: dict[str, Any]) -> tuple[object, ...]:
+    figure, limit = criterion["figure"], f"{criterion['limit']:.4g}"
+    measured = "not measured" if figure is None else f"{figure:.4g}"
+    return criterion["name"], "ok" if criterion["passed"] else "FAILED", measured, limit, criterion["note"]
+
 
 REKEY_EXAMPLES = examples(
     "colmlm rekey",
@@ -59,14 +231,99 @@ KeyKinds = Annotated[
     ),
 ]
 
+# The options of `--adapt`, by which a rekey predicts keys from another keyset's, and what is shown of it.
+
+
+class MapMethod(StrEnum):
+    auto = "auto"
+    procrustes = "procrustes"
+    ridge = "ridge"
+
+
+Adapt = Annotated[
+    bool,
+    typer.Option(
+        "--adapt", help="Key a sample of the facts, and predict the other keys from those of another keyset."
+    ),
+]
+FromKeyset = Annotated[
+    int | None,
+    typer.Option("--from", min=1, help="With --adapt: the keyset to predict from. Default: the active one."),
+]
+Sample = Annotated[
+    int | None,
+    typer.Option(
+        "--sample",
+        min=10,
+        max=1_000_000,
+        help="With --adapt: how many facts to key. Default: 1 %, at least 250.",
+    ),
+]
+Method = Annotated[
+    MapMethod | None,
+    typer.Option("--method", help="With --adapt: how the map is fitted. Default: auto, the better one."),
+]
+
+_COLUMNS = (
+    "kind", "from", "to", "facts", "predicted", "sample", "method", "recall_at_1", "recall_at_1_true",
+    "recall_at_1_old", "seconds", "seconds_true",
+)  # fmt: skip
+
+
+def adapting_by(
+    adapt: bool, from_keyset: int | None, sample: int | None, method: MapMethod | None, **others: object
+) -> Adapting:
+    """Gives what the options say.
+
+    Raises `BadParameter` for those that mean nothing without --adapt, and for the `others` with it.
+    """
+    how: Adapting = {}
+    if from_keyset is not None:
+        how["from_keyset_id"] = from_keyset
+    if sample is not None:
+        how["sample"] = sample
+    if method is not None:
+        how["method"] = str(method)
+    if how and not adapt:
+        raise typer.BadParameter("it needs --adapt.", param_hint="--from, --sample, --method")
+    if adapt and (
+        idle := [f"--{name.replace('_', '-')}" for name, given in others.items() if given is not None]
+    ):
+        what = (
+            "with --adapt a sample is keyed here, and the kinds of key are those that the other keyset has."
+        )
+        raise typer.BadParameter(what, param_hint=", ".join(idle))
+    return how
+
+
+def show_adapted(made: dict[str, Any], as_json: bool) -> None:
+    """Prints what was done for each kind of key, and says so where that is nothing."""
+    if not any(pair["predicted"] for pair in made["pairs"]):
+        keyset_id = made["keyset"]["keyset_id"]
+        note(
+            f"Nothing was predicted anew; keyset {keyset_id} has keys of all facts that the other keyset has keys of. "
+            f"For another sample or method, drop them first: colmlm keysets retire {keyset_id}"
+        )
+    if as_json:
+        print_json(made)
+        return
+    print_table(
+        _COLUMNS, [[_format_prediction(pair[column]) for column in _COLUMNS] for pair in made["pairs"]]
+    )
+
+
+def _format_prediction(value: object) -> object:
+    return "not measured" if value is None else value
+
+
 app = typer.Typer(
     help="Make, check, activate, calibrate and retire keysets.", epilog=examples("colmlm keysets list")
 )
-app.command("check", epilog=keyset_gate.CHECK_EXAMPLES)(keyset_gate.check)
-app.command("activate", epilog=keyset_gate.ACTIVATE_EXAMPLES)(keyset_gate.activate)
-app.command("rollback", epilog=keyset_gate.ROLLBACK_EXAMPLES)(keyset_gate.rollback)
-app.command("calibrate", epilog=calibration.CALIBRATE_EXAMPLES)(calibration.calibrate)
-app.command("threshold", epilog=calibration.THRESHOLD_EXAMPLES)(calibration.threshold)
+app.command("check", epilog=CHECK_EXAMPLES)(check)
+app.command("activate", epilog=ACTIVATE_EXAMPLES)(activate)
+app.command("rollback", epilog=ROLLBACK_EXAMPLES)(rollback)
+app.command("calibrate", epilog=CALIBRATE_EXAMPLES)(calibrate)
+app.command("threshold", epilog=THRESHOLD_EXAMPLES)(threshold)
 
 
 def rekey(
@@ -237,7 +494,7 @@ def _show(keysets: list[KeysetRecord], gates: Sequence[GateStanding | None] | No
         (k.keyset_id, k.checkpoint_name, k.state, k.num_keys, k.num_predicted, k.num_unkeyed,
          f"{k.threshold:.3f}{'' if k.calibrated else ' (not calibrated)'}", _fitted(k.index_spec, k.index_fit),
          k.applied_seq, gate)
-        for k, gate in zip(keysets, [_said(gate) for gate in gates or [None] * len(keysets)], strict=True)
+        for k, gate in zip(keysets, [_format_gate(gate) for gate in gates or [None] * len(keysets)], strict=True)
     ]  # fmt: skip
     print_table(columns, rows)
 
@@ -251,7 +508,7 @@ def _fitted(spec: str, fit: IndexFit | None) -> str:
     return f"{fit.spec}, {fit.lists_read} of {fit.lists} lists{scored}{recall}"
 
 
-def _said(gate: GateStanding | None) -> str:
+def _format_gate(gate: GateStanding | None) -> str:
     if gate is None or not gate.checked:
         return ""
     said = "passed" if gate.passed else f"failed ({', '.join(gate.failed)})"

@@ -12,8 +12,7 @@ from colmlm.cli.options import AsJson, examples
 from colmlm.cli.output import plain, print_json, say
 
 if TYPE_CHECKING:
-    from colmlm.kb.upkeep.records import FsckReport
-    from colmlm.kb.upkeep.repair import RepairReport
+    from colmlm.kb.upkeep.upkeep import FsckReport, RepairReport
 
 FSCK_EXAMPLES = examples("colmlm fsck", "colmlm fsck --json", "colmlm fsck --repair --dry-run")
 

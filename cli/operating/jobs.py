@@ -6,24 +6,70 @@ import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from colmlm.cli.asking import require_somebody
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.protocol import Base
 from colmlm.cli.bulk.place import Ray, RayWorkers
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import CHECK_FAILED
-from colmlm.cli.operating import job_pruning
-from colmlm.cli.options import MAX_BIGINT, Actor, AsJson, Limit, examples
+from colmlm.cli.options import MAX_BIGINT, Actor, AsJson, DryRun, Limit, Yes, examples, span
 from colmlm.cli.output import counted, note, print_json, print_table, progress, say, shorten
 from colmlm.kb.jobs.kinds import KINDS, work_of
-from colmlm.kb.jobs.records import STATES
+from colmlm.kb.jobs.queue import STATES
 
 if TYPE_CHECKING:
-    from colmlm.kb.jobs.records import JobRecord
+    from colmlm.kb.jobs.queue import JobRecord, Pruned
+
+
+# `colmlm jobs prune`: remove jobs that ended long ago.
+
+EXAMPLES = examples(
+    "colmlm jobs prune --older-than 30d --dry-run",
+    "colmlm jobs prune --older-than 30d --yes",
+    "colmlm jobs prune --older-than 12h --yes --json",
+)
+
+
+def prune(
+    older_than: Annotated[
+        timedelta,
+        typer.Option(
+            "--older-than", parser=span, metavar="SPAN", help="Only what ended so long ago: 90d, 12h or 30m."
+        ),
+    ],
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Remove jobs that ended long ago. What they changed stays in the change log.
+
+    Workers do it by themselves, after COLMLM_JOB_RETENTION_DAYS.
+    """
+    require_somebody(yes or dry_run, as_json, "prune")
+    with Runtime.from_environment() as runtime:
+        from colmlm.kb.jobs.queue import prune
+
+        if not (yes or dry_run):
+            count = _counted(prune(runtime.kb, older_than, dry_run=True))
+            typer.confirm(f"Remove {count}?", abort=True, err=True)
+        pruned = prune(runtime.kb, older_than, dry_run=dry_run)
+    if as_json:
+        print_json(pruned)
+        return
+    ended = ", ".join(f"{number} {state}" for state, number in pruned.states.items())
+    say(f"{'Would remove' if dry_run else 'Removed'} {_counted(pruned)}{f': {ended}' if ended else ''}.")
+
+
+def _counted(pruned: Pruned) -> str:
+    ended = f"that ended before {pruned.before:%Y-%m-%d %H:%M} UTC"
+    return f"{counted(pruned.num_jobs, 'job')} {ended}"
+
 
 WORKER_EXAMPLES = examples(
     "colmlm worker", "colmlm worker --concurrency 2", "colmlm worker --once", "colmlm worker --ray auto"
@@ -144,7 +190,7 @@ def cancel(base: Base, job_id: JobId, actor: Actor = None, as_json: AsJson = Fal
         say(f"Job {job_id} is cancelled." if job.is_over else f"Job {job_id} is told to end.")
 
 
-app.command("prune", epilog=job_pruning.EXAMPLES)(job_pruning.prune)
+app.command("prune", epilog=EXAMPLES)(prune)
 
 
 def far(job: JobRecord) -> str:
@@ -200,8 +246,7 @@ def worker(
     from colmlm.api.watch import logs
     from colmlm.cli.composition.handlers.with_model import handlers, problem
     from colmlm.kb.jobs.worker import Worker
-    from colmlm.kb.store.embedded_server import require_wanted
-    from colmlm.kb.store.keeper import Keeper
+    from colmlm.kb.store.embedded_server import Keeper, require_wanted
 
     with Runtime.from_environment() as runtime:
         settings, serving = runtime.settings, runtime.serving

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,13 +12,109 @@ import typer
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.protocol import Base
 from colmlm.cli.errors import CHECK_FAILED
-from colmlm.cli.options import MAX_BIGINT, AsJson, examples, some_text
+from colmlm.cli.options import MAX_BIGINT, AsJson, examples, finite, some_text, time
 from colmlm.cli.output import counted, note, print_json, say
-from colmlm.cli.removal.forget_options import RunId
 from colmlm.kb.texts.characters import json_visible
 
 if TYPE_CHECKING:
-    from colmlm.kb.forgetting.certificate_check import CertificateCheck
+    from colmlm.kb.forgetting.certificates import CertificateCheck
+
+
+# The options of the commands of `colmlm forget`: the parts of a selector, and how a plan is made.
+
+
+class Policy(StrEnum):
+    abstain = "abstain"
+    successor = "successor"
+
+
+class Equivalents(StrEnum):
+    include = "include"
+    only_list = "only-list"
+    exclude = "exclude"
+
+
+RunId = Annotated[int, typer.Argument(metavar="RUN", min=1, max=MAX_BIGINT, help="See `colmlm forget list`.")]
+
+Facts = Annotated[
+    list[int] | None, typer.Option("--fact", min=1, max=MAX_BIGINT, help="A fact's id; may be repeated.")
+]
+OfDocument = Annotated[
+    str | None, typer.Option("--document", callback=some_text, help="A document's id, or corpus/name.")
+]
+OfCorpus = Annotated[str | None, typer.Option("--corpus", callback=some_text, help="Facts of this corpus.")]
+OfUri = Annotated[
+    str | None, typer.Option("--uri", callback=some_text, help="Facts of documents with this address.")
+]
+UriPrefix = Annotated[
+    str | None,
+    typer.Option("--uri-prefix", callback=some_text, help="Facts of documents whose address begins so."),
+]
+WithText = Annotated[
+    str | None,
+    typer.Option("--text", callback=some_text, help="Value or question holds this text, in either case."),
+]
+WithQuestion = Annotated[
+    str | None, typer.Option("--question", callback=some_text, help="The question is exactly this.")
+]
+Licence = Annotated[
+    str | None,
+    typer.Option("--licence", callback=some_text, help="Facts of documents under this licence."),
+]
+FromSeq = Annotated[
+    int | None,
+    typer.Option("--from-seq", min=1, max=MAX_BIGINT, help="Added by this change or a later one."),
+]
+ToSeq = Annotated[
+    int | None,
+    typer.Option("--to-seq", min=1, max=MAX_BIGINT, help="Added by this change or an earlier one."),
+]
+Since = Annotated[
+    datetime | None,
+    typer.Option("--since", parser=time, metavar="TIME", help="Added at this time or later (ISO 8601; UTC)."),
+]
+Until = Annotated[
+    datetime | None,
+    typer.Option(
+        "--until", parser=time, metavar="TIME", help="Added at this time or before (ISO 8601; UTC)."
+    ),
+]
+Like = Annotated[
+    int | None,
+    typer.Option("--like", min=1, max=MAX_BIGINT, help="Facts whose key is near this fact's."),
+]
+Radius = Annotated[
+    float | None,
+    typer.Option(
+        "--radius",
+        min=-1,
+        max=1,
+        callback=finite,
+        help="Least cosine for --like and for equivalents. Default: the keyset's threshold.",
+    ),
+]
+Everything = Annotated[
+    bool, typer.Option("--everything", help="Every live fact; leaves no room for other parts.")
+]
+AllowEmpty = Annotated[bool, typer.Option("--allow-empty", help="Matching nothing is no error.")]
+WithEquivalents = Annotated[
+    Equivalents, typer.Option("--equivalents", help="What to do with facts that say the same elsewhere.")
+]
+WithPolicy = Annotated[
+    Policy, typer.Option("--policy", help="What a question gets: no match, or the next fact.")
+]
+
+NoModel = Annotated[
+    bool, typer.Option("--no-model", help="Load no model: stored keys stand for the questions of facts.")
+]
+Sample = Annotated[
+    int,
+    typer.Option("--sample", min=1, max=100_000, help="How many facts to preview and ask about at most."),
+]
+WhyOrDefault = Annotated[
+    str | None, typer.Option("--reason", callback=some_text, help="Why. Default: the plan's reason.")
+]
+
 
 CHECK_EXAMPLES = examples(
     "colmlm verify-certificate run-1.json",
@@ -85,7 +183,7 @@ def verify_certificate(
     still be applied or erased, erased facts still be erased. With --offline only signature, change hash and counts are
     checked.
     """
-    from colmlm.kb.forgetting.certificate_check import check_offline, trusted_keys
+    from colmlm.kb.forgetting.certificates import check_offline, trusted_keys
 
     text, pem = file.read_bytes(), public_key.read_text(encoding="utf-8") if public_key else None
     if offline:

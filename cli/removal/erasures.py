@@ -12,10 +12,10 @@ from colmlm.cli.bases.protocol import Base
 from colmlm.cli.options import AsJson, Yes, examples
 from colmlm.cli.output import print_json, print_table, say, shorten, these_facts
 from colmlm.cli.removal.certificates import ERASURE_EXAMPLES, erasure_certificate
-from colmlm.cli.removal.erase_show import as_dict, require_level, show_facts, show_report
+from colmlm.cli.removal.erase import as_dict, require_level, show_facts, show_report
 
 if TYPE_CHECKING:
-    from colmlm.kb.erasure.records import ErasureRequest
+    from colmlm.kb.erasure.certificates import ErasureRequest
 
 app = typer.Typer(
     help="Erasures: those that wait for a second person (COLMLM_ERASE_NEEDS_TWO=yes), and certificates.",

@@ -163,7 +163,7 @@ def start(app: typer.Typer, name: str) -> None:
     """Runs a console script."""
     interpreter.shut_out_current_directory()
     if any(argument in _TENSOR_COMMANDS for argument in sys.argv[1:3]):
-        from colmlm.model.lm.memory import prefer_jemalloc
+        from colmlm.model.lm.llama import prefer_jemalloc
 
         prefer_jemalloc(interpreter.again())
     else:

@@ -2,22 +2,305 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from itertools import chain
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from colmlm.api.nouns.telling import Advance
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import AsJson, MaxMinutes, examples, positive
-from colmlm.cli.output import note, print_json, say
-from colmlm.cli.training.config import Method, Preset, chosen
-from colmlm.cli.training.data import SHARDS_EXAMPLES, Annotations, Shards, Sources, Squad, shards
-from colmlm.cli.training.plan import GpuName, show_plan
+from colmlm.cli.output import note, print_json, print_table, progress, say
 from colmlm.cli.training.show import shown
-from colmlm.cli.training.unlearn import UNLEARN_EXAMPLES, unlearn
-from colmlm.model.training.config import RANDOM, TrainConfig
+from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, read_annotated
+from colmlm.kb.corpus.squad import read_squad
+from colmlm.kb.demo import DEMO_CORPUS
+from colmlm.model.lm.config import CONFIG_FILE
+from colmlm.model.training import presets
+from colmlm.model.training.config import RANDOM, TrainConfig, with_settings
 from colmlm.model.training.logs import LOSS_FILE, PLOT_FILE, draw
+from colmlm.model.training.objectives import OBJECTIVES
+from colmlm.model.training.plan import GPUS
+
+if TYPE_CHECKING:
+    from colmlm.model.text.tokens import FactTokenizer
+    from colmlm.model.training.corpora import Corpus
+    from colmlm.model.training.plan import Ratios, TrainingPlan
+    from colmlm.model.training.shards import BuiltShards
+
+
+# The data that `colmlm train` reads: annotated files, SQuAD files, and shards made of them.
+
+Squad = Annotated[
+    list[Path] | None,
+    typer.Option("--squad", exists=True, dir_okay=False, help="A SQuAD file; may be repeated."),
+]
+Annotations = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--annotated", exists=True, dir_okay=False, help="An annotated JSONL file; may be repeated."
+    ),
+]
+Shards = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--shards", exists=True, file_okay=False, help="A folder of `train shards`; may be repeated."
+    ),
+]
+
+_AT_ONCE = 500  # documents that are tokenised between two reports of progress
+
+SHARDS_EXAMPLES = examples(
+    "colmlm train shards --annotated wikipedia.jsonl --preset co-lmlm-360m --out shards/wikipedia",
+    "colmlm train shards --squad train.jsonl --out shards/squad",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """The corpora of a run, in the order that a mix weighs them: shards, annotated files, SQuAD files, the demo."""
+
+    shards: tuple[Path, ...] = ()
+    annotated: tuple[Path, ...] = ()
+    squad: tuple[Path, ...] = ()
+    demo: bool = False
+    held_out: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.shards or self.annotated or self.squad or self.demo)
+
+    def corpora(self, tokenizer: FactTokenizer, config: TrainConfig) -> list[Corpus]:
+        """Gives the corpora as tokens: maps shards into memory, and reads and tokenises files."""
+        from colmlm.model.training.shards import open_shards
+
+        mapped = [open_shards(folder, tokenizer, config) for folder in self.shards]
+        files = _kept([list(_documents(path)) for path in self._readers()], self.held_out)
+        files += [list(_documents(read_annotated(DEMO_CORPUS)))] * self.demo
+        with progress("documents tokenised") as advance:
+            mapped += [_tokenised(documents, tokenizer, config, advance) for documents in files]
+        return mapped
+
+    def ratios(self) -> Ratios | None:
+        """Computes the share of question tokens from the shards' manifests; None without shards."""
+        from colmlm.model.training.plan import Ratios
+        from colmlm.model.training.shards import read_manifest
+
+        built = [read_manifest(folder)["built"] for folder in self.shards]
+        if not built:
+            return None
+        questions = sum(each["question_tokens"] for each in built)
+        return Ratios(questions=questions / sum(each["tokens"] for each in built), source="of these shards")
+
+    def documents(self) -> Iterator[AnnotatedDocument]:
+        """Reads the documents of all files, one after another."""
+        return chain.from_iterable(_documents(path) for path in self._readers())
+
+    def _readers(self) -> list[Iterable[Parsed]]:
+        return [*map(read_annotated, self.annotated), *map(read_squad, self.squad)]
+
+
+def shards(
+    out: Annotated[Path, typer.Option("--out", help="The folder; a build already there goes on.")],
+    squad: Squad = None,
+    annotated: Annotations = None,
+    preset: Preset = None,
+    method: Method = None,
+    init: Annotated[
+        str | None, typer.Option("--init", help="What will be trained, for its tokenizer; see `train`.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting, as of `train`.")
+    ] = None,
+    per_shard: Annotated[int, typer.Option("--per-shard", min=1, help="Documents in a shard.")] = 10_000,
+    as_json: AsJson = False,
+) -> None:
+    """Tokenise files once, for runs that read them while they train. Ctrl-C or a kill loses at most one shard.
+
+    Shards belong to a tokenizer, a method and the settings `max_question_length`, `title_fraction` and
+    `paraphrase_fraction`.
+    """
+    from colmlm.model.training.start import tokenizer_of
+
+    sources = Sources(annotated=tuple(annotated or ()), squad=tuple(squad or ()))
+    if not sources:
+        raise typer.BadParameter("nothing to make shards of: name a file with --annotated or --squad.")
+    config = chosen(None, preset, method, settings or [], init=init)
+    with Runtime.from_environment() as runtime:
+        tokenizer = tokenizer_of(config, runtime.settings.home / "models")
+    built = _build(sources, out, tokenizer, config, per_shard)
+    if as_json:
+        print_json({"shards": str(out), "built": built})
+    else:
+        say(
+            f"{out}: {built.shards} shards ({built.kept} there already), {built.documents} documents, "
+            f"{built.tokens} tokens, {built.questions} questions of {built.question_tokens} tokens"
+        )
+
+
+def _tokenised(
+    documents: Sequence[AnnotatedDocument], tokenizer: FactTokenizer, config: TrainConfig, advance: Advance
+) -> Corpus:
+    from colmlm.model.training.corpora import DataError, merged, tokenise
+
+    if not documents:
+        raise DataError("a file holds no documents")
+    parts = []
+    for start in range(0, len(documents), _AT_ONCE):
+        parts.append(tokenise(documents[start : start + _AT_ONCE], tokenizer, config))
+        advance(min(start + _AT_ONCE, len(documents)), len(documents))
+    return merged(parts)
+
+
+def _build(
+    sources: Sources, out: Path, tokenizer: FactTokenizer, config: TrainConfig, per_shard: int
+) -> BuiltShards:
+    from colmlm.model.training.shards import build_shards
+
+    built = None
+    with progress("documents in shards") as advance:
+        for built in build_shards(sources.documents(), out, tokenizer, config, per_shard=per_shard):
+            advance(built.documents, None)
+    assert built is not None
+    return built
+
+
+def _kept(files: Sequence[list[AnnotatedDocument]], held_out: int) -> list[list[AnnotatedDocument]]:
+    """Gives the files without `held_out` documents, which are drawn from all of them."""
+    from colmlm.model.training.steps import hold_out
+
+    numbered = [(number, document) for number, file in enumerate(files) for document in file]
+    if held_out >= len(numbered) > 0:
+        raise typer.BadParameter(f"cannot leave {held_out} of {len(numbered)} documents out.")
+    kept = hold_out(numbered, held_out)[0]
+    return [[document for number, document in kept if number == n] for n in range(len(files))]
+
+
+def _documents(parsed: Iterable[Parsed]) -> Iterator[AnnotatedDocument]:
+    refused = 0
+    for item in parsed:
+        refused += len(item.refusals)
+        if item.document is not None:
+            yield item.document
+    if refused:
+        note(f"{refused} malformed spans or documents left out; `colmlm corpus ingest --dry-run` lists them")
+
+
+# `colmlm train unlearn`: trains the gradient baselines of unlearning, which deletion is compared with.
+
+UNLEARN_EXAMPLES = examples(
+    "colmlm train unlearn --init runs/full --forget forget05.jsonl --retain retain95.jsonl --out runs/npo",
+    "colmlm train unlearn --init runs/full --forget forget05.jsonl --retain retain95.jsonl --objective grad-ascent "
+    "--out runs/graddiff",
+)
+
+
+def unlearn(
+    init: Annotated[Path, typer.Option("--init", exists=True, file_okay=False, help="The checkpoint.")],
+    forget: Annotated[
+        Path,
+        typer.Option("--forget", exists=True, dir_okay=False, help="What is to be forgotten: rows of TOFU."),
+    ],
+    retain: Annotated[
+        Path, typer.Option("--retain", exists=True, dir_okay=False, help="What is to be kept: rows of TOFU.")
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", help="The run's directory; a run already there is gone on with.")
+    ],
+    objective: Annotated[str, typer.Option("--objective", help=f"One of {', '.join(OBJECTIVES)}.")] = "npo",
+    beta: Annotated[float, typer.Option("--beta", help="Of NPO: how soon it comes to rest.")] = 0.1,
+    retain_weight: Annotated[
+        float, typer.Option("--retain-weight", help="Of the loss of what is kept. 0: it is not looked at.")
+    ] = 1.0,
+    epochs: Annotated[int, typer.Option("--epochs", help="Over what is to be forgotten.")] = 5,
+    batch: Annotated[int, typer.Option("--batch", help="Answers to forget a step, and as many to keep.")] = 8,
+    learning_rate: Annotated[float, typer.Option("--learning-rate", help="Peak learning rate.")] = 1e-5,
+    seed: Annotated[int, typer.Option("--seed", help="Seeds order and dropout.")] = 17,
+    keep_epochs: Annotated[
+        bool,
+        typer.Option("--keep-epochs", help="Also keep what each epoch leaves, as epoch-1, ... in --out."),
+    ] = False,
+    name: Annotated[str | None, typer.Option("--name", help="Default: that of --out.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train a checkpoint until it no longer says some answers: NPO, gradient ascent or gradient difference.
+
+    It uses no knowledge base, from which a fact is deleted in one commit and without training. A checkpoint that is an
+    adapter is trained further as an adapter, another one with all its weights.
+    """
+    from colmlm.model.evaluate.tofu import read_rows
+    from colmlm.model.training.gather import here
+    from colmlm.model.training.unlearning import UnlearnConfig, Unlearning, going_on
+
+    try:
+        config = UnlearnConfig(
+            objective=objective, beta=beta, retain_weight=retain_weight, epochs=epochs, batch=batch,
+            learning_rate=learning_rate, seed=seed,
+        )  # fmt: skip
+        forgotten, kept = (
+            [(row.question, row.answer) for row in read_rows(file)] for file in (forget, retain)
+        )
+    except ValueError as error:
+        raise typer.BadParameter(f"{error}.") from error
+    with Runtime.from_environment() as runtime:
+        cache = runtime.settings.home / "models"
+    task = Unlearning(
+        config, going_on(init), forgotten, kept, out, cache, name or out.name, keep_epochs=keep_epochs
+    )
+    with shown() as show:
+        for metrics in task.run():
+            if here().is_first:
+                show(metrics, config.epochs * task.steps_per_epoch)
+    if not here().is_first:
+        return
+    done = task.progress
+    report = {
+        "checkpoint": str(out),
+        "steps": done.step,
+        "tokens": done.tokens,
+        "seconds": round(done.seconds),
+    }
+    print_json(report) if as_json else say(f"{out}: {done.step} steps, {done.seconds / 60:.0f} minutes")
+
+
+# `colmlm train --dry-run`: shows what a run will cost.
+
+GpuName = StrEnum("GpuName", list(GPUS))  # type: ignore[misc]
+_GIB = 1 << 30
+
+
+def show_plan(config: TrainConfig, plan: TrainingPlan, *, as_json: bool) -> None:
+    """Prints a plan with its formulas."""
+    if as_json:
+        print_json({"config": asdict(config), "plan": asdict(plan)})
+        return
+    p = plan.parameters
+    say(f"{config.preset}: {config.method}, from {config.init}, training {config.adapt}")
+    say(f"parameters: {p.total:,}, of which {p.trained:,} are trained")
+    say(
+        f"a step: {plan.tokens_per_step:,} tokens of documents and {plan.question_tokens_per_step:,} of questions; "
+        f"the run: {config.steps:,} steps, {plan.tokens:,} tokens of documents"
+    )
+    say(
+        f"arithmetic: {plan.flop:.3g} FLOP; at {plan.mfu:.0%} of a {plan.gpu}'s peak {plan.gpu_hours:,.1f} GPU hours, "
+        f"on {plan.gpus} of them {plan.days:,.2f} days"
+    )
+    say()
+    say(f"GiB on each {plan.gpu}, with one row of {config.max_length} tokens and its questions in flight:")
+    parts = ("weights", "gradients", "optimiser", "communication", "logits", "activations", "total")
+    rows = [
+        (name, *(f"{getattr(memory, part) / _GIB:.1f}" for part in parts), plan.most_rows[name])
+        for name, memory in plan.memory.items()
+    ]
+    print_table(("", *parts, "rows that fit"), rows)
+    say()
+    for name, formula in plan.formulas.items():
+        say(f"{name}: {formula}")
+
 
 _H100 = GpuName("h100")
 
@@ -193,3 +476,65 @@ def _train(
         say(
             f"{out}: {done.step} steps, {done.tokens} tokens, {minutes:.1f} minutes; losses in {out / LOSS_FILE}"
         )
+
+
+# Makes a run's config from the command line: from a preset or the run to continue, then from the options
+# given.
+
+Preset = Annotated[
+    str | None,
+    typer.Option("--preset", help=f"Default: small. One of {', '.join(presets.names())}."),
+]
+Method = Annotated[
+    str | None, typer.Option("--method", help="co-lmlm, standard, asker or rel-lmlm. Default: the preset's.")
+]
+
+
+def chosen(
+    out: Path | None,
+    preset: str | None,
+    method: str | None,
+    settings: Sequence[str],
+    *,
+    init: str | None = None,
+    steps: int | None = None,
+    batch: int | None = None,
+    micro: int | None = None,
+    **changes: Any,
+) -> TrainConfig:
+    """Gives the config of a run: that of the run in `out` where there is one and no preset is named, else the preset's.
+
+    Settings that are not possible are refused as a wrong command line.
+    """
+    try:
+        config = presets.preset(preset) if preset else _of_run(out) or presets.small()
+        if method is not None and method != config.method:
+            config = presets.as_method(config, method)
+        if init is not None:
+            changes |= {"init": init}
+            changes |= {} if init == RANDOM else {"architecture": None}
+        if steps is not None:
+            config = presets.shortened(config, steps)
+        by_rows = config.batch_rows is not None
+        changes |= {"batch_rows" if by_rows else "batch_documents": batch}
+        changes |= {"micro_rows" if by_rows else "micro_documents": micro}
+        asked = {
+            name: value for name, value in changes.items() if value is not None or name == "architecture"
+        }
+        return with_settings(config, settings, **asked)
+    except ValueError as error:
+        raise typer.BadParameter(f"{error}.") from error
+
+
+def _of_run(out: Path | None) -> TrainConfig | None:
+    """Gives the config of a run to continue. A checkpoint that is no run is refused, as it would be overwritten."""
+    from colmlm.model.training.state import STATE_FILE
+
+    if out is None or not (out / CONFIG_FILE).is_file():
+        return None
+    if not (out / STATE_FILE).is_file():
+        raise ValueError(
+            f"{out} holds a checkpoint and no run to go on with; to train it further name it with --init, "
+            "and another --out"
+        )
+    return TrainConfig.from_record(json.loads((out / CONFIG_FILE).read_text())["training"]["config"])

@@ -2,7 +2,7 @@
 
 A caller names a request. The name is claimed in the database before the request is carried out, and the answer is
 stored with it for a day. Each change that the request makes marks the claim in its own transaction
-(`kb.log.origin.mark`), which shows whether a process that died had changed anything: a claim without a mark changed
+(`kb.log.audit.mark`), which shows whether a process that died had changed anything: a claim without a mark changed
 nothing, and may be taken over after `LEASE`. A run whose claim was taken over can't edit under it any more.
 """
 
@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 from colmlm.kb.errors import AnswerGone, RequestDiffers, RequestUnderWay
 from colmlm.kb.facts.suppression import hold_off_erasure
 from colmlm.kb.log import audit
-from colmlm.kb.log.origin import Claim
+from colmlm.kb.log.audit import Claim
 from colmlm.kb.tables import ChangeRow, IdempotencyRow, SecretRow
 
 KEPT = timedelta(days=1)

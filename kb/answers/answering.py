@@ -11,23 +11,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import re
+import unicodedata
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Unpack
 
+from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from colmlm.kb.answers.calibrations import confidence_here
-from colmlm.kb.answers.candidates import BY_KEY, CandidateSentence, candidates
-from colmlm.kb.answers.contested import settled
-from colmlm.kb.answers.held import facts_in
-from colmlm.kb.answers.nearby import nearby
-from colmlm.kb.answers.parts import parts_of
+from colmlm.kb.answers.candidates import BY_KEY, CandidateSentence, candidates, facts_in
 from colmlm.kb.answers.places import (
     ReadPlace,
     best_first,
     best_windows,
     every_place,
+    settled,
     weigh,
     weigh_passage,
 )
@@ -42,16 +42,15 @@ from colmlm.kb.answers.records import (
     SaidFact,
     SaidPart,
 )
-from colmlm.kb.answers.why import why_silent
-from colmlm.kb.answers.windows import SaidWindow, said_passages, unchanged, windows
+from colmlm.kb.answers.windows import FactInWindow, SaidWindow, said_passages, unchanged, windows
 from colmlm.kb.errors import InvalidQuery, NoActiveKeyset
 from colmlm.kb.facts.reading import get_fact
 from colmlm.kb.log import audit
-from colmlm.kb.lookup.likeness import SentenceEmbedder
 from colmlm.kb.lookup.questions import Questions
-from colmlm.kb.lookup.records import AskedQuery, Hit, Ranking
+from colmlm.kb.lookup.ranking import AskedQuery, Hit, Ranking
 from colmlm.kb.lookup.searchable import SearchableStore
-from colmlm.kb.store.standby import require_primary
+from colmlm.kb.lookup.words import SentenceEmbedder
+from colmlm.kb.store.store import require_primary
 from colmlm.kb.texts.asked import OF_SEVERAL_WORDS, compares, form_of
 
 WINDOWS = 6  # read for a question
@@ -386,3 +385,123 @@ def _check(question: str, threshold: float | None) -> None:
         raise InvalidQuery(f"the question has {len(question):,} characters, more than {MAX_QUESTION:,}")
     if threshold is not None and not 0 <= threshold <= 1:
         raise InvalidQuery(f"the threshold {threshold} is not a probability, from 0 to 1")
+
+
+# Parts: the facts in an answer, with the part of its value that it says of each, and where its document says
+# that.
+
+
+def parts_of(window: SaidWindow, start: int, end: int) -> tuple[SaidPart, ...]:
+    """Gives the facts that a span of the window's text says, whole or in part, in order. All of them must be live."""
+    return tuple(_part(window, fact, start, end) for fact in window.overlapping(start, end))
+
+
+def _part(window: SaidWindow, fact: FactInWindow, start: int, end: int) -> SaidPart:
+    first, last = max(fact.start, start), min(fact.end, end)
+    begins = fact.value.index(window.text[fact.start : fact.end])  # not 0 where the window cuts the fact
+    shift, place = begins - fact.start, window.source_of(first, last)
+    return SaidPart(
+        fact_id=fact.fact_id,
+        version=fact.said.version,
+        start=first - start,
+        end=last - start,
+        part_start=first + shift,
+        part_end=last + shift,
+        quoted_start=place.start if place else None,
+        quoted_end=place.end if place else None,
+    )
+
+
+# Nearby passages: the texts that were read for a question, as they are shown, each stretch of a document
+# once.
+
+
+def nearby(
+    found: Sequence[CandidateSentence], read: Mapping[int, SaidWindow], places: Sequence[ReadPlace]
+) -> list[NearbyPassage]:
+    """Give the windows of these sentences, nearest first, without those that lie within another one.
+
+    Of the places that were read, the likeliest of each window is marked in it, unless it was deleted.
+    """
+    likeliest: dict[int, ReadPlace] = {}
+    for place in sorted(places, key=lambda one: one.margin):
+        likeliest[place.window.sentence_id] = place
+    marked = {key: (one.start, one.end) for key, one in likeliest.items() if not one.is_dead}
+    return [
+        _passage(one, read[one.sentence_id], marked.get(one.sentence_id, (None, None)))
+        for one in found
+        if not any(_within(read[one.sentence_id], other) for other in _others(one, found, read))
+    ]
+
+
+def _others(
+    one: CandidateSentence, found: Sequence[CandidateSentence], read: Mapping[int, SaidWindow]
+) -> Iterator[SaidWindow]:
+    return (read[other.sentence_id] for other in found if other is not one)
+
+
+def _within(window: SaidWindow, other: SaidWindow) -> bool:
+    """Tells whether a window is a part of another one of its document."""
+    ours, theirs = window.source, other.source
+    if ours is None or theirs is None or ours == theirs:
+        return False
+    same = (ours.corpus, ours.external_id) == (theirs.corpus, theirs.external_id)
+    return same and theirs.start <= ours.start and ours.end <= theirs.end
+
+
+def _passage(
+    candidate: CandidateSentence, window: SaidWindow, likeliest: tuple[int | None, int | None]
+) -> NearbyPassage:
+    live = tuple(fact.said for fact in window.facts if fact.version is not None)
+    return NearbyPassage(
+        window.shown(), window.source_of(0, len(window.text)), candidate.score, live, *likeliest
+    )
+
+
+# Why nothing is said to a question, in a sentence that tells whoever asked what to do about it.
+
+DELETED = "What would answer it was deleted."
+COMPARES = "It asks to compare, and an answer quotes one place. What is said of each is in the passages."
+NOT_LATIN = "It is asked in other letters than English has, and only English is read here."
+
+_WORD = re.compile(r"[^\W\d_]+")
+_FEWEST = 2  # words of grammar that tell a language
+# The words of grammar of a language are those that its dictionary drops.
+_LANGUAGES = text("""
+SELECT initcap(language) AS language, count(*) AS number
+FROM unnest(ARRAY['english', 'german', 'french', 'spanish', 'italian', 'portuguese', 'dutch', 'swedish', 'danish',
+                  'norwegian', 'finnish', 'hungarian', 'turkish']) AS language
+CROSS JOIN unnest(CAST(:words AS text[])) AS word
+WHERE ts_lexize(CAST('pg_catalog.' || language || '_stem' AS regdictionary), word) = '{}'
+GROUP BY language ORDER BY number DESC, language
+""")
+
+
+def why_silent(
+    session: Session, question: str, *, withheld: bool, is_comparison: bool, score: float, threshold: float
+) -> str | None:
+    """Give the reason for an answer that says nothing; None where no place was found at all."""
+    if withheld:
+        return DELETED
+    if is_comparison:
+        return COMPARES
+    if (foreign := in_another_language(session, question)) is not None:
+        return foreign
+    if score:
+        return f"The likeliest place scores {score:.2f}, and an answer needs {threshold:.2f}."
+    return None
+
+
+def in_another_language(session: Session, question: str) -> str | None:
+    """Say that a question is asked in another language than English; None where that is not plain."""
+    letters = [character for character in question if character.isalpha()]
+    latin = sum(unicodedata.name(character, "").startswith("LATIN") for character in letters)
+    if letters and latin < len(letters) / 2:
+        return NOT_LATIN
+    words = sorted({word.casefold() for word in _WORD.findall(question)})
+    counted = {row.language: row.number for row in session.execute(_LANGUAGES, {"words": words})}
+    of_english = counted.pop("English", 0)
+    language, number = next(iter(counted.items()), ("", 0))
+    if number < _FEWEST or number <= 2 * of_english:
+        return None
+    return f"It seems to be asked in {language}, and only English is read here."

@@ -10,6 +10,8 @@ and a small sample would raise it for want of certainty alone.
 from __future__ import annotations
 
 import math
+import re
+import string
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -17,7 +19,6 @@ from typing import NamedTuple
 from sqlalchemy import text
 
 from colmlm.kb.answers.answering import MAX_QUESTION, Answering, QuestionReading, SaidPassage
-from colmlm.kb.answers.outcomes import RIGHT, outcome
 from colmlm.kb.answers.places import weigh
 from colmlm.kb.answers.records import AnswerShares, MeasuredAnswers
 from colmlm.kb.answers.windows import FactInWindow
@@ -251,3 +252,34 @@ def _is_any_left(answering: Answering, gone: frozenset[int]) -> bool:
     """Tell whether the base has a sentence beside these."""
     with answering.kb.sessions() as session:
         return bool(session.scalar(_LEFT, {"gone": list(gone)}))
+
+
+# Outcomes: judges an answer to a question whose answers are known, by its words, as SQuAD's script compares
+# them.
+
+ARTICLES = re.compile(r"\b(a|an|the)\b")
+_DROPPED = str.maketrans("", "", string.punctuation)
+
+RIGHT = ("exact", "holds")
+
+
+def normalised(text: str) -> str:
+    """Normalises as SQuAD's script does: without case, punctuation, articles and runs of blanks."""
+    return " ".join(ARTICLES.sub(" ", text.casefold().translate(_DROPPED)).split())
+
+
+def outcome(said: str | None, golds: Sequence[str]) -> str:
+    """Gives the outcome of an answer (None: it abstained) to a question that has these answers.
+
+    It is "exact", "holds" where the answer holds one of them, "near" where one holds the answer, "wrong" or
+    "abstained".
+    """
+    if said is None:
+        return "abstained"
+    value = normalised(said)
+    wanted = [normalised(gold) for gold in golds]
+    if value in wanted:
+        return "exact"
+    if any(gold and f" {gold} " in f" {value} " for gold in wanted):
+        return "holds"
+    return "near" if value and any(f" {value} " in f" {gold} " for gold in wanted) else "wrong"

@@ -13,8 +13,8 @@ from sqlalchemy.orm import Session
 from colmlm.kb.answers.confidence import Confidence
 from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.answers.records import AnswerCalibration, AnswerThreshold, MeasuredAnswers
+from colmlm.kb.keys.calibration import has_question_keys
 from colmlm.kb.keys.keysets import active_keyset_id
-from colmlm.kb.keys.question_keys import has_question_keys
 from colmlm.kb.log import audit
 from colmlm.kb.log.records import OnRecord
 from colmlm.kb.store.contention import tried_again

@@ -10,15 +10,35 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+import numpy as np
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from colmlm.kb.answers.deleted import deleted_in
-from colmlm.kb.answers.held import HELD
 from colmlm.kb.answers.windows import HIDDEN
-from colmlm.kb.lookup.likeness import SentenceEmbedder, likenesses
-from colmlm.kb.lookup.records import AskedQuery, Hit
-from colmlm.kb.lookup.words import MOST_CANDIDATES, SentenceFound, WordSearch
+from colmlm.kb.keys.keysets import STORED, decode
+from colmlm.kb.lookup.ranking import AskedQuery, Hit
+from colmlm.kb.lookup.words import MOST_CANDIDATES, SentenceEmbedder, SentenceFound, WordSearch, likenesses
+
+# Held: the facts that begin in sentences, or have one for themselves without a document; a part of
+# statements.
+
+HELD = """
+(
+    SELECT s.id AS sentence_id, f.id AS fact_id
+    FROM sentence s JOIN fact f
+      ON f.document_id = s.document_id AND s.span_start <= f.span_start AND f.span_start < s.span_end
+    WHERE s.id = ANY(:ids)
+    UNION ALL
+    SELECT s.id, s.fact_id FROM sentence s WHERE s.id = ANY(:ids) AND s.fact_id IS NOT NULL
+) AS held
+"""
+_FACTS = text("SELECT DISTINCT held.fact_id FROM HELD".replace("HELD", HELD))
+
+
+def facts_in(session: Session, sentence_ids: Collection[int]) -> frozenset[int]:
+    """List the facts that these sentences hold, live or not."""
+    return frozenset(session.scalars(_FACTS, {"ids": list(sentence_ids)}))
+
 
 BY_KEY = 50  # facts
 BY_WORDS = 30  # sentences
@@ -58,7 +78,7 @@ class CandidateSentence:
     """A sentence with the best cosine of a fact in it, and its BM25 as a share of the question's best.
 
     `nearness` is that cosine without the scale of a checkpoint: 0 for the median of the question's hits, 1 for the key
-    that is the query itself. `likeness` is the cosine of its own vector and the question's (`kb.lookup.likeness`), None
+    that is the query itself. `likeness` is the cosine of its own vector and the question's (`kb.lookup.words`), None
     where there is no encoder of sentences.
     """
 
@@ -170,4 +190,34 @@ def _by_key(
     best: dict[int, float] = {}
     for fact_id, sentence_id in sentences_of(session, scores).items():
         best[sentence_id] = max(best.get(sentence_id, -1.0), scores[fact_id])
+    return best
+
+
+# Deleted facts near a question: how near their keys are, though no lookup finds them.
+#
+# A sentence that is read because of a fact is read as well once the fact is deleted. Else what stands behind
+# it in the order would be read in its place, look surer than it was, and be said.
+
+_KEYS_DELETED = text(
+    """
+SELECT held.sentence_id, k.key
+FROM HELD JOIN fact f ON f.id = held.fact_id AND f.deleted_seq IS NOT NULL AND f.erased_seq IS NULL
+JOIN fact_key k ON k.fact_id = f.id
+JOIN keyset y ON y.id = k.keyset_id AND y.state IN ('active', 'ready') AND y.checkpoint_id = :checkpoint_id
+""".replace("HELD", HELD)
+)
+
+
+def deleted_in(session: Session, sentence_ids: Collection[int], asked: AskedQuery) -> dict[int, float]:
+    """Gives, of these sentences, those that hold deleted facts with keys, each with the best cosine of such a fact."""
+    rows = session.execute(
+        _KEYS_DELETED, {"ids": list(sentence_ids), "checkpoint_id": asked.checkpoint_id}
+    ).all()
+    if not rows:
+        return {}
+    query_D = np.frombuffer(asked.query, STORED).astype(np.float32)
+    cosines = decode([row.key for row in rows], len(query_D)) @ query_D
+    best: dict[int, float] = {}
+    for row, cosine in zip(rows, cosines.tolist(), strict=True):
+        best[row.sentence_id] = max(best.get(row.sentence_id, -1.0), cosine)
     return best

@@ -21,18 +21,17 @@ import numpy.typing as npt
 from colmlm.kb.answers.answering import ATTEMPTS, WINDOWS
 from colmlm.kb.answers.calibrations import confidence_here
 from colmlm.kb.answers.candidates import BY_KEY, WEIGHT_OF_WORDS, CandidateSentence, candidates, keys_of
-from colmlm.kb.answers.contested import settled
-from colmlm.kb.answers.places import ReadPlace, best_first, passages, places_in, weigh
+from colmlm.kb.answers.places import ReadPlace, best_first, passages, places_in, settled, weigh
 from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.answers.windows import FactInWindow, SaidWindow, windows
 from colmlm.kb.errors import InvalidQuery, KeysetMismatch
 from colmlm.kb.keys.keysets import STORED
 from colmlm.kb.log import audit
-from colmlm.kb.lookup.likeness import SentenceEmbedder
 from colmlm.kb.lookup.options import KEY, RANKINGS, READER, LookupOptions, Wanted
-from colmlm.kb.lookup.records import AskedQuery, Hit, Lookup
+from colmlm.kb.lookup.ranking import AskedQuery, Hit, Lookup
 from colmlm.kb.lookup.searchable import SearchableStore
-from colmlm.kb.store.standby import require_primary
+from colmlm.kb.lookup.words import SentenceEmbedder
+from colmlm.kb.store.store import require_primary
 
 if TYPE_CHECKING:
     from colmlm.kb.lookup.searcher import Searcher

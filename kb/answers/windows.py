@@ -15,9 +15,9 @@ from sqlalchemy import Row, TextClause, text
 from sqlalchemy.orm import Session
 
 from colmlm.kb.answers.records import SaidFact
+from colmlm.kb.facts.edits import hidden
 from colmlm.kb.facts.records import Source
 from colmlm.kb.facts.redaction import MARK
-from colmlm.kb.facts.reviewed import hidden
 from colmlm.kb.facts.reviews import Review
 
 # The sentence before is read with each sentence, since pronouns point back to it, or what it stands under

@@ -17,7 +17,7 @@ from colmlm.kb.facts.records import Mentioned
 from colmlm.kb.facts.redaction import as_mentioned
 from colmlm.kb.log import signing
 from colmlm.kb.log.witness import Entry, Head, read_log
-from colmlm.kb.review import limits as limiting
+from colmlm.kb.review.review import KIND
 
 DELETING = ("delete", "forget", "reject")
 
@@ -113,7 +113,7 @@ def _since(entries: Iterable[Entry], head: Head, backup: Backup, what: str) -> N
         elif kind == "restore":
             for fact_id in fact_ids:
                 deleted.pop(fact_id, None)
-        elif kind == limiting.KIND:
+        elif kind == KIND:
             _set(limits, seq, entry["payload"])
     gone = {fact_id for erasure in erasures for fact_id in erasure.fact_ids}
     return NewerLog(

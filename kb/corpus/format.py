@@ -28,7 +28,7 @@ from json.encoder import encode_basestring_ascii as _quoted
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
-from colmlm.kb.texts.lines import MOST_BYTES, read_lines
+from colmlm.kb.texts.characters import MOST_BYTES, read_lines
 
 _OPEN = re.compile(r"<FACT((?:\s+[qa]=\"[^\"]*\")*)\s*>")
 _ATTRIBUTE = re.compile(r"([qa])=\"([^\"]*)\"")

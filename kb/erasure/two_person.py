@@ -11,18 +11,17 @@ from dataclasses import dataclass
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session, aliased
 
-from colmlm.kb.access.records import Right, TokenRecord
-from colmlm.kb.access.tokens import verify
-from colmlm.kb.erasure.records import Erased, ErasureReport, ErasureRequest
+from colmlm.kb.access.tokens import Right, TokenRecord, verify
+from colmlm.kb.erasure.certificates import Erased, ErasureReport, ErasureRequest
 from colmlm.kb.erasure.verbs import Erasure, Heard, erase_facts, load_targets
 from colmlm.kb.errors import AdminKeyNeeded, ErasureRequestNotFound, ErasureRequestState, SamePerson
 from colmlm.kb.facts import quotations, suppression
-from colmlm.kb.facts.also_said import OthersSaying
 from colmlm.kb.facts.erased_texts import TextOrigin
 from colmlm.kb.facts.records import Mentioned
 from colmlm.kb.facts.redaction import as_mentioned, check_mentioned
+from colmlm.kb.facts.suppression import OthersSaying
 from colmlm.kb.log import audit
-from colmlm.kb.log.origin import acting_as, signed
+from colmlm.kb.log.audit import acting_as, signed
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.principal import Principal
 from colmlm.kb.store.contention import tried_again

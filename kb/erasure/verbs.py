@@ -17,17 +17,15 @@ from sqlalchemy import case, delete, func, select, text, update
 from sqlalchemy.orm import Session
 
 from colmlm.kb.access import idempotency
-from colmlm.kb.erasure import mentions as mentioned
+from colmlm.kb.erasure.certificates import Erased, ErasureReport
 from colmlm.kb.erasure.purge import purge, reached
-from colmlm.kb.erasure.records import Erased, ErasureReport
 from colmlm.kb.erasure.residue import OnFile, ResidueReport, scan_residue
-from colmlm.kb.erasure.traces import Trace, make_traces
+from colmlm.kb.erasure.traces import Trace, look, make_traces
 from colmlm.kb.errors import FactNotFound, SecondPersonNeeded
 from colmlm.kb.facts import erased_texts, pairs, quotations, suppression
-from colmlm.kb.facts.also_said import OthersSaying
 from colmlm.kb.facts.edits import MAX_ID
 from colmlm.kb.facts.erased_texts import ErasedTexts, TextOrigin
-from colmlm.kb.facts.gone import Gone, StandingTexts
+from colmlm.kb.facts.facts import Gone, StandingTexts
 from colmlm.kb.facts.quotations import Quoting
 from colmlm.kb.facts.records import Mentioned
 from colmlm.kb.facts.redaction import (
@@ -38,7 +36,9 @@ from colmlm.kb.facts.redaction import (
     redact_about,
     redact_documents,
 )
-from colmlm.kb.log import audit, origin
+from colmlm.kb.facts.suppression import OthersSaying
+from colmlm.kb.log import audit
+from colmlm.kb.log.audit import acting_as, current
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.principal import Principal
 from colmlm.kb.store.contention import tried_again
@@ -95,14 +95,14 @@ class Erasure:
         """Adds to an erasure what still says its facts, by their texts as `targets` holds them from before."""
         with self.kb.sessions() as session:
             unhurried(session)
-            return replace(erased, left=mentioned.look(session, targets))
+            return replace(erased, left=look(session, targets))
 
     def preview(self, fact_ids: Sequence[int], *, mentions: Mentioned = "same-document") -> Erased:
         """Tells what `erase` would do in the database and leave: does it, counts, and rolls back."""
         with self.kb.sessions() as session:
             targets, _ = load_targets(session, fact_ids)
             erased = erase_facts(session, fact_ids, self.kb.settings.actor, "preview", mentions=mentions)
-            return replace(erased, left=mentioned.look(session, targets))
+            return replace(erased, left=look(session, targets))
 
     def finish(self, *, now: bool = True, on_step: Heard | None = None) -> ErasureReport:
         """Takes every erasure so far to level 2, or with `now` as far as the server permits."""
@@ -232,10 +232,10 @@ def _append(
 ) -> None:
     """Appends the change, its reason and `on_behalf_of` redacted of what the facts said, since the log stays."""
     said = Phrases(string for target in targets for string in target.strings)
-    asked = origin.current()
+    asked = current()
     behalf = asked.on_behalf_of and blank(asked.on_behalf_of, said.spans(asked.on_behalf_of))
     discreet = replace(pending, reason=blank(pending.reason, said.spans(pending.reason)))
-    with origin.acting_as(asked.principal, behalf):
+    with acting_as(asked.principal, behalf):
         audit.append(session, discreet, "erase", fact_ids, payload=payload)
 
 

@@ -2,31 +2,41 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
-from colmlm.kb.evidence import attribution, elsewhere, feedback, storing
-from colmlm.kb.evidence.impact import Place, impact_of, impact_of_selection
-from colmlm.kb.evidence.listing import AttributionRecord, attributions
-from colmlm.kb.evidence.neighbours import neighbours_of
-from colmlm.kb.evidence.prov_forms import ProvForm, written
-from colmlm.kb.evidence.provenance import of_fact, of_output
+import numpy as np
+from sqlalchemy import func, select, tuple_
+from sqlalchemy.orm import Session
+
+from colmlm.kb.errors import FactNotFound, InvalidSplice, InvalidValue
+from colmlm.kb.evidence import attribution, storing
+from colmlm.kb.evidence.provenance import ProvForm, of_fact, of_output, write_prov
 from colmlm.kb.evidence.records import (
     FactTrace,
     Feedback,
     GenerationRecord,
     Impact,
+    ImpactedOutput,
     NewFeedback,
     NewOutput,
     OutputTrace,
     SelectedImpact,
     Thumb,
 )
+from colmlm.kb.evidence.storing import give
+from colmlm.kb.facts import edits as facts
+from colmlm.kb.facts import reading
+from colmlm.kb.keys import keysets
+from colmlm.kb.keys.keysets import STORED
 from colmlm.kb.log import audit
-from colmlm.kb.lookup.records import Hit
+from colmlm.kb.lookup.ranking import Hit
 from colmlm.kb.lookup.searchable import SearchableStore
-from colmlm.kb.selectors import Selector
+from colmlm.kb.selectors import Selector, select_facts
 from colmlm.kb.store.contention import tried_again
+from colmlm.kb.tables import AttributionRow, CheckpointRow, FactRow, GenerationRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +65,7 @@ class Outputs:
         `InvalidSplice` for a query of another dimension or a span that is not the value of its fact's version.
         """
         with self.store.sessions.begin() as session:
-            return elsewhere.record(session, generation)
+            return record_elsewhere(session, generation)
 
     def trace(self, generation_id: int) -> OutputTrace:
         """Traces each spliced word of an output to its fact. Raises `GenerationNotFound`."""
@@ -71,13 +81,13 @@ class Outputs:
         """Tells an output's trace in the terms of W3C PROV. Raises `GenerationNotFound`."""
         with self.store.sessions() as session:
             trace = attribution.trace_output(session, generation_id)
-            return written(of_output(trace, audit.database_id(session)), form)
+            return write_prov(of_output(trace, audit.database_id(session)), form)
 
     def provenance_of_fact(self, fact_id: int, form: ProvForm) -> dict[str, Any]:
         """Tells a fact's trace in the terms of W3C PROV. Raises `FactNotFound`."""
         with self.store.sessions() as session:
             trace = attribution.trace_fact(session, fact_id)
-            return written(of_fact(trace, audit.database_id(session)), form)
+            return write_prov(of_fact(trace, audit.database_id(session)), form)
 
     @tried_again
     def give_feedback(
@@ -88,7 +98,7 @@ class Outputs:
         Raises `GenerationNotFound` or `InvalidValue`.
         """
         with self.store.sessions.begin() as session:
-            return feedback.give(session, generation_id, made, actor, on_behalf_of)
+            return give(session, generation_id, made, actor, on_behalf_of)
 
     def find(self, after: int = 0, limit: int = 50, thumb: Thumb | None = None) -> list[GenerationRecord]:
         """Lists stored outputs, newest first; those older than output `after`, if that is not 0.
@@ -137,3 +147,194 @@ class Outputs:
         not active.
         """
         return neighbours_of(self.store, generation_id, ordinal, k)
+
+
+# Neighbours: finds the facts that are nearest now to the query of a stored lookup.
+
+
+def neighbours_of(store: SearchableStore, generation_id: int, ordinal: int, k: int) -> list[Hit] | None:
+    """Looks up the stored query of an output again by key, whatever it was ranked by; see `Outputs.neighbours`."""
+    with store.sessions() as session:
+        asked = session.execute(
+            select(AttributionRow.query, GenerationRow.checkpoint_id)
+            .join(GenerationRow, GenerationRow.id == AttributionRow.generation_id)
+            .where(AttributionRow.generation_id == generation_id, AttributionRow.ordinal == ordinal)
+        ).one_or_none()
+    if asked is None or asked.query is None:
+        return None
+    query_1D = keysets.decode([asked.query], len(asked.query) // keysets.STORED.itemsize)
+    (found,) = store.lookups.find(query_1D, checkpoint_id=asked.checkpoint_id, k=k, threshold=-1.0)
+    return list(found.hits)
+
+
+# Impact: lists the stored outputs that facts were spliced into, and whether the spliced values are still
+# current.
+
+Place = tuple[int, int]  # the place of a lookup: the output's id, and the lookup's ordinal in it
+
+
+def impact_of(session: Session, fact_id: int, *, after: Place = (0, 0), limit: int | None = None) -> Impact:
+    """Lists the splices of a fact, past `after`. Raises `FactNotFound`."""
+    fact = session.get(FactRow, fact_id) if 0 < fact_id <= facts.MAX_ID else None
+    if fact is None:
+        raise FactNotFound([fact_id])
+    return Impact(
+        fact_id=fact_id,
+        is_live=fact.deleted_seq is None,
+        erased_seq=fact.erased_seq,
+        outputs=_uses(session, [fact_id], after, limit),
+    )
+
+
+def impact_of_selection(
+    session: Session, selector: Selector, *, after: Place = (0, 0), limit: int | None = None
+) -> SelectedImpact:
+    """Lists the splices of the live facts that a selector chooses, past `after`. Choosing none is no error."""
+    fact_ids = select_facts(session, selector, allow_empty=True)
+    used = select(func.count(AttributionRow.generation_id.distinct()))
+    return SelectedImpact(
+        num_facts=len(fact_ids),
+        num_outputs=session.scalar(used.where(AttributionRow.fact_id == func.any(fact_ids))) or 0,
+        outputs=_uses(session, fact_ids, after, limit),
+    )
+
+
+def _uses(
+    session: Session, fact_ids: Sequence[int], after: Place, limit: int | None
+) -> tuple[ImpactedOutput, ...]:
+    statement = (
+        select(AttributionRow, GenerationRow, FactRow)
+        .join(GenerationRow, GenerationRow.id == AttributionRow.generation_id)
+        .join(FactRow, FactRow.id == AttributionRow.fact_id)
+        .where(AttributionRow.fact_id == func.any(list(fact_ids)))
+        .where(tuple_(AttributionRow.generation_id, AttributionRow.ordinal) > after)
+        .order_by(AttributionRow.generation_id, AttributionRow.ordinal)
+        .limit(limit)
+    )
+    uses = session.execute(statement).all()
+    records = reading.fact_records(session, sorted({fact.id for _, _, fact in uses}))
+    live = {fact_id: record.value for fact_id, record in records.items() if record.deleted_seq is None}
+    return tuple(_output(used, stored, fact, live.get(fact.id)) for used, stored, fact in uses)
+
+
+def _output(
+    used: AttributionRow, stored: GenerationRow, fact: FactRow, live_value: str | None
+) -> ImpactedOutput:
+    assert used.fact_version is not None, "a hit without a version cannot be stored"
+    said = stored.output[used.output_start : used.output_end]
+    if fact.erased_seq is not None:
+        since = "erased"
+    elif fact.deleted_seq is not None:
+        since = "deleted"
+    else:
+        now = None if live_value is None else live_value[used.part_start : used.part_end]
+        since = "current" if said == now else "corrected"
+    return ImpactedOutput(
+        fact_id=fact.id,
+        generation_id=stored.id,
+        ordinal=used.ordinal,
+        prompt=stored.prompt,
+        output=stored.output,
+        output_start=used.output_start,
+        output_end=used.output_end,
+        version=used.fact_version,
+        seq=stored.seq,
+        at=stored.at.astimezone(UTC),
+        since=since,
+    )
+
+
+# Lists the attributions of single lookups of stored outputs, by fact, by output or by document.
+
+
+@dataclass(frozen=True, slots=True)
+class AttributionRecord:
+    """Lookup `ordinal` of an output. `value` is what it spliced, ``output[output_start:output_end]``.
+
+    The value is empty where there was no hit. `document_id` is the document of the fact, if that has one. It stands in
+    a list over many outputs, so it names its output, and has no history, which would be read for each.
+    """
+
+    generation_id: int
+    ordinal: int
+    output_start: int
+    output_end: int
+    outcome: str
+    value: str
+    fact_id: int | None
+    version: int | None
+    document_id: int | None
+    score: float | None
+    seq: int
+    at: datetime
+
+
+def attributions(
+    session: Session,
+    *,
+    fact_id: int | None = None,
+    generation_id: int | None = None,
+    document_id: int | None = None,
+    after: tuple[int, int] = (0, 0),
+    limit: int = 50,
+) -> list[AttributionRecord]:
+    """Lists the lookups that match every given filter, by output and ordinal, past the place `after`."""
+    length = AttributionRow.output_end - AttributionRow.output_start
+    value = func.substr(GenerationRow.output, AttributionRow.output_start + 1, length).label("value")
+    statement = (
+        select(AttributionRow, value, GenerationRow.seq, GenerationRow.at, FactRow.document_id)
+        .join(GenerationRow, GenerationRow.id == AttributionRow.generation_id)
+        .outerjoin(FactRow, FactRow.id == AttributionRow.fact_id)
+        .where(tuple_(AttributionRow.generation_id, AttributionRow.ordinal) > after)
+        .order_by(AttributionRow.generation_id, AttributionRow.ordinal)
+        .limit(limit)
+    )
+    for column, wanted in (
+        (AttributionRow.fact_id, fact_id),
+        (AttributionRow.generation_id, generation_id),
+        (FactRow.document_id, document_id),
+    ):
+        if wanted is not None:
+            statement = statement.where(column == wanted)
+    return [
+        AttributionRecord(
+            generation_id=looked_up.generation_id,
+            ordinal=looked_up.ordinal,
+            output_start=looked_up.output_start,
+            output_end=looked_up.output_end,
+            outcome=looked_up.outcome,
+            value=said,
+            fact_id=looked_up.fact_id,
+            version=looked_up.fact_version,
+            document_id=read_from,
+            score=looked_up.score,
+            seq=seq,
+            at=at.astimezone(UTC),
+        )
+        for looked_up, said, seq, at, read_from in session.execute(statement)
+    ]
+
+
+# Stores outputs of decoders elsewhere. The knowledge base checks what it can of them, and takes the rest on
+# trust.
+
+
+def record_elsewhere(session: Session, generation: NewOutput) -> OutputTrace:
+    """Stores the output and gives its trace; see `Outputs.record_from_elsewhere`."""
+    _check(session, generation)
+    trace = attribution.trace_stored(session, storing.record(session, generation))
+    return replace(trace, splices=tuple(replace(splice, history=()) for splice in trace.splices))
+
+
+def _check(session: Session, generation: NewOutput) -> None:
+    if generation.seq > (head := audit.head_seq(session)):
+        raise InvalidValue("seq", f"change {generation.seq} is not there yet; the last one is {head}")
+    if (checkpoint := session.get(CheckpointRow, generation.checkpoint_id)) is None:
+        raise InvalidValue("checkpoint_id", f"no keyset here is of checkpoint {generation.checkpoint_id!r}")
+    for ordinal, splice in enumerate(generation.splices):
+        if splice.query is not None and not _is_query(splice.query, checkpoint.dim):
+            raise InvalidSplice(ordinal, f"its query is not {checkpoint.dim} finite numbers in fp16")
+
+
+def _is_query(query: bytes, dim: int) -> bool:
+    return len(query) == dim * STORED.itemsize and bool(np.isfinite(np.frombuffer(query, STORED)).all())

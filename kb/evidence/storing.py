@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
-from sqlalchemy import Insert, insert, select
+from sqlalchemy import Insert, case, func, insert, select
+from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.orm import Session
 
-from colmlm.kb.evidence import verbatim
-from colmlm.kb.evidence.quoting import without_erased
-from colmlm.kb.evidence.records import NewOutput, Splice
-from colmlm.kb.facts import suppression
+from colmlm.kb.errors import GenerationNotFound, InvalidSplice, InvalidValue
+from colmlm.kb.evidence.records import Feedback, NewFeedback, NewOutput, Splice
+from colmlm.kb.facts import edits, suppression
+from colmlm.kb.facts import edits as facts
+from colmlm.kb.facts.erased_texts import ErasedTexts, TextOrigin
+from colmlm.kb.facts.quotations import redacted_since, without
+from colmlm.kb.facts.redaction import is_quoted, marked, stretch
 from colmlm.kb.log import audit
-from colmlm.kb.misses import noting
-from colmlm.kb.tables import AttributionRow, GenerationRow, KeysetRow
+from colmlm.kb.misses.records import forget_wrong, lock_groups, note, note_wrong
+from colmlm.kb.tables import (
+    AttributionRow,
+    FactRow,
+    FactVersionRow,
+    FeedbackRow,
+    GenerationRow,
+    KeysetRow,
+    answer_modes,
+    thumbs,
+)
+from colmlm.kb.texts.wording import Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +50,14 @@ def record(session: Session, generation: NewOutput) -> StoredOutput:
     for name in ("prompt", "output"):
         audit.check_text(name, getattr(generation, name), limit=10_000_000)
     suppression.hold_off_erasure(session)
-    erased = verbatim.check_splices(session, generation)
-    verbatim.check_quotation(session, generation)
+    erased = check_splices(session, generation)
+    check_quotation(session, generation)
     generation, redacted_seq = without_erased(session, generation, erased)
     output = session.scalars(_output(generation, redacted_seq).returning(GenerationRow)).one()
     rows = [_lookup(output.id, ordinal, splice) for ordinal, splice in enumerate(generation.splices)]
     lookups = session.scalars(_LOOKUPS, rows).all() if rows else ()
     missed = [n for n, splice in enumerate(generation.splices) if splice.outcome == "no_match"]
-    noting.note(session, output.id, missed)
+    note(session, output.id, missed)
     return StoredOutput(output, sorted(lookups, key=lambda lookup: lookup.ordinal))
 
 
@@ -86,3 +101,203 @@ def _lookup(generation_id: int, ordinal: int, splice: Splice) -> dict[str, objec
         "quoted_start": splice.quoted_start,
         "quoted_end": splice.quoted_end,
     }
+
+
+# Redacts new outputs of what was erased while they were decoded.
+
+
+def without_erased(
+    session: Session, made: NewOutput, erased: Mapping[int, int]
+) -> tuple[NewOutput, int | None]:
+    """Redacts an output before it is stored; gives it with the last erasure that redacted it (None: none did).
+
+    Erasures must be held off. Splices of facts that are `erased` by now, each by that change, are redacted, and in the
+    rest of the output every text that was erased since the change that the decoder's lookups had seen, and what is
+    redacted in the document that it quotes.
+    """
+    texts = ErasedTexts.counting(session, said := TextOrigin(frozenset(erased), seq=made.seq))
+    marks = _marks(session, made)
+    if not (erased or texts or marks):
+        return made, None
+    prompt, output = without(made.prompt, made.output, made.splices, erased.keys(), texts.within(said), marks)
+    if not erased and (prompt, output) == (made.prompt, made.output):
+        return made, None
+    # A query is made from what stands before it, and all lookups of an answer have the one of its question.
+    all_go = prompt != made.prompt or (made.mode in answer_modes and bool(erased))
+    splices = tuple(
+        replace(s, query=None) if all_go or s.outcome != "hit" or s.fact_id in erased else s
+        for s in made.splices
+    )
+    last = max(texts.last, *erased.values(), 0) or _last_erasure(session)
+    return replace(made, prompt=prompt, output=output, splices=splices), last
+
+
+def _marks(session: Session, made: NewOutput) -> list[Span]:
+    """Gives the spans of the output that are redacted by now in the document that it quotes."""
+    if (quotes := made.quotes) is None:
+        return []
+    text = stretch(session, quotes.document_id, quotes.start, quotes.end)
+    return marked(len(made.output), (quotes.start, quotes.end), made.splices, text or "")
+
+
+def _last_erasure(session: Session) -> int | None:
+    return session.scalar(select(func.max(FactRow.erased_seq)))
+
+
+# Verbatim: checks that an output that is to be stored says, at each place, what it claims to have from there.
+
+OUTCOMES = ("hit", "no_match", "abstained")
+
+
+def check_splices(session: Session, generation: NewOutput) -> dict[int, int]:
+    """Gives the changes that erased facts which the output names, by fact.
+
+    Raises `InvalidSplice` where a span of the output is not the value that its splice names, or the part of it.
+    """
+    values, erased = _values(session, [s.fact_id for s in generation.splices if s.fact_id is not None])
+    for ordinal, splice in enumerate(generation.splices):
+        start, end = splice.output_start, splice.output_end
+        if splice.outcome not in OUTCOMES:
+            raise InvalidSplice(
+                ordinal, f"its outcome is {splice.outcome!r}, not one of {', '.join(OUTCOMES)}"
+            )
+        if not 0 <= start <= end <= len(generation.output):
+            raise InvalidSplice(ordinal, f"[{start}, {end}) is outside the output")
+        if splice.outcome != "hit":
+            if splice.fact_id is not None or splice.version is not None or start != end:
+                raise InvalidSplice(ordinal, "no hit, and yet a fact, a version or a span")
+        elif splice.fact_id is None or splice.version is None:
+            raise InvalidSplice(ordinal, "a hit without a fact or a version")
+        elif (splice.fact_id, splice.version) not in values:
+            raise InvalidSplice(ordinal, f"version {splice.version} of fact {splice.fact_id} does not exist")
+        elif (value := values[splice.fact_id, splice.version]) is None:
+            continue
+        elif not _is_part(splice, value) or splice.of(value) != generation.output[start:end]:
+            said = "has another value than the output's span"
+            raise InvalidSplice(ordinal, f"version {splice.version} of fact {splice.fact_id} {said}")
+    return erased
+
+
+def _is_part(splice: Splice, value: str) -> bool:
+    """Says whether a splice is of the whole value, or names a part that the value has."""
+    first, last = splice.part_start, splice.part_end
+    if first is None or last is None:
+        return first is last
+    return 0 <= first < last <= len(value)
+
+
+def check_quotation(session: Session, generation: NewOutput) -> None:
+    """Raises `InvalidValue` where the words between the splices are not those of the stretch that the output quotes."""
+    if (quotes := generation.quotes) is None:
+        return
+    place = (quotes.start, quotes.end)
+    if not 0 <= quotes.start < quotes.end:
+        raise InvalidValue("quotes", f"{place} is no stretch of a document")
+    text = stretch(session, quotes.document_id, *place)
+    if text is None or len(text) != quotes.end - quotes.start:
+        raise InvalidValue("quotes", f"document {quotes.document_id} has no stretch {place}")
+    if not is_quoted(generation.output, place, generation.splices, text):
+        raise InvalidValue("quotes", f"document {quotes.document_id} does not say the output at {place}")
+
+
+def _values(
+    session: Session, fact_ids: Sequence[int]
+) -> tuple[dict[tuple[int, int], str | None], dict[int, int]]:
+    """Gives the values of these facts by fact and version, None where the fact is erased, and what erased facts."""
+    storable = [fact_id for fact_id in fact_ids if 0 < fact_id <= facts.MAX_ID]
+    if not storable:
+        return {}, {}
+    value = case((FactRow.erased_seq.is_(None), FactVersionRow.value)).label("value")
+    statement = select(FactVersionRow.fact_id, FactVersionRow.version, value, FactRow.erased_seq).join(
+        FactRow, FactRow.id == FactVersionRow.fact_id
+    )
+    versions = session.execute(statement.where(FactVersionRow.fact_id == func.any(storable))).all()
+    values = {(row.fact_id, row.version): row.value for row in versions}
+    return values, {row.fact_id: row.erased_seq for row in versions if row.erased_seq is not None}
+
+
+# Feedback: what people say of outputs, a thumb with a comment and the value that is right. Session first.
+#
+# Each person has one thumb for an output, and the last one counts. An output that somebody calls wrong is a
+# miss.
+
+MOST_CHARACTERS = 2_000
+
+
+def give(session: Session, generation_id: int, made: NewFeedback, actor: str, on_behalf_of: str) -> Feedback:
+    """Keeps what somebody says of an output, without what was erased of the facts in it.
+
+    Raises `GenerationNotFound` or `InvalidValue`.
+    """
+    _check(made, actor, on_behalf_of)
+    suppression.hold_off_erasure(session)
+    if made.thumb == "up":  # the lock of groups is taken before an output's
+        lock_groups(session)
+    _lock(session, generation_id)
+    origin = TextOrigin(_facts(session, generation_id), at=datetime.now(UTC))
+    said = {name: redacted_since(session, getattr(made, name), origin) for name in ("comment", "value")}
+    values = {"thumb": made.thumb, **said, "at": func.now()}
+    behalf = redacted_since(session, on_behalf_of, origin)
+    who = {"generation_id": generation_id, "actor": actor, "on_behalf_of": behalf}
+    statement = upsert(FeedbackRow).values({**who, **values})
+    kept = session.scalars(
+        statement.on_conflict_do_update(index_elements=list(who), set_=values).returning(FeedbackRow),
+        execution_options={"populate_existing": True},
+    ).one()
+    _note(session, generation_id)
+    return as_record(kept)
+
+
+def _lock(session: Session, generation_id: int) -> None:
+    """Lets one thumb at a time be given to an output, since each decides by all of them whether that is a miss."""
+    output = select(GenerationRow.id).where(GenerationRow.id == generation_id)
+    is_storable = 0 < generation_id <= edits.MAX_ID
+    if not is_storable or session.scalar(output.with_for_update(key_share=True)) is None:
+        raise GenerationNotFound(generation_id)
+
+
+def _check(made: NewFeedback, actor: str, on_behalf_of: str) -> None:
+    if made.thumb not in thumbs:
+        raise InvalidValue("thumb", f"{made.thumb!r} is not one of {', '.join(thumbs)}")
+    for name in ("comment", "value"):
+        if (said := getattr(made, name)) is not None:
+            audit.check_text(name, said, blank=False, limit=MOST_CHARACTERS)
+    audit.check_name("actor", actor)
+    if on_behalf_of:
+        audit.check_name("name on whose behalf this is said", on_behalf_of)
+
+
+def _note(session: Session, generation_id: int) -> None:
+    """Makes an output a miss, or no longer one, as somebody calls it wrong or nobody does."""
+    down = select(FeedbackRow.id).where(
+        FeedbackRow.generation_id == generation_id, FeedbackRow.thumb == "down"
+    )
+    if session.scalars(down.limit(1)).first() is None:
+        forget_wrong(session, generation_id)
+    else:
+        note_wrong(session, generation_id)
+
+
+def _facts(session: Session, generation_id: int) -> frozenset[int]:
+    spliced = select(AttributionRow.fact_id).where(
+        AttributionRow.generation_id == generation_id, AttributionRow.fact_id.is_not(None)
+    )
+    return frozenset(fact_id for fact_id in session.scalars(spliced) if fact_id is not None)
+
+
+def of_output(session: Session, generation_id: int) -> tuple[Feedback, ...]:
+    """Gives what was said of an output, oldest first."""
+    said = select(FeedbackRow).where(FeedbackRow.generation_id == generation_id).order_by(FeedbackRow.at)
+    return tuple(map(as_record, session.scalars(said)))
+
+
+def as_record(kept: FeedbackRow) -> Feedback:
+    return Feedback(
+        generation_id=kept.generation_id,
+        thumb=kept.thumb,
+        comment=kept.comment,
+        value=kept.value,
+        actor=kept.actor,
+        on_behalf_of=kept.on_behalf_of or None,
+        at=kept.at.astimezone(UTC),
+    )

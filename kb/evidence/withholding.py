@@ -20,10 +20,9 @@ from sqlalchemy.orm import Session
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.evidence import attribution
 from colmlm.kb.evidence.records import FactTrace, GenerationRecord, ImpactedOutput, OutputTrace, TracedSplice
-from colmlm.kb.facts.quoted import STRETCH, marked
 from colmlm.kb.facts.reading import document_text
 from colmlm.kb.facts.records import DocumentRecord, FactRecord
-from colmlm.kb.facts.redaction import MARK, apart, blank, touches
+from colmlm.kb.facts.redaction import MARK, STRETCH, apart, blank, marked, touches
 from colmlm.kb.review.records import InboxItem
 from colmlm.kb.tables import (
     AttributionRow,

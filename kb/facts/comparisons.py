@@ -27,8 +27,8 @@ from colmlm.kb.facts.compared import (
 from colmlm.kb.facts.edits import storable_ids
 from colmlm.kb.facts.records import COUNTED, FACTS_LISTED, Edit, FactRecord
 from colmlm.kb.log.records import OnRecord
-from colmlm.kb.store.bad_values import check_limit
 from colmlm.kb.store.contention import tried_again
+from colmlm.kb.store.engines import check_limit
 from colmlm.kb.store.store import Store
 
 _PAIRS = table(

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from datetime import UTC
 from typing import Any
 
-from sqlalchemy import Select, func, select
-from sqlalchemy.orm import Session
+from sqlalchemy import Row, Select, case, delete, exists, func, select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Session, aliased
 
-from colmlm.kb.corpus.format import AnnotatedDocument, Parsed
-from colmlm.kb.errors import ExternalIdNotFound
-from colmlm.kb.facts import reading, synced
+from colmlm.kb.corpus.format import NO_TEXT, AnnotatedDocument, FactSpan, Parsed
+from colmlm.kb.errors import DocumentNotFound, ExternalIdNotFound, TextsMissing
+from colmlm.kb.facts import reading
 from colmlm.kb.facts.edits import end_facts
-from colmlm.kb.facts.export import export, require_texts
+from colmlm.kb.facts.facts import remove_documents
 from colmlm.kb.facts.ingest import COMMIT_EVERY, IngestRun
-from colmlm.kb.facts.records import CorpusStats, Edit, IngestReport
-from colmlm.kb.facts.removal import remove_documents
-from colmlm.kb.facts.standing import Standings
-from colmlm.kb.facts.synced import SyncedFile
+from colmlm.kb.facts.mending import Standings
+from colmlm.kb.facts.reading import DOCUMENT_COLUMNS
+from colmlm.kb.facts.records import CorpusStats, DocumentRecord, Edit, FactRecord, IngestReport
 from colmlm.kb.log import audit
 from colmlm.kb.store.store import Store
-from colmlm.kb.tables import DocumentRow, FactRow
+from colmlm.kb.tables import DocumentRow, FactPastRow, FactRow, FactVersionRow, SyncedFileRow, SyncedFolderRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,33 +106,33 @@ class Corpora:
     def synced(self, corpus: str) -> dict[str, SyncedFile]:
         """Gives the files that the corpus was synced from, by their paths."""
         with self.store.sessions() as session:
-            return synced.synced_files(session, corpus)
+            return synced_files(session, corpus)
 
     def followed(self, corpus: str) -> Sequence[str]:
         """Gives the paths that lead to the folder that the corpus follows; none where it follows none."""
         with self.store.sessions() as session:
-            return synced.followed(session, corpus)
+            return followed(session, corpus)
 
     def follow(self, corpus: str, places: Sequence[str]) -> None:
         """Notes that the corpus follows the folder to which these paths lead."""
         with self.store.sessions.begin() as session:
-            synced.follow(session, corpus, places)
+            follow(session, corpus, places)
 
     def keyed(self, digests: Mapping[str, str]) -> dict[str, str]:
         """Gives digests of files, by path, in the form in which they are stored."""
         with self.store.sessions() as session:
-            return synced.keyed(session, digests)
+            return keyed(session, digests)
 
     def begin_synced(self, corpus: str, documents: Mapping[str, Collection[str]]) -> None:
         """Notes documents that a sync is about to ingest, by the paths of their files."""
         with self.store.sessions.begin() as session:
             for path, names in documents.items():
-                synced.begin(session, corpus, path, names)
+                begin(session, corpus, path, names)
 
     def keep_synced(self, corpus: str, files: Collection[SyncedFile], gone: Collection[str]) -> None:
         """Notes what a sync read of these files, and that those at the paths `gone` are no more."""
         with self.store.sessions.begin() as session:
-            synced.keep(session, corpus, files, gone)
+            keep(session, corpus, files, gone)
 
     def count(self, corpus: str, external_ids: Sequence[str] | None = None) -> tuple[int, int]:
         """Counts the current documents and the live facts that `delete` would affect."""
@@ -179,3 +181,231 @@ def _chosen(session: Session, corpus: str, external_ids: Sequence[str] | None) -
     if missing := [name for name in asked if name not in there]:
         raise ExternalIdNotFound(corpus, missing)
     return chosen.where(DocumentRow.external_id == func.any(storable))
+
+
+# Export: writes a corpus as annotated documents, from which an ingest restores the same state.
+
+_ABOUT = DOCUMENT_COLUMNS[1:]
+
+
+def export(session: Session, corpus: str, *, live_only: bool) -> Iterator[AnnotatedDocument]:
+    """Gives the corpus's current documents in the order they came, each with its facts, corrections and deletions.
+
+    With `live_only`, which training wants, each has only the live facts that the text still says. Erased facts are in
+    no export, since the text does not say them any more.
+    """
+    facts = (
+        select(_spans())
+        .select_from(FactRow)
+        .join(_SAID, (_SAID.fact_id == FactRow.id) & (_SAID.version == FactRow.said_version))
+    )
+    facts = facts.join(_LAST, (_LAST.fact_id == FactRow.id) & (_LAST.version == _last_version()))
+    facts = facts.where(FactRow.document_id == DocumentRow.id, FactRow.erased_seq.is_(None))
+    if live_only:
+        facts = facts.where(_LAST.to_seq.is_(None), _LAST.value == _SAID.value)
+    statement = (
+        select(DocumentRow.text, facts.correlate(DocumentRow).scalar_subquery().label("facts"), *_ABOUT)
+        .where(DocumentRow.corpus == corpus, DocumentRow.replaced_seq.is_(None))
+        .order_by(DocumentRow.id)
+        .execution_options(yield_per=200)
+    )
+    with closing(session.execute(statement)) as rows:  # closed also where a reader stops in the middle
+        yield from map(_document, rows)
+
+
+def require_texts(session: Session, corpus: str) -> None:
+    """Raises `TextsMissing` where samples of a release have no text yet: their facts would be left out."""
+    without = select(func.count()).where(
+        DocumentRow.corpus == corpus, DocumentRow.replaced_seq.is_(None), DocumentRow.sha256 == NO_TEXT
+    )
+    if missing := session.scalar(without) or 0:
+        raise TextsMissing(corpus, missing)
+
+
+_SAID = aliased(FactVersionRow)  # the value that the text says
+_LAST = aliased(FactVersionRow)
+
+
+def _last_version() -> Any:
+    newest = select(func.max(FactVersionRow.version)).where(FactVersionRow.fact_id == FactRow.id)
+    return newest.correlate(FactRow).scalar_subquery()
+
+
+def _said_answer() -> Any:
+    """Build an expression (SQL): the annotator's answer to the value in the text, also if that was edited."""
+    since_said = (FactPastRow.fact_id == FactRow.id, FactPastRow.version >= FactRow.said_version)
+    first = select(FactPastRow.answer).where(*since_said).order_by(FactPastRow.version).limit(1)
+    changed = exists().where(*since_said).correlate(FactRow)
+    return case((changed, first.correlate(FactRow).scalar_subquery()), else_=FactRow.answer)
+
+
+def _spans() -> Any:
+    return func.jsonb_agg(
+        func.jsonb_build_array(
+            FactRow.span_start,
+            FactRow.span_end,
+            _SAID.value,
+            FactRow.question,
+            _said_answer(),
+            func.nullif(_LAST.value, _SAID.value),
+            FactRow.deleted_seq.is_not(None),
+            None,  # no file has the doubts of a machine
+            case((FactRow.review_seq.is_not(None), FactRow.review)),
+        )
+    )
+
+
+def _document(row: Row[Any]) -> AnnotatedDocument:
+    names = {column.key: getattr(row, column.key) for column in _ABOUT}
+    ordered = tuple(sorted((FactSpan(*span) for span in row.facts or ()), key=lambda span: span.start))
+    return AnnotatedDocument(text=row.text, facts=ordered, **names)
+
+
+# Documents: the texts that were ingested, listed and read.
+
+
+@dataclass(frozen=True, slots=True)
+class StoredDocuments:
+    """Reads the documents of a store."""
+
+    store: Store
+
+    def find(
+        self, *, corpus: str | None = None, replaced: bool = False, after: int = 0, limit: int = 50
+    ) -> list[DocumentRecord]:
+        """Finds documents past id `after`, by id: the current ones, or with `replaced` those that were replaced.
+
+        Raises `CorpusNotFound`.
+        """
+        gone = DocumentRow.replaced_seq.is_not(None) if replaced else DocumentRow.replaced_seq.is_(None)
+        statement = _statement().where(DocumentRow.id > after, gone).order_by(DocumentRow.id).limit(limit)
+        with self.store.sessions() as session:
+            if corpus is not None:
+                reading.require_corpus(session, corpus)
+                statement = statement.where(DocumentRow.corpus == corpus)
+            return [_record(row) for row in session.execute(statement)]
+
+    def read(self, document_id: int) -> tuple[DocumentRecord, str]:
+        """Gives a document and its text. Raises `DocumentNotFound`."""
+        with self.store.sessions() as session:
+            row = session.execute(_statement().where(DocumentRow.id == document_id)).one_or_none()
+            if row is None:
+                raise DocumentNotFound(document_id)
+            return _record(row), reading.document_text(session, document_id)
+
+    def text(self, document_id: int) -> str:
+        """Gives the text of a document. Raises `DocumentNotFound`."""
+        with self.store.sessions() as session:
+            return reading.document_text(session, document_id)
+
+    def facts(
+        self, document_id: int, *, deleted: bool | None = False, after: int = 0, limit: int = 50
+    ) -> list[FactRecord]:
+        """Gives the facts of a document past id `after`, by id. Raises `DocumentNotFound`."""
+        with self.store.sessions() as session:
+            if session.scalar(select(DocumentRow.id).where(DocumentRow.id == document_id)) is None:
+                raise DocumentNotFound(document_id)
+            return reading.list_facts(
+                session, document_id=document_id, deleted=deleted, after=after, limit=limit
+            )
+
+
+def _statement() -> Select[*tuple[Any, ...]]:
+    live = select(func.count()).where(FactRow.document_id == DocumentRow.id, FactRow.deleted_seq.is_(None))
+    return select(
+        DocumentRow.id,
+        *reading.DOCUMENT_COLUMNS,
+        DocumentRow.sha256,
+        func.length(DocumentRow.text).label("characters"),
+        live.correlate(DocumentRow).scalar_subquery().label("live_facts"),
+        DocumentRow.ingested_at,
+        DocumentRow.replaced_seq,
+    )
+
+
+def _record(row: Row[Any]) -> DocumentRecord:
+    return DocumentRecord(
+        document_id=row.id,
+        corpus=row.corpus,
+        external_id=row.external_id,
+        title=row.title,
+        uri=row.uri,
+        licence=row.licence,
+        revision=row.revision,
+        sha256=row.sha256,
+        characters=row.characters,
+        live_facts=row.live_facts,
+        ingested_at=row.ingested_at.astimezone(UTC),
+        replaced_seq=row.replaced_seq,
+    )
+
+
+# Synced files: which folder a corpus follows, which files it was filled from, and what each gave.
+#
+# Session first; nothing commits.
+
+
+@dataclass(frozen=True, slots=True)
+class SyncedFile:
+    """A file by its path below the folder, and the ids of its documents.
+
+    `digest` is of its bytes and how they were read; None where it has to be read again.
+    """
+
+    path: str
+    digest: str | None
+    documents: tuple[str, ...]
+
+
+def followed(session: Session, corpus: str) -> Sequence[str]:
+    """Gives the paths that lead to the folder that the corpus follows; none where it follows none."""
+    return (
+        session.scalars(select(SyncedFolderRow.places).where(SyncedFolderRow.corpus == corpus)).first() or ()
+    )
+
+
+def follow(session: Session, corpus: str, places: Sequence[str]) -> None:
+    """Notes that the corpus follows the folder to which these paths lead."""
+    row = insert(SyncedFolderRow).values(corpus=corpus, places=list(places))
+    session.execute(
+        row.on_conflict_do_update(index_elements=["corpus"], set_={"places": row.excluded.places})
+    )
+
+
+def synced_files(session: Session, corpus: str) -> dict[str, SyncedFile]:
+    """Gives the files of the last sync, by their paths; one that it had not finished has to be read again."""
+    rows = select(SyncedFileRow).where(SyncedFileRow.corpus == corpus)
+    files: dict[str, SyncedFile] = {}
+    for row in session.scalars(rows.order_by(SyncedFileRow.path, SyncedFileRow.part)):
+        before = files[row.path].documents if row.path in files else ()
+        files[row.path] = SyncedFile(row.path, row.digest, (*before, *row.documents))
+    return files
+
+
+def begin(session: Session, corpus: str, path: str, documents: Collection[str]) -> None:
+    """Notes documents of a file before they are ingested, so that they are known where the sync does not finish."""
+    named = (SyncedFileRow.corpus == corpus, SyncedFileRow.path == path)
+    last = session.scalar(select(func.max(SyncedFileRow.part)).where(*named))
+    session.add(
+        SyncedFileRow(corpus=corpus, path=path, part=(last or 0) + 1, digest=None, documents=list(documents))
+    )
+
+
+def keep(session: Session, corpus: str, files: Collection[SyncedFile], gone: Collection[str]) -> None:
+    """Notes what was read of these files, and that those at the paths `gone` are no more."""
+    dropped = [*gone, *(file.path for file in files)]
+    dropping = delete(SyncedFileRow).where(
+        SyncedFileRow.corpus == corpus, SyncedFileRow.path == func.any(dropped)
+    )
+    session.execute(dropping)
+    session.add_all(
+        SyncedFileRow(
+            corpus=corpus, path=file.path, part=0, digest=file.digest, documents=list(file.documents)
+        )
+        for file in files
+    )
+
+
+def keyed(session: Session, digests: Mapping[str, str]) -> dict[str, str]:
+    """Keys digests of files with the secret of this database, so that what was erased cannot be guessed by them."""
+    return {path: audit.keyed_digest(session, digest) for path, digest in digests.items()}

@@ -6,7 +6,7 @@ Every edit takes the log's lock before it reads, so what it checks still holds w
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import Row, exists, func, insert, or_, select, text, update
@@ -14,16 +14,34 @@ from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import (
+    DocumentNotFound,
+    DocumentReplaced,
     FactDeleted,
     FactErased,
     FactNotDeleted,
     FactNotFound,
+    FactSuppressed,
+    InvalidSpan,
+    InvalidValue,
+    SpanTaken,
 )
-from colmlm.kb.facts import pairs, reviewed, sentences, suppression
-from colmlm.kb.facts.records import Edit, FactDraft
+from colmlm.kb.facts import edits, pairs, sentences, suppression
+from colmlm.kb.facts.records import Edit, FactDraft, Marking
+from colmlm.kb.facts.redaction import MARK, touches
+from colmlm.kb.facts.reviews import (
+    OUTCOMES,
+    REVIEWS,
+    Review,
+    ReviewVerdict,
+    Settled,
+    SettledBefore,
+    VerdictKind,
+)
+from colmlm.kb.facts.suppression import SpanPlace, Suppressor, text_before
 from colmlm.kb.log import audit
 from colmlm.kb.store.database import connection_of
-from colmlm.kb.tables import FactRow, FactVersionRow, TombstoneRow
+from colmlm.kb.tables import DocumentRow, FactRow, FactVersionRow, TombstoneRow
+from colmlm.kb.texts.wording import Span
 
 MAX_ID = 2**63 - 1
 
@@ -190,7 +208,7 @@ def reopen(
     session.execute(_REOPEN, {"fact_ids": touched, "seq": pending.seq})
     sentences.write_facts(session, touched)
     pairs.keep(session, touched, anyway=True)
-    said = {**(payload or {}), **reviewed.bring_back(session, touched, pending.seq)}
+    said = {**(payload or {}), **bring_back(session, touched, pending.seq)}
     values = {str(v.fact_id): pending.digest(v.value) for v in versions}
     return done(session, pending, "restore", touched, {**said, "values": values})
 
@@ -247,3 +265,229 @@ def open_versions(session: Session, versions: Sequence[tuple[int, int, str]], se
     rows = [{"fact_id": f, "version": n, "value": value, "from_seq": seq} for f, n, value in versions]
     if rows:
         session.execute(insert(FactVersionRow), rows)
+
+
+# Reviewed: sets the reviews of facts, also beside other edits, and says which facts lookups leave out.
+# Session first.
+#
+# Every change that sets reviews keeps those before in its payload, as `reviewed`, so that they can be brought
+# back.
+
+_SET = text("""
+UPDATE fact f SET review = given.review, review_seq = :seq
+FROM unnest(CAST(:ids AS bigint[]), CAST(:reviews AS text[])) AS given (id, review) JOIN fact was ON was.id = given.id
+WHERE f.id = given.id AND was.review <> given.review RETURNING f.id, was.review
+""")
+_PROPOSED = text("SELECT id FROM fact WHERE id = ANY(:ids) AND review = 'proposed' AND deleted_seq IS NULL")
+# What came in as rejected, from another base, is taken for having been proposed there.
+_BEFORE_REJECTION = text("""
+SELECT f.id, CASE WHEN c.kind = 'ingest' AND f.created_seq = c.seq THEN 'proposed'
+                  ELSE c.payload #>> ARRAY['reviewed', f.id::text] END AS review
+FROM fact f JOIN change c ON c.seq = f.review_seq
+WHERE f.id = ANY(:ids) AND f.review = 'rejected'
+""")
+_HIDDEN = """
+(f.review <> 'accepted' AND ASKED IS NOT NULL AND (ASKED OR KEYSET OR coalesce((
+    SELECT r.accepted_only FROM corpus_review r
+    WHERE r.corpus = (SELECT o.corpus FROM document o WHERE o.id = f.document_id)
+), false)))
+"""
+
+
+def hidden(asked: str, keyset: str) -> str:
+    """Gives a condition (SQL): fact `f` is left out, since it is not accepted and only accepted facts are to be found.
+
+    That is so where `asked` is true, or where it is false and the `keyset`, or the corpus of the fact, says so. Where
+    it is NULL, as for people who curate or forget facts, nothing is left out.
+    """
+    return _HIDDEN.replace("ASKED", asked).replace("KEYSET", keyset)
+
+
+def set_reviews(session: Session, reviews: Mapping[int, Review], seq: int) -> dict[str, str]:
+    """Sets the reviews of facts, as of change `seq`; gives those that differed, as the log keeps them."""
+    if not reviews:
+        return {}
+    values = {"ids": list(reviews), "reviews": list(reviews.values()), "seq": seq}
+    return {str(fact_id): was for fact_id, was in sorted(session.execute(_SET, values))}
+
+
+def accept_edited(session: Session, fact_ids: Iterable[int], seq: int) -> dict[str, Any]:
+    """Accepts what is proposed among facts that are edited, and gives the part of the payload that says so."""
+    session.flush()
+    proposed = session.scalars(_PROPOSED, {"ids": list(fact_ids)}).all()
+    return in_payload(set_reviews(session, dict.fromkeys(proposed, "accepted"), seq))
+
+
+def bring_back(session: Session, fact_ids: Iterable[int], seq: int) -> dict[str, Any]:
+    """Gives rejected facts the review that they had before, and gives the part of the payload that says so."""
+    rows = session.execute(_BEFORE_REJECTION, {"ids": list(fact_ids)})
+    return in_payload(set_reviews(session, {row.id: _known(row.review) for row in rows}, seq))
+
+
+def undo_reviews(session: Session, undone: Mapping[str, Any], seq: int) -> dict[str, Any]:
+    """Gives facts the review that the payload of an `undone` change says they had before it, likewise.
+
+    So they do where somebody has judged since what they said after that change, as they say it no more.
+    """
+    before = {int(fact_id): _known(review) for fact_id, review in undone.get("reviewed", {}).items()}
+    return in_payload(set_reviews(session, before, seq))
+
+
+def in_payload(was: Mapping[str, str]) -> dict[str, Any]:
+    """Gives the part of a change's payload that keeps the reviews before it."""
+    return {"reviewed": dict(was)} if was else {}
+
+
+def _known(review: str | None) -> Review:
+    return review if review in REVIEWS else "accepted"
+
+
+# Placing: finds the stretch of a document that a person names for a fact. Session first; nothing here writes.
+#
+# What is refused is what an ingest would refuse: a span that is empty, outside the text or blank, that does
+# not say what it is said to, or that overlaps another fact's. A deleted fact keeps its place, since it may be
+# restored.
+
+LISTED = 10  # offsets of a text that is there more than once
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A free stretch of a current document, with what the text says there, and how an erasure knows the place."""
+
+    document_id: int
+    start: int
+    end: int
+    value: str
+    known_as: SpanPlace
+
+    def require_not_erased(self, suppressor: Suppressor, question: str | None) -> None:
+        """Raises `FactSuppressed` where a fact of this place was erased, unless the suppressor allows that."""
+        if suppressor.matches([self.value], question, self.known_as) and not suppressor.allow_erased:
+            raise FactSuppressed
+
+
+def place(session: Session, document_id: int, marking: Marking, *, but: int | None = None) -> Placed:
+    """Finds the stretch, which may overlap the fact `but`. The log must be locked.
+
+    Raises `DocumentNotFound`, `DocumentReplaced`, `InvalidSpan` or `SpanTaken`.
+    """
+    found = session.get(DocumentRow, document_id) if 0 < document_id <= MAX_ID else None
+    if found is None:
+        raise DocumentNotFound(document_id)
+    if found.replaced_seq is not None:
+        raise DocumentReplaced(document_id)
+    start, end = _span(found, marking)
+    value = found.text[start:end]
+    audit.check_text("value", value, blank=False)
+    if MARK in value:
+        raise InvalidSpan(document_id, f"[{start}, {end}) takes in words that were erased")
+    others = _spans(session, document_id, but)
+    if taken := [fact_id for fact_id, span in others.items() if touches((start, end), [span])]:
+        raise SpanTaken(document_id, taken)
+    before = text_before(found.text, others.values(), start)
+    return Placed(document_id, start, end, value, SpanPlace(found.external_id, start, before, found.corpus))
+
+
+def _spans(session: Session, document_id: int, but: int | None) -> dict[int, Span]:
+    statement = select(FactRow.id, FactRow.span_start, FactRow.span_end).where(
+        FactRow.document_id == document_id
+    )
+    rows = session.execute(statement.order_by(FactRow.span_start, FactRow.id))
+    return {row.id: (row.span_start, row.span_end) for row in rows if row.id != but}
+
+
+def _span(document: DocumentRow, marking: Marking) -> Span:
+    start, end, said = marking.get("start"), marking.get("end"), marking.get("text")
+    if (start is None) != (end is None) or (start is None and not said):
+        raise InvalidSpan(document.id, "give the offsets of its start and its end, or its exact text")
+    if start is None or end is None:
+        return _only(document, said or "")
+    if not 0 <= start < end <= len(document.text):
+        cause = f"[{start}, {end}) is empty or outside the text of {len(document.text)} characters"
+        raise InvalidSpan(document.id, cause)
+    if said and document.text[start:end] != said:
+        raise InvalidSpan(document.id, f"[{start}, {end}) says other words than the text that was given")
+    return start, end
+
+
+def _only(document: DocumentRow, said: str) -> Span:
+    """Gives the one place where the document says this."""
+    at = document.text.find(said)
+    starts: list[int] = []
+    while at >= 0 and len(starts) <= LISTED:
+        starts.append(at)
+        at = document.text.find(said, at + 1)
+    if not starts:
+        raise InvalidSpan(
+            document.id, "the document does not say that text; it must be exact, also in blanks"
+        )
+    if len(starts) > 1:
+        listed = ", ".join(map(str, starts[:LISTED])) + (" and more" if len(starts) > LISTED else "")
+        raise InvalidSpan(document.id, f"that text begins at {listed}; give the start and the end as well")
+    return starts[0], starts[0] + len(said)
+
+
+# Verdicts: accepts facts, rejects them or proposes them again, where they still are as the verdict saw them.
+#
+# Rejecting a fact deletes it. Of verdicts of several kinds each kind is one change. Session first; nothing
+# commits.
+
+_STANDINGS = text("""
+SELECT f.id, v.version, f.review, f.deleted_seq IS NULL AS live, last.seq, c.actor
+FROM fact f
+CROSS JOIN LATERAL (
+    SELECT version, from_seq FROM fact_version WHERE fact_id = f.id ORDER BY version DESC LIMIT 1
+) v
+CROSS JOIN LATERAL (SELECT greatest(v.from_seq, f.review_seq, f.deleted_seq) AS seq) last
+LEFT JOIN change c ON c.seq = last.seq
+WHERE f.id = ANY(:ids)
+""")
+
+
+def settle(session: Session, verdicts: Sequence[ReviewVerdict], actor: str, reason: str) -> Settled:
+    """Carries out the verdicts that still fit their facts, and names the others with what was done since.
+
+    Raises `FactNotFound` with every id that no fact has, and `InvalidValue` where one fact has two verdicts.
+    """
+    by_fact = {one.fact_id: one for one in verdicts}
+    if len(by_fact) < len(verdicts) or not verdicts:
+        raise InvalidValue("verdicts", "there is none" if not verdicts else "a fact has two of them")
+    pending = audit.begin(session, actor, reason)
+    now = _standings(session, by_fact)
+    fitting = [one for one in verdicts if _fits(one, now[one.fact_id])]
+    seqs: list[int] = []
+    for kind in OUTCOMES:
+        if fact_ids := [one.fact_id for one in fitting if one.verdict == kind]:
+            pending = audit.begin(session, actor, reason) if seqs else pending
+            seqs.append(_carry_out(session, pending, kind, fact_ids))
+    done = {one.fact_id for one in fitting}
+    return Settled(
+        seqs=tuple(seqs),
+        fact_ids=tuple(one.fact_id for one in fitting),
+        before=tuple(_told(one, now[one.fact_id]) for one in verdicts if one.fact_id not in done),
+    )
+
+
+def _standings(session: Session, fact_ids: Iterable[int]) -> Mapping[int, Row[Any]]:
+    rows = {row.id: row for row in session.execute(_STANDINGS, {"ids": edits.storable_ids(fact_ids)})}
+    if missing := sorted(set(fact_ids) - rows.keys()):
+        raise FactNotFound(missing)
+    return rows
+
+
+def _fits(one: ReviewVerdict, now: Row[Any]) -> bool:
+    return one.fits(now.version, now.review, live=now.live)
+
+
+def _told(one: ReviewVerdict, now: Row[Any]) -> SettledBefore:
+    return SettledBefore(one.fact_id, one.verdict, now.version, now.review, now.live, now.seq, now.actor)
+
+
+def _carry_out(session: Session, pending: audit.Pending, kind: VerdictKind, fact_ids: list[int]) -> int:
+    ended = edits.end_facts(session, fact_ids, pending.seq) if kind == "reject" else []
+    was = set_reviews(session, dict.fromkeys(fact_ids, OUTCOMES[kind]), pending.seq)
+    payload = in_payload(was)
+    if kind == "reject":
+        return edits.log_end(session, pending, kind, ended, abstain=False, payload=payload).seq
+    return edits.done(session, pending, kind, fact_ids, payload).seq

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Unpack
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, Unpack
 
-from colmlm.kb.errors import FactNotFound, InvalidValue
-from colmlm.kb.facts import edits, mending, reading, search, undoing
+from sqlalchemy import ColumnElement, Row, func, or_, select, text, update
+from sqlalchemy.orm import Session
+
+from colmlm.kb.errors import FactNotFound, InvalidValue, NotUndoable
+from colmlm.kb.facts import edits, holding, mending, pairs, reading, search, sentences
+from colmlm.kb.facts.edits import place, undo_reviews
+from colmlm.kb.facts.erased_texts import ErasedTexts, TextOrigin
+from colmlm.kb.facts.mending import FactState
 from colmlm.kb.facts.records import (
     Contradicting,
     Correcting,
@@ -22,8 +28,20 @@ from colmlm.kb.facts.records import (
     Marking,
     Moving,
 )
+from colmlm.kb.facts.redaction import ErasureTarget
+from colmlm.kb.log import audit
 from colmlm.kb.store.contention import tried_again
 from colmlm.kb.store.store import Store
+from colmlm.kb.tables import (
+    AttributionRow,
+    ChangeRow,
+    DocumentRow,
+    FactPastRow,
+    FactRow,
+    FactVersionRow,
+    GenerationRow,
+)
+from colmlm.kb.texts.wording import Finder, Phrases, Together, forms, may_say
 
 PAGE = 1000  # facts that are read at once where all are
 
@@ -109,7 +127,7 @@ class Facts:
         Raises `NoSuchChange`, or `NotUndoable` where one of its facts was edited since, or it is no such edit.
         """
         with self.store.edits.begin() as session:
-            return undoing.undo(session, seq, actor, reason)
+            return undo(session, seq, actor, reason)
 
     @tried_again
     def delete(self, fact_ids: Sequence[int], *, actor: str, reason: str, abstain: bool = False) -> Edit:
@@ -180,3 +198,269 @@ class Facts:
 def _require_some(count: int) -> None:
     if not count:
         raise InvalidValue("batch", "it holds no fact")
+
+
+# Undoing: takes the edits of one change back, where nothing has changed its facts since. Session first.
+
+DELETING = ("delete", "reject")
+UNDONE = ("insert", "update", "move", "restore", holding.KIND, *DELETING, *audit.VERDICTS)
+INSTEAD = {
+    "forget": "a forget run is undone by `colmlm forget restore`",
+    "ingest": "ingest the former file again",
+    "erase": "an erasure is for good",
+    "activate": "`colmlm keysets rollback` lets the former keyset answer",
+    "dismiss-misses": "`colmlm misses reopen` opens its groups again",
+    "solve-misses": "`colmlm misses reopen` opens its group again",
+}
+
+_ABSTAINED = text("""
+SELECT count(*) FROM fact_version v
+JOIN fact_version restored ON restored.fact_id = v.fact_id AND restored.version = v.version + 1
+JOIN change c ON c.seq = v.to_seq AND c.payload @> '{"abstain": true}'
+WHERE v.fact_id = ANY(:ids) AND restored.from_seq = :seq
+""")
+
+
+def undo(session: Session, seq: int, actor: str, reason: str) -> Edit:
+    """Takes back change `seq`: an edit, a verdict, or that both of two facts hold.
+
+    Raises `NoSuchChange` or `NotUndoable`.
+    """
+    audit.require_change(session, seq)
+    change = session.scalars(select(ChangeRow).where(ChangeRow.seq == seq)).one_or_none()
+    if change is None or change.kind not in UNDONE:
+        kind = change.kind if change else "nothing"
+        raise NotUndoable(seq, f"its kind is {kind}; {INSTEAD.get(kind, 'only edits of facts are undone')}")
+    pending = audit.begin(session, actor, reason)
+    if change.kind == holding.KIND:
+        return holding.undo(session, pending, change)
+    ids = edits.storable_ids(change.fact_ids)
+    versions = edits.last_versions(session, ids)
+    edits.refuse_erased(session, ids)
+    by = _last_changes(session, change, versions)
+    if since := [fact_id for fact_id, last in by if last != seq]:
+        raise NotUndoable(seq, "something else was done since to fact", since)
+    said: dict[str, Any] = {"undoes": seq}
+    if change.kind in DELETING:
+        if gone := removed_by(session, seq):
+            make_current(session, gone)
+        return edits.reopen(session, pending, versions, said)
+    said |= undo_reviews(session, change.payload, pending.seq)
+    if change.kind in audit.VERDICTS:
+        kind = "propose" if change.kind == "accept" else "accept"
+        return edits.done(session, pending, kind, ids, said)
+    if change.kind in ("insert", "restore"):
+        abstain = _had_abstained(session, seq, ids)
+        ended = edits.end_facts(session, ids, pending.seq)
+        return edits.log_end(session, pending, "delete", ended, abstain=abstain, payload=said)
+    now = mending.live_states(session, ids)
+    new = [_former(session, change, one) for one in now.values()]
+    done = mending.amend(session, pending, change.kind, now, new, said)
+    return replace(done, also_said_by=pairs.keep(session, ids, anyway=True))
+
+
+def _last_changes(
+    session: Session, change: ChangeRow, versions: Sequence[Row[Any]]
+) -> list[tuple[int, int | None]]:
+    """Gives each fact with the change that last did to it what `change` did; None where that cannot be undone."""
+    if change.kind in DELETING:
+        return [(v.fact_id, v.to_seq) for v in versions]
+    if change.kind not in audit.VERDICTS:
+        return [(v.fact_id, v.from_seq if v.to_seq is None else None) for v in versions]
+    ids = [v.fact_id for v in versions if v.to_seq is None and v.from_seq < change.seq]
+    judged = select(FactRow.id, FactRow.review_seq).where(FactRow.id == func.any(ids))
+    last = {row.id: row.review_seq for row in session.execute(judged)}
+    return [(v.fact_id, last.get(v.fact_id)) for v in versions]
+
+
+def _had_abstained(session: Session, seq: int, fact_ids: Sequence[int]) -> bool:
+    """Says whether the facts that change `seq` restored were deleted to abstain. A change deletes all of them alike."""
+    number = session.scalar(_ABSTAINED, {"seq": seq, "ids": list(fact_ids)}) or 0
+    if 0 < number < len(fact_ids):
+        raise NotUndoable(
+            seq,
+            "of the facts it restored some had been deleted to abstain and some not; delete each as it was",
+        )
+    return number > 0
+
+
+def _former(session: Session, change: ChangeRow, now: FactState) -> FactState:
+    """Gives the state before the change: the value, and what else it changed: question, answer and place."""
+    key = (now.fact_id, now.version - 1)
+    former = replace(now, value=session.get_one(FactVersionRow, key).value)
+    if (past := session.get(FactPastRow, key)) is None:
+        return former
+    if change.kind == "update":
+        return replace(former, question=past.question, answer=past.answer)
+    if past.document_id is None or past.document_id != now.document_id:
+        raise NotUndoable(change.seq, "a newer text replaced the document of fact", [now.fact_id])
+    place(session, past.document_id, {"start": past.span_start, "end": past.span_end}, but=now.fact_id)
+    return replace(
+        former, question=past.question, answer=past.answer, span_start=past.span_start, span_end=past.span_end,
+        said_version=past.said_version,
+    )  # fmt: skip
+
+
+# Removal: takes documents out of use as a whole, and puts those back that come again. Session first; nothing
+# commits.
+#
+# A document that is removed keeps its row, as evidence of what was once spliced; its facts are deleted, and
+# its text is not found or quoted any more. It has no current edition then, and that is how a removal is
+# known. Put back, it has the facts that the removal deleted, with their corrections; what was deleted before
+# stays deleted.
+
+# The last edition of each document that has no current one, and the facts that its removal deleted.
+_REMOVED = text("""
+SELECT DISTINCT ON (d.external_id) d.id, d.replaced_seq FROM document d
+WHERE d.corpus = :corpus AND d.external_id = ANY(:external_ids) AND NOT EXISTS (
+    SELECT FROM document c WHERE c.corpus = d.corpus AND c.external_id = d.external_id AND c.replaced_seq IS NULL
+)
+ORDER BY d.external_id, d.id DESC
+""")
+_ITS_FACTS = text("""
+SELECT f.id FROM document gone
+JOIN document d ON d.corpus = gone.corpus AND d.external_id = gone.external_id
+JOIN fact f ON f.document_id = d.id AND f.deleted_seq = gone.replaced_seq AND f.erased_seq IS NULL
+WHERE gone.id = ANY(:ids) ORDER BY f.id
+""")
+
+
+def remove_documents(
+    session: Session, corpus: str, external_ids: Collection[str], actor: str, reason: str
+) -> Edit | None:
+    """Takes these documents out of use, in one change, with all their facts.
+
+    Those that are not current are left alone; None where none is.
+    """
+    pending = audit.begin(session, actor, reason)
+    named = (DocumentRow.corpus == corpus, DocumentRow.external_id == func.any(list(external_ids)))
+    current = select(DocumentRow.id).where(*named, DocumentRow.replaced_seq.is_(None))
+    if not (gone := session.scalars(current).all()):
+        return None
+    of_any = select(DocumentRow.id).where(*named)  # a fact of an older edition may have been restored
+    live = select(FactRow.id).where(FactRow.document_id.in_(of_any), FactRow.deleted_seq.is_(None))
+    fact_ids = session.scalars(live.order_by(FactRow.id)).all()
+    edits.end_facts(session, fact_ids, pending.seq)
+    removing = update(DocumentRow).where(DocumentRow.id == func.any(list(gone)))
+    session.execute(removing.values(replaced_seq=pending.seq))
+    return edits.done(session, pending, "delete", fact_ids, {"corpus": corpus, "removed": len(gone)})
+
+
+def put_back(
+    session: Session, pending: audit.Pending, corpus: str, external_ids: Collection[str]
+) -> Edit | None:
+    """Puts back those of these documents that were removed, with their facts, in one change; None without one."""
+    known = {"corpus": corpus, "external_ids": list(external_ids)}
+    if not external_ids or not (ids := [row.id for row in session.execute(_REMOVED, known)]):
+        return None
+    fact_ids = session.scalars(_ITS_FACTS, {"ids": ids}).all()
+    make_current(session, ids)
+    return edits.reopen(
+        session, pending, edits.last_versions(session, fact_ids), {"corpus": corpus, "put_back": len(ids)}
+    )
+
+
+def removed_by(session: Session, seq: int) -> Sequence[int]:
+    """Gives the documents that this change took out of use, of a change that deleted facts."""
+    return session.scalars(select(DocumentRow.id).where(DocumentRow.replaced_seq == seq)).all()
+
+
+def make_current(session: Session, document_ids: Sequence[int]) -> None:
+    """Makes these documents current again, so that their sentences are found."""
+    again = update(DocumentRow).where(DocumentRow.id == func.any(list(document_ids)))
+    session.execute(again.values(replaced_seq=None))
+    sentences.write_documents(session, document_ids)
+
+
+# The texts of facts that are about to be erased, or that were, as they are searched for in what quotes them.
+
+
+class Sought(Protocol):
+    """The texts of erased facts, searched for in stored texts. `met` collects the facts that were found."""
+
+    met: set[int]
+
+    @property
+    def fact_ids(self) -> Collection[int]:
+        """The facts whose splices are redacted."""
+        ...
+
+    def outputs(self) -> ColumnElement[bool]:
+        """Gives a condition (SQL) for the outputs that may say one of the texts without a splice."""
+        ...
+
+    def finder(self, said: TextOrigin) -> Finder:
+        """Gives a finder of the texts that count in a text of this origin."""
+        ...
+
+    def is_part(self, words: str, said: TextOrigin) -> bool:
+        """Says whether these words are a part of what a fact named by this origin said."""
+        ...
+
+
+class StandingTexts:
+    """Facts that are about to be erased, whose texts still exist.
+
+    `wide` are the texts that count everywhere, and not only in texts that name their fact.
+    """
+
+    def __init__(self, targets: Sequence[ErasureTarget], wide: Collection[str]) -> None:
+        self.targets, self.wide = targets, wide
+        self.met: set[int] = set()
+        self._everywhere = Phrases(wide)
+
+    @classmethod
+    def of(cls, targets: Sequence[ErasureTarget], standing: Collection[str]) -> StandingTexts:
+        """Takes every text of the facts as wide, except those with a form in `standing`, which other facts say too."""
+        texts = {string for target in targets for string in target.strings}
+        return cls(targets, [text for text in texts if not any(form in standing for form in forms(text))])
+
+    @property
+    def fact_ids(self) -> Collection[int]:
+        return {target.fact_id for target in self.targets}
+
+    def outputs(self) -> ColumnElement[bool]:
+        return or_(may_say(GenerationRow.prompt, self.wide), may_say(GenerationRow.output, self.wide))
+
+    def finder(self, said: TextOrigin) -> Finder:
+        own = [target for target in self.targets if target.fact_id in said.fact_ids]
+        if not own:
+            return self._everywhere
+        return Together(Phrases(string for target in own for string in target.strings), self._everywhere)
+
+    def is_part(self, words: str, said: TextOrigin) -> bool:
+        own = (target.strings for target in self.targets if target.fact_id in said.fact_ids)
+        whole = [form for strings in own for string in strings for form in forms(string)]
+        return any(part in form for part in forms(words) if part for form in whole)
+
+
+class Gone:
+    """Facts that were erased, recognised by digests of their texts and by splices that are not redacted."""
+
+    def __init__(self, texts: ErasedTexts, fact_ids: Collection[int]) -> None:
+        self.texts, self._spliced = texts, fact_ids
+        self.met: set[int] = set()  # the erased facts that were found
+
+    @property
+    def fact_ids(self) -> Collection[int]:
+        return self._spliced
+
+    @classmethod
+    def read(cls, session: Session, fact_ids: Collection[int] | None = None) -> Gone:
+        """Reads all erased facts, or those among these ids."""
+        spliced = (
+            select(AttributionRow.fact_id).join(FactRow, FactRow.id == AttributionRow.fact_id).distinct()
+        )
+        spliced = spliced.where(FactRow.erased_seq.is_not(None))
+        if fact_ids is not None:
+            spliced = spliced.where(FactRow.id == func.any(list(fact_ids)))
+        return cls(ErasedTexts.read(session, fact_ids), frozenset(session.scalars(spliced)))
+
+    def outputs(self) -> ColumnElement[bool]:
+        return GenerationRow.seq < self.texts.last_everywhere
+
+    def finder(self, said: TextOrigin) -> Finder:
+        return self.texts.within(said, self.met)
+
+    def is_part(self, words: str, said: TextOrigin) -> bool:
+        return False

@@ -4,13 +4,13 @@ Two facts ask the same where their questions have the same words, whatever their
 (`asked_as`, a function of the database that has an index). They have the same value where one value says the other in
 some wording (`kb.texts.alike`), and else they contradict. A fact is paired with ten others at most, the oldest.
 
-Facts whose sentences are the same apart from their values are paired, too, by their frames (`kb.texts.frames`). A frame
-that more than eleven facts share is a form of words and pairs none; what fewer of them had is dropped. Such a pair has
-the score 1: it is listed, but it refuses no edit, and neither fact answers in the place of the other (the view
-`fact_yield`).
+Facts whose sentences are the same apart from their values are paired, too, by their frames (`kb.texts.characters`). A
+frame that more than eleven facts share is a form of words and pairs none; what fewer of them had is dropped. Such a
+pair has the score 1: it is listed, but it refuses no edit, and neither fact answers in the place of the other (the
+view `fact_yield`).
 
-Every edit holds the log's lock when it calls `keep`, so of two at once the second sees what the first has added.
-The functions take the session first and never commit.
+Every edit holds the log's lock when it calls `keep`, so of two at once the second sees what the first has added. The
+functions take the session first and never commit.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import AnsweredAlready
 from colmlm.kb.texts.alike import terms, wording
-from colmlm.kb.texts.frames import frame_of
-from colmlm.kb.texts.sentences import sentence_ends
+from colmlm.kb.texts.characters import frame_of
+from colmlm.kb.texts.searched import sentence_ends
 
 _FIND = """
 SELECT f.id AS fact_id, o.id AS other_id, v.version, w.version AS other_version, v.value, w.value AS other_value,

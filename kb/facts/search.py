@@ -7,9 +7,11 @@ The session comes first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import fields
-from typing import Any, Unpack
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Any, NamedTuple, Unpack
 
 from sqlalchemy import (
     ARRAY,
@@ -17,21 +19,27 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     FromClause,
+    Select,
+    and_,
     case,
     column,
+    exists,
+    false,
     func,
     literal,
+    or_,
     select,
     true,
     tuple_,
     union_all,
 )
 from sqlalchemy import text as text_of
-from sqlalchemy.orm import Session
+from sqlalchemy.dialects.postgresql import TSQUERY
+from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
+from colmlm.kb.errors import InvalidQuery
 from colmlm.kb.facts import reading
-from colmlm.kb.facts.filters import STANDS_IN, Ranked, chosen, conditions, left_by, says_the_past
-from colmlm.kb.facts.places import places
+from colmlm.kb.facts.mending import Stretches, lies_in, stretches_of
 from colmlm.kb.facts.records import (
     COUNTED,
     FACTS_LISTED,
@@ -41,13 +49,19 @@ from colmlm.kb.facts.records import (
     FactPage,
     FactRecord,
     FoundIn,
+    Mark,
     Order,
+    Place,
+    State,
 )
-from colmlm.kb.facts.sought import SoughtText
-from colmlm.kb.facts.stretches import Stretches, lies_in, stretches_of
+from colmlm.kb.facts.reviews import Review
 from colmlm.kb.log import audit
-from colmlm.kb.store.bad_values import check_limit
-from colmlm.kb.tables import FactRow, FactVersionRow, SentenceRow
+from colmlm.kb.log.audit import MAINTENANCE
+from colmlm.kb.store.database import connection_of
+from colmlm.kb.store.engines import check_limit
+from colmlm.kb.tables import ChangeRow, DocumentRow, FactRow, FactVersionRow, SentenceRow
+from colmlm.kb.texts.searched import quoted, searched_words
+from colmlm.kb.texts.wording import Span
 
 _RANK = 1 << 56  # a place in a list is rank * _RANK + id, so that it is one number as every `after` is
 # Limits make the server read tables where it should read indexes, and workers cost more than so little work.
@@ -198,3 +212,268 @@ def _page(
     ).all()
     ids = [(row.id, row.rank) for row in rows if row.id is not None]
     return ids[:limit], rows[0].total, len(ids) > limit
+
+
+# Where facts were found by a text: their values, questions, titles and sentences, with the words that were
+# sought.
+
+_TOKEN = re.compile(r"[^\W_]+")
+
+
+class _Said(NamedTuple):
+    fact_id: int
+    place: Place
+    text: str
+
+
+def places(
+    session: Session, records: Sequence[FactRecord], sought: SoughtText, *, past: bool
+) -> dict[int, tuple[FoundIn, ...]]:
+    """Gives for each fact its texts with a word of what is sought; without `past`, none that may say what is past."""
+    texts = list(_own(records))
+    if sought.stems:
+        texts += _of_documents(session, records, past=past)
+    words = _Words.read(session, sought, [said.text for said in texts])
+    found: dict[int, tuple[FoundIn, ...]] = {}
+    for said in texts:
+        if marks := tuple(Mark(*span) for span in words.spans(said)):
+            found[said.fact_id] = (*found.get(said.fact_id, ()), FoundIn(said.place, said.text, marks))
+    return found
+
+
+def _own(records: Sequence[FactRecord]) -> Iterator[_Said]:
+    for record in records:
+        yield _Said(record.fact_id, "value", record.value)
+        if record.question:
+            yield _Said(record.fact_id, "question", record.question)
+
+
+def _of_documents(session: Session, records: Sequence[FactRecord], *, past: bool) -> Iterator[_Said]:
+    for record in records:
+        if record.source is not None and record.source.title:
+            yield _Said(record.fact_id, "title", record.source.title)
+    length = SentenceRow.span_end - SentenceRow.span_start
+    sentences = (
+        select(FactRow.id, func.substr(DocumentRow.text, SentenceRow.span_start + 1, length))
+        .join(SentenceRow, STANDS_IN)
+        .join(DocumentRow, DocumentRow.id == FactRow.document_id)
+        .where(FactRow.id == func.any([record.fact_id for record in records]))
+    )
+    for fact_id, text in session.execute(sentences if past else sentences.where(~says_the_past())):
+        yield _Said(fact_id, "text", text.strip())
+
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """The words that are sought, as they stand and, by their stems, in any form; `known` are those of the texts."""
+
+    standing: re.Pattern[str]
+    stems: frozenset[str]
+    beginning: str
+    known: dict[str, tuple[str, ...]]
+
+    @classmethod
+    def read(cls, session: Session, sought: SoughtText, texts: Sequence[str]) -> _Words:
+        stems = frozenset(stem for some in sought.stems for stem in some)
+        known = stems_of(session, searched_words(" ".join(texts)).split(" ")) if stems else {}
+        return cls(sought.pattern(), stems, sought.last, known)
+
+    def spans(self, said: _Said) -> list[Span]:
+        standing = [match.span() for match in self.standing.finditer(said.text)]
+        if said.place in ("value", "question") and standing:
+            return standing
+        return [token.span() for token in _TOKEN.finditer(said.text) if self._has(token.group())]
+
+    def _has(self, token: str) -> bool:
+        return any(self._is_sought(word) for word in searched_words(token).split(" "))
+
+    def _is_sought(self, word: str) -> bool:
+        stems = self.known.get(word, ())
+        return any(
+            stem in self.stems or (self.beginning and stem.startswith(self.beginning)) for stem in stems
+        )
+
+
+# Conditions (SQL) on facts: what they are of, their state, the changes that made them, and what is past in a
+# text.
+
+Ranked = Select[*tuple[Any, ...]]  # ids of facts, and their rank
+_CONDITION = ColumnElement[bool]
+_ENDED = select(FactVersionRow.fact_id).where(FactVersionRow.to_seq.is_not(None))
+
+
+def conditions(*, reading: bool = False, **filters: Unpack[FactFilters]) -> Iterator[_CONDITION]:
+    """Gives the conditions on `FactRow` of these filters; where facts are `reading` one by one, without joins."""
+    yield from _state(filters.get("state", "live"))
+    if (review := filters.get("review")) is not None:
+        yield FactRow.review == review
+    if (corpus := filters.get("corpus")) is not None:
+        within = FactRow.document_id.in_(select(DocumentRow.id).where(DocumentRow.corpus == corpus))
+        yield _apart(within) if reading else within
+    if (document_id := filters.get("document_id")) is not None:
+        yield FactRow.document_id == document_id
+    if (edits := _edits(**filters)) is not None:
+        added = FactRow.created_seq.in_(select(ChangeRow.seq).where(edits))
+        yield _apart(or_(added, FactRow.id.in_(select(func.unnest(ChangeRow.fact_ids)).where(edits))))
+
+
+def chosen(ranked: Ranked, **filters: Unpack[FactFilters]) -> list[Ranked]:
+    """Gives statements that choose the facts by an index of what is filtered by; none where no filter has one."""
+    if (edits := _edits(**filters)) is not None:
+        edited = select(func.unnest(ChangeRow.fact_ids).label("id")).where(edits).subquery("edited")
+        return [  # an ingest does not list the facts that it added
+            ranked.join(ChangeRow, ChangeRow.seq == FactRow.created_seq).where(edits),
+            ranked.join(edited, edited.c.id == FactRow.id),
+        ]
+    if (review := _settled(**filters)) is not None:
+        return [ranked.where(FactRow.review == review, FactRow.review_seq.is_not(None))]
+    if (corpus := filters.get("corpus")) is not None:
+        of_corpus = select(DocumentRow.id).where(DocumentRow.corpus == corpus).scalar_subquery()
+        return [ranked.where(FactRow.document_id == func.any(func.array(of_corpus)))]
+    return []
+
+
+def left_by(**filters: Unpack[FactFilters]) -> FactFilters:
+    """Gives the filters that what `chosen` gives leaves to be heeded."""
+    if _edits(**filters) is None:
+        return {**filters, "corpus": None} if _settled(**filters) is None else {**filters, "review": None}
+    return {**filters, "actor": None, "kind": None, "since": None, "until": None}
+
+
+def _settled(review: Review | None = None, **others: Any) -> Review | None:
+    """Gives the review that is filtered by, where an index finds it: most facts are accepted."""
+    return None if review == "accepted" else review
+
+
+def _apart(condition: _CONDITION) -> _CONDITION:
+    """Makes the server read what is compared with once, and not join it to each fact."""
+    return case((condition, true()), else_=false())
+
+
+def _state(state: State) -> Iterator[_CONDITION]:
+    if state == "live":
+        yield FactRow.deleted_seq.is_(None)
+    elif state != "all":
+        yield FactRow.id.in_(_ENDED)  # has an index, and few facts beside those that are sought
+        yield FactRow.erased_seq.is_not(None) if state == "erased" else FactRow.deleted_seq.is_not(None)
+
+
+def _edits(
+    actor: str | None = None,
+    kind: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    **others: Any,
+) -> _CONDITION | None:
+    """Gives a condition on `ChangeRow`: that it is one of these edits; None where no filter speaks of changes."""
+    given = [
+        *([] if actor is None else [ChangeRow.actor == actor]),
+        *([] if kind is None else [ChangeRow.kind == kind]),
+        *([] if since is None else [ChangeRow.at >= since]),
+        *([] if until is None else [ChangeRow.at <= until]),
+    ]
+    return and_(ChangeRow.kind.not_in(MAINTENANCE), *given) if given else None
+
+
+# The sentence of its document that a fact begins in.
+STANDS_IN = and_(
+    SentenceRow.document_id == FactRow.document_id,
+    FactRow.span_start >= SentenceRow.span_start,
+    FactRow.span_start < SentenceRow.span_end,
+)
+
+
+def says_the_past() -> _CONDITION:
+    """Gives whether a sentence of a document has a span of a fact that was deleted or corrected, and so may say it."""
+    other = aliased(FactRow)
+    return exists().where(
+        other.document_id == SentenceRow.document_id,
+        other.span_start < SentenceRow.span_end,
+        other.span_end > SentenceRow.span_start,
+        FactVersionRow.fact_id == other.id,
+        FactVersionRow.to_seq.is_not(None),
+    )
+
+
+# A text that facts are searched for: its words as the database reads them, and conditions (SQL) that find
+# them.
+
+MOST_WORDS = 100
+BEGINNING = 3  # characters from which on a word is also sought as the beginning of longer ones
+
+_WORDS_SOUGHT = b"SELECT lower(%s), tsvector_to_array(words_of(%s))"
+_STEMS = b"SELECT word, tsvector_to_array(to_tsvector('pg_catalog.english', word)) FROM unnest(%s::text[]) AS w (word)"
+
+
+@dataclass(frozen=True, slots=True)
+class SoughtText:
+    """A text, lowered, with its words: as values and questions have them, and by the `stems` that sentences have.
+
+    Without words it is sought literally, in values and questions. `last` is the last word where it may go on.
+    """
+
+    text: str
+    words: tuple[str, ...] = ()
+    stems: tuple[tuple[str, ...], ...] = ()
+    last: str = ""
+
+    @classmethod
+    def read(cls, session: Session, said: str, *, literally: bool = False) -> SoughtText:
+        """Raises `InvalidQuery` where no text holds it."""
+        if "\x00" in said:
+            raise InvalidQuery("a text holds no NUL character")
+        said = said if literally else said.strip()
+        ((text, words),) = connection_of(session).execute(_WORDS_SOUGHT, (said, said)).fetchall()
+        if literally:
+            return cls(text)
+        read = searched_words(said).split(" ")[:MOST_WORDS]
+        stems = stems_of(session, read)
+        last = read[-1] if len(read[-1]) >= BEGINNING and stems.get(read[-1]) else ""
+        known = (stems.get(word) for word in dict.fromkeys(read))
+        return cls(text, tuple(map(_singular, words[:MOST_WORDS])), tuple(filter(None, known)), last)
+
+    def within(self, column: InstrumentedAttribute[Any]) -> ColumnElement[bool]:
+        """Gives whether a value or question has every word, or where there is none, the text as it stands."""
+        if not self.words:
+            return self.as_it_stands(column)
+        return func.words_of(column).op("@@")(_query(map(_beginning, self.words)))
+
+    def as_it_stands(self, column: InstrumentedAttribute[Any]) -> ColumnElement[bool]:
+        return column.icontains(self.text, autoescape=True)
+
+    def of_sentences(self) -> ColumnElement[bool] | None:
+        """Gives whether a sentence, with its title, has every word in some form; None where no word says anything."""
+        if not self.stems:
+            return None
+        *whole, last = (" & ".join(map(quoted, stems)) for stems in self.stems)
+        return SentenceRow.words.op("@@")(_query([*whole, self._going_on(last)]))
+
+    def _going_on(self, last: str) -> str:
+        """Gives a query of the last word: in some form, or as the beginning of another."""
+        return f"({last} | {_beginning(self.last)})" if self.last else last
+
+    def pattern(self) -> re.Pattern[str]:
+        """Gives a pattern of what `within` finds."""
+        if not self.words:
+            return re.compile(re.escape(self.text), re.IGNORECASE)
+        words = (re.escape(word) + (r"(?![^\W_])" if len(word) < BEGINNING else "s?") for word in self.words)
+        return re.compile(rf"(?<![^\W_])(?:{'|'.join(words)})", re.IGNORECASE)
+
+
+def stems_of(session: Session, words: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Gives the stems of words, as those of sentences are kept; a word that says nothing has none."""
+    asked = list(dict.fromkeys(filter(None, words)))
+    return {word: tuple(stems) for word, stems in connection_of(session).execute(_STEMS, (asked,))}
+
+
+def _singular(word: str) -> str:
+    """Gives a word without a final s, so that it is also the beginning of its singular."""
+    return word[:-1] if len(word) > BEGINNING and word.endswith("s") and not word.endswith("ss") else word
+
+
+def _beginning(word: str) -> str:
+    return quoted(word) + (":*" if len(word) >= BEGINNING else "")
+
+
+def _query(parts: Iterable[str]) -> ColumnElement[Any]:
+    return literal(" & ".join(parts)).cast(TSQUERY)

@@ -11,7 +11,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from colmlm.kb.facts.reading import IS_LIVE_VERSION, IS_PROPOSED
-from colmlm.kb.store.copying import IncomingDocument
+from colmlm.kb.store.database import IncomingDocument
 from colmlm.kb.tables import FactRow, FactVersionRow
 
 

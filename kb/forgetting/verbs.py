@@ -36,11 +36,10 @@ from colmlm.kb.forgetting.records import (
     SaidSurvivor,
     Verification,
 )
-from colmlm.kb.forgetting.survivors import SurvivorSearch
-from colmlm.kb.forgetting.verification import verify
+from colmlm.kb.forgetting.survivors import SurvivorSearch, verify
 from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.log import audit
-from colmlm.kb.log.origin import Signature, signed
+from colmlm.kb.log.audit import Signature, signed
 from colmlm.kb.selectors import Selector, select_facts
 from colmlm.kb.store.contention import tried_again
 from colmlm.kb.tables import ForgetRunRow, forget_policies

@@ -9,6 +9,7 @@ for another worker to continue. When it is told twice, it hands them back at onc
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import math
 import signal
@@ -16,9 +17,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from typing import Any
 
+import msgspec
 import procrastinate
 import psycopg
 from procrastinate.exceptions import ConnectorException
@@ -27,21 +30,29 @@ from sqlalchemy import select, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from colmlm.kb.erasure.purge import restore_recycling
+from colmlm.kb.errors import DatabaseUnavailable, InvalidValue, KBError
 from colmlm.kb.jobs import tickets
-from colmlm.kb.jobs.kinds import uploads_of
-from colmlm.kb.jobs.lease import BEAT_SECONDS
-from colmlm.kb.jobs.problems import Problem, problem_of
-from colmlm.kb.jobs.pruning import prune
-from colmlm.kb.jobs.queue import Jobs
-from colmlm.kb.jobs.records import UNFINISHED
-from colmlm.kb.jobs.runner import Handler, Runner
-from colmlm.kb.jobs.uploads import Uploads
+from colmlm.kb.jobs.kinds import Problem, Work, problem_of, uploads_of, work_of
+from colmlm.kb.jobs.queue import (
+    BEAT_SECONDS,
+    UNFINISHED,
+    Cancelled,
+    Interrupted,
+    JobRecord,
+    Jobs,
+    Lease,
+    LeaseLost,
+    prune,
+)
+from colmlm.kb.jobs.tickets import Uploads
+from colmlm.kb.log.audit import Origin, origin
+from colmlm.kb.principal import Principal
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import outages
 from colmlm.kb.store.engines import conninfo
 from colmlm.kb.tables import JobRow
-from colmlm.kb.webhooks.deliveries import Deliverer
 from colmlm.kb.webhooks.positions import Persistence
+from colmlm.kb.webhooks.webhooks import Deliverer
 
 GRACE_SECONDS = 20.0
 RESCUE_SECONDS = 5.0
@@ -264,3 +275,116 @@ class Worker:
             _log.info("removed %d jobs that ended more than %d days ago", gone, days)
         if (days := settings.miss_retention_days) and (gone := self.kb.misses.prune(timedelta(days=days))):
             _log.info("removed %d misses of more than %d days ago", gone, days)
+
+
+# Runs one job: calls its handler under a lease, and stores how the job ended.
+
+_DATABASE_GONE_RUNNER = (*outages.GONE, DatabaseUnavailable)
+_log_runner = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class JobRun:
+    """What a handler works with: the job, and the knowledge base, whose changes name the actor who queued the job.
+
+    `progress` says how far the work is. It and `check` raise where the work should end, so they are to be called where
+    nothing is half done.
+    """
+
+    kb: KnowledgeBase
+    job: JobRecord
+    uploads: Uploads
+    progress: Callable[[int, int | None, str | None], None]
+    check: Callable[[], None]
+
+
+# A handler does a whole job, or continues what an earlier attempt committed, and gives the result to store.
+Handler = Callable[[JobRun, Any], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """Runs jobs with these handlers, by kind. `handing_back` turns true when the worker should hand its jobs back."""
+
+    kb: KnowledgeBase
+    handlers: Mapping[str, Handler]
+    handing_back: Callable[[], bool]
+    explain: Callable[[Exception], Problem] = problem_of
+    beat_seconds: float = BEAT_SECONDS
+
+    def run(self, job_id: int, ticket: int) -> None:
+        """Runs the job, if this ticket is still valid for it."""
+        lease = Lease.take(
+            self.kb.engine, job_id, ticket, handing_back=self.handing_back, beat_seconds=self.beat_seconds
+        )
+        if lease is None:
+            return
+        job = lease.job
+        _log_runner.info("job %d (%s) starts, attempt %d", job_id, job.kind, job.attempts)
+        try:
+            result = self._handle(lease)
+        except Cancelled:
+            self._settle(lease, "cancelled")
+        except LeaseLost:
+            lease.close()
+        except Interrupted:
+            lease.close()
+            self._hand_back(job_id, ticket)
+        except _DATABASE_GONE_RUNNER as error:
+            # Nothing can be written now. The job still counts as running, but without a worker: it is taken up again.
+            _log_runner.warning("job %d lost its database: %s", job_id, outages.cause(error))
+            lease.close()
+        except Exception as error:  # noqa: BLE001 - whatever a handler raises is how its job ends
+            if not isinstance(error, KBError):
+                _log_runner.exception("job %d (%s) failed", job_id, job.kind)
+            self._settle(lease, "failed", error=self.explain(error))
+        except BaseException:
+            lease.close()
+            raise
+        else:
+            self._settle(lease, "succeeded", result=result)
+
+    def _handle(self, lease: Lease) -> Any:
+        job = lease.job
+        work: Work = work_of(job.kind, job.arguments)
+        if (handler := self.handlers.get(job.kind)) is None:
+            raise InvalidValue(
+                "kind of the job",
+                f"this worker cannot do {job.kind!r}; start one of the release that queued it",
+            )
+        kb = _acting_as(self.kb, job.actor)
+        run = JobRun(kb, job, Uploads.of(self.kb.settings), lease.progress, lease.check)
+        lease.check()
+        as_asked = origin.set(Origin(_principal(job), job.request_id))
+        try:
+            # Through JSON, so that NaN and infinity become null, and not an error when the result is stored.
+            return msgspec.json.decode(msgspec.json.encode(handler(run, work), enc_hook=str))
+        finally:
+            origin.reset(as_asked)
+
+    def _settle(self, lease: Lease, state: str, **outcome: Any) -> None:
+        job = lease.job
+        if lease.settle(state, **outcome):
+            _log_runner.info("job %d (%s) has %s", job.job_id, job.kind, state)
+            Uploads.of(self.kb.settings).discard(job.kind, job.arguments)
+
+    def _hand_back(self, job_id: int, ticket: int) -> None:
+        with self.kb.sessions.begin() as session:
+            job = session.get_one(JobRow, job_id, with_for_update=True)
+            if job.ticket == ticket and job.state == "running":
+                job.attempts -= 1  # only attempts that failed count
+                tickets.requeue(session, job)
+        _log_runner.info("job %d was handed back", job_id)
+
+
+def _principal(job: JobRecord) -> Principal:
+    """Gives the principal who queued this job, with the id of the job."""
+    asked = job.principal or Principal("job", job.actor)
+    return replace(asked, job_id=job.job_id)
+
+
+def _acting_as(kb: KnowledgeBase, actor: str) -> KnowledgeBase:
+    """Gives the same knowledge base with changes logged for this actor."""
+    acting = copy.copy(kb)
+    acting.settings = replace(kb.settings, actor=actor)
+    return acting

@@ -13,8 +13,8 @@ from sqlalchemy.orm import Session
 from colmlm.kb.errors import KeysetNotFound
 from colmlm.kb.facts.edits import is_kept
 from colmlm.kb.keys import predicted
+from colmlm.kb.keys.calibration import asks_by_person, mended_or_marked, question_keys
 from colmlm.kb.keys.keysets import HEADS, head_of
-from colmlm.kb.keys.question_keys import asks_by_person, mended_or_marked, question_keys
 from colmlm.kb.keys.records import KeysetRecord, Prediction
 from colmlm.kb.tables import FactKeyRow, FactRow, KeysetRow
 

@@ -10,8 +10,8 @@ from typing import Any
 from sqlalchemy import Select, exists, func, or_, select
 from sqlalchemy.orm import Session
 
+from colmlm.kb.keys.calibration import asked_by_people
 from colmlm.kb.keys.predicted import Stretches, is_predicted
-from colmlm.kb.keys.question_keys import asked_by_people
 from colmlm.kb.tables import ADOPTED, AttributionRow, DocumentRow, FactKeyRow, FactRow, TombstoneRow
 
 MOST_PARTS = 10_000

@@ -1,7 +1,7 @@
 """Rekey: gives every live fact a key of a checkpoint. The facts without one are the queue, so it resumes by itself.
 
 A fact of a document gets a key made from the text before it, and one made from its question where a person wrote that.
-A keyset may also have keys made from all these facts' questions (`kb.keys.question_keys`). A fact of a release has no
+A keyset may also have keys made from all these facts' questions (`kb.keys.calibration`). A fact of a release has no
 text here, so it is passed over until its document is ingested or somebody gives it a question. Then its adopted key
 goes.
 
@@ -30,8 +30,8 @@ from sqlalchemy.orm import Session, sessionmaker
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.kb.errors import InvalidKeys, InvalidValue
 from colmlm.kb.keys import keysets, predicted, queues
+from colmlm.kb.keys.calibration import asked_by_people, has_question_keys, seek_question_keys
 from colmlm.kb.keys.keycopy import copy_keys, drop_adopted, require_unit
-from colmlm.kb.keys.question_keys import asked_by_people, has_question_keys, seek_question_keys
 from colmlm.kb.keys.queues import KeyQueue
 from colmlm.kb.keys.records import CheckpointInfo, RekeyPart
 from colmlm.kb.log import audit

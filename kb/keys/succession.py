@@ -24,7 +24,7 @@ class Succession:
     answering: Mapping[int, str]
 
 
-def succession(session: Session) -> Succession:
+def key_succession(session: Session) -> Succession:
     """Gives it as it is now."""
     passed = KeysetRow.gate["passed"].as_boolean().label("passed")
     statement = select(KeysetRow.id, KeysetRow.state, KeysetRow.checkpoint_id, passed)

@@ -11,23 +11,25 @@ import hashlib
 import hmac
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, TypedDict, Unpack
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 from psycopg.errors import LockNotAvailable
 from psycopg.types.json import Jsonb
-from sqlalchemy import ColumnElement, Select, func, or_, select
+from sqlalchemy import ColumnElement, Select, func, or_, select, update
 from sqlalchemy.orm import Session
 
-from colmlm.kb.errors import InvalidValue, LogHeld, NoSuchChange
-from colmlm.kb.log.origin import evidence, mark, signed
+from colmlm.kb.errors import InvalidValue, LogHeld, NoSuchChange, RequestUnderWay
+from colmlm.kb.log import audit
 from colmlm.kb.log.records import ChangeRecord
-from colmlm.kb.principal import Principal
+from colmlm.kb.principal import Principal, local_principal
 from colmlm.kb.store.database import connection_of
 from colmlm.kb.store.waits import holder_of
-from colmlm.kb.tables import ChangeRow, FactRow, SecretRow
+from colmlm.kb.tables import ChangeRow, FactRow, IdempotencyRow, SecretRow
 from colmlm.kb.texts.characters import JOINERS, is_blank, unseen, written
 
 CHANGE_LOCK = 0x636F6C6D02
@@ -329,3 +331,176 @@ def check_said(field: str, said: str, *, blank: bool = True) -> None:
 def _check_seen(field: str, text: str, allowed: str) -> None:
     if (found := unseen(text, allowed)) is not None:
         raise InvalidValue(field, f"it holds {written(found)}, a character that does not show; leave it out")
+
+
+# What all certificates have in common: their text, and the checks that their changes are in the log of a
+# base.
+
+MAX_ID = 2**63 - 1
+Said = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateFinding:
+    """The outcome of one part of a check. `found` says in words what was found, or what is wrong."""
+
+    name: str
+    ok: bool
+    found: str
+
+
+@dataclass(frozen=True, slots=True)
+class Certified:
+    """How certificates of one kind are checked.
+
+    `holds` tells for each part of one whether it agrees with the others, and `borne_out` compares it with a base.
+    `summary` is what a check repeats of it. The rest says what a check proves, and what it does not.
+    """
+
+    holds: Callable[[Said], dict[str, bool]]
+    borne_out: Callable[[Session, Said], Iterator[CertificateFinding]]
+    summary: Callable[[Said], dict[str, Any]]
+    proves: tuple[str, ...]
+    proves_here: tuple[str, ...]
+    does_not_prove: tuple[str, ...]
+    not_offline: tuple[str, ...]
+
+
+def as_text(signed: Mapping[str, Any]) -> str:
+    """Writes a certificate in the only form that a check accepts."""
+    return json.dumps(signed, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def subject_of(database: str, seq: int) -> str:
+    """Gives the name of a change as the subject of a certificate."""
+    return f"urn:colmlm:{database}:change:{seq}"
+
+
+def is_of(session: Session, said: Said) -> CertificateFinding | None:
+    """Gives what is wrong where a certificate is of another base than this."""
+    database = audit.database_id(session)
+    if said["database"] == database:
+        return None
+    return CertificateFinding("run", False, f"it is of database {said['database']}, this is {database}")
+
+
+def kept_change(session: Session, seq: Any, hash_: str) -> CertificateFinding:
+    """Says whether this base's log has the change with that hash, unaltered."""
+    kept = session.get(ChangeRow, storable(seq))
+    if kept is None or kept.hash != hash_:
+        return CertificateFinding(
+            "change", False, f"this base's log has no change {seq} with the hash that is said"
+        )
+    if audit.chain_hash(kept) != kept.hash:
+        return CertificateFinding("change", False, f"change {seq} of this base's log was altered")
+    return CertificateFinding("change", True, "this base's log has the change with that hash")
+
+
+def storable(value: Any) -> int:
+    """Gives the value as an id that the database can store. Raises `ValueError` where it is none."""
+    if type(value) is not int or not 0 < value <= MAX_ID:
+        raise ValueError(f"{value!r:.40} is no id")
+    return value
+
+
+# The origin of an edit: who was authenticated for it, and the request or job that asked for it.
+#
+# The origin is a context variable and not a parameter of every verb, since no edit depends on it and no
+# caller of a verb may claim another. Where none was set, the process edits for itself, as the user it runs
+# as.
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The right to carry out the request of one row of `idempotency`, until another claims it."""
+
+    row_id: int
+    claim: str
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The principal and the request of an edit. Its ids go into the log, which nothing erases, so they are never text.
+
+    `request_id` is the server's own, `client_request_id` the caller's name for the request. `on_behalf_of` is the
+    person the principal says to act for.
+    """
+
+    principal: Principal
+    request_id: str | None = None
+    client_request_id: str | None = None
+    on_behalf_of: str | None = None
+    claim: Claim | None = None
+
+
+class Signature(NamedTuple):
+    """The actor that the log names, and the person it acts on behalf of."""
+
+    actor: str
+    on_behalf_of: str | None
+
+
+origin: ContextVar[Origin | None] = ContextVar("origin", default=None)
+
+
+def current() -> Origin:
+    """Gives the origin of edits in this context."""
+    return origin.get() or Origin(local_principal())
+
+
+@contextmanager
+def acting_as(principal: Principal, on_behalf_of: str | None = None) -> Iterator[None]:
+    """Makes this principal the one that edits, within the block and in the same request."""
+    before = origin.set(replace(current(), principal=principal, on_behalf_of=on_behalf_of))
+    try:
+        yield
+    finally:
+        origin.reset(before)
+
+
+def act_for(name: str | None) -> None:
+    """Sets on whose behalf the rest of this context edits."""
+    origin.set(replace(current(), on_behalf_of=name))
+
+
+def signed(actor: str) -> Signature:
+    """Gives the actor that the log names: with a token always the token's own name, whatever `actor` was given.
+
+    On the server's machine the given name is kept, since whoever has a shell there has the database.
+    """
+    found = current()
+    principal = found.principal
+    if principal.kind == "key":
+        behalf = found.on_behalf_of
+        return Signature(principal.name, behalf if behalf != principal.name else None)
+    named = found.on_behalf_of or actor
+    is_other = principal.kind == "local" and named != principal.name
+    return Signature(actor, named if is_other else None)
+
+
+def evidence(signature: Signature) -> dict[str, Any]:
+    """Gives the part of a change's payload, and so of its hash, that records this origin."""
+    found = current()
+    kept = {
+        "request_id": found.request_id,
+        "client_request_id": found.client_request_id,
+        "principal": found.principal.to_json(),
+        "on_behalf_of": signature.on_behalf_of,
+    }
+    return {name: value for name, value in kept.items() if value is not None}
+
+
+def mark(session: Session, seq: int) -> None:
+    """Notes change `seq` in the claim of this request, in the same transaction as the change.
+
+    A deed that is no change but must not be done twice either is marked with the number of the change before it.
+
+    Raises `RequestUnderWay` where another run has taken over the claim, so that the two can't both edit.
+    """
+    claim = current().claim
+    if claim is None:
+        return
+    held = (IdempotencyRow.id == claim.row_id) & (IdempotencyRow.claim == claim.claim)
+    marked = update(IdempotencyRow).where(held).values(seq=seq).returning(IdempotencyRow.id)
+    if session.scalar(marked) is None:
+        raise RequestUnderWay

@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from colmlm.kb.errors import CandidatesRefused, CandidatesUnavailable
 from colmlm.kb.keys.keysets import Ids, Vectors
-from colmlm.kb.lookup.present import distinct
+from colmlm.kb.lookup.index import distinct
 from colmlm.kb.store.milvus_address import MilvusAddress
 
 MOST_FOUND = 16_384  # rows that Milvus gives at most for one query

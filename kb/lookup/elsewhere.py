@@ -14,12 +14,10 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import CandidatesUnavailable
 from colmlm.kb.keys.keysets import keyset_head
-from colmlm.kb.lookup import writing
 from colmlm.kb.lookup.collection import Collection
-from colmlm.kb.lookup.remote import filled_at
-from colmlm.kb.lookup.specs import DROPPED
+from colmlm.kb.lookup.index import DROPPED
+from colmlm.kb.lookup.remote import CollectionWriter, collection, filled_at, is_filled
 from colmlm.kb.lookup.turns import wait_until_mine
-from colmlm.kb.lookup.writer import CollectionWriter
 from colmlm.kb.store.milvus_address import MilvusAddress
 from colmlm.kb.store.settings import Settings
 from colmlm.kb.tables import KeysetRow
@@ -46,7 +44,7 @@ class Elsewhere:
         """Says whether it is needed, or its keyset is building and has filled it to the end."""
         if self.is_needed:
             return True
-        return self.state == "building" and self.is_there() and writing.is_filled(session, self.there)
+        return self.state == "building" and self.is_there() and is_filled(session, self.there)
 
     def is_there(self) -> bool:
         """Says whether it is on the server. Raises `CandidatesUnavailable` where it may be on another one."""
@@ -102,7 +100,7 @@ def named(session: Session, settings: Settings) -> list[Elsewhere]:
 
 def _of(session: Session, keyset_id: int, address: MilvusAddress) -> Elsewhere | None:
     keyset = keyset_head(session, keyset_id)
-    if (there := writing.collection(session, keyset, address)) is None:
+    if (there := collection(session, keyset, address)) is None:
         return None
     at = None if keyset.index_fit is None else filled_at(keyset.index_fit.spec)
     return Elsewhere(keyset_id, keyset.state, there, at)

@@ -11,8 +11,7 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import SharedSnapshotsUnavailable
 from colmlm.kb.keys.records import SharedSnapshot
-from colmlm.kb.lookup.shared import Extent, folder_of, noted
-from colmlm.kb.lookup.shared_files import SharedFolder
+from colmlm.kb.lookup.shared import Extent, SharedFolder, folder_of, noted
 from colmlm.kb.lookup.snapshot_files import Described, note_history, read_manifest, replace_snapshot, sha256
 from colmlm.kb.store.settings import Settings
 

@@ -21,7 +21,8 @@ from typing import Any, Self
 
 import psycopg
 
-from colmlm.kb.keys import keysets, succession
+from colmlm.kb.keys import keysets
+from colmlm.kb.keys.succession import key_succession
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.store import outages
 
@@ -138,7 +139,7 @@ def follow(kb: SearchableStore) -> bool:
     It says whether the index has outgrown its kind, so that another is to be built.
     """
     with kb.sessions() as session:
-        line = succession.succession(session)
+        line = key_succession(session)
         if line.active is None:
             return False
         active = keysets.keyset_head(session, line.active)

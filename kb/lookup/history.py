@@ -23,10 +23,9 @@ from colmlm.kb.keys.keyset_then import KeysetThen, keyset_then
 from colmlm.kb.keys.keysets import STORED, Vectors
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.options import LookupOptions, Wanted
-from colmlm.kb.lookup.ranking import Candidate, as_queries, decide, rank
-from colmlm.kb.lookup.records import AsOfLookup, Hit, Lookup, Ranking
+from colmlm.kb.lookup.ranking import AsOfLookup, Candidate, Hit, Lookup, Ranking, as_queries, decide, rank
 from colmlm.kb.store.database import connection_of
-from colmlm.kb.store.standby import require_primary
+from colmlm.kb.store.store import require_primary
 
 if TYPE_CHECKING:
     from colmlm.kb.store.store import Store

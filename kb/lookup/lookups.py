@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Unpack
 
 import numpy.typing as npt
+from sqlalchemy import select
+from sqlalchemy.orm import Session
 
+from colmlm.kb.errors import NoActiveKeyset
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.history import AsOf
-from colmlm.kb.lookup.index_standing import IndexStanding, index_standing
 from colmlm.kb.lookup.options import LookupOptions
-from colmlm.kb.lookup.records import Lookup, LookupSpace, Ranking
+from colmlm.kb.lookup.ranking import Lookup, LookupSpace, Ranking
+from colmlm.kb.lookup.replica import snapshots_of
 from colmlm.kb.lookup.searcher import Searcher
-from colmlm.kb.lookup.space import lookup_space
 from colmlm.kb.store.store import Store
+from colmlm.kb.tables import CheckpointRow, KeysetRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,3 +91,62 @@ class Lookups:
         """Tells what queries lookups answer now: their checkpoint and width, with the threshold and the last change."""
         with self.store.sessions() as session:
             return lookup_space(session)
+
+
+# The space of lookups: what a decoder on another machine has to know of a knowledge base before it asks.
+
+
+def lookup_space(session: Session) -> LookupSpace:
+    """Gives the space of lookups, from two rows; no keys are counted. Raises `NoActiveKeyset`."""
+    statement = select(
+        KeysetRow.id,
+        KeysetRow.checkpoint_id,
+        CheckpointRow.name,
+        CheckpointRow.dim,
+        KeysetRow.threshold,
+        KeysetRow.calibrated,
+    ).join(CheckpointRow, CheckpointRow.id == KeysetRow.checkpoint_id)
+    row = session.execute(statement.where(KeysetRow.state == "active")).one_or_none()
+    if row is None:
+        raise NoActiveKeyset
+    return LookupSpace(
+        row.id, row.checkpoint_id, row.name, row.dim, row.threshold, row.calibrated, audit.head_seq(session)
+    )
+
+
+# Reports how far the index of a process has followed the database.
+
+
+@dataclass(frozen=True, slots=True)
+class IndexStanding:
+    """The state of a process's index.
+
+    `applied_seq` is None where no index is open; `snapshot_at` where it has no snapshot.
+    """
+
+    head_seq: int
+    applied_seq: int | None
+    snapshot_at: datetime | None
+
+    @property
+    def lag(self) -> int | None:
+        """The number of changes that the next lookup would have to apply first."""
+        return None if self.applied_seq is None else max(0, self.head_seq - self.applied_seq)
+
+
+def index_standing(store: Store, searcher: Searcher) -> IndexStanding:
+    """Gives the state of this process's index without catching up. It takes two small statements."""
+    applied_seq, keyset_id = searcher.applied_seq, searcher.keyset_in_use
+    with store.sessions() as session:
+        head = audit.head_seq(session)
+        snapshot_at = _snapshot_at(session, store, keyset_id) if keyset_id is not None else None
+    return IndexStanding(head, applied_seq, snapshot_at)
+
+
+def _snapshot_at(session: Session, store: Store, keyset_id: int) -> datetime | None:
+    """Gives the time at which the snapshot on disk was written, perhaps by another process of this home."""
+    manifest = snapshots_of(session, store.settings.index_directory) / f"keyset-{keyset_id}.json"
+    try:
+        return datetime.fromtimestamp(manifest.stat().st_mtime, UTC)
+    except FileNotFoundError:
+        return None

@@ -12,20 +12,32 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import psycopg
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import CandidatesRefused, CandidatesUnavailable
+from colmlm.kb.facts.edits import MAX_ID
+from colmlm.kb.keys import keysets
+from colmlm.kb.keys.keycopy import indexed_ids
 from colmlm.kb.keys.keysets import Ids, Vectors
-from colmlm.kb.keys.records import IndexFit
-from colmlm.kb.lookup.collection import Collection, CollectionMark
-from colmlm.kb.lookup.index import KeyIndex
-from colmlm.kb.lookup.present import distinct
+from colmlm.kb.keys.records import IndexFit, KeysetHead
+from colmlm.kb.log import audit
+from colmlm.kb.lookup.collection import AT_ONCE, Collection, CollectionMark
+from colmlm.kb.lookup.in_process import OnKeys
+from colmlm.kb.lookup.index import KeyIndex, collection_of, distinct
+from colmlm.kb.lookup.turns import is_mine, wait_until_mine
+from colmlm.kb.store.database import connection_of
+from colmlm.kb.store.milvus_address import MilvusAddress
+from colmlm.kb.tables import FactKeyRow
 
 # What was confirmed so long ago is seen by every search; Milvus grants 5 seconds (`common.gracefulTime`).
 SETTLED_SECONDS = 10.0
@@ -207,3 +219,312 @@ def merged(one: tuple[Vectors, Ids], other: tuple[Vectors, Ids], k: int) -> tupl
         D[b, again] = -np.inf
     order = np.argsort(-D, axis=1, kind="stable")[:, :k]
     return np.take_along_axis(D, order, axis=1), np.take_along_axis(I, order, axis=1)
+
+
+# The writer of a collection elsewhere: writes while it is this process's turn, and asks before each call if
+# it is.
+#
+# The turn is a lock of the database, which ends with the connection to it, and no process is told of that.
+# What it read before may be wrong by then: another one has the turn, and facts were deleted, restored or
+# erased.
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionWriter:
+    """Writes to the collection. The session's transaction has the turn; without its connection each verb raises."""
+
+    session: Session
+    there: Collection
+
+    def insert(self, ids: Ids, keys: Vectors) -> None:
+        """Adds keys [n, d] under ids [n] that are not there."""
+        for start in range(0, len(ids), AT_ONCE):
+            self._require_turn()
+            self.there.insert(ids[start : start + AT_ONCE], keys[start : start + AT_ONCE])
+
+    def delete(self, ids: Sequence[int]) -> None:
+        """Deletes the keys of these ids; those that are not there are ignored."""
+        for start in range(0, len(ids), AT_ONCE):
+            self._require_turn()
+            self.there.delete(ids[start : start + AT_ONCE])
+
+    def set_mark(self, mark: CollectionMark) -> None:
+        self._require_turn()
+        self.there.set_mark(mark)
+
+    def create(self) -> None:
+        """Makes the collection anew and empty."""
+        self._require_turn()
+        self.there.create()
+
+    def drop(self) -> None:
+        self._require_turn()
+        self.there.drop()
+
+    def _require_turn(self) -> None:
+        self.session.execute(select(1))
+
+
+# Writing: brings a collection elsewhere up to the log, fills it, and mends it, one process at a time
+# (`turns`).
+#
+# Whoever writes reads the mark first and goes on from there, so a writer that dies leaves nothing that the
+# next one does not do again. Its turn ends with its connection to the database, so it asks for that before
+# each call (`writer`).
+
+
+def collection(session: Session, keyset: KeysetHead, address: MilvusAddress) -> Collection | None:
+    """Gives the collection that this keyset names, not yet asked for; None where its index is Faiss's."""
+    if (name := collection_of(keyset.index_spec)) is None:
+        return None
+    owner = f"marks_of_base_{audit.database_id(session)}_keyset_{keyset.keyset_id}"
+    return Collection(address, name, keyset.dim, owner)
+
+
+def attach(session: Session, there: Collection) -> Remote:
+    """Opens what is in a collection as of its mark.
+
+    Raises `CandidatesRefused` where that is not this base's or names a change that the log does not have.
+    """
+    if not there.exists():
+        raise CandidatesRefused(there.where, "it does not exist")
+    mark = _trusted(session, there)
+    return Remote(there, mark, age=_now(session) - mark.at)
+
+
+def _trusted(session: Session, there: Collection) -> CollectionMark:
+    mark = there.mark(strong=True)
+    if mark is None:
+        raise CandidatesRefused(there.where, "it was never filled to the end")
+    if mark.log_hash != audit.hash_at(session, mark.seq):
+        raise CandidatesRefused(there.where, f"its change {mark.seq} is not in this database's log")
+    return mark
+
+
+def hand_on(session: Session, keyset_id: int, there: Collection) -> bool:
+    """Writes what the log has since the mark, and a new mark; says False while another process does that."""
+    if not is_mine(session, keyset_id):
+        return False
+    there, connection = there.patient(), connection_of(session)
+    mark, writer = _trusted(session, there), CollectionWriter(session, there)
+    found = touched(connection, keyset_id, mark.seq)
+    has_changed = False
+    for keys in renewed(connection, keyset_id, found):
+        has_changed |= _renew(writer, keys)
+    if has_changed:
+        _set_mark(writer, found.head, mark.fill)
+    return True
+
+
+def _renew(writer: CollectionWriter, keys: Keys) -> bool:
+    """Makes the collection hold, of these keys, exactly those given; says whether there was anything to do."""
+    there = writer.there
+    live = [key_id for key_id, key in keys.items() if key is not None]
+    present = there.present(list(keys))
+    writer.delete(sorted(present - set(live)))
+    if new := [key_id for key_id in live if key_id not in present]:
+        vectors = keysets.decode([key for key_id in new if (key := keys[key_id]) is not None], there.dim)
+        writer.insert(np.array(new, dtype=np.int64), vectors)
+        _confirm(there, new)
+    return bool(keys)
+
+
+def _confirm(there: Collection, ids: list[int]) -> None:
+    if lacking := set(ids) - there.present(ids):
+        raise CandidatesUnavailable(there.where, f"{len(lacking)} keys that it took are not in it")
+
+
+def write_all(
+    session: Session, keyset: KeysetHead, there: Collection, on_keys: OnKeys | None = None
+) -> Remote:
+    """Makes the collection hold exactly the keys of the database: mends it where it can be trusted, else fills it anew.
+
+    While it is filled anew, lookups of other processes are refused.
+    """
+    wait_until_mine(session, keyset.keyset_id)
+    head = audit.head_seq(session)  # read before the keys, as in catching up
+    writer, mark, mends = CollectionWriter(session, there.patient()), None, False
+    try:
+        if there.exists():
+            there.load()
+            mark = _trusted(session, writer.there)
+            mends = _mend(writer, keyset)
+    except CandidatesRefused:
+        there.exists()  # refused again where it is another's
+    if not mends:
+        _fill(writer, keyset, on_keys or (lambda done, total: None))
+    # Anew also where nothing was written since: what was mended is seen by every search some seconds later.
+    _set_mark(writer, head, mark.fill if mends and mark is not None else uuid.uuid4().hex)
+    return attach(session, there)
+
+
+def _set_mark(writer: CollectionWriter, seq: int, fill: str) -> None:
+    session = writer.session
+    writer.set_mark(CollectionMark(seq, fill, audit.hash_at(session, seq), _now(session)))
+
+
+def _now(session: Session) -> float:
+    return float(session.execute(select(func.extract("epoch", func.clock_timestamp()))).scalar_one())
+
+
+def compact(session: Session, keyset_id: int, there: Collection, seconds: float) -> bool:
+    """Brings the collection up to the log and has it rewrite what holds deleted keys; says whether it did in time.
+
+    A writer that lost its connection in the midst may have put in what was erased since. So ids are compared before,
+    and counted after. Raises `CandidatesRefused` where there are more then.
+    """
+    wait_until_mine(session, keyset_id)
+    there = there.patient()
+    hand_on(session, keyset_id, there)
+    held = there.ids()
+    wanted = indexed_ids(session, keyset_id)
+    CollectionWriter(session, there).delete(np.setdiff1d(held, wanted, assume_unique=True).tolist())
+    is_compacted = there.compact(seconds)
+    if more := there.count(strong=True) - len(np.intersect1d(held, wanted, assume_unique=True)):
+        raise CandidatesRefused(there.where, f"it holds {more} keys more than it should")
+    return is_compacted
+
+
+def is_filled(session: Session, there: Collection) -> bool:
+    """Says whether the collection, which is there, was filled to the end by this base."""
+    try:
+        _trusted(session, there)
+    except CandidatesRefused:
+        return False
+    return True
+
+
+def _mend(writer: CollectionWriter, keyset: KeysetHead) -> bool:
+    """Puts in what is missing and takes out what is left over; says False where keys are stored more than once."""
+    there, session = writer.there, writer.session
+    found = there.ids()
+    if there.count(strong=True) != len(found):
+        return False
+    wanted = indexed_ids(session, keyset.keyset_id)
+    writer.delete(np.setdiff1d(found, wanted, assume_unique=True).tolist())
+    for ids in _put(writer, keyset, np.setdiff1d(wanted, found, assume_unique=True)):
+        _confirm(there, ids)
+    return True
+
+
+def _put(writer: CollectionWriter, keyset: KeysetHead, wanted: Ids) -> Iterator[list[int]]:
+    """Inserts these keys, and gives the ids of some after the other. Each are read just before they are written."""
+    for start in range(0, len(wanted), AT_ONCE):
+        rows = writer.session.execute(
+            select(FactKeyRow.id, FactKeyRow.key).where(
+                FactKeyRow.keyset_id == keyset.keyset_id,
+                FactKeyRow.id == func.any(wanted[start : start + AT_ONCE].tolist()),
+            )
+        ).all()
+        ids = [row.id for row in rows]
+        writer.insert(np.array(ids, dtype=np.int64), keysets.decode([row.key for row in rows], keyset.dim))
+        yield ids
+
+
+def _fill(writer: CollectionWriter, keyset: KeysetHead, on_keys: OnKeys) -> None:
+    there, wanted, done = writer.there, indexed_ids(writer.session, keyset.keyset_id), 0
+    writer.create()
+    on_keys(0, len(wanted))
+    for ids in _put(writer, keyset, wanted):
+        done += len(ids)
+        on_keys(done, len(wanted))
+    there.flush()
+    if (found := there.count(strong=True)) != done:
+        raise CandidatesUnavailable(there.where, f"{found} keys are in it, of {done} that it took")
+
+
+# Touched: what changes of the log touched in one keyset, and which keys an index is to hold of that.
+#
+# The driver runs these statements itself, prepared, since a lookup that finds its index behind waits for
+# them.
+
+BATCH = 10_000
+
+# Rows are sought by their ids, one after the other: OFFSET and scalar sub-selects keep the planner, which knows nothing
+# of how many are asked for, from reading a table whole. The log is read by the numbers that it has: a forged one may be
+# endlessly far from the last.
+# Changes that store keys of another keyset only count: a rekey of everything must not make an index read it all.
+_PASSED = """
+SELECT c.seq, touching.fact_ids, touching.payload -> 'dropped_keys', touching.payload -> 'keys'
+FROM change c LEFT JOIN LATERAL (
+    SELECT c.fact_ids, c.payload
+    WHERE c.kind <> 'key' OR c.payload @> jsonb_build_object('keyset', %(keyset_id)s::bigint)
+) AS touching ON true
+WHERE c.seq > %(after)s::bigint
+"""
+_KEYS = """
+SELECT k.id, CASE WHEN (SELECT true FROM fact_version v WHERE v.fact_id = k.fact_id AND v.to_seq IS NULL)
+       OR (SELECT true FROM tombstone t WHERE t.fact_id = k.fact_id) THEN k.key END
+FROM SOUGHT AS k WHERE k.keyset_id = %(keyset_id)s::bigint
+"""
+# The keyset is looked at last: without statistics all of its ids would be read, to be compared with those of one fact.
+_OF_FACTS = _KEYS.replace(
+    "SOUGHT",
+    "unnest(%(ids)s::bigint[]) AS touched (id)"
+    " CROSS JOIN LATERAL (SELECT * FROM fact_key WHERE fact_id = touched.id OFFSET 0)",
+)
+_BETWEEN = _KEYS.replace("SOUGHT", "fact_key") + "AND k.id BETWEEN %(first)s::bigint AND %(last)s::bigint"
+_GONE = """
+SELECT dropped.id FROM unnest(%(ids)s::bigint[]) AS dropped (id)
+WHERE (SELECT true FROM fact_key k WHERE k.keyset_id = %(keyset_id)s::bigint AND k.id = dropped.id) IS NULL
+"""
+_LAST = "SELECT max(id) FROM fact_key WHERE keyset_id = %(keyset_id)s::bigint"
+
+Keys = dict[int, bytes | None]
+
+
+@dataclass(slots=True)
+class Touched:
+    """What changes up to `head` touched: facts, ids of dropped keys, ranges of new key ids."""
+
+    head: int
+    facts: set[int] = field(default_factory=set)
+    dropped: list[int] = field(default_factory=list)
+    stored: list[tuple[int, int]] = field(default_factory=list)
+
+
+def touched(connection: psycopg.Connection, keyset_id: int, after: int) -> Touched:
+    """Gives what every change past `after` that is committed by now touched."""
+    found = Touched(after)
+    for seq, fact_ids, dropped, stored in _rows(connection, _PASSED, keyset_id=keyset_id, after=after):
+        found.head = max(found.head, seq)
+        found.dropped += _ids(dropped)
+        if len(ends := _ids(stored)) == 2:
+            found.stored.append((ends[0], ends[1]))
+        else:
+            found.facts.update(_ids(fact_ids))
+    return found
+
+
+def renewed(connection: psycopg.Connection, keyset_id: int, found: Touched) -> Iterator[Keys]:
+    """Gives the keys, as they are now, of all that was touched, in batches; None for those an index must not hold.
+
+    These are of facts that are neither live nor tombstones, and keys that were dropped.
+    """
+    if found.dropped:
+        yield {key_id: None for (key_id,) in _rows(connection, _GONE, keyset_id=keyset_id, ids=found.dropped)}
+    facts = sorted(found.facts)
+    for start in range(0, len(facts), BATCH):
+        yield dict(_rows(connection, _OF_FACTS, keyset_id=keyset_id, ids=facts[start : start + BATCH]))
+    for first, last in _bounded(connection, keyset_id, found.stored):
+        for start in range(first, last + 1, BATCH):
+            ends = {"first": start, "last": min(start + BATCH - 1, last)}
+            yield dict(_rows(connection, _BETWEEN, keyset_id=keyset_id, **ends))
+
+
+def _bounded(
+    connection: psycopg.Connection, keyset_id: int, stored: list[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """Cuts these ranges of key ids at the last id that exists, since a forged range could be endless."""
+    last_key = (_rows(connection, _LAST, keyset_id=keyset_id)[0][0] or 0) if stored else 0
+    return [(first, min(last, last_key)) for first, last in stored]
+
+
+def _rows(connection: psycopg.Connection, statement: str, **values: Any) -> Sequence[Any]:
+    with connection.cursor(binary=True) as cursor:
+        return cursor.execute(statement, values, prepare=True).fetchall()
+
+
+def _ids(said: Any) -> list[int]:
+    """Gives the ids in a member of a change's payload; a row that somebody put into the log may hold anything there."""
+    return [one for one in said if type(one) is int and 0 < one <= MAX_ID] if isinstance(said, list) else []

@@ -9,26 +9,56 @@ from __future__ import annotations
 import json
 import logging
 import threading
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, Protocol, Unpack
 
+import numpy as np
+import numpy.typing as npt
 import psycopg
 from sqlalchemy.orm import Session
 
-from colmlm.kb.errors import SharedSnapshotsUnavailable, SnapshotRefused
+from colmlm.kb.errors import KBError, SharedSnapshotsUnavailable, SnapshotRefused
 from colmlm.kb.keys import keysets
-from colmlm.kb.keys.records import RECALL, KeysetHead
+from colmlm.kb.keys.keysets import Ids, Vectors
+from colmlm.kb.keys.records import RECALL, IndexFit, KeysetHead
 from colmlm.kb.log import audit
-from colmlm.kb.lookup import sharing, writing
-from colmlm.kb.lookup.added import AddedKeys
-from colmlm.kb.lookup.candidates import CandidateKeys
 from colmlm.kb.lookup.in_process import InProcess, OnKeys, build_all
 from colmlm.kb.lookup.index import KeyIndex
-from colmlm.kb.lookup.remote import Remote
+from colmlm.kb.lookup.options import LookupOptions
+from colmlm.kb.lookup.ranking import Lookup
+from colmlm.kb.lookup.remote import Keys, Remote, attach, collection, hand_on, renewed, touched, write_all
+from colmlm.kb.lookup.shared import publish
 from colmlm.kb.lookup.snapshot_files import history_file, note_history
-from colmlm.kb.lookup.touched import Keys, renewed, touched
 from colmlm.kb.store.settings import Settings
+
+# The keys that an index was given lately, so that a search from before need not be repeated for a few.
+
+KEPT = 256  # ids; what more were given is searched for
+
+
+class AddedKeys:
+    """The last keys that were added to an index, by the changes that did. One thread notes, others ask meanwhile."""
+
+    def __init__(self) -> None:
+        self._last: tuple[tuple[int, int], ...] = ()  # change and key
+        self._forgotten = 0  # no key that a change past this one added is missing from the last
+
+    def note(self, seq: int, key_ids: Sequence[int]) -> None:
+        """Notes what change `seq` adds."""
+        last = (*self._last, *((seq, key_id) for key_id in key_ids))
+        if len(last) > KEPT:
+            self._forgotten = seq  # before they are dropped, for whoever reads both meanwhile
+            last = ()
+        self._last = last
+
+    def since(self, seq: int) -> list[int] | None:
+        """Gives the keys that changes past `seq` have added; None where that is not known any more."""
+        last = self._last
+        return None if self._forgotten > seq else [key_id for added, key_id in last if added > seq]
+
 
 _log = logging.getLogger(__name__)
 
@@ -89,8 +119,8 @@ def rebuild(
 
     Where the keyset names a collection elsewhere, that is mended or filled.
     """
-    if (there := writing.collection(session, keyset, settings.milvus)) is not None:
-        return _replica(keyset, writing.write_all(session, keyset, there, on_keys))
+    if (there := collection(session, keyset, settings.milvus)) is not None:
+        return _replica(keyset, write_all(session, keyset, there, on_keys))
     return replace(_replica(keyset, build_all(session, keyset, on_keys, goal)), is_new=True)
 
 
@@ -103,8 +133,8 @@ def load_replica(session: Session, keyset: KeysetHead, settings: Settings) -> Re
 
     Raises `SnapshotRefused` or `CandidatesRefused` on any doubt.
     """
-    if (there := writing.collection(session, keyset, settings.milvus)) is not None:
-        return _replica(keyset, writing.attach(session, there))
+    if (there := collection(session, keyset, settings.milvus)) is not None:
+        return _replica(keyset, attach(session, there))
     directory = snapshots_of(session, settings.index_directory)
     index, applied_seq = KeyIndex.load(directory, keyset_id=keyset.keyset_id, dim=keyset.dim)
     _require_same_history(session, directory, keyset.keyset_id, applied_seq)
@@ -127,7 +157,7 @@ def save(session: Session, replica: Replica, settings: Settings, *, share: bool 
     """
     is_shared = True
     if isinstance(replica.candidates, Remote):
-        writing.hand_on(session, replica.keyset_id, replica.candidates.collection)
+        hand_on(session, replica.keyset_id, replica.candidates.collection)
     else:
         _save_snapshot(session, replica, snapshots_of(session, settings.index_directory))
         is_shared = _share(session, replica, settings, must=share)
@@ -148,9 +178,7 @@ def _share(session: Session, replica: Replica, settings: Settings, *, must: bool
     # Before the keyset's row is written to, which others would wait for as long as the copying takes.
     anyway = must or replica.is_new
     try:
-        is_shared = sharing.publish(
-            session, replica.keyset_id, replica.dim, settings, anyway=anyway, must=must
-        )
+        is_shared = publish(session, replica.keyset_id, replica.dim, settings, anyway=anyway, must=must)
     except SharedSnapshotsUnavailable as error:
         if must:
             raise
@@ -169,3 +197,128 @@ def _require_same_history(session: Session, directory: Path, keyset_id: int, app
         raise SnapshotRefused(
             keyset_id=keyset_id, cause=f"its change {applied_seq} is not in this database's log"
         )
+
+
+# Lookups of several callers by key, found together: one search and one SELECT for all that want the same of
+# it.
+#
+# Each gets what it would get alone. The SELECT begins after all of them asked, so a delete that was committed
+# before any of them asked holds for it.
+
+Found = list[Lookup] | KBError
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeyLookup:
+    """One caller's queries [B, d] by key, among the facts of now."""
+
+    queries_BD: Vectors
+    checkpoint_id: str
+    k: int = 1
+    threshold: float | None = None
+    accepted_only: bool = False
+
+    @property
+    def kind(self) -> tuple[str, int, int, float | None, bool]:
+        """What lookups share that are found by one search."""
+        return self.checkpoint_id, self.queries_BD.shape[1], self.k, self.threshold, self.accepted_only
+
+
+class FindsByKey(Protocol):
+    """The part of `Lookups` that finds by key."""
+
+    def find(
+        self, queries_BD: Vectors, *, checkpoint_id: str, **options: Unpack[LookupOptions]
+    ) -> list[Lookup]: ...
+
+
+def find_together(lookups: FindsByKey, asked: Sequence[KeyLookup]) -> list[Found]:
+    """Gives the result of each, or the error that refuses it."""
+    kinds: dict[object, list[int]] = {}
+    for i, one in enumerate(asked):
+        kinds.setdefault(one.kind, []).append(i)
+    found: dict[int, Found] = {}
+    for alike in kinds.values():
+        found.update(zip(alike, _of_kind(lookups, [asked[i] for i in alike]), strict=True))
+    return [found[i] for i in range(len(asked))]
+
+
+def _of_kind(lookups: FindsByKey, alike: list[KeyLookup]) -> list[Found]:
+    sizes = [len(one.queries_BD) for one in alike]
+    first, queries_BD = alike[0], np.concatenate([one.queries_BD for one in alike])
+    try:
+        found = lookups.find(
+            queries_BD,
+            checkpoint_id=first.checkpoint_id,
+            k=first.k,
+            threshold=first.threshold,
+            accepted_only=first.accepted_only,
+        )
+    except KBError as error:
+        if len(alike) == 1:
+            return [error]
+        return [result for one in alike for result in _of_kind(lookups, [one])]  # one of them spoils no other
+    ends = np.cumsum(sizes).tolist()
+    return [found[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+
+
+# Candidates: the seam between lookups and what searches keys, be it in this process or on a server elsewhere.
+#
+# Who implements it only proposes keys near a query. Which of them are of live facts, and at what exact
+# scores, the database decides afterwards. So it may lag and propose too much; what it leaves out is lost for
+# an answer.
+
+
+class CandidateKeys(Protocol):
+    """The keys of one keyset by id, with every change up to `applied_seq` applied, and perhaps later ones."""
+
+    applied_seq: int
+
+    @property
+    def is_lost(self) -> bool:
+        """Says that it answers nothing more and has to be opened anew."""
+
+    @property
+    def ids(self) -> Ids:
+        """Gives the ids that it holds, ascending and each once."""
+
+    @property
+    def fit(self) -> IndexFit:
+        """Tells how it was fitted to its keys."""
+
+    @property
+    def is_estimating(self) -> bool:
+        """Says whether it ranks keys by estimates of their scores."""
+
+    @property
+    def num_twice(self) -> int:
+        """Counts the keys that it holds more than once."""
+
+    def __len__(self) -> int: ...
+
+    def search(self, queries_BD: npt.NDArray[Any], k: int) -> tuple[Vectors, Ids]:
+        """Finds the k keys of largest inner product for each query: scores [B, k] and ids [B, k], best first.
+
+        Where it holds fewer the rest has id -1 and score -inf. Threads may search while one puts, removes or advances.
+        """
+
+    def over_fetch(self, k: int) -> int:
+        """Gives how many keys to ask for so that the k best are among them after exact scoring and a few deletions."""
+
+    def missing(self, ids: Iterable[int]) -> Ids:
+        """Gives those of these ids that a search may not find, ascending and each once."""
+
+    def put(self, ids: Ids, keys: Vectors) -> None:
+        """Adds keys [n, d] under ids [n] that are `missing`."""
+
+    def remove(self, ids: Iterable[int]) -> None:
+        """Makes it hold none of these ids; those that it does not hold are ignored."""
+
+    def advance(self, seq: int) -> None:
+        """Notes that everything up to change `seq` was put and removed."""
+
+    def take(self, fit: IndexFit | None) -> None:
+        """Searches as was found best for one like this, perhaps by another process."""
+
+    def has_outgrown(self, index_spec: str) -> bool:
+        """Says whether another kind is due for so many keys of a keyset with this spec."""

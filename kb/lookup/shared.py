@@ -6,18 +6,26 @@ nothing is believed for its name, and who looks at another place than the server
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Collection
-from dataclasses import dataclass
-from typing import Any
+import shutil
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
 
-from sqlalchemy import ColumnElement, exists, select, true
+from sqlalchemy import ColumnElement, event, exists, null, select, true, update
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from colmlm.kb.errors import KBError, SharedSnapshotsUnavailable
 from colmlm.kb.keys import stored
 from colmlm.kb.keys.records import SharedSnapshot
 from colmlm.kb.log import audit
-from colmlm.kb.lookup.shared_files import SharedFolder, UnfinishedUploads
+from colmlm.kb.lookup.snapshot_files import Readable, opened, sha256_of
+from colmlm.kb.lookup.turns import is_mine, wait_until_mine
 from colmlm.kb.store.settings import Settings
 from colmlm.kb.tables import ChangeRow, KeysetRow
 
@@ -162,3 +170,351 @@ def faults(session: Session, folder: SharedFolder) -> dict[int, str]:
         elif not folder.holds(one.file, one.num_bytes, one.sha256):
             found[keyset_id] = _told(keyset_id, f"{one.file} does not have its digest")
     return found
+
+
+# The folder of one base in the place that many servers share: a directory, or object storage by fsspec.
+#
+# Only this file imports fsspec, and only where a place is named. Credentials are the environment's, as the
+# libraries of each kind of storage read them. What lies there is never believed: whoever reads a file knows
+# from the database what it has to be.
+#
+# The place itself is never made, or a directory that is not mounted would be taken for an empty one.
+
+BLOCK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class UnfinishedUploads:
+    """The files of which a storage keeps parts, or why it does not say of which: `unlisted`."""
+
+    names: tuple[str, ...] = ()
+    unlisted: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SharedFolder:
+    """The folder `name` in the shared `place`. Each verb raises `SharedSnapshotsUnavailable`."""
+
+    place: str
+    name: str
+
+    @property
+    def address(self) -> str:
+        """The place in one spelling, by which the database knows where its snapshots are."""
+        path = self.place.removeprefix("file://") if self.place.startswith("file:///") else self.place
+        return path.rstrip("/")
+
+    @property
+    def where(self) -> str:
+        return f"{self.address}/{self.name}"
+
+    def make(self) -> None:
+        """Makes the folder in its place, where a folder is more than how files are named."""
+        with self._reached() as (storage, root):
+            if _is_local(storage):
+                _require_place(storage, root)
+                Path(root).mkdir(mode=0o700, exist_ok=True)  # keys are their owner's alone
+
+    def is_made(self) -> bool:
+        with self._reached() as (storage, root):
+            return not _is_local(storage) or Path(root).is_dir()
+
+    def put(self, name: str, stream: IO[bytes]) -> None:
+        """Writes a file there, over one that is there. Nobody reads it before the database names it."""
+        with self._opened(name, "wb") as target:
+            shutil.copyfileobj(stream, target, BLOCK)
+
+    def get(self, name: str, to: Path, num_bytes: int) -> None:
+        """Copies a file from there, unless its size is not `num_bytes`."""
+        if (size := self.size(name)) != num_bytes:
+            cause = f"{name} has {size} bytes and not {num_bytes}"
+            raise SharedSnapshotsUnavailable(self.where, cause)
+        with self.reading(name) as stream, to.open("wb") as target:
+            while block := stream.read(BLOCK):
+                target.write(block)
+
+    def holds(self, name: str, num_bytes: int, sha256: str) -> bool:
+        """Says whether a file is there with this size and this digest."""
+        if name not in self.names() or self.size(name) != num_bytes:
+            return False
+        with self.reading(name) as stream:
+            return sha256_of(stream) == sha256
+
+    def names(self) -> list[str]:
+        with self._reached() as (storage, root):
+            try:
+                return sorted(str(path).rpartition("/")[2] for path in storage.ls(root, detail=False))
+            except FileNotFoundError:
+                _require_place(storage, root)
+                return []  # nothing was put there yet
+
+    def remove(self, names: Iterable[str]) -> None:
+        with self._reached() as (storage, root):
+            for name in names:
+                try:
+                    storage.rm_file(f"{root}/{name}")
+                except FileNotFoundError:  # another process removed it
+                    continue
+
+    def unfinished(self) -> UnfinishedUploads:
+        """Gives the files whose upload to S3 was never finished: their parts stay, and no listing has them."""
+        with self._reached() as (storage, root):
+            try:
+                return UnfinishedUploads(tuple(sorted({_name(upload) for upload in _uploads(storage, root)})))
+            except PermissionError as error:
+                return UnfinishedUploads(
+                    unlisted=f"{self.where}: parts of unfinished uploads may not be listed: {error}"
+                )
+
+    def abort(self, names: Iterable[str]) -> None:
+        """Drops the unfinished uploads of these files, as far as that is permitted: `unfinished` has the others."""
+        wanted = set(names)
+        with self._reached() as (storage, root), suppress(PermissionError):
+            for upload in _uploads(storage, root) if wanted else ():
+                if _name(upload) in wanted:
+                    found = {"Key": upload["Key"], "UploadId": upload["UploadId"]}
+                    storage.call_s3("abort_multipart_upload", Bucket=storage.split_path(root)[0], **found)
+
+    @contextmanager
+    def reading(self, name: str) -> Iterator[Readable]:
+        with self._opened(name, "rb") as stream:
+            yield stream
+
+    def size(self, name: str) -> int:
+        with self._reached() as (storage, root):
+            return int(storage.size(f"{root}/{name}"))
+
+    @contextmanager
+    def _opened(self, name: str, mode: str) -> Iterator[_There]:
+        """Opens a file there. What its storage raises is explained; what the block raises is not of the storage."""
+        with self._reached() as (storage, root):
+            there = _There(self, storage.open(f"{root}/{name}", mode))
+        try:
+            yield there
+        finally:
+            there.close()
+
+    @contextmanager
+    def _reached(self) -> Iterator[tuple[Any, str]]:
+        """Gives the storage and the folder's path there, for a block that does nothing else than to ask it."""
+        with self._explained():
+            from fsspec.core import url_to_fs
+
+            storage, root = url_to_fs(self.where)
+            storage.invalidate_cache()  # other machines write there
+            yield storage, root.rstrip("/")
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Explains whatever the library of a storage raises: each has errors of its own."""
+        try:
+            yield
+        except Exception as error:
+            cause = f"{type(error).__name__}: {error}"
+            raise SharedSnapshotsUnavailable(self.where, cause) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _There:
+    """A file there. It is read and written over a network, so each call may fail."""
+
+    folder: SharedFolder
+    file: Any
+
+    def read(self, size: int = -1, /) -> bytes:
+        with self.folder._explained():
+            return bytes(self.file.read(size))
+
+    def write(self, data: bytes, /) -> int:
+        with self.folder._explained():
+            return int(self.file.write(data))
+
+    def close(self) -> None:
+        with self.folder._explained():
+            self.file.close()
+
+
+def _name(upload: Any) -> str:
+    return str(upload["Key"]).rpartition("/")[2]
+
+
+def _is_local(storage: Any) -> bool:
+    return "file" in _protocols(storage)
+
+
+def _protocols(storage: Any) -> tuple[str, ...]:
+    protocols = storage.protocol
+    return (protocols,) if isinstance(protocols, str) else tuple(protocols)
+
+
+def _require_place(storage: Any, root: str) -> None:
+    """Raises `FileNotFoundError` unless there is a place in which only the folder of this base is missing."""
+    if _is_local(storage):
+        if not (place := Path(root).parent).is_dir():
+            raise FileNotFoundError(f"{place} is no directory that is there; make it, or mount it")
+    elif "memory" not in _protocols(storage):
+        bucket = root.partition("/")[0]
+        try:
+            storage.info(bucket)
+        except (
+            PermissionError
+        ):  # who may only list the folder cannot ask, and a bucket that is refused is there
+            return
+        except FileNotFoundError as error:  # which may say no more than "Not Found"
+            raise FileNotFoundError(f"there is no bucket {bucket}; make it") from error
+
+
+def _uploads(storage: Any, root: str) -> Iterator[Any]:
+    """Gives the unfinished uploads below the folder; other storage than S3 keeps none that could be asked for."""
+    if "s3" not in _protocols(storage):
+        return
+    bucket, folder, _ = storage.split_path(root)
+    begin: dict[str, str] = {}
+    while True:
+        page = storage.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=f"{folder}/", **begin)
+        yield from page.get("Uploads", ())
+        if not page.get("IsTruncated"):
+            return
+        begin = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
+
+
+# Sharing: copies a keyset's snapshot from the index directory to the shared place, and removes what is left
+# over.
+#
+# Of several processes one at a time does so (`turns`), and never with a snapshot that is older than what is
+# there, or it could bring back what was erased.
+
+_log = logging.getLogger(__name__)
+
+
+def publish(
+    session: Session,
+    keyset_id: int,
+    dim: int,
+    settings: Settings,
+    *,
+    anyway: bool = False,
+    must: bool = False,
+) -> bool:
+    """Copies the keyset's snapshot from the index directory to the shared place, where that is due, or `anyway`.
+
+    It is due where none is there, where this is far ahead of it, and where facts were erased since; else the log is
+    enough. While another process does it, there is nothing to do, unless it `must` be done: then this waits. Says False
+    where facts were erased after this snapshot was written, so that it must not be there. Raises
+    `SharedSnapshotsUnavailable`.
+    """
+    folder = folder_of(session, settings)
+    if folder is None:
+        return True
+    with opened(settings.index_directory / folder.name, keyset_id, dim) as (manifest, stream):
+        snapshot = _described(session, folder, manifest, stream.seek(0, 2))
+        stream.seek(0)
+        if not (anyway or _is_due(session, keyset_id, snapshot)) or not _turn(session, keyset_id, must):
+            return True
+        there = noted(session).get(keyset_id)  # as whoever had the turn before left it
+        if is_outlived(session, snapshot):
+            return False
+        is_older = there is not None and there.applied_seq > snapshot.applied_seq
+        if not is_older and (anyway or _is_due(session, keyset_id, snapshot)):
+            _put(session, keyset_id, folder, snapshot, stream)
+        return True
+
+
+def _put(
+    session: Session, keyset_id: int, folder: SharedFolder, snapshot: SharedSnapshot, stream: IO[bytes]
+) -> None:
+    """Writes the snapshot and notes it. What it replaces goes after the commit: until then it is what others are told.
+
+    Only the first snapshot of a base has its folder made, so that it is not made where the place is not mounted.
+    """
+    known = named(session)
+    if (said := must_stay(session, folder, known.get(keyset_id))) is not None:
+        raise SharedSnapshotsUnavailable(folder.where, said)
+    if not known:
+        folder.make()
+    elif not folder.is_made():
+        raise SharedSnapshotsUnavailable(folder.where, "the folder of this base is not there; is it mounted?")
+    if not folder.holds(snapshot.file, snapshot.num_bytes, snapshot.sha256):  # somebody may be reading it
+        folder.put(snapshot.file, stream)
+    note = update(KeysetRow).where(KeysetRow.id == keyset_id)
+    readable, whole = stored.known_before(snapshot), asdict(snapshot)
+    session.execute(note.values(shared_snapshot=readable, whole_shared_snapshot=whole))
+    event.listen(session, "after_commit", partial(_prune_after, folder), once=True)
+
+
+def _prune_after(folder: SharedFolder, session: Session) -> None:
+    try:
+        with Session(session.get_bind()) as later, later.begin():
+            prune(later, folder)
+    except (KBError, SQLAlchemyError) as error:  # an erasure, or a repair, looks again
+        _log.warning("former snapshots were not removed from the shared place: %s", error)
+
+
+def _described(
+    session: Session, folder: SharedFolder, manifest: dict[str, Any], num_bytes: int
+) -> SharedSnapshot:
+    seq = int(manifest["applied_seq"])
+    fields = {name: manifest[name] for name in ("file", "sha256", "spec", "count")}
+    return SharedSnapshot(
+        num_bytes=num_bytes,
+        applied_seq=seq,
+        log_hash=audit.hash_at(session, seq),
+        place=folder.address,
+        **fields,
+    )
+
+
+def _is_due(session: Session, keyset_id: int, snapshot: SharedSnapshot) -> bool:
+    there = noted(session).get(keyset_id)
+    if there is None or is_outlived(session, there):
+        return True
+    return Extent.of(snapshot).is_far_ahead(Extent.of(there))
+
+
+def _turn(session: Session, keyset_id: int, must: bool) -> bool:
+    """Takes this process's turn to write. A server that ends waits for nobody: an erasure looks after the rest."""
+    if not must:
+        return is_mine(session, keyset_id)
+    wait_until_mine(session, keyset_id)
+    return True
+
+
+def await_turns(session: Session) -> None:
+    """Waits until nobody writes there who began before an erasure that is committed; nobody begins so later."""
+    for keyset_id in session.scalars(
+        select(KeysetRow.id).where(KeysetRow.state != "retired").order_by(KeysetRow.id)
+    ):
+        wait_until_mine(session, keyset_id)
+
+
+def prune(session: Session, folder: SharedFolder) -> None:
+    """Removes what is left over there, unless another process is just writing it. The turns last to the end.
+
+    Files go first: they hold whole indexes, and who may remove them may not always see the parts of uploads.
+    """
+    turns = _turns(session, left_over(session, folder))
+    names = [name for name in left_over(session, folder) if _keyset_of(name) in turns]  # now nobody writes
+    folder.remove(names)
+    forget(session, [n for n, one in named(session).items() if one.file in names])
+    forget(session, [n for n in removed(session, folder, folder.names()) if is_mine(session, n)])
+    parts = folder.unfinished().names
+    if turns := _turns(session, parts):
+        folder.abort(name for name in folder.unfinished().names if _keyset_of(name) in turns)
+
+
+def _turns(session: Session, names: Iterable[str]) -> set[int]:
+    """Takes this process's turn for the keysets of these files, but of those that another process is just writing."""
+    ids = {keyset_id for keyset_id in map(_keyset_of, names) if keyset_id is not None}
+    return {keyset_id for keyset_id in sorted(ids) if is_mine(session, keyset_id)}
+
+
+def forget(session: Session, keyset_ids: Iterable[int]) -> None:
+    """Has the database name no shared snapshot of these keysets."""
+    note = update(KeysetRow).where(KeysetRow.id.in_(list(keyset_ids)))
+    session.execute(note.values(shared_snapshot=null(), whole_shared_snapshot=null()))
+
+
+def _keyset_of(name: str) -> int | None:
+    """Gives the keyset that a file's name says; None for a file of somebody else."""
+    found = FILE.fullmatch(name)
+    return found and int(found[1])

@@ -13,8 +13,7 @@ from sqlalchemy import func, select
 
 from colmlm.kb.lookup.options import READER
 from colmlm.kb.lookup.searchable import SearchableStore
-from colmlm.kb.misses.near import Query, looked_up, stored_queries
-from colmlm.kb.misses.questions import MissPlace
+from colmlm.kb.misses.listing import MissPlace, Query, looked_up, stored_queries
 from colmlm.kb.misses.records import AskedAgain, MissedQuestion
 from colmlm.kb.tables import GenerationRow
 

@@ -2,32 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Unpack
+from typing import Any, NamedTuple, Unpack
 
-from colmlm.kb.errors import MissGroupState
+import numpy as np
+import numpy.typing as npt
+from sqlalchemy import Row, Select, case, func, insert, select, text, update
+from sqlalchemy.orm import Session
+
+from colmlm.kb.errors import InvalidValue, MissGroupNotFound, MissGroupState
 from colmlm.kb.facts import mending
+from colmlm.kb.facts.search import stems_of
+from colmlm.kb.keys.keysets import STORED
 from colmlm.kb.log import audit
 from colmlm.kb.log.records import OnRecord
 from colmlm.kb.lookup.searchable import SearchableStore
-from colmlm.kb.misses import decisions, grouping, listing, noting
+from colmlm.kb.misses import listing
 from colmlm.kb.misses.checking import Asks, ask_again
-from colmlm.kb.misses.grouping import Grouping
-from colmlm.kb.misses.near import with_near
-from colmlm.kb.misses.questions import ShowTexts
+from colmlm.kb.misses.listing import MAX_ID, MissPlace, ShowTexts, was_read, with_near
 from colmlm.kb.misses.records import (
+    GROUPS_LOCK,
     MISSES_LISTED,
+    WHOLE,
     MissDetails,
     MissPage,
     MissSearch,
     MissState,
     Solving,
+    lock_groups,
+    prune,
 )
-from colmlm.kb.store.bad_values import check_limit
 from colmlm.kb.store.contention import tried_again
-from colmlm.kb.store.standby import is_read_only
+from colmlm.kb.store.engines import check_limit
+from colmlm.kb.store.store import is_read_only
+from colmlm.kb.tables import AttributionRow, GenerationRow, MissGroupRow, MissRow
+from colmlm.kb.texts.asked import question_of
+from colmlm.kb.texts.searched import searched_words
 
 NEAR = 3  # facts that are shown with a group
 GROUPS_AT_ONCE = 1_000  # up to so many groups are read to group new misses while somebody waits for a list
@@ -53,7 +67,7 @@ class Misses:
             found = listing.groups(
                 session, state, sought.get("order", "asked"), sought.get("after", 0), limit + 1, self.show
             )
-            total, ungrouped = listing.count(session, state), grouping.num_ungrouped(session)
+            total, ungrouped = listing.count(session, state), num_ungrouped(session)
         shown = with_near(self.store, found[:limit], nearest)
         end = shown[-1].group_id if len(found) > limit else None
         return MissPage(tuple(shown), total, ungrouped, True, end)
@@ -76,7 +90,7 @@ class Misses:
         if not self.store.settings.keep_answers:
             return 0
         with self.store.sessions() as session:
-            total = grouping.num_ungrouped(session)
+            total = num_ungrouped(session)
             made = Grouping.begin(session) if total and not is_read_only(session) else None
         done = 0
         while made is not None and (most is None or done < most) and (some := self._some(made)):
@@ -125,12 +139,12 @@ class Misses:
         self, group_ids: Sequence[int], state: MissState, actor: str, reason: str, fact_id: int | None = None
     ) -> int:
         with self.store.sessions.begin() as session:
-            return decisions.decide(session, group_ids, state, actor, reason, fact_id=fact_id)
+            return decide(session, group_ids, state, actor, reason, fact_id=fact_id)
 
     @tried_again
     def _prune_some(self, older_than: timedelta) -> int:
         with self.store.sessions.begin() as session:
-            return noting.prune(session, older_than)
+            return prune(session, older_than)
 
     def _some(self, made: Grouping) -> int | None:
         with self.store.sessions.begin() as session:
@@ -139,8 +153,347 @@ class Misses:
     def _group_some(self) -> None:
         """Groups some new misses, where that takes a moment; a worker has time for the rest."""
         with self.store.sessions() as session:
-            if not grouping.num_ungrouped(session) or grouping.num_groups(session) > GROUPS_AT_ONCE:
+            if not num_ungrouped(session) or num_groups(session) > GROUPS_AT_ONCE:
                 return
             made = None if is_read_only(session) else Grouping.begin(session)
         if made is not None:
             self._some(made)
+
+
+# Decisions on groups of misses: dismissed, solved or open again. Each is a change of the log. Session first.
+
+KINDS: Mapping[MissState, str] = {
+    "dismissed": "dismiss-misses",
+    "solved": "solve-misses",
+    "open": "reopen-misses",
+}
+
+
+def decide(
+    session: Session,
+    group_ids: Sequence[int],
+    state: MissState,
+    actor: str,
+    reason: str,
+    *,
+    fact_id: int | None = None,
+) -> int:
+    """Gives these groups another state, all or none, and gives the change's number.
+
+    Raises `MissGroupNotFound`, `MissGroupState` where one has that state already, and for a fact that is not live
+    `FactNotFound` or `FactDeleted`.
+    """
+    wanted = sorted(set(group_ids))
+    if not wanted:
+        raise InvalidValue("groups", "none is named")
+    lock_groups(session)
+    pending = audit.begin(session, actor, reason)
+    if fact_id is not None:
+        mending.live_states(session, [fact_id])
+    storable = [group_id for group_id in wanted if 0 < group_id <= MAX_ID]
+    rows = select(MissGroupRow.id, MissGroupRow.state).where(MissGroupRow.id == func.any(storable))
+    states = {row.id: row.state for row in session.execute(rows)}
+    if missing := [group_id for group_id in wanted if group_id not in states]:
+        raise MissGroupNotFound(missing)
+    if already := [group_id for group_id in wanted if states[group_id] == state]:
+        raise MissGroupState(already, state)
+    values = {"state": state, "seq": pending.seq, "fact_id": fact_id}
+    session.execute(update(MissGroupRow).where(MissGroupRow.id == func.any(wanted)).values(values))
+    payload: dict[str, Any] = {"groups": wanted} | ({} if fact_id is None else {"fact": fact_id})
+    return audit.append(session, pending, KINDS[state], payload=payload)
+
+
+# Grouping: gives new misses to groups, a few hundred in a transaction. Session first.
+#
+# Whoever writes groups holds their lock. Who groups and finds another at it leaves the rest to that one.
+
+AT_ONCE, READ = 256, 2_000
+
+
+class _Read(NamedTuple):
+    """A miss as it is grouped: where it is, when it was asked, as of which change, and what it is compared by."""
+
+    place: MissPlace
+    at: Any
+    seq: int
+    compared: ComparedMiss
+
+
+class Grouping:
+    """Groups misses. It knows the groups that there were when it was made, and those it made since."""
+
+    def __init__(self) -> None:
+        self._leaders = Leaders()
+        self._ids: list[int] = []
+
+    @classmethod
+    def begin(cls, session: Session) -> Grouping | None:
+        """Reads the groups; gives None where another transaction is grouping."""
+        if not _is_mine(session):
+            return None
+        made = cls()
+        statement = _asked(
+            MissGroupRow.generation_id, MissGroupRow.ordinal, MissGroupRow.id.label("group_id")
+        )
+        rows = session.execute(statement.order_by(MissGroupRow.id).execution_options(yield_per=READ))
+        for some in rows.partitions():
+            for row, read in zip(some, _read(session, some), strict=True):
+                made._leaders.add(read.compared)
+                made._ids.append(row.group_id)
+        return made
+
+    def some(self, session: Session) -> int | None:
+        """Groups up to 256 of the misses that are in none, and says how many.
+
+        It gives None where another transaction is grouping, or where there are other groups than it knows by now. Where
+        it fails it may not be used again.
+        """
+        if not (_is_mine(session) and self._knows_all(session)):
+            return None
+        new = _asked(MissRow.generation_id, MissRow.ordinal).where(MissRow.group_id.is_(None))
+        rows = session.execute(new.order_by(MissRow.generation_id, MissRow.ordinal).limit(AT_ONCE)).all()
+        misses = _read(session, rows)
+        slots = self._leaders.join([one.compared for one in misses])
+        leading = dict(zip(reversed(slots), reversed(misses), strict=True))
+        self._ids += _insert(session, [leading[slot] for slot in range(len(self._ids), len(self._leaders))])
+        _give(session, misses, [self._ids[slot] for slot in slots])
+        return len(misses)
+
+    def _knows_all(self, session: Session) -> bool:
+        number, last = session.execute(select(func.count(), func.max(MissGroupRow.id))).one()
+        return (number, last) == (len(self._ids), self._ids[-1] if self._ids else None)
+
+
+def num_ungrouped(session: Session) -> int:
+    return session.scalar(select(func.count()).select_from(MissRow).where(MissRow.group_id.is_(None))) or 0
+
+
+def num_groups(session: Session) -> int:
+    return session.scalar(select(func.count()).select_from(MissGroupRow)) or 0
+
+
+def _is_mine(session: Session) -> bool:
+    return bool(session.scalar(select(func.pg_try_advisory_xact_lock(GROUPS_LOCK))))
+
+
+def _asked(generation_id: Any, ordinal: Any, *more: Any) -> Select[*tuple[Any, ...]]:
+    """Selects lookups with what they are compared by. For an output as a whole that is its first lookup's query."""
+    asked = AttributionRow.ordinal == func.greatest(ordinal, 0)
+    said = func.left(GenerationRow.output, case((ordinal == WHOLE, 0), else_=AttributionRow.output_start))
+    return (
+        select(
+            generation_id.label("generation_id"), ordinal.label("ordinal"), GenerationRow.at, GenerationRow.seq,
+            GenerationRow.checkpoint_id, GenerationRow.mode, GenerationRow.prompt, said.label("said"),
+            AttributionRow.query, was_read().label("is_read"), *more,
+        )
+        .select_from(generation_id.class_)
+        .join(GenerationRow, GenerationRow.id == generation_id)
+        .outerjoin(AttributionRow, (AttributionRow.generation_id == generation_id) & asked)
+    )  # fmt: skip
+
+
+def _read(session: Session, rows: Sequence[Row[Any]]) -> list[_Read]:
+    asked = [question_of(row.mode, row.prompt, row.said or "", is_read=bool(row.is_read)) for row in rows]
+    said = [searched_words(question).split(" ") for question in asked]
+    stems = stems_of(session, [word for words in said for word in words])
+    return [
+        _Read(
+            MissPlace(row.generation_id, row.ordinal),
+            row.at,
+            row.seq,
+            ComparedMiss(_words(question, words, stems), row.checkpoint_id, _unit(row.query)),
+        )
+        for row, question, words in zip(rows, asked, said, strict=True)
+    ]
+
+
+def _words(question: str, words: Sequence[str], stems: dict[str, tuple[str, ...]]) -> frozenset[str]:
+    """Gives the stems of a question's words; of one that has none but the commonest of the language, itself."""
+    found = frozenset(stem for word in words for stem in stems.get(word, ()))
+    return found or frozenset([question.strip()])
+
+
+def _unit(query: bytes | None) -> Vectors | None:
+    if query is None:
+        return None
+    query_D = np.frombuffer(query, dtype=STORED).astype(np.float32)
+    length = float(np.linalg.norm(query_D))
+    return query_D / np.float32(length) if length > 0 else None
+
+
+def _insert(session: Session, leading: Sequence[_Read]) -> list[int]:
+    """Makes groups that are empty yet, and gives their ids in order."""
+    if not leading:
+        return []
+    rows = [
+        {"asked": 0, "wrong": 0, "last_at": one.at, "generation_id": one.place[0], "ordinal": one.place[1]}
+        for one in leading
+    ]
+    statement = insert(MissGroupRow).returning(MissGroupRow.id, sort_by_parameter_order=True)
+    return list(session.scalars(statement, rows))
+
+
+# A group that was solved and is asked again without a match was not solved.
+_GIVE = text("""
+WITH given AS (
+    SELECT * FROM unnest(
+        CAST(:outputs AS bigint[]), CAST(:ordinals AS int[]), CAST(:groups AS bigint[]), CAST(:seqs AS bigint[]),
+        CAST(:moments AS timestamptz[])
+    ) AS given (generation_id, ordinal, group_id, seq, at)
+), placed AS (
+    UPDATE miss SET group_id = given.group_id FROM given
+    WHERE miss.generation_id = given.generation_id AND miss.ordinal = given.ordinal
+    RETURNING given.*
+)
+UPDATE miss_group g SET asked = g.asked + n.asked, wrong = g.wrong + n.wrong,
+    last_at = greatest(g.last_at, n.last_at),
+    state = CASE WHEN g.state = 'solved' AND n.seq >= g.seq THEN 'open' ELSE g.state END
+FROM (
+    SELECT group_id, count(*) AS asked, count(*) FILTER (WHERE ordinal = :whole) AS wrong, max(at) AS last_at,
+        max(seq) AS seq
+    FROM placed GROUP BY group_id
+) AS n
+WHERE g.id = n.group_id
+""")
+
+
+def _give(session: Session, misses: Sequence[_Read], group_ids: Sequence[int]) -> None:
+    if not misses:
+        return
+    session.execute(
+        _GIVE,
+        {
+            "outputs": [one.place.generation_id for one in misses],
+            "ordinals": [one.place.ordinal for one in misses],
+            "groups": list(group_ids),
+            "seqs": [one.seq for one in misses],
+            "moments": [one.at for one in misses],
+            "whole": WHOLE,
+        },
+    )
+
+
+# Nearness of misses: each is compared with the leaders of the groups, and joins the nearest or leads a new
+# one.
+#
+# The same words are near. Beside that, queries of one checkpoint are near by their cosine, and where a miss
+# has no query, or no leader has one of its space, its words decide.
+
+COSINE = 0.85  # of two queries from which on they ask the same
+OVERLAP = 0.6  # of the words of two questions, as the share of all words that both have
+
+Vectors = npt.NDArray[np.float32]
+_Near = tuple[int, float]  # a slot, and the cosine of its leader
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedMiss:
+    """What a miss is compared by: its words, and if it has one its query, a unit vector in a checkpoint's space."""
+
+    words: frozenset[str]
+    space: str = ""
+    query_D: Vectors | None = None
+
+
+@dataclass(slots=True)
+class _Space:
+    """The queries of leaders in one space, in a matrix that grows by doubling."""
+
+    rows_ND: Vectors
+    slots: list[int] = field(default_factory=list)
+
+    def add(self, slot: int, query_D: Vectors) -> None:
+        if len(self.slots) == len(self.rows_ND):
+            self.rows_ND = np.concatenate([self.rows_ND, np.empty_like(self.rows_ND)])
+        self.rows_ND[len(self.slots)] = query_D
+        self.slots.append(slot)
+
+    def nearest(self, queries_BD: Vectors, first: int = 0) -> list[_Near]:
+        """Gives the nearest of the leaders from the place `first` on to each query; there must be one."""
+        cosines_BN = queries_BD @ self.rows_ND[first : len(self.slots)].T
+        best_B = cosines_BN.argmax(axis=1)
+        return [
+            (self.slots[first + n], float(row_N[n]))
+            for row_N, n in zip(cosines_BN, best_B.tolist(), strict=True)
+        ]
+
+
+@dataclass(slots=True)
+class Leaders:
+    """The leaders of groups. Each has a slot: the first 0, the next 1, and so on."""
+
+    _words: list[frozenset[str]] = field(default_factory=list)
+    _spaces: dict[tuple[str, int], _Space] = field(default_factory=dict)
+    _saying: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    _same: dict[frozenset[str], int] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self._words)
+
+    def add(self, miss: ComparedMiss) -> int:
+        slot = len(self._words)
+        self._words.append(miss.words)
+        self._same.setdefault(miss.words, slot)
+        for word in miss.words:
+            self._saying[word].append(slot)
+        if miss.query_D is not None:
+            space = self._spaces.setdefault(
+                (miss.space, len(miss.query_D)), _Space(np.empty((16, len(miss.query_D)), dtype=np.float32))
+            )
+            space.add(slot, miss.query_D)
+        return slot
+
+    def join(self, misses: Sequence[ComparedMiss]) -> list[int]:
+        """Gives the slot that each miss joins; where no leader is near it becomes one itself."""
+        known = {key: len(space.slots) for key, space in self._spaces.items()}
+        near = self._near(misses)
+        slots = []
+        for n, miss in enumerate(misses):
+            slot = self._nearest(miss, near.get(n), known)
+            slots.append(self.add(miss) if slot is None else slot)
+        return slots
+
+    def _near(self, misses: Sequence[ComparedMiss]) -> dict[int, _Near]:
+        """Compares all queries of a space at once, which takes a tenth of the time, with the leaders that are there."""
+        found: dict[int, _Near] = {}
+        for (name, dim), space in self._spaces.items():
+            queries = {
+                n: one.query_D
+                for n, one in enumerate(misses)
+                if one.query_D is not None and (one.space, len(one.query_D)) == (name, dim)
+            }
+            if queries:
+                found |= zip(queries, space.nearest(np.stack(list(queries.values()))), strict=True)
+        return found
+
+    def _nearest(
+        self, miss: ComparedMiss, near: _Near | None, known: dict[tuple[str, int], int]
+    ) -> int | None:
+        if (same := self._same.get(miss.words)) is not None:
+            return same
+        if miss.query_D is None:
+            return self._by_words(miss.words)
+        key = (miss.space, len(miss.query_D))
+        space, first = self._spaces.get(key), known.get(key, 0)
+        if space is None:
+            return self._by_words(miss.words)
+        if len(space.slots) > first:
+            (newer,) = space.nearest(miss.query_D[np.newaxis], first)
+            near = newer if near is None else max(near, newer, key=lambda one: one[1])
+        assert near is not None, "a space has a leader"
+        return near[0] if near[1] >= COSINE else None
+
+    def _by_words(self, words: frozenset[str]) -> int | None:
+        best, most = None, OVERLAP
+        for slot in dict.fromkeys(self._candidates(words)):
+            theirs = self._words[slot]
+            share = len(words & theirs) / len(words | theirs)
+            if share > most or (best is None and share == most):
+                best, most = slot, share
+        return best
+
+    def _candidates(self, words: frozenset[str]) -> Iterator[int]:
+        """Gives the leaders that say one of the rarest words: who shares enough of all has one of so many."""
+        rarest = sorted(words, key=lambda word: (len(self._saying.get(word, ())), word))
+        for word in rarest[: len(words) - math.ceil(OVERLAP * len(words)) + 1]:
+            yield from self._saying.get(word, ())

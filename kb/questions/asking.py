@@ -6,22 +6,49 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
+from colmlm.kb.answers.answering import Answering
+from colmlm.kb.answers.calibration import ARTICLES, RIGHT, outcome
+from colmlm.kb.answers.ranked import RankedLookups
+from colmlm.kb.answers.records import SaidPart
+from colmlm.kb.answers.windows import windows
 from colmlm.kb.errors import InvalidQuestions
 from colmlm.kb.facts import kept_questions, suppression
+from colmlm.kb.facts.redaction import MARK
+from colmlm.kb.facts.search import SoughtText
 from colmlm.kb.keys.keysets import active_keyset_id, checkpoint_of
+from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.log import audit
-from colmlm.kb.log.origin import signed
+from colmlm.kb.log.audit import signed
+from colmlm.kb.lookup.options import READER
+from colmlm.kb.lookup.ranking import Lookup
 from colmlm.kb.questions import reading
-from colmlm.kb.questions.hearing import Asker
-from colmlm.kb.questions.judging import is_askable, judged
-from colmlm.kb.questions.records import AskedItem, QuestionRun
+from colmlm.kb.questions.records import (
+    ANOTHER,
+    BELOW,
+    CUT,
+    NOT_FOUND,
+    NOT_HELD,
+    WITHHELD,
+    AskedItem,
+    KeptQuestion,
+    QuestionRun,
+    Way,
+)
 from colmlm.kb.store.contention import tried_again
 from colmlm.kb.store.store import Store
-from colmlm.kb.tables import QuestionOutcomeRow, QuestionRunRow
+from colmlm.kb.tables import (
+    DocumentRow,
+    FactRow,
+    FactVersionRow,
+    QuestionOutcomeRow,
+    QuestionRunRow,
+    SentenceRow,
+)
 
 KEPT_RUNS = 50  # of a set; the oldest go when one more is stored
 
@@ -117,3 +144,218 @@ def _drop_old(session: Session, set_id: int) -> None:
     newest = newest.order_by(QuestionRunRow.id.desc()).limit(KEPT_RUNS)
     old = delete(QuestionRunRow).where(QuestionRunRow.set_id == set_id, QuestionRunRow.id.not_in(newest))
     session.execute(old)
+
+
+# Judging: says whether what was heard is right, and else why not.
+#
+# Right is what the calibration of answers takes for right (`kb.answers.calibration`): the value is an
+# expected one, or holds one. The reasons are tried in this order, and each is decided by what is stored:
+#
+# - *withheld*: a deleted fact would have said it, so that nothing was said; - *below the threshold*: the
+# likeliest words were right, and not likely enough; - *cut value*: the likeliest words are a part of an
+# expected value; - *another answer*: a text that the question was looked for in holds an expected value, and
+# other words were likelier; - *not found*: none of these texts holds one, but a live fact or document of the
+# corpus does; - *no fact holds it*: none does.
+
+MOST = 1000  # values, and sentences, with all words of an expected value, that are compared with it
+
+
+def wanted(kept: KeptQuestion) -> tuple[str, ...]:
+    """Gives the expected values that nothing was erased of."""
+    return tuple(value for value in kept.expected if MARK not in value)
+
+
+def is_askable(kept: KeptQuestion) -> bool:
+    """Says whether enough is left of a question to be asked."""
+    return MARK not in kept.question and (bool(wanted(kept)) or not kept.expected)
+
+
+def judged(store: Store, corpus: str | None, kept: KeptQuestion, heard: Heard, asker: Asker) -> AskedItem:
+    """Judges what was heard to a question whose answer should be in this corpus (None: in any)."""
+    result, reason = _outcome(kept, heard), None
+    if result != "right":
+        likeliest = _of_likeliest(heard, wanted(kept)) if kept.expected else ANOTHER
+        reason = likeliest or _of_texts(store, corpus, kept, asker)
+    return AskedItem(
+        question=kept.question,
+        expected=kept.expected,
+        value=heard.value,
+        fact_id=heard.fact_id,
+        outcome=result,
+        reason=reason,
+        score=heard.score,
+        question_id=kept.question_id,
+        fact_ids=heard.fact_ids if heard.value is not None or heard.withheld else (),
+    )
+
+
+def _outcome(kept: KeptQuestion, heard: Heard) -> str:
+    if not kept.expected:
+        return "right" if heard.value is None else "wrong"
+    if outcome(heard.value, wanted(kept)) in RIGHT:
+        return "right"
+    return "abstained" if heard.value is None else "wrong"
+
+
+def _of_likeliest(heard: Heard, wanted: Sequence[str]) -> str | None:
+    """Gives the reason that follows from what was likeliest, if one does."""
+    if heard.withheld:
+        return WITHHELD
+    best = outcome(heard.best, wanted)
+    if best in RIGHT:
+        return BELOW
+    return CUT if best == "near" else None
+
+
+def _of_texts(store: Store, corpus: str | None, kept: KeptQuestion, asker: Asker) -> str:
+    if any(outcome(text, wanted(kept)) in RIGHT for text in asker.looked_in(kept.question)):
+        return ANOTHER
+    with store.sessions() as session:
+        held = any(_is_said(session, value, corpus) for value in wanted(kept))
+    return NOT_FOUND if held else NOT_HELD
+
+
+def _is_said(session: Session, value: str, corpus: str | None) -> bool:
+    """Says whether a live fact or a current document says this value. Text under deleted facts does not count."""
+    sought = SoughtText.read(session, ARTICLES.sub(" ", value.lower()))
+    values = select(FactVersionRow.value).where(
+        FactVersionRow.to_seq.is_(None), sought.within(FactVersionRow.value)
+    )
+    if corpus is not None:
+        values = values.join(FactRow, FactRow.id == FactVersionRow.fact_id).join(
+            DocumentRow, (DocumentRow.id == FactRow.document_id) & (DocumentRow.corpus == corpus)
+        )
+    if any(outcome(said, [value]) in RIGHT for said in session.scalars(values.limit(MOST))):
+        return True
+    if (with_words := sought.of_sentences()) is None:
+        return False
+    sentences = select(SentenceRow.id).where(with_words)
+    if corpus is not None:
+        sentences = sentences.join(
+            DocumentRow, (DocumentRow.id == SentenceRow.document_id) & (DocumentRow.corpus == corpus)
+        )
+    read = windows(session, session.scalars(sentences.limit(MOST)).all())
+    return any(outcome(window.shown(), [value]) in RIGHT for window in read.values())
+
+
+# Hearing: asks one question in one way; gives what was said, what was likeliest, and where that was looked
+# for.
+
+LEAST = {"words": -1.0, "reader": 0.0}  # thresholds that anything reaches
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What a question was answered with: `value`, None where nothing was said.
+
+    `best` is what was likeliest, also below the threshold. `fact_ids` are the facts in it, and `fact_id` the one that
+    says most of the value. Where it was `withheld`, these are deleted.
+    """
+
+    value: str | None
+    fact_id: int | None
+    fact_ids: tuple[int, ...]
+    score: float
+    threshold: float
+    withheld: bool
+    best: str | None
+
+
+class Asker(Protocol):
+    """Asks questions in one way."""
+
+    @property
+    def way(self) -> Way: ...
+
+    @property
+    def reader(self) -> str | None:
+        """The digest of the reader, where this way has one read."""
+        ...
+
+    @property
+    def accepted_only(self) -> bool:
+        """Whether no proposed fact answers."""
+        ...
+
+    def ask(self, question: str) -> Heard: ...
+
+    def looked_in(self, question: str) -> Sequence[str]:
+        """Gives the texts among which the answer is chosen, as they say things now."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ByAnswers:
+    """Asks as `colmlm ask` does: in the mode "read", or "paper"."""
+
+    answering: Answering
+    way: Way = "read"
+    threshold: float | None = None
+    accepted_only: bool = False
+
+    @property
+    def reader(self) -> str | None:
+        return self.answering.reader.digest if self.way == "read" else None
+
+    def ask(self, question: str) -> Heard:
+        asked = self.answering.asked(
+            question, self.way, threshold=self.threshold, nearest=0, accepted_only=self.accepted_only
+        )
+        answer, best = asked.answer, asked.best
+        if self.way == "paper" and best is None:
+            best = next(iter(self.looked_in(question)), None)
+        most = _most(asked.parts)
+        threshold = answer.threshold if asked.asked_at is None else asked.asked_at
+        return Heard(answer.answer, most, asked.under, answer.score, threshold, answer.withheld, best)
+
+    def looked_in(self, question: str) -> Sequence[str]:
+        if self.way == "paper":
+            hits = self.answering.nearest_hits(question, accepted_only=self.accepted_only)
+            return [hit.value for hit in hits]
+        return self.answering.looked_in(question, accepted_only=self.accepted_only)
+
+
+@dataclass(frozen=True, slots=True)
+class ByRanking:
+    """Asks as a lookup does that finds facts by more than their keys: by "words", or by the "reader"."""
+
+    answering: Answering
+    lookups: RankedLookups
+    encoder: Encoder
+    way: Way
+    threshold: float | None = None
+    accepted_only: bool = False
+
+    @property
+    def reader(self) -> str | None:
+        return self.answering.reader.digest if self.way == READER else None
+
+    def ask(self, question: str) -> Heard:
+        lookup = self._find(question, self.threshold)
+        if lookup.hits:
+            hit = lookup.hits[0]
+            said = (hit.value, hit.fact_id, (hit.fact_id,), hit.score)
+            return Heard(*said, lookup.threshold, False, hit.value)
+        gone = () if lookup.abstained is None else (lookup.abstained,)
+        below = None if gone else next(iter(self._find(question, LEAST[self.way]).hits), None)
+        near = gone if below is None else (below.fact_id,)
+        best, score = (None, 0.0) if below is None else (below.value, below.score)
+        return Heard(None, None, near, score, lookup.threshold, bool(gone), best)
+
+    def looked_in(self, question: str) -> Sequence[str]:
+        return self.answering.looked_in(question, accepted_only=self.accepted_only)
+
+    def _find(self, question: str, threshold: float | None) -> Lookup:
+        (found,) = self.lookups.find(
+            self.encoder.encode_questions([question]),
+            checkpoint_id=self.encoder.checkpoint.checkpoint_id,
+            ranking=self.way,
+            texts=[question],
+            threshold=threshold,
+            accepted_only=self.accepted_only,
+        )
+        return found
+
+
+def _most(parts: Sequence[SaidPart]) -> int | None:
+    return max(parts, key=lambda part: part.end - part.start).fact_id if parts else None

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Unpack
 
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from colmlm.kb.errors import GenerationNotFound, InvalidQuestions, InvalidValue
 from colmlm.kb.facts import suppression
+from colmlm.kb.facts.redaction import MARK
 from colmlm.kb.log import audit
-from colmlm.kb.log.origin import mark
-from colmlm.kb.questions import asking, comparing, reading, taking, writing
-from colmlm.kb.questions.asking import OnAsked
-from colmlm.kb.questions.hearing import Asker
-from colmlm.kb.questions.judging import is_askable, wanted
+from colmlm.kb.log.audit import mark
+from colmlm.kb.questions import asking, reading
+from colmlm.kb.questions.asking import Asker, OnAsked, is_askable, wanted
+from colmlm.kb.questions.reading import MAX_ID, check, edit, opened, put, remove
 from colmlm.kb.questions.records import (
     AskedItem,
+    ChangedItem,
     DraftQuestion,
     KeptQuestion,
     KeptSet,
@@ -26,6 +30,7 @@ from colmlm.kb.questions.records import (
 )
 from colmlm.kb.store.contention import tried_again
 from colmlm.kb.store.store import Store
+from colmlm.kb.tables import AttributionRow, ChangeRow, GenerationRow, answer_modes
 
 LISTED = 100
 
@@ -66,10 +71,10 @@ class QuestionSets:
         Raises `InvalidQuestions`, `InvalidValue` for a name, and `CorpusNotFound`.
         """
         audit.check_name("actor", actor)
-        writing.check(questions)
+        check(questions)
         with self.store.sessions.begin() as session:
             suppression.hold_off_erasure(session)
-            writing.put(session, writing.opened(session, name, corpus, actor).id, questions)
+            put(session, opened(session, name, corpus, actor).id, questions)
             return _marked(session, name)
 
     @tried_again
@@ -78,30 +83,30 @@ class QuestionSets:
         audit.check_name("actor", actor)
         with self.store.sessions.begin() as session:
             suppression.hold_off_erasure(session)
-            draft, fact_ids = taking.taken(session, generation_id)
+            draft, fact_ids = taken(session, generation_id)
             question, expected = said.get("question"), said.get("expected")
             draft = replace(
                 draft,
                 question=draft.question if question is None else question,
                 expected=draft.expected if expected is None else tuple(expected),
             )
-            writing.check([draft])
-            writing.put(session, writing.opened(session, name, None, actor).id, [draft], fact_ids)
+            check([draft])
+            put(session, opened(session, name, None, actor).id, [draft], fact_ids)
             return _marked(session, name)
 
     def taken(self, generation_id: int) -> DraftQuestion:
         """Gives the question that `take` would add of an output."""
         with self.store.sessions() as session:
-            return taking.taken(session, generation_id)[0]
+            return taken(session, generation_id)[0]
 
     @tried_again
     def edit(self, name: str, question_id: int, question: str, expected: Sequence[str]) -> KeptSet:
         """Gives a question another text and other values. Raises `QuestionNotFound`."""
         draft = DraftQuestion(question, tuple(expected))
-        writing.check([draft])
+        check([draft])
         with self.store.sessions.begin() as session:
             suppression.hold_off_erasure(session)
-            writing.edit(session, reading.set_row(session, name, lock=True).id, question_id, draft)
+            edit(session, reading.set_row(session, name, lock=True).id, question_id, draft)
             return _marked(session, name)
 
     @tried_again
@@ -116,7 +121,7 @@ class QuestionSets:
             if question_ids is None:
                 session.delete(kept)
             else:
-                writing.remove(session, kept.id, question_ids)
+                remove(session, kept.id, question_ids)
             return before
 
     def run(
@@ -142,9 +147,101 @@ class QuestionSets:
     def compare(self, name: str, before: int | None = None, after: int | None = None) -> RunComparison:
         """Compares two runs of a set, by default the last two."""
         with self.store.sessions() as session:
-            return comparing.compare(session, name, before, after)
+            return compare(session, name, before, after)
 
 
 def _marked(session: Session, name: str) -> KeptSet:
     mark(session, audit.head_seq(session))  # so that a repeated request with one idempotency key writes once
     return reading.sets(session, name)[0]
+
+
+# Compares two runs of a set: which questions came out otherwise, and what the log says of the time between.
+
+SETTINGS = ("how", "threshold", "keyset_id", "checkpoint_id", "reader", "accepted_only")
+MOST_SEQS = 1_000
+
+
+def compare(session: Session, name: str, before_id: int | None, after_id: int | None) -> RunComparison:
+    """Compares two runs of a set, by default the last two. The time between goes from the start of the first run.
+
+    Raises `InvalidValue` where there are no two, and `QuestionRunNotFound`.
+    """
+    before_id, after_id = _pair(session, name, before_id, after_id)
+    before, after = (reading.run_record(session, run_id, name) for run_id in (before_id, after_id))
+    was, now = (
+        {one.question_id: one for one in reading.items(session, run_id)} for run_id in (before_id, after_id)
+    )
+    ids = sorted(was.keys() | now.keys())
+    changed = [(was.get(one), now.get(one)) for one in ids if _came(was.get(one)) != _came(now.get(one))]
+    first, last = sorted((before, after), key=lambda run: run.run_id)
+    between = (ChangeRow.seq > first.first_seq) & (ChangeRow.seq <= last.seq)
+    kinds = select(ChangeRow.kind, func.count()).where(between).group_by(ChangeRow.kind)
+    used = {fact_id for one in chain.from_iterable(changed) if one for fact_id in one.fact_ids}
+    touching = select(ChangeRow.seq, ChangeRow.fact_ids).where(
+        between, ChangeRow.fact_ids.op("&&")(sorted(used))
+    )
+    changes = session.execute(touching.order_by(ChangeRow.seq).limit(MOST_SEQS)).all() if used else []
+    touched = [(change.seq, frozenset(change.fact_ids)) for change in changes]
+    return RunComparison(
+        before=before,
+        after=after,
+        same=len(ids) - len(changed),
+        items=tuple(ChangedItem(one, other, _seqs(one, other, touched)) for one, other in changed),
+        first_seq=first.first_seq,
+        last_seq=last.seq,
+        changes=dict(session.execute(kinds.order_by(ChangeRow.kind)).all()),
+        settings=tuple(one for one in SETTINGS if getattr(before, one) != getattr(after, one)),
+    )
+
+
+def _pair(session: Session, name: str, before: int | None, after: int | None) -> tuple[int, int]:
+    """Fills in the runs that were not named: the newest, and the one before the other."""
+    if after is None:
+        after = next((run.run_id for run in reading.runs(session, name, None, 1)), None)
+    if before is None and after is not None:
+        before = next((run.run_id for run in reading.runs(session, name, after, 1)), None)
+    if before is None or after is None:
+        raise InvalidValue("comparison", f"the set {name!r} has no two runs to compare; run it again")
+    return before, after
+
+
+def _came(item: AskedItem | None) -> tuple[object, ...] | None:
+    return None if item is None else (item.value, item.outcome, item.reason)
+
+
+def _seqs(
+    one: AskedItem | None, other: AskedItem | None, touched: Collection[tuple[int, frozenset[int]]]
+) -> tuple[int, ...]:
+    used = {fact_id for item in (one, other) if item for fact_id in item.fact_ids}
+    return tuple(seq for seq, fact_ids in touched if used & fact_ids)
+
+
+# Takes a question from a stored output: what was asked, with what was said as the expected value.
+
+_BEFORE, _BEHIND = "Question:", "Answer:"  # of a prompt that asks a question
+
+
+def taken(session: Session, generation_id: int) -> tuple[DraftQuestion, tuple[int, ...]]:
+    """Gives the question of an output with its answer, or of a text the first value in it, and the facts that said it.
+
+    Where nothing was said, nothing is expected. Raises `GenerationNotFound`, and `InvalidQuestions` where a part of it
+    was erased.
+    """
+    row = session.get(GenerationRow, generation_id) if 0 < generation_id <= MAX_ID else None
+    if row is None:
+        raise GenerationNotFound(generation_id)
+    hits = session.scalars(
+        select(AttributionRow)
+        .where(AttributionRow.generation_id == generation_id, AttributionRow.outcome == "hit")
+        .order_by(AttributionRow.ordinal)
+    ).all()
+    if row.mode in answer_modes:
+        said = row.output
+    else:
+        hits = hits[:1]
+        said = row.output[hits[0].output_start : hits[0].output_end] if hits else ""
+    question = row.prompt.strip().removeprefix(_BEFORE).removesuffix(_BEHIND).strip()
+    if MARK in question or MARK in said:
+        raise InvalidQuestions(f"output {generation_id} said what was erased since; add the question by hand")
+    facts = (hit.fact_id for hit in hits if hit.fact_id is not None)
+    return DraftQuestion(question, (said.strip(),) if said.strip() else ()), tuple(facts)

@@ -16,8 +16,7 @@ from sqlalchemy.orm import Session
 from colmlm.kb.errors import InvalidRelease
 from colmlm.kb.keys.keycopy import Keys, copy_keys
 from colmlm.kb.log import audit
-from colmlm.kb.store.database import connection_of, id_array
-from colmlm.kb.store.references import checked_at_once
+from colmlm.kb.store.database import checked_at_once, connection_of, id_array
 from colmlm.kb.tables import ADOPTED, ChangeRow, KeysetRow
 
 BLOCK = 20_000  # keys in one transaction

@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+from sqlalchemy import BigInteger, cast, func, select
+from sqlalchemy.orm import Session
+
+from colmlm.kb.corpus.format import NO_TEXT, AnnotatedDocument, digests
 from colmlm.kb.corpus.release import Examined, Release, ReleasedFact
 from colmlm.kb.errors import InvalidRelease
+from colmlm.kb.facts.redaction import MARK
+from colmlm.kb.facts.suppression import SpanPlace, Suppressor
 from colmlm.kb.keys import keysets
+from colmlm.kb.keys.keysets import decode
 from colmlm.kb.keys.records import CheckpointInfo
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.sealed import Ids, SealedIndex, Vectors
 from colmlm.kb.lookup.searchable import SearchableStore
-from colmlm.kb.releases import resumed
-from colmlm.kb.releases.facts import PIECE, FactsOfRelease, StoredPiece, StoredPieces
 from colmlm.kb.releases.keys import BLOCK, KeysOfRelease, analyze_facts, require_one_index
-from colmlm.kb.releases.records import ImportReport
 from colmlm.kb.store.contention import tried_again
+from colmlm.kb.store.database import checked_at_once, copy_blocks, escaped, joined, reserve
+from colmlm.kb.tables import ADOPTED, ChangeRow, DocumentRow, FactKeyRow, FactRow, FactVersionRow, KeysetRow
 
 OnDone = Callable[[int, int], None]
 
@@ -52,7 +62,7 @@ class Releases:
         _read_all(index, progress.read)
         keys = release.index_digest()
         with self.store.sessions() as session:
-            begun = resumed.begun(session, release, examined, corpus)
+            begun = begun_releases(session, release, examined, corpus)
             digest = maker = examined.order
             if begun is None:
                 digest = examined.digest
@@ -61,7 +71,7 @@ class Releases:
             there = StoredPieces.read(session, digest, corpus).upto
             require_one_index(session, digest, corpus, made_by.checkpoint_id, keys)
             if begun is not None:
-                resumed.require_same_keys(session, begun, index, made_by.checkpoint_id)
+                require_same_keys(session, begun, index, made_by.checkpoint_id)
         return ImportReport(
             corpus, digest, keys, examined.num_facts, 0, there, 0, 0, 0,
             index.dim, index.kind, made_by.checkpoint_id, None, None,
@@ -166,3 +176,219 @@ def _read_all(index: SealedIndex, on_keys: OnDone | None) -> None:
         done += len(numbers)
         if on_keys is not None:
             on_keys(done, index.count)
+
+
+# The records that importing a release gives.
+
+
+@dataclass(frozen=True, slots=True)
+class ImportReport:
+    """What an import of a release found and stored, and the keyset that its keys are in.
+
+    `entries` are in the release; of these `there` were imported before, `suppressed` say what was erased here and stay
+    out, and `facts` were stored now, of `samples` documents that were new. `adopted` keys were stored now, of an index
+    of this `kind`: they are approximate. `digest` identifies the facts in their order, and `index_digest` the index.
+    After a dry run nothing is stored, and there is no keyset.
+    """
+
+    corpus: str
+    digest: str
+    index_digest: str
+    entries: int
+    facts: int
+    there: int
+    samples: int
+    suppressed: int
+    adopted: int
+    dim: int
+    kind: str
+    checkpoint_id: str
+    keyset_id: int | None
+    seq: int | None
+
+
+# Resumed: imports that the program's release before began. It knew a store by the order of its entries alone.
+#
+# So another edition of the same entries would pass for it. What is stored of such an import is compared with
+# the store before it goes on.
+
+_REMEDY = "Import into another corpus: --corpus NAME"
+_SAME = 0.002  # by how much numbers of a key may differ once they were stored with half the bits
+
+
+def begun_releases(
+    session: Session, release: Release, examined: Examined, corpus: str
+) -> StoredPieces | None:
+    """Gives what the release before stored of this store; None where nothing, or where this one began the import.
+
+    Raises `InvalidRelease` where these are other facts.
+    """
+    stored = StoredPieces.read(session, examined.order, corpus)
+    if not stored.upto or StoredPieces.read(session, examined.digest, corpus).upto:
+        return None
+    for n, piece in enumerate(release.pieces(PIECE)):
+        numbers = np.arange(n * PIECE, min(n * PIECE + len(piece), stored.upto), dtype=np.int64)
+        if not len(numbers):
+            break
+        _require_same(session, corpus, piece[: len(numbers)], stored.fact_ids(numbers))
+    return stored
+
+
+def _require_same(session: Session, corpus: str, facts: Sequence[ReleasedFact], fact_ids: Ids) -> None:
+    """Raises unless these facts are stored as they are; but for those that were erased, and what was redacted."""
+    statement = (
+        select(FactRow.id, FactVersionRow.value, DocumentRow.external_id, FactRow.ordinal)
+        .join(FactVersionRow, FactVersionRow.fact_id == FactRow.id)
+        .join(DocumentRow, DocumentRow.id == FactRow.document_id)
+        .where(FactRow.id == func.any(fact_ids.tolist()), FactVersionRow.version == 1)
+    )
+    said: dict[int, tuple[Any, ...]] = {row[0]: tuple(row[1:]) for row in session.execute(statement)}
+    for fact_id, fact in zip(fact_ids.tolist(), facts, strict=True):
+        value, *place = said.get(fact_id, (MARK,))
+        if MARK not in value and (value, *place) != (fact.value, fact.sample_id, fact.fact_idx):
+            cause = f"in corpus {corpus!r} entry {fact.entry_id} is stored from another edition"
+            raise InvalidRelease(cause, _REMEDY)
+
+
+def require_same_keys(session: Session, stored: StoredPieces, index: SealedIndex, checkpoint_id: str) -> None:
+    """Raises where the checkpoint's keyset has other keys of these facts than the index gives, by its first block."""
+    numbers, keys_ND = next(islice(index.blocks(BLOCK), 1))
+    there = numbers < stored.upto
+    fact_ids, ours_ND = stored.fact_ids(numbers[there]), keys_ND[there]
+    statement = (
+        select(FactKeyRow.fact_id, FactKeyRow.key)
+        .join(KeysetRow, KeysetRow.id == FactKeyRow.keyset_id)
+        .where(KeysetRow.checkpoint_id == checkpoint_id, KeysetRow.state != "retired")
+        .where(FactKeyRow.kind == ADOPTED, FactKeyRow.fact_id == func.any(fact_ids.tolist()))
+    )
+    kept = {row.fact_id: row.key for row in session.execute(statement)}
+    rows = [row for row, fact_id in enumerate(fact_ids.tolist()) if fact_id in kept]
+    theirs_ND = decode([kept[fact_id] for fact_id in fact_ids[rows].tolist()], index.dim)
+    if not np.allclose(theirs_ND, ours_ND[rows], atol=_SAME):
+        raise InvalidRelease("the keys that are stored of these facts are from another index", _REMEDY)
+
+
+# Stores the facts of a release: each in a document without a text, its sample, as the number that it has
+# there.
+#
+# A piece is one transaction with one change of the log, which says where in the release it is. So the log
+# tells what is here already and under which ids, whatever became of the facts since.
+
+PIECE = 10_000  # facts in one transaction
+
+_COPY_SAMPLES = b"COPY document (id, corpus, external_id, revision, sha256, record_sha256, text) FROM STDIN"
+_COPY_FACTS = b"COPY fact (id, document_id, ordinal, created_seq) FROM STDIN"
+_COPY_VERSIONS = b"COPY fact_version (fact_id, version, value, from_seq) FROM STDIN"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPiece:
+    """How many facts and new samples a transaction stored, by which change, and how many were erased before."""
+
+    seq: int
+    facts: int
+    samples: int
+    suppressed: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPieces:
+    """Which entries of a release are stored in a corpus, up to number `upto`, and under which ids of facts."""
+
+    first_N: npt.NDArray[np.int64]
+    fact_id_N: npt.NDArray[np.int64]
+    upto: int
+
+    @classmethod
+    def read(cls, session: Session, digest: str, corpus: str) -> StoredPieces:
+        """Reads them from the log. Pieces are stored in their order."""
+        payload = ChangeRow.payload
+        numbers = (payload["first"], payload["inserted"][0], payload["inserted"][1])
+        first, fact_id, last_id = (cast(number.astext, BigInteger) for number in numbers)
+        of = ChangeRow.kind == "ingest", payload.contains({"release": digest, "corpus": corpus})
+        rows = session.execute(select(first, fact_id, last_id).where(*of).order_by(first)).all()
+        found = np.array([tuple(row) for row in rows], np.int64).reshape(-1, 3)
+        upto = found[-1, 0] + found[-1, 2] - found[-1, 1] + 1 if len(found) else 0
+        return cls(found[:, 0], found[:, 1], int(upto))
+
+    def fact_ids(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Gives the facts that these entries are stored as."""
+        piece = np.searchsorted(self.first_N, numbers, side="right") - 1
+        ids: npt.NDArray[np.int64] = self.fact_id_N[piece] + numbers - self.first_N[piece]
+        return ids
+
+
+@dataclass(frozen=True, slots=True)
+class FactsOfRelease:
+    """Stores pieces of one release in a corpus."""
+
+    digest: str
+    corpus: str
+    actor: str
+    reason: str
+
+    def store(self, session: Session, first: int, facts: Sequence[ReleasedFact]) -> StoredPiece:
+        """Stores a piece, whose first entry has this number. Does not commit."""
+        suppressor = Suppressor(session)
+        pending = audit.begin(session, self.actor, self.reason)
+        samples = self._samples(session, facts)
+        new = [name for name in dict.fromkeys(f.sample_id for f in facts) if name not in samples]
+        document_id = reserve(session, "document_id_seq", len(new)) if new else 0
+        samples |= {name: document_id + n for n, name in enumerate(new)}
+        fact_id = reserve(session, "fact_id_seq", len(facts))
+        kept = [(fact_id + n, fact) for n, fact in enumerate(facts) if not _is_erased(suppressor, fact)]
+        with checked_at_once(session, len(kept)):  # samples are inserted here or never deleted
+            copy_blocks(session, _COPY_SAMPLES, joined(self._sample_lines(document_id, new)))
+            copy_blocks(
+                session, _COPY_FACTS,
+                joined(f"{n}\t{samples[f.sample_id]}\t{f.fact_idx}\t{pending.seq}\n" for n, f in kept),
+            )  # fmt: skip
+            copy_blocks(
+                session,
+                _COPY_VERSIONS,
+                joined(f"{n}\t1\t{escaped(f.value)}\t{pending.seq}\n" for n, f in kept),
+            )
+        payload: dict[str, Any] = {
+            "corpus": self.corpus, "documents": len(new), "release": self.digest, "first": first,
+            "inserted": [fact_id, fact_id + len(facts) - 1],
+        }  # fmt: skip
+        seq = audit.append(session, pending, "ingest", num_facts=len(kept), payload=payload)
+        return StoredPiece(seq, len(kept), len(new), len(facts) - len(kept))
+
+    def _samples(self, session: Session, facts: Sequence[ReleasedFact]) -> dict[str, int]:
+        """Gives the ids of samples that are here. Raises where one has a text, or one of these facts already."""
+        names = list({fact.sample_id for fact in facts})
+        statement = select(DocumentRow.external_id, DocumentRow.id, DocumentRow.sha256).where(
+            DocumentRow.corpus == self.corpus,
+            DocumentRow.external_id == func.any(names),
+            DocumentRow.replaced_seq.is_(None),
+        )
+        rows = session.execute(statement).all()
+        if with_text := next((row.external_id for row in rows if row.sha256 != NO_TEXT), None):
+            raise self._clash(f"{with_text!r} is a document with a text")
+        ids = {row.external_id: row.id for row in rows}
+        there = select(FactRow.document_id, FactRow.ordinal).where(
+            FactRow.document_id == func.any([*ids.values()])
+        )
+        known = {tuple(row) for row in session.execute(there)} if ids else set()
+        for fact in facts:
+            if (ids.get(fact.sample_id), fact.fact_idx) in known:
+                raise self._clash(
+                    f"sample {fact.sample_id!r} has its fact {fact.fact_idx} from another release, or another edition"
+                )
+        return ids
+
+    def _clash(self, cause: str) -> InvalidRelease:
+        return InvalidRelease(
+            f"in corpus {self.corpus!r} {cause}", "Import into another corpus: --corpus NAME"
+        )
+
+    def _sample_lines(self, document_id: int, names: Sequence[str]) -> Iterator[str]:
+        corpus, revision = escaped(self.corpus), f"release {self.digest[:16]}"
+        for n, name in enumerate(names):
+            _, record = digests(AnnotatedDocument(name, ""))
+            yield f"{document_id + n}\t{corpus}\t{escaped(name)}\t{revision}\t{NO_TEXT}\t{record}\t\n"
+
+
+def _is_erased(suppressor: Suppressor, fact: ReleasedFact) -> bool:
+    return suppressor.matches([fact.value], None, SpanPlace.in_sample(fact.sample_id, fact.fact_idx))

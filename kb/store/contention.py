@@ -26,7 +26,7 @@ T = TypeVar("T")
 def tried_again(transaction: Callable[P, T]) -> Callable[P, T]:
     """Makes a function that is one transaction repeat itself after contention; raises the last failure unchanged.
 
-    `kb.store.causes` translates that.
+    `kb.store.waits` translates that.
     """
 
     @wraps(transaction)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -14,15 +15,18 @@ from sqlalchemy import Connection, Engine, inspect, text
 from sqlalchemy.exc import OperationalError, ProgrammingError
 from sqlalchemy.orm import Session
 
+from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.errors import DatabaseUnavailable, MigrationNeeded
-from colmlm.kb.store.causes import refusal_of
 from colmlm.kb.store.embedded_server import EmbeddedServer
 from colmlm.kb.store.engines import engine_on, shown
 from colmlm.kb.store.settings import Settings
-from colmlm.kb.store.waits import Waits
+from colmlm.kb.store.waits import Waits, refusal_of
+from colmlm.kb.texts.characters import frame_of
+from colmlm.kb.texts.searched import sentence_ends
 
 if TYPE_CHECKING:
     from alembic.config import Config
+
 
 T = TypeVar("T")
 
@@ -41,7 +45,7 @@ def connect(settings: Settings, application: str = "colmlm") -> Engine:
 
     The embedded server is started where it does not run, is shared by every process of this home, and is stopped by the
     last of them to exit. A process that is killed leaves it running for the next. Where the server itself is killed, a
-    process that goes on starts it again (`kb.store.keeper`).
+    process that goes on starts it again (`kb.store.embedded_server`).
     """
     embedded = EmbeddedServer.of(settings)
     deadline = time.monotonic() + (START_SECONDS if embedded else 0.0)
@@ -241,3 +245,177 @@ def _alembic() -> Config:
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     return config
+
+
+# Copies rows into the tables in bulk, by COPY and under ids that were reserved before.
+#
+# The lines of COPY's text format are built here, which takes a fraction of the time of the driver's
+# `write_row`.
+
+_BLOCK = 1 << 18
+
+_COPY_DOCUMENTS = (
+    b"COPY document (id, corpus, external_id, title, uri, licence, revision, sha256, record_sha256, text)"
+    b" FROM STDIN"
+)
+_COPY_FACTS = (
+    b"COPY fact (id, document_id, ordinal, span_start, span_end, question, answer, created_seq, deleted_seq,"
+    b" review, review_seq, doubt, frame) FROM STDIN"
+)
+_COPY_VERSIONS = b"COPY fact_version (fact_id, version, value, from_seq, to_seq) FROM STDIN"
+
+
+@dataclass(slots=True)
+class IncomingDocument:
+    """A document to be inserted: its digests, its new id, and which of its facts (by ordinal) exist already."""
+
+    document: AnnotatedDocument
+    sha256: str
+    record_sha256: str
+    document_id: int = 0
+    kept: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def num_new_facts(self) -> int:
+        return len(self.document.facts) - len(self.kept)
+
+
+def reserve(session: Session, sequence: str, count: int) -> int:
+    """Reserves `count` successive ids and gives the first.
+
+    The log must be locked, as others draw ids only with that lock.
+    """
+    reserving = text(
+        "SELECT setval(CAST(:name AS regclass), nextval(CAST(:name AS regclass)) + :count - 1) - :count + 1"
+    )
+    first: int = session.execute(reserving, {"name": sequence, "count": count}).scalar_one()
+    return first
+
+
+def copy_blocks(session: Session, statement: bytes, blocks: Iterable[bytes | str]) -> None:
+    """Runs one COPY FROM STDIN with these blocks."""
+    with connection_of(session).cursor() as cursor, cursor.copy(statement) as copy:
+        for block in blocks:
+            copy.write(block)
+
+
+def copy_documents(
+    session: Session,
+    corpus: str,
+    rows: Iterable[IncomingDocument],
+    first_fact_id: int,
+    seq: int,
+    *,
+    proposed: bool,
+) -> None:
+    """Inserts documents under their ids, and their new facts, in order, under ids from `first_fact_id` on.
+
+    The facts have the review that their file says; the others are accepted, or where a machine marked them `proposed`.
+    """
+    rows = list(rows)
+    review = f"proposed\t{seq}" if proposed else "accepted\t\\N"
+    copy_blocks(session, _COPY_DOCUMENTS, joined(_document_line(corpus, row) for row in rows))
+    # A connection carries one COPY at a time, so the versions, a short line each, are collected for the next.
+    versions: list[str] = []
+    copy_blocks(session, _COPY_FACTS, joined(_fact_lines(rows, first_fact_id, seq, versions, review)))
+    copy_blocks(session, _COPY_VERSIONS, joined(versions))
+
+
+def joined(lines: Iterable[str]) -> Iterator[str]:
+    """Joins the lines into blocks, since a message to the server for each would cost more than the line."""
+    block: list[str] = []
+    size = 0
+    for line in lines:
+        block.append(line)
+        size += len(line)
+        if size >= _BLOCK:
+            yield "".join(block)
+            block, size = [], 0
+    yield "".join(block)
+
+
+def _document_line(corpus: str, row: IncomingDocument) -> str:
+    d = row.document
+    names = (corpus, d.external_id, d.title, d.uri, d.licence, d.revision, row.sha256, row.record_sha256)
+    return "\t".join((str(row.document_id), *map(_field, names), _field(d.text))) + "\n"
+
+
+def _fact_lines(
+    rows: Iterable[IncomingDocument], fact_id: int, seq: int, versions: list[str], review: str
+) -> Iterator[str]:
+    """Yields the lines of the facts of each document, and appends those of their versions to `versions`."""
+    for row in rows:
+        facts, document_id, kept = [], row.document_id, row.kept
+        title, text_ = row.document.title, row.document.text
+        ends = sentence_ends(text_) if row.num_new_facts else []
+        for ordinal, span in enumerate(row.document.facts):
+            if ordinal in kept:
+                continue
+            deleted = seq if span.deleted else r"\N"
+            question = r"\N" if span.question is None else escaped(span.question)
+            answer = r"\N" if span.answer is None else escaped(span.answer)
+            doubt = r"\N" if span.doubt is None else escaped(span.doubt)
+            said = review if span.review is None else f"{span.review}\t{seq}"
+            facts.append(
+                f"{fact_id}\t{document_id}\t{ordinal}\t{span.start}\t{span.end}\t{question}\t{answer}\t{seq}\t{deleted}"
+                f"\t{said}\t{doubt}\t{frame_of(title, text_, ends, span.start, span.end)}\n"
+            )
+            if span.current is None:
+                versions.append(f"{fact_id}\t1\t{escaped(span.value)}\t{seq}\t{deleted}\n")
+            else:  # the value in the text was never true in this base, so its range of changes is empty
+                versions.append(f"{fact_id}\t1\t{escaped(span.value)}\t{seq}\t{seq}\n")
+                versions.append(f"{fact_id}\t2\t{escaped(span.current)}\t{seq}\t{deleted}\n")
+            fact_id += 1
+        yield "".join(facts)
+
+
+def _field(words: str | None) -> str:
+    return r"\N" if words is None else escaped(words)
+
+
+def escaped(words: str) -> str:
+    """Escapes the characters that end a field or a line, which few texts have."""
+    if "\\" in words:
+        words = words.replace("\\", "\\\\")
+    if "\n" in words:
+        words = words.replace("\n", "\\n")
+    if "\t" in words:
+        words = words.replace("\t", "\\t")
+    if "\r" in words:
+        words = words.replace("\r", "\\r")
+    return words
+
+
+# References: foreign keys of rows that are inserted in bulk, checked at once instead of row by row.
+#
+# The server checks a foreign key by a statement for each row: it locks what the row refers to against
+# deletion, where that is there. What this transaction inserted itself needs no such lock, since nobody else
+# sees it, and the rest is locked by one statement for all rows: whoever deletes meanwhile meets the same.
+#
+# Constraints of other kinds are checked as ever. A role that may not switch the checks has each row checked.
+
+# Rows from which on it is worth two statements more, and that the server plans anew what it had planned.
+MANY = 1_000
+
+_MAY = (
+    b"SELECT has_parameter_privilege('session_replication_role', 'SET')"
+    b" AND current_setting('session_replication_role') = 'origin'"
+)
+_AT_ONCE = b"SET LOCAL session_replication_role = replica"
+_BY_ROW = b"SET LOCAL session_replication_role = origin"
+
+
+@contextmanager
+def checked_at_once(session: Session, rows: int) -> Iterator[bool]:
+    """Inserts so many rows within the block without a check of each, and says whether that is so.
+
+    Whoever inserts them has to show that what they refer to is there until this transaction ends. No trigger of an
+    ordinary kind runs for them.
+    """
+    connection = connection_of(session)
+    at_once = rows >= MANY and bool((connection.execute(_MAY).fetchone() or (False,))[0])
+    if at_once:
+        connection.execute(_AT_ONCE)
+    yield at_once
+    if at_once:  # where the block failed, the end of the transaction does it
+        connection.execute(_BY_ROW)

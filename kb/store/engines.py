@@ -8,21 +8,23 @@ does anything.
 from __future__ import annotations
 
 import math
+import threading
 import time
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import psycopg
+from psycopg import errors
+from psycopg.abc import PQGen
 from psycopg.conninfo import make_conninfo
 from psycopg.pq import Conninfo
-from sqlalchemy import URL, Engine, create_engine, event, make_url
+from sqlalchemy import URL, Engine, QueuePool, create_engine, event, make_url
+from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.engine.interfaces import DBAPIConnection, Dialect
 from sqlalchemy.exc import DisconnectionError
-from sqlalchemy.pool import ConnectionPoolEntry
+from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 
-from colmlm.kb.store.bad_values import refuse_bad_values
-from colmlm.kb.store.patience import PatientConnection
-from colmlm.kb.store.pool import WatchedPool
+from colmlm.kb.errors import InvalidValue
 
 PAUSE_SECONDS = 1.0  # a connection used more recently than this is taken to be alive
 
@@ -146,3 +148,135 @@ def _ping_after_a_pause(engine: Engine) -> None:
 
     event.listen(engine, "checkout", checkout)
     event.listen(engine, "checkin", checkin)
+
+
+# A connection pool that also counts the callers that wait for a connection.
+
+
+class WatchedPool(QueuePool):
+    """SQLAlchemy's pool, which counts its connections but not its callers.
+
+    `num_waiting` is the number of callers without a connection yet, because none is free or theirs is being opened or
+    tested. A connection in use when the pool is disposed of is closed when it is returned.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.num_waiting = 0
+        self._counting = threading.Lock()
+        self._is_disposed = False
+
+    def connect(self) -> PoolProxiedConnection:
+        self._count(1)
+        try:
+            return super().connect()
+        finally:
+            self._count(-1)
+
+    def dispose(self) -> None:
+        self._is_disposed = True
+        super().dispose()
+
+    def _do_return_conn(self, record: ConnectionPoolEntry) -> None:
+        super()._do_return_conn(record)
+        if (
+            self._is_disposed
+        ):  # no caller takes it again, and SQLAlchemy would leave it to the garbage collector
+            super().dispose()
+
+    def _count(self, step: int) -> None:
+        with self._counting:
+            self.num_waiting += step
+
+
+# Patience: how long a connection waits for an answer, where its statements are limited.
+#
+# The server ends such a statement in time and says so. Who hears nothing for longer than that will hear
+# nothing at all: a line through a proxy may be dead though the system at its other end still confirms every
+# packet, so that no keepalive fails.
+
+T = TypeVar("T")
+
+SPARE_SECONDS = 5.0  # for the way there and back, beyond the time that the server gives a statement
+
+
+class PatientConnection(psycopg.Connection[Any]):
+    """A connection that is closed where the server says nothing for `patience` seconds, and then raises that.
+
+    A commit is waited for without end, as PostgreSQL itself lets it wait for a standby: breaking it off would leave
+    open whether it was done.
+    """
+
+    patience: float = math.inf
+
+    def wait(self, gen: PQGen[T], *how: Any, **named: Any) -> T:
+        return super().wait(gen if math.isinf(self.patience) else self._in_time(gen), *how, **named)
+
+    def commit(self) -> None:
+        patience, self.patience = self.patience, math.inf
+        try:
+            super().commit()
+        finally:
+            self.patience = patience
+
+    def _in_time(self, gen: PQGen[T]) -> PQGen[T]:
+        """Passes on what `gen` waits for. Every tenth of a second the driver also wakes it when nothing has come."""
+        end = time.monotonic() + self.patience
+        try:
+            wanted = next(gen)
+            while True:
+                ready = yield wanted
+                if ready:
+                    end = time.monotonic() + self.patience
+                elif time.monotonic() > end:
+                    self.close()
+                    raise psycopg.OperationalError(f"the server said nothing for {self.patience:.0f} s")
+                wanted = gen.send(ready)
+        except StopIteration as done:
+            found: T = done.value
+            return found
+
+
+# Bad values: refuses what no column can hold, in whatever statement it is given, as an error of the tree.
+#
+# Verbs check what they are given where that has a name. This is behind all of them, so that none has to be
+# thought of: it is the last place that an id beyond 64 bits, a negative limit, a NUL or a lone surrogate gets
+# to.
+
+MOST = 1_000_000_000  # items of a list that somebody may ask for at once
+
+_NUMBER = "it is a number that is too large or too small; give ids from 1 to 9223372036854775807"
+_TEXT = "it holds a NUL character or a lone surrogate, which no text does; remove it"
+
+
+def check_limit(limit: int, least: int = 1) -> None:
+    """Raises `InvalidValue` for a number of items that nobody can be given."""
+    if not least <= limit <= MOST:
+        raise InvalidValue("limit", f"it is {limit}; give a number from {least} to {MOST:,}")
+
+
+def refuse_bad_values(engine: Engine) -> None:
+    """Makes statements on this engine raise `InvalidValue` for what the database cannot take."""
+
+    def refuse(context: ExceptionContext) -> None:
+        if (refused := refusal_of_value(context.original_exception)) is not None:
+            raise refused from context.original_exception
+
+    event.listen(engine, "handle_error", refuse)
+
+
+def refusal_of_value(error: BaseException) -> InvalidValue | None:
+    """Gives the error of the tree for a value that the driver or the database did not take; None for all else."""
+    match error:
+        case (
+            errors.NumericValueOutOfRange()
+            | errors.InvalidRowCountInLimitClause()
+            | errors.InvalidRowCountInResultOffsetClause()
+            | OverflowError()
+        ):
+            return InvalidValue("value", _NUMBER)
+        case UnicodeEncodeError() | errors.CharacterNotInRepertoire() | errors.UntranslatableCharacter():
+            return InvalidValue("value", _TEXT)
+        case psycopg.DataError() if error.sqlstate is None and "NUL" in str(error):  # the driver's own check
+            return InvalidValue("value", _TEXT)
+    return None

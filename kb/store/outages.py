@@ -44,7 +44,7 @@ class Teller:
         """Logs what could not be done and why, unless something of that kind was already logged within this minute."""
         if (silent := self._due(_kind(error, said))) is not None:
             more = f"; {silent} more like this since it was last said" if silent else ""
-            log.warning("%s: %s%s", said, cause(error), more, exc_info=fault(error))
+            log.warning("%s: %s%s", said, cause(error), more, exc_info=fault_of_server(error))
 
     def is_news(self, record: logging.LogRecord) -> bool:
         """Filters log records: says whether to log one, and takes the traceback out of those about an outage."""
@@ -92,7 +92,7 @@ def is_outage(error: BaseException | None) -> bool:
     return error is not None and (not state or state.startswith(("08", "57P")))
 
 
-def fault(error: BaseException) -> BaseException | None:
+def fault_of_server(error: BaseException) -> BaseException | None:
     """Gives an error that this program does not know, which is to be logged with its traceback; None for any other."""
     return None if is_outage(error) or isinstance(error, _EXPLAINED) else error
 

@@ -16,33 +16,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 
+from colmlm.kb.answers.answering import Answering
 from colmlm.kb.answers.reading import JudgedReader
-from colmlm.kb.errors import KeysetMismatch, KeysetNotReady
+from colmlm.kb.errors import InvalidValue, KeysetMismatch, KeysetNotReady
 from colmlm.kb.keys import counting, keysets
-from colmlm.kb.keys.keysets import Vectors
+from colmlm.kb.keys.calibration import Calibration, calibrate
+from colmlm.kb.keys.keysets import Vectors, asked_facts, valued_keys
+from colmlm.kb.keys.records import RECALL, KeysetHead, KeysetRecord
 from colmlm.kb.keys.rekey import Encoder
+from colmlm.kb.lookup.questions import Questions
 from colmlm.kb.lookup.searchable import SearchableStore
-from colmlm.kb.questions.asking import AskedSet
-from colmlm.kb.switching.kept_questions import asked_in
-from colmlm.kb.switching.limits import GateLimits
+from colmlm.kb.questions.asking import AskedSet, ByAnswers, ask_set
+from colmlm.kb.store.store import Store
 from colmlm.kb.switching.measures import (
     Answers,
+    Sample,
     Scores,
     ask,
+    draw,
     index_recall,
     near_keys,
     read_more,
     tombstones_passed_over,
 )
-from colmlm.kb.switching.predicted_keys import recall_kept
-from colmlm.kb.switching.sample import Sample, draw
 
 OnTexts = Callable[[int, int], None]
 
@@ -364,3 +367,99 @@ def _drift(sample: Sample, ours: Answers, theirs: Answers | None) -> ScoreDrift:
         theirs.impostor,
         sample.active.threshold,
     )
+
+
+# What predicted keys of a keyset cost, as its gate says it.
+
+
+def recall_kept(keyset: KeysetRecord) -> Iterator[tuple[str, float | None, str]]:
+    """Gives for each kind of which keys are predicted a criterion's name, the share of recall kept, and a note."""
+    for one in keyset.predictions:
+        yield (
+            f"recall kept by predicted {one.kind} keys",
+            one.kept,
+            f"{one.left} of {keyset.num_keys} keys are predicted; recall@1 of the sample's {one.sample} facts: "
+            f"{_figure(one.recall_at_1)}, by true keys {_figure(one.recall_at_1_true)}, "
+            f"by keyset {one.from_keyset_id}'s as they are {_figure(one.recall_at_1_old)}",
+        )
+
+
+def _figure(share: float | None) -> str:
+    return "not measured" if share is None else f"{share:.3f}"
+
+
+# Asks a set of kept questions in a keyset that is to be measured, as the base would with that keyset active.
+
+
+def asked_in(
+    kb: SearchableStore,
+    keyset_id: int,
+    encoder: Encoder,
+    limits: GateLimits,
+    reader: Callable[[], JudgedReader] | None,
+    on_asked: Callable[[int, int], None],
+) -> AskedSet:
+    """Asks the set that the limits name. Raises `QuestionSetNotFound`, and `InvalidValue` where they limit nothing."""
+    if limits.questions is None or (limits.min_right is None and limits.max_wrong is None):
+        raise InvalidValue(
+            "gate", "name the least share right of its questions, or the most wrong, with their set"
+        )
+    if reader is None:
+        raise InvalidValue("gate", "its questions are to be read, and nothing here reads them")
+    answering = Answering(kb, Questions(kb, [encoder], keyset_id), reader())
+    return ask_set(
+        kb, limits.questions, ByAnswers(answering), lambda done, total: on_asked(done, total or done)
+    )
+
+
+# Measures the threshold of a keyset: asks questions of its own facts among all of its keys, of which few are
+# held.
+
+Encode = Callable[[Sequence[str]], Vectors]
+
+
+def measure_threshold(
+    store: Store, keyset: KeysetHead, encode: Encode, size: int, *, false_accept_rate: float | None = None
+) -> Calibration:
+    """Asks up to `size` questions, spread evenly over the facts, that `encode` makes queries [B, d] of.
+
+    Raises `InvalidValue` where there are none, and where all facts have one value.
+    """
+    with store.reports() as session:
+        asked = asked_facts(session, keyset.keyset_id, size)
+    queries_BD = encode([fact.question for fact in asked])
+    with store.reports() as session:
+        keys = valued_keys(session, keyset.keyset_id, keyset.dim)
+        said = [fact.value for fact in asked]
+        return calibrate(queries_BD, said, keys, false_accept_rate=false_accept_rate)
+
+
+# What a gate lets pass.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateLimits:
+    """The limits that a keyset must keep. At most `sample` questions, and as many prefixes, are encoded.
+
+    With it at least `min_right` of the set `questions`, where one is named, must be answered right, and at most
+    `max_wrong` wrongly; one of these must be given.
+    """
+
+    sample: int = 500
+    min_recall_at_1: float = RECALL
+    min_recall_at_10: float = 0.95
+    max_facts_lost: int = 0
+    max_question_loss: float = 0.02
+    min_agreement: float = 0.7
+    min_recall_kept: float = 0.9
+    questions: str | None = None
+    min_right: float | None = None
+    max_wrong: float | None = None
+
+    @property
+    def share_right(self) -> float:
+        return 0.0 if self.min_right is None else self.min_right
+
+    @property
+    def share_wrong(self) -> float:
+        return 1.0 if self.max_wrong is None else self.max_wrong

@@ -8,12 +8,30 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from sqlalchemy import ColumnElement, Text, and_, cast, exists, func, select
+from sqlalchemy.orm import Session
 
-from colmlm.kb.keys.keysets import Vectors
-from colmlm.kb.lookup.candidates import CandidateKeys
+from colmlm.kb.facts.edits import IS_LIVE
+from colmlm.kb.keys import keysets
+from colmlm.kb.keys.calibration import normalise
+from colmlm.kb.keys.keysets import Ids, Vectors, active_keyset_id
+from colmlm.kb.keys.records import KeysetHead, KeysetRecord
 from colmlm.kb.lookup.fitting import Nearest, fit_lists
 from colmlm.kb.lookup.in_process import InProcess
-from colmlm.kb.switching.sample import NOT_LIVE, ClassedTexts, Keys
+from colmlm.kb.lookup.options import KEY
+from colmlm.kb.lookup.replica import CandidateKeys, Replica
+from colmlm.kb.lookup.replicas import open_replica
+from colmlm.kb.store.settings import Settings
+from colmlm.kb.tables import (
+    AttributionRow,
+    FactKeyRow,
+    FactRow,
+    FactVersionRow,
+    GenerationRow,
+    KeysetRow,
+    TombstoneRow,
+    answer_modes,
+)
 
 Scores = npt.NDArray[np.float64]
 
@@ -134,3 +152,179 @@ def _scored(
             rows = slice(start, start + _CHUNK)
             right_BN = asked.class_B[rows, None] == class_N[None, :]
             yield rows, right_BN, (queries_BD[rows] @ vectors.T).astype(np.float64)
+
+
+# The sample that a gate measures a keyset with: its index, its keys, and questions, prefixes and tombstones
+# to query.
+#
+# All of it is read from one snapshot of the database, so that edits during the minutes of encoding cannot
+# make index and keys disagree. The keys of the keyset, and of the active one, are in memory for that time,
+# two bytes a number.
+
+BATCH = 20_000
+NOT_LIVE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The keys [N, d] that an index should hold, as they are stored, which is half of what they take as vectors.
+
+    Facts of one value share a number in `class_N`; tombstones have -1.
+    """
+
+    ids: Ids
+    class_N: Ids
+    stored_ND: npt.NDArray[np.float16]
+
+    def at(self, places: npt.NDArray[np.integer]) -> Vectors:
+        """Gives the keys at these places as vectors."""
+        found: Vectors = self.stored_ND[places].astype(np.float32)
+        return found
+
+    def blocks(self) -> Iterator[tuple[slice, Vectors]]:
+        """Gives all keys as vectors, some at a time, and where they are."""
+        for start in range(0, len(self.ids), BATCH):
+            block = slice(start, start + BATCH)
+            yield block, self.stored_ND[block].astype(np.float32)
+
+    def live_blocks(self) -> Iterator[tuple[Ids, Vectors]]:
+        """Gives the keys of live facts so, with their classes."""
+        for block, vectors in self.blocks():
+            live = self.class_N[block] != NOT_LIVE
+            yield self.class_N[block][live], vectors[live]
+
+
+@dataclass(frozen=True, slots=True)
+class ClassedTexts:
+    """Texts to encode, and for each the class of the value that is the right answer (see `Keys.class_N`)."""
+
+    texts: tuple[str, ...]
+    class_B: Ids
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The sample, as of change `seq`. `active` is the active keyset, None where that is `keyset` or there is none."""
+
+    seq: int
+    keyset: KeysetRecord
+    active: KeysetHead | None
+    active_gate: dict[str, Any] | None
+    replica: Replica
+    keys: Keys
+    active_keys: Keys | None
+    questions: ClassedTexts
+    contexts: ClassedTexts
+    lost: tuple[int, ...]
+    tombstones_unkeyed: int
+    has_questions: bool
+
+    @property
+    def candidates(self) -> CandidateKeys:
+        return self.replica.candidates
+
+
+def draw(session: Session, settings: Settings, keyset: KeysetRecord, size: int) -> Sample:
+    """Draws up to `size` questions and as many prefixes. The session must be REPEATABLE READ."""
+    replica = open_replica(session, keyset, settings)
+    active_id = active_keyset_id(session)
+    active = None
+    if active_id is not None and active_id != keyset.keyset_id:
+        active = keysets.keyset_head(session, active_id)
+    classes = _classes(session)
+    return Sample(
+        seq=replica.applied_seq,
+        keyset=keyset,
+        active=active,
+        active_gate=session.scalar(select(KeysetRow.gate).where(KeysetRow.id == active_id))
+        if active
+        else None,
+        replica=replica,
+        keys=_keys(session, keyset, classes),
+        active_keys=_keys(session, active, classes) if active else None,
+        questions=_questions(session, keyset, active, classes, size),
+        contexts=_contexts(session, classes, size),
+        lost=tuple(session.scalars(_live_without_key(keyset.keyset_id))),
+        tombstones_unkeyed=_tombstones_unkeyed(session, keyset.keyset_id),
+        has_questions=bool(session.scalar(select(exists().where(FactRow.question.is_not(None))))),
+    )
+
+
+def _classes(session: Session) -> dict[int, int]:
+    """Gives each live fact a number that facts of the same value share."""
+    numbers: dict[str, int] = {}
+    statement = select(FactVersionRow.fact_id, FactVersionRow.value).where(IS_LIVE)
+    rows = session.execute(statement.execution_options(yield_per=BATCH))
+    return {row.fact_id: numbers.setdefault(normalise(row.value), len(numbers)) for row in rows}
+
+
+def _keys(session: Session, keyset: KeysetHead, classes: dict[int, int]) -> Keys:
+    live = exists().where(FactVersionRow.fact_id == FactKeyRow.fact_id, IS_LIVE)
+    kept = live | exists().where(TombstoneRow.fact_id == FactKeyRow.fact_id)
+    statement = (
+        select(FactKeyRow.id, FactKeyRow.fact_id, FactKeyRow.key)
+        .where(FactKeyRow.keyset_id == keyset.keyset_id, kept)
+        .order_by(FactKeyRow.id)
+        .execution_options(yield_per=BATCH)
+    )
+    ids, class_N = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    stored = [np.empty((0, keyset.dim), keysets.STORED)]
+    for rows in session.execute(statement).partitions():
+        ids.append(np.array([row.id for row in rows], dtype=np.int64))
+        class_N.append(np.array([classes.get(row.fact_id, NOT_LIVE) for row in rows], dtype=np.int64))
+        keys = np.frombuffer(b"".join(row.key for row in rows), dtype=keysets.STORED)
+        stored.append(keys.reshape(-1, keyset.dim))
+    return Keys(np.concatenate(ids), np.concatenate(class_N), np.concatenate(stored))
+
+
+def _is_keyed(keyset_id: int, fact_id: Any) -> ColumnElement[bool]:
+    return exists().where(FactKeyRow.keyset_id == keyset_id, FactKeyRow.fact_id == fact_id)
+
+
+def _live_without_key(keyset_id: int) -> Any:
+    keyed = _is_keyed(keyset_id, FactVersionRow.fact_id)
+    return select(FactVersionRow.fact_id).where(IS_LIVE, ~keyed).order_by(FactVersionRow.fact_id)
+
+
+def _tombstones_unkeyed(session: Session, keyset_id: int) -> int:
+    keyed = _is_keyed(keyset_id, TombstoneRow.fact_id)
+    return session.scalar(select(func.count()).select_from(TombstoneRow).where(~keyed)) or 0
+
+
+def _questions(
+    session: Session, keyset: KeysetHead, active: KeysetHead | None, classes: dict[int, int], size: int
+) -> ClassedTexts:
+    """Draws questions of live facts that both keysets have keys of, so that the comparison is fair."""
+    statement = (
+        select(FactRow.id, FactRow.question)
+        .join(FactVersionRow, and_(FactVersionRow.fact_id == FactRow.id, IS_LIVE))
+        .where(FactRow.question.is_not(None), _is_keyed(keyset.keyset_id, FactRow.id))
+    )
+    if active is not None:
+        statement = statement.where(_is_keyed(active.keyset_id, FactRow.id))
+    # Ordered by a digest of the id: this gives the same sample on every run, spread over the corpora.
+    rows = session.execute(statement.order_by(func.md5(cast(FactRow.id, Text))).limit(size)).all()
+    return _asked([(row.question, classes[row.id]) for row in rows])
+
+
+def _contexts(session: Session, classes: dict[int, int], size: int) -> ClassedTexts:
+    """Draws the texts before the newest splices of live facts, where the decoder looked these facts up by key.
+
+    An answer has no such text: its question was asked as a question.
+    """
+    prefix = GenerationRow.prompt + func.substr(GenerationRow.output, 1, AttributionRow.output_start)
+    statement = (
+        select(prefix.label("prefix"), AttributionRow.fact_id)
+        .join(GenerationRow, GenerationRow.id == AttributionRow.generation_id)
+        .join(FactVersionRow, and_(FactVersionRow.fact_id == AttributionRow.fact_id, IS_LIVE))
+        .where(AttributionRow.outcome == "hit", GenerationRow.redacted_seq.is_(None))
+        .where(GenerationRow.mode.not_in(answer_modes), GenerationRow.ranking == KEY)
+        .order_by(GenerationRow.id.desc(), AttributionRow.ordinal)
+        .limit(size)
+    )
+    return _asked([(row.prefix, classes[row.fact_id]) for row in session.execute(statement)])
+
+
+def _asked(pairs: list[tuple[str, int]]) -> ClassedTexts:
+    classes: npt.NDArray[np.int64] = np.array([number for _, number in pairs], dtype=np.int64)
+    return ClassedTexts(tuple(asked for asked, _ in pairs), classes)

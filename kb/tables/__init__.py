@@ -41,27 +41,29 @@ from colmlm.kb.tables.keys import (
     key_kinds,
     keyset_states,
 )
-from colmlm.kb.tables.misses import FeedbackRow, MissGroupRow, MissRow, miss_states, thumbs
-from colmlm.kb.tables.questions import (
-    QuestionOutcomeRow,
-    QuestionRow,
-    QuestionRunRow,
-    QuestionSetRow,
-    question_outcomes,
-    ways_to_ask,
-)
 from colmlm.kb.tables.service import (
     AnswerCalibrationRow,
     ApiKeyRow,
     BrowserSessionRow,
     DenialRow,
     ErasureRequestRow,
+    FeedbackRow,
     IdempotencyRow,
     JobRow,
+    MissGroupRow,
+    MissRow,
+    QuestionOutcomeRow,
+    QuestionRow,
+    QuestionRunRow,
+    QuestionSetRow,
     WebhookRow,
     erasure_states,
     job_states,
+    miss_states,
+    question_outcomes,
     roles,
+    thumbs,
+    ways_to_ask,
     webhook_formats,
     webhook_states,
 )

@@ -64,7 +64,7 @@ class DocumentRow(TableRow):
 
 
 class SyncedFileRow(TableRow):
-    """A file that a sync filled a corpus from, or a part of one while it is read: `kb.facts.synced`."""
+    """A file that a sync filled a corpus from, or a part of one while it is read: `kb.facts.corpora`."""
 
     __tablename__ = "synced_file"
 
@@ -76,7 +76,7 @@ class SyncedFileRow(TableRow):
 
 
 class SyncedFolderRow(TableRow):
-    """The folder that a corpus follows, by the paths that lead to it: `kb.facts.synced`."""
+    """The folder that a corpus follows, by the paths that lead to it: `kb.facts.corpora`."""
 
     __tablename__ = "synced_folder"
 
@@ -89,7 +89,7 @@ class FactRow(TableRow):
 
     Without a span it is a fact of a release (`kb.releases`): its document is a sample whose text is not here, and
     `ordinal` the fact's number in that.
-    `frame` is a digest of the words around it in its sentence (`kb.texts.frames`), NULL until it is computed.
+    `frame` is a digest of the words around it in its sentence (`kb.texts.characters`), NULL until it is computed.
     `review_seq` is the change that last settled its review, `doubt` the code of what the check of its annotator found.
     """
 
@@ -259,7 +259,7 @@ class SentenceRow(TableRow):
 
 
 class SentenceVectorRow(TableRow):
-    """The vector of a sentence by an encoder of sentences (`kb.lookup.likeness`): it goes where the sentence goes.
+    """The vector of a sentence by an encoder of sentences (`kb.lookup.words`): it goes where the sentence goes.
 
     It has a table of its own, since writing it into `sentence` would write the words of each anew into their index.
     """

@@ -68,7 +68,7 @@ class KeysetRow(TableRow):
     # The same with what the release before does not know (`kb.keys.stored`).
     whole_index_fit: Mapped[Figures | None]
     whole_shared_snapshot: Mapped[NameObject | None]
-    # The last key at a time when none was made of a question of a document's fact (`kb.keys.question_keys`).
+    # The last key at a time when none was made of a question of a document's fact (`kb.keys.calibration`).
     no_question_keys_upto: Mapped[int | None]
 
 

@@ -20,6 +20,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from colmlm.kb.tables.declarative import (
     Content,
     ContentObject,
+    Contents,
     Digest,
     Figures,
     Name,
@@ -206,3 +207,162 @@ class WebhookRow(TableRow):
     failing_since: Mapped[datetime | None]
     next_attempt_at: Mapped[datetime | None]
     last_error: Mapped[Name | None]
+
+
+# The tables of misses, which are grouped into a work list and hold no text, and of what people said of
+# outputs.
+
+miss_states = ("open", "dismissed", "solved")
+thumbs = ("up", "down")
+
+
+class MissGroupRow(TableRow):
+    """Misses whose queries are near that of lookup `ordinal` of output `generation_id`, with what was decided.
+
+    `asked` counts them, and `wrong` those of them that are outputs which somebody called wrong. `seq` is the change
+    that decided, and `fact_id` the fact that it named.
+    """
+
+    __tablename__ = "miss_group"
+    __table_args__ = (
+        CheckConstraint(f"state IN {miss_states}", name="state"),
+        Index("miss_group_asked_idx", "state", "asked", "id"),
+        Index("miss_group_last_at_idx", "state", "last_at", "id"),
+    )
+
+    id: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
+    state: Mapped[Word] = mapped_column(server_default=text("'open'"))
+    asked: Mapped[int]
+    wrong: Mapped[int]
+    last_at: Mapped[datetime]
+    generation_id: Mapped[int]
+    ordinal: Mapped[int] = mapped_column(Integer)
+    fact_id: Mapped[int | None]
+    seq: Mapped[int | None]
+
+
+class MissRow(TableRow):
+    """A lookup that found nothing; with the ordinal -1 an output that somebody called wrong."""
+
+    __tablename__ = "miss"
+    __table_args__ = (
+        Index("miss_group_id_idx", "group_id", "generation_id"),
+        Index("miss_at_idx", "at"),
+    )
+
+    generation_id: Mapped[int] = mapped_column(
+        ForeignKey("generation.id", ondelete="CASCADE"), primary_key=True
+    )
+    ordinal: Mapped[int] = mapped_column(Integer, primary_key=True)
+    group_id: Mapped[int | None] = mapped_column(ForeignKey("miss_group.id"))
+    at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class FeedbackRow(TableRow):
+    """What somebody said of an output: a thumb, and perhaps a comment and the value that is right."""
+
+    __tablename__ = "feedback"
+    __table_args__ = (
+        CheckConstraint(f"thumb IN {thumbs}", name="thumb"),
+        Index("feedback_one_each_key", "generation_id", "actor", "on_behalf_of", unique=True),
+    )
+
+    id: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
+    generation_id: Mapped[int] = mapped_column(ForeignKey("generation.id", ondelete="CASCADE"))
+    thumb: Mapped[Word]
+    comment: Mapped[Content | None]
+    value: Mapped[Content | None]
+    actor: Mapped[Name]
+    on_behalf_of: Mapped[Content] = mapped_column(server_default=text("''"))
+    at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+# The tables of questions with expected values, and of the runs that asked them.
+
+ways_to_ask = ("read", "paper", "words", "reader")
+question_outcomes = ("right", "wrong", "abstained")
+
+
+class QuestionSetRow(TableRow):
+    """A named set of questions, whose answers are looked for in a corpus (NULL: in all of them)."""
+
+    __tablename__ = "question_set"
+
+    id: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
+    name: Mapped[Name] = mapped_column(unique=True)
+    corpus: Mapped[Name | None]
+    actor: Mapped[Name]
+    at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class QuestionRow(TableRow):
+    """A question of a set, with the values that count as right (none: nothing should answer).
+
+    `fact_ids` are the facts of the output that it was taken from; `at` is when its texts were given last.
+    """
+
+    __tablename__ = "question"
+    __table_args__ = (Index("question_of_set_idx", "set_id", "id"),)
+
+    id: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
+    set_id: Mapped[int] = mapped_column(ForeignKey("question_set.id", ondelete="CASCADE"))
+    text: Mapped[Content]
+    expected: Mapped[Contents]
+    fact_ids: Mapped[list[int]]
+    at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
+
+
+class QuestionRunRow(TableRow):
+    """One asking of all questions of a set, between changes `first_seq` and `seq` of the log."""
+
+    __tablename__ = "question_run"
+    __table_args__ = (
+        CheckConstraint(f"how IN {ways_to_ask}", name="how"),
+        Index("question_run_of_set_idx", "set_id", "id"),
+    )
+
+    id: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
+    set_id: Mapped[int] = mapped_column(ForeignKey("question_set.id", ondelete="CASCADE"))
+    how: Mapped[Word]
+    threshold: Mapped[float] = mapped_column(Float)
+    keyset_id: Mapped[int | None]
+    checkpoint_id: Mapped[Name | None]
+    reader: Mapped[Name | None]
+    first_seq: Mapped[int]
+    seq: Mapped[int]
+    num_asked: Mapped[int] = mapped_column(Integer)
+    num_right: Mapped[int] = mapped_column(Integer)
+    num_wrong: Mapped[int] = mapped_column(Integer)
+    num_abstained: Mapped[int] = mapped_column(Integer)
+    num_skipped: Mapped[int] = mapped_column(Integer)
+    actor: Mapped[Name]
+    at: Mapped[datetime] = mapped_column(server_default=func.now())
+    seconds: Mapped[float] = mapped_column(Float)
+    accepted_only: Mapped[bool] = mapped_column(server_default=text("false"))
+
+
+class QuestionOutcomeRow(TableRow):
+    """What came of one question in a run, with its texts as they were asked.
+
+    `fact_ids` are the facts that the value says, or the deleted ones that it would have said. `seq` is the last change
+    before the run.
+    """
+
+    __tablename__ = "question_outcome"
+    __table_args__ = (
+        CheckConstraint(f"outcome IN {question_outcomes}", name="outcome"),
+        Index("question_outcome_of_run_idx", "run_id", "id"),
+    )
+
+    id: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
+    run_id: Mapped[int] = mapped_column(ForeignKey("question_run.id", ondelete="CASCADE"))
+    question_id: Mapped[int] = mapped_column(index=True)
+    question: Mapped[Content]
+    expected: Mapped[Contents]
+    value: Mapped[Content | None]
+    fact_id: Mapped[int | None]
+    fact_ids: Mapped[list[int]]
+    score: Mapped[float] = mapped_column(Float)
+    outcome: Mapped[Word]
+    reason: Mapped[Word | None]
+    seq: Mapped[int]

@@ -7,7 +7,18 @@ out.
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import re
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from datetime import UTC, datetime
+from hashlib import blake2b
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from colmlm.kb.texts.searched import searched_words, sentence_around
 
 JOINERS = "\u200c\u200d"  # Persian, Hindi and many emoji need these
 LINES = "\t\n"
@@ -61,3 +72,118 @@ def _escaped(character: str) -> str:
     """Writes a character as JSON does, in units of UTF-16."""
     units = character.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+
+
+# Reads lines of a file, plain or compressed, and holds no more of a line than a document may have.
+
+MOST_BYTES = 100_000_000  # the most that one document may have
+
+_PACKED: dict[str, tuple[str, Any]] = {".gz": ("gzip", gzip.open), ".bz2": ("bzip2", bz2.open)}
+
+
+class Damaged(ValueError):
+    """Compressed data cannot be unpacked any further."""
+
+
+class Line(NamedTuple):
+    """A line: its number from 1, its bytes (None where they are too many), and where it ends in the file on disk."""
+
+    number: int
+    content: bytes | None
+    reached: int
+
+
+def read_lines(path: Path, place: Path | None = None) -> Iterator[Line]:
+    """Yields every line that is not blank; the file is opened at `place`, by default at its path. Raises `Damaged`."""
+    with (place or path).open("rb") as file, unpacked(file, path) as lines:
+        number = 0
+        while line := lines.readline(MOST_BYTES + 1):
+            number += 1
+            if len(line) > MOST_BYTES:
+                _skip_line(lines, line)
+                yield Line(number, None, file.tell())
+            elif not line.isspace():
+                yield Line(number, line, file.tell())
+
+
+@contextmanager
+def unpacked(file: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
+    """Gives what an open file holds, by its name: what is packed in it, or the file. Raises `Damaged` in the block."""
+    kind, opened = _PACKED.get(path.suffix.lower(), ("", nullcontext))
+    try:
+        with opened(file) as stream:
+            yield stream
+    except (EOFError, OSError, zlib.error) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # what the system says of the file
+            raise
+        raise Damaged(f"damaged {kind} data ({error})") from error
+
+
+def _skip_line(lines: IO[bytes], line: bytes) -> None:
+    while line and not line.endswith(b"\n"):
+        line = lines.readline(MOST_BYTES)
+
+
+# Pages of a text that was printed: a form feed ends each but the last.
+
+PAGE_END = "\f"
+
+
+def page_of(text: str, offset: int) -> int | None:
+    """Gives the number of the page, from 1, that the character at `offset` is on; None where a text has no pages."""
+    return text.count(PAGE_END, 0, offset) + 1 if PAGE_END in text else None
+
+
+def numbered(text: str) -> str:
+    """Gives a text with a line before each page that says its number."""
+    if PAGE_END not in text:
+        return text
+    return "\n\n".join(f"[page {n}]\n{page.strip()}" for n, page in enumerate(text.split(PAGE_END), start=1))
+
+
+# Times as people write them.
+
+
+def moment(said: str) -> datetime:
+    """Reads a date, or a time as ISO 8601 has it; one without a zone is UTC. Raises `ValueError`."""
+    at = datetime.fromisoformat(said)
+    return at if at.tzinfo else at.replace(tzinfo=UTC)
+
+
+# Frames: digests of the words around a fact in its sentence, by which facts of equal sentences are found.
+#
+# Two facts with one frame stand in the same sentence apart from their values. They say the same where the
+# values do, and else contradict each other. Case, accents and punctuation do not count.
+#
+# What the digests cover is stored (the column `frame` of facts), so a change of these rules needs a migration
+# that sets them to NULL. The rules for pronouns are made for English.
+
+UNFRAMED = 0  # the frame of a fact whose sentence says too little around it, or is none
+FEWEST_WORDS, MOST_CHARACTERS = 3, 600
+_ERASED = "\u2588"  # what stands for each erased character
+
+# A sentence with one of these speaks of what its document is about.
+_PRONOUN_WORDS = "he she it they we i you his her its their our my him them this these those"
+_PRONOUNS = frozenset(_PRONOUN_WORDS.split())
+
+
+def frame_of(title: str | None, text: str, ends: Sequence[int], start: int, end: int) -> int:
+    """Compute the frame of the fact at ``text[start:end]``; `ends` is from `sentence_ends`.
+
+    The title counts where the sentence has a pronoun. The value counts where the sentence begins with it, since it
+    then is what the sentence is about: with another value it is another statement and no contradiction.
+    Where words of these were erased, nobody knows what they said, and the sentence is like no other.
+    """
+    first, last = sentence_around(ends, start, end)
+    if last - first > MOST_CHARACTERS:
+        return UNFRAMED
+    before, after = searched_words(text[first:start]), searched_words(text[end:last])
+    words = [*before.split(), *after.split()]
+    if len(words) < FEWEST_WORDS:
+        return UNFRAMED
+    title = "" if _PRONOUNS.isdisjoint(words) else title or ""
+    if _ERASED in text[first:last] or _ERASED in title:
+        return UNFRAMED
+    about, subject = searched_words(title), "" if before else searched_words(text[start:end])
+    digest = blake2b("\n".join((before, after, about, subject)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True) or 1

@@ -2,19 +2,44 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
 
+from sqlalchemy import func, select, text
+from sqlalchemy.orm import Session
+
+from colmlm.kb.erasure.purge import restore_recycling
+from colmlm.kb.erasure.verbs import Erasure
+from colmlm.kb.errors import CandidatesRefused, CandidatesUnavailable, LockHeld
+from colmlm.kb.facts import quotations, sentences
+from colmlm.kb.facts.edits import IS_LIVE
+from colmlm.kb.facts.facts import Gone
+from colmlm.kb.facts.sentences import Astray
+from colmlm.kb.keys import activation, counting, keysets
+from colmlm.kb.keys.keysets import active_keyset_id
+from colmlm.kb.log import audit
+from colmlm.kb.log.chain import verify_chain
+from colmlm.kb.lookup import elsewhere, shared
+from colmlm.kb.lookup.elsewhere import ElsewhereStanding
+from colmlm.kb.lookup.remote import attach, collection
+from colmlm.kb.lookup.replica import rebuild, save, snapshots_of
 from colmlm.kb.lookup.searchable import SearchableStore
-from colmlm.kb.upkeep.fsck import fsck
-from colmlm.kb.upkeep.records import FsckReport
-from colmlm.kb.upkeep.repair import Repair, RepairReport
-from colmlm.kb.upkeep.snapshot_standing import (
-    SharedStanding,
-    SnapshotStanding,
-    shared_standing,
-    snapshot_standing,
+from colmlm.kb.lookup.shared import await_turns, forget, prune
+from colmlm.kb.lookup.snapshot_files import sizes_of
+from colmlm.kb.lookup.snapshots import Inspection, SharedFaults, Snapshot, compare, inspect, remove_orphans
+from colmlm.kb.store.settings import Settings
+from colmlm.kb.tables import (
+    IS_SAID,
+    ChangeRow,
+    DocumentRow,
+    FactRow,
+    FactVersionRow,
+    ForgetRunRow,
+    GenerationRow,
+    KeysetRow,
 )
-from colmlm.kb.upkeep.statistics import Statistics, statistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,3 +78,392 @@ class Upkeep:
         """Counts everything, in one statement for each table, which reads the whole table."""
         with self.store.reports() as session:
             return statistics(session)
+
+
+# Compares the snapshot on disk, and the one that servers share, with the database, by counts.
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotStanding:
+    """A snapshot of `num_keys` keys as of change `applied_seq`, where the log ends with `head_seq`.
+
+    Of a keyset whose keys are elsewhere it is what is there, and takes no bytes here. `num_wanted` is how many keys it
+    should hold; None where later changes touched keys, so that it is unknown.
+    """
+
+    num_keys: int
+    num_bytes: int
+    applied_seq: int
+    head_seq: int
+    num_wanted: int | None
+
+
+def snapshot_standing(session: Session, settings: Settings) -> SnapshotStanding | None:
+    """Describes the active keyset's snapshot; None where there is none that can be read.
+
+    Raises `NoActiveKeyset`, and where its keys are elsewhere `CandidatesRefused` and `CandidatesUnavailable`.
+    """
+    keyset = keysets.active_head(session)
+    head = audit.head_seq(session)
+    if (there := collection(session, keyset, settings.milvus)) is not None:
+        applied_seq = attach(session, there).applied_seq
+        held, size = there.count(strong=True), 0
+    elif (found := sizes_of(snapshots_of(session, settings.index_directory), keyset.keyset_id)) is not None:
+        held, size, applied_seq = found
+    else:
+        return None
+    touched = (
+        select(ChangeRow.seq)
+        .where(ChangeRow.seq > applied_seq, ChangeRow.kind.not_in(audit.NO_KEYS))
+        .limit(1)
+    )
+    is_behind = session.scalar(touched) is not None
+    wanted = None if is_behind else counting.num_indexed_keys(session, keyset.keyset_id)
+    return SnapshotStanding(held, size, applied_seq, head, wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedStanding:
+    """The active keyset's shared snapshot, at `where`, and `behind` the log by so many changes; None: not there.
+
+    `doubts` say which snapshots the database knows elsewhere, or names in vain.
+    """
+
+    where: str
+    behind: int | None
+    doubts: tuple[str, ...] = ()
+
+
+def shared_standing(session: Session, settings: Settings) -> SharedStanding | None:
+    """Describes the shared snapshot, without reading it; None where servers share none.
+
+    Raises `SharedSnapshotsUnavailable`.
+    """
+    if (folder := shared.folder_of(session, settings)) is None:
+        return None
+    doubts = tuple(shared.doubts(session, folder).values())
+    there = shared.noted(session).get(keysets.active_keyset_id(session) or 0)
+    if doubts or there is None:
+        return SharedStanding(folder.where, None, doubts)
+    return SharedStanding(folder.where, audit.head_seq(session) - there.applied_seq)
+
+
+# Statistics: counts everything in a knowledge base.
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Counts as of change `head_seq`. `documents` are the current ones, and `facts` the live ones.
+
+    `facts_without_document` counts the live facts that no document says. `deleted` facts can be restored, `erased` not,
+    and `to_review` are the live ones that are proposed.
+    """
+
+    head_seq: int
+    corpora: int
+    documents: int
+    facts: int
+    facts_without_document: int
+    deleted: int
+    erased: int
+    generations: int
+    keysets: int
+    active_keyset_id: int | None
+    forget_runs: int
+    to_review: int
+
+
+def statistics(session: Session) -> Statistics:
+    """Counts everything, in one statement for each table, which reads the whole table."""
+    live, current = FactRow.deleted_seq.is_(None), DocumentRow.replaced_seq.is_(None)
+    counted: tuple[Any, ...] = (
+        func.count().filter(live).label("facts"),
+        func.count().filter(live, FactRow.document_id.is_(None)).label("facts_without_document"),
+        func.count().filter(FactRow.deleted_seq.is_not(None), FactRow.erased_seq.is_(None)).label("deleted"),
+        func.count(FactRow.erased_seq).label("erased"),
+        func.count().filter(live, FactRow.review == "proposed").label("to_review"),
+    )
+    session.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
+    of_facts = session.execute(select(*counted).select_from(FactRow)).one()
+    documents = select(func.count().filter(current), func.count(func.distinct(DocumentRow.corpus)))
+    num_documents, num_corpora = session.execute(documents.select_from(DocumentRow)).one()
+    return Statistics(
+        head_seq=audit.head_seq(session),
+        corpora=num_corpora,
+        documents=num_documents,
+        facts=of_facts.facts,
+        facts_without_document=of_facts.facts_without_document,
+        deleted=of_facts.deleted,
+        erased=of_facts.erased,
+        generations=session.scalar(select(func.count()).select_from(GenerationRow)) or 0,
+        keysets=session.scalar(select(func.count()).where(KeysetRow.state != "retired")) or 0,
+        active_keyset_id=session.scalar(select(KeysetRow.id).where(KeysetRow.state == "active")),
+        forget_runs=session.scalar(select(func.count()).select_from(ForgetRunRow)) or 0,
+        to_review=of_facts.to_review,
+    )
+
+
+# fsck: compares all that is stored as sets, not by counts, and says what differs. Repair mends
+# it.
+#
+# Everything is read in one REPEATABLE READ transaction, so that edits meanwhile do not appear as differences.
+
+# Each statement gives the ids where something is wrong. What the database's constraints rule out is not checked again.
+_PROBLEMS = {
+    "documents whose text does not have the stored sha256": """
+        SELECT id FROM document WHERE encode(sha256(convert_to(text, 'UTF8')), 'hex') <> sha256 ORDER BY id""",
+    "facts that are deleted and have a live value, or neither": """
+        SELECT f.id FROM fact f LEFT JOIN fact_version v ON v.fact_id = f.id AND v.to_seq IS NULL
+        WHERE (f.deleted_seq IS NULL) <> (v.fact_id IS NOT NULL) ORDER BY f.id""",
+    "facts that are rejected and have a live value": """
+        SELECT id FROM fact WHERE review = 'rejected' AND review_seq IS NOT NULL AND deleted_seq IS NULL ORDER BY id""",
+    "facts with a value from a change that is not in the log": """
+        SELECT DISTINCT v.fact_id FROM fact_version v
+        LEFT JOIN change a ON a.seq = v.from_seq LEFT JOIN change z ON z.seq = v.to_seq
+        WHERE a.seq IS NULL OR (v.to_seq IS NOT NULL AND z.seq IS NULL) ORDER BY v.fact_id""",
+}
+
+
+def fsck(session: Session, settings: Settings) -> FsckReport:
+    """Checks keys against index, facts and sentences against texts, and the log against its chain.
+
+    The index is opened from its snapshot and caught up, as the next process would do, and so is that of
+    every other keyset that has a snapshot. Outputs, plans and jobs are searched for what was erased. Facts
+    without a key need a rekey and are no damage: they are counted and do not affect `ok`.
+    """
+    session.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
+    live_facts = session.scalar(select(func.count()).select_from(FactVersionRow).where(IS_LIVE)) or 0
+    snapshots = inspect(session, settings)
+    active, num_keys, unkeyed = _active(session, settings, snapshots, live_facts)
+    non_verbatim = _non_verbatim(session)
+    chained = verify_chain(session)
+    quoting = quotations.find(session, Gone.read(session)).told()
+    astray = sentences.find_astray(session).told()
+    problems = (*_problems(session), *astray, *snapshots.differences(but=active.keyset_id))
+    return FsckReport(
+        ok=active.is_good and not chained.breaks and not (non_verbatim or problems or quoting),
+        live_facts=live_facts,
+        live_keys=num_keys,
+        index_ids=active.num_ids,
+        keys_missing_from_index=active.missing,
+        index_ids_without_live_key=active.left_over,
+        unkeyed_facts=unkeyed,
+        non_verbatim_facts=non_verbatim,
+        changes_checked=chained.checked,
+        chain_ok=not chained.breaks,
+        chain_first_break=chained.first_break,
+        chain_breaks=tuple(found.seq for found in chained.breaks),
+        chain_sealed=tuple(found.seq for found in chained.sealed),
+        problems=problems,
+        mendable=snapshots.mendable(),
+        quoting=quoting,
+    )
+
+
+def _active(
+    session: Session, settings: Settings, found: Inspection, live_facts: int
+) -> tuple[Snapshot, int, int]:
+    """Gives the active keyset's index as the next process opens it, its number of keys, and of facts without a key.
+
+    Where no keyset is active, the index is empty and all live facts are without a key.
+    """
+    keyset_id = active_keyset_id(session)
+    if keyset_id is None:
+        return Snapshot(0), 0, live_facts
+    keyset = counting.counted(session, keyset_id)
+    good = next(
+        (s for s in found.snapshots if s.keyset_id == keyset_id and (s.refused is None or s.is_elsewhere)),
+        None,
+    )
+    active = good or compare(session, rebuild(session, keyset, settings))
+    return active, counting.num_indexed_keys(session, keyset_id), keyset.num_unkeyed
+
+
+def _non_verbatim(session: Session) -> tuple[int, ...]:
+    """Finds facts whose value that the document should say is not the text of their document at their span."""
+    said = func.substr(DocumentRow.text, FactRow.span_start + 1, FactRow.span_end - FactRow.span_start)
+    statement = (
+        select(FactRow.id)
+        .join(DocumentRow, DocumentRow.id == FactRow.document_id)
+        .join(FactVersionRow, IS_SAID)
+        .where(said != FactVersionRow.value)
+        .order_by(FactRow.id)
+    )
+    return tuple(session.scalars(statement))
+
+
+def _problems(session: Session) -> tuple[str, ...]:
+    found = {name: list(session.scalars(text(statement))) for name, statement in _PROBLEMS.items()}
+    return tuple(f"{len(ids)} {name}: {ids[:10]}" for name, ids in found.items() if ids)
+
+
+# Repair: rebuilds what is derived from the database, and only reports damage to the data itself.
+#
+# Indexes and snapshots are caches of keys, and sentences follow from texts, so they can be thrown away.
+# Texts, facts and the log are evidence: a program that "repaired" them would forge it. But what still says an
+# erased fact is redacted, which completes the erasure.
+
+_TOLD_AGAIN = CandidatesRefused, CandidatesUnavailable, LockHeld  # by the check afterwards
+_ERASE = "Run this once more; something stores what was erased."
+_AGAIN = "No answer depends on it. Run this once more where the server or place that it names answers."
+_RESTORE = "Restore a backup from before the damage: colmlm backup restore --change-log"
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A problem that a repair cannot mend, and what the operator can do about it."""
+
+    problem: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class RepairReport:
+    """What was mended (with `dry_run`: would be), the problems that are left, and the check afterwards."""
+
+    dry_run: bool
+    mended: tuple[str, ...]
+    left: tuple[Left, ...]
+    after: FsckReport
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """Mends a knowledge base's indexes and snapshots, while edits go on."""
+
+    kb: SearchableStore
+
+    def run(self, *, dry_run: bool = False) -> RepairReport:
+        """Checks everything, mends what is derived, and checks again."""
+        with self.kb.sessions() as session:
+            found = inspect(session, self.kb.settings)
+            quoting = quotations.find(session, Gone.read(session)).told()
+            astray = sentences.find_astray(session)
+        to_mend = (*found.differences(), *found.mendable(), *quoting, *astray.told())
+        if not dry_run:
+            restore_recycling(self.kb.engine)
+            if quoting:
+                Erasure(self.kb).complete(
+                    actor=self.kb.settings.actor, reason="repair: said after it was erased"
+                )
+            if astray:
+                self._write_sentences(astray)
+            with self.kb.sessions() as session:
+                remove_orphans(session, self.kb.settings.index_directory)
+            self._finish(found.unfinished)
+            self._rewrite([s.keyset_id for s in found.snapshots if not s.is_good])
+            self._share(found.shared)
+            self._clear(found.collections)
+        with self.kb.sessions() as session:
+            after = fsck(session, self.kb.settings)
+        still = found.unreached() if dry_run else (*after.mendable, *after.problems, *after.quoting)
+        mended = tuple(said for said in to_mend if said not in still)
+        return RepairReport(dry_run, mended, _left(after, mended), after)
+
+    def _write_sentences(self, astray: Astray) -> None:
+        with self.kb.sessions.begin() as session:
+            audit.begin(session, self.kb.settings.actor, "repair")  # no text changes meanwhile
+            sentences.mend(session, astray)
+
+    def _finish(self, keyset_ids: Sequence[int]) -> None:
+        """Does what the end of a rekey does. What is elsewhere is filled first: a lookup would not do it."""
+        for keyset_id in keyset_ids:
+            with suppress(*_TOLD_AGAIN):
+                self.kb.searcher.prepare(keyset_id)
+                with self.kb.sessions.begin() as session:
+                    activation.finish_building(session, keyset_id, self.kb.settings.actor)
+
+    def _rewrite(self, keyset_ids: Sequence[int]) -> None:
+        """Writes new snapshots from the database alone; saving one removes the damaged file that it replaces."""
+        for keyset_id in keyset_ids:
+            with self.kb.sessions.begin() as session:
+                is_active = active_keyset_id(session) == keyset_id
+                if not is_active:
+                    replica = rebuild(session, keysets.keyset_head(session, keyset_id), self.kb.settings)
+                    save(session, replica, self.kb.settings)
+            if is_active:
+                self.kb.lookups.rebuild()  # this process's index too
+
+    def _share(self, faults: SharedFaults) -> None:
+        """Puts good snapshots in the place of shared ones that are not, and removes what belongs to none.
+
+        One that the database knows elsewhere, or that is gone, is forgotten: who repairs was told of it.
+        """
+        with self.kb.sessions.begin() as session:
+            folder = shared.folder_of(session, self.kb.settings)
+            if folder is None or not faults.told() or faults.unreached:
+                return
+            await_turns(session)
+            forget(session, shared.doubts(session, folder))
+            in_use = {k.keyset_id for k in keysets.heads_in_use(session)}
+        for keyset_id in sorted(in_use & faults.by_keyset.keys()):
+            self.kb.searcher.prepare(keyset_id, share=True)
+        with self.kb.sessions.begin() as session:
+            prune(session, folder)
+
+    def _clear(self, found: ElsewhereStanding) -> None:
+        """Drops collections that answer nothing by then, and forgets those that were filled on a server of before.
+
+        One with which that cannot be done is told of again afterwards.
+        """
+        with self.kb.sessions() as session:
+            named = elsewhere.named(session, self.kb.settings)
+        for one in named:
+            with suppress(*_TOLD_AGAIN), self.kb.sessions.begin() as session:
+                if one.keyset_id in found.astray:
+                    one.forget(session)
+                elif one.keyset_id in found.useless:
+                    one.drop(session)
+
+
+def _left(after: FsckReport, mended: Collection[str]) -> tuple[Left, ...]:
+    """Lists the problems that a repair cannot mend. In a dry run, `mended` is what it would mend."""
+    left = []
+    if after.non_verbatim_facts:
+        ids = ", ".join(map(str, after.non_verbatim_facts[:10]))
+        remedy = "Compare with `colmlm trace fact`; correct the value or ingest the document again."
+        left.append(
+            Left(f"{len(after.non_verbatim_facts)} facts that their document does not say: {ids}", remedy)
+        )
+    if after.chain_first_break is not None:
+        remedy = "Find out who had access, compare with a witnessed head (colmlm audit verify --against). "
+        remedy += "What is known to be no edit of the base's can be acknowledged (colmlm audit seal). "
+        left.append(
+            Left(f"the chain of the log breaks at change {after.chain_first_break}", remedy + _RESTORE)
+        )
+    left += [Left(problem, _ERASE) for problem in after.quoting if problem not in mended]
+    left += [Left(problem, _RESTORE) for problem in after.problems if problem not in mended]
+    left += [Left(problem, _AGAIN) for problem in after.mendable if problem not in mended]
+    return tuple(left)
+
+
+# Records of checks.
+
+
+@dataclass(frozen=True, slots=True)
+class FsckReport:
+    """The differences that `fsck` found. It is `ok` only where nothing is missing, left over or broken.
+
+    `chain_breaks` are breaks of the log; `chain_sealed` are those that were acknowledged, and do not affect `chain_ok`
+    and `ok`.
+
+    `mendable` is what a repair clears up although no answer depends on it: snapshots that were refused, files left
+    over, keysets that have all keys and were not marked ready. `quoting` is what still says an erased fact.
+    """
+
+    ok: bool
+    live_facts: int
+    live_keys: int
+    index_ids: int
+    keys_missing_from_index: tuple[int, ...]
+    index_ids_without_live_key: tuple[int, ...]
+    unkeyed_facts: int
+    non_verbatim_facts: tuple[int, ...]
+    changes_checked: int
+    chain_ok: bool
+    chain_first_break: int | None
+    chain_breaks: tuple[int, ...] = field(default=())
+    chain_sealed: tuple[int, ...] = field(default=())
+    problems: tuple[str, ...] = field(default=())
+    mendable: tuple[str, ...] = field(default=())
+    quoting: tuple[str, ...] = field(default=())

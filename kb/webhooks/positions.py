@@ -21,9 +21,7 @@ from colmlm.kb.log import audit
 from colmlm.kb.log.records import ChangeRecord
 from colmlm.kb.store.store import Store
 from colmlm.kb.tables import ChangeRow, WebhookRow
-from colmlm.kb.webhooks import subscriptions
-from colmlm.kb.webhooks.records import Webhook
-from colmlm.kb.webhooks.sending import GONE, Attempt
+from colmlm.kb.webhooks.sending import GONE, Attempt, Webhook, as_record, with_secret
 
 PIECE = 100  # changes that are read at once
 
@@ -67,10 +65,10 @@ def held(store: Store, webhook_id: int) -> Iterator[Position | None]:
 
 def _position(session: Session, webhook_id: int) -> Position | None:
     try:
-        row = subscriptions.with_secret(session, webhook_id)
+        row = with_secret(session, webhook_id)
     except WebhookNotFound:  # it was removed just now
         return None
-    webhook = subscriptions.as_record(row)
+    webhook = as_record(row)
     position = Position(session, webhook, row.secret, webhook.delivered_seq, webhook.attempts)
     return position if position.can_note() else None
 

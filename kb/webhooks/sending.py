@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
+import secrets
 import ssl
 import time
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from types import TracebackType
-from typing import Self
+from typing import Any, Literal, Self, cast, get_args
 
 import httpx2
+import msgspec
+from sqlalchemy import Select, select
+from sqlalchemy.orm import Session, undefer
 
-from colmlm.kb.errors import WebhookRefused
-from colmlm.kb.network.deadlines import Deadline, DeadlineTransport
-from colmlm.kb.webhooks.messages import WebhookMessage
-from colmlm.kb.webhooks.reach import Reach
-from colmlm.kb.webhooks.records import WebhookDelivery
+from colmlm.kb.errors import InvalidValue, WebhookNotFound, WebhookRefused, WebhookState
+from colmlm.kb.log import audit
+from colmlm.kb.log.audit import check_text, current
+from colmlm.kb.log.chain import EVENT, cloud_event, source_of
+from colmlm.kb.log.records import ChangeRecord
+from colmlm.kb.network.addresses import Address, Deadline, DeadlineTransport, addresses_of, is_public, meant
+from colmlm.kb.tables import WebhookRow
 
 ANSWER_SECONDS = 15.0
 LONGEST_PAUSE = 3600.0  # seconds for which a receiver may ask to be left alone
@@ -128,3 +139,338 @@ def _fault(status: int) -> str | None:
 
 def _pause(said: str) -> float | None:
     return min(float(said), LONGEST_PAUSE) if said.isascii() and said.isdecimal() else None
+
+
+# Messages to receivers, in the form of Standard Webhooks (https://www.standardwebhooks.com), signed with
+# HMAC-SHA256.
+#
+# A message is made from the change log when it is sent and stored nowhere, so what it says is what the log
+# says, and an erasure has nothing to redact in it.
+
+SECRET_BYTES = 32
+_MARK = "whsec_"
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookMessage:
+    """A message: its id, by which a receiver knows one that comes again, and its body with the type of that."""
+
+    message_id: str
+    media_type: str
+    body: bytes
+
+    def headers(self, secret: bytes, at: datetime) -> dict[str, str]:
+        """Gives the headers of an attempt to deliver it at this time."""
+        timestamp = str(int(at.timestamp()))
+        signed = b".".join((self.message_id.encode(), timestamp.encode(), self.body))
+        signature = base64.b64encode(hmac.digest(secret, signed, hashlib.sha256)).decode()
+        return {
+            "content-type": self.media_type,
+            "webhook-id": self.message_id,
+            "webhook-timestamp": timestamp,
+            "webhook-signature": f"v1,{signature}",
+        }
+
+
+def of_change(change: ChangeRecord, database: str, form: Format) -> WebhookMessage:
+    """Makes the message of a change. It has the same id whenever and to whomever it is sent.
+
+    The hash is in it since numbers are used again where a log goes on from an older backup.
+    """
+    name = f"change_{database}_{change.seq}_{change.hash[:12]}"
+    if form == "cloudevents":
+        event = cloud_event(change, database)
+        return WebhookMessage(name, EVENT, msgspec.json.encode(event))
+    return _standard(name, f"change.{change.kind}", change.at, database, change)
+
+
+def of_test(webhook_id: int, database: str, form: Format) -> WebhookMessage:
+    """Makes a message that is about no change and shows that the receiver is reached and knows the secret."""
+    name, now = f"test_{secrets.token_hex(8)}", datetime.now(UTC)
+    data = {"webhook_id": webhook_id}
+    if form == "standard":
+        return _standard(name, "test", now, database, data)
+    event = {
+        "specversion": "1.0",
+        "id": name,
+        "source": source_of(database),
+        "type": "org.colmlm.test",
+        "time": now.isoformat(),
+        "datacontenttype": "application/json",
+        "data": data,
+    }
+    return WebhookMessage(name, EVENT, msgspec.json.encode(event))
+
+
+def _standard(name: str, kind: str, at: datetime, database: str, data: Any) -> WebhookMessage:
+    said = {
+        "type": kind,
+        "timestamp": at.isoformat(),
+        "source": source_of(database),
+        "data": data,
+    }
+    return WebhookMessage(name, "application/json", msgspec.json.encode(said))
+
+
+def new_secret() -> bytes:
+    """Makes a secret that can't be guessed."""
+    return secrets.token_bytes(SECRET_BYTES)
+
+
+def shown(secret: bytes) -> str:
+    """Writes a secret as receivers take it."""
+    return _MARK + base64.b64encode(secret).decode()
+
+
+# The records of webhooks: a subscription as people see it, and the outcome of one request to its receiver.
+
+Format = Literal["standard", "cloudevents"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+LONGEST_URL = 2000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Webhook:
+    """A subscription of a receiver to the change log, without its secret.
+
+    Everything up to change `delivered_seq` was delivered or is of no kind of `kinds` (none: all). `state` is "active",
+    "paused" or, where its receiver failed for too long, "failed". While it fails, `attempts` counts the failures in a
+    row since `failing_since`, `last_error` says what went wrong last, and the next attempt is at `next_attempt_at`.
+    """
+
+    webhook_id: int
+    url: str
+    kinds: tuple[str, ...]
+    format: Format
+    state: str
+    delivered_seq: int
+    attempts: int
+    created_at: datetime
+    delivered_at: datetime | None
+    failing_since: datetime | None
+    next_attempt_at: datetime | None
+    last_error: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookDelivery:
+    """The outcome of one request to a receiver. `error` says why it is no delivery; None where it is one."""
+
+    message_id: str
+    ok: bool
+    status: int | None
+    error: str | None
+    seconds: float
+
+
+# The addresses that webhooks may reach: public ones, and those of networks that the operator names.
+#
+# Whoever may add a webhook could otherwise have this machine send requests to services that only it reaches.
+# So a name is resolved here, its addresses are checked, and the request goes to an address that was checked
+# and not to the name.
+
+_PORTS = {"https": 443, "http": 80}
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """The networks that webhooks may reach beside the public internet."""
+
+    networks: tuple[IPv4Network | IPv6Network, ...] = ()
+
+    @classmethod
+    def of(cls, networks: Iterable[str]) -> Self:
+        return cls(tuple(ip_network(network) for network in networks))
+
+    def target(self, text: str) -> tuple[httpx2.URL, Address]:
+        """Gives the URL and an address of its host that may be reached now. Raises `WebhookRefused`."""
+        url = _parsed(text)
+        resolved = _resolved(url)
+        allowed = [address for address in resolved if self.allows(address)]
+        if not allowed:
+            raise WebhookRefused(
+                f"its host {url.host} is at {resolved[0]}, which is no public address; the operator can allow its "
+                "network in COLMLM_WEBHOOK_NETWORKS"
+            )
+        if url.scheme == "http" and not all(address.is_loopback for address in allowed):
+            raise WebhookRefused("it must start with https://; plain http is for this machine alone")
+        return url, allowed[0]
+
+    def allows(self, address: Address) -> bool:
+        """Says whether a request may be sent to this address."""
+        found = meant(address)
+        return any(found in network for network in self.networks) or is_public(address)
+
+
+def _resolved(url: httpx2.URL) -> list[Address]:
+    port = url.port or _PORTS[url.scheme]
+    try:
+        return addresses_of(url.raw_host.decode(), port)
+    except (OSError, UnicodeError) as error:
+        raise WebhookRefused(f"its host {url.host} is not known ({error})") from error
+
+
+def _parsed(text: str) -> httpx2.URL:
+    check_text("URL of the webhook", text, blank=False, limit=LONGEST_URL)
+    try:
+        url = httpx2.URL(text)
+    except httpx2.InvalidURL as error:
+        raise WebhookRefused(f"it is no URL ({error})") from error
+    if url.scheme not in _PORTS or not url.host:
+        raise WebhookRefused("it must be an address like https://example.org/hook")
+    if url.port is not None and not 0 < url.port < 65_536:
+        raise WebhookRefused(f"it has no port {url.port}")
+    if url.userinfo or url.fragment:
+        raise WebhookRefused("it must have no user, password or fragment; the secret shows who sends")
+    return url
+
+
+# Subscriptions as they are stored: added, paused, resumed, replayed, removed. The functions never commit.
+#
+# Each of these is a change of the log. It names the receiver's host and not its whole address, which may be a
+# secret.
+
+MAX_ID = 2**63 - 1
+
+
+def add(
+    session: Session, url: httpx2.URL, kinds: Sequence[str], form: str, since: int | None, actor: str | None
+) -> WebhookRow:
+    """Subscribes a receiver to what comes after change `since` (None: after this one). Raises `InvalidValue`."""
+    if form not in FORMATS:
+        raise InvalidValue("format of the webhook", f"{form!r} is not one of {', '.join(FORMATS)}")
+    if unknown := [kind for kind in kinds if kind not in audit.KINDS]:
+        known = ", ".join(audit.KINDS)
+        raise InvalidValue(
+            "kinds of the webhook", f"no change is of kind {unknown[0]!r}; the kinds are {known}"
+        )
+    pending = _begin(session, actor, f"send changes to {url.host}")
+    if since is not None:
+        audit.require_change(session, since)
+    row = WebhookRow(
+        url=str(url),
+        kinds=list(dict.fromkeys(kinds)),
+        format=form,
+        secret=new_secret(),
+        delivered_seq=pending.seq if since is None else since,
+    )
+    session.add(row)
+    _append(session, pending, "add-webhook", row)
+    return row
+
+
+def pause(session: Session, webhook_id: int, actor: str | None) -> WebhookRow:
+    """Has nothing more sent to a receiver until it is resumed. Raises `WebhookNotFound` or `WebhookState`."""
+    return _turn(session, webhook_id, "paused", "pause-webhook", actor)
+
+
+def resume(session: Session, webhook_id: int, actor: str | None) -> WebhookRow:
+    """Goes on where it stopped, at once and with no failure counted. Raises `WebhookNotFound` or `WebhookState`."""
+    return _turn(session, webhook_id, "active", "resume-webhook", actor)
+
+
+def _turn(session: Session, webhook_id: int, state: str, kind: str, actor: str | None) -> WebhookRow:
+    pending = _begin(session, actor, f"{kind.partition('-')[0]} webhook {webhook_id}")
+    row = held_subscriptions(session, webhook_id)
+    if row.state == state and not row.attempts:  # one that fails may be told to try again now
+        raise WebhookState(webhook_id, state)
+    row.state = state
+    _forget_failures(row)
+    _append(session, pending, kind, row)
+    return row
+
+
+def replay(session: Session, webhook_id: int, first: int, actor: str | None) -> WebhookRow:
+    """Sends change `first` and what comes after it, again or for the first time; what is before is passed over.
+
+    Raises `WebhookNotFound` or `NoSuchChange`.
+    """
+    pending = _begin(session, actor, f"send webhook {webhook_id} the changes from {first} on")
+    row = held_subscriptions(session, webhook_id)
+    audit.require_change(session, first - 1)
+    row.delivered_seq = first - 1
+    _forget_failures(row)
+    _append(session, pending, "replay-webhook", row)
+    return row
+
+
+def remove(session: Session, webhook_id: int, actor: str | None) -> WebhookRow:
+    """Ends a subscription for good. Raises `WebhookNotFound`."""
+    pending = _begin(session, actor, f"remove webhook {webhook_id}")
+    row = held_subscriptions(session, webhook_id)
+    _append(session, pending, "remove-webhook", row)
+    session.delete(row)
+    return row
+
+
+def held_subscriptions(session: Session, webhook_id: int) -> WebhookRow:
+    """Gives the row of a webhook, locked, so that two edits of it take turns. Raises `WebhookNotFound`."""
+    return _only(session, webhook_id, select(WebhookRow).with_for_update())
+
+
+def found(session: Session, webhook_id: int) -> WebhookRow:
+    """Gives the row of a webhook to read, and waits for no edit of it. Raises `WebhookNotFound`."""
+    return _only(session, webhook_id, select(WebhookRow))
+
+
+def listed(session: Session, after: int = 0, limit: int | None = None) -> list[Webhook]:
+    """Gives the webhooks past the id `after`, up to `limit`, in the order in which they were added."""
+    statement = select(WebhookRow).where(WebhookRow.id > after).order_by(WebhookRow.id).limit(limit)
+    return [as_record(row) for row in session.scalars(statement)]
+
+
+def with_secret(session: Session, webhook_id: int) -> WebhookRow:
+    """Gives the row of a webhook with its secret, for who sends. Raises `WebhookNotFound`."""
+    return _only(session, webhook_id, select(WebhookRow).options(undefer(WebhookRow.secret)))
+
+
+def _only(session: Session, webhook_id: int, rows: Select[WebhookRow]) -> WebhookRow:
+    row = session.scalar(rows.where(WebhookRow.id == webhook_id)) if 0 < webhook_id <= MAX_ID else None
+    if row is None:
+        raise WebhookNotFound(webhook_id)
+    return row
+
+
+def as_record(row: WebhookRow) -> Webhook:
+    """Gives a webhook as it is shown."""
+    return Webhook(
+        webhook_id=row.id,
+        url=row.url,
+        kinds=tuple(row.kinds),
+        format=cast(Format, row.format),
+        state=row.state,
+        delivered_seq=row.delivered_seq,
+        attempts=row.attempts,
+        created_at=row.created_at.astimezone(UTC),
+        delivered_at=_utc(row.delivered_at),
+        failing_since=_utc(row.failing_since),
+        next_attempt_at=_utc(row.next_attempt_at),
+        last_error=row.last_error,
+    )
+
+
+def _forget_failures(row: WebhookRow) -> None:
+    row.attempts, row.failing_since, row.next_attempt_at, row.last_error = 0, None, None, None
+
+
+def _begin(session: Session, actor: str | None, reason: str) -> audit.Pending:
+    """Takes the log's lock before any row is locked, as every edit does."""
+    return audit.begin(session, actor or current().principal.name, reason)
+
+
+def _append(session: Session, pending: audit.Pending, kind: str, row: WebhookRow) -> None:
+    session.flush()
+    kept: dict[str, Any] = {
+        "webhook_id": row.id,
+        "host": httpx2.URL(row.url).netloc.decode(),
+        "kinds": row.kinds,
+        "format": row.format,
+        "state": row.state,
+        "delivered_seq": row.delivered_seq,
+    }
+    audit.append(session, pending, kind, payload={"webhook": kept})
+    session.refresh(row)
+
+
+def _utc(time: datetime | None) -> datetime | None:
+    return None if time is None else time.astimezone(UTC)

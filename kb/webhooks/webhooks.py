@@ -2,18 +2,39 @@
 
 from __future__ import annotations
 
+import logging
+import threading
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 
 from sqlalchemy.orm import Session
 
 from colmlm.kb.log import audit
+from colmlm.kb.store import outages
 from colmlm.kb.store.store import Store
-from colmlm.kb.webhooks import messages, subscriptions
-from colmlm.kb.webhooks.reach import Reach
-from colmlm.kb.webhooks.records import Webhook, WebhookDelivery
-from colmlm.kb.webhooks.sending import Sender
+from colmlm.kb.webhooks import positions
+from colmlm.kb.webhooks.positions import Persistence, Position
+from colmlm.kb.webhooks.sending import (
+    Reach,
+    Sender,
+    Webhook,
+    WebhookDelivery,
+    add,
+    as_record,
+    found,
+    listed,
+    of_change,
+    of_test,
+    pause,
+    remove,
+    replay,
+    resume,
+    shown,
+    with_secret,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +51,12 @@ class Webhooks:
     def all(self, *, after: int = 0, limit: int | None = None) -> list[Webhook]:
         """Lists webhooks past the id `after`, in the order in which they were added."""
         with self.store.sessions() as session:
-            return subscriptions.listed(session, after, limit)
+            return listed(session, after, limit)
 
     def show(self, webhook_id: int) -> Webhook:
         """Gives one webhook. Raises `WebhookNotFound`."""
         with self.store.sessions() as session:
-            return subscriptions.as_record(subscriptions.found(session, webhook_id))
+            return as_record(found(session, webhook_id))
 
     def add(
         self,
@@ -54,36 +75,36 @@ class Webhooks:
         """
         checked, _ = self.reach.target(url)
         with self._session(dry_run) as session:
-            row = subscriptions.add(session, checked, kinds, form, since, actor)
-            made = subscriptions.as_record(row)
-            return messages.shown(subscriptions.with_secret(session, row.id).secret), made
+            row = add(session, checked, kinds, form, since, actor)
+            made = as_record(row)
+            return shown(with_secret(session, row.id).secret), made
 
     def pause(self, webhook_id: int, *, actor: str | None = None) -> Webhook:
         """Has nothing more sent to a receiver until it is resumed. Raises `WebhookNotFound` or `WebhookState`."""
         with self._session() as session:
-            return subscriptions.as_record(subscriptions.pause(session, webhook_id, actor))
+            return as_record(pause(session, webhook_id, actor))
 
     def resume(self, webhook_id: int, *, actor: str | None = None) -> Webhook:
         """Goes on where it stopped, at once, also where it fails. Raises `WebhookNotFound` or `WebhookState`."""
         with self._session() as session:
-            return subscriptions.as_record(subscriptions.resume(session, webhook_id, actor))
+            return as_record(resume(session, webhook_id, actor))
 
     def replay(self, webhook_id: int, first: int, *, actor: str | None = None) -> Webhook:
         """Goes on with change `first`, sent before or not. Raises `WebhookNotFound` or `NoSuchChange`."""
         with self._session() as session:
-            return subscriptions.as_record(subscriptions.replay(session, webhook_id, first, actor))
+            return as_record(replay(session, webhook_id, first, actor))
 
     def remove(self, webhook_id: int, *, actor: str | None = None, dry_run: bool = False) -> Webhook:
         """Ends a webhook for good. Raises `WebhookNotFound`."""
         with self._session(dry_run) as session:
-            return subscriptions.as_record(subscriptions.remove(session, webhook_id, actor))
+            return as_record(remove(session, webhook_id, actor))
 
     def test(self, webhook_id: int) -> WebhookDelivery:
         """Sends a message that is about no change, now, and tells what came of it. Raises `WebhookNotFound`."""
         with self.store.sessions() as session:
-            row = subscriptions.with_secret(session, webhook_id)
-            form = subscriptions.as_record(row).format
-            message = messages.of_test(webhook_id, audit.database_id(session), form)
+            row = with_secret(session, webhook_id)
+            form = as_record(row).format
+            message = of_test(webhook_id, audit.database_id(session), form)
         with Sender(row.url, row.secret, self.reach) as sender:
             return sender.send(message).delivery
 
@@ -92,3 +113,104 @@ class Webhooks:
         with self.store.sessions() as session:
             yield session
             session.rollback() if dry_run else session.commit()
+
+
+# Delivers changes to the receivers of webhooks, in the order of the log and at least once.
+#
+# A change is sent when all before it were taken, and is noted as delivered when its receiver has answered.
+# Who is killed in between sends it again, as the same message.
+
+AT_ONCE = 8  # receivers that one process sends to at the same time
+IN_TURN = 100  # changes that are sent to one of them before another has its turn
+LONGEST_REST = 60.0  # seconds that a process waits after errors of its own or of the database
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Deliverer:
+    """Delivers what is due until told to stop. Several processes may do so at once, each to other receivers."""
+
+    store: Store
+    persistence: Persistence = field(default_factory=Persistence)
+    poll_seconds: float = 1.0
+    _stopping: threading.Event = field(default_factory=threading.Event)
+    _at_work: set[int] = field(default_factory=set)
+    _rests: dict[int, tuple[int, float]] = field(
+        default_factory=dict
+    )  # errors in a row, and until when it rests
+
+    def stop(self) -> None:
+        """Sends nothing more; what is being sent is awaited by `run`."""
+        self._stopping.set()
+
+    def run(self) -> None:
+        """Delivers until `stop` is called."""
+        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="webhook") as pool:
+            while not self._stopping.wait(self.poll_seconds):
+                try:
+                    due = self._due()
+                except Exception as error:  # noqa: BLE001 - it goes on delivering for as long as the worker runs
+                    outages.tell(_log, "cannot look for changes to deliver, will try again", error)
+                    continue
+                for webhook_id in set(due) - self._at_work:
+                    if time.monotonic() >= self._rests.get(webhook_id, (0, 0.0))[1]:
+                        self._at_work.add(webhook_id)
+                        pool.submit(self._work, pool, webhook_id)
+
+    def run_once(self) -> None:
+        """Delivers what is due now, to one receiver after the other."""
+        for webhook_id in self._due():
+            self.deliver(webhook_id)
+
+    def _due(self) -> list[int]:
+        with self.store.sessions() as session:
+            return positions.due(session)
+
+    def _work(self, pool: ThreadPoolExecutor, webhook_id: int) -> None:
+        has_more = False
+        try:
+            has_more = self.deliver(webhook_id, IN_TURN)
+            self._rests.pop(webhook_id, None)
+        except Exception as error:  # noqa: BLE001 - it must not keep the others from what they are sent
+            self._rest(webhook_id)
+            outages.tell(_log, f"cannot deliver to webhook {webhook_id}", error)
+        if not has_more or self._stopping.is_set():
+            self._at_work.discard(webhook_id)
+            return
+        with suppress(RuntimeError):  # the pool was ended just now
+            pool.submit(self._work, pool, webhook_id)
+
+    def _rest(self, webhook_id: int) -> None:
+        """Leaves a receiver alone, longer after each error, so that it is not sent the same at each poll."""
+        errors = self._rests.get(webhook_id, (0, 0.0))[0] + 1
+        seconds = min(self.persistence.wait(errors, None).total_seconds(), LONGEST_REST)
+        self._rests[webhook_id] = (errors, time.monotonic() + seconds)
+
+    def deliver(self, webhook_id: int, most: int | None = None) -> bool:
+        """Sends a receiver up to `most` changes that are ahead of it, until one is not taken, and says whether it took
+        so many that there may be more.
+
+        It does nothing where another process is at it, or nothing is due.
+        """
+        with positions.held(self.store, webhook_id) as position:
+            return position is not None and self._deliver(position, most)
+
+    def _deliver(self, position: Position, most: int | None) -> bool:
+        webhook, database = position.webhook, audit.database_id(position.session)
+        reach = Reach.of(self.store.settings.webhook_networks)
+        with Sender(webhook.url, position.secret, reach) as sender:
+            taken = 0
+            for change in position.ahead(most):
+                if self._stopping.is_set():
+                    return False
+                attempt = sender.send(of_change(change, database, webhook.format))
+                if (fault := attempt.delivery.error) is not None:
+                    state = position.note_failed(attempt, self.persistence) or "no longer there as it was"
+                    said = "webhook %d did not take change %d: %s; it is %s"
+                    _log.warning(said, webhook.webhook_id, change.seq, fault, state)
+                    return False
+                if not position.note_delivered(change.seq):
+                    return False
+                taken += 1
+        return taken == most

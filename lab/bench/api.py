@@ -7,11 +7,15 @@ import json
 import os
 import secrets
 import statistics
+import subprocess
+import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated
 
 import numpy as np
@@ -20,19 +24,17 @@ import typer
 
 from colmlm.cli.options import AsJson, examples
 from colmlm.cli.output import note, print_json, print_table, say
+from colmlm.kb import interpreter
 from colmlm.kb.access import tokens as access
 from colmlm.kb.errors import InvalidValue
 from colmlm.kb.keys import keysets
+from colmlm.kb.keys.records import KeysetRecord
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
-from colmlm.lab.bench.beside import ChromaFigures, EditsBeside, beside_chroma, beside_edits
-from colmlm.lab.bench.clients import HttpFigures
-from colmlm.lab.bench.durations import milliseconds
-from colmlm.lab.bench.empty_base import own_folder
-from colmlm.lab.bench.loads import lookup_load, sent
-from colmlm.lab.bench.machine import machine
-from colmlm.lab.bench.servers import bare_asgi, our_server
+from colmlm.lab.bench.clients import HttpFigures, HttpLoad
+from colmlm.lab.bench.machine import machine, milliseconds, own_folder
+from colmlm.lab.bench.servers import bare_asgi, chroma, our_server
 
 API_EXAMPLES = examples(
     "colmlm bench api --facts 20000 --json",
@@ -278,3 +280,104 @@ def _show(f: ApiFigures) -> None:
         say(
             f"first token: p50 {f.first_token_p50_ms:.0f} ms, most {f.first_token_most_ms:.0f} ms of {f.streams}"
         )
+
+
+# What lookups over HTTP are measured beside: edits that are made meanwhile, and Chroma's own server.
+
+MOST_EDITED = 50  # facts that are deleted and then restored, in turn: some of either each second or two
+
+
+@dataclass(frozen=True, slots=True)
+class EditsBeside:
+    """Lookups beside edits, and how many edits a second were made."""
+
+    http: HttpFigures
+    per_second: float
+
+
+@dataclass(frozen=True, slots=True)
+class ChromaFigures:
+    """The same queries to Chroma's server, with its effort and its recall, and ours."""
+
+    http: HttpFigures
+    ef_search: int
+    recall_at_1: float
+    our_recall_at_1: float
+
+
+def beside_edits(kb: KnowledgeBase, load: HttpLoad, clients: int, per_second: int) -> EditsBeside:
+    """Sends the load while facts are deleted and restored in turn, one a change."""
+    over = threading.Event()
+    made: list[int] = []
+    facts = [fact.fact_id for fact in kb.facts.find(limit=MOST_EDITED)]
+
+    def edit() -> None:
+        due = time.monotonic()
+        while not over.wait(max(0.0, due - time.monotonic())):
+            turn, due = len(made) // len(facts), due + 1 / per_second
+            change = kb.facts.restore if turn % 2 else kb.facts.delete
+            change([facts[len(made) % len(facts)]], actor="bench", reason="benchmark")
+            made.append(1)
+
+    editing = threading.Thread(target=edit)
+    editing.start()
+    started = time.monotonic()
+    try:
+        found = sent(load, clients=clients)
+    finally:
+        over.set()
+        editing.join()
+    took = time.monotonic() - started
+    turn, left = divmod(len(made), len(facts))
+    if deleted := facts[left:] if turn % 2 else facts[:left]:
+        kb.facts.restore(deleted, actor="bench", reason="benchmark is over")
+    return EditsBeside(found, len(made) / took)
+
+
+def beside_chroma(
+    kb: KnowledgeBase,
+    keyset: KeysetRecord,
+    queries: npt.NDArray[np.float32],
+    scores: npt.NDArray[np.float32],
+    load: HttpLoad,
+    clients: int,
+) -> ChromaFigures:
+    """Sends the same queries to Chroma's server over the same keys, at a recall no lower than that of `scores`."""
+    from colmlm.lab.bench.chroma_http import recall_at_1, stored
+
+    with kb.sessions() as session:
+        keys = keysets.sample_keys(session, keyset.keyset_id, keyset.dim, keyset.num_keys, keyset.num_keys)
+    ours = recall_at_1(scores, queries, keys)
+    with tempfile.TemporaryDirectory(prefix="colmlm-chroma-") as folder, chroma(Path(folder)) as port:
+        note("Chroma stores the keys")
+        route = stored(port, keys, queries, ours)
+        headers = {"Content-Type": "application/json"}
+        theirs = replace(load, port=port, path=route.path, headers=headers, bodies=route.bodies)
+        return ChromaFigures(sent(theirs, clients=clients), route.ef_search, route.recall_at_1, ours)
+
+
+# Loads of lookups over HTTP, sent by a process of their own.
+
+
+def lookup_load(
+    port: int, token: str, queries: npt.NDArray[np.float32], checkpoint_id: str, seconds: float
+) -> HttpLoad:
+    """Gives the load of these queries, one a request, as JSON."""
+    return HttpLoad(
+        host="127.0.0.1",
+        port=port,
+        path="/v1/lookups",
+        headers={"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
+        bodies=[json.dumps({"queries": [q], "checkpoint_id": checkpoint_id}) for q in queries.tolist()],
+        clients=1,
+        seconds=seconds,
+    )
+
+
+def sent(load: HttpLoad, *, clients: int, rate: float = 0.0) -> HttpFigures:
+    """Sends the load from so many clients and gives its figures."""
+    note(f"{clients} clients" + (f", {rate:.0f} requests a second" if rate else ""))
+    load = replace(load, clients=clients, rate=rate)
+    command = interpreter.command("-m", "colmlm.lab.bench.clients")
+    ran = subprocess.run(command, input=json.dumps(asdict(load)), text=True, capture_output=True, check=True)
+    return HttpFigures(**json.loads(ran.stdout))

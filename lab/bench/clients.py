@@ -18,7 +18,7 @@ import time
 from collections import deque
 from dataclasses import asdict, dataclass, field
 
-from colmlm.lab.bench.durations import milliseconds
+from colmlm.lab.bench.machine import milliseconds
 
 ANSWER_SECONDS = 60.0
 

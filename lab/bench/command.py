@@ -15,47 +15,29 @@ from colmlm.cli.options import AsJson, CheckpointPath, examples
 from colmlm.cli.output import note, print_json, print_table, say
 from colmlm.kb.store.settings import Settings
 from colmlm.lab.bench import models
-from colmlm.lab.bench.adapting import ADAPT_EXAMPLES, adapt
 from colmlm.lab.bench.api import API_EXAMPLES, api
-from colmlm.lab.bench.bulk import BULK_EXAMPLES, bulk
-from colmlm.lab.bench.commits import COMMITS_EXAMPLES, commits
-from colmlm.lab.bench.empty_base import own_folder
-from colmlm.lab.bench.fact_search import FACTS_EXAMPLES
-from colmlm.lab.bench.fact_search import facts as search_facts
-from colmlm.lab.bench.families import FAMILIES_EXAMPLES, families
-from colmlm.lab.bench.index_edits import EDITS_EXAMPLES, edits
-from colmlm.lab.bench.machine import machine
-from colmlm.lab.bench.partitions import PARTITIONS_EXAMPLES, partitions
+from colmlm.lab.bench.machine import machine, own_folder
 from colmlm.lab.bench.query import QUERY_EXAMPLES, query
 from colmlm.lab.bench.releases import RELEASE_EXAMPLES, release
 from colmlm.lab.bench.serve import SERVE_EXAMPLES, serve
 from colmlm.lab.bench.size.command import SIZE_EXAMPLES, size
-from colmlm.lab.bench.words import WORDS_EXAMPLES, words
 
 if TYPE_CHECKING:
     from colmlm.lab.bench.compare import PeerFailure, PeerResult
-    from colmlm.lab.bench.measured_keys import MeasuredKeys
     from colmlm.lab.bench.store import StoreFigures
+    from colmlm.lab.bench.synthetic import MeasuredKeys
 
 app = typer.Typer(
     help="Measure this program on this machine.",
     epilog=examples("colmlm bench store --facts 20000 --json"),
 )
-app.command("adapt", epilog=ADAPT_EXAMPLES)(adapt)
 app.command("api", epilog=API_EXAMPLES)(api)
-app.command("bulk", epilog=BULK_EXAMPLES)(bulk)
-app.command("commits", epilog=COMMITS_EXAMPLES)(commits)
 app.command("encode", epilog=models.ENCODE_EXAMPLES)(models.encode)
 app.command("decode", epilog=models.DECODE_EXAMPLES)(models.decode)
-app.command("edits", epilog=EDITS_EXAMPLES)(edits)
-app.command("facts", epilog=FACTS_EXAMPLES)(search_facts)
-app.command("families", epilog=FAMILIES_EXAMPLES)(families)
 app.command("query", epilog=QUERY_EXAMPLES)(query)
-app.command("partitions", epilog=PARTITIONS_EXAMPLES)(partitions)
 app.command("release", epilog=RELEASE_EXAMPLES)(release)
 app.command("serve", epilog=SERVE_EXAMPLES)(serve)
 app.command("size", epilog=SIZE_EXAMPLES)(size)
-app.command("words", epilog=WORDS_EXAMPLES)(words)
 app.command("train", epilog=models.TRAIN_EXAMPLES)(models.train)
 
 
@@ -161,7 +143,7 @@ def _measure_backend(
     *,
     as_json: bool,
 ) -> None:
-    from colmlm.kb.lookup.specs import collection_of
+    from colmlm.kb.lookup.index import collection_of
     from colmlm.lab.bench.elsewhere import BackendBench
 
     if collection_of(backend) is None:
@@ -179,7 +161,7 @@ def _measure_backend(
 
 
 def _measured(facts: int, dim: int, seed: int, keyset: int | None, checkpoint: Path | None) -> MeasuredKeys:
-    from colmlm.lab.bench.measured_keys import MeasuredKeys
+    from colmlm.lab.bench.synthetic import MeasuredKeys
 
     if keyset is None:
         return MeasuredKeys.synthetic(facts, dim, seed)

@@ -23,9 +23,8 @@ from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.milvus_address import MilvusAddress
 from colmlm.kb.store.settings import Settings
-from colmlm.lab.bench.durations import milliseconds, seconds_of
-from colmlm.lab.bench.measured_keys import MeasuredKeys
-from colmlm.lab.bench.synthetic import documents, exact_top1
+from colmlm.lab.bench.machine import milliseconds, seconds_of
+from colmlm.lab.bench.synthetic import MeasuredKeys, documents, exact_top1
 
 HERE, ELSEWHERE = "here", "elsewhere"  # checkpoints
 NUM_EDITS, WARM_UP = 200, 50

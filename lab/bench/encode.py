@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from colmlm.kb.corpus.format import AnnotatedDocument
-from colmlm.lab.bench.rounds import Seconds, in_turns
+from colmlm.lab.bench.machine import Seconds, in_turns
 from colmlm.model.lm.checkpoint import Checkpoint
 from colmlm.model.lm.encoder import KeyEncoder
 from colmlm.model.lm.language_model import unit

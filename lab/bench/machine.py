@@ -4,9 +4,23 @@ from __future__ import annotations
 
 import os
 import platform
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from colmlm.cli.output import progress
+
+if TYPE_CHECKING:
+    from colmlm.kb.service import KnowledgeBase
+
 
 PACKAGES = ("faiss-cpu", "faiss-gpu", "torch", "transformers")
 
@@ -33,3 +47,90 @@ def _is_installed(name: str) -> bool:
     except PackageNotFoundError:
         return False
     return True
+
+
+# Measures durations: the seconds of one piece of work, and percentiles of many in milliseconds.
+
+
+def seconds_of(work: Callable[[], object]) -> float:
+    """Runs `work` and gives the seconds that it took."""
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def milliseconds(seconds: Sequence[float], percentile: float) -> float:
+    """Gives a percentile of these durations in milliseconds, or nan where there are none."""
+    return 1000 * float(np.percentile(seconds, percentile)) if len(seconds) else float("nan")
+
+
+# Times several ways of doing one job in turns, so that other load on the machine affects all of them alike.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seconds:
+    """The median, least and greatest seconds of one way over all rounds."""
+
+    median: float
+    least: float
+    most: float
+
+    @classmethod
+    def of(cls, times: Sequence[float]) -> Seconds:
+        return cls(median=statistics.median(times), least=min(times), most=max(times))
+
+
+def in_turns(ways: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, Seconds]:
+    """Times each way in `rounds` rounds, after one that is not counted."""
+    return measured_in_turns({name: _timed(work) for name, work in ways.items()}, rounds)
+
+
+def measured_in_turns(ways: Mapping[str, Callable[[int], float]], rounds: int) -> dict[str, Seconds]:
+    """Does the same with ways that take the number of the round and measure their own seconds."""
+    taken: dict[str, list[float]] = {name: [] for name in ways}
+    with progress(f"Timing {' and '.join(ways)}") as advance:
+        for number in range(rounds + 1):
+            for done, (name, way) in enumerate(ways.items(), start=number * len(ways)):
+                advance(done, len(ways) * (rounds + 1))
+                seconds = way(number)
+                if number:
+                    taken[name].append(seconds)
+    return {name: Seconds.of(times) for name, times in taken.items()}
+
+
+def _timed(work: Callable[[], object]) -> Callable[[int], float]:
+    def seconds(_number: int) -> float:
+        return seconds_of(work)
+
+    return seconds
+
+
+# Folders and bases of a benchmark's own, which are removed when it is done, and their servers before them.
+
+ACTOR, REASON = "bench", "benchmark"
+
+
+@contextmanager
+def own_folder(directory: Path | None = None) -> Iterator[Path]:
+    """Gives a new folder, for one home or several. Every server on a base in it is stopped before it is removed.
+
+    A server that runs on writes while its files are removed, so that the removal fails and takes the figures with it.
+    """
+    from colmlm.kb.store.embedded_server import EmbeddedServer
+
+    with tempfile.TemporaryDirectory(dir=directory, prefix="colmlm-bench-") as folder:
+        try:
+            yield Path(folder)
+        finally:
+            for running in Path(folder).rglob("postmaster.pid"):
+                EmbeddedServer(running.parent).stop()
+
+
+@contextmanager
+def empty_base() -> Iterator[KnowledgeBase]:
+    """Gives an empty knowledge base."""
+    from colmlm.kb.service import KnowledgeBase
+    from colmlm.kb.store.settings import Settings
+
+    with own_folder() as home, KnowledgeBase.open(Settings(home=home, actor=ACTOR)) as kb:
+        yield kb

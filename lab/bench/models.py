@@ -14,8 +14,7 @@ from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import AsJson, CheckpointPath, examples
 from colmlm.cli.output import note, print_json, print_table, say
 from colmlm.kb.lookup.options import RANKINGS
-from colmlm.lab.bench.empty_base import own_folder
-from colmlm.lab.bench.machine import machine
+from colmlm.lab.bench.machine import machine, own_folder
 
 if TYPE_CHECKING:
     from colmlm.kb.corpus.format import AnnotatedDocument

@@ -25,11 +25,15 @@ from colmlm.kb import interpreter
 from colmlm.kb.releases.releases import ReleaseProgress
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
-from colmlm.lab.bench.durations import milliseconds, seconds_of
-from colmlm.lab.bench.empty_base import own_folder
-from colmlm.lab.bench.machine import machine
-from colmlm.lab.bench.release_maker import make_release, paper_index
-from colmlm.lab.bench.synthetic import exact_top1, fact_text, queries_near, synthetic_keys
+from colmlm.lab.bench.machine import machine, milliseconds, own_folder, seconds_of
+from colmlm.lab.bench.synthetic import (
+    exact_top1,
+    fact_text,
+    make_release,
+    paper_index,
+    queries_near,
+    synthetic_keys,
+)
 
 RELEASE_EXAMPLES = examples(
     "colmlm bench release --facts 100000",

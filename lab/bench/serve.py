@@ -18,8 +18,7 @@ from colmlm.kb import interpreter
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
 from colmlm.lab.bench import api
-from colmlm.lab.bench.empty_base import own_folder
-from colmlm.lab.bench.machine import machine
+from colmlm.lab.bench.machine import machine, own_folder
 from colmlm.lab.bench.servers import our_server
 from colmlm.lab.bench.writers import WritingFigures, WritingLoad
 

@@ -11,7 +11,8 @@ import signal
 import statistics
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,18 +20,20 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import psycopg
+from psycopg import sql
 from sqlalchemy import text
 
 from colmlm.kb import interpreter
 from colmlm.kb.corpus.format import Parsed
 from colmlm.kb.keys.records import CheckpointInfo
+from colmlm.kb.lookup.in_process import InProcess
+from colmlm.kb.lookup.index import KeyIndex
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
-from colmlm.lab.bench import bare
-from colmlm.lab.bench.durations import milliseconds, seconds_of
-from colmlm.lab.bench.measured_keys import MeasuredKeys
-from colmlm.lab.bench.synthetic import documents, exact_top1
+from colmlm.lab.bench.machine import milliseconds, seconds_of
+from colmlm.lab.bench.synthetic import MeasuredKeys, documents, exact_top1
 
 CHECKPOINT = "synthetic"
 ACTOR, REASON = "bench", "benchmark"
@@ -159,7 +162,7 @@ class StoreBench:
         kb.keysets.activate(keyset.keyset_id)
         self._settle(kb)
         return {
-            "spec": (index := bare.index_of(kb)).spec,
+            "spec": (index := index_of(kb)).spec,
             "lists": index.lists,
             "lists_read": index.lists_read,
             "ingest_documents_seconds": ingested - started,
@@ -179,14 +182,14 @@ class StoreBench:
         self, kb: KnowledgeBase, queries: npt.NDArray[np.float32], right: npt.NDArray[np.int64]
     ) -> dict[str, Any]:
         self.say("lookups")
-        index = bare.index_of(kb)
+        index = index_of(kb)
         ours, theirs, round_trips, found, found_bare = [], [], [], [], []
-        with bare.statement(kb) as one_row:
+        with statement(kb) as one_row:
             for number, query in enumerate(queries):  # alternating, so that other load affects both
                 started = time.perf_counter()
                 (lookup,) = kb.lookups.find(query[None], checkpoint_id=CHECKPOINT, threshold=-1)
                 looked_up = time.perf_counter()
-                ids = bare.search(index, query[None])
+                ids = search(index, query[None])
                 searched = time.perf_counter()
                 one_row(int(ids[0]))
                 asked = time.perf_counter()
@@ -202,7 +205,7 @@ class StoreBench:
             for batch in batches
         ]
         theirs_batch = [
-            seconds_of(partial(bare.search, index, batch, threads=os.cpu_count() or 1)) for batch in batches
+            seconds_of(partial(search, index, batch, threads=os.cpu_count() or 1)) for batch in batches
         ]
         lookup_p50, faiss_p50 = milliseconds(ours, 50), milliseconds(theirs, 50)
         round_trip = milliseconds(round_trips, 50)
@@ -233,7 +236,7 @@ class StoreBench:
             + 1
         )
         seconds, commits, found = [], [], 0
-        with bare.statement(kb, "SELECT pg_logical_emit_message(true, %s, %s)") as commit:
+        with statement(kb, "SELECT pg_logical_emit_message(true, %s, %s)") as commit:
             for fact_id in chosen.tolist():
                 seconds.append(seconds_of(partial(kb.facts.delete, [fact_id], actor=ACTOR, reason=REASON)))
                 commits.append(seconds_of(partial(commit, "bench", "x")))
@@ -275,7 +278,7 @@ class StoreBench:
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as victim:
             assert victim.stdout is not None
             victim.stdout.readline()
-            bare.kill_server(self.home / "postgres")
+            kill_server(self.home / "postgres")
             victim.send_signal(signal.SIGKILL)
         started = time.perf_counter()
         with subprocess.Popen([*command, "--leave"], stdout=subprocess.PIPE, text=True) as process:
@@ -288,10 +291,108 @@ class StoreBench:
         self.say("bare COPY and bare index add")
         with kb.sessions() as session:
             size = session.scalar(text("SELECT pg_database_size(current_database())")) or 0
-        copying = bare.copy_seconds(kb, self.home)
-        adding = bare.add_seconds(bare.index_of(kb), keys)
+        copying = copy_seconds(kb, self.home)
+        adding = add_seconds(index_of(kb), keys)
         return {
             "bare_copy_facts_per_s": self.num_facts / copying,
             "bare_add_facts_per_s": self.num_facts / adding,
             "database_bytes_per_fact": size / self.num_facts,
         }
+
+
+# The same work done by the bare libraries: by Faiss alone, and by PostgreSQL alone.
+
+_TABLES = ("document", "fact", "fact_version", "fact_key")
+_ONE_ROW = "SELECT value FROM fact_version WHERE fact_id = %s AND to_seq IS NULL"
+
+
+def index_of(kb: KnowledgeBase) -> KeyIndex:
+    """Gives the Faiss index that this process answers from."""
+    candidates = kb.searcher.current().candidates
+    assert isinstance(candidates, InProcess)
+    return candidates.index
+
+
+def search(index: KeyIndex, queries: npt.NDArray[np.float32], threads: int = 1) -> npt.NDArray[np.int64]:
+    """Gives the nearest id to each query, by Faiss alone with the same index and settings."""
+    with index.threads(threads):
+        _, ids = index.bare.search(queries, 1)
+    found: npt.NDArray[np.int64] = ids[:, 0]
+    return found
+
+
+@contextmanager
+def statement(kb: KnowledgeBase, query: str = _ONE_ROW) -> Iterator[Callable[..., object]]:
+    """Yields a function that executes one prepared statement on a connection of its own, to time a round trip or a
+    commit.
+    """
+    with kb.searcher.reader.connect() as connection:
+        driver = connection.connection.driver_connection
+        assert isinstance(driver, psycopg.Connection)
+        yield lambda *values: driver.execute(query.encode(), values, prepare=True)
+
+
+def add_seconds(index: KeyIndex, keys: npt.NDArray[np.float32]) -> float:
+    """Gives the seconds that Faiss takes to add all keys in one call. It empties the index first, so call it last."""
+    index.bare.reset()
+    ids = np.arange(1, len(keys) + 1, dtype=np.int64)
+    started = time.perf_counter()
+    index.bare.add_with_ids(keys, ids)
+    return time.perf_counter() - started
+
+
+def copy_seconds(kb: KnowledgeBase, folder: Path) -> float:
+    """Gives the seconds that COPY takes to write the same rows into copies of the tables, with the same indexes.
+
+    The rows come from files in COPY's binary format, since no client could send them faster.
+    """
+    seconds = 0.0
+    with kb.engine.connect() as connection:
+        driver: Any = connection.connection.driver_connection
+        connection.execute(text("CREATE SCHEMA bare"))
+        for table in map(sql.Identifier, _TABLES):
+            file = folder / "rows.copy"
+            out = sql.SQL("COPY (SELECT * FROM {}) TO STDOUT (FORMAT BINARY)").format(table)
+            with file.open("wb") as stream, driver.cursor() as cursor, cursor.copy(out) as copy:
+                for block in copy:
+                    stream.write(block)
+            driver.execute(sql.SQL("CREATE TABLE bare.{0} (LIKE {0} INCLUDING ALL)").format(table))
+            driver.commit()
+            into = sql.SQL("COPY bare.{} FROM STDIN (FORMAT BINARY)").format(table)
+            started = time.perf_counter()
+            with file.open("rb") as stream, driver.cursor() as cursor, cursor.copy(into) as copy:
+                while block := stream.read(1 << 18):
+                    copy.write(block)
+            driver.commit()
+            seconds += time.perf_counter() - started
+            file.unlink()
+        driver.execute("DROP SCHEMA bare CASCADE")
+        driver.commit()
+    return seconds
+
+
+def kill_server(data: Path) -> None:
+    """Kills the PostgreSQL server on this data directory, with all its processes, by SIGKILL."""
+    postmaster = int((data / "postmaster.pid").read_text().split()[0])
+    family = [postmaster, *_children(postmaster)]
+    for process in family:
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+    while any(_is_running(process) for process in family):
+        time.sleep(0.01)
+
+
+def _children(parent: int) -> list[int]:
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            # The process name, in parentheses, may hold blanks; the parent's id is the second field after it.
+            if int(stat.read_text().rpartition(")")[2].split()[1]) == parent:
+                found.append(int(stat.parent.name))
+    return found
+
+
+def _is_running(process: int) -> bool:
+    with suppress(OSError):
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False

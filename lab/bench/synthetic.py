@@ -9,13 +9,26 @@ Fact `i` belongs to document ``i // FACTS_PER_DOCUMENT``, and key `i` is its key
 
 from __future__ import annotations
 
+import json
+import sqlite3
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
 
+import faiss as untyped_faiss
 import numpy as np
 import numpy.typing as npt
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
+from colmlm.kb.corpus.release import ENTRIES, IDS, INDEX
+from colmlm.kb.errors import InvalidValue, KeysetMismatch
+from colmlm.kb.keys import keysets
+from colmlm.kb.keys.keysets import context_keys
+from colmlm.kb.keys.rekey import Encoder
+from colmlm.kb.lookup.index import FLAT_UP_TO, default_nlist
+from colmlm.kb.service import KnowledgeBase
 
 FACTS_PER_DOCUMENT = 20
 CHUNK = 50_000  # keys made at a time, so that memory holds one chunk beside what is kept of it
@@ -155,3 +168,127 @@ def _document(thing: int, facts: range) -> AnnotatedDocument:
         spans.append(FactSpan(end - len(text.value), end, text.value, text.question, text.value))
         passages.append(text.source)
     return AnnotatedDocument(f"thing-{thing:07d}", "".join(passages), tuple(spans), title=f"Thing {thing}")
+
+
+# The keys that a run of the store's bench stores, one for each of its facts, and the queries that it asks.
+#
+# They are synthetic, or those of a keyset of a base and the questions of its facts as the keyset's model asks
+# them.
+
+NUM_QUERIES = 1000
+LEAST = 600  # keys: of fewer too little is deleted and asked to measure anything
+_ENCODED_AT_ONCE = 32
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredKeys:
+    """Keys [n, d] and queries [m, d], and where they are from."""
+
+    keys: npt.NDArray[np.float32]
+    queries: npt.NDArray[np.float32]
+    source: str = "synthetic"
+
+    @classmethod
+    def synthetic(cls, num_facts: int, dim: int, seed: int) -> Self:
+        keys = synthetic_keys(num_facts, dim, seed=seed)
+        return cls(keys, queries_near(keys, _num_queries(num_facts), seed=seed))
+
+    @classmethod
+    def of_keyset(
+        cls, kb: KnowledgeBase, keyset_id: int, encoder: Encoder, num_facts: int, seed: int
+    ) -> Self:
+        """Reads up to so many context keys of live facts, and asks some of these facts' questions.
+
+        Raises `KeysetMismatch` where another checkpoint made the keys, and `InvalidValue` where they are too few.
+        """
+        checkpoint_id = encoder.checkpoint.checkpoint_id
+        with kb.sessions() as session:
+            keyset = keysets.keyset_head(session, keyset_id)
+            if keyset.checkpoint_id != checkpoint_id:
+                raise KeysetMismatch(checkpoint_id, keyset.checkpoint_id)
+            fact_ids, keys = context_keys(session, keyset_id, None)
+        fact_ids, keys = fact_ids[:num_facts], keys[:num_facts]
+        wanted = _num_queries(len(keys))
+        some = np.random.default_rng(seed).permutation(fact_ids)[
+            : 2 * wanted
+        ]  # not every fact has a question
+        asked = [fact.question for fact in kb.facts.show_many(some.tolist()) if fact.question][:wanted]
+        if len(keys) < LEAST or len(asked) < wanted:
+            raise InvalidValue("keyset", f"{len(keys)} keys and {len(asked)} questions are too few")
+        return cls(keys, _encoded(encoder, asked), f"keyset {keyset_id}")
+
+
+def _num_queries(num_facts: int) -> int:
+    return min(NUM_QUERIES, num_facts // 8)
+
+
+def _encoded(encoder: Encoder, questions: list[str]) -> npt.NDArray[np.float32]:
+    parts = [
+        encoder.encode_questions(questions[start : start + _ENCODED_AT_ONCE])
+        for start in range(0, len(questions), _ENCODED_AT_ONCE)
+    ]
+    return np.concatenate(parts).astype(np.float32)
+
+
+# Makes releases of any size in the paper's form, with synthetic facts and keys, for tests and benchmarks.
+#
+# The entries come in another order than the keys, as in a store that several processes wrote.
+
+faiss: Any = untyped_faiss  # its type stubs lack half of the methods that SWIG generates
+TRAINED_PER_LIST = 39
+
+
+def paper_index(num_facts: int, dim: int) -> str:
+    """Gives the paper's factory string, with fewer lists where there are fewer keys."""
+    lists = default_nlist(num_facts) if num_facts > FLAT_UP_TO else max(1, num_facts // 256)
+    bits = "" if num_facts >= 256 * TRAINED_PER_LIST else "x4"
+    return f"OPQ{dim // 4},IVF{lists},PQ{dim // 4}{bits}"
+
+
+def make_release(
+    folder: Path, keys: npt.NDArray[np.float32], *, spec: str | None = None, seed: int = 0
+) -> None:
+    """Writes a release into this folder: fact n is `fact_text(n)` and has key n; `spec` is its index's."""
+    folder.mkdir(parents=True, exist_ok=True)
+    order = np.random.default_rng(seed).permutation(len(keys))
+    with (folder / IDS).open("w", encoding="ascii") as ids:
+        ids.writelines(f"e{number:09d}\n" for number in range(len(keys)))
+    with closing(sqlite3.connect(folder / ENTRIES)) as entries:
+        entries.execute("CREATE TABLE entries (entry_id TEXT PRIMARY KEY, data TEXT)")
+        with entries:
+            entries.executemany("INSERT INTO entries VALUES (?, ?)", _rows(order))
+    faiss.write_index(_index(keys, spec or paper_index(*keys.shape)), str(folder / INDEX))
+
+
+def _rows(order: npt.NDArray[np.int64]) -> Iterator[tuple[str, str]]:
+    for number in order.tolist():
+        sample, fact_idx = divmod(number, FACTS_PER_DOCUMENT)
+        about = {"sample_id": f"s{sample:07d}", "fact_idx": fact_idx}
+        entry = {"id": f"e{number:09d}", "fact_span": fact_text(number).value, "metadata": about}
+        yield entry["id"], json.dumps(entry)  # type: ignore[misc]
+
+
+def _index(keys: npt.NDArray[np.float32], spec: str) -> Any:
+    index = faiss.index_factory(keys.shape[1], spec, faiss.METRIC_INNER_PRODUCT)
+    ivf = faiss.try_extract_index_ivf(index)
+    lists = 1 if ivf is None else ivf.nlist
+    if isinstance(codes := ivf and faiss.downcast_index(ivf), faiss.IndexIVFPQ):
+        codes.do_polysemous_training = False  # takes 1.6 s for each byte of a code
+    if spec.startswith("OPQ"):
+        _spare_rotation(index)
+    index.train(keys[: max(256 * TRAINED_PER_LIST, TRAINED_PER_LIST * lists)])
+    for start in range(0, len(keys), CHUNK):
+        some = keys[start : start + CHUNK]
+        if isinstance(index, faiss.IndexIDMap):
+            index.add_with_ids(some, np.arange(start, start + len(some)))
+        else:
+            index.add(some)
+    return index
+
+
+def _spare_rotation(index: Any) -> None:
+    """Shortens the training of a rotation, which says little of an import and would take minutes."""
+    opq = faiss.downcast_VectorTransform(index.chain.at(0))
+    opq.niter, opq.max_train_points = 4, 64 * 256
+    opq.pq = faiss.ProductQuantizer(opq.d_out, opq.M, 4)
+    index.referenced_objects = [*getattr(index, "referenced_objects", []), opq.pq]  # Faiss does not own it

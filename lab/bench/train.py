@@ -17,9 +17,9 @@ from torch.utils.data import IterableDataset
 from transformers import PrinterCallback, TrainerCallback, TrainingArguments
 
 from colmlm.kb.corpus.format import AnnotatedDocument
-from colmlm.lab.bench.rounds import Seconds, measured_in_turns
+from colmlm.lab.bench.machine import Seconds, measured_in_turns
 from colmlm.model.lm.checkpoint import compute_dtype
-from colmlm.model.text.batches import padded_batches
+from colmlm.model.text.tokens import padded_batches
 from colmlm.model.training.config import TrainConfig
 from colmlm.model.training.start import start
 from colmlm.model.training.trainer import Trainer

@@ -13,7 +13,7 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from colmlm.lab.bench.durations import milliseconds
+from colmlm.lab.bench.machine import milliseconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,9 +37,11 @@ from colmlm.kb.selectors import Selector
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
-from colmlm.lab.crashlab import copies, migration, sources
+from colmlm.lab.crashlab import sources
 from colmlm.lab.crashlab.encoder import ENCODERS
 from colmlm.lab.crashlab.killpoints import CLEARING, END, REWRITING, Trap
+from colmlm.lab.crashlab.migration import migrate
+from colmlm.lab.crashlab.sources import back_up, restore
 from colmlm.lab.crashlab.target import CORPUS, WHO, CrashTarget
 from colmlm.lab.crashlab.world import WorkloadStep
 
@@ -249,13 +251,13 @@ class StepWorker:
         self.kb.lookups.catch_up()
 
     def _back_up(self, step: WorkloadStep) -> None:
-        copies.back_up(self.kb, self._target, lambda _: self.trap.passing("while a backup is written"))
+        back_up(self.kb, self._target, lambda _: self.trap.passing("while a backup is written"))
 
     def _restore_backup(self, step: WorkloadStep) -> None:
-        copies.restore(self.kb, self._target, lambda _: self.trap.passing("while rows are copied in"))
+        restore(self.kb, self._target, lambda _: self.trap.passing("while rows are copied in"))
 
     def _migrate(self, step: WorkloadStep) -> None:
-        migration.migrate(self._target)
+        migrate(self._target)
 
     def _sync(self, step: WorkloadStep) -> None:
         sources.sync(self._target, lambda: self.trap.passing("while documents are read"))

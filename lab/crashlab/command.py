@@ -14,7 +14,7 @@ from colmlm.cli.errors import CHECK_FAILED
 from colmlm.cli.options import AsJson, examples
 from colmlm.cli.output import note, print_json, progress, say
 from colmlm.lab.crashlab.laboratory import Laboratory, RoundTally
-from colmlm.lab.crashlab.server import FolderServer
+from colmlm.lab.crashlab.target import FolderServer
 
 app = typer.Typer()
 FAULTS = ("lost", "resurrected", "mismatched", "residue", "chain_breaks", "errors")

@@ -18,8 +18,16 @@ from colmlm.kb.errors import KeysetMismatch
 from colmlm.kb.keys.keysets import decode
 from colmlm.kb.service import KnowledgeBase
 from colmlm.lab.crashlab.encoder import DIM, ENCODERS, HashEncoder
-from colmlm.lab.crashlab.journal import StepJournal
-from colmlm.lab.crashlab.world import ACTIVE, BUILDING, NO_KEYSET, READY, Known, WorkloadStep, World
+from colmlm.lab.crashlab.world import (
+    ACTIVE,
+    BUILDING,
+    NO_KEYSET,
+    READY,
+    Known,
+    StepJournal,
+    WorkloadStep,
+    World,
+)
 
 # The least cosine with the encoder's own key: half floats round, and a map is fitted.
 TRUE, PREDICTED = 0.999, 0.95

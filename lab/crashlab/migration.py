@@ -19,11 +19,9 @@ from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
 from colmlm.kb.tables import KeysetRow, SentenceRow, TableRow
-from colmlm.lab.crashlab.journal import StepJournal
 from colmlm.lab.crashlab.judge import Violation, unsound
-from colmlm.lab.crashlab.server import is_quiet
-from colmlm.lab.crashlab.target import CrashTarget
-from colmlm.lab.crashlab.world import World
+from colmlm.lab.crashlab.target import CrashTarget, is_quiet
+from colmlm.lab.crashlab.world import StepJournal, World
 
 Columns = dict[str, list[str]]
 

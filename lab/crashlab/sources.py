@@ -9,33 +9,34 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, NamedTuple, Protocol
 
-from sqlalchemy import text
+from sqlalchemy import exists, select, text
 from sqlalchemy.exc import DBAPIError
 
 from colmlm.api.nouns.telling import Telling
 from colmlm.cli.composition.adding import Adding
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.composition.syncing import Syncing, places_of
+from colmlm.kb.backup.restore import restore_backup
+from colmlm.kb.backup.write import Heard, tables, verify_backup, write_backup
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.kb.corpus.raw.files import find_files
 from colmlm.kb.errors import KBError
 from colmlm.kb.keys.records import KeysetRecord
+from colmlm.kb.log.signing import names_of, signing_key
 from colmlm.kb.releases import releases
 from colmlm.kb.releases.releases import ReleaseProgress
 from colmlm.kb.service import KnowledgeBase
-from colmlm.lab.bench.release_maker import make_release
-from colmlm.lab.bench.synthetic import FACTS_PER_DOCUMENT, fact_text, synthetic_keys
+from colmlm.kb.tables import SecretRow
+from colmlm.lab.bench.synthetic import FACTS_PER_DOCUMENT, fact_text, make_release, synthetic_keys
 from colmlm.lab.crashlab.encoder import DIM, ENCODERS
-from colmlm.lab.crashlab.journal import StepJournal
 from colmlm.lab.crashlab.judge import Violation, judge_as, unsound
 from colmlm.lab.crashlab.plan import Planner
-from colmlm.lab.crashlab.server import is_quiet
-from colmlm.lab.crashlab.target import CORPUS, WHO, CrashTarget
-from colmlm.lab.crashlab.world import Text, WorkloadStep, World
+from colmlm.lab.crashlab.target import CORPUS, WHO, CrashTarget, is_quiet
+from colmlm.lab.crashlab.world import StepJournal, Text, WorkloadStep, World
 
 ENTRIES, PIECE = 200, 40  # of a release, and of what a struck import stores in one transaction
 
@@ -217,3 +218,83 @@ class ImportedRelease:
         self, opened: KnowledgeBase, before: World, now: World, journal: StepJournal
     ) -> Iterator[Violation]:
         yield from judge_source(self, journal)
+
+
+# Backs a base up and restores it into a second database, as a child does, and judges the copy.
+
+
+def back_up(opened: KnowledgeBase, target: CrashTarget, on_bytes: Heard = lambda _: None) -> None:
+    key = signing_key(opened.settings.home)
+    write_backup(opened, target.backup, key, replace=True, on_bytes=on_bytes)
+
+
+def restore(opened: KnowledgeBase, target: CrashTarget, on_bytes: Heard = lambda _: None) -> None:
+    """Restores the backup with the present log of the base, which holds what was erased since."""
+    with target.log.open("w", encoding="utf-8") as file:
+        file.writelines(opened.log.export())
+    with KnowledgeBase.open(target.settings) as copy:
+        restore_backup(
+            copy,
+            target.backup,
+            actor=target.settings.actor,
+            log_file=target.log,
+            keys=(names_of(signing_key(opened.settings.home).public_key()).fingerprint,),
+            on_bytes=on_bytes,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """The copy of a base that a child had to make in `target`."""
+
+    target: CrashTarget
+
+    def judge(
+        self, opened: KnowledgeBase, before: World, now: World, journal: StepJournal
+    ) -> Iterator[Violation]:
+        """Finds fault unless the backup is complete, and the copy is complete, or empty and can be restored again."""
+        done = [step.do for step in journal.acknowledged]
+        try:
+            if "back_up" not in done:
+                yield from self._judge_backup(opened)
+                return
+            for step in journal.acknowledged[: done.index("back_up")]:
+                before = before.after(step)
+            yield from self._judge_copy(opened, _as_restored(before, now), "restore_backup" in done)
+        except (KBError, DBAPIError) as error:
+            yield Violation("errors", f"a backup and its restore: {type(error).__name__}: {error}")
+
+    def _judge_backup(self, opened: KnowledgeBase) -> Iterator[Violation]:
+        """Finds fault if a file of the backup's name is incomplete, or the next backup leaves partial files behind."""
+        if self.target.backup.exists():
+            verify_backup(self.target.backup)
+        back_up(opened, self.target)
+        for left in sorted(set(self.target.path.iterdir()) - {self.target.backup}):
+            yield Violation("residue", f"a killed writer of a backup left {left.name}")
+
+    def _judge_copy(self, opened: KnowledgeBase, world: World, is_acknowledged: bool) -> Iterator[Violation]:
+        with KnowledgeBase.open(self.target.settings) as copy:
+            if not is_quiet(copy.engine):
+                yield Violation("errors", "the database still works for a killed restore")
+            if _is_empty(copy):
+                if is_acknowledged:
+                    yield Violation("lost", "a restore of a backup was acknowledged, and its base is empty")
+                restore(opened, self.target)
+            for finding in judge_as(copy, world):
+                yield replace(finding, what=f"restored from a backup: {finding.what}")
+
+
+def _as_restored(backed_up: World, now: World) -> World:
+    """Gives the world at the backup, without what was erased since."""
+    facts = {q: now.facts[q] if now.facts[q].erased else fact for q, fact in backed_up.facts.items()}
+    return replace(backed_up, facts=facts)
+
+
+def _is_empty(copy: KnowledgeBase) -> bool:
+    """Tells whether no table but that of the secret, which every database has, holds a row."""
+    with copy.engine.connect() as connection:
+        return not any(
+            connection.scalar(select(exists().select_from(table)))
+            for table in tables()
+            if table.name != SecretRow.__tablename__
+        )

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict
+from typing import Protocol, Self, TypedDict
 
+import psutil
+from sqlalchemy import URL, Engine, create_engine, make_url, text
+
+from colmlm.kb.store import database
+from colmlm.kb.store.embedded_server import EmbeddedServer
 from colmlm.kb.store.settings import Settings
 
 CORPUS = "crashlab"
@@ -51,3 +58,100 @@ class CrashTarget:
     @property
     def release(self) -> Path:
         return self.path / "release"
+
+
+# The embedded PostgreSQL server of the laboratory, in a folder of its own, which some rounds kill.
+
+TEMPLATE = "crashlab_template"
+PATIENCE = (
+    300.0  # seconds after which a process or a connection counts as hung, also on a machine with much to do
+)
+_OTHERS = text("""
+SELECT count(*) FROM pg_stat_activity
+WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()
+""")
+
+
+class Server(Protocol):
+    """A server that bases are made on. `can_be_killed` is False for a server that others use too."""
+
+    @property
+    def can_be_killed(self) -> bool: ...
+
+    def fresh(self, *, migrated: bool = True) -> str:
+        """Makes an empty database and gives its URL. Without `migrated` it has no schema either."""
+        ...
+
+    def drop(self, url: str) -> None: ...
+
+    def kill(self) -> None: ...
+
+    def start(self) -> None: ...
+
+
+class FolderServer:
+    """An embedded server on a folder. Entering the context starts it, leaving it stops it."""
+
+    can_be_killed = True
+
+    def __init__(self, folder: Path) -> None:
+        self.settings, self.count = Settings(home=folder), 0
+
+    def __enter__(self) -> Self:
+        self.settings.home.mkdir(parents=True, exist_ok=True)
+        self.start()
+        # Only processes are killed. The kernel keeps what they wrote, so an fsync makes no difference.
+        self._execute("ALTER SYSTEM SET fsync = off")
+        self._execute("SELECT CAST(pg_reload_conf() AS int)")
+        self._execute(f"CREATE DATABASE {TEMPLATE}")
+        engine = create_engine(self.url.set(database=TEMPLATE))
+        database.migrate(engine)
+        engine.dispose()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        EmbeddedServer(self.settings.home / "postgres").stop()
+
+    def start(self) -> None:
+        """Starts the server, or connects to it if it runs. A killed one recovers first."""
+        engine = database.connect(self.settings)
+        self.url: URL = engine.url
+        engine.dispose()
+
+    def fresh(self, *, migrated: bool = True) -> str:
+        self.count += 1
+        self._execute(f"CREATE DATABASE base_{self.count} TEMPLATE {TEMPLATE if migrated else 'template0'}")
+        return self.url.set(database=f"base_{self.count}").render_as_string(hide_password=False)
+
+    def drop(self, url: str) -> None:
+        self._execute(f"DROP DATABASE {make_url(url).database} WITH (FORCE)")
+
+    def kill(self) -> None:
+        """Kills the server's parent process by SIGKILL, then each of its children."""
+        parent = psutil.Process(
+            int((self.settings.home / "postgres" / "postmaster.pid").read_text().split()[0])
+        )
+        parent.suspend()  # so that it starts no other child meanwhile
+        for process in (parent, *parent.children()):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+
+    def _execute(self, statement: str) -> list[int]:
+        engine = create_engine(self.url, isolation_level="AUTOCOMMIT")
+        try:
+            with engine.connect() as connection:
+                result = connection.execute(text(statement))
+                return [row[0] for row in result] if result.returns_rows else []
+        finally:
+            engine.dispose()
+
+
+def is_quiet(engine: Engine) -> bool:
+    """Waits until nobody else is connected, since a killed child's statement may run on. False after `PATIENCE`."""
+    deadline = time.monotonic() + PATIENCE
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        while connection.scalar(_OTHERS):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.002)
+    return True

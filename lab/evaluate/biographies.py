@@ -12,8 +12,7 @@ import typer
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import AsJson, CheckpointPath, Threshold, examples
 from colmlm.cli.output import counting, note, print_json, say
-from colmlm.lab.evaluate.judged import show
-from colmlm.lab.evaluate.judges import (
+from colmlm.lab.evaluate.judged import (
     Concurrency,
     Cost,
     CostOnly,
@@ -30,16 +29,14 @@ from colmlm.lab.evaluate.judges import (
     agreed,
     judged_beside,
     opened,
+    show,
 )
-from colmlm.lab.evaluate.kept import open_log, read_kept, said_as
-from colmlm.lab.evaluate.options import FromTheFirst
+from colmlm.lab.evaluate.kept import FromTheFirst, open_log, read_kept, said_as
 from colmlm.lab.evaluate.qa import QuestionMode
 from colmlm.lab.methods.methods import Answerer, Method, answerer
 from colmlm.model.decoding.config import DecodeConfig
-from colmlm.model.evaluate.evidence import PASSAGES, Evidence
-from colmlm.model.evaluate.judge import Judge, checking, splitting, tokens_of
-from colmlm.model.evaluate.judged import Checked, fact_score
-from colmlm.model.evaluate.judging import judge_each
+from colmlm.model.evaluate.answers import PASSAGES, Evidence
+from colmlm.model.evaluate.judge import Checked, Judge, checking, fact_score, judge_each, splitting, tokens_of
 from colmlm.model.evaluate.run_log import Row, RunLog
 
 WRITE_EXAMPLES = examples(

@@ -17,11 +17,17 @@ import typer
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import AsJson, CheckpointPath, Threshold, examples
 from colmlm.cli.output import counting, note, print_json, say
-from colmlm.lab.evaluate.kept import open_log
-from colmlm.lab.evaluate.options import FromTheFirst
+from colmlm.lab.evaluate.kept import FromTheFirst, open_log
 from colmlm.lab.methods.methods import Method, answerer
-from colmlm.model.evaluate.choices import ITEMS_TOGETHER, Item, Likely, ScoredChoices, choose, with_shots
-from colmlm.model.evaluate.continuations import WithLookups
+from colmlm.model.evaluate.continuations import (
+    ITEMS_TOGETHER,
+    Item,
+    Likely,
+    ScoredChoices,
+    WithLookups,
+    choose,
+    with_shots,
+)
 from colmlm.model.evaluate.intervals import bootstrap
 from colmlm.model.evaluate.run_log import RunLog
 from colmlm.model.lm.checkpoint import Checkpoint

@@ -13,7 +13,6 @@ from colmlm.lab.evaluate import deletion as evaluate_deletion
 from colmlm.lab.evaluate import documents as evaluate_documents
 from colmlm.lab.evaluate import growth as evaluate_growth
 from colmlm.lab.evaluate import judged as evaluate_judged
-from colmlm.lab.evaluate import paper as evaluate_paper
 from colmlm.lab.evaluate import perplexity as evaluate_perplexity
 from colmlm.lab.evaluate import qa as evaluate_qa
 from colmlm.lab.evaluate import recall as evaluate_recall
@@ -41,7 +40,6 @@ app.command("timing", epilog=evaluate_timing.EXAMPLES)(evaluate_timing.timing)
 app.command("choices", epilog=evaluate_choices.EXAMPLES)(evaluate_choices.choices)
 app.command("deletion", epilog=evaluate_deletion.EXAMPLES)(evaluate_deletion.deletion)
 app.command("survivors", epilog=evaluate_survivors.EXAMPLES)(evaluate_survivors.survivors)
-app.command("paper", epilog=evaluate_paper.EXAMPLES)(evaluate_paper.paper)
 app.command("documents", epilog=evaluate_documents.EXAMPLES)(evaluate_documents.documents)
 app.command("confidence", epilog=evaluate_confidence.EXAMPLES)(evaluate_confidence.confidence)
 app.command("growth", epilog=evaluate_growth.EXAMPLES)(evaluate_growth.growth)

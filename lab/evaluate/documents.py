@@ -4,31 +4,46 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import AsJson, CheckpointPath, examples
-from colmlm.cli.output import note, print_json, print_table
-from colmlm.lab.evaluate.document_parts import (
-    ANY_SPAN,
-    is_product,
-    ranking_of,
-    spans_of,
-    threshold_of,
-    way_of,
+from colmlm.cli.output import note, print_json, print_table, progress
+from colmlm.kb.answers.answering import Answering
+from colmlm.kb.answers.records import SPAN, Answer
+from colmlm.kb.lookup.options import RANKINGS as DECODED_BY
+from colmlm.lab.methods.ablations import KEY, RANKINGS, READER, WHOLE, Ablations, named
+from colmlm.lab.methods.answer_shares import (
+    NAMES,
+    RawAnswer,
+    RawQuestion,
+    RawTexts,
+    answered,
+    answering_as_many,
+    ask_all,
+    at_shipped,
+    coverage,
+    draw,
+    report,
 )
-from colmlm.lab.evaluate.wild import show_wild, wild_report
-from colmlm.lab.methods.ablations import WHOLE, named
-from colmlm.lab.methods.answer_shares import NAMES, at_shipped, report
-from colmlm.lab.methods.curves import draw_curves
-from colmlm.lab.methods.document_ways import Asking
-from colmlm.lab.methods.own_base import NO_KEYS, filled, own_base
-from colmlm.lab.methods.raw_documents import RawAnswer, coverage, draw
-from colmlm.lab.methods.remembering import remembering_answers
+from colmlm.lab.methods.decoded_answers import Decoding
+from colmlm.lab.methods.generating_baseline import BM25Reading
+from colmlm.lab.methods.own_base import NO_KEYS, filled, own_base, remembering_answers
+from colmlm.lab.methods.wild_texts import (
+    WildAnswer,
+    WildQuestion,
+    WildTexts,
+    ask_wild,
+    judge,
+    read_wild,
+    tables,
+)
 
 EXAMPLES = examples(
     "colmlm evaluate documents --squad dev.jsonl --documents 100 --plot curve.png",
@@ -211,3 +226,300 @@ def _show(found: Mapping[str, Any]) -> None:
         f"{found['facts_per_100_words']:.1f} facts in 100 words, which overlap {found['coverage']:.1%} of what is "
         f"asked for; {found['milliseconds']:.0f} ms an answer."
     )
+
+
+# The parts of the product that `colmlm evaluate documents` asks, from its options.
+
+ANY_SPAN = "none"
+
+
+def ranking_of(said: str, keys: str, mode: str) -> frozenset[str]:
+    """Reads what finds an answer. Without keys it is words and the reader, in the paper's mode the key alone."""
+    if mode not in ("read", "paper"):
+        raise typer.BadParameter(f"{mode!r} is neither read nor paper.", param_hint="--mode")
+    parts = frozenset(said.split(",")) if mode == "read" else frozenset((KEY,))
+    if keys == NO_KEYS and mode == "read":
+        parts -= {KEY}
+    if parts not in RANKINGS or (keys == NO_KEYS and KEY in parts):
+        ways = "; ".join(map(named, RANKINGS))
+        raise typer.BadParameter(f"it is none of {ways}, or there are no keys.", param_hint="--ranking")
+    return parts
+
+
+def spans_of(said: str | None) -> float | None:
+    """Reads a threshold of the annotator (None: its own)."""
+    if said is None or said == ANY_SPAN:
+        return None
+    try:
+        threshold = float(said)
+    except ValueError:
+        threshold = math.nan
+    if not 0 < threshold < 1:
+        raise typer.BadParameter(f"{said!r} is neither none nor between 0 and 1.", param_hint="--spans")
+    return threshold
+
+
+def is_product(answers: Answering, parts: frozenset[str], mode: str, *, any_span: bool) -> bool:
+    """Tell whether this way of answering is the product's own, with no part left out."""
+    return mode == "read" and parts == (WHOLE if answers.questions else WHOLE - {KEY}) and not any_span
+
+
+def way_of(answers: Answering, parts: frozenset[str], mode: str, *, any_span: bool) -> Ask:
+    """Gives what is asked, at the lowest threshold. The product itself is asked wherever it can answer so."""
+    if mode == "paper" or parts == {KEY}:
+        return partial(answers.nearest_fact, threshold=-1.0)
+    if is_product(answers, parts, mode, any_span=any_span):
+        return partial(_likeliest, answers)
+    return partial(Ablations(answers).ask, ranking=parts, any_span=any_span)
+
+
+def _likeliest(answers: Answering, question: str) -> Answer:
+    """Answer whatever the scores; a passage has the highest threshold of spans beside which it is said."""
+    found = answers.ask(question, threshold=0.0, nearest=0)
+    if found.grain == SPAN:
+        return found
+    return replace(found, score=answers.reader.confidence.beside_spans(found.score))
+
+
+def threshold_of(runtime: Runtime, answers: Answering, parts: frozenset[str]) -> float:
+    """Gives the shipped threshold: that of the confidence where a reader reads, else that of the keys."""
+    if READER in parts:
+        return answers.reader.confidence.threshold
+    return runtime.kb.keysets.active().threshold
+
+
+# Documents of an organisation: the tables of `colmlm evaluate documents --wild`.
+
+Tables = dict[str, dict[str, dict[str, float]]]
+
+
+def wild_report(
+    folder: Path,
+    checkpoint: Path | None,
+    base: Path | None,
+    spans: float | None,
+    keys: str,
+    generated: int,
+    out: Path | None,
+) -> dict[str, Any]:
+    """Ask the questions of a folder at the shipped thresholds, without any, and by two baselines.
+
+    A baseline answers about as many questions as the product: its threshold is chosen so. With `out` all that the
+    product said is written there.
+    """
+    texts = read_wild(folder)
+    with own_base(checkpoint, base) as runtime:
+        filled(runtime, texts.documents, spans, keys)
+        answers = remembering_answers(runtime, keys=keys != NO_KEYS)
+        ours = _ask_questions("colmlm", texts, lambda question: answers.ask(question, nearest=0))
+        found: dict[str, Any] = {"questions": len(ours), "threshold": answers.reader.confidence.threshold}
+        found["colmlm"] = tables(ours)
+        found["no_threshold"] = tables(
+            _ask_questions(
+                "no threshold", texts, lambda question: answers.ask(question, nearest=0, threshold=0.0)
+            )
+        )
+        if generated:
+            found["baselines"] = _baselines(runtime, answers, texts, ours)
+    if out is not None:
+        lines = (json.dumps(_row(one), ensure_ascii=False) for one in ours)
+        out.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return found
+
+
+def show_wild(found: Mapping[str, Any]) -> None:
+    """Print the tables, one below another."""
+    ways = {name: found[name] for name in ("colmlm", "no_threshold")} | found.get("baselines", {})
+    names = ("right", "part", "wrong", "made_up", "silent", "alarms")
+    rows = [
+        (
+            way,
+            group,
+            *(f"{of[name]:.3f}" for name in ("questions", "unanswerable")),
+            *(f"{of[name]:.3f}" for name in names),
+        )
+        for way, by in ways.items()
+        for groups in by.values()
+        for group, of in groups.items()
+    ]
+    print_table(("", "", "questions", "unanswerable", *names), rows)
+    note(f"{found['questions']} questions.")
+
+
+def _ask_questions(way: str, texts: WildTexts, ask: Callable[[str], Answer]) -> list[WildAnswer]:
+    with progress(f"Asking: {way}") as advance:
+        return ask_wild(texts.questions, ask, texts.documents, advance)
+
+
+def _baselines(
+    runtime: Runtime, answers: Answering, texts: WildTexts, ours: Sequence[WildAnswer]
+) -> dict[str, Tables]:
+    from colmlm.lab.methods.generating_baseline import CHATS, Generating, generator
+
+    said = {
+        "bm25_reader": _ask_questions(
+            "BM25 and the reader", texts, BM25Reading(answers.reader, texts.documents).ask
+        )
+    }
+    asked = [RawQuestion(one.question, tuple(one.answers), one.file or "", None) for one in texts.questions]
+    with progress("Asking: generation") as advance:
+        told = Generating(generator(runtime, None), texts.documents, CHATS).ask_all(asked, advance)
+    for name, those in told.items():
+        said[name] = [
+            _generated(*one)
+            for one in zip(texts.questions, ((o.said, o.score, o.outcome) for o in those), strict=True)
+        ]
+    given = sum(one.outcome != "silent" for one in ours)
+    return {name: tables(_as_many(those, given)) for name, those in said.items()}
+
+
+def _generated(question: WildQuestion, told: tuple[str | None, float, str]) -> WildAnswer:
+    said, score, found = told
+    if said is None:
+        judged = "silent"
+    elif found == "made_up" and question.is_answerable:
+        judged = "made_up"
+    else:
+        judged = judge(question, said, SPAN, None)
+    return WildAnswer(question, said, SPAN, score, judged, None)
+
+
+def _as_many(answers: Sequence[WildAnswer], given: int) -> list[WildAnswer]:
+    """Silence those with the least scores, so that as many are given as wanted."""
+    falling = sorted((one.score for one in answers if one.outcome != "silent"), reverse=True)
+    least = falling[min(given, len(falling)) - 1] if given and falling else float("inf")
+    return [
+        one if one.score >= least else WildAnswer(one.question, None, one.grain, one.score, "silent", None)
+        for one in answers
+    ]
+
+
+def _row(one: WildAnswer) -> dict[str, Any]:
+    return {**asdict(one), "question": one.question.question, "id": one.question.id, "form": one.question.form,
+            "kind": one.question.kind, "answers": one.question.answers, "file": one.question.file}  # fmt: skip
+
+
+# Draws right against wrong answers over the threshold.
+
+
+def draw_curves(ways: Mapping[str, Mapping[str, Any]], path: Path) -> None:
+    """Writes a PNG with a curve for each way of answering, and a point where its threshold is.
+
+    `ways` holds reports of `answer_shares.report`. Wrong is what is neither right nor held by a gold answer.
+    """
+    from matplotlib.figure import Figure  # the import takes half a second, and no other command needs it
+
+    figure = Figure(figsize=(8, 6), layout="constrained")
+    axes = figure.subplots()
+    for number, (name, found) in enumerate(ways.items()):
+        color = f"C{number}"
+        curve = found["curve"][::-1]  # the highest threshold first
+        wrong = [0.0, *(one["wrong"] + one["made_up"] for one in curve)]
+        axes.plot(
+            wrong,
+            [0.0, *(one["right"] for one in curve)],
+            color=color,
+            label=f"{name} ({found['questions']})",
+        )
+        axes.plot(found["wrong"] + found["made_up"], found["right"], "o", color=color)
+    axes.axvline(0.05, color="black", linestyle=":", linewidth=1)
+    axes.set_xlabel("wrong or made up, share of the questions")
+    axes.set_ylabel("right, share of the questions")
+    axes.set_xlim(left=0)
+    axes.set_ylim(bottom=0)
+    axes.legend(title="a point: at its threshold", loc="upper right")
+    figure.savefig(path, format="png", dpi=120)
+
+
+# The ways in which raw texts are asked: the product, with a part left out, and the baselines beside it.
+
+Ask = Callable[[str], Answer]
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """Asks all questions of the texts. Baselines answer as many questions as `ours` does at `threshold`."""
+
+    runtime: Runtime
+    answers: Answering
+    texts: RawTexts
+    seed: int
+
+    def all(self, way: str, ask: Ask) -> tuple[list[RawAnswer], list[RawAnswer]]:
+        """Asks the questions that the texts answer, and the others."""
+        with progress(f"Asking: {way}") as advance:
+            asked = ask_all(self.texts.questions, ask, self.texts.documents, advance)
+            return asked, ask_all(self.texts.unanswerable, ask, self.texts.documents, advance)
+
+    def ablations(self) -> dict[str, Any]:
+        """Measures each way of ranking, and any span of what is read. Thresholds are those of the fitted confidence."""
+        without, keyed = Ablations(self.answers), self.answers.questions is not None
+        ways = {named(one): partial(without.ask, ranking=one) for one in RANKINGS if keyed or KEY not in one}
+        whole = WHOLE if keyed else WHOLE - {KEY}
+        ways["any span"] = partial(without.ask, ranking=whole, any_span=True)
+        return {name: self._untimed(name, ask) for name, ask in ways.items()}
+
+    def _untimed(self, name: str, ask: Ask) -> dict[str, Any]:
+        threshold = self.answers.reader.confidence.threshold if READER in name or name == "any span" else None
+        asked, absent = self.all(name, ask)
+        return untimed(report(asked, absent, -float("inf") if threshold is None else threshold, self.seed))
+
+    def decoded(self) -> dict[str, Any]:
+        """Measures what the decoder splices first, by each ranking of its lookups at that one's own threshold."""
+        decoding = Decoding(self.runtime)
+        return {
+            name: report(
+                *self.all(f"decoder by {name}", partial(decoding.ask, ranking=name)),
+                decoding.threshold(name),
+                self.seed,
+            )
+            for name in DECODED_BY
+        }
+
+    def baselines(
+        self, ours: Sequence[RawAnswer], threshold: float, generated: int, generators: Sequence[Path]
+    ) -> dict[str, Any]:
+        """Measures others on the same questions, each at the threshold at which it answers as many as we do."""
+        others: dict[str, Ask] = {"reader": BM25Reading(self.answers.reader, self.texts.documents).ask}
+        if self.answers.questions is not None:
+            others["paper"] = partial(self.answers.nearest_fact, threshold=-1.0)
+        found = {
+            name: untimed(self._beside(ours, threshold, *self.all(name, ask))) for name, ask in others.items()
+        }
+        if generated:
+            found |= {
+                name: self._beside(ours, threshold, *both)
+                for name, both in self._generated(generated, generators).items()
+            }
+        return found
+
+    def _generated(
+        self, number: int, others: Sequence[Path]
+    ) -> dict[str, tuple[list[RawAnswer], list[RawAnswer]]]:
+        from colmlm.lab.methods.generating_baseline import AS_THE_PAPER, CHATS, Generating, generator
+
+        questions, absent = self.texts.questions[:number], self.texts.unanswerable[: number // 2]
+        found: dict[str, tuple[list[RawAnswer], list[RawAnswer]]] = {}
+        for path, forms in ((None, CHATS), *((one, {f"rag_{one.name}": AS_THE_PAPER}) for one in others)):
+            writer = Generating(generator(self.runtime, path), self.texts.documents, forms)
+            with progress(f"Asking: {', '.join(forms)}") as advance:
+                told = writer.ask_all((*questions, *absent), advance)
+            found |= {name: (of[: len(questions)], of[len(questions) :]) for name, of in told.items()}
+        return found
+
+    def _beside(
+        self,
+        ours: Sequence[RawAnswer],
+        threshold: float,
+        asked: Sequence[RawAnswer],
+        absent: Sequence[RawAnswer],
+    ) -> dict[str, Any]:
+        least = -float("inf")
+        if threshold > least:
+            least = answering_as_many(asked, answered(ours[: len(asked)], threshold))
+        return report(asked, absent, least, self.seed)
+
+
+def untimed(found: dict[str, Any]) -> dict[str, Any]:
+    """Leaves out the time of a way that found a part of its work done."""
+    return {name: value for name, value in found.items() if name != "milliseconds"}

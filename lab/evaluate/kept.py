@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import typer
 
@@ -42,3 +42,14 @@ def read_kept(file: Path, one_of: Callable[[Row], T], command: str) -> tuple[Row
 def said_as(row: Row) -> str:
     """Gives a name for the row's output that changes when the output does."""
     return f"{row['row']}:{sha256(row['output'].encode()).hexdigest()[:12]}"
+
+
+# Defines the options that several evaluations share.
+
+FromTheFirst = Annotated[
+    int | None, typer.Option("--limit", min=1, help="How many, from the first. Default: all.")
+]
+AnswerTokens = Annotated[
+    int, typer.Option("--max-tokens", min=1, help="Content tokens of an answer; spliced ones are free.")
+]
+AnsweredTogether = Annotated[int, typer.Option("--batch", min=1, help="Questions answered together.")]

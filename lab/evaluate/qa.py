@@ -17,20 +17,21 @@ from colmlm.cli.options import AsJson, CheckpointPath, Threshold, examples
 from colmlm.cli.output import note, print_json, print_table, progress
 from colmlm.kb.corpus.squad import read_questions
 from colmlm.kb.facts.records import FactRecord
-from colmlm.lab.evaluate.kept import open_log
-from colmlm.lab.evaluate.options import AnsweredTogether, AnswerTokens
+from colmlm.lab.evaluate.kept import AnsweredTogether, AnswerTokens, open_log
 from colmlm.lab.methods.methods import Answerer, Method, answerer
 from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.evaluate.answers import (
     FIRST_TOKENS,
     Answered,
     AskedQuestion,
+    QuestionSetError,
     Share,
     Summary,
+    digest,
+    read_question_set,
     score,
     summarise,
 )
-from colmlm.model.evaluate.question_sets import QuestionSetError, digest, read_question_set
 from colmlm.model.evaluate.run_log import RunLog
 
 QA_EXAMPLES = examples(

@@ -24,16 +24,22 @@ from colmlm.model.annotate.checkpoint import RELEASED_SPANS
 from colmlm.model.annotate.spans import SpanAnnotator
 from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.decoding.decoder import DecodedOutput, Decoder
-from colmlm.model.evaluate.answer_losses import Masking, answer_losses
-from colmlm.model.evaluate.answers import without_values
-from colmlm.model.evaluate.open_unlearning import evaluation, summary
-from colmlm.model.evaluate.question_sets import digest
-from colmlm.model.evaluate.reader import Find
+from colmlm.model.evaluate.answers import digest, without_values
+from colmlm.model.evaluate.reader import Find, Masking, answer_losses
 from colmlm.model.evaluate.run_log import RunLog
-from colmlm.model.evaluate.tofu import TofuLog, TofuLogError
-from colmlm.model.evaluate.tofu_data import Example, TofuRow, documents, read_rows
-from colmlm.model.evaluate.tofu_data import examples as marked_examples
-from colmlm.model.evaluate.tofu_tables import columns, table
+from colmlm.model.evaluate.tofu import (
+    Example,
+    TofuLog,
+    TofuLogError,
+    TofuRow,
+    columns,
+    documents,
+    evaluation,
+    read_rows,
+    summary,
+    table,
+)
+from colmlm.model.evaluate.tofu import examples as marked_examples
 from colmlm.model.lm.checkpoint import Checkpoint
 
 TOFU_EXAMPLES = examples(

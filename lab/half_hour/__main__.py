@@ -11,8 +11,7 @@ from pathlib import Path
 
 from colmlm.cli.output import note, print_json
 from colmlm.lab.half_hour.parcels import bring_back, receive
-from colmlm.lab.half_hour.places import SITE, Place
-from colmlm.lab.half_hour.sizes import SIZES
+from colmlm.lab.half_hour.places import SITE, SIZES, Place
 from colmlm.lab.half_hour.steps import STEPS
 
 

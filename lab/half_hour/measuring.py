@@ -14,13 +14,19 @@ import torch
 from numpy.typing import NDArray
 
 from colmlm.kb.corpus.format import AnnotatedDocument
-from colmlm.lab.half_hour.places import ADAPTER, DEV, HELD, MARKED, STANDARD, Place
-from colmlm.lab.half_hour.runs import CO_LMLM, SCRATCH
-from colmlm.lab.half_hour.texts import annotated
-from colmlm.model.evaluate.perplexities import DocumentSums, openings, perplexities
-from colmlm.model.evaluate.perplexity import dynamic, plain, static
-from colmlm.model.evaluate.recall import document_keys
-from colmlm.model.evaluate.tables import AskedFacts, WrittenQuestions, table
+from colmlm.lab.half_hour.places import (
+    ADAPTER,
+    CO_LMLM,
+    DEV,
+    HELD,
+    MARKED,
+    SCRATCH,
+    STANDARD,
+    Place,
+    annotated,
+)
+from colmlm.model.evaluate.perplexity import DocumentSums, dynamic, openings, perplexities, plain, static
+from colmlm.model.evaluate.recall import AskedFacts, WrittenQuestions, document_keys, table
 from colmlm.model.lm.checkpoint import Checkpoint, load
 from colmlm.model.lm.encoder import KeyEncoder
 

@@ -23,8 +23,11 @@ from colmlm.lab.half_hour.places import (
     SITE,
     SQUAD,
     STANDARD,
+    annotated,
+    asked,
+    with_questions,
+    written,
 )
-from colmlm.lab.half_hour.texts import annotated, asked, with_questions, written
 from colmlm.model.annotate.checkpoint import RELEASED_QUESTIONS
 from colmlm.model.lm.base_models import WHEEL_FILE
 from colmlm.model.lm.wheels import MINILM, SMOLLM2

@@ -10,15 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from colmlm.lab.half_hour.places import ADAPTER, Place
-from colmlm.lab.half_hour.runs import CO_LMLM, QUESTIONS, READER, SCRATCH
+from colmlm.lab.half_hour.places import ADAPTER, CO_LMLM, QUESTIONS, READER, SCRATCH, Place
 
 
 def _base(place: Place) -> tuple[dict[str, Path], dict[str, Any]]:
     import torch
 
     from colmlm.model.lm.base_models import WEIGHTS, WHEEL_BASE, resolve_base
-    from colmlm.model.lm.files import file_digest
+    from colmlm.model.lm.config import file_digest
     from colmlm.model.training.trainer import hardware
 
     weights = resolve_base(WHEEL_BASE, place.cache) / WEIGHTS

@@ -15,9 +15,17 @@ from pathlib import Path
 from colmlm.kb import interpreter
 from colmlm.kb.answers.reading import Reader
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, to_record
-from colmlm.lab.half_hour.places import DEV, MARKED, Place
-from colmlm.lab.half_hour.runs import QUESTIONS, READER, SCRATCH, co_lmlm, scratch
-from colmlm.lab.half_hour.texts import annotated
+from colmlm.lab.half_hour.places import (
+    DEV,
+    MARKED,
+    QUESTIONS,
+    READER,
+    SCRATCH,
+    Place,
+    annotated,
+    co_lmlm,
+    scratch,
+)
 from colmlm.model.annotate.checks import review
 from colmlm.model.annotate.questions import QuestionGenerator, SpannedText
 from colmlm.model.reader.reader import ExtractiveReader

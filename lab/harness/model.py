@@ -15,7 +15,7 @@ from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.output import progress
 from colmlm.lab.methods.methods import Method, answerer
 from colmlm.model.decoding.decoder import Decoder
-from colmlm.model.evaluate.harness import Harness, HarnessRequest
+from colmlm.model.evaluate.continuations import Harness, HarnessRequest
 
 
 class ColmlmLM(LM):  # type: ignore[misc]  # lm_eval need not be installed where types are checked

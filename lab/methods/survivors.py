@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from colmlm.cli.composition.model_encoder import ModelEncoder
+from colmlm.cli.composition.encoders import ModelEncoder
 from colmlm.kb.facts.records import FactDraft, FactRecord
-from colmlm.kb.forgetting.paraphrase import paraphrases
-from colmlm.kb.forgetting.records import ForgetPlan
+from colmlm.kb.forgetting.records import ForgetPlan, paraphrases
 from colmlm.kb.keys.calibration import normalise
 from colmlm.kb.keys.records import KeysetHead
-from colmlm.kb.lookup.records import Hit
+from colmlm.kb.lookup.ranking import Hit
 from colmlm.kb.service import KnowledgeBase
 from colmlm.model.evaluate.answers import Share, share
 

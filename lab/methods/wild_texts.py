@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from colmlm.kb.answers.outcomes import RIGHT, normalised, outcome
+from colmlm.kb.answers.calibration import RIGHT, normalised, outcome
 from colmlm.kb.answers.records import PASSAGE, Answer
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.corpus.raw.files import find_files

@@ -1,1 +1,1 @@
-"""The measurements that `colmlm evaluate paper` runs to repeat the paper's tables, and the page of results."""
+"""The paper's tables at this model's size: a Makefile of commands, and the excerpts of data that they read."""

@@ -1,25 +1,20 @@
-"""Takes parts of the evaluation data as files that this program's commands read."""
+"""Write parts of the evaluation data as files that `colmlm` reads.
+
+`python -m colmlm.lab.paper.excerpts PART DATA OUT [--rows N]`; `lab/paper/Makefile` calls it.
+"""
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from colmlm.lab.paper.declared import Excerpt
-
 Record = dict[str, Any]
-
-
-def write(excerpt: Excerpt) -> None:
-    """Writes an excerpt. The same data give the same bytes, so that a stopped run that read it can be continued."""
-    excerpt.target.parent.mkdir(parents=True, exist_ok=True)
-    lines = (json.dumps(record, ensure_ascii=False) for record in excerpt.take(excerpt.source, excerpt.rows))
-    excerpt.target.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 def lines(source: Path, rows: int | None) -> Iterator[Record]:
@@ -78,3 +73,39 @@ def _evenly(found: list[Record], rows: int | None) -> list[Record]:
     if rows is None or rows >= len(found):
         return found
     return [found[number * len(found) // rows] for number in range(rows)]
+
+
+def _parts(data: Path) -> dict[str, Callable[[int | None], Iterable[Record]]]:
+    """Give what makes each part of the data in this folder, from a number of rows (None: all)."""
+    popqa = data / "popqa" / "popqa_with_passages_500.json"
+    vital = data / "vital_articles" / "summaries_en-us.json"
+    articles = data / "simplewiki" / "eval_1k.jsonl.gz"
+    return {
+        "squad": lambda rows: spread(data / "squad" / "dev.jsonl", rows),
+        "popqa-passages": lambda rows: passages(popqa, rows),
+        "popqa-questions": lambda rows: questions(popqa, rows),
+        "vital": lambda rows: leads(vital, rows),
+        "leads": lambda rows: leads_of(vital, rows, articles=articles),
+        "covered": lambda rows: covered(articles, rows, by=vital),
+        "articles": lambda rows: lines(articles, rows),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("part", choices=sorted(_parts(Path())))
+    parser.add_argument("data", type=Path, help="the folder of the evaluation data")
+    parser.add_argument("out", type=Path, help="the JSON Lines file to write")
+    parser.add_argument("--rows", type=int, help="take this many rows; default: all")
+    asked = parser.parse_args()
+    try:
+        records: Iterable[Mapping[str, Any]] = _parts(asked.data)[asked.part](asked.rows)
+        text = "".join(f"{json.dumps(record, ensure_ascii=False)}\n" for record in records)
+    except FileNotFoundError as error:
+        parser.error(f"{error.filename} is missing; name the folder of the evaluation data")
+    asked.out.parent.mkdir(parents=True, exist_ok=True)
+    asked.out.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -165,7 +165,7 @@ def _of_facts() -> Iterator[_Row]:
         after = texts[-1].id
 
 
-# The rules of `kb.texts.sentences` and `kb.texts.searched`, as they were.
+# The rules of `kb.texts.searched` and `kb.texts.searched`, as they were.
 
 _OPENERS, _CLOSERS = "\"'“‘«(\\[", "\"'”’»)\\]"
 _BREAK = re.compile(

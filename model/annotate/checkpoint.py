@@ -10,21 +10,34 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
+from peft import LoraConfig, get_peft_model
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
+from transformers.utils import logging as transformers_logging
 
-from colmlm.model.annotate.base import bare, base_directory
-from colmlm.model.annotate.difference import ship_difference, with_weights
-from colmlm.model.annotate.errors import AnnotatorError
-from colmlm.model.lm.adapters import adapted, ship
-from colmlm.model.lm.base_models import WEIGHTS
+from colmlm.model.annotate.bio import TAGS
+from colmlm.model.annotate.config import MINILM, AnnotatorError, TunerConfig
+from colmlm.model.lm import wheels
+from colmlm.model.lm.base_models import WEIGHTS, resolve_base
 from colmlm.model.lm.checkpoint import compute_dtype
-from colmlm.model.lm.config import SEALED_FILES
-from colmlm.model.lm.files import damaged, file_digest
+from colmlm.model.lm.config import (
+    DIFFERENCE,
+    MAX_BYTES,
+    SEALED_FILES,
+    CheckpointError,
+    adapted,
+    damaged,
+    file_digest,
+    ship,
+)
 
 _RELEASED = Path(__file__).resolve().parent.parent / "released"
 RELEASED_SPANS = _RELEASED / "span-annotator-minilm"
@@ -125,3 +138,108 @@ def release(run: Path, target: Path, cache: Path) -> AnnotatorConfig:
         shutil.copyfile(log, target / log.name)
     config.save(target)
     return config
+
+
+# The base models of annotators and readers, bare or under a new LoRA adapter.
+
+SPANS, QUESTIONS, ANSWERS = "spans", "questions", "answers"
+_LABELS = {SPANS: TAGS, ANSWERS: ("start", "end")}
+
+
+def base_directory(base: str, cache: Path) -> Path:
+    """Gives the directory of a base: all-MiniLM-L6-v2 in its wheel, any other as `resolve_base` finds it."""
+    if base != MINILM:
+        return resolve_base(base, cache)
+    return wheels.MINILM.directory() / "model"
+
+
+def bare(role: str, directory: Path, dtype: torch.dtype) -> Any:
+    """Loads the base as a language model, or as a tagger of words with a new random head for the role's labels."""
+    transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()  # transformers would warn of the tagger's new head
+    try:
+        if role == QUESTIONS:
+            return AutoModelForCausalLM.from_pretrained(directory, dtype=dtype, local_files_only=True)
+        return AutoModelForTokenClassification.from_pretrained(
+            directory,
+            dtype=dtype,
+            local_files_only=True,
+            id2label=dict(enumerate(_LABELS[role])),
+            label2id={label: number for number, label in enumerate(_LABELS[role])},
+        )
+    except (OSError, RuntimeError, SafetensorError, ValueError) as error:
+        raise CheckpointError(f"{directory}: the weights cannot be read ({error})") from error
+
+
+def with_adapter(role: str, model: Any, config: TunerConfig) -> Any:
+    """Puts `model` under a new adapter on every linear layer of its blocks; a tagger's head is trained whole."""
+    assert config.lora_rank is not None
+    lora = LoraConfig(
+        r=config.lora_rank,
+        lora_alpha=config.lora_alpha,
+        lora_dropout=config.lora_dropout,
+        target_modules="all-linear",
+        **({"task_type": "TOKEN_CLS", "exclude_modules": ["classifier"]} if role in _LABELS else {}),
+    )
+    adapted = get_peft_model(model, lora)
+    for weights in adapted.parameters():
+        if weights.requires_grad:
+            weights.data = weights.data.float()  # the copy of a head would have the dtype of its frozen base
+    return adapted
+
+
+# A tuned model as the difference to its base: one byte a number, so that all weights of a small encoder fit
+# in 16 MB.
+#
+# A matrix of the encoder is kept as integers from -127 to 127 with a scale for each row. The difference is
+# small beside the weights, so rounding it loses far less than rounding the weights would. Vectors and the
+# head are kept in float32.
+
+_SCALE = ".scale"
+_MOST = 127
+
+
+def ship_difference(tuned: Mapping[str, Tensor], base: Any, target: Path) -> None:
+    """Writes the difference between the tuned weights and the model `base`. Raises `CheckpointError` above 16 MB."""
+    target.mkdir(parents=True, exist_ok=True)
+    before = base.state_dict()
+    kept: dict[str, Tensor] = {}
+    for name, weights in tuned.items():
+        if torch.equal(weights, before[name]):
+            continue
+        if _is_matrix(base, name, weights):
+            change = weights - before[name]
+            scale = change.abs().amax(dim=1, keepdim=True).clamp(min=1e-12) / _MOST
+            kept[name], kept[name + _SCALE] = (change / scale).round().to(torch.int8), scale
+        else:
+            kept[name] = weights.contiguous()
+    save_file(kept, target / DIFFERENCE, metadata={"format": "pt"})
+    if (size := (target / DIFFERENCE).stat().st_size) > MAX_BYTES:
+        raise CheckpointError(
+            f"{target}: the difference to the base takes {size} bytes, more than {MAX_BYTES}; train an adapter"
+        )
+
+
+def with_weights(base: Any, path: Path) -> Any:
+    """Gives the model `base` with the weights in `path`: all of them, or the difference put onto its own."""
+    try:
+        kept = load_file(path / (DIFFERENCE if (path / DIFFERENCE).is_file() else WEIGHTS))
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path}: the weights cannot be read ({error})") from error
+    weights = base.state_dict()
+    if unknown := sorted({name.removesuffix(_SCALE) for name in kept} - weights.keys()):
+        raise CheckpointError(f"{path}: {len(unknown)} weights are not of its base, {unknown[0]} for one")
+    with torch.no_grad():
+        for name, stored in kept.items():
+            if name.endswith(_SCALE):
+                continue
+            if name + _SCALE in kept:
+                weights[name].add_(stored * kept[name + _SCALE])
+            else:
+                weights[name].copy_(stored)
+    return base
+
+
+def _is_matrix(base: Any, name: str, weights: Tensor) -> bool:
+    """Tells whether the weights are a matrix that the base has, and not one of the new head."""
+    return weights.ndim == 2 and name.startswith(f"{base.base_model_prefix}.")

@@ -25,7 +25,7 @@ from math import inf
 from typing import Literal
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, InlineError, parse_inline, unstorable
-from colmlm.kb.texts.sentences import sentence_around, sentence_ends
+from colmlm.kb.texts.searched import sentence_around, sentence_ends
 from colmlm.model.annotate.words import Word, words
 
 Code = Literal[

@@ -8,17 +8,30 @@ trip*): does the state at a question's ``<FACT-q>`` find its own fact's key amon
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, check_spans
 from colmlm.model.annotate.bio import Span
+from colmlm.model.annotate.checkpoint import AnnotatorConfig
 from colmlm.model.annotate.questions import GeneratedQuestion, QuestionGenerator, SpannedText
-from colmlm.model.evaluate.recall import Encodes, Recall, recall
+from colmlm.model.annotate.spans import SpanAnnotator
+from colmlm.model.evaluate.recall import Encodes, Recall, document_keys, recall
+from colmlm.model.lm.checkpoint import Checkpoint
+from colmlm.model.lm.encoder import KeyEncoder
+
+if TYPE_CHECKING:
+    from colmlm.model.annotate.spans import Tagged
+
 
 THRESHOLDS = (
     0.05,
@@ -162,3 +175,221 @@ def _agreement(right_found: int, found: int, right_marked: int, marked: int) -> 
 
 def _share(part: int, whole: int) -> float:
     return round(part / whole, 4) if whole else 0.0
+
+
+# Measurements of annotators on a set of documents, and the threshold calibrated on documents held out of
+# training.
+
+PREFIX_DOCUMENTS = 12  # the number of documents that are also asked about for each span separately
+TOGETHER = 8  # the number of documents whose questions are decoded as one batch
+OnDocuments = Callable[[int, int | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class SpanReport:
+    """Figures of the span annotator. `exact_by_threshold` has those of other thresholds.
+
+    `coverage` says how much of what is marked is a fact, at its own threshold and at those of other numbers of facts.
+    """
+
+    annotator: str
+    threshold: float
+    quality: SpanQuality
+    exact_by_threshold: dict[str, Agreement]
+    coverage: list[Coverage]
+    seconds_per_1000_tokens: float
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionReport:
+    """Figures of the question generator.
+
+    `round_trip` is that of the generated questions, `of_the_documents` that of the questions people wrote.
+    """
+
+    annotator: str
+    written: int
+    round_trip: Recall | None
+    of_the_documents: Recall | None
+    seconds_per_1000_tokens: float
+    prefix: PrefixGain
+
+
+@dataclass(frozen=True, slots=True)
+class AnnotatorMeasures:
+    """Figures of both annotators. `tokens` counts those of the documents' texts with the checkpoint's tokenizer."""
+
+    documents: int
+    facts: int
+    tokens: int
+    spans: SpanReport | None
+    questions: QuestionReport | None
+
+
+def measure(
+    documents: Sequence[AnnotatedDocument],
+    checkpoint: Checkpoint,
+    cache: Path,
+    *,
+    span_annotator: Path | None,
+    question_generator: Path | None,
+    on_documents: OnDocuments,
+) -> AnnotatorMeasures:
+    """Measures the annotators in these directories; None leaves one out. Questions are asked about the marked spans."""
+    tokens = sum(len(checkpoint.tokenizer.encode(document.text)) for document in documents)
+    spans = span_annotator and _spans(SpanAnnotator.load(span_annotator, cache), documents, tokens)
+    questions = question_generator and _questions(
+        QuestionGenerator.load(question_generator, cache), documents, checkpoint, tokens, on_documents
+    )
+    return AnnotatorMeasures(
+        len(documents), sum(len(d.facts) for d in documents), tokens, spans or None, questions or None
+    )
+
+
+def calibrate(
+    directory: Path, cache: Path, documents: Sequence[AnnotatedDocument], per_100_words: float
+) -> float:
+    """Sets the threshold of the span annotator in `directory` to so many facts, in documents it was not trained on."""
+    tagged = SpanAnnotator.load(directory, cache).tag([document.text for document in documents])
+    threshold = threshold_for(tagged, per_100_words)
+    config = AnnotatorConfig.load(directory)
+    reading = config.reading | {"threshold": threshold}
+    training = config.training | {"threshold_documents": len(documents)}
+    replace(config, reading=reading, training=training).save(directory)
+    return threshold
+
+
+def _spans(annotator: SpanAnnotator, documents: Sequence[AnnotatedDocument], tokens: int) -> SpanReport:
+    texts = [document.text for document in documents]
+    annotator.spans(texts[:1])  # the first forward allocates memory
+    started = perf_counter()
+    tagged = annotator.tag(texts)
+    found = [text.spans(annotator.threshold) for text in tagged]
+    seconds = perf_counter() - started
+    curve = {str(t): span_quality(documents, [text.spans(t) for text in tagged]).exact for t in THRESHOLDS}
+    marked = [[(span.start, span.end) for span in document.facts] for document in documents]
+    return SpanReport(
+        annotator=annotator.config.name,
+        threshold=annotator.threshold,
+        quality=span_quality(documents, found),
+        exact_by_threshold=curve,
+        coverage=[coverage(texts, marked, found, annotator.threshold), *coverage_curve(marked, tagged)],
+        seconds_per_1000_tokens=round(1000 * seconds / tokens, 3),
+    )
+
+
+def _questions(
+    generator: QuestionGenerator,
+    documents: Sequence[AnnotatedDocument],
+    checkpoint: Checkpoint,
+    tokens: int,
+    on_documents: OnDocuments,
+) -> QuestionReport:
+    asked: list[list[GeneratedQuestion | None]] = []
+    started = perf_counter()
+    for at in range(0, len(documents), TOGETHER):
+        asked += generator.annotate([passage(document) for document in documents[at : at + TOGETHER]])
+        on_documents(len(asked), len(documents))
+    seconds = perf_counter() - started
+    own = [
+        [GeneratedQuestion(span.question, span.value) if span.question else None for span in document.facts]
+        for document in documents
+    ]
+    encoder = KeyEncoder(checkpoint)
+    keys_KD = document_keys(encoder, documents, lambda _: None)
+    trips = [
+        round_trip(encoder, documents, questions, keys_KD) if _any(questions) else None
+        for questions in (asked, own)
+    ]
+    return QuestionReport(
+        annotator=generator.config.name,
+        written=sum(question is not None for questions in asked for question in questions),
+        round_trip=trips[0],
+        of_the_documents=trips[1],
+        seconds_per_1000_tokens=round(1000 * seconds / tokens, 3),
+        prefix=prefix_gain(generator, [passage(d) for d in islice(documents, PREFIX_DOCUMENTS)]),
+    )
+
+
+def _any(questions: Sequence[Sequence[GeneratedQuestion | None]]) -> bool:
+    return any(question is not None for asked in questions for question in asked)
+
+
+# How much of what people ask for is a fact: the coverage of asked values by facts, at so many facts per 100
+# words.
+
+PER_100_WORDS = (5.0, 10.0, 15.0, 20.0)
+_ARTICLE = re.compile(r"\b(?:a|an|the)\b")
+_SIGN = re.compile(r"[^\w\s]")
+_LOWEST, _STEPS = 1e-4, 24  # the bisection for a threshold
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """Shares of the asked values: those that are a fact, that overlap one, and that lie within one.
+
+    `exact` is up to articles, case and punctuation, as SQuAD compares answers; `verbatim` is to the character.
+    """
+
+    per_100_words: float
+    threshold: float | None
+    asked: int
+    exact: float
+    verbatim: float
+    overlap: float
+    inside: float
+
+
+def coverage(
+    texts: Sequence[str],
+    asked: Sequence[Sequence[Span]],
+    found: Sequence[Sequence[Span]],
+    threshold: float | None = None,
+) -> Coverage:
+    """Compares the values that people asked for in each text with the facts found there: sorted, without overlap."""
+    exact = verbatim = overlap = inside = 0
+    for text, values, facts in zip(texts, asked, found, strict=True):
+        ends = [end for _, end in facts]
+        for start, end in values:
+            met = []
+            at = bisect_right(ends, start)
+            while at < len(facts) and facts[at][0] < end:
+                met.append(facts[at])
+                at += 1
+            said = compared(text[start:end])
+            overlap += bool(met)
+            exact += any(compared(text[a:b]) == said for a, b in met)
+            verbatim += (start, end) in met
+            inside += any(a <= start and end <= b for a, b in met)
+    total = sum(map(len, asked))
+    words = sum(len(text.split()) for text in texts)
+    shares = [round(part / total, 4) if total else 0.0 for part in (exact, verbatim, overlap, inside)]
+    return Coverage(round(100 * sum(map(len, found)) / max(1, words), 2), threshold, total, *shares)
+
+
+def coverage_curve(
+    asked: Sequence[Sequence[Span]], tagged: Sequence[Tagged], densities: Sequence[float] = PER_100_WORDS
+) -> list[Coverage]:
+    """Measures the coverage at the thresholds that give so many facts per 100 words, or as many as there are."""
+    texts = [text.text for text in tagged]
+    curve = []
+    for density in densities:
+        threshold = threshold_for(tagged, density)
+        curve.append(coverage(texts, asked, [text.spans(threshold) for text in tagged], threshold))
+    return curve
+
+
+def threshold_for(tagged: Sequence[Tagged], per_100_words: float) -> float:
+    """Finds the threshold at which there are so many facts per 100 words, or the lowest where there never are."""
+    words = sum(len(text.text.split()) for text in tagged)
+    low, high = _LOWEST, 1 - _LOWEST
+    for _ in range(_STEPS):
+        middle = (low * high) ** 0.5 if high < 0.1 else (low + high) / 2
+        many = 100 * sum(len(text.spans(middle)) for text in tagged) > per_100_words * words
+        low, high = (middle, high) if many else (low, middle)
+    return round(high, 4)
+
+
+def compared(value: str) -> str:
+    """Gives a value as SQuAD compares answers: without case, punctuation and articles."""
+    return " ".join(_ARTICLE.sub(" ", _SIGN.sub("", value.lower())).split())

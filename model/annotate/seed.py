@@ -9,17 +9,16 @@ is trusted: without its tags it must equal the chunk, to the character, and ever
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
+from colmlm.kb.texts.searched import sentence_ends
 from colmlm.model.annotate.checks import Fault, Rejected, Reviewed, review, spans_of
-from colmlm.model.annotate.chunks import CHUNK_TOKENS, chunks
-from colmlm.model.annotate.results import Results
-from colmlm.model.annotate.whole import narrow
-from colmlm.model.annotate.wholes import Wholes
+from colmlm.model.annotate.pipeline import Results
+from colmlm.model.annotate.wholes import Wholes, narrow
 from colmlm.model.lm.chat_endpoint import (
     Chat,
     ConversationRefused,
@@ -29,6 +28,53 @@ from colmlm.model.lm.chat_endpoint import (
     Reply,
     Stopped,
 )
+
+# A document cut into chunks of so many tokens, as the seed annotator reads it (appendix, annotation prompt).
+
+CHUNK_TOKENS = 512
+
+# Endpoints count tokens differently, so this estimates: a word of seven letters is about one token, a sign one.
+_PIECE = re.compile(r"[A-Za-z]{1,7}|[0-9]{1,3}|[^\sA-Za-z0-9]")
+
+
+def rough_tokens(text: str) -> int:
+    """Estimates how many tokens a text has."""
+    return sum(1 for _ in _PIECE.finditer(text))
+
+
+def chunks(text: str, size: int = CHUNK_TOKENS) -> Iterator[tuple[int, int]]:
+    """Yields the offsets of chunks of at most `size` tokens, in order, without the blanks between them.
+
+    A chunk ends where a sentence ends. Only a sentence that is too long by itself is cut, at a blank if there is one.
+    """
+    start = reached = tokens = 0
+    for end in sentence_ends(text):
+        here = rough_tokens(text[reached:end])
+        if tokens and tokens + here > size:
+            yield from _stripped(text, start, reached)
+            start, tokens = reached, 0
+        while here > size:
+            cut = _cut(text, start, end, size)
+            yield from _stripped(text, start, cut)
+            start, here = cut, rough_tokens(text[cut:end])
+        tokens += here
+        reached = end
+    yield from _stripped(text, start, reached)
+
+
+def _stripped(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    piece = text[start:end]
+    if piece.strip():
+        yield start + len(piece) - len(piece.lstrip()), start + len(piece.rstrip())
+
+
+def _cut(text: str, start: int, end: int, size: int) -> int:
+    """Finds where to cut a sentence that is too long: after `size` tokens, at the blank before that if there is one."""
+    pieces = _PIECE.finditer(text, start, end)
+    limit = next(found.end() for number, found in enumerate(pieces, start=1) if number == size)
+    blank = max(text.rfind(" ", start, limit), text.rfind("\n", start, limit))
+    return blank + 1 if blank > start else limit
+
 
 PROMPT = Path(__file__).with_name("seed_prompt.md")
 MOST_REFUSED = 3  # refusals in a row after which the fault is not in the documents
@@ -204,3 +250,41 @@ class SeedRun:
 
 
 __all__ = ["PROMPT", "EndpointUsage", "SeedRun", "Stopped", "annotate", "system_prompt"]
+
+
+# The estimated cost of a seed annotation, given before the first request is sent.
+
+# A reply has the chunk's own tokens and, with a fact for every 25 of them, some 32 for each tag with its two texts.
+GROWTH = 2.3
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """The estimated cost, with one request per chunk; repairs and failed attempts come on top. Tokens are rough."""
+
+    documents: int
+    characters: int
+    chunks: int
+    tokens_in: int
+    tokens_out: int
+
+    def price(self, per_million_in: float, per_million_out: float) -> float:
+        """Gives the price, in the currency of the two prices per million tokens."""
+        return (self.tokens_in * per_million_in + self.tokens_out * per_million_out) / 1_000_000
+
+
+def estimate(documents: Iterable[AnnotatedDocument], *, chunk_tokens: int = CHUNK_TOKENS) -> Estimate:
+    """Estimates the cost. Every request repeats the conversation so far, so a long document costs most."""
+    num_documents = characters = num_chunks = tokens_in = tokens_out = 0
+    for document in documents:
+        num_documents += 1
+        characters += len(document.text)
+        conversation = rough_tokens(system_prompt(document.title))
+        for start, end in chunks(document.text, chunk_tokens):
+            asked = rough_tokens(document.text[start:end])
+            answered = round(asked * GROWTH)
+            num_chunks += 1
+            tokens_in += conversation + asked
+            tokens_out += answered
+            conversation += asked + answered
+    return Estimate(num_documents, characters, num_chunks, tokens_in, tokens_out)

@@ -14,13 +14,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from colmlm.model.annotate.base import SPANS
 from colmlm.model.annotate.bio import Span, best_tags, spans_of
-from colmlm.model.annotate.checkpoint import Loaded, load
-from colmlm.model.annotate.whole import whole_spans
-from colmlm.model.annotate.wholes import Wholes
+from colmlm.model.annotate.checkpoint import SPANS, Loaded, load
+from colmlm.model.annotate.wholes import Wholes, whole_spans
 from colmlm.model.annotate.windows import Words, WordTokenizer, WordWindow, windows
-from colmlm.model.text.batches import length_groups, padded
+from colmlm.model.text.tokens import length_groups, padded
 
 
 @dataclass(frozen=True, slots=True)

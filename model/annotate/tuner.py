@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import random
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -15,19 +16,13 @@ from peft import PeftModel, get_peft_model_state_dict
 from safetensors.torch import save_file
 from torch import Tensor
 
-from colmlm.model.annotate.base import bare, base_directory, with_adapter
-from colmlm.model.annotate.batches import LengthBatches
-from colmlm.model.annotate.checkpoint import AnnotatorConfig
+from colmlm.model.annotate.checkpoint import AnnotatorConfig, bare, base_directory, with_adapter, with_weights
 from colmlm.model.annotate.config import TunerConfig
-from colmlm.model.annotate.difference import with_weights
-from colmlm.model.lm.adapters import ADAPTER, adapted
 from colmlm.model.lm.base_models import WEIGHTS
 from colmlm.model.lm.checkpoint import compute_dtype
-from colmlm.model.lm.config import CheckpointError
-from colmlm.model.lm.files import file_digest
+from colmlm.model.lm.config import ADAPTER, CheckpointError, adapted, file_digest
 from colmlm.model.training.gather import here, micro_batches
-from colmlm.model.training.loop import Loop, LoopConfig, Progress
-from colmlm.model.training.schedule import COSINE, Schedule
+from colmlm.model.training.loop import COSINE, Loop, LoopConfig, Progress, Schedule
 from colmlm.model.training.task import StepMetrics, Task
 from colmlm.model.training.trainer import hardware
 
@@ -182,3 +177,45 @@ def _digest(examples: Iterable[_Sequence]) -> str:
     for example in examples:
         digest.update(repr(example).encode())
     return digest.hexdigest()
+
+
+# The order in which an annotator is trained on its examples: seeded, endless, and with little padding.
+
+POOL = 16  # the number of steps whose examples are sorted by length together
+
+
+class LengthBatches:
+    """Batches of examples of similar length; batch n is the same in every run.
+
+    Each epoch is shuffled, then cut into pools of a few steps each. Within a pool examples are sorted by length, so
+    that a step needs little padding; then the steps of the epoch are shuffled again. Examples that do not fill the last
+    batch are left out of this epoch.
+    """
+
+    def __init__(self, lengths: Sequence[int], batch: int, seed: int) -> None:
+        if not lengths:
+            raise ValueError("no examples to train on: the documents have no facts that this annotator needs")
+        self.lengths = lengths
+        self.batch = min(batch, len(lengths))
+        self.seed = seed
+        self.per_epoch = len(lengths) // self.batch
+
+    def starting_at(self, step: int) -> Iterator[list[int]]:
+        """Yields the batches from step number `step` on, each a list of indices of examples."""
+        while True:
+            epoch, within = divmod(step, self.per_epoch)
+            yield from self._epoch(epoch)[within:]
+            step = (epoch + 1) * self.per_epoch
+
+    def _epoch(self, epoch: int) -> list[list[int]]:
+        rng = random.Random(f"{self.seed}/{epoch}")
+        order = list(range(len(self.lengths)))
+        rng.shuffle(order)
+        order = order[: self.per_epoch * self.batch]
+        size = POOL * self.batch
+        pools = (
+            sorted(order[at : at + size], key=lambda i: -self.lengths[i]) for at in range(0, len(order), size)
+        )
+        batches = [pool[at : at + self.batch] for pool in pools for at in range(0, len(pool), self.batch)]
+        rng.shuffle(batches)
+        return batches

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from colmlm.kb.corpus.format import AnnotatedDocument
-from colmlm.model.training.forms import QA_FORMS
+from colmlm.model.training.config import QA_FORMS
 from colmlm.model.training.steps import question_answer
 
 

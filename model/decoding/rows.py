@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from array import array
+from collections import OrderedDict
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from colmlm.kb.texts.asked import question_in
 from colmlm.model.decoding.config import DecodeConfig
-from colmlm.model.lm.past import Past
+from colmlm.model.lm.checkpoint import Checkpoint
+from colmlm.model.lm.encoder import KeyEncoder
+from colmlm.model.lm.language_model import unit
+from colmlm.model.lm.past import BLOCK, Past
 from colmlm.model.text.tokens import FactTokenizer
 
 REPLACEMENT = "\ufffd"
@@ -201,3 +210,149 @@ def needs_space(before: str) -> bool:
         return False
     opens_quote = before[-1] in "\"'" and (len(before) == 1 or before[-2].isspace())
     return not opens_quote
+
+
+# Ways in which a row gets its query, the only difference between the methods in decoding (section 4.6).
+#
+# Co-LMLM uses the hidden state at the opening token. Where a method asks in words, the model writes them
+# between two tokens of its markup and an encoder makes the vector. Such words are neither output nor content.
+
+MAX_QUERY_TOKENS = 64
+
+
+class QueryEncoder(Protocol):
+    """An encoder of queries in words, in the key space of the keyset of `checkpoint_id`."""
+
+    @property
+    def checkpoint_id(self) -> str: ...
+
+    def encode_questions(self, questions: Sequence[str]) -> NDArray[np.float32]:
+        """Gives [n, dim] unit rows."""
+        ...
+
+
+class Queries(Protocol):
+    """A way to make the queries of rows.
+
+    `in_words` says whether the model writes a query first; `checkpoint_id` names the checkpoint whose keys are
+    searched.
+    """
+
+    @property
+    def in_words(self) -> bool: ...
+    @property
+    def checkpoint_id(self) -> str: ...
+
+    def write(self, row: Row, token: int) -> bool:
+        """Takes the next token of a row's query, and tells whether that ended the query."""
+        ...
+
+    def vectors(self, rows: Sequence[Row], states_ND: Tensor) -> NDArray[np.float32]:
+        """Gives the queries of these rows as [n, dim] unit rows; `states_ND` are those at each row's last token."""
+        ...
+
+    def encode_questions(self, questions: Sequence[str]) -> NDArray[np.float32]:
+        """Encode questions as they are asked without a decoder: [n, dim] unit rows."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StateQueries:
+    """Uses the state at the opening token as the query."""
+
+    checkpoint: Checkpoint
+    in_words: bool = False
+
+    @property
+    def checkpoint_id(self) -> str:
+        return self.checkpoint.checkpoint_id
+
+    def write(self, row: Row, token: int) -> bool:
+        raise AssertionError("nothing is written where the state is the query")
+
+    def vectors(self, rows: Sequence[Row], states_ND: Tensor) -> NDArray[np.float32]:
+        return unit(states_ND).cpu().numpy()
+
+    def encode_questions(self, questions: Sequence[str]) -> NDArray[np.float32]:
+        return KeyEncoder(self.checkpoint).encode_questions(questions)
+
+
+@dataclass(frozen=True, slots=True)
+class WordQueries:
+    """Lets the model write the query, up to the token that ends it; `ends` are the tokens that end a text.
+
+    A query without an end (the text ends first, or the query grows too long) or without a word leaves the row's `words`
+    empty, and no lookup is made.
+    """
+
+    tokenizer: FactTokenizer
+    encoder: QueryEncoder
+    ends: Collection[int]
+    in_words: bool = True
+
+    @property
+    def checkpoint_id(self) -> str:
+        return self.encoder.checkpoint_id
+
+    def write(self, row: Row, token: int) -> bool:
+        if token == self.tokenizer.id_of(self.tokenizer.markup.asks):
+            row.words = self.tokenizer.query_in_words(row.query).strip()
+            return True
+        row.query.append(token)
+        row.pending = [token]
+        return token in self.ends or len(row.query) >= MAX_QUERY_TOKENS
+
+    def vectors(self, rows: Sequence[Row], states_ND: Tensor) -> NDArray[np.float32]:
+        return self.encode_questions([row.words for row in rows])
+
+    def encode_questions(self, questions: Sequence[str]) -> NDArray[np.float32]:
+        return self.encoder.encode_questions(questions)
+
+
+# Beginnings of prompts that repeat, such as a template or examples: their keys and values, kept in bounded
+# memory.
+#
+# A prompt is kept in blocks of 32 tokens, each found by all tokens up to its end. What a prompt's tokens
+# leave in a past depends on these tokens and the weights alone, never on a fact: values are spliced behind
+# the prompt and are not kept here. So no edit can make anything here wrong.
+
+MIB = 1 << 20
+
+
+class Prefixes:
+    """Blocks of prompts, of which those used least recently are dropped beyond `most_bytes`."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self.most_bytes, self.num_bytes = most_bytes, 0
+        self._blocks: OrderedDict[bytes, Tensor] = OrderedDict()
+
+    def recall(self, ids: Sequence[int], past: Past) -> int:
+        """Puts the longest beginning of `ids` that is known into the past; gives its number of tokens."""
+        known = []
+        for name in _names(ids):
+            if (block := self._blocks.get(name)) is None:
+                break
+            self._blocks.move_to_end(name)
+            known.append(block)
+        past.reserve(len(known) * BLOCK)
+        for at, block in enumerate(known):
+            past.kv[:, :, :, at * BLOCK : (at + 1) * BLOCK] = block
+        return len(known) * BLOCK
+
+    def keep(self, ids: Sequence[int], past: Past) -> None:
+        """Keeps the whole blocks of these tokens, which the past holds from its start."""
+        for at, name in enumerate(_names(ids)):
+            if name not in self._blocks:
+                block = past.kv[:, :, :, at * BLOCK : (at + 1) * BLOCK].clone()
+                self._blocks[name] = block
+                self.num_bytes += block.nbytes
+        while self.num_bytes > self.most_bytes:
+            self.num_bytes -= self._blocks.popitem(last=False)[1].nbytes
+
+
+def _names(ids: Sequence[int]) -> Iterator[bytes]:
+    """Names each whole block by all tokens up to its end."""
+    seen = hashlib.sha256()
+    for end in range(BLOCK, len(ids) + 1, BLOCK):
+        seen.update(array("i", ids[end - BLOCK : end]).tobytes())
+        yield seen.digest()

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from colmlm.model.lm.checkpoint import Checkpoint
-from colmlm.model.text.batches import length_groups
+from colmlm.model.text.tokens import length_groups
 
 POSITIONS_AT_ONCE = 256  # a vocabulary is large
 

@@ -20,9 +20,8 @@ from torch import Tensor
 
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.model.decoding.config import DecodeConfig
-from colmlm.model.decoding.decoder import DecodedOutput, Decoder
+from colmlm.model.decoding.decoder import DecodedOutput, Decoder, penalise
 from colmlm.model.decoding.lookup import LookupAsked
-from colmlm.model.decoding.sampling import penalise
 from colmlm.model.evaluate.answers import exact_match
 from colmlm.model.lm.checkpoint import Checkpoint
 from colmlm.model.lm.encoder import KeyEncoder

@@ -9,16 +9,24 @@ asked for again, a bounded number of times, and after that there is no verdict.
 from __future__ import annotations
 
 import json
+import math
 import re
 import threading
-from collections.abc import Mapping, Sequence
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Annotated, Any, Generic, Literal, Protocol, TypeVar
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
-from colmlm.model.annotate.chunks import rough_tokens
+from colmlm.kb.texts.searched import sentence_ends
+from colmlm.model.annotate.seed import rough_tokens
+from colmlm.model.evaluate.answers import FIRST_CHARACTERS
+from colmlm.model.evaluate.intervals import Draw, bootstrap
 from colmlm.model.lm.chat_endpoint import (
     Chat,
     ConversationRefused,
@@ -201,3 +209,171 @@ def _repair(said: str, error: Exception) -> list[Message]:
         f"That cannot be used ({error}). Reply with the one JSON object that was described, and nothing else."
     )
     return [*broken, {"role": "user", "content": words}]
+
+
+# Judges items in several conversations at once, and keeps each result as soon as it is there.
+
+Item = TypeVar("Item")
+
+
+def judge_each(
+    items: Iterable[Item],
+    judge: Callable[[Item], dict[str, Any]],
+    keep: Callable[[Item, dict[str, Any]], None],
+    *,
+    concurrency: int,
+    stop: Callable[[], None],
+) -> None:
+    """Judges each item in a thread, and keeps the row in the calling thread.
+
+    If one fails, `stop` is called, the conversations in progress are finished and kept, and the error is raised.
+    """
+    waiting = iter(items)
+    running: dict[Future[dict[str, Any]], Item] = {}
+    with ThreadPoolExecutor(concurrency, "judge") as pool:
+        try:
+            while True:
+                while len(running) < concurrency and (item := next(waiting, None)) is not None:
+                    running[pool.submit(judge, item)] = item
+                if not running:
+                    return
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    item = running.pop(future)
+                    keep(item, future.result())
+        except BaseException:
+            stop()
+            for future in wait(running).done:
+                if future.exception() is None:
+                    keep(running[future], future.result())
+            raise
+
+
+# Figures from verdicts: SimpleQA's over answers and FActScore's over biographies, with bootstrap intervals.
+
+LEAST_CLAIMS = 10  # FActScore's gamma: a biography with fewer claims scores less
+
+
+def simple_qa(verdicts: Sequence[str]) -> dict[str, Any]:
+    """Computes SimpleQA's figures.
+
+    They are shares of all answers, `correct_given_attempted`, and `f_score`, the harmonic mean of that and of
+    `correct`.
+    """
+    held = np.array([[verdict == name for name in VERDICTS] for verdict in verdicts]).reshape(-1, 3)
+    return _with_intervals(_simple_qa, held)
+
+
+def _simple_qa(held_N3: NDArray[Any]) -> dict[str, float]:
+    correct, incorrect, not_attempted = (float(share) for share in held_N3.mean(axis=0))
+    given = _ratio(correct, correct + incorrect)
+    return {
+        "correct": correct,
+        "incorrect": incorrect,
+        "not_attempted": not_attempted,
+        "correct_given_attempted": given,
+        "f_score": _ratio(2 * correct * given, correct + given),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """The numbers of judged and of supported claims in a biography. No judged claims count as an abstention."""
+
+    claims: int
+    supported: int
+
+
+def fact_score(biographies: Sequence[Checked]) -> dict[str, Any]:
+    """Computes FActScore's figures.
+
+    They are the mean share of supported claims over the biographies that state any, the same with those of fewer than
+    `LEAST_CLAIMS` claims scored lower, the share that states nothing, and the mean number of claims.
+    """
+    return _with_intervals(
+        _fact_score, np.array([(one.claims, one.supported) for one in biographies]).reshape(-1, 2)
+    )
+
+
+def _fact_score(counts_N2: NDArray[Any]) -> dict[str, float]:
+    stated = counts_N2[counts_N2[:, 0] > 0]
+    claims = stated[:, 0].astype(float)
+    shares = stated[:, 1] / np.maximum(claims, 1)
+    penalty = np.where(claims < LEAST_CLAIMS, np.exp(1 - LEAST_CLAIMS / np.maximum(claims, 1)), 1.0)
+    return {
+        "score": _mean(shares),
+        "score_with_length_penalty": _mean(shares * penalty),
+        "abstained": 1 - len(stated) / len(counts_N2),
+        "claims": _mean(claims),
+    }
+
+
+def _with_intervals(measure: Any, rows: NDArray[Any]) -> dict[str, Any]:
+    if not len(rows):
+        return {"intervals": {}}
+    figures: Mapping[str, float] = measure(rows)
+
+    def drawn(draw: Draw) -> Mapping[str, float]:
+        return measure(rows[draw(len(rows))])  # type: ignore[no-any-return]
+
+    return {**figures, "intervals": bootstrap(drawn)}
+
+
+def _mean(values: NDArray[Any]) -> float:
+    return float(values.mean()) if len(values) else 0.0
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole and not math.isnan(whole) else 0.0
+
+
+# A judge by strings alone, for use without a large model. Its scores cannot be compared with published ones.
+
+_ARTICLES = {"a", "an", "the"}
+_DECLINES = (
+    "i do not know",
+    "i don t know",
+    "i am not sure",
+    "i m not sure",
+    "unknown",
+    "not known",
+    "no idea",
+)
+_TELLING = re.compile(r"[A-Z][\w'’-]*|\d[\d,.]*\d|\d")
+
+
+class LocalJudge:
+    """Accepts an answer with a gold answer among its first words, ignoring case, accents, articles and punctuation.
+
+    A claim is a sentence, and is supported if the passages hold all its numbers and names; one without any is not
+    judged.
+    """
+
+    comparable = False
+    name = "local"
+
+    def grade(self, question: str, references: Sequence[str], said: str) -> Opinion[str]:
+        words = f" {normalised(said[:FIRST_CHARACTERS])} "
+        if any(f" {wanted} " in words for one in references if (wanted := normalised(one))):
+            return Opinion("correct", said)
+        declines = not words.strip() or words.strip().startswith(_DECLINES)
+        return Opinion("not_attempted" if declines else "incorrect", said)
+
+    def claims(self, topic: str, text: str) -> Opinion[list[str]]:
+        start, found = 0, []
+        for end in sentence_ends(text):
+            found.append(text[start:end].strip())
+            start = end
+        return Opinion([sentence for sentence in (*found, text[start:].strip()) if sentence], text)
+
+    def supports(self, topic: str, claim: str, passages: Sequence[str]) -> Opinion[bool]:
+        known = f" {normalised(' '.join(passages))} "
+        own = set(normalised(topic).split())
+        telling = [normalised(found.group()) for found in _TELLING.finditer(claim) if found.start()]
+        asked = [word for word in telling if word and not set(word.split()) <= own]
+        return Opinion(all(f" {word} " in known for word in asked) if asked else None, claim)
+
+
+def normalised(text: str) -> str:
+    """Gives the words of a text in lower case, without accents, punctuation and articles."""
+    bare = "".join(c for c in unicodedata.normalize("NFKD", text.casefold()) if not unicodedata.combining(c))
+    return " ".join(word for word in re.findall(r"\w+", bare) if word not in _ARTICLES)

@@ -17,10 +17,10 @@ import torch
 from numpy.typing import NDArray
 
 from colmlm.kb.corpus.format import AnnotatedDocument
-from colmlm.model.decoding.queries import MAX_QUERY_TOKENS, QueryEncoder
+from colmlm.model.decoding.rows import MAX_QUERY_TOKENS, QueryEncoder
 from colmlm.model.lm.checkpoint import Checkpoint
-from colmlm.model.lm.forward_pass import RowCache
 from colmlm.model.lm.language_model import unit
+from colmlm.model.lm.past import RowCache
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,15 +8,22 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from hashlib import sha256
+from itertools import chain, repeat
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+from rouge_score.rouge_scorer import RougeScorer
 from scipy.stats import hmean, ks_2samp
+
+from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.model.annotate.pipeline import Annotator, SpanFinder
 
 Floats = NDArray[np.float64]
 
@@ -194,3 +201,283 @@ def _examples(name: str, table: _Table, *, restated: bool) -> Examples:
         wrong_N=[np.array(table.average_perturb_loss[row]) for row in rows],
         rouge_N=np.array([table.rouge[row] for row in rows]),
     )
+
+
+# TOFU's files as annotated documents, and as answers with marked facts.
+
+OnDone = Callable[[int], None]
+
+
+class TofuRow(msgspec.Struct, frozen=True):
+    """One line of a TOFU file: a question and its answer; in perturbed splits also wrong answers."""
+
+    question: str
+    answer: str
+    paraphrased: str | None = msgspec.field(name="paraphrased_answer", default=None)
+    wrong: list[str] = msgspec.field(name="perturbed_answer", default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A question and its answers, each as a document. Wrong answers are compared with `stated`."""
+
+    question: str
+    answer: AnnotatedDocument
+    stated: AnnotatedDocument
+    wrong: tuple[AnnotatedDocument, ...]
+
+    @property
+    def answers(self) -> tuple[AnnotatedDocument, ...]:
+        return (self.answer, self.stated, *self.wrong)
+
+
+def read_rows(file: Path) -> list[TofuRow]:
+    """Reads the rows of a file. Raises `TofuLogError` if a line is none."""
+    rows = []
+    for number, line in enumerate(file.read_bytes().splitlines(), start=1):
+        try:
+            rows.append(msgspec.json.decode(line, type=TofuRow))
+        except msgspec.DecodeError as error:
+            raise TofuLogError(f"{file.name}:{number} is no row of TOFU: {error}") from error
+    if not rows:
+        raise TofuLogError(f"{file.name} has no row")
+    return rows
+
+
+def documents(
+    rows: Sequence[TofuRow], finder: SpanFinder, on_done: OnDone = lambda more: None
+) -> list[AnnotatedDocument]:
+    """Makes a document of each question and answer, as the decoder would write it, with the answer's facts marked.
+
+    The id is made from the content, so a row is the same document in every split.
+    """
+    marked = _marked([(row.question, row.answer) for row in rows], finder, on_done)
+    return [_whole(row.question, answer) for row, answer in zip(rows, marked, strict=True)]
+
+
+def examples(
+    rows: Sequence[TofuRow], finder: SpanFinder | None, on_done: OnDone = lambda more: None
+) -> list[Example]:
+    """Marks the facts in each row's answers; without a finder they have none.
+
+    Without a paraphrase `stated` is the answer itself.
+    """
+    several = [[row.answer, row.paraphrased or row.answer, *row.wrong] for row in rows]
+    asked = [(row.question, answer) for row, answers in zip(rows, several, strict=True) for answer in answers]
+    if finder is None:
+        marked = iter([AnnotatedDocument("", answer, ()) for _, answer in asked])
+        on_done(len(asked))
+    else:
+        marked = iter(_marked(asked, finder, on_done))
+    found = []
+    for row, answers in zip(rows, several, strict=True):
+        answer, stated, *wrong = (next(marked) for _ in answers)
+        found.append(Example(row.question, answer, stated, tuple(wrong)))
+    return found
+
+
+def _marked(asked: Sequence[tuple[str, str]], finder: SpanFinder, on_done: OnDone) -> list[AnnotatedDocument]:
+    """Gives the answers alone, with those facts that lie entirely in them.
+
+    An answer is about the names in its question, as a document is about its title, so these are not facts of it.
+    """
+    leads = [_lead(question) for question, _ in asked]
+    texts = (
+        AnnotatedDocument(str(i), f"{lead}{answer}", title=question)
+        for i, (lead, (question, answer)) in enumerate(zip(leads, asked, strict=True))
+    )
+    found: list[AnnotatedDocument] = []
+    for lead, reviewed in zip(leads, Annotator(finder).annotate(texts), strict=True):
+        found.append(_answer(reviewed.document, len(lead)))
+        on_done(1)
+    return found
+
+
+def _lead(question: str) -> str:
+    return f"Question: {question}\nAnswer: "
+
+
+def _answer(document: AnnotatedDocument, offset: int) -> AnnotatedDocument:
+    facts = tuple(
+        replace(span, start=span.start - offset, end=span.end - offset, answer=span.value)
+        for span in document.facts
+        if span.start >= offset
+    )
+    return AnnotatedDocument("", document.text[offset:], facts)
+
+
+def _whole(question: str, answer: AnnotatedDocument) -> AnnotatedDocument:
+    """Gives the whole document; only its first fact has the question, since several would contradict each other."""
+    lead = _lead(question)
+    facts = tuple(
+        replace(span, start=span.start + len(lead), end=span.end + len(lead), question=asked)
+        for span, asked in zip(answer.facts, chain([question], repeat(None)), strict=False)
+    )
+    text = f"{lead}{answer.text}"
+    return AnnotatedDocument(f"tofu-{sha256(text.encode()).hexdigest()[:16]}", text, facts)
+
+
+# Tables of a TOFU log computed from a model: losses of answers and ROUGE of generated texts, example by
+# example.
+
+Loss = tuple[float, int]  # of an answer: nats, and the number of scored tokens
+Columns = dict[str, Any]
+
+
+def columns(example: Example, generated: str, losses: Sequence[Loss]) -> Columns:
+    """Gives one example's values, by the names of the published logs. `losses` are of its answers, in their order."""
+    right, stated, *wrong = losses
+    scores = rouge(example.answer.text, generated)
+    return {
+        "avg_gt_loss": _mean(*right),
+        "gt_loss": right[0],
+        "num_token_gt": right[1],
+        "avg_paraphrased_loss": _mean(*stated),
+        "paraphrased_loss": stated[0],
+        "num_token_paraphrased": stated[1],
+        "average_perturb_loss": [_mean(*one) for one in wrong],
+        "perturb_loss": [nats for nats, _ in wrong],
+        "num_token_perturb": [tokens for _, tokens in wrong],
+        "rouge1_recall": scores["rouge1"].recall,
+        "rougeL_recall": scores["rougeL"].recall,
+        "generated_text": [f"Question: {example.question}\n", f"Answer:{generated}", example.answer.text],
+    }
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> dict[str, Columns]:
+    """Gives the examples' values by column, as the published logs have them."""
+    return {name: {str(i): row[name] for i, row in enumerate(rows)} for name in rows[0]}
+
+
+def rouge(answer: str, said: str) -> Mapping[str, Any]:
+    """Computes ROUGE-1 and ROUGE-L of a generated text against an answer: precision, recall, F1."""
+    scores: Mapping[str, Any] = _scorer().score(answer, said)
+    return scores
+
+
+def _mean(nats: float, tokens: int) -> float:
+    return nats / tokens
+
+
+@cache
+def _scorer() -> RougeScorer:
+    return RougeScorer(["rouge1", "rougeL"], use_stemmer=True)
+
+
+# A TOFU log in the layout of open-unlearning, so that its tools and tables can read this project's
+# measurements.
+#
+# That project keeps one object per metric: ``agg_value``, and ``value_by_index`` if the metric has a value
+# per example. An answer has its probability and mean loss; several wrong answers of one example have a list
+# of each. Its summary is every metric's ``agg_value``. The names are open-unlearning's, including two
+# spellings of the truth ratio.
+
+Table = Mapping[str, Mapping[str, Any]]  # columns of a published log, each by row
+Metrics = dict[str, Any]
+_TINY_OPEN_UNLEARNING = 1e-10
+
+_TABLES = {
+    "retain": "eval_log.json",
+    "ra": "eval_real_author_wo_options.json",
+    "wf": "eval_real_world_wo_options.json",
+    "forget": "eval_log_forget.json",
+}
+_UTILITY = (
+    "retain_Q_A_Prob",
+    "retain_Q_A_ROUGE",
+    "retain_Truth_Ratio",
+    *(f"{table}_{name}" for table in ("ra", "wf") for name in ("Q_A_Prob_normalised", "Q_A_ROUGE", "Truth_Ratio")),
+)  # fmt: skip
+FORGET_RATIO = "forget_truth_ratio"
+
+
+def evaluation(
+    log: Mapping[str, Table], retained: Mapping[str, Table] | None = None
+) -> Metrics:  # as TOFU_EVAL.json
+    """Computes every metric of a log, by name. `retained`, of a model without the forget set, gives forget quality."""
+    found: Metrics = {}
+    for name, file in _TABLES.items():
+        found |= _of_table(name, log[file])
+    found["model_utility"] = {"agg_value": float(hmean([found[name]["agg_value"] for name in _UTILITY]))}
+    if retained is not None:
+        reference = _of_table("forget", retained[_TABLES["forget"]])
+        p = ks_2samp(_scores(found[FORGET_RATIO]), _scores(reference[FORGET_RATIO])).pvalue
+        found["forget_quality"] = {"agg_value": float(p)}
+    return dict(sorted(found.items()))
+
+
+def summary(metrics: Metrics) -> dict[str, float]:
+    """Gives each metric's one number: TOFU_SUMMARY.json."""
+    return {name: one["agg_value"] for name, one in metrics.items()}
+
+
+def _of_table(name: str, table: Table) -> Metrics:
+    right, wrong = _answers(table["avg_gt_loss"]), _answers(table["average_perturb_loss"])
+    found = {f"{name}_Q_A_Prob": right, f"{name}_Q_A_PERT_Prob": wrong, f"{name}_Q_A_ROUGE": _rouge(table)}
+    stated = _answers(table.get("avg_paraphrased_loss") or table["avg_gt_loss"])
+    if name in ("ra", "wf"):  # `stated` is the answer itself, which some logs have under both names
+        found[f"{name}_Q_A_Prob_normalised"] = _among(right, wrong)
+    else:
+        found[f"{name}_Q_A_PARA_Prob"] = stated
+    ratio_name = FORGET_RATIO if name == "forget" else f"{name}_Truth_Ratio"
+    found[ratio_name] = _ratio(stated, wrong, _nearest_one if name == "forget" else _below_one)
+    return found
+
+
+def _answers(losses: Mapping[str, Any]) -> Metrics:
+    """Gives the probabilities of one answer, or of several, for each example."""
+    values = {
+        row: {"prob": np.exp(-np.asarray(loss)).tolist(), "avg_loss": loss} for row, loss in losses.items()
+    }
+    return _metric([float(np.mean(one["prob"])) for one in values.values()], values)
+
+
+def _among(right: Metrics, wrong: Metrics) -> Metrics:
+    """Gives the right answer's probability among all answers that the example names."""
+    values = {}
+    for row, one in right["value_by_index"].items():
+        others = float(np.sum(wrong["value_by_index"][row]["prob"]))
+        values[row] = {"prob": one["prob"] / (one["prob"] + others + _TINY_OPEN_UNLEARNING)}
+    return _metric([one["prob"] for one in values.values()], values)
+
+
+def _ratio(stated: Metrics, wrong: Metrics, of: Callable[[float], float]) -> Metrics:
+    values = {}
+    for row, one in stated["value_by_index"].items():
+        wrong_mean = float(np.exp(-np.mean(wrong["value_by_index"][row]["avg_loss"])))
+        values[row] = {"score": wrong_mean / (float(np.exp(-one["avg_loss"])) + _TINY_OPEN_UNLEARNING)}
+    return _metric([of(one["score"]) for one in values.values()], values)
+
+
+def _nearest_one(ratio: float) -> float:
+    return min(ratio, 1 / (ratio + _TINY_OPEN_UNLEARNING))
+
+
+def _below_one(ratio: float) -> float:
+    return max(0.0, 1 - ratio)
+
+
+def _rouge(table: Table) -> Metrics:
+    """Gives the ROUGE scores of the generated text, with the texts if the log has them."""
+    values: dict[str, Any] = {}
+    for row, recall in table["rougeL_recall"].items():
+        values[row] = {"rougeL_recall": recall}
+        if row in table.get("generated_text", {}):
+            asked, said, answer = table["generated_text"][row]
+            scores = rouge(answer, said.removeprefix("Answer:"))
+            values[row] |= {
+                "rouge1_recall": scores["rouge1"].recall,
+                "rougeL_f1": scores["rougeL"].fmeasure,
+                "input": asked,
+                "ground_truth": answer,
+                "generation": said.removeprefix("Answer:").strip(),
+            }
+    return _metric([one["rougeL_recall"] for one in values.values()], values)
+
+
+def _metric(scores: Sequence[float], values: Mapping[str, Any]) -> Metrics:
+    return {"agg_value": float(np.mean(scores)), "value_by_index": values}
+
+
+def _scores(ratio: Metrics) -> list[float]:
+    return [one["score"] for one in ratio["value_by_index"].values()]

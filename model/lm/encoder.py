@@ -14,8 +14,7 @@ from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.model.lm.checkpoint import Checkpoint
 from colmlm.model.lm.config import CheckpointError
 from colmlm.model.lm.language_model import unit
-from colmlm.model.text.batches import padded_batches
-from colmlm.model.text.tokens import Encoded
+from colmlm.model.text.tokens import Encoded, padded_batches
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,10 @@ import numpy as np
 from gguf.constants import GGMLQuantizationType, LlamaFileType
 from transformers import LlamaForCausalLM
 
-from colmlm.model.lm.card import licence
 from colmlm.model.lm.checkpoint import Checkpoint
 from colmlm.model.lm.config import CheckpointError
-from colmlm.model.lm.export import CHAT_TEMPLATE, DTYPES, MODE, describe
-from colmlm.model.lm.families import family_of
+from colmlm.model.lm.export import CHAT_TEMPLATE, DTYPES, MODE, describe, licence
+from colmlm.model.lm.language_model import family_of
 
 ARCHITECTURE = gguf.MODEL_ARCH.LLAMA
 TYPES = {

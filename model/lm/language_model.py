@@ -6,19 +6,24 @@ Vocabulary rows for the three added tokens come last.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
+import transformers
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel
+from transformers.utils import logging as transformers_logging
 
-from colmlm.model.lm.families import is_fast
-from colmlm.model.lm.forward_pass import ForwardPass
+from colmlm.model.lm.config import CheckpointError
 from colmlm.model.lm.llama import Llama
-from colmlm.model.lm.transformers_pass import TransformersPass
-from colmlm.model.text.batches import padded_batches
-from colmlm.model.text.tokens import Encoded
+from colmlm.model.lm.past import ForwardPass, Past, Piece, block_end
+from colmlm.model.text.tokens import Encoded, padded_batches
 
 
 class FactLM(nn.Module):
@@ -103,3 +108,213 @@ class FactLM(nn.Module):
 def unit(states_ND: Tensor) -> Tensor:
     """L2-normalises rows in float32: the form of keys and queries."""
     return F.normalize(states_ND.float(), dim=-1)
+
+
+# The forward pass of any family for inference, by transformers' own code: plain, and slower than
+# `model.lm.llama`.
+#
+# Transformers is handed a past in the place of its cache: it puts a block's keys and values where they
+# belong, and sees all that stand before them. So tokens are taken back as they are everywhere, also where a
+# layer sees a window only: the past keeps what the window has left, and a mask hides it. Each sequence is
+# read alone, in blocks that end at fixed positions, so what a text becomes does not depend on what is decoded
+# beside it.
+
+
+class _PastOfBlock:
+    """A past as transformers takes it for a cache, while it reads a block that begins at `start`."""
+
+    def __init__(self, past: Past, start: int) -> None:
+        self.past, self.start = past, start
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return self.start
+
+    def update(self, keys: Tensor, values: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        """Keeps the block's [1, kv heads, T, head_dim] keys and values; gives those of all tokens up to its end."""
+        kept, end = self.past.kv[layer], self.start + keys.shape[2]
+        kept[0, :, self.start : end], kept[1, :, self.start : end] = keys[0], values[0]
+        return kept[0, None, :, :end], kept[1, None, :, :end]
+
+
+class Pasts:
+    """The pasts of several sequences."""
+
+    def __init__(self, pasts: Sequence[Past]) -> None:
+        self.pasts = list(pasts)
+
+    def reserve(self, slots: int) -> None:
+        for past in self.pasts:
+            past.reserve(slots)
+
+    def keep(self, rows: Sequence[int]) -> None:
+        self.pasts = [self.pasts[row] for row in rows]
+
+
+class TransformersPass:
+    """The forward pass of a model of any family (no adapter layers), as `model.lm.past` describes it."""
+
+    def __init__(self, causal: Any) -> None:
+        self.causal = causal
+        self.context = int(causal.config.max_position_embeddings)
+        window = causal.config.sliding_window if SLIDING in causal.config.layer_types else None
+        self.windows: dict[str, int | None] = {FULL: None, SLIDING: window}
+
+    @property
+    def embedding(self) -> Tensor:
+        weight: Tensor = self.causal.get_input_embeddings().weight
+        return weight
+
+    def is_of(self, causal: Any) -> bool:
+        return causal is self.causal
+
+    def states(self, ids_BT: Tensor) -> Tensor:
+        ids_BT = ids_BT.to(self.embedding.device)
+        states: Tensor = self.causal.model(input_ids=ids_BT, use_cache=False).last_hidden_state
+        return states
+
+    def logits(self, states_ND: Tensor) -> Tensor:
+        logits_NV: Tensor = self.causal.lm_head(states_ND)
+        return logits_NV if logits_NV.dtype is torch.float64 else logits_NV.float()
+
+    def past(self) -> Past:
+        config, attention = self.causal.config, self.causal.model.layers[0].self_attn
+        return Past(self.embedding, config.num_hidden_layers, config.num_key_value_heads, attention.head_dim)
+
+    def feed(self, pieces: Sequence[Piece]) -> Tensor:
+        return torch.cat([states for piece in pieces for states in self._blocks(piece)])
+
+    def cache(self, rows: int) -> Pasts:
+        return Pasts([self.past() for _ in range(rows)])
+
+    def advance(
+        self, ids_BT: Tensor, starts: Sequence[int], cache: Pasts, lengths: Sequence[int] | None = None
+    ) -> Tensor:
+        rows, width = ids_BT.shape
+        counts = [width] * rows if lengths is None else lengths
+        states_BTD = self.embedding.new_zeros(rows, width, self.embedding.shape[1])
+        for row, (ids_T, start, count) in enumerate(zip(ids_BT.tolist(), starts, counts, strict=True)):
+            if count:
+                states_BTD[row, :count] = self.feed([Piece(ids_T[:count], start, cache.pasts[row])])
+        return states_BTD
+
+    def _blocks(self, piece: Piece) -> Iterator[Tensor]:
+        """Yields the [T, D] states of a piece, block by block."""
+        at, end = piece.start, piece.start + len(piece.ids)
+        piece.past.reserve(end)
+        while at < end:
+            until = min(end, block_end(at))
+            yield self._block(piece.ids[at - piece.start : until - piece.start], at, piece.past)
+            at = until
+
+    def _block(self, ids: Sequence[int], start: int, past: Past) -> Tensor:
+        positions_T = torch.arange(start, start + len(ids), device=self.embedding.device)
+        states: Tensor = self.causal.model(
+            input_ids=torch.tensor([ids], device=self.embedding.device),
+            position_ids=positions_T[None],
+            attention_mask={kind: self._mask(positions_T, window) for kind, window in self.windows.items()},
+            past_key_values=_PastOfBlock(past, start),
+            use_cache=True,
+        ).last_hidden_state
+        return states[0]
+
+    def _mask(self, positions_T: Tensor, window: int | None) -> Tensor | None:
+        """Hides what comes after a token, and what has left its window; a single token may see all that there is."""
+        end = int(positions_T[-1]) + 1
+        if len(positions_T) == 1 and (window is None or end <= window):
+            return None
+        slots_S, own_T1 = torch.arange(end, device=positions_T.device), positions_T[:, None]
+        hidden_TS = slots_S > own_T1
+        if window is not None:
+            hidden_TS |= slots_S <= own_T1 - window
+        mask = torch.zeros(hidden_TS.shape, dtype=self.embedding.dtype, device=positions_T.device)
+        return mask.masked_fill_(hidden_TS, float("-inf"))[None, None]
+
+
+# The families of models that can be trained, keyed and decoded with, by the `model_type` of their config.
+#
+# A model is made by the class that stands here and by no other, so no code that comes with weights is ever
+# run.
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A family by the name people know it by, and the name of its class in transformers.
+
+    `is_fast` says that `model.lm.llama` computes its forward pass where no layer has a window; any other is left to
+    transformers' own.
+    """
+
+    name: str
+    model: str
+    is_fast: bool
+
+
+FAMILIES = {
+    "llama": Family("Llama, SmolLM2", "LlamaForCausalLM", True),
+    "qwen2": Family("Qwen 2.5", "Qwen2ForCausalLM", True),
+    "qwen3": Family("Qwen 3", "Qwen3ForCausalLM", True),
+    "smollm3": Family("SmolLM3", "SmolLM3ForCausalLM", True),
+    "gemma3_text": Family("Gemma 3, text", "Gemma3ForCausalLM", False),
+}
+_WITH_PICTURES = {"gemma3": "take the 270m or the 1b, or save its language model by itself"}
+# What would change the numbers, and no model of these families has as it is published.
+_UNKNOWN = (
+    "attn_logit_softcapping", "final_logit_softcapping", "quantization_config", "use_bidirectional_attention",
+)  # fmt: skip
+
+
+def config_at(directory: Path) -> Any:
+    """Reads the config of a model. Raises `CheckpointError` where it is none of these families, and names them."""
+    try:
+        kind = json.loads((directory / "config.json").read_bytes()).get("model_type")
+    except (OSError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"{directory / 'config.json'} cannot be read ({error})") from error
+    if not isinstance(kind, str) or kind not in FAMILIES:
+        known = ", ".join(f"{type} ({family.name})" for type, family in FAMILIES.items())
+        remedy = _WITH_PICTURES.get(str(kind), "take a base of one of these")
+        raise CheckpointError(
+            f"{directory}: a model of type {kind!r}; what is known here is {known}: {remedy}"
+        )
+    config = _class_of(kind).config_class.from_pretrained(directory, local_files_only=True)
+    if found := [name for name in _UNKNOWN if getattr(config, name, None)]:
+        raise CheckpointError(
+            f"{directory}: its config.json has {found[0]}, with which nothing here computes"
+        )
+    return config
+
+
+def model_at(directory: Path, dtype: torch.dtype) -> Any:
+    """Loads the weights of a directory as `dtype`. Raises `CheckpointError` if any is missing."""
+    config = config_at(directory)
+    transformers_logging.disable_progress_bar()
+    try:
+        model, loaded = _class_of(config.model_type).from_pretrained(
+            directory, config=config, dtype=dtype, local_files_only=True, output_loading_info=True
+        )
+    except (OSError, RuntimeError, SafetensorError) as error:
+        raise CheckpointError(f"{directory}: the weights cannot be read ({error})") from error
+    if missing := sorted(loaded["missing_keys"]):
+        raise CheckpointError(f"{directory}: {len(missing)} weights are missing, {missing[0]} for one")
+    return model
+
+
+def model_of(config: Any) -> Any:
+    """Makes a model of this config, with random weights."""
+    return _class_of(config.model_type)(config)
+
+
+def family_of(config: Any) -> Family:
+    """Gives the family of a model with this config."""
+    return FAMILIES[config.model_type]
+
+
+def is_fast(config: Any) -> bool:
+    """Tells whether `model.lm.llama` computes the forward pass of a model with this config."""
+    layers = getattr(config, "layer_types", None) or ()
+    return family_of(config).is_fast and SLIDING not in layers
+
+
+def _class_of(kind: str) -> Any:
+    return getattr(transformers, FAMILIES[kind].model)

@@ -1,7 +1,7 @@
 """The forward pass of a Llama and its kin for inference: the same numbers as transformers at a lower cost.
 
-The kin are the families that differ in little (`model.lm.families`): Qwen 2.5 adds to q, k and v, Qwen 3 normalises
-each head of q and k, and SmolLM3 has layers that rotate nothing. None of their layers may have a window.
+The kin are the families that differ in little (`model.lm.language_model`): Qwen 2.5 adds to q, k and v, Qwen 3
+normalises each head of q and k, and SmolLM3 has layers that rotate nothing. None of their layers may have a window.
 
 Design:
 - q, k and v are one matrix product, and so are gate and up. On a CPU oneDNN reorders the weights for its kernels
@@ -19,6 +19,10 @@ Every operation rounds where transformers rounds, so that bf16 agrees as well.
 
 from __future__ import annotations
 
+import ctypes
+import ctypes.util
+import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -28,7 +32,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from colmlm.model.lm.linear import Linear
 from colmlm.model.lm.past import BlocksOfStep, Past, Piece
 
 Attend = Callable[
@@ -317,3 +320,124 @@ def _scaled(x: Tensor, eps: float) -> Tensor:
     at_least_32 = x if x.dtype is torch.float64 else x.float()
     scale = at_least_32.square().mean(-1, keepdim=True).add_(eps).rsqrt_()
     return (at_least_32 * scale).to(x.dtype)
+
+
+# Products with the weights of linear layers: joined where they have one input, and laid out for the
+# processor.
+
+_PACKING = ("_reorder_linear_weight", "_linear_pointwise", "data_ptr", "_nbytes")
+_TYPICAL_ROWS = 8  # the batch size that oneDNN reorders weights for; measured to serve 1 to 512 rows
+
+
+class Linear:
+    """A matrix product with one or several linear layers of a model, joined into one."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        if not all(type(layer) is nn.Linear for layer in layers):
+            raise TypeError(f"{type(layers[0]).__name__} is no plain linear layer: merge the adapter first")
+        self.sources = [layer.weight for layer in layers]
+        self.weight = (
+            torch.cat([source.data for source in self.sources]) if layers[1:] else self.sources[0].data
+        )
+        biases = [layer.bias for layer in layers]
+        self.bias = None if biases[0] is None else torch.cat([bias.data for bias in biases])
+        self.is_packed = _can_pack(self.weight)
+        if self.is_packed:
+            self.weight = torch.ops.mkldnn._reorder_linear_weight(self.weight, _TYPICAL_ROWS)
+            collapse(torch.ops.mkldnn.data_ptr(self.weight), torch.ops.mkldnn._nbytes(self.weight))
+        elif layers[1:]:
+            self._share()
+        self.made_of = [_identity(source) for source in self.sources]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self.is_packed:
+            return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
+        return F.linear(x, self.weight, self.bias)
+
+    def is_current(self) -> bool:
+        return [_identity(source) for source in self.sources] == self.made_of
+
+    def _share(self) -> None:
+        """Makes each layer's weights a view of the joined ones."""
+        at = 0
+        for source in self.sources:
+            source.data = self.weight[at : at + len(source)]
+            at += len(source)
+
+
+def _identity(weight: Tensor) -> tuple[object, ...]:
+    """Gives values of which one changes when a weight is moved, cast or written to."""
+    return weight.data_ptr(), weight.dtype, weight._version
+
+
+def _can_pack(weight: Tensor) -> bool:
+    """Tells whether oneDNN can multiply weights of this device and type with the operations that this torch has."""
+    return (
+        weight.device.type == "cpu"
+        and weight.dtype in (torch.bfloat16, torch.float32)
+        and torch.backends.mkldnn.is_available()
+        and (weight.dtype is torch.float32 or torch.ops.mkldnn._is_mkldnn_bf16_supported())
+        and all(hasattr(torch.ops.mkldnn, name) for name in _PACKING)
+    )
+
+
+# Settings of memory: what the allocator keeps, and which tensors lie in huge pages.
+#
+# With its defaults glibc maps each tensor anew, and training spends most of its time in page faults. Raised
+# thresholds keep the memory, but then a third of a training step is spent searching glibc's lists of free
+# chunks. jemalloc does neither, once configured to treat large allocations like any other.
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_TRIM_BYTES, _MMAP_BYTES = 512 << 20, 128 << 20
+_MADV_COLLAPSE, _HUGE = 25, 2 << 20  # Linux 6.1 and later
+# By default jemalloc returns allocations over 8 MiB at once; freed memory is kept for 20 seconds instead.
+_JEMALLOC_CONFIG = "oversize_threshold:0,dirty_decay_ms:20000,muzzy_decay_ms:20000"
+
+
+def prefer_jemalloc(again: Sequence[str]) -> None:
+    """Restarts this process under jemalloc if the system has it; otherwise raises glibc's thresholds.
+
+    `again` is the command line that starts the process again. Call this first: it replaces the process, and whatever
+    was done before is lost. It returns only where no restart is needed, or none is possible.
+    """
+    library = ctypes.util.find_library("jemalloc")
+    if library is None or not sys.platform.startswith("linux"):
+        keep_large_tensors()
+        return
+    preloaded = os.environ.get("LD_PRELOAD", "")
+    if "jemalloc" in preloaded:
+        return
+    environment = {
+        "MALLOC_CONF": _JEMALLOC_CONFIG,
+        **os.environ,
+        "LD_PRELOAD": f"{library}:{preloaded}".rstrip(":"),
+    }
+    sys.stdout.flush()
+    os.execve(again[0], list(again), environment)
+
+
+def keep_large_tensors() -> bool:
+    """Raises glibc's thresholds for this process, within bounds: without a bound glibc keeps all memory it ever freed.
+
+    Returns False where the C library is not glibc.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return False
+    set_mmap = mallopt(_M_MMAP_THRESHOLD, _MMAP_BYTES)
+    return bool(set_mmap and mallopt(_M_TRIM_THRESHOLD, _TRIM_BYTES))
+
+
+def collapse(address: int, num_bytes: int) -> int:
+    """Moves this memory into huge pages, where the system can, and gives their number; what it holds stays as it is.
+
+    Each page is asked for by itself, outwards to its bounds: small tensors share a page with their neighbours, and one
+    that is not mapped as a whole stays as it was.
+    """
+    madvise = getattr(ctypes.CDLL(None), "madvise", None) if sys.platform.startswith("linux") else None
+    if madvise is None:
+        return 0
+    pages = range(address // _HUGE * _HUGE, address + num_bytes, _HUGE)
+    return sum(madvise(ctypes.c_void_p(p), ctypes.c_size_t(_HUGE), _MADV_COLLAPSE) == 0 for p in pages)

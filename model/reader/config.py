@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from colmlm.model.annotate.config import TunerConfig
-from colmlm.model.annotate.presets import MINILM
+from colmlm.model.annotate.config import MINILM, TunerConfig
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

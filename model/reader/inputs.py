@@ -15,7 +15,7 @@ from torch import Tensor
 
 from colmlm.model.annotate.bio import Span
 from colmlm.model.annotate.windows import Words, WordTokenizer
-from colmlm.model.text.batches import padded
+from colmlm.model.text.tokens import padded
 
 LONGEST_QUESTION = 64
 LONGEST_TITLE = 48

@@ -12,9 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from colmlm.kb.answers.reading import MOST_SPANS, Passage, PassageReading
-from colmlm.model.annotate.base import ANSWERS
 from colmlm.model.annotate.bio import Span, trim
-from colmlm.model.annotate.checkpoint import AnnotatorConfig, Loaded, load
+from colmlm.model.annotate.checkpoint import ANSWERS, AnnotatorConfig, Loaded, load
 from colmlm.model.annotate.windows import Words, WordTokenizer
 from colmlm.model.reader.inputs import batched, cuts, joined, last_tokens, logits
 

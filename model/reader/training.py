@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from colmlm.model.annotate.base import ANSWERS
 from colmlm.model.annotate.bio import Span
-from colmlm.model.annotate.checkpoint import AnnotatorConfig, Loaded
+from colmlm.model.annotate.checkpoint import ANSWERS, AnnotatorConfig, Loaded
 from colmlm.model.annotate.tuner import TunerTask
 from colmlm.model.annotate.windows import Words, WordTokenizer
 from colmlm.model.reader.config import ReaderConfig

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from transformers import AutoModel
 from transformers.utils import logging as transformers_logging
 
-from colmlm.model.annotate.base import base_directory
-from colmlm.model.annotate.presets import MINILM
+from colmlm.model.annotate.checkpoint import base_directory
+from colmlm.model.annotate.config import MINILM
 from colmlm.model.annotate.windows import WordTokenizer
-from colmlm.model.text.batches import padded
+from colmlm.model.text.tokens import padded
 
 MOST_TOKENS = 160
 ROWS = 32

@@ -6,15 +6,55 @@ so no document can trigger or forge a lookup.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
+import torch
 from tokenizers import AddedToken, Tokenizer
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
-from colmlm.model.text.alphabets import alphabet_of
-from colmlm.model.text.markup import CO_LMLM, Markup
+
+# The tokens that each method adds to a vocabulary, and how a lookup is written with them.
+#
+# Co-LMLM asks with the hidden state at one token (section 3.1), LMLM-Asker with a question in words, and Rel-
+# LMLM with an entity and a relation in words (section 4.6, appendix A). A standard model never asks.
+
+
+@dataclass(frozen=True, slots=True)
+class Markup:
+    """The markup of a method, which writes a lookup as ``opens [query] asks value closes``.
+
+    `tokens` are the last ones of the vocabulary, in this order. `asks` is None where the state at `opens` is the query
+    itself. `parts` separates the parts of a query in words, which plain text has on separate lines. `key` ends a
+    question whose state at that token is a key.
+    """
+
+    method: str
+    tokens: tuple[str, ...] = ()
+    opens: str | None = None
+    asks: str | None = None
+    closes: str | None = None
+    parts: str | None = None
+    key: str | None = None
+
+
+FACT, FACT_END, FACT_Q = "<FACT>", "</FACT>", "<FACT-q>"
+QUESTION, QUESTION_END = "<QUESTION>", "</QUESTION>"
+ENTITY, RELATION, RETURN, END = "<|db_entity|>", "<|db_relationship|>", "<|db_return|>", "<|db_end|>"
+
+CO_LMLM = Markup("co-lmlm", (FACT, FACT_END, FACT_Q), opens=FACT, closes=FACT_END, key=FACT_Q)
+STANDARD = Markup("standard")
+ASKER = Markup(
+    "asker", (QUESTION, QUESTION_END, FACT_END), opens=QUESTION, asks=QUESTION_END, closes=FACT_END
+)
+REL_LMLM = Markup(
+    "rel-lmlm", (ENTITY, RELATION, RETURN, END), opens=ENTITY, asks=RETURN, closes=END, parts=RELATION
+)
+MARKUPS = {markup.method: markup for markup in (CO_LMLM, STANDARD, ASKER, REL_LMLM)}
+
 
 END_OF_TEXT = "<|endoftext|>"
 ENDS = (END_OF_TEXT, "<|end_of_text|>", "<eos>", "</s>")  # as the families name the end of a text
@@ -233,3 +273,96 @@ class FactTokenizer:
                 ids.append(self.id_of(self.markup.parts))
             ids += self.encode(part.strip())
         return [*ids, self.id_of(self.markup.asks)]
+
+
+# The two ways in which tokens are written in a vocabulary: their bytes as characters, or a mark for each
+# space.
+
+_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+_SPACE = "\u2581"
+
+
+class Alphabet(Protocol):
+    """A way to write tokens. One that has any of `nuls` in its name stands for a NUL, among others."""
+
+    nuls: tuple[str, ...]
+
+    def bytes_of(self, name: str) -> bytes:
+        """Gives the bytes that a token of this name stands for, which may be part of a character."""
+        ...
+
+
+def alphabet_of(tokenizer: Tokenizer) -> Alphabet:
+    """Gives the alphabet in which a tokenizer's tokens are written."""
+    return ByteAlphabet() if b'"ByteLevel"' in tokenizer.decoder.__getstate__() else SpaceAlphabet()
+
+
+class ByteAlphabet:
+    """The alphabet of byte-level BPE: printable bytes as themselves, the others as characters from 256 on."""
+
+    nuls: tuple[str, ...] = (chr(256),)
+
+    def __init__(self) -> None:
+        printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+        others = [byte for byte in range(256) if byte not in printable]
+        self._bytes = {chr(byte): byte for byte in printable}
+        self._bytes |= {chr(256 + n): byte for n, byte in enumerate(others)}
+
+    def bytes_of(self, name: str) -> bytes:
+        if self._bytes.keys() >= set(name):
+            return bytes(self._bytes[character] for character in name)
+        return name.encode()  # one that was added as it stands
+
+
+class SpaceAlphabet:
+    """The alphabet of SentencePiece: a mark is a space, and a byte of what is in no other token a name of its own."""
+
+    nuls: tuple[str, ...] = ("<0x00>", "\0")
+
+    def bytes_of(self, name: str) -> bytes:
+        if byte := _BYTE.fullmatch(name):
+            return bytes([int(byte[1], 16)])
+        return name.replace(_SPACE, " ").encode()
+
+
+# Batches of texts: token ids of several texts in one tensor, padded on the right, those of similar length
+# together.
+
+
+def padded(sequences: Sequence[Sequence[int]], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Pads sequences on the right: gives [B, T] ids, and [B, T] with 1 where there is a token."""
+    longest = max(map(len, sequences))
+    ids_BT = torch.full((len(sequences), longest), pad, dtype=torch.long)
+    mask_BT = torch.zeros(len(sequences), longest, dtype=torch.long)
+    for row, ids in enumerate(sequences):
+        ids_BT[row, : len(ids)] = torch.tensor(ids, dtype=torch.long)
+        mask_BT[row, : len(ids)] = 1
+    return ids_BT, mask_BT
+
+
+def padded_batches(
+    sequences: Sequence[Encoded], *, max_tokens: int = 8192
+) -> Iterator[tuple[list[int], torch.Tensor]]:
+    """Groups sequences into batches padded on the right; yields the indices of each batch and its ids [B, T]."""
+    for group in length_groups([len(s) for s in sequences], max_tokens=max_tokens):
+        yield group, padded([sequences[i].ids for i in group], 0)[0]
+
+
+def length_groups(lengths: Sequence[int], waste: float = 0.15, max_tokens: int = 8192) -> list[list[int]]:
+    """Groups the indices of sequences that are padded together, longest first.
+
+    A group grows until padding would exceed the share `waste` of its tokens, or `max_tokens`.
+    """
+    groups: list[list[int]] = []
+    real = 0
+    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        if groups:
+            width = lengths[groups[-1][0]]
+            room = width * (len(groups[-1]) + 1)
+            if room <= max_tokens and real + lengths[i] >= (1 - waste) * room:
+                groups[-1].append(i)
+                real += lengths[i]
+                continue
+        groups.append([i])
+        real = lengths[i]
+    return groups

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+import json
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from types import NoneType
+from typing import Any, TypeVar, get_args, get_type_hints
 
-from colmlm.model.text.markup import MARKUPS, Markup
-from colmlm.model.training.forms import ASKING
+from colmlm.model.reader.asking import keywords, statement
+from colmlm.model.text.tokens import MARKUPS, Markup
 
 RANDOM = "random"
 ADAPT, PRECISION, LAYOUT = ("full", "lora"), ("auto", "fp32", "bf16"), ("padded", "packed")
@@ -57,7 +60,7 @@ class TrainConfig:
     of `max_length`. `mix` weighs the corpora in the order they are given (empty: one corpus of them all), and
     `cooldown_mix` does so in the cooldown (empty: as before). `title_fraction` of the documents begin with their title.
     `qa_fraction` of the pairs are queried at a ``<FACT>`` after the question, in one of the forms that `asking` names
-    (`model.training.forms`), instead of at ``<FACT-q>``, since the decoder will ask in such forms. In a share
+    (`model.training.config`), instead of at ``<FACT-q>``, since the decoder will ask in such forms. In a share
     `paraphrase_fraction` of the spans that have an answer, the answer stands in place of the value, since a value that
     is looked up seldom has the words of the text around it (section 3.3 c).
 
@@ -215,3 +218,147 @@ class TrainConfig:
 def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known:
         raise ValueError(f"{name} {value!r} is none of {', '.join(known)}")
+
+
+# The forms in which a decoder is asked for a fact: what stands before the ``<FACT>`` of a query.
+#
+# `questions` are five ways to put a question. `many` are thirty ways, one of which is drawn for every pair:
+# as a question, in keywords, in a chat, in a list of questions, and in running text. Keywords and running
+# text are made of the question by rule (`model.reader.asking`); where the rules make nothing of it, it is put
+# as a question.
+
+QA_FORMS = (
+    "Question: {question}\nAnswer: ",
+    "Question: {question} Answer: ",
+    "Q: {question}\nA: ",
+    "{question}\n",
+    "{question} ",
+)
+_ASKED = (
+    *QA_FORMS,
+    "{question}\n\n",
+    "{question}\nAnswer: ",
+    "{question} The answer is ",
+    "Question: {question}\n",
+    "Question: {question}\nShort answer: ",
+    "Answer the question.\n{question}\nAnswer: ",
+    "I have a question: {question} ",
+    "Do you know this? {question} ",
+    "FAQ\n\n{question}\n",
+)
+_CHATS = (
+    "<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n",
+    "<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\nThe answer is ",
+    "<|im_start|>system\nYou are a helpful AI assistant.<|im_end|>\n<|im_start|>user\n{question}<|im_end|>\n"
+    "<|im_start|>assistant\n",
+    "User: {question}\nAssistant: ",
+    "Human: {question}\nAI: ",
+    "- {question}\n- ",
+)
+_KEYWORDS = (
+    "{keywords}: ",
+    "{keywords}\n",
+    "{keywords} ",
+    "Search: {keywords}\nResult: ",
+    "Query: {keywords}\nAnswer: ",
+)
+_RUNNING = (
+    "{statement} ",
+    "In short: {statement} ",
+    "Here is what I found. {statement} ",
+    "Note: {statement} ",
+    "Complete the sentence: {statement} ",
+)
+_KINDS = (_ASKED, _CHATS, _KEYWORDS, _RUNNING)
+_SHARES = (0.4, 0.2, 0.2, 0.2)
+
+
+def _sentence(question: str) -> str | None:
+    said = statement(question)
+    return said and said[0].upper() + said[1:]
+
+
+_RULES: Mapping[str, Callable[[str], str | None]] = {"keywords": keywords, "statement": _sentence}
+
+
+def one_of_questions(question: str, rng: random.Random) -> str:
+    """Puts the question in one of five forms."""
+    return rng.choice(QA_FORMS).format(question=question)
+
+
+def one_of_many(question: str, rng: random.Random) -> str:
+    """Puts the question in one of thirty forms: two fifths as questions, the others in equal parts."""
+    (kind,) = rng.choices(_KINDS, _SHARES)
+    return _put(rng.choice(kind), question) or rng.choice(_ASKED).format(question=question)
+
+
+ASKING: Mapping[str, Callable[[str, random.Random], str]] = {
+    "questions": one_of_questions,
+    "many": one_of_many,
+}
+
+
+def forms() -> Sequence[str]:
+    """Lists all forms of `many`."""
+    return [form for kind in _KINDS for form in kind]
+
+
+def _put(form: str, question: str) -> str | None:
+    for name, rule in _RULES.items():
+        if f"{{{name}}}" in form:
+            said = rule(question)
+            return said and form.format(**{name: said})
+    return form.format(question=question)
+
+
+# Settings of a run as they are typed: ``weight_decay=0.1``.
+
+Config = TypeVar("Config")
+
+
+def with_settings(config: Config, settings: Sequence[str], **given: Any) -> Config:
+    """Gives `config`, a dataclass, with these fields changed: each is typed as NAME=VALUE.
+
+    Numbers, booleans and lists are written as in JSON, None as ``none``. Fields that are `given` as values are changed
+    with them, at once, since one may be possible only beside another. Raises ValueError, which names the setting.
+    """
+    hints, changes = get_type_hints(type(config)), dict(given)
+    for name, text in map(_pair, settings):
+        if name not in hints:
+            raise ValueError(f"no setting {name!r}; there are {', '.join(sorted(hints))}")
+        changes[name] = _value(name, hints[name], text)
+    return replace(config, **changes)  # type: ignore[type-var]  # any dataclass will do
+
+
+def _pair(setting: str) -> tuple[str, str]:
+    name, equals, value = setting.partition("=")
+    if not equals:
+        raise ValueError(f"{setting!r} is not NAME=VALUE")
+    return name.strip().replace("-", "_"), value.strip()
+
+
+def _value(name: str, hint: Any, text: str) -> Any:
+    kinds = get_args(hint) if NoneType in get_args(hint) else (hint,)
+    if NoneType in kinds and text == "none":
+        return None
+    kind = kinds[0]
+    if kind is str:
+        return text
+    try:
+        value = json.loads(text)
+        if kind is Architecture:
+            return Architecture(**value)
+        if get_args(kind):  # a tuple of numbers
+            return tuple(_number(float, each) for each in value)
+        return _number(kind, value)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name}: {text!r} does not fit ({error})") from error
+
+
+def _number(kind: type, value: Any) -> Any:
+    """Checks that `value`, read from JSON, is of this kind: an integer is also a float, but true is no integer."""
+    if type(value) is int and kind is float:
+        return float(value)
+    if type(value) is not kind:
+        raise TypeError(f"it must be {kind.__name__}")
+    return value

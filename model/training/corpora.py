@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -203,3 +203,254 @@ def _questions(
 
 def _starts(lengths: array[int]) -> NDArray[np.int64]:
     return np.concatenate([[0], np.cumsum(np.array(lengths, dtype=np.int64))]).astype(np.int64)
+
+
+# The order in which a corpus is read: seeded, endless, and the same in every run and on any hardware.
+
+Compose = Callable[[Sequence[NDArray[np.int64]]], list[NDArray[np.int64]]]
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentPiece:
+    """A document of a corpus, or a piece of one that is longer than a row: its tokens `start` to `end`."""
+
+    shard: int
+    document: int
+    start: int
+    end: int
+
+
+class Pieces:
+    """The documents of a corpus by number; those longer than `max_length` are cut into pieces of equal length.
+
+    It keeps 16 bytes per document; all other data stay in the corpus.
+    """
+
+    def __init__(self, corpus: Corpus, max_length: int) -> None:
+        sizes = [len(shard) for shard in corpus.shards]
+        self._shards = np.concatenate([[0], np.cumsum(sizes)])
+        self._lengths = np.concatenate([np.diff(shard.starts) for shard in corpus.shards])
+        self._starts = np.concatenate([[0], np.cumsum(-(-self._lengths // max_length))])
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def place(self, piece: int) -> DocumentPiece:
+        document = int(np.searchsorted(self._starts, piece, side="right")) - 1
+        first, following = (int(n) for n in self._starts[document : document + 2])
+        number, count, length = piece - first, following - first, int(self._lengths[document])
+        shard = int(np.searchsorted(self._shards, document, side="right")) - 1
+        start, end = number * length // count, (number + 1) * length // count
+        return DocumentPiece(shard, document - int(self._shards[shard]), start, end)
+
+    def lengths(self) -> NDArray[np.int64]:
+        """Gives the number of tokens of every piece."""
+        counts = np.diff(self._starts)
+        whole = np.repeat(self._lengths, counts)
+        number = np.arange(len(self)) - np.repeat(self._starts[:-1], counts)
+        count = np.repeat(counts, counts)
+        return (number + 1) * whole // count - number * whole // count
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Quota:
+    """The amount that a step takes from a stream: a number of documents, or documents of that many tokens."""
+
+    documents: int | None = None
+    tokens: int | None = None
+
+
+class Stream:
+    """An endless order over a corpus's pieces, step by step.
+
+    With `compose` the steps of a window of `window` steps exchange their documents when the first of them is asked for:
+    `compose` gets the window's steps and returns the exchanged ones, which `state` then holds.
+    """
+
+    def __init__(
+        self,
+        pieces: Pieces,
+        quota: Quota,
+        *,
+        block: int,
+        tag: str,
+        compose: Compose | None = None,
+        window: int = 1,
+    ) -> None:
+        self.pieces, self.quota = pieces, quota
+        self._block, self._tag = block, tag
+        self._compose, self._window = compose, window
+        self._epoch: tuple[int, NDArray[np.int64], NDArray[np.int64]] | None = None
+        self._composed: tuple[int, list[NDArray[np.int64]]] | None = None
+        if quota.tokens is None:
+            assert quota.documents is not None
+            self.per_epoch = max(1, len(pieces) // quota.documents)
+        else:
+            self.per_epoch = min(len(pieces), -(-int(pieces.lengths().sum()) // quota.tokens))
+
+    def numbers(self, step: int) -> NDArray[np.int64]:
+        """Gives the pieces of a step, by number."""
+        if self._compose is None:
+            return self._drawn(step)
+        epoch, within = divmod(step, self.per_epoch)
+        first = epoch * self.per_epoch + within // self._window * self._window
+        if self._composed is None or self._composed[0] != first:
+            last = min(first + self._window, (epoch + 1) * self.per_epoch)
+            self._composed = (first, self._compose([self._drawn(n) for n in range(first, last)]))
+        return self._composed[1][step - first]
+
+    def state(self) -> dict[str, Any]:
+        """Gives the exchanged steps, which a resumed run cannot compute again, since the model has changed since."""
+        if self._composed is None:
+            return {}
+        return {"first": self._composed[0], "steps": [numbers.tolist() for numbers in self._composed[1]]}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        if state:
+            steps = [np.array(numbers, dtype=np.int64) for numbers in state["steps"]]
+            self._composed = (state["first"], steps)
+
+    def _drawn(self, step: int) -> NDArray[np.int64]:
+        epoch, within = divmod(step, self.per_epoch)
+        if self._epoch is None or self._epoch[0] != epoch:
+            order = epoch_order(len(self.pieces), self._block, f"{self._tag}/{epoch}")
+            self._epoch = (epoch, order, self._edges(order))
+        _, order, edges = self._epoch
+        return order[edges[within] : edges[within + 1]]
+
+    def _edges(self, order: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Gives the places in an epoch's order where its steps begin."""
+        if self.quota.documents is not None:
+            return np.minimum(np.arange(self.per_epoch + 1) * self.quota.documents, len(order))
+        reached = np.cumsum(self.pieces.lengths()[order])
+        goals = np.arange(self.per_epoch + 1) * (int(reached[-1]) / self.per_epoch)
+        edges = np.searchsorted(reached, goals, side="left")
+        edges[0], edges[-1] = 0, len(order)
+        # Every step has at least one piece, however long pieces are.
+        ahead = np.arange(self.per_epoch + 1)
+        return np.minimum(np.maximum(edges, ahead), len(order) - ahead[::-1])
+
+
+def epoch_order(count: int, block: int, tag: str) -> NDArray[np.int64]:
+    """Orders the numbers below `count` in shuffled blocks of neighbours, cut at another place for every tag.
+
+    The shuffle sorts raw words of a PCG64, whose stream numpy keeps the same in all its versions.
+    """
+    seed = int.from_bytes(hashlib.sha256(tag.encode()).digest()[:16])
+    words = np.random.PCG64(seed)
+    first = int(words.random_raw()) % block or block
+    cuts = np.concatenate([[0], np.arange(first, count, block), [count]])
+    lengths = np.diff(cuts)
+    shuffled = np.argsort(words.random_raw(len(lengths)), kind="stable")
+    starts, lengths = cuts[:-1][shuffled], lengths[shuffled]
+    before = np.concatenate([[0], np.cumsum(lengths)[:-1]])
+    return np.arange(count) + np.repeat(starts - before, lengths)
+
+
+def apportion(count: int, weights: Sequence[float]) -> list[int]:
+    """Divides `count` in proportion to the weights, rounding the largest remainders up.
+
+    Raises DataError if a positive weight would get nothing.
+    """
+    exact = [count * weight / sum(weights) for weight in weights]
+    shares = [int(share) for share in exact]
+    by_remainder = sorted(range(len(exact)), key=lambda i: shares[i] - exact[i])
+    for i in by_remainder[: count - sum(shares)]:
+        shares[i] += 1
+    if any(weight > 0 and not share for weight, share in zip(weights, shares, strict=True)):
+        raise DataError(f"a batch of {count} documents is too small for the weights {list(weights)}")
+    return shares
+
+
+# Hard negatives: documents that the model confuses are put into the same step.
+#
+# The current model makes keys and queries for the facts of a window of steps. If a query of one document is
+# near a fact of another document with another question, the two documents belong in one step. No document is
+# added or lost: the steps of the window only exchange them.
+
+FACTS_PER_DOCUMENT = 4
+_ROWS = 2048  # questions scored at once
+
+
+@dataclass(frozen=True, slots=True)
+class Mined:
+    """A document cut after the last of the facts chosen from it, and the questions of these facts."""
+
+    context: Encoded
+    questions: tuple[Encoded, ...]
+
+    @classmethod
+    def of(cls, encoded: Encoded, questions: Sequence[tuple[int, ...]]) -> Mined:
+        """Chooses at most `FACTS_PER_DOCUMENT` facts with a question, spread over the document."""
+        asked = [i for i, ids in enumerate(questions) if ids]
+        spread = np.linspace(0, len(asked) - 1, min(FACTS_PER_DOCUMENT, len(asked))).round().astype(int)
+        chosen = [asked[i] for i in spread]
+        positions = tuple(encoded.fact_positions[i] for i in chosen)
+        end = positions[-1] + 1 if positions else 0
+        return cls(
+            Encoded(encoded.ids[:end], positions, encoded.masked[:end]),
+            tuple(question_sequence(questions[i]) for i in chosen),
+        )
+
+
+def confusable(
+    steps: Sequence[NDArray[np.int64]],
+    mined: Sequence[Mined],
+    keys: Callable[[Sequence[Encoded]], list[NDArray[np.float32]]],
+    count: int,
+) -> list[NDArray[np.int64]]:
+    """Regroups the documents of `steps` so that each is beside up to `count` documents that it is confused with.
+
+    Steps keep their sizes. `mined` has one entry per document, in the order of the steps. The first document that is
+    not placed yet takes the nearest ones that are not placed either, and so on; nothing is random.
+    """
+    with_facts = [i for i, document in enumerate(mined) if document.questions]
+    if not with_facts:
+        return list(steps)
+    facts = keys([mined[i].context for i in with_facts])
+    queries = keys([question for i in with_facts for question in mined[i].questions])
+    owners = np.repeat(with_facts, [len(mined[i].questions) for i in with_facts]).astype(np.int64)
+    asked = [question.ids for i in with_facts for question in mined[i].questions]
+    near = _nearest(np.concatenate(facts), np.concatenate(queries), owners, asked, count)
+    ends = np.cumsum([len(step) for step in steps]).tolist()
+    order = _together(ends, near, count)
+    return list(np.split(np.concatenate(steps)[order], ends[:-1]))
+
+
+def _nearest(
+    facts_ND: NDArray[np.float32],
+    queries_ND: NDArray[np.float32],
+    owners: NDArray[np.int64],
+    asked: Sequence[tuple[int, ...]],
+    count: int,
+) -> dict[int, list[int]]:
+    """Gives for each document the others whose facts are nearest to its questions, nearest first."""
+    names = {ids: number for number, ids in enumerate(dict.fromkeys(asked))}
+    question_N = np.array([names[ids] for ids in asked])
+    found: dict[int, dict[int, float]] = {}
+    reach = min(len(owners), count + FACTS_PER_DOCUMENT)
+    for start in range(0, len(owners), _ROWS):
+        rows = slice(start, start + _ROWS)
+        scores = queries_ND[rows] @ facts_ND.T
+        scores[owners[rows, None] == owners[None, :]] = -np.inf
+        scores[question_N[rows, None] == question_N[None, :]] = -np.inf  # the same question is no negative
+        best = np.argsort(-scores, axis=1, kind="stable")[:, :reach]
+        for row, columns in enumerate(best):
+            others = found.setdefault(int(owners[start + row]), {})
+            for column in columns:
+                if np.isfinite(score := scores[row, column]):
+                    other = int(owners[column])
+                    others[other] = max(others.get(other, -np.inf), float(score))
+    return {owner: sorted(others, key=lambda o: (-others[o], o)) for owner, others in found.items()}
+
+
+def _together(ends: Sequence[int], near: dict[int, list[int]], count: int) -> list[int]:
+    """Orders documents so that each is followed by those near it, while its step has room; steps end at `ends`."""
+    placed: dict[int, None] = {}
+    for document in range(ends[-1]):
+        if document not in placed:
+            placed[document] = None
+            room = next(end for end in ends if end >= len(placed)) - len(placed)
+            free = [other for other in near.get(document, ()) if other not in placed]
+            placed.update(dict.fromkeys(free[: min(count, room)]))
+    return list(placed)

@@ -13,8 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from colmlm.model.text.batches import length_groups
-from colmlm.model.text.tokens import Encoded
+from colmlm.model.text.tokens import Encoded, length_groups
 
 
 class Rows(NamedTuple):

@@ -13,11 +13,20 @@ from numpy.typing import NDArray
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.model.text.tokens import Encoded, FactTokenizer
-from colmlm.model.training.config import TrainConfig
-from colmlm.model.training.corpora import Corpus, DataError, merged, question_sequence
-from colmlm.model.training.forms import ASKING, QA_FORMS
-from colmlm.model.training.mining import Mined, confusable
-from colmlm.model.training.streams import DocumentPiece, Pieces, Quota, Stream, apportion
+from colmlm.model.training.config import ASKING, QA_FORMS, TrainConfig
+from colmlm.model.training.corpora import (
+    Corpus,
+    DataError,
+    DocumentPiece,
+    Mined,
+    Pieces,
+    Quota,
+    Stream,
+    apportion,
+    confusable,
+    merged,
+    question_sequence,
+)
 
 Item = TypeVar("Item")
 Keys = Callable[[Sequence[Encoded]], list[NDArray[np.float32]]]

@@ -7,14 +7,17 @@ is cut into.
 
 from __future__ import annotations
 
+import json
 import platform
+import zlib
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -22,30 +25,117 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from colmlm.kb.corpus.format import AnnotatedDocument
-from colmlm.model.lm.config import CheckpointConfig
+from colmlm.model.lm.config import CONFIG_FILE, CheckpointConfig
 from colmlm.model.lm.language_model import FactLM, unit
 from colmlm.model.text.tokens import Encoded, FactTokenizer
-from colmlm.model.training.batches import JointBatch, joint_batch, lookups_batch
 from colmlm.model.training.config import TrainConfig
-from colmlm.model.training.contrast import PairMemory, Pairs, Pull, pull_together
-from colmlm.model.training.corpora import Corpus, tokenise
-from colmlm.model.training.fitting import (
-    FIRST_TOKENS,
-    LOOK_AHEAD,
-    StepSize,
-    described_fit,
-    fitted_config,
-    resumed_steps,
+from colmlm.model.training.contrast import (
+    PairMemory,
+    Pairs,
+    Pull,
+    next_token_sum,
+    pull_together,
+    question_ids,
 )
+from colmlm.model.training.corpora import Corpus, DataError, apportion, tokenise
 from colmlm.model.training.gather import accumulation, gather_rows, here, largest, micro_batches
-from colmlm.model.training.loop import Loop, LoopConfig, Progress
-from colmlm.model.training.losses import next_token_sum
-from colmlm.model.training.packing import Rows
-from colmlm.model.training.rng import restore_torch, torch_state
-from colmlm.model.training.schedule import Schedule
+from colmlm.model.training.loop import Loop, LoopConfig, Progress, Schedule
+from colmlm.model.training.packing import Rows, lay_out
 from colmlm.model.training.start import start
-from colmlm.model.training.steps import Drawn, Steps
+from colmlm.model.training.state import STATE_FILE, restore_torch, torch_state
+from colmlm.model.training.steps import Drawn, Step, Steps
 from colmlm.model.training.task import StepContext, StepMetrics, Task
+
+# Micro-batches as tensors: the input of one forward of the joint objective (section 3.2).
+
+
+@dataclass(frozen=True, slots=True)
+class JointBatch:
+    """Sequences laid out in `rows` (`model.training.packing`), and the positions where their losses apply.
+
+    Positions are numbered consecutively over all rows: those of the first of `rows`, line by line, then the second's.
+    `scored_N` are positions whose state predicts a token of `targets_N`: all outside M, or a sample of them. `facts_P`
+    and `queries_P` are the positions of the pairs, and `questions_P` numbers the question of each.
+    """
+
+    rows: tuple[Rows, ...]
+    scored_N: Tensor
+    targets_N: Tensor
+    facts_P: Tensor
+    queries_P: Tensor
+    questions_P: Tensor
+    num_tokens: int
+
+    @property
+    def num_pairs(self) -> int:
+        return len(self.facts_P)
+
+    def to(self, device: torch.device) -> JointBatch:
+        tensors = ("scored_N", "targets_N", "facts_P", "queries_P", "questions_P")
+        moved = {name: getattr(self, name).to(device) for name in tensors}
+        return replace(self, rows=tuple(row.to(device) for row in self.rows), **moved)
+
+    def without_targets(self) -> JointBatch:
+        """Gives the same batch for its pairs alone."""
+        return replace(self, scored_N=self.scored_N[:0], targets_N=self.targets_N[:0])
+
+    def with_rows(self, count: int) -> JointBatch:
+        """Adds rows of one token until there are `count`, so that all processes make equally many forwards."""
+        filler = lay_out(())[0] * (count - len(self.rows))
+        return replace(self, rows=self.rows + filler)
+
+
+def joint_batch(
+    step: Step, *, pairs: bool, fraction: float, salt: int, layout: str = "padded", row_length: int = 512
+) -> JointBatch:
+    """Makes the tensors of a step, or of a part of one. `pairs` False leaves the contrastive part out.
+
+    A share `fraction` of the positions is scored. Which ones depends on `salt` and on the sequence alone, not on the
+    rest of the batch or on where it runs.
+    """
+    rows, starts = lay_out(step.sequences, layout=layout, row_length=row_length)
+    scored, targets = [], []
+    for sequence, first_token, is_scored in zip(step.sequences, starts, step.scored, strict=True):
+        if is_scored:
+            kept_N = _kept(sequence, fraction, salt)
+            scored.append(first_token + kept_N - 1)
+            targets.append(torch.tensor(sequence.ids)[kept_N])
+    chosen = step.pairs if pairs else ()
+    return JointBatch(
+        rows=rows,
+        scored_N=_joined(scored),
+        targets_N=_joined(targets),
+        facts_P=torch.tensor([starts[p.fact_sequence] + p.fact_position for p in chosen], dtype=torch.long),
+        queries_P=torch.tensor([starts[p.query_sequence] + p.query_position for p in chosen], dtype=torch.long),
+        questions_P=question_ids([p.question for p in chosen]),
+        num_tokens=step.num_tokens,
+    )  # fmt: skip
+
+
+def lookups_batch(sequences: Sequence[Encoded]) -> JointBatch:
+    """Lays out sequences without a loss; `facts_P` are the positions of all their lookups, in order."""
+    rows, starts = lay_out(sequences)
+    nothing = torch.zeros(0, dtype=torch.long)
+    lookups = [
+        first_token + at for first_token, s in zip(starts, sequences, strict=True) for at in s.fact_positions
+    ]
+    at_P = torch.tensor(lookups, dtype=torch.long)
+    return JointBatch(rows, nothing, nothing, at_P, nothing, nothing, sum(map(len, sequences)))
+
+
+def _kept(sequence: Encoded, fraction: float, salt: int) -> Tensor:
+    """Gives the positions of a sequence whose tokens carry the next-token loss."""
+    outside = ~torch.tensor(sequence.masked)
+    outside[:1] = False  # no token before it predicts it
+    if fraction < 1.0:
+        digest = zlib.crc32(array("q", sequence.ids).tobytes(), salt & 0xFFFFFFFF)
+        outside &= torch.rand(len(outside), generator=torch.Generator().manual_seed(digest)) < fraction
+    return outside.nonzero().flatten()
+
+
+def _joined(pieces: Sequence[Tensor]) -> Tensor:
+    return torch.cat(list(pieces)) if pieces else torch.zeros(0, dtype=torch.long)
+
 
 # A run may be resumed with other values of these settings, which do not change what is learnt.
 _FREE = (
@@ -338,3 +428,97 @@ def hardware() -> str:
 def _cpuinfo() -> list[str]:
     path = Path("/proc/cpuinfo")
     return path.read_text().splitlines() if path.is_file() else []
+
+
+# Fitting of steps into the time of a run: a step takes fewer documents where too few of its size would fit.
+
+FEWEST_STEPS = 10  # that a run makes in its time, unless a step of one document takes longer
+FIRST_TOKENS = 32  # of a document, that are timed before all of it
+LOOK_AHEAD = 4 / 3  # several micro-batches cost one more forward; a backward costs two
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepSize:
+    """The settings of a run that say how much a step takes."""
+
+    batch_documents: int
+    batch_rows: int | None
+    block: int
+
+    @classmethod
+    def of(cls, config: TrainConfig) -> Self:
+        return cls(batch_documents=config.batch_documents, batch_rows=config.batch_rows, block=config.block)
+
+    def __str__(self) -> str:
+        number, what = self.batch_rows or self.batch_documents, "row" if self.batch_rows else "document"
+        return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def resumed_steps(config: TrainConfig, directory: Path) -> tuple[TrainConfig, StepSize]:
+    """Give the config with the steps of the run in `directory`, and what was asked for when that run began.
+
+    A run keeps the steps that it was given, whether those or the ones it was asked for are named again.
+    """
+    asked = StepSize.of(config)
+    if not (directory / STATE_FILE).is_file() or not (directory / CONFIG_FILE).is_file():
+        return config, asked
+    training = json.loads((directory / CONFIG_FILE).read_text()).get("training", {})
+    before = training.get("asked_steps")
+    now = {name: training.get("config", {}).get(name) for name in asdict(asked)}
+    if before is None or asdict(asked) not in (before, now):
+        return config, asked
+    return replace(config, **now), StepSize(**before)
+
+
+def fitted_config(config: TrainConfig, step_seconds: float, seconds: float) -> TrainConfig:
+    """Give the config with the largest steps, at most its own, of which `FEWEST_STEPS` fit into these seconds.
+
+    Where none is that small, the smallest step is taken. Raises DataError where not even that fits.
+    """
+    most = config.batch_rows or config.batch_documents
+    each = step_seconds / most
+    fitted = (
+        config
+        if each * most * FEWEST_STEPS <= seconds
+        else _smaller(config, int(seconds / FEWEST_STEPS / each))
+    )
+    size = StepSize.of(fitted)
+    if (needed := each * (size.batch_rows or size.batch_documents)) > seconds:
+        raise DataError(
+            f"no step fits into the time of this run: one of {size} takes about {needed:.0f} s here, and "
+            f"{max(0.0, seconds):.0f} s are left. Nothing was trained; allow at least "
+            f"{needed * FEWEST_STEPS / 60:.1f} minutes (--max-minutes), or cut documents (--max-length)"
+        )
+    return fitted
+
+
+def described_fit(asked: TrainConfig, fitted: TrainConfig, step_seconds: float, seconds: float) -> str:
+    """Say how long a step takes, how many fit, and whether they were made smaller for that."""
+    before, after = StepSize.of(asked), StepSize.of(fitted)
+    share = (after.batch_rows or after.batch_documents) / (before.batch_rows or before.batch_documents)
+    each = step_seconds * share
+    number = min(fitted.steps, max(1, int(seconds / max(each, 1e-9))))
+    taken = f"a step of {after} takes about {each:.2g} s here, so some {number} fit into {seconds / 60:.2g} minutes"
+    return taken if before == after else f"{taken}; one of {before} would take {step_seconds:.2g} s"
+
+
+def _smaller(config: TrainConfig, number: int) -> TrainConfig:
+    """Give the config with steps of about this many documents or rows, as few as its mixes and blocks allow."""
+    if config.batch_rows is not None:
+        return replace(config, batch_rows=max(1, min(number, config.batch_rows)))
+    for documents in range(max(1, number), config.batch_documents):
+        block = min(config.block, documents)
+        smaller = replace(config, batch_documents=documents // block * block, block=block)
+        if _divides(smaller):
+            return smaller
+    return config
+
+
+def _divides(config: TrainConfig) -> bool:
+    """Tell whether every corpus of both mixes gets a document of each step."""
+    try:
+        for mix in (config.mix, config.cooldown_mix):
+            apportion(config.batch_documents, mix or (1.0,))
+    except DataError:
+        return False
+    return True

@@ -33,9 +33,8 @@ from colmlm.model.lm.language_model import FactLM
 from colmlm.model.text.tokens import FactTokenizer
 from colmlm.model.training.config import TrainConfig
 from colmlm.model.training.gather import here, micro_batches
-from colmlm.model.training.loop import Loop, LoopConfig, Progress
+from colmlm.model.training.loop import Loop, LoopConfig, Progress, Schedule
 from colmlm.model.training.objectives import NPO, OBJECTIVES
-from colmlm.model.training.schedule import Schedule
 from colmlm.model.training.start import start
 from colmlm.model.training.task import StepContext, StepMetrics, Task
 from colmlm.model.training.trainer import hardware

@@ -26,12 +26,12 @@ import numpy as np
 import psutil
 from sqlalchemy import Connection, text
 
-from colmlm.cli.composition.model_encoder import ModelEncoder
+from colmlm.cli.composition.encoders import ModelEncoder
 from colmlm.kb import interpreter
-from colmlm.kb.corpus.format import Parsed
+from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
+from colmlm.kb.keys.keysets import Vectors
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
-from colmlm.lab.bench.bulk import documents, least_cosine
 from colmlm.model.lm.checkpoint import load
 from tests import servers
 from tests.acceptance.programs import options_of, own_folder, report
@@ -45,6 +45,28 @@ FROM pg_stat_activity AS one WHERE datname = current_database() AND application_
 """)
 COMMITTED = text("SELECT count(*) FROM change WHERE kind = 'key'")
 KEYED = text("SELECT count(*), count(DISTINCT (fact_id, kind)) FROM fact_key")
+
+
+_FACTS = 4  # of a document
+
+
+def documents(facts: int) -> Iterator[AnnotatedDocument]:
+    """Make documents of four facts each."""
+    for number in range(facts // _FACTS):
+        text, spans = "", []
+        for tower in range(_FACTS):
+            value = f"{7 * number + tower} metres"
+            text += f"Tower {tower} of town {number} has a height of "
+            question = f"How high is tower {tower} of town {number}?"
+            spans.append(FactSpan(len(text), len(text) + len(value), value, question, value))
+            text += f"{value}. "
+        yield AnnotatedDocument(f"town {number}", text, tuple(spans))
+
+
+def least_cosine(keys: Vectors, others: Vectors) -> float:
+    """Compute the least cosine of a row with its like; stored keys are rounded to fp16."""
+    lengths = np.linalg.norm(keys, axis=1) * np.linalg.norm(others, axis=1)
+    return float(np.min(np.sum(keys * others, axis=1) / lengths))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from colmlm.api.app import create_app, routed
 from colmlm.api.door.doorway import GatedApp
-from colmlm.api.door.tuning import Tuning
+from colmlm.api.door.lanes import Tuning
 from colmlm.api.schema.openapi import described
 from colmlm.kb.access.tokens import create_token
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed

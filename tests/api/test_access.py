@@ -6,8 +6,16 @@ import pytest
 from sqlalchemy import URL, create_engine, select, text
 from sqlalchemy.orm import Session
 
-from colmlm.kb.access.records import ROLES, Right
-from colmlm.kb.access.tokens import create_token, list_tokens, note_use, revoke_token, rotate_token, verify
+from colmlm.kb.access.tokens import (
+    ROLES,
+    Right,
+    create_token,
+    list_tokens,
+    note_use,
+    revoke_token,
+    rotate_token,
+    verify,
+)
 from colmlm.kb.errors import ApiKeyEnded, ApiKeyNotFound, InvalidValue
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database

@@ -13,8 +13,8 @@ from colmlm.api.app import create_app
 from colmlm.api.door.auth import gate
 from colmlm.api.door.doorway import GatedApp
 from colmlm.api.door.lanes import Lanes
+from colmlm.api.errors import status_of
 from colmlm.api.wire.requests import MAX_BODY_BYTES
-from colmlm.api.wire.statuses import status_of
 from colmlm.kb.access.access import Access
 from colmlm.kb.errors import KBError
 from colmlm.kb.service import KnowledgeBase

@@ -115,6 +115,6 @@ def test_the_way_of_an_edit_is_the_one_taken(recorder: Recorder, operator: Clien
 
 def test_the_way_of_a_rekey_is_the_one_taken(recorder: Recorder, atlas: KnowledgeBase) -> None:
     for salt in ("one", "two"):
-        with recorder.way_of("kb/switching/keying.py", "rekey", "kb/lookup/") as calls:
+        with recorder.way_of("kb/switching/keysets.py", "rekey", "kb/lookup/") as calls:
             atlas.keysets.rekey(FakeEncoder(salt))
     require("A rekey", calls)

@@ -34,7 +34,7 @@ _RESTARTED = """
 import ctypes.util, os, sys
 ctypes.util.find_library = lambda name: sys.argv[1]
 from colmlm.kb import interpreter
-from colmlm.model.lm.memory import prefer_jemalloc
+from colmlm.model.lm.llama import prefer_jemalloc
 prefer_jemalloc(interpreter.again())
 print(os.environ["LD_PRELOAD"])
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import text
 
 from colmlm.kb.evidence.records import NewFeedback, NewOutput, QuotedStretch, Splice
-from colmlm.kb.facts.synced import SyncedFile
+from colmlm.kb.facts.corpora import SyncedFile
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import CAPITAL, HEIGHT, PERU, RIVER, fact_id, ingest

@@ -20,7 +20,7 @@ from colmlm.api.schema.examples.small_base import (
     TRACE,
 )
 from colmlm.api.wire import answers
-from colmlm.kb.evidence.listing import AttributionRecord
+from colmlm.kb.evidence.outputs import AttributionRecord
 from colmlm.kb.evidence.records import (
     FactDifference,
     FactTrace,

@@ -21,17 +21,14 @@ from colmlm.api.schema.examples.small_base import (
     TRACE,
     as_json,
 )
-from colmlm.api.wire.answers import Problem
-from colmlm.api.wire.pages import cursor
-from colmlm.kb.evidence.prov_forms import MEDIA_TYPES, written
-from colmlm.kb.evidence.provenance import Provenance, of_fact, of_output
+from colmlm.api.wire.answers import Problem, cursor
+from colmlm.kb.evidence.provenance import MEDIA_TYPES, Provenance, of_fact, of_output, write_prov
 from colmlm.kb.facts.compared import AlsoSaid
-from colmlm.kb.log import cloud_events, envelope
-from colmlm.kb.log.cloud_events import cloud_event
+from colmlm.kb.log.chain import BATCH, EVENT, PAYLOAD_TYPE, cloud_event
 
 
 def _provenance(account: Provenance) -> Mapping[str, Any]:
-    return {media_type: written(account, form) for form, media_type in MEDIA_TYPES.items()}
+    return {media_type: write_prov(account, form) for form, media_type in MEDIA_TYPES.items()}
 
 
 _BY_NAME: dict[str, Any] = {
@@ -52,7 +49,7 @@ _DOCUMENT_LINE = (
 )
 
 _ENVELOPE = {
-    "payloadType": envelope.PAYLOAD_TYPE,
+    "payloadType": PAYLOAD_TYPE,
     "payload": "bWFkZSB1cA==",
     "signatures": [{"keyid": HASH, "sig": "bWFkZSB1cA=="}],
 }
@@ -94,8 +91,8 @@ _EVENT_OF_CHANGE = as_json(cloud_event(CHANGE, _DATABASE))
 
 # Operations that give what they have in other forms too, where `Accept` asks for them.
 FORMS: Mapping[str, Mapping[str, Any]] = {
-    "list_changes": {cloud_events.BATCH: [_EVENT_OF_CHANGE]},
-    "read_change": {cloud_events.EVENT: _EVENT_OF_CHANGE},
+    "list_changes": {BATCH: [_EVENT_OF_CHANGE]},
+    "read_change": {EVENT: _EVENT_OF_CHANGE},
     "trace_output": _provenance(of_output(TRACE, _DATABASE)),
     "trace_fact": _provenance(of_fact(evidence.FACT_TRACE, _DATABASE)),
 }

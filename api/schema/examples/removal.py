@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from colmlm.api.routes import erasures, forgetting, verification
+from colmlm.api.routes import erasures, forgetting
+from colmlm.api.routes.forgetting import CertificateText, Verifying
 from colmlm.api.schema.examples.small_base import AT, HASH, SAID, SELECTOR, SOURCE, WHY
 from colmlm.api.wire import answers
-from colmlm.kb.erasure.records import Erased, ErasureReport, ErasureRequest, Level
-from colmlm.kb.forgetting import certificate_check
+from colmlm.kb.erasure.certificates import Erased, ErasureReport, ErasureRequest, Level
+from colmlm.kb.forgetting.certificates import CertificateCheck
 from colmlm.kb.forgetting.records import (
     Collateral,
     Drift,
@@ -19,7 +20,7 @@ from colmlm.kb.forgetting.records import (
     Survivor,
     Verification,
 )
-from colmlm.kb.log.certified import CertificateFinding
+from colmlm.kb.log.audit import CertificateFinding
 
 _RATES = {"questions": Rates(1, 0, 0, 0, 0, 1)}
 _RUN = RunRecord(5, "applied", "successor", {"text": "Lima"}, 1, 40, 41, None, True, 2, "ana", WHY, AT)
@@ -66,8 +67,8 @@ _ASKED = ErasureRequest(
 
 EXAMPLES: tuple[Any, ...] = (
     forgetting.NewRun(selector=SELECTOR, equivalents="include", policy="abstain", reason=WHY),
-    verification.Verifying(questions=["Which city is Peru's capital?"]),
-    verification.CertificateText(text='{"format": "..."}\n', key="0123456789abcdef"),
+    Verifying(questions=["Which city is Peru's capital?"]),
+    CertificateText(text='{"format": "..."}\n', key="0123456789abcdef"),
     erasures.Chosen(fact_ids=[12]),
     erasures.NewErasure(fact_ids=[12], reason=WHY),
     _RUN,
@@ -76,7 +77,7 @@ EXAMPLES: tuple[Any, ...] = (
     Drift((), (), ()),
     _VERIFIED,
     answers.SigningKey(keyid=HASH, fingerprint="0123456789abcdef", pem="-----BEGIN PUBLIC KEY-----\n..."),
-    certificate_check.CertificateCheck(
+    CertificateCheck(
         ok=True,
         checks=(CertificateFinding("signature", True, "it fits, by key " + HASH),),
         problems=(),

@@ -9,12 +9,13 @@ from colmlm.api.routes import keysets, tokens, webhooks
 from colmlm.api.schema.examples.small_base import AT, HASH, JOB
 from colmlm.api.schema.schemas import Health, OwnWorkerHealth
 from colmlm.api.wire import answers
-from colmlm.kb.jobs import kinds, raw_kinds
-from colmlm.kb.jobs.uploads import Upload
+from colmlm.kb.jobs import kinds
+from colmlm.kb.jobs.kinds import Documents, Sync
+from colmlm.kb.jobs.tickets import Upload
 from colmlm.kb.keys.records import GateStanding, KeysetHead, KeysetRecord
 from colmlm.kb.log.denials import DenialRecord
-from colmlm.kb.upkeep.statistics import Statistics
-from colmlm.kb.webhooks.records import Webhook, WebhookDelivery
+from colmlm.kb.upkeep.upkeep import Statistics
+from colmlm.kb.webhooks.sending import Webhook, WebhookDelivery
 
 _HEAD = KeysetHead(
     keyset_id=2,
@@ -68,8 +69,8 @@ EXAMPLES: tuple[Any, ...] = (
     kinds.Ingest(upload_id=_UPLOAD.upload_id, corpus="atlas"),
     kinds.CalibrateAnswers(upload_id=_UPLOAD.upload_id),
     kinds.AskQuestions(question_set="handbook"),
-    raw_kinds.Documents(upload_ids=[_UPLOAD.upload_id], corpus="atlas"),
-    raw_kinds.Sync(folder="handbook", corpus="handbook"),
+    Documents(upload_ids=[_UPLOAD.upload_id], corpus="atlas"),
+    Sync(folder="handbook", corpus="handbook"),
     kinds.VerifyForgetting(run_id=5),
     kinds.MakeBackup(name="before-the-move"),
     kinds.VerifyBackup(name="before-the-move"),

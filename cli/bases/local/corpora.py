@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Unpack
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.output import plain
 from colmlm.kb.corpus.raw.reading import read_corpus
-from colmlm.kb.facts.standing import Standing
+from colmlm.kb.facts.mending import Standing
 
 if TYPE_CHECKING:
     from colmlm.api.nouns.contents import RawAddition
     from colmlm.cli.composition.adding import Adding
     from colmlm.kb.corpus.format import AnnotatedDocument, Parsed
     from colmlm.kb.corpus.raw.files import FoundFiles
-    from colmlm.kb.corpus.raw.limits import Limits
+    from colmlm.kb.corpus.raw.wire import Limits
     from colmlm.kb.facts.records import CorpusStats, Edit, Ingesting, IngestReport
     from colmlm.kb.keys.records import KeysetRecord
     from colmlm.kb.log.records import OnRecord

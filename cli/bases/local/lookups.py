@@ -11,11 +11,11 @@ import numpy.typing as npt
 from colmlm.api.nouns.lookups import AnswerMode, Calibrating
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.answers.records import Answer, AnswerOptions, AnswerThreshold
-from colmlm.kb.evidence.answers import StoredAnswers
+from colmlm.kb.evidence.attribution import StoredAnswers
 from colmlm.kb.log.records import OnRecord
 from colmlm.kb.lookup.lookups import Lookups
 from colmlm.kb.lookup.options import LookupOptions
-from colmlm.kb.lookup.records import Lookup
+from colmlm.kb.lookup.ranking import Lookup
 
 
 @dataclass(frozen=True, slots=True)

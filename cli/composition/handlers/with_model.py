@@ -7,28 +7,42 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from colmlm.api.nouns.contents import RawAddition
 from colmlm.api.nouns.lookups import Calibrating
 from colmlm.api.nouns.questions import AskingSet
 from colmlm.api.nouns.telling import Advance, Telling
+from colmlm.cli.composition import annotators
 from colmlm.cli.composition.adapting import adapt
+from colmlm.cli.composition.adding import Adding
 from colmlm.cli.composition.asking_sets import SetAsking
 from colmlm.cli.composition.calibrating import AnswerCalibrating
-from colmlm.cli.composition.handlers import raw
-from colmlm.cli.composition.handlers.without_model import HANDLERS, ingest
+from colmlm.cli.composition.handlers.without_model import HANDLERS, in_brief, ingest, named
 from colmlm.cli.composition.keying import active_encoder_of, encoder_of, key_everything
 from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.composition.syncing import Syncing, places_of
 from colmlm.cli.errors import FAULT, explain
+from colmlm.kb.corpus.raw.files import FoundFiles, find_files
 from colmlm.kb.errors import InvalidWork, KBError
 from colmlm.kb.forgetting.records import SAMPLE
 from colmlm.kb.forgetting.verbs import Forgetting
-from colmlm.kb.jobs.kinds import AskQuestions, CalibrateAnswers, Gate, Ingest, Rekey, VerifyForgetting
-from colmlm.kb.jobs.problems import Problem, problem_of
-from colmlm.kb.jobs.raw_kinds import Documents, Sync
-from colmlm.kb.store.causes import refusal_of
-from colmlm.kb.switching.limits import GateLimits
+from colmlm.kb.jobs.kinds import (
+    AskQuestions,
+    CalibrateAnswers,
+    Documents,
+    Gate,
+    Ingest,
+    Problem,
+    Rekey,
+    Sync,
+    VerifyForgetting,
+    problem_of,
+)
+from colmlm.kb.store.waits import refusal_of
+from colmlm.kb.switching.gate import GateLimits
 
 if TYPE_CHECKING:
-    from colmlm.kb.jobs.runner import Handler, JobRun
+    from colmlm.kb.jobs.kinds import RawWork
+    from colmlm.kb.jobs.worker import Handler, JobRun
     from colmlm.kb.keys.rekey import Encoder
 
 
@@ -118,10 +132,10 @@ class _Models:
         return taken
 
     def documents(self, run: JobRun, work: Documents) -> object:
-        return raw.documents(self.runtime, self._telling(run), run, work)
+        return documents(self.runtime, self._telling(run), run, work)
 
     def sync(self, run: JobRun, work: Sync) -> object:
-        return raw.sync(self.runtime, self._telling(run), run, work)
+        return sync(self.runtime, self._telling(run), run, work)
 
     def calibrate_answers(self, run: JobRun, work: CalibrateAnswers) -> object:
         file = run.uploads.file(work.upload_id) if work.upload_id else None
@@ -161,3 +175,70 @@ def _checkpoint(runtime: Runtime, name: str | None) -> Path | None:
 
 def _advance(run: JobRun, what: str) -> Advance:
     return lambda done, total: run.progress(done, total, what)
+
+
+# The handlers of jobs that read raw documents. A second attempt passes over what is ingested already.
+
+FOLDERS = "folders"  # in the home: what jobs may read is what its owner put or linked there
+
+
+def documents(runtime: Runtime, telling: Telling, run: JobRun, work: Documents) -> dict[str, Any]:
+    """Annotates, ingests and keys uploaded documents."""
+    files = [run.uploads.file(upload_id) for upload_id in work.upload_ids]
+    kept_in = run.uploads.directory.absolute()
+    adding = _adding(runtime, telling, work, find_files(files), kept_in)
+    # Not the names of the files, which may say a fact: the log would keep it.
+    who = {"actor": run.job.actor, "reason": work.reason or f"{len(files)} uploaded files"}
+    report = adding.ingest(annotators.ready(runtime, _how(work)), **who)
+    run.check()
+    keyset = adding.key(changed=report is not None, kb=run.kb)
+    calibrated = adding.recalibrated(run.kb, changed=report is not None, **who)
+    tally = adding.tally
+    return {
+        **(in_brief(report) if report else {"corpus": work.corpus, "documents": 0, "facts": 0}),
+        **{standing.value: count for standing, count in tally.standings.items()},
+        "rejected": dict(tally.rejected),
+        "refused": len(tally.refusals),
+        "refusals": named(tally.refusals),
+        "keyset": None if keyset is None else asdict(keyset),
+        "citable": keyset is not None and keyset.state == "active",
+        "suggested": adding.to_suggest(keyset),
+        "threshold": calibrated,
+    }
+
+
+def sync(runtime: Runtime, telling: Telling, run: JobRun, work: Sync) -> dict[str, Any]:
+    """Syncs a corpus with a folder of the home."""
+    folder = runtime.settings.home / FOLDERS / work.folder
+    if not folder.is_dir():
+        raise InvalidWork(work.kind, f"there is no directory {work.folder!r} in {folder.parent}")
+    found = find_files([folder.resolve()])
+    adding = _adding(runtime, telling, work, found)
+    syncing = Syncing(
+        run.kb, work.corpus, places_of(folder), found, adding, telling, work.allow_empty, work.move
+    )
+    plan = syncing.plan()
+    run.check()
+    who = {"actor": run.job.actor, "reason": work.reason or f"sync with the folder {work.folder}"}
+    done = syncing.run(plan, annotators.ready(runtime, _how(work)), **who)
+    return done.told() | {"refusals": named(done.refusals)}
+
+
+def _adding(
+    runtime: Runtime, telling: Telling, work: RawWork, found: FoundFiles, kept_in: Path | None = None
+) -> Adding:
+    return Adding(
+        runtime,
+        work.corpus,
+        found,
+        work.encoding,
+        work.fields,
+        asks=work.questions,
+        verifies=work.verify,
+        telling=telling,
+        kept_in=kept_in,
+    )
+
+
+def _how(work: RawWork) -> RawAddition:
+    return RawAddition(questions=work.questions, verify=work.verify, span_threshold=work.span_threshold)

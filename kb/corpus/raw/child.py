@@ -1,6 +1,6 @@
 """The reading process: parses files for its parent process, one after the other, under limits.
 
-`kb.corpus.raw.reader` starts it. It holds nothing worth stealing: no secret, no connection, and no file but the one
+`kb.corpus.raw.reading` starts it. It holds nothing worth stealing: no secret, no connection, and no file but the one
 it reads.
 """
 
@@ -14,10 +14,9 @@ from collections.abc import Iterator
 import msgspec
 
 from colmlm.kb.corpus.format import Parsed, Refusal
-from colmlm.kb.corpus.raw.limits import Limits
-from colmlm.kb.corpus.raw.pieces import ReadPiece
+from colmlm.kb.corpus.raw.blocks import ReadPiece
 from colmlm.kb.corpus.raw.read import read_pieces
-from colmlm.kb.corpus.raw.wire import WIDEST, Ask, Told, receive, send
+from colmlm.kb.corpus.raw.wire import WIDEST, Ask, Limits, Told, receive, send
 
 _MOST_REFUSALS = 1000  # refusals reported of one document
 _FARTHEST = 2**53 - 1  # the largest offset that JSON holds exactly

@@ -12,7 +12,7 @@ from zipfile import BadZipFile, ZipFile
 
 from colmlm.kb.corpus.raw.html import read_html
 from colmlm.kb.corpus.raw.text import Unreadable, declared_encoding, decode
-from colmlm.kb.texts.lines import MOST_BYTES
+from colmlm.kb.texts.characters import MOST_BYTES
 
 CONTAINER, PROTECTION = "META-INF/container.xml", "META-INF/rights.xml"
 _CONTAINER = "{urn:oasis:names:tc:opendocument:xmlns:container}"

@@ -10,9 +10,9 @@ import re
 
 import pypdfium2
 
-from colmlm.kb.corpus.raw.headings import heading
+from colmlm.kb.corpus.raw.html import heading
 from colmlm.kb.corpus.raw.text import Unreadable, normal
-from colmlm.kb.texts.pages import PAGE_END
+from colmlm.kb.texts.characters import PAGE_END
 
 _NOT_A_TITLE = re.compile(
     r"^(?:microsoft \w+ - |untitled|.*\.(?:docx?|indd|odt|pdf|tex|dvi|rtf|txt)$)", re.IGNORECASE

@@ -2,23 +2,163 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import csv
+from collections.abc import Callable, Iterator, Mapping
+from io import BufferedReader, TextIOWrapper
+from itertools import chain
 from pathlib import Path, PurePath, PurePosixPath
+from typing import Any, cast
 from urllib.parse import unquote, urlsplit
 
-from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, parse_line, too_long, unstorable
-from colmlm.kb.corpus.raw.columns import read_columns
-from colmlm.kb.corpus.raw.fields import Fields
+from colmlm.kb.corpus.format import (
+    AnnotatedDocument,
+    Parsed,
+    Refusal,
+    parse_json,
+    parse_line,
+    parse_record,
+    too_long,
+    unstorable,
+)
+from colmlm.kb.corpus.raw.blocks import Fields, ReadPiece, refused
 from colmlm.kb.corpus.raw.files import held
-from colmlm.kb.corpus.raw.headings import heading
-from colmlm.kb.corpus.raw.pieces import ReadPiece, refused
-from colmlm.kb.corpus.raw.records import parse_raw_line
-from colmlm.kb.corpus.raw.table import read_table
-from colmlm.kb.corpus.raw.text import Unreadable, declared_encoding, decode, normal
+from colmlm.kb.corpus.raw.html import heading
+from colmlm.kb.corpus.raw.text import Unreadable, declared_encoding, decode, marked_encoding, normal
 from colmlm.kb.corpus.raw.wiki import read_wiki
 from colmlm.kb.corpus.raw.wire import Ask
-from colmlm.kb.corpus.squad import read_squad
-from colmlm.kb.texts.lines import MOST_BYTES, Damaged, read_lines
+from colmlm.kb.corpus.squad import identity, read_squad
+from colmlm.kb.texts.characters import MOST_BYTES, Damaged, read_lines, unpacked
+
+# Records: JSON Lines, rows of tables and of Parquet, each a document without facts.
+#
+# The usual fields are ``id``, ``title``, ``text``, and perhaps ``url``, ``licence`` and ``revision``; a user
+# may name others.
+
+
+def parse_raw_line(line: bytes, where: str, path: Path, fields: Fields) -> Parsed:
+    """Parses one line as a document without facts; where it has no address, its file's is taken."""
+    record = parse_json(line, where)
+    if isinstance(record, Refusal):
+        return Parsed(None, (record,))
+    if not isinstance(record, dict):
+        return _refused(where, "not a JSON object")
+    name = record.get("id")
+    named = str(name) if isinstance(name, str | int) else where
+    if record.get("facts"):
+        return _refused(named, "annotated already; ingest the file as it is, with --format annotated")
+    try:
+        chosen = fields.of(record)
+    except Unreadable as error:
+        return _refused(named, f"no text in it: {error}")
+    return raw_document(record, chosen, where, path)
+
+
+def raw_document(record: Mapping[str, Any], chosen: Mapping[str, str], where: str, path: Path) -> Parsed:
+    """Makes a document of a record, by the fields that hold its parts; one without an id is known by a digest."""
+    parts = {part: _as_text(record.get(name)) for part, name in chosen.items()}
+    if isinstance(text := parts["text"], str):
+        parts["text"] = text = text.replace("\r\n", "\n").replace("\r", "\n")
+        if "id" not in chosen:
+            parts["id"] = identity(_string(parts.get("title")), text)
+    if not parts.get("title"):
+        parts["title"] = None
+    parts["uri"] = parts.get("uri") or path.as_uri()
+    return parse_record({**parts, "facts": []}, where)
+
+
+def _as_text(value: object) -> object:
+    """Gives whole numbers as text, since ids, titles and revisions often are such."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _string(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _refused(document: str, reason: str) -> Parsed:
+    return Parsed(None, (Refusal(document, 0, reason),))
+
+
+# Reads tables (CSV and TSV): a document a row, by the names of the columns in the first row.
+
+_SEPARATORS = ",;\t"  # of csv files that spreadsheets write, by the user's country
+
+
+def read_table(path: Path, place: Path, ask: Ask) -> Iterator[ReadPiece]:
+    """Yields the rows as documents. A row that cannot be read is refused with its line, and the next are read."""
+    csv.field_size_limit(MOST_BYTES)
+    done = 0
+    try:
+        with place.open("rb") as file, unpacked(file, path) as packed:
+            for piece in _rows_table(cast("BufferedReader", packed), path, ask):
+                done = piece.line
+                yield piece._replace(reached=file.tell())
+    except (Damaged, UnicodeDecodeError) as error:
+        reason = str(error) if isinstance(error, Damaged) else f"not {error.encoding}"
+        yield refused(path.name, f"{reason}, after line {done}; the rest was not read", done)
+
+
+def _rows_table(packed: BufferedReader, path: Path, ask: Ask) -> Iterator[ReadPiece]:
+    # What is not in the encoding becomes lone surrogates, so that a row with such bytes is refused by itself.
+    encoding = marked_encoding(packed.peek(4)) or ask.encoding or "utf-8"
+    lines = TextIOWrapper(packed, encoding, errors="surrogateescape", newline="")
+    first = lines.readline().removeprefix("\ufeff")
+    separator = "\t" if ".tsv" in path.name.lower() else max(_SEPARATORS, key=first.count)
+    rows = csv.reader(chain([first], lines), delimiter=separator, strict=True)
+    header = next(rows, [])
+    chosen = ask.fields.of(header)
+    if twice := [name for name in chosen.values() if header.count(name) > 1]:
+        raise Unreadable(f"two columns are named {twice[0]!r}")
+    while True:
+        line = rows.line_num + 1
+        where = f"{path.name}:{line}"
+        try:
+            row = next(rows)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            yield refused(where, f"no row of a table: {error}", line)
+            continue
+        if row and (fault := _fault(row, header)) is not None:
+            yield refused(where, fault, line)
+        elif row:
+            yield ReadPiece(raw_document(dict(zip(header, row, strict=True)), chosen, where, path), line, 0)
+
+
+def _fault(row: list[str], header: list[str]) -> str | None:
+    if len(row) != len(header):
+        return f"{len(row)} cells under {len(header)} columns"
+    if (fault := unstorable("".join(row))) is None:
+        return None
+    if "NUL" in fault[1]:
+        return f"it has {fault[1]}"
+    return "not UTF-8; convert the file, or name its encoding with --encoding"
+
+
+# Reads Parquet files without marked facts: a document a row, by the names of the columns.
+
+
+def read_columns(path: Path, place: Path, ask: Ask) -> Iterator[ReadPiece]:
+    """Yields the rows as documents. Only the columns that hold a part of a document are read."""
+    from colmlm.kb.corpus.parquet import read_rows  # imported here, since importing pyarrow takes time
+
+    chosen: dict[str, str] = {}
+    reached = 0
+
+    def choose(names: list[str]) -> list[str]:
+        if "facts" in names:
+            raise Unreadable("annotated already; ingest the file as it is, with --format parquet")
+        chosen.update(ask.fields.of(names))
+        return list(dict.fromkeys(chosen.values()))
+
+    def on_bytes(so_far: int) -> None:
+        nonlocal reached
+        reached = so_far
+
+    for number, (where, row) in enumerate(read_rows(path, choose, on_bytes, place), start=1):
+        parsed = Parsed(None, (row,)) if isinstance(row, Refusal) else raw_document(row, chosen, where, path)
+        yield ReadPiece(parsed, number, reached)
+
 
 FORMATS = ("annotated", "parquet", "squad")  # the formats of annotated files
 BY_LINE: dict[str, Callable[[bytes, str, Path, Fields], Parsed]] = {

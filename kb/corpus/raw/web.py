@@ -20,9 +20,7 @@ import httpx2
 from colmlm.kb.corpus.format import Refusal
 from colmlm.kb.corpus.raw.files import FoundFiles, RawFile, kind_of
 from colmlm.kb.corpus.raw.text import Unreadable
-from colmlm.kb.network.addresses import is_public
-from colmlm.kb.network.deadlines import Deadline, DeadlineTransport
-from colmlm.kb.network.names import addresses_of
+from colmlm.kb.network.addresses import Deadline, DeadlineTransport, addresses_of, is_public
 
 MOST_BYTES, MOST_SECONDS, MOST_REDIRECTS = 20_000_000, 60, 5
 MOST_BYTES_IN_ALL = 5_000_000_000  # of the pages of one list, which wait on the disk until they are read

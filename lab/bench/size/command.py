@@ -13,15 +13,13 @@ from typing import Annotated, Any
 
 import typer
 
-from colmlm.cli.operating.estimates import Load, database_bytes, sizes
-from colmlm.cli.operating.sizing import readable
+from colmlm.cli.operating.estimates import Load, database_bytes, readable, sizes
 from colmlm.cli.options import AsJson, examples
 from colmlm.cli.output import note, print_json, print_table
 from colmlm.kb import interpreter
 from colmlm.kb.errors import InvalidValue
 from colmlm.lab.bench.machine import machine
-from colmlm.lab.bench.size.sized import SizedBase
-from colmlm.lab.bench.size.stages import STAGES
+from colmlm.lab.bench.size.stages import STAGES, SizedBase
 
 SIZE_EXAMPLES = examples(
     "colmlm bench size --facts 100000",

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import expect
 
 from colmlm.kb.answers.answering import Answering
-from colmlm.kb.evidence.answers import StoredAnswers
+from colmlm.kb.evidence.attribution import StoredAnswers
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import CAPITAL, LAKE
 from tests.api.console.conftest import OpenPage, ask, show_advanced

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
-from colmlm.api.console.columns import with_columns
+from colmlm.api.console.views import with_columns
 
 HEAD = '<table><thead><tr><th class="num">Fact</th><th><b>At &amp; "by"</b></th></tr></thead>'
 

@@ -13,8 +13,7 @@ from playwright.sync_api import expect
 from colmlm.cli.composition.handlers.without_model import HANDLERS, ingest
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, to_record
 from colmlm.kb.jobs.kinds import Ingest
-from colmlm.kb.jobs.runner import JobRun
-from colmlm.kb.jobs.worker import Worker
+from colmlm.kb.jobs.worker import JobRun, Worker
 from colmlm.kb.service import KnowledgeBase
 from tests.api.console.conftest import OpenPage, ask
 from tests.fakes import FakeEncoder

@@ -9,8 +9,7 @@ from playwright.sync_api import Page, expect
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
 from colmlm.kb.service import KnowledgeBase
-from colmlm.lab.bench.release_maker import make_release
-from colmlm.lab.bench.synthetic import synthetic_keys
+from colmlm.lab.bench.synthetic import make_release, synthetic_keys
 from tests.api.console.conftest import OpenPage
 
 pytestmark = pytest.mark.browser

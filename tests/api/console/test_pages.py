@@ -22,7 +22,7 @@ from colmlm.kb.jobs.kinds import AskQuestions, Gate, MakeBackup
 from colmlm.kb.jobs.queue import Jobs
 from colmlm.kb.log.signing import signing_key
 from colmlm.kb.lookup.questions import Questions
-from colmlm.kb.questions.hearing import ByAnswers
+from colmlm.kb.questions.asking import ByAnswers
 from colmlm.kb.questions.records import DraftQuestion
 from colmlm.kb.selectors import Selector
 from colmlm.kb.service import KnowledgeBase

@@ -14,10 +14,9 @@ from playwright.sync_api import Page, expect
 from colmlm.kb.answers.answering import Answering
 from colmlm.kb.facts.reviews import ReviewVerdict
 from colmlm.kb.jobs.kinds import AskQuestions
-from colmlm.kb.jobs.runner import JobRun
-from colmlm.kb.jobs.worker import Worker
+from colmlm.kb.jobs.worker import JobRun, Worker
 from colmlm.kb.lookup.questions import Questions
-from colmlm.kb.questions.hearing import ByAnswers
+from colmlm.kb.questions.asking import ByAnswers
 from colmlm.kb.questions.records import DraftQuestion
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import CAPITAL, LAKE

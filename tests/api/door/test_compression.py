@@ -9,8 +9,7 @@ import httpx
 import pyarrow
 import pytest
 
-from colmlm.api.door.compression import LEAST_BYTES
-from colmlm.api.door.doorway import GatedApp
+from colmlm.api.door.doorway import LEAST_BYTES, GatedApp
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import ORIGIN, Client, Connect

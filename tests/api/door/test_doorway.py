@@ -10,10 +10,10 @@ from sqlalchemy.orm import Session
 
 from colmlm.api.app import create_app
 from colmlm.api.door.doorway import GatedApp
+from colmlm.api.door.lanes import Tuning
 from colmlm.api.door.limits import Bucket
-from colmlm.api.door.tuning import Tuning
 from colmlm.api.settings import ServerSettings
-from colmlm.api.watch.journal import RECORDED_A_MINUTE
+from colmlm.api.watch.logs import RECORDED_A_MINUTE
 from colmlm.kb.access import tokens as access
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import Client, Connect

@@ -19,7 +19,7 @@ from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import AnswerGone, RequestUnderWay
 from colmlm.kb.jobs.kinds import Check
 from colmlm.kb.jobs.queue import Jobs
-from colmlm.kb.log.origin import Claim, Origin, origin
+from colmlm.kb.log.audit import Claim, Origin, origin
 from colmlm.kb.principal import Principal
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import Client, Connect

@@ -18,10 +18,9 @@ from litestar.middleware import DefineMiddleware
 from sqlalchemy import text
 
 from colmlm.api.app import create_app
+from colmlm.api.door.auth import Right, needs, require_right
 from colmlm.api.door.doorway import GatedApp, InLane, doorway
-from colmlm.api.door.lanes import LONGEST_REST, SIZES, Lane, Lanes, Size
-from colmlm.api.door.rights import Right, needs, require_right
-from colmlm.api.door.tuning import Tuning
+from colmlm.api.door.lanes import LONGEST_REST, SIZES, Lane, Lanes, Size, Tuning
 from colmlm.api.errors import respond
 from colmlm.api.settings import ServerSettings
 from colmlm.kb.log.audit import CHANGE_LOCK

@@ -8,7 +8,7 @@ import pytest
 from litestar.testing import TestClient
 
 from colmlm.api.app import create_app
-from colmlm.api.door.local_token import LocalToken
+from colmlm.api.door.auth import LocalToken
 from colmlm.kb.principal import local_principal
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import CAPITAL, ORIGIN, Client

@@ -10,11 +10,10 @@ import pytest
 from sqlalchemy import text
 
 from colmlm.api.app import create_app
-from colmlm.api.door.doorway import GatedApp
-from colmlm.api.door.renamed import PRESENT
-from colmlm.api.door.tuning import Tuning
+from colmlm.api.door.doorway import PRESENT, GatedApp
+from colmlm.api.door.lanes import Tuning
 from colmlm.api.settings import ServerSettings
-from colmlm.kb.access.records import ROLES
+from colmlm.kb.access.tokens import ROLES
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import ORIGIN, Client, Connect
 

@@ -9,8 +9,8 @@ from typing import Any
 import openai
 import pytest
 
-from colmlm.api.openai.conversation import Message, as_text
-from colmlm.cli.composition.model_encoder import ModelEncoder
+from colmlm.api.openai.fields import Message, as_text
+from colmlm.cli.composition.encoders import ModelEncoder
 from colmlm.kb.answers.answering import Answering
 from colmlm.kb.answers.records import NOTHING
 from colmlm.kb.lookup.questions import Questions

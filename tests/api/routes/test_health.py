@@ -12,7 +12,7 @@ from sqlalchemy import text
 
 from colmlm.api.app import create_app
 from colmlm.api.door.doorway import GatedApp
-from colmlm.api.door.tuning import Tuning
+from colmlm.api.door.lanes import Tuning
 from colmlm.api.settings import ServerSettings
 from colmlm.api.watch.operations import Operations
 from colmlm.kb.service import KnowledgeBase

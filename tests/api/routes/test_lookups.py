@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 
 from colmlm.api.app import create_app
-from colmlm.api.door.lanes import SIZES, Lane, Size
-from colmlm.api.door.tuning import Tuning
+from colmlm.api.door.lanes import SIZES, Lane, Size, Tuning
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import CAPITAL, LAKE, TEXT, Client, Connect
 from tests.fakes import FakeEncoder

@@ -8,7 +8,7 @@ import pytest
 
 from colmlm.kb.answers.answering import Answering
 from colmlm.kb.lookup.questions import Questions
-from colmlm.kb.questions.hearing import ByAnswers
+from colmlm.kb.questions.asking import ByAnswers
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import CAPITAL, LAKE, Client, body_of
 from tests.fakes import FakeEncoder, NearReader

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from colmlm.api.app import create_app
-from colmlm.api.door.tuning import Tuning
+from colmlm.api.door.lanes import Tuning
 from colmlm.api.routes.short_way import MAX_BYTES
 from colmlm.kb.access.tokens import create_token
 from colmlm.kb.service import KnowledgeBase

@@ -11,7 +11,7 @@ import pytest
 from colmlm.api.door.doorway import GatedApp
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
-from colmlm.kb.webhooks.deliveries import Deliverer
+from colmlm.kb.webhooks.webhooks import Deliverer
 from tests.api.conftest import Client, Connect
 from tests.receiver import LOOPBACK, Receiver, receiver
 

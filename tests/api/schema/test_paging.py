@@ -8,8 +8,8 @@ import json
 import pytest
 
 from colmlm.api.errors import InvalidCursor
-from colmlm.api.schema.paging import place_of
-from colmlm.api.wire.pages import cursor
+from colmlm.api.schema.schemas import place_of
+from colmlm.api.wire.answers import cursor
 from tests.api.conftest import Client
 
 LISTS = (

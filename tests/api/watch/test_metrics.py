@@ -13,7 +13,7 @@ from sqlalchemy import create_engine
 from colmlm.api.app import create_app
 from colmlm.api.door.doorway import GatedApp
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.store.pool import WatchedPool
+from colmlm.kb.store.engines import WatchedPool
 from tests.api.conftest import CAPITAL, Client, Connect
 from tests.api.generator import LookupGenerator
 from tests.fakes import FakeEncoder

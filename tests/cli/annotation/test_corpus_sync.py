@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from colmlm.kb.jobs.kinds import Sync
 from colmlm.kb.jobs.queue import Jobs
-from colmlm.kb.jobs.raw_kinds import Sync
 from colmlm.kb.service import KnowledgeBase
 from tests.cli.conftest import Annotators, Run
 from tests.gates import full_disk, gate, interrupted

@@ -38,8 +38,7 @@ from colmlm.kb.evidence.outputs import Outputs
 from colmlm.kb.facts import compared
 from colmlm.kb.facts import records as facts
 from colmlm.kb.facts.comparisons import Comparisons
-from colmlm.kb.facts.corpora import Corpora
-from colmlm.kb.facts.documents import StoredDocuments
+from colmlm.kb.facts.corpora import Corpora, StoredDocuments
 from colmlm.kb.facts.facts import Facts
 from colmlm.kb.forgetting import records as forgetting
 from colmlm.kb.jobs.queue import Jobs

@@ -19,8 +19,7 @@ from colmlm.api.client.connection import Connection, Patience
 from colmlm.api.client.errors import ServerUnreachable, TokenRefused
 from colmlm.api.client.uploads import _Blocks
 from colmlm.api.nouns.generation import GenerationRequest
-from colmlm.api.wire.requests import MAX_QUERIES
-from colmlm.api.wire.vectors import MAX_VECTORS
+from colmlm.api.wire.requests import MAX_QUERIES, MAX_VECTORS
 from colmlm.cli.bases.remote import OutputsElsewhere
 from colmlm.cli.composition.generator import StoringGenerator
 from colmlm.kb.answers.ranked import RankedLookups

@@ -12,19 +12,18 @@ import msgspec
 import pytest
 
 from colmlm.api.nouns.telling import Advance, Telling
-from colmlm.cli.bulk.annotating import AnnotatorElsewhere
-from colmlm.cli.bulk.errands import Annotating, Encoding
-from colmlm.cli.bulk.messages import AnnotatingBy, EncodingBy
-from colmlm.cli.bulk.models import at
+from colmlm.cli.bulk.driver import Annotating, Encoding
+from colmlm.cli.bulk.messages import AnnotatingBy, EncodingBy, at
+from colmlm.cli.bulk.spreading import AnnotatorElsewhere
 from colmlm.cli.composition.adding import Adding
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import MODEL, USAGE, explain
 from colmlm.kb.corpus.raw.files import find_files
 from colmlm.kb.errors import KeysetMismatch, SettingsError
-from colmlm.kb.jobs.lease import Cancelled
+from colmlm.kb.jobs.queue import Cancelled
 from colmlm.kb.keys.records import KeysetRecord
 from colmlm.kb.service import KnowledgeBase
-from colmlm.model.annotate.errors import AnnotatorError
+from colmlm.model.annotate.config import AnnotatorError
 from tests.cli.conftest import OPENING, Annotators
 from tests.tiny_annotators import tiny_asker, tiny_span_annotator
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from colmlm.cli.composition.suggesting import is_told_by, questions_to_try
+from colmlm.cli.composition.adding import is_told_by, questions_to_try
 from tests.kb.corpora import document
 
 

@@ -7,8 +7,7 @@ import pytest
 from colmlm.kb.corpus.release import ENTRIES
 from colmlm.kb.evidence.records import NewOutput, Splice
 from colmlm.kb.service import KnowledgeBase
-from colmlm.lab.bench.release_maker import make_release
-from colmlm.lab.bench.synthetic import synthetic_keys
+from colmlm.lab.bench.synthetic import make_release, synthetic_keys
 from tests.cli.conftest import Run
 
 NUM = 60

@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from colmlm.kb import interpreter
+from colmlm.kb.jobs.kinds import Documents
 from colmlm.kb.jobs.queue import Jobs
-from colmlm.kb.jobs.raw_kinds import Documents
 from colmlm.kb.service import KnowledgeBase
 from tests.cli.conftest import ROOT, Annotators, Run
 

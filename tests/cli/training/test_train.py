@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from colmlm.cli.training.config import chosen
+from colmlm.cli.training.train import chosen
 from colmlm.kb.corpus.format import AnnotatedDocument, to_record
 from colmlm.model.lm.checkpoint import load
 from colmlm.model.lm.encoder import KeyEncoder

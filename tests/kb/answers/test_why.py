@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from colmlm.kb.answers.answering import Answering
+from colmlm.kb.answers.answering import COMPARES, DELETED, NOT_LATIN, Answering, in_another_language
 from colmlm.kb.answers.records import Answer
-from colmlm.kb.answers.why import COMPARES, DELETED, NOT_LATIN, in_another_language
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.texts.asked import compares

@@ -20,7 +20,7 @@ from colmlm.kb.forgetting.verbs import Forgetting
 from colmlm.kb.jobs import tickets
 from colmlm.kb.jobs.kinds import Check, Gate, Ingest
 from colmlm.kb.jobs.queue import Jobs
-from colmlm.kb.log.origin import Claim, acting_as
+from colmlm.kb.log.audit import Claim, acting_as
 from colmlm.kb.principal import Principal
 from colmlm.kb.selectors import Selector
 from colmlm.kb.service import KnowledgeBase

@@ -18,8 +18,7 @@ from sqlalchemy import NullPool, create_engine, text
 from sqlalchemy.exc import OperationalError
 
 from colmlm.kb import interpreter
-from colmlm.kb.erasure.indexes import LevelNotReached
-from colmlm.kb.erasure.purge import PURGE_LOCK, TABLES, only_purge
+from colmlm.kb.erasure.purge import PURGE_LOCK, TABLES, LevelNotReached, only_purge
 from colmlm.kb.erasure.residue import Matcher
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.facts.redaction import MARK

@@ -16,7 +16,7 @@ from colmlm.kb.erasure.traces import Trace, load_traces, save_traces
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import InvalidValue
 from colmlm.kb.evidence.records import NewFeedback, NewOutput, Splice
-from colmlm.kb.questions.hearing import ByAnswers
+from colmlm.kb.questions.asking import ByAnswers
 from colmlm.kb.questions.records import DraftQuestion
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder, SayingReader

@@ -8,14 +8,13 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import text
 
-from colmlm.kb.answers.answering import Answering
-from colmlm.kb.answers.parts import parts_of
+from colmlm.kb.answers.answering import Answering, parts_of
 from colmlm.kb.answers.records import Answer, AnsweredQuestion
 from colmlm.kb.answers.windows import stretches
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import InvalidSplice, InvalidValue
-from colmlm.kb.evidence.answers import StoredAnswers, output_of
+from colmlm.kb.evidence.attribution import StoredAnswers, output_of
 from colmlm.kb.evidence.records import NewOutput, OutputTrace, QuotedStretch
 from colmlm.kb.facts.redaction import MARK
 from colmlm.kb.lookup.questions import Questions

@@ -8,7 +8,7 @@ from typing import Any
 from prov.model import ProvDocument, ProvElement
 from rdflib import RDF, Graph, Literal, Namespace, URIRef
 
-from colmlm.kb.evidence.prov_forms import PROV, TERMS
+from colmlm.kb.evidence.provenance import PROV, TERMS
 from colmlm.kb.evidence.records import NewOutput, Splice
 from colmlm.kb.service import KnowledgeBase
 from tests.kb.corpora import CAPITAL, PERU, fact_id, ingest

@@ -11,8 +11,7 @@ from pathlib import Path
 from colmlm.cli.composition.handlers.without_model import HANDLERS
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.jobs.kinds import Rekey
-from colmlm.kb.jobs.runner import JobRun
-from colmlm.kb.jobs.worker import Worker
+from colmlm.kb.jobs.worker import JobRun, Worker
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
 from tests.fakes import FakeEncoder, Vectors

@@ -21,14 +21,10 @@ from colmlm.kb.corpus.format import to_record
 from colmlm.kb.errors import InvalidValue, InvalidWork, JobFinished, JobNotFound, UploadNotFound
 from colmlm.kb.jobs import tickets
 from colmlm.kb.jobs.kinds import Check, Gate, Ingest, Rekey, WriteSnapshot, work_of
-from colmlm.kb.jobs.lease import Lease
-from colmlm.kb.jobs.pruning import prune
-from colmlm.kb.jobs.queue import Jobs
-from colmlm.kb.jobs.records import STATES
-from colmlm.kb.jobs.runner import Handler, JobRun
-from colmlm.kb.jobs.uploads import Uploads
-from colmlm.kb.jobs.worker import Worker
-from colmlm.kb.log.origin import Origin, origin
+from colmlm.kb.jobs.queue import STATES, Jobs, Lease, prune
+from colmlm.kb.jobs.tickets import Uploads
+from colmlm.kb.jobs.worker import Handler, JobRun, Worker
+from colmlm.kb.log.audit import Origin, origin
 from colmlm.kb.principal import Principal
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import outages

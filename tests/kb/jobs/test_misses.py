@@ -7,7 +7,7 @@ from dataclasses import replace
 from sqlalchemy import text
 
 from colmlm.kb.evidence.records import NewOutput, Splice
-from colmlm.kb.misses.grouping import num_groups, num_ungrouped
+from colmlm.kb.misses.misses import num_groups, num_ungrouped
 from colmlm.kb.service import KnowledgeBase
 from tests.kb.jobs.process import worker
 

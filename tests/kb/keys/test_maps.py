@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 
 from colmlm.kb.errors import InvalidValue
-from colmlm.kb.keys.maps import best_map, held_to_identity, held_to_rotation, procrustes, shares_found, unit
+from colmlm.kb.keys.adapting import (
+    best_map,
+    held_to_identity,
+    held_to_rotation,
+    procrustes,
+    shares_found,
+    unit,
+)
 
 WIDTH, FACTS = 24, 400
 

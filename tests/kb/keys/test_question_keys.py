@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sqlalchemy import text
 
-from colmlm.kb.keys.question_keys import seek_question_keys
+from colmlm.kb.keys.calibration import seek_question_keys
 from colmlm.kb.service import KnowledgeBase
 from colmlm.lab.bench.synthetic import synthetic_keys
 from tests.fakes import FakeEncoder

@@ -10,7 +10,7 @@ import pytest
 
 from colmlm.kb.forgetting.verbs import Forgetting
 from colmlm.kb.log import audit
-from colmlm.kb.log.origin import Origin, acting_as, origin
+from colmlm.kb.log.audit import Origin, acting_as, origin
 from colmlm.kb.principal import Principal, local_user
 from colmlm.kb.selectors import Selector
 from colmlm.kb.service import KnowledgeBase

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from colmlm.kb.keys.records import SharedSnapshot
 from colmlm.kb.lookup import shared
-from colmlm.kb.lookup.shared_files import SharedFolder
+from colmlm.kb.lookup.shared import SharedFolder
 from colmlm.kb.service import KnowledgeBase
 
 FACTS = 12

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from colmlm.kb.errors import KeysetMismatch
-from colmlm.kb.lookup.added import KEPT
 from colmlm.kb.lookup.in_process import InProcess
-from colmlm.kb.lookup.records import Lookup
+from colmlm.kb.lookup.ranking import Lookup
+from colmlm.kb.lookup.replica import KEPT
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder, activated
 from tests.kb.corpora import ask, fact_id, ingest, numbered, values

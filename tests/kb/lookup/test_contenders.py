@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from colmlm.kb.lookup.contenders import contenders
+from colmlm.kb.lookup.searcher import contenders
 
 
 def _of(scores: list[list[float]], ids: list[list[int]], k: int) -> list[list[int]]:

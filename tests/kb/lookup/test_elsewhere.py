@@ -18,9 +18,8 @@ from colmlm.kb.erasure.verbs import Erasure, erase_facts
 from colmlm.kb.errors import CandidatesRefused, CandidatesUnavailable, KeysLeftElsewhere
 from colmlm.kb.keys.keycopy import indexed_ids
 from colmlm.kb.keys.keysets import Ids, Vectors
-from colmlm.kb.lookup import writing
 from colmlm.kb.lookup.collection import Collection
-from colmlm.kb.lookup.remote import Remote
+from colmlm.kb.lookup.remote import Remote, hand_on
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
 from tests.fakes import FakeEncoder
@@ -171,7 +170,7 @@ def test_a_writer_that_lost_its_turn_writes_no_key_that_was_erased_meanwhile(
         try:
             with another_process.sessions.begin() as session:
                 pids.append(session.scalars(text("SELECT pg_backend_pid()")).one())
-                writing.hand_on(session, keyset_id, late)
+                hand_on(session, keyset_id, late)
         except Exception as error:
             raised.append(error)
 

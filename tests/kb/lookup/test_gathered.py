@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from colmlm.kb.errors import InvalidQuery, KeysetMismatch
-from colmlm.kb.lookup.gathered import KeyLookup, find_together
+from colmlm.kb.lookup.replica import KeyLookup, find_together
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import CAPITAL, PERU, ingest

@@ -8,7 +8,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from colmlm.kb.lookup import deciding, touched
+from colmlm.kb.lookup.remote import _BETWEEN, _GONE, _LAST, _OF_FACTS, _PASSED
+from colmlm.kb.lookup.searcher import _DECIDE, _DECIDE_ONE
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from tests.fakes import FakeEncoder
@@ -24,13 +25,13 @@ GIVEN = {
     "last": 9,
 }
 STATEMENTS = {
-    "decide": deciding._DECIDE,
-    "decide_one": deciding._DECIDE_ONE,
-    "passed": touched._PASSED,
-    "of_facts": touched._OF_FACTS,
-    "between": touched._BETWEEN,
-    "gone": touched._GONE,
-    "last": touched._LAST,
+    "decide": _DECIDE,
+    "decide_one": _DECIDE_ONE,
+    "passed": _PASSED,
+    "of_facts": _OF_FACTS,
+    "between": _BETWEEN,
+    "gone": _GONE,
+    "last": _LAST,
 }
 READS_ALL = re.compile(
     r"Seq Scan on (?:fact|fact_version|fact_key\w*|change|tombstone)\b|Hash Join|Merge Join|Sort|BitmapAnd"

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from colmlm.kb.lookup.present import PresentIds, distinct
+from colmlm.kb.lookup.index import PresentIds, distinct
 
 # Near each other, at the edges of pages, and far apart.
 ids = st.one_of(st.integers(0, 40), st.integers(4_080, 4_110), st.integers(0, 2**62))

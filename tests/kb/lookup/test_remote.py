@@ -10,15 +10,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from colmlm.api.wire.statuses import status_of
+from colmlm.api.errors import status_of
 from colmlm.cli.errors import DATABASE, INDEX, explain
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import CandidatesRefused, CandidatesUnavailable, IndexInvariant, KBError
 from colmlm.kb.keys.keycopy import indexed_ids
-from colmlm.kb.lookup import remote, writing
+from colmlm.kb.lookup import remote
 from colmlm.kb.lookup.follower import Follower
 from colmlm.kb.lookup.in_process import require_spec
-from colmlm.kb.lookup.remote import Remote, merged
+from colmlm.kb.lookup.remote import Remote, hand_on, merged
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
 from tests.fakes import FakeEncoder, activated
@@ -139,8 +139,8 @@ def test_what_is_handed_on_leaves_the_tail_when_every_search_sees_it(
 def test_while_one_process_writes_no_other_does(elsewhere: KnowledgeBase, another_process: KnowledgeBase):
     keyset_id = elsewhere.keysets.active().keyset_id
     with elsewhere.sessions.begin() as mine, another_process.sessions.begin() as theirs:
-        assert writing.hand_on(mine, keyset_id, collection(elsewhere))
-        assert not writing.hand_on(theirs, keyset_id, collection(elsewhere))
+        assert hand_on(mine, keyset_id, collection(elsewhere))
+        assert not hand_on(theirs, keyset_id, collection(elsewhere))
 
 
 def test_a_wiped_collection_is_an_error_until_it_is_repaired(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from colmlm.kb.misses.nearness import COSINE, ComparedMiss, Leaders
+from colmlm.kb.misses.misses import COSINE, ComparedMiss, Leaders
 from tests.fakes import Vectors, unit_vector
 
 NORTH, EAST = unit_vector("north"), unit_vector("east")

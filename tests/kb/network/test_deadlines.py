@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 
 from colmlm.kb.corpus.raw.web import Fetcher
-from colmlm.kb.webhooks.messages import of_test
-from colmlm.kb.webhooks.reach import Reach
-from colmlm.kb.webhooks.sending import Sender
+from colmlm.kb.webhooks.sending import Reach, Sender, of_test
 from tests.receiver import LOOPBACK
 
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\n"

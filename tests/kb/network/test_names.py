@@ -9,7 +9,7 @@ from ipaddress import ip_address
 import pytest
 
 from colmlm.kb import interpreter
-from colmlm.kb.network.names import addresses_of
+from colmlm.kb.network.addresses import addresses_of
 from tests.places import PYTHONPATH, ROOT
 
 # In a network of its own, whose servers of names take every question and answer none, however often they are asked.
@@ -27,7 +27,7 @@ for name in re.findall(r"^nameserver\\s+(\\S+)", configured, re.M) or ["127.0.0.
         subprocess.run(["ip", "address", "add", name, "dev", "lo"], check=True)
     mute.append(socket.socket(family, socket.SOCK_DGRAM))
     mute[-1].bind((name, 53))
-from colmlm.kb.network.names import addresses_of
+from colmlm.kb.network.addresses import addresses_of
 try:
     addresses_of("example.org", 443, seconds=0.5)
 except TimeoutError as error:

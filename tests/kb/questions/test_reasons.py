@@ -9,7 +9,7 @@ import pytest
 from colmlm.kb.answers.answering import Answering
 from colmlm.kb.answers.ranked import RankedLookups
 from colmlm.kb.lookup.questions import Questions
-from colmlm.kb.questions.hearing import Asker, ByAnswers, ByRanking
+from colmlm.kb.questions.asking import Asker, ByAnswers, ByRanking
 from colmlm.kb.questions.records import AskedItem, DraftQuestion, Way
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import NearReader, WordEncoder

@@ -16,14 +16,13 @@ from colmlm.kb.errors import (
     QuestionRunNotFound,
     QuestionSetNotFound,
 )
-from colmlm.kb.evidence.answers import StoredAnswers
+from colmlm.kb.evidence.attribution import StoredAnswers
 from colmlm.kb.facts.redaction import MARK
 from colmlm.kb.facts.reviews import ReviewVerdict
 from colmlm.kb.lookup.questions import Questions
-from colmlm.kb.questions.asking import KEPT_RUNS
-from colmlm.kb.questions.hearing import ByAnswers
+from colmlm.kb.questions.asking import KEPT_RUNS, ByAnswers
+from colmlm.kb.questions.reading import MOST
 from colmlm.kb.questions.records import DraftQuestion, QuestionRun
-from colmlm.kb.questions.writing import MOST
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import NearReader, WordEncoder
 from tests.kb.corpora import CAPITAL, CHILE, HEIGHT, PERU, fact_id, ingest

@@ -21,17 +21,14 @@ from colmlm.kb.corpus.release import ENTRIES, IDS, INDEX
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import InvalidRelease, TextsMissing
 from colmlm.kb.evidence.records import NewOutput, Splice
-from colmlm.kb.forgetting.certificate_check import check_here
-from colmlm.kb.forgetting.certificates import issue
+from colmlm.kb.forgetting.certificates import check_here, issue
 from colmlm.kb.forgetting.verbs import Forgetting
 from colmlm.kb.keys.records import CheckpointInfo
-from colmlm.kb.releases import facts, keys
-from colmlm.kb.releases.records import ImportReport
-from colmlm.kb.releases.releases import ReleaseProgress
+from colmlm.kb.releases import keys
+from colmlm.kb.releases.releases import PIECE, ImportReport, ReleaseProgress
 from colmlm.kb.selectors import Selector
 from colmlm.kb.service import KnowledgeBase
-from colmlm.lab.bench.release_maker import make_release
-from colmlm.lab.bench.synthetic import fact_text, synthetic_keys
+from colmlm.lab.bench.synthetic import fact_text, make_release, synthetic_keys
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import document, ingest
 
@@ -131,7 +128,7 @@ class _Killed(Exception):
 @pytest.mark.slow(reason="imports a release several times")
 @pytest.mark.parametrize("when", ["facts", "keys"])
 def test_what_was_broken_off_goes_on_where_it_was(kb: KnowledgeBase, tmp_path: Path, when: str) -> None:
-    num = 2 * max(facts.PIECE, keys.BLOCK) + 500
+    num = 2 * max(PIECE, keys.BLOCK) + 500
     folder = tmp_path / "release"
     make_release(folder, synthetic_keys(num, 8, seed=2), spec="IVF16,PQ4x4")
 
@@ -141,7 +138,7 @@ def test_what_was_broken_off_goes_on_where_it_was(kb: KnowledgeBase, tmp_path: P
     with pytest.raises(_Killed):
         kb.releases.take(folder, "wiki", progress=ReleaseProgress(**{when: kill}), **WHO)
     report = take(kb, folder)
-    first = facts.PIECE if when == "facts" else num
+    first = PIECE if when == "facts" else num
     assert (report.there, report.facts) == (first, num - first)
     assert 0 < report.adopted == num - (keys.BLOCK if when == "keys" else 0) or report.adopted < num
     (stats,) = kb.corpora.all()

@@ -19,11 +19,10 @@ from colmlm.kb.keys.keycopy import copy_keys
 from colmlm.kb.keys.records import CheckpointInfo
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.sealed import SealedIndex
-from colmlm.kb.releases.facts import FactsOfRelease, StoredPieces
+from colmlm.kb.releases.releases import FactsOfRelease, StoredPieces
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.tables import ADOPTED
-from colmlm.lab.bench.release_maker import make_release
-from colmlm.lab.bench.synthetic import synthetic_keys
+from colmlm.lab.bench.synthetic import make_release, synthetic_keys
 
 NUM, DIM, BEGUN = 600, 32, 400
 WHO = {"actor": "tester", "reason": "test"}

@@ -16,8 +16,8 @@ from colmlm.kb.forgetting.verbs import Forgetting
 from colmlm.kb.log import audit
 from colmlm.kb.selectors import Selector
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.store.causes import refusal_of
 from colmlm.kb.store.contention import ATTEMPTS, tried_again
+from colmlm.kb.store.waits import refusal_of
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import PERU, fact_id, ingest
 from tests.kb.erasure.test_erasure_race import await_lock

@@ -16,8 +16,7 @@ from sqlalchemy import text
 from colmlm.kb.errors import DatabaseUnavailable, MigrationNeeded
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
-from colmlm.kb.store.embedded_server import EmbeddedServer, require_wanted
-from colmlm.kb.store.keeper import Keeper
+from colmlm.kb.store.embedded_server import EmbeddedServer, Keeper, require_wanted
 from colmlm.kb.store.settings import Settings
 
 

@@ -18,7 +18,7 @@ from colmlm.kb.errors import FactNotFound
 from colmlm.kb.facts import edits
 from colmlm.kb.facts.records import Edit
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.store.group_commit import MOST, GroupCommit
+from colmlm.kb.store.store import MOST, GroupCommit
 from tests.kb.corpora import PERU, fact_id, ingest
 
 T = TypeVar("T")

@@ -11,9 +11,9 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import IntegrityError
 
 from colmlm.kb.errors import FactNotFound
-from colmlm.kb.keys.bulk import store_keys
+from colmlm.kb.keys.keycopy import store_keys
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.store.references import MANY, checked_at_once
+from colmlm.kb.store.database import MANY, checked_at_once
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import ingest, numbered
 

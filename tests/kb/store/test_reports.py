@@ -8,8 +8,7 @@ from sqlalchemy.exc import OperationalError
 
 from colmlm.kb.errors import StatementTooLong
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.store.causes import refusal_of
-from colmlm.kb.store.waits import Waits
+from colmlm.kb.store.waits import Waits, refusal_of
 from tests.kb.corpora import PERU, ingest
 
 REPORTS = {

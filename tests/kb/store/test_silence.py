@@ -17,7 +17,7 @@ from sqlalchemy.exc import OperationalError
 
 from colmlm.kb import interpreter
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.store.patience import SPARE_SECONDS, PatientConnection
+from colmlm.kb.store.engines import SPARE_SECONDS, PatientConnection
 from colmlm.kb.store.settings import Settings
 from colmlm.kb.store.waits import Waits, unhurried
 from tests.fakes import FakeEncoder

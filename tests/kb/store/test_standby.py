@@ -18,8 +18,8 @@ from colmlm.kb.backup.write import verify_backup, write_backup
 from colmlm.kb.errors import StandbyAsked, StorageReadOnly
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
-from colmlm.kb.store.causes import refusal_of
 from colmlm.kb.store.settings import Settings
+from colmlm.kb.store.waits import refusal_of
 from tests.api.generator import LookupGenerator
 from tests.debian_servers import ReplicatedPair, replicated_pair
 from tests.fakes import FakeEncoder, NearReader

@@ -13,7 +13,7 @@ from colmlm.kb.log.signing import signing_key
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
-from colmlm.kb.webhooks.deliveries import Deliverer
+from colmlm.kb.webhooks.webhooks import Deliverer
 from tests.debian_servers import replicated_pair
 from tests.kb.webhooks.conftest import edit
 from tests.places import ROOT

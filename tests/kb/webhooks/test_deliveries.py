@@ -17,11 +17,9 @@ from standardwebhooks.webhooks import WebhookVerificationError
 
 from colmlm.kb.errors import WebhookState
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.webhooks import subscriptions
-from colmlm.kb.webhooks.deliveries import Deliverer
-from colmlm.kb.webhooks.messages import of_change
 from colmlm.kb.webhooks.positions import Persistence, held
-from colmlm.kb.webhooks.records import Webhook
+from colmlm.kb.webhooks.sending import Webhook, held_subscriptions, of_change
+from colmlm.kb.webhooks.webhooks import Deliverer
 from tests.kb.webhooks.conftest import edit
 from tests.kb.webhooks.process import SOON
 from tests.receiver import Received, Receiver
@@ -384,5 +382,5 @@ def test_a_webhook_shows_no_secret(kb: KnowledgeBase, hook: Receiver) -> None:
 def test_a_webhook_is_shown_while_it_is_edited(kb: KnowledgeBase, hook: Receiver) -> None:
     _, webhook_id = added(kb, hook)
     with ThreadPoolExecutor(1) as pool, kb.sessions() as editing:
-        subscriptions.held(editing, webhook_id)
+        held_subscriptions(editing, webhook_id)
         assert pool.submit(kb.webhooks.show, webhook_id).result(timeout=20).webhook_id == webhook_id

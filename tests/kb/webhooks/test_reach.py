@@ -9,9 +9,7 @@ import pytest
 from colmlm.kb.errors import InvalidValue, NoSuchChange, SettingsError, WebhookRefused
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
-from colmlm.kb.webhooks.messages import of_test
-from colmlm.kb.webhooks.reach import Reach
-from colmlm.kb.webhooks.sending import Sender
+from colmlm.kb.webhooks.sending import Reach, Sender, of_test
 from tests.receiver import LOOPBACK, Receiver
 
 

@@ -10,10 +10,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from colmlm.kb.webhooks.messages import of_test
-from colmlm.kb.webhooks.reach import Reach
-from colmlm.kb.webhooks.records import WebhookDelivery
-from colmlm.kb.webhooks.sending import Sender
+from colmlm.kb.webhooks.sending import Reach, Sender, WebhookDelivery, of_test
 from tests.authority import Authority
 from tests.receiver import LOOPBACK, Receiver, receiver
 

@@ -9,7 +9,7 @@ from math import isnan
 import pytest
 
 from colmlm.lab.bench.clients import HttpLoad, measure
-from colmlm.lab.bench.durations import milliseconds
+from colmlm.lab.bench.machine import milliseconds
 from tests.cli.conftest import Run, invoke, program
 
 

@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from colmlm.lab.bench.compare import PeerFailure, PeerResult, compare
+from colmlm.lab.bench.compare import PeerFailure, PeerResult, compare, find_residue
 from colmlm.lab.bench.peers import PEERS, PeerKind
 from colmlm.lab.bench.plots import System, plot_latencies, plot_systems
-from colmlm.lab.bench.residue import find_residue
 from colmlm.lab.bench.synthetic import fact_text, synthetic_keys
 
 PNG = b"\x89PNG\r\n\x1a\n"

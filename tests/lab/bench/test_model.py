@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from colmlm.lab.bench.rounds import in_turns
+from colmlm.lab.bench.machine import in_turns
 from colmlm.model.lm.checkpoint import Checkpoint, load
-from colmlm.model.lm.families import FAMILIES
+from colmlm.model.lm.language_model import FAMILIES
 from tests.cli.conftest import invoke
 from tests.tiny import tiny_base, tiny_checkpoint
 

@@ -16,7 +16,7 @@ from colmlm.kb.corpus.format import Parsed
 from colmlm.kb.keys.records import CheckpointInfo
 from colmlm.kb.service import KnowledgeBase
 from colmlm.lab.bench.size import stages
-from colmlm.lab.bench.size.sized import SizedBase
+from colmlm.lab.bench.size.stages import SizedBase
 from colmlm.lab.bench.synthetic import documents, exact_top1, queries_near, synthetic_keys
 from tests.cli.conftest import invoke
 

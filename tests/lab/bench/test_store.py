@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 
 from colmlm.cli.start.app import app
 from colmlm.kb.corpus.format import to_record
-from colmlm.lab.bench.measured_keys import LEAST
-from colmlm.lab.bench.synthetic import documents
+from colmlm.lab.bench.synthetic import LEAST, documents
 from tests.cli.conftest import Run
 
 

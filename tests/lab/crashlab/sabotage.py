@@ -9,22 +9,20 @@ import psycopg
 from sqlalchemy import Engine, delete, text
 from sqlalchemy.orm import Session
 
-from colmlm.kb.backup import repeating
 from colmlm.kb.backup import restore as backup_restore
 from colmlm.kb.backup.newer_log import NewerLog
-from colmlm.kb.backup.repeating import Repeated
+from colmlm.kb.backup.restore import Repeated
 from colmlm.kb.backup.write import Archive
 from colmlm.kb.backup.write import Heard as HeardBytes
 from colmlm.kb.erasure import verbs
-from colmlm.kb.erasure.indexes import Heard
-from colmlm.kb.erasure.purge import NAMES
-from colmlm.kb.erasure.records import Level
+from colmlm.kb.erasure.certificates import Level
+from colmlm.kb.erasure.purge import NAMES, Heard
 from colmlm.kb.facts import edits
 from colmlm.kb.facts.facts import Facts
 from colmlm.kb.facts.records import Edit
 from colmlm.kb.keys import adapting
+from colmlm.kb.keys.adapting import FittedMap
 from colmlm.kb.keys.keysets import Vectors
-from colmlm.kb.keys.maps import FittedMap
 from colmlm.kb.keys.predicted import is_predicted
 from colmlm.kb.keys.queues import KeyQueue
 from colmlm.kb.keys.rekey import RekeyRun
@@ -111,7 +109,7 @@ def restores_pass_over_the_newer_log() -> None:
     def repeat(session: Session, newer: NewerLog, actor: str) -> Iterator[Repeated]:
         return iter(())
 
-    repeating.erase = repeat
+    backup_restore.repeat_erasures = repeat
 
 
 def migrations_commit_one_by_one() -> None:

@@ -15,10 +15,7 @@ from colmlm.kb.backup.write import tables
 from colmlm.kb.corpus.format import Parsed
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.service import KnowledgeBase
-from colmlm.lab.crashlab import copies, migration
-from colmlm.lab.crashlab.copies import Copy
 from colmlm.lab.crashlab.encoder import ENCODERS
-from colmlm.lab.crashlab.journal import StepJournal, read_journal
 from colmlm.lab.crashlab.judge import judge, outcomes
 from colmlm.lab.crashlab.killpoints import (
     CLEARING,
@@ -31,10 +28,19 @@ from colmlm.lab.crashlab.killpoints import (
     points_of,
 )
 from colmlm.lab.crashlab.laboratory import Child, Laboratory
-from colmlm.lab.crashlab.migration import Migration
+from colmlm.lab.crashlab.migration import Migration, migrate
 from colmlm.lab.crashlab.plan import Blow
+from colmlm.lab.crashlab.sources import Copy, back_up
 from colmlm.lab.crashlab.target import CrashTarget
-from colmlm.lab.crashlab.world import BUILDING, NO_KEYSET, Text, WorkloadStep, World
+from colmlm.lab.crashlab.world import (
+    BUILDING,
+    NO_KEYSET,
+    StepJournal,
+    Text,
+    WorkloadStep,
+    World,
+    read_journal,
+)
 from tests.cli.conftest import Ran, invoke
 from tests.servers import TEMPLATE, clone
 
@@ -450,7 +456,7 @@ def kinds_found_in_copy(opened: KnowledgeBase, target: CrashTarget, *done: Workl
 def test_the_judge_takes_an_empty_copy_for_a_restore_in_doubt_alone(
     opened: KnowledgeBase, target: CrashTarget
 ) -> None:
-    copies.back_up(opened, target)
+    back_up(opened, target)
     assert kinds_found_in_copy(opened, target, *COPIED) == {"lost"}
 
 
@@ -458,7 +464,7 @@ def test_the_judge_takes_an_empty_copy_for_a_restore_in_doubt_alone(
 def test_the_judge_restores_an_empty_copy_and_looks_into_it(
     opened: KnowledgeBase, target: CrashTarget
 ) -> None:
-    copies.back_up(opened, target)
+    back_up(opened, target)
     assert kinds_found_in_copy(opened, target, COPIED[0]) == set()
     with KnowledgeBase.open(target.settings) as copy:
         copy.facts.delete([1], actor="test", reason="test")
@@ -493,7 +499,7 @@ def test_the_judge_sees_a_migration_that_went_wrong(
 ) -> None:
     with clone(server, "template0") as url:
         prepared = Migration(opened.settings, CrashTarget(url, str(tmp_path)), "0004")
-        migration.migrate(prepared.target)
+        migrate(prepared.target)
         with KnowledgeBase.open(prepared.target.settings) as migrated, migrated.engine.begin() as connection:
             connection.execute(text(damage))
         found = {

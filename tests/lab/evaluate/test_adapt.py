@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from colmlm.lab.methods.adapted_keys import AskedCorpus, CheckpointKeys, joined
-from colmlm.lab.methods.generated_facts import generated
+from colmlm.lab.evaluate.adapt import AskedCorpus, CheckpointKeys, generated, joined
 from tests.cli.conftest import Run
 from tests.tiny import tiny_checkpoint
 

@@ -14,13 +14,20 @@ from tokenizers import AddedToken
 from colmlm.kb.answers.confidence import Confidence
 from colmlm.kb.answers.records import PASSAGE
 from colmlm.lab.methods.ablations import RANKINGS, WHOLE, named
-from colmlm.lab.methods.answer_shares import answered, answering_as_many, at_shipped, at_wrong, curve, report
+from colmlm.lab.methods.answer_shares import (
+    RawAnswer,
+    RawQuestion,
+    answered,
+    answering_as_many,
+    at_shipped,
+    at_wrong,
+    curve,
+    report,
+)
 from colmlm.lab.methods.generating_baseline import CHATS, END_OF_TURN, TURN, judged
-from colmlm.lab.methods.raw_documents import RawAnswer, RawQuestion
 from colmlm.model.lm.base_models import DIGESTS, WEIGHTS, WHEEL_BASE
-from colmlm.model.lm.files import file_digest
-from colmlm.model.text.markup import STANDARD
-from colmlm.model.text.tokens import FactTokenizer
+from colmlm.model.lm.config import file_digest
+from colmlm.model.text.tokens import STANDARD, FactTokenizer
 from tests.cli.conftest import Annotators, Run
 from tests.lab.evaluate.test_confidence import TOWNS, squad
 from tests.tiny import bare_tokenizer, tiny_llama

@@ -11,7 +11,7 @@ import pytest
 import typer
 
 from colmlm.kb.corpus.format import to_record
-from colmlm.lab.evaluate.generated import read_generated, write_generated
+from colmlm.lab.evaluate.recall import read_generated, write_generated
 from colmlm.model.annotate.questions import GeneratedQuestion, SpannedText
 from tests.cli.conftest import Run, document
 from tests.tiny import tiny_checkpoint

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from colmlm.kb.corpus.format import to_record
-from colmlm.lab.methods.growing_base import CHUNK, Cloud, filler
+from colmlm.lab.evaluate.growth import CHUNK, Cloud, filler
 from tests.cli.conftest import Run
 from tests.kb.corpora import numbered
 

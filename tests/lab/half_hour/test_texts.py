@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from colmlm.lab.half_hour.texts import annotated, with_questions, written
+from colmlm.lab.half_hour.places import annotated, with_questions, written
 from tests.kb.corpora import document
 
 

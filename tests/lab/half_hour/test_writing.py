@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from colmlm.kb.answers.reading import Passage, PassageReading
-from colmlm.lab.half_hour.texts import annotated
+from colmlm.lab.half_hour.places import annotated
 from colmlm.lab.half_hour.writing import Writer
 from colmlm.model.annotate.questions import QuestionGenerator
 from tests.kb.corpora import document

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from colmlm.model.annotate.base import QUESTIONS
-from colmlm.model.annotate.checkpoint import Loaded, load
+from colmlm.model.annotate.checkpoint import QUESTIONS, Loaded, load
 from colmlm.model.annotate.questions import QuestionGenerator
 from colmlm.model.annotate.spans import SpanAnnotator
 from tests.tiny_annotators import tiny_line_writer, tiny_question_generator, tiny_span_annotator

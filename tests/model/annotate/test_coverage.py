@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from colmlm.model.annotate.coverage import compared, coverage, coverage_curve, threshold_for
+from colmlm.model.annotate.evaluate import compared, coverage, coverage_curve, threshold_for
 from colmlm.model.annotate.spans import Tagged
 from colmlm.model.annotate.wholes import Wholes
 

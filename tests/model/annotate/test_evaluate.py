@@ -15,8 +15,7 @@ from colmlm.model.annotate.evaluate import (
     round_trip,
     span_quality,
 )
-from colmlm.model.annotate.prompts import GeneratedQuestion
-from colmlm.model.annotate.questions import QuestionGenerator
+from colmlm.model.annotate.questions import GeneratedQuestion, QuestionGenerator
 
 TEXT = "Lima is old. Cusco is older. 1981 is late."
 LIMA, CUSCO, YEAR = (0, 4), (13, 18), (29, 33)

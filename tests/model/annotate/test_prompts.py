@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colmlm.model.annotate.prompts import (
+from colmlm.model.annotate.questions import (
     NUMBERS,
     GeneratedQuestion,
     mark,
@@ -18,8 +18,7 @@ from colmlm.model.annotate.prompts import (
     suffix,
     target,
 )
-from colmlm.model.text.markup import STANDARD
-from colmlm.model.text.tokens import FactTokenizer
+from colmlm.model.text.tokens import STANDARD, FactTokenizer
 from tests.strategies import documents
 from tests.tiny import bare_tokenizer
 

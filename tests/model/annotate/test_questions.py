@@ -6,8 +6,15 @@ import pytest
 import torch
 
 from colmlm.model.annotate.checkpoint import Loaded
-from colmlm.model.annotate.prompts import GeneratedQuestion, mark, number, parse, suffix
-from colmlm.model.annotate.questions import QuestionGenerator, SpannedText
+from colmlm.model.annotate.questions import (
+    GeneratedQuestion,
+    QuestionGenerator,
+    SpannedText,
+    mark,
+    number,
+    parse,
+    suffix,
+)
 
 TEXT = (
     "The capital of Peru is Lima. Its great lake (Titicaca) is old. In 1911 a man came to the city of Cusco. "

@@ -11,10 +11,9 @@ import pytest
 
 from colmlm.kb.corpus.format import AnnotatedDocument, read_annotated
 from colmlm.model.annotate.checks import review, spans_of
-from colmlm.model.annotate.cost import estimate
-from colmlm.model.annotate.errors import ResultsUnusable
-from colmlm.model.annotate.results import Results
-from colmlm.model.annotate.seed import PROMPT, SeedRun, annotate
+from colmlm.model.annotate.config import ResultsUnusable
+from colmlm.model.annotate.pipeline import Results
+from colmlm.model.annotate.seed import PROMPT, SeedRun, annotate, estimate
 from colmlm.model.lm.chat_endpoint import Chat, ConversationRefused, Endpoint, EndpointUnusable
 from tests.model.annotate.chat_server import ChatServer, chat_server
 

@@ -14,17 +14,21 @@ from safetensors.torch import load_file
 from torch.nn import functional as F
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
-from colmlm.model.annotate.batches import LengthBatches
 from colmlm.model.annotate.checkpoint import AnnotatorConfig, release
-from colmlm.model.annotate.presets import minilm, smollm2_135m
-from colmlm.model.annotate.question_training import examples, question_loss
+from colmlm.model.annotate.config import minilm, smollm2_135m
 from colmlm.model.annotate.questions import QuestionGenerator
-from colmlm.model.annotate.span_training import Annotated, tagged_windows
 from colmlm.model.annotate.spans import SpanAnnotator
-from colmlm.model.annotate.tasks import QuestionTask, SpanTask
+from colmlm.model.annotate.tasks import (
+    Annotated,
+    QuestionTask,
+    SpanTask,
+    examples,
+    question_loss,
+    tagged_windows,
+)
+from colmlm.model.annotate.tuner import LengthBatches
 from colmlm.model.annotate.windows import WordTokenizer
-from colmlm.model.lm.adapters import ADAPTER
-from colmlm.model.lm.config import CheckpointError
+from colmlm.model.lm.config import ADAPTER, CheckpointError
 from colmlm.model.training.state import ResumeRefused
 from colmlm.model.training.task import StepMetrics
 from tests.tiny import byte_tokenizer, tiny_base

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from colmlm.model.annotate.whole import whole_spans
-from colmlm.model.annotate.wholes import Wholes
+from colmlm.model.annotate.wholes import Wholes, whole_spans
 from tests.strategies import texts
 
 WORDS = (

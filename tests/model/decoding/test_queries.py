@@ -10,12 +10,11 @@ import torch
 
 from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.decoding.decoder import Decoder
-from colmlm.model.decoding.queries import MAX_QUERY_TOKENS
+from colmlm.model.decoding.rows import MAX_QUERY_TOKENS
 from colmlm.model.lm.checkpoint import Checkpoint
 from colmlm.model.lm.config import CheckpointConfig
 from colmlm.model.lm.language_model import FactLM
-from colmlm.model.text.markup import ASKER, REL_LMLM, STANDARD, Markup
-from colmlm.model.text.tokens import FactTokenizer
+from colmlm.model.text.tokens import ASKER, REL_LMLM, STANDARD, FactTokenizer, Markup
 from tests.model.lookups import (
     ASKED,
     CHECKPOINT_ID,

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import RepetitionPenaltyLogitsProcessor, TopPLogitsWarper
 
-from colmlm.model.decoding.sampling import add, penalise, sample
+from colmlm.model.decoding.decoder import add, penalise, sample
 
 
 def logits(seed: int = 0, size: int = 50) -> torch.Tensor:

@@ -16,8 +16,7 @@ import torch
 
 from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.decoding.decoder import DecodedOutput, Decoder
-from colmlm.model.decoding.together import DecoderFull, DecoderTogether, Room
-from colmlm.model.decoding.waiting import Pace, Queue, Ticket
+from colmlm.model.decoding.together import DecoderFull, DecoderTogether, Pace, Queue, Room, Ticket
 from colmlm.model.lm.checkpoint import Checkpoint, load
 from tests.model.lookups import FakeLookup, Result, by_direction
 from tests.tiny import tiny_checkpoint

@@ -9,9 +9,7 @@ import pytest
 
 from colmlm.model.decoding.decoder import Decoder
 from colmlm.model.decoding.scoring import score
-from colmlm.model.evaluate.choices import Item, choose
-from colmlm.model.evaluate.continuations import WithLookups, encoded
-from colmlm.model.evaluate.harness import Harness
+from colmlm.model.evaluate.continuations import Harness, Item, WithLookups, choose, encoded
 from colmlm.model.lm.checkpoint import Checkpoint
 from tests.model.lookups import FakeLookup, Hit, by_direction, config
 

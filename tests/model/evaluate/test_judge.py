@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from colmlm.kb.corpus.format import AnnotatedDocument
-from colmlm.model.evaluate.evidence import Evidence
-from colmlm.model.evaluate.judge import ATTEMPTS, ChatJudge
-from colmlm.model.evaluate.local_judge import LocalJudge, normalised
+from colmlm.model.evaluate.answers import Evidence
+from colmlm.model.evaluate.judge import ATTEMPTS, ChatJudge, LocalJudge, normalised
 from colmlm.model.lm.chat_endpoint import Chat, Endpoint, EndpointUnusable
 from tests.model.annotate.chat_server import ChatServer, chat_server
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from colmlm.model.evaluate.judged import Checked, fact_score, simple_qa
-from colmlm.model.evaluate.judging import judge_each
+from colmlm.model.evaluate.judge import Checked, fact_score, judge_each, simple_qa
 
 
 def test_simple_qas_figures_are_those_of_its_definitions() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from colmlm.model.evaluate.open_unlearning import evaluation, summary
+from colmlm.model.evaluate.tofu import evaluation, summary
 from tests.places import SHARED_DATA
 
 GOLDEN = SHARED_DATA / "tofu" / "golden"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from colmlm.model.evaluate.question_sets import RELATIONS, QuestionSetError, digest, read_question_set
+from colmlm.model.evaluate.answers import RELATIONS, QuestionSetError, digest, read_question_set
 from tests.places import SHARED_DATA
 
 SHARED = SHARED_DATA

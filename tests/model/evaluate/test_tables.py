@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from colmlm.kb.corpus.format import AnnotatedDocument
-from colmlm.model.evaluate.tables import AskedFacts, WrittenQuestions, num_encodings, table
+from colmlm.model.evaluate.recall import AskedFacts, WrittenQuestions, num_encodings, table
 from colmlm.model.lm.checkpoint import Checkpoint
 from colmlm.model.lm.encoder import KeyEncoder
 from tests.fakes import FakeEncoder, Vectors

@@ -10,9 +10,16 @@ from pathlib import Path
 import pytest
 
 from colmlm.kb.corpus.format import AnnotatedDocument, check_spans
-from colmlm.model.evaluate.tofu import TofuLog, TofuLogError
-from colmlm.model.evaluate.tofu_data import TofuRow, documents, examples, read_rows
-from colmlm.model.evaluate.tofu_tables import columns, table
+from colmlm.model.evaluate.tofu import (
+    TofuLog,
+    TofuLogError,
+    TofuRow,
+    columns,
+    documents,
+    examples,
+    read_rows,
+    table,
+)
 from tests.places import SHARED_DATA
 
 SHARED = SHARED_DATA / "tofu"

@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
-from colmlm.api.openai.conversation import Message, as_text
+from colmlm.api.openai.fields import Message, as_text
 from colmlm.model.lm import gguf_form
 from colmlm.model.lm.checkpoint import Checkpoint, load
 from colmlm.model.lm.export import DTYPES, export

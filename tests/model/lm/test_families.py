@@ -15,13 +15,12 @@ from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.decoding.decoder import Decoder
 from colmlm.model.lm import gguf_form
 from colmlm.model.lm.base_models import WEIGHTS, resolve_base, weights_digest
-from colmlm.model.lm.card import card
 from colmlm.model.lm.checkpoint import Checkpoint, base_checkpoint, load
 from colmlm.model.lm.config import CONFIG_FILE, CheckpointError
-from colmlm.model.lm.export import export
+from colmlm.model.lm.export import card, export
+from colmlm.model.lm.language_model import TransformersPass
 from colmlm.model.lm.llama import Llama
 from colmlm.model.lm.past import Piece
-from colmlm.model.lm.transformers_pass import TransformersPass
 from colmlm.model.lm.wheels import BaseNotFound
 from tests.model.lookups import by_direction
 from tests.tiny_families import FAMILIES, tiny_family

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from colmlm.model.lm.memory import collapse
+from colmlm.model.lm.llama import collapse
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="huge pages are asked for on Linux")

@@ -6,8 +6,7 @@ import pytest
 
 from colmlm.kb.answers.reading import Passage
 from colmlm.model.annotate.checkpoint import RELEASED_READER
-from colmlm.model.lm.adapters import MAX_BYTES
-from colmlm.model.lm.config import DIFFERENCE
+from colmlm.model.lm.config import DIFFERENCE, MAX_BYTES
 from colmlm.model.reader.reader import ExtractiveReader
 
 BRIDGE = Passage(

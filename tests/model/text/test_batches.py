@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colmlm.model.text.batches import length_groups
+from colmlm.model.text.tokens import length_groups
 
 
 @given(

@@ -13,11 +13,9 @@ from torch import Tensor
 
 from colmlm.model.lm.base_models import WEIGHTS
 from colmlm.model.lm.checkpoint import load
-from colmlm.model.training.batches import JointBatch
-from colmlm.model.training.contrast import PairMemory, Pairs, pull_together
-from colmlm.model.training.losses import info_nce, same_question
+from colmlm.model.training.contrast import PairMemory, Pairs, info_nce, pull_together, same_question
 from colmlm.model.training.task import StepContext, StepMetrics
-from colmlm.model.training.trainer import Trainer
+from colmlm.model.training.trainer import JointBatch, Trainer
 from tests.model.training.processes import documents, joint_config
 from tests.tiny import tiny_base
 

@@ -11,8 +11,14 @@ import pytest
 
 from colmlm.model.training.config import TrainConfig
 from colmlm.model.training.corpora import DataError
-from colmlm.model.training.fitting import FEWEST_STEPS, StepSize, described_fit, fitted_config, resumed_steps
-from colmlm.model.training.trainer import Trainer
+from colmlm.model.training.trainer import (
+    FEWEST_STEPS,
+    StepSize,
+    Trainer,
+    described_fit,
+    fitted_config,
+    resumed_steps,
+)
 from tests.kb.corpora import numbered
 
 LONG, SECONDS = 1e6, 100.0

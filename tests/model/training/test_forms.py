@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-from colmlm.model.training.forms import ASKING, QA_FORMS, forms, one_of_many
+from colmlm.model.training.config import ASKING, QA_FORMS, forms, one_of_many
 
 QUESTION = "What is the capital of Peru?"
 

@@ -14,8 +14,7 @@ import torch
 from safetensors.torch import load_file
 from torch.nn import functional as F
 
-from colmlm.model.training.loop import Diverged, Loop
-from colmlm.model.training.schedule import COSINE, Schedule
+from colmlm.model.training.loop import COSINE, Diverged, Loop, Schedule
 from colmlm.model.training.state import STATE_FILE, ResumeRefused
 from colmlm.model.training.task import StepMetrics
 from tests.model.training.toys import Noisy, Toy, toy_config

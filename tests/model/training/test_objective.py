@@ -12,11 +12,9 @@ from torch import Tensor
 
 from colmlm.model.lm.language_model import FactLM, unit
 from colmlm.model.text.tokens import Encoded, FactTokenizer
-from colmlm.model.training.batches import joint_batch, lookups_batch
-from colmlm.model.training.contrast import PairMemory, Pairs, pull_together
-from colmlm.model.training.losses import next_token_sum, question_ids
+from colmlm.model.training.contrast import PairMemory, Pairs, next_token_sum, pull_together, question_ids
 from colmlm.model.training.steps import Pair, Step
-from colmlm.model.training.trainer import JointModule
+from colmlm.model.training.trainer import JointModule, joint_batch, lookups_batch
 from tests.kb.corpora import CHILE, PERU
 from tests.tiny import byte_tokenizer, tiny_llama
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from colmlm.model.training.schedule import COSINE, Schedule
+from colmlm.model.training.loop import COSINE, Schedule
 
 
 def test_the_papers_pre_training_schedule():

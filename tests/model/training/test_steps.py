@@ -9,9 +9,8 @@ import pytest
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.model.text.tokens import FactTokenizer
-from colmlm.model.training.config import TrainConfig
+from colmlm.model.training.config import QA_FORMS, TrainConfig
 from colmlm.model.training.corpora import data_hash, tokenise
-from colmlm.model.training.forms import QA_FORMS
 from colmlm.model.training.steps import Step, Steps, hold_out, question_answer
 from tests.kb.corpora import PERU, document, numbered
 from tests.tiny import byte_tokenizer

@@ -11,9 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from colmlm.model.training.config import TrainConfig
-from colmlm.model.training.corpora import Corpus, merged, tokenise
+from colmlm.model.training.corpora import (
+    Corpus,
+    Pieces,
+    Quota,
+    Stream,
+    apportion,
+    epoch_order,
+    merged,
+    tokenise,
+)
 from colmlm.model.training.steps import Steps
-from colmlm.model.training.streams import Pieces, Quota, Stream, apportion, epoch_order
 from tests.kb.corpora import document, numbered
 from tests.tiny import byte_tokenizer
 

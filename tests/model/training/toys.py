@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from colmlm.model.training.gather import here, micro_batches
-from colmlm.model.training.loop import LoopConfig
-from colmlm.model.training.schedule import Schedule
+from colmlm.model.training.loop import LoopConfig, Schedule
 from colmlm.model.training.task import StepContext, Task
 
 Rows = list[tuple[Tensor, Tensor]]

@@ -12,8 +12,8 @@ import pytest
 
 from colmlm.kb.corpus.format import Parsed
 from colmlm.kb.corpus.raw.files import find_files
-from colmlm.kb.corpus.raw.limits import Limits
 from colmlm.kb.corpus.raw.reading import MOST_BREACHES, read_corpus, read_raw
+from colmlm.kb.corpus.raw.wire import Limits
 from colmlm.kb.errors import ReaderUnavailable
 from tests.hostile_documents import ANNOTATED, DOCUMENTS, Hostile, parquet_bomb, slow_lines, written
 

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from colmlm.kb.corpus.format import AnnotatedDocument, Refusal
-from colmlm.kb.corpus.raw.fields import Fields
+from colmlm.kb.corpus.raw.blocks import Fields
 from colmlm.kb.corpus.raw.files import find_files
 from colmlm.kb.corpus.raw.reading import read_raw
 
