@@ -44,6 +44,7 @@ app = typer.Typer(
 
 class ReaderPreset(StrEnum):
     minilm = "minilm"
+    mpnet = "mpnet"
 
 
 HoldOut = Annotated[
@@ -139,7 +140,7 @@ def evaluate(
     """
     from colmlm.cli.composition.readers import reader_at
     from colmlm.model.reader.measure import forms, measure
-    from colmlm.model.reader.reader import ExtractiveReader
+    from colmlm.model.reader.reader import load_reader
 
     config = READER_PRESETS[ReaderPreset.minilm]()
     found = drawn(squad or [], _documents(squad or []), config)
@@ -147,7 +148,7 @@ def evaluate(
     is_told = any(one.answer is None for one in found.asked)
     whole = some(list(found.whole()), questions) if is_told else []
     with Runtime.from_environment() as runtime, progress("passages") as update:
-        model = ExtractiveReader.load(reader_at(runtime.user, reader), runtime.settings.home / "models")
+        model = load_reader(reader_at(runtime.user, reader), runtime.settings.home / "models")
         asked_in = forms(asked) | ({"whole documents": whole} if whole else {})
         measured = {how: measure(model, those, update) for how, those in asked_in.items()}
     if as_json:

@@ -242,7 +242,7 @@ class Annotating:
         if by.questions is not None:
             questions = found(by.questions, annotators.questions_at(runtime, None))
         if by.reader is not None:
-            reader = found(by.reader, readers.reader_at(runtime.user, None))
+            reader = found(by.reader, readers.verifying_reader_at(runtime.user))
             runtime.user = replace(runtime.user, reader=reader)
         self.annotator = annotators.light(
             runtime,

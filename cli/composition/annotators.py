@@ -10,7 +10,8 @@ import typer
 
 from colmlm.cli.bulk.messages import AnnotatingBy, at
 from colmlm.cli.bulk.spreading import AnnotatorElsewhere, DocumentAnnotator, spreading_of
-from colmlm.cli.composition.readers import reader_at
+from colmlm.cli.composition.answering import reader
+from colmlm.cli.composition.readers import verifying_reader_at
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import finite
 
@@ -113,7 +114,7 @@ def light(
     """
     finding, asking = spans_at(runtime, spans), questions_at(runtime, questions) if asks else None
     if (spreading := spreading_of(runtime)) is not None:
-        reading = reader_at(runtime.user, None) if asks and verifies else None
+        reading = verifying_reader_at(runtime.user) if asks and verifies else None
         by = AnnotatingBy(
             at(finding),
             None if asking is None else at(asking),
@@ -130,7 +131,7 @@ def light(
     bases = runtime.settings.home / "models"
     finder = SpanAnnotator.load(finding, bases, threshold=threshold)
     writer = QuestionGenerator.load(asking, bases) if asking else None
-    verifier = Verifier(runtime.reader) if asks and verifies else None
+    verifier = Verifier(reader(verifying_reader_at(runtime.user), bases)) if asks and verifies else None
     return Annotator(finder, writer, drop_unquestioned, verifier)
 
 

@@ -12,3 +12,10 @@ def reader_at(user: UserSettings, named: Path | None) -> Path:
     from colmlm.model.annotate.checkpoint import RELEASED_READER
 
     return named or user.reader or RELEASED_READER
+
+
+def verifying_reader_at(user: UserSettings) -> Path:
+    """Give the directory of the reader that verifies questions: that of the settings, or the small one."""
+    from colmlm.model.annotate.checkpoint import SMALL_READER
+
+    return user.reader or SMALL_READER

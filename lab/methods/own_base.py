@@ -130,7 +130,7 @@ class RememberingReader:
     """A `kb.answers.reading.JudgedReader`."""
 
     reader: JudgedReader
-    _known: dict[tuple[str, Passage], PassageReading] = field(default_factory=dict)
+    _known: dict[tuple[str, tuple[Passage, ...]], list[PassageReading]] = field(default_factory=dict)
 
     @property
     def confidence(self) -> Confidence:
@@ -141,11 +141,10 @@ class RememberingReader:
         return self.reader.digest
 
     def read(self, question: str, windows: Sequence[Passage]) -> list[PassageReading]:
-        new = [one for one in dict.fromkeys(windows) if (question, one) not in self._known]
-        if new:
-            for one, reading in zip(new, self.reader.read(question, new), strict=True):
-                self._known[question, one] = reading
-        return [self._known[question, one] for one in windows]
+        together = (question, tuple(windows))  # which passages a reader reads on depends on all of them
+        if together not in self._known:
+            self._known[together] = self.reader.read(question, windows)
+        return self._known[together]
 
     def read_all(self, asked: Sequence[tuple[str, Sequence[Passage]]]) -> list[list[PassageReading]]:
         return [self.read(question, windows) for question, windows in asked]

@@ -42,7 +42,8 @@ from colmlm.model.lm.config import (
 _RELEASED = Path(__file__).resolve().parent.parent / "released"
 RELEASED_SPANS = _RELEASED / "span-annotator-minilm"
 RELEASED_QUESTIONS = _RELEASED / "question-generator-135m"
-RELEASED_READER = _RELEASED / "reader-minilm"
+RELEASED_READER = _RELEASED / "reader-mpnet"
+SMALL_READER = _RELEASED / "reader-minilm"  # reads before the released one, and verifies questions
 ANNOTATOR_FILE = "annotator.json"
 
 

@@ -100,7 +100,7 @@ def _from_hub(name: str) -> Path:
 
 
 def _from_wheels(name: str, cache: Path, convert: Callable[[Path], None]) -> Path:
-    """Gives the model of wheels, converting it on first use (5 to 20 seconds on two cores) or if the copy is damaged."""
+    """Give the model of wheels. It is converted on first use (5 to 20 seconds), and again if the copy is damaged."""
     target = cache / name
     if _is_converted(target):
         return target

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from colmlm.model.annotate.config import MINILM, TunerConfig
+from colmlm.model.lm.wheels import MPNET
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -17,7 +18,8 @@ class ReaderConfig(TunerConfig):
     epoch, every time with another window, and perhaps in another form. `none` is the share of the examples whose
     passage does not hold the answer: a share `neighbours` of them are from the same document, the others among the
     `nearest` windows of other documents by their words. `keywords` and `statements` are the shares of these forms of
-    asking, `untitled` that of passages without title.
+    asking, `untitled` that of passages without title. `first` names a reader beside the released one that reads before
+    it, and leaves it the `read_on` passages that it likes best.
     """
 
     freeze_embeddings: bool = True
@@ -29,6 +31,8 @@ class ReaderConfig(TunerConfig):
     keywords: float = 0.1
     statements: float = 0.12
     untitled: float = 0.05
+    first: str | None = None
+    read_on: int = 3
 
     def __post_init__(self) -> None:
         TunerConfig.__post_init__(self)
@@ -53,4 +57,22 @@ def minilm() -> ReaderConfig:
     )
 
 
-READER_PRESETS: dict[str, Callable[[], ReaderConfig]] = {"minilm": minilm}
+def mpnet() -> ReaderConfig:
+    """Larger: LoRA on all-mpnet-base-v2, which reads what the small reader likes best."""
+    return ReaderConfig(
+        preset="mpnet",
+        base=MPNET[0].model,
+        learning_rate=4e-4,
+        final_learning_rate=0.0,
+        warmup=0.03,
+        epochs=1,
+        rounds=1,
+        batch=24,
+        max_length=128,
+        lora_rank=32,
+        lora_alpha=64,
+        first="reader-minilm",
+    )
+
+
+READER_PRESETS: dict[str, Callable[[], ReaderConfig]] = {"minilm": minilm, "mpnet": mpnet}

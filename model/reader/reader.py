@@ -88,10 +88,7 @@ class CascadeReader:
 
     def read_all(self, asked: Sequence[tuple[str, Sequence[Passage]]]) -> list[list[PassageReading]]:
         """Reads several questions, each in windows of its own, in as few forwards as memory allows."""
-        chosen = [
-            sorted(sorted(range(len(readings)), key=lambda n, of=readings: -of[n].margin)[: self.most])
-            for readings in self.first.read_all(asked)
-        ]
+        chosen = [self._likeliest(readings) for readings in self.first.read_all(asked)]
         kept = [
             (question, [windows[n] for n in likely])
             for (question, windows), likely in zip(asked, chosen, strict=True)
@@ -101,6 +98,11 @@ class CascadeReader:
             for number, reading in zip(likely, readings, strict=True):
                 row[number] = reading
         return read
+
+    def _likeliest(self, readings: Sequence[PassageReading]) -> list[int]:
+        """Give the numbers of the passages with the greatest margins, in order."""
+        best_first = sorted(range(len(readings)), key=lambda number: -readings[number].margin)
+        return sorted(best_first[: self.most])
 
 
 def load_reader(path: Path, cache: Path | None = None) -> ExtractiveReader | CascadeReader:

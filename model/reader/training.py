@@ -113,7 +113,14 @@ class ReaderTask(TunerTask[ReadingExample]):
         return loss / total, {"right": right / total}
 
     def reading(self) -> dict[str, Any]:
-        return {"window": WINDOW}
+        if self.config.first is None:
+            return {"window": WINDOW}
+        return {
+            "window": WINDOW,
+            "precision": "auto",
+            "first": self.config.first,
+            "read_on": self.config.read_on,
+        }
 
     @contextmanager
     def reader(self) -> Iterator[ExtractiveReader]:

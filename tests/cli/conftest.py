@@ -22,7 +22,7 @@ from colmlm.cli.start.app import app
 from colmlm.kb import interpreter
 from colmlm.kb.answers.confidence import UNFITTED
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, to_record
-from colmlm.model.annotate.checkpoint import RELEASED_READER
+from colmlm.model.annotate.checkpoint import SMALL_READER
 from tests import servers
 from tests.places import ROOT
 from tests.tiny import tiny_checkpoint
@@ -75,11 +75,11 @@ def lively(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def own_judge(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The released reader, which judges by its own scores alone: the fitted judge also weighs cosines, and those of a
+    """The small reader, which judges by its own scores alone: the fitted judge also weighs cosines, and those of a
     tiny checkpoint mean nothing.
     """
     folder = tmp_path_factory.mktemp("reader")
-    for file in RELEASED_READER.iterdir():
+    for file in SMALL_READER.iterdir():
         (folder / file.name).symlink_to(file)
     (folder / CONFIDENCE).unlink()
     UNFITTED.save(folder / CONFIDENCE)
