@@ -16,7 +16,7 @@ from colmlm.api.nouns.generation import (
     Spliced,
     TokenLogprob,
 )
-from colmlm.cli.composition.encoders import describe
+from colmlm.cli.composition.model_encoder import describe
 from colmlm.kb.errors import ContextLengthExceeded, InvalidDecoding, PromptRefused
 from colmlm.kb.evidence.records import NewOutput, OutputTrace, Splice
 from colmlm.kb.facts.records import Source

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from colmlm.cli.composition.encoders import ModelEncoder
+from colmlm.cli.composition.model_encoder import ModelEncoder
 from colmlm.kb.facts.records import FactDraft, FactRecord
 from colmlm.kb.forgetting.records import ForgetPlan, paraphrases
 from colmlm.kb.keys.calibration import normalise

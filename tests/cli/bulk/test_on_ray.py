@@ -17,7 +17,7 @@ from sqlalchemy import make_url
 
 from colmlm.cli.bulk.place import RayPlace
 from colmlm.cli.bulk.spreading import KeyingElsewhere, Spreading
-from colmlm.cli.composition.encoders import ModelEncoder
+from colmlm.cli.composition.model_encoder import ModelEncoder
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import CONFLICT, FailedElsewhere
 from colmlm.kb import interpreter
