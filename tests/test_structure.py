@@ -36,6 +36,13 @@ def test_no_two_public_classes_have_one_name(ours: dict[str, Any]) -> None:
     assert ours["where"]["class_names"] == {}
 
 
+def test_no_figure_is_above_its_budget_or_far_below_it(ours: dict[str, Any]) -> None:
+    budget = json.loads((ROOT / "scripts" / "budget.json").read_text())
+    assert {name: ours[name] for name, most in budget.items() if ours[name] > most} == {}
+    lower = {name: ours[name] for name, most in budget.items() if ours[name] < 0.98 * most - 1}
+    assert lower == {}, "lower the budget in scripts/budget.json"
+
+
 def test_what_is_wrong_with_a_program_is_found(tmp_path: Path) -> None:
     for room in ("kb", "api"):
         (tmp_path / room).mkdir()
@@ -49,3 +56,9 @@ def test_what_is_wrong_with_a_program_is_found(tmp_path: Path) -> None:
     assert found["where"]["sessions"] == {"api/three.py": 1}
     assert found["where"]["class_names"] == {"A": ["api/four.py", "api/three.py"]}
     assert found["signatures_written_again"] == 1
+    assert found["single_importers"] == 2 and found["commands"] is None
+    (tmp_path / "kb" / "one.py").write_text("from colmlm.api.four import A\n\n\nclass Fault(ValueError): ...\n")
+    (tmp_path / "api" / "four.py").write_text("import colmlm.kb.one\n\n\nclass Worse(colmlm.kb.one.Fault): ...\n")
+    found = structure(tmp_path)
+    assert found["where"]["cycles"] == ["api, kb"]
+    assert found["where"]["error_classes"] == ["Fault", "Worse"]
