@@ -24,7 +24,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from colmlm.kb.errors import KBError
-from colmlm.kb.texts.characters import visible
+from colmlm.kb.texts.characters import visible_text
 
 CHECK_FAILED = 1
 USAGE = 2
@@ -170,7 +170,7 @@ def explain(error: BaseException) -> Failure:
 
 def one_line(message: str) -> str:
     """Replaces line breaks and runs of blanks in the message by single spaces."""
-    return visible(" ".join(message.split()))
+    return visible_text(" ".join(message.split()))
 
 
 def _names(error: BaseException) -> list[str]:

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from colmlm.api.nouns.telling import Advance, Telling
-from colmlm.kb.texts.characters import json_visible, visible
+from colmlm.kb.texts.characters import json_visible, visible_text
 
 
 def print_json(value: object) -> None:
@@ -39,12 +39,12 @@ def plain(value: object) -> Any:
 
 def say(line: str = "") -> None:
     """Prints a line of a report for people."""
-    sys.stdout.write(visible(line) + "\n")
+    sys.stdout.write(visible_text(line) + "\n")
 
 
 def note(line: str) -> None:
     """Prints a remark on stderr."""
-    sys.stderr.write(visible(line) + "\n")
+    sys.stderr.write(visible_text(line) + "\n")
 
 
 LONGEST_NAME = 30  # characters in a cell of a table that stays on one line
@@ -52,7 +52,9 @@ LONGEST_NAME = 30  # characters in a cell of a table that stays on one line
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Prints a table that fits the terminal; where stdout is no terminal, each row is one line."""
-    cells = [["" if cell is None else visible(str(cell).replace("\n", " ")) for cell in row] for row in rows]
+    cells = [
+        ["" if cell is None else visible_text(str(cell).replace("\n", " ")) for cell in row] for row in rows
+    ]
     if sys.stdout.isatty():
         _draw(columns, cells)
     else:

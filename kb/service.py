@@ -48,10 +48,10 @@ class KnowledgeBase(SearchableStore):
         An embedded database that is new gets its tables. A server's does not, since whose it is cannot be known.
         Raises `DatabaseUnavailable` or `MigrationNeeded`.
         """
-        engine = database.connect(settings, application)
+        engine = database.connect_database(settings, application)
         try:
             if settings.database_url is None and database.is_empty(engine):
-                database.migrate(engine)
+                database.migrate_database(engine)
             database.require_head(engine)
         except BaseException:
             engine.dispose()

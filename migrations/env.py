@@ -8,7 +8,7 @@ import re
 from alembic import context
 from sqlalchemy import Connection
 
-from colmlm.kb.store.database import connect
+from colmlm.kb.store.database import connect_database
 from colmlm.kb.store.settings import Settings
 from colmlm.kb.tables import TableRow
 
@@ -39,5 +39,5 @@ given = context.config.attributes.get("connection")
 if given is not None:
     _run(given)
 else:
-    with connect(Settings.from_environment(os.environ)).connect() as own:
+    with connect_database(Settings.from_environment(os.environ)).connect() as own:
         _run(own)

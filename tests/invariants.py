@@ -182,7 +182,7 @@ MUTATIONS = (
     Mutation(
         "A restore repeats the erasures of the newer log",
         "kb/backup/restore.py",
-        "repeated = tuple(repeating.erase(session, newer, actor)) if newer else ()",
+        "repeated = tuple(repeat_erasures(session, newer, actor)) if newer else ()",
         "repeated: tuple[Repeated, ...] = ()",
         ("tests/kb/backup/test_backup.py::test_what_was_erased_after_the_backup_stays_erased",),
     ),

@@ -40,7 +40,7 @@ def started(kind: str) -> Iterator[URL]:
 
 @contextmanager
 def _embedded(folder: Path) -> Iterator[URL]:
-    engine = database.connect(Settings(home=folder))
+    engine = database.connect_database(Settings(home=folder))
     try:
         yield engine.url
     finally:
@@ -75,7 +75,7 @@ def _make_template(server: URL) -> None:
         execute("SELECT pg_reload_conf()")
         execute(f"CREATE DATABASE {TEMPLATE}")
     engine = create_engine(server.set(database=TEMPLATE))
-    database.migrate(engine)
+    database.migrate_database(engine)
     engine.dispose()
 
 

@@ -57,8 +57,12 @@ def test_what_is_wrong_with_a_program_is_found(tmp_path: Path) -> None:
     assert found["where"]["class_names"] == {"A": ["api/four.py", "api/three.py"]}
     assert found["signatures_written_again"] == 1
     assert found["single_importers"] == 2 and found["commands"] is None
-    (tmp_path / "kb" / "one.py").write_text("from colmlm.api.four import A\n\n\nclass Fault(ValueError): ...\n")
-    (tmp_path / "api" / "four.py").write_text("import colmlm.kb.one\n\n\nclass Worse(colmlm.kb.one.Fault): ...\n")
+    (tmp_path / "kb" / "one.py").write_text(
+        "from colmlm.api.four import A\n\n\nclass Fault(ValueError): ...\n"
+    )
+    (tmp_path / "api" / "four.py").write_text(
+        "import colmlm.kb.one\n\n\nclass Worse(colmlm.kb.one.Fault): ...\n"
+    )
     found = structure(tmp_path)
     assert found["where"]["cycles"] == ["api, kb"]
     assert found["where"]["error_classes"] == ["Fault", "Worse"]

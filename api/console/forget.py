@@ -136,7 +136,7 @@ def verify(ports: FromPorts, request: PageRequest, run_id: PathId, data: Sent) -
 def certificate(ports: FromPorts, run_id: PathId) -> Response[str]:
     """Download the signed certificate, which `colmlm verify-certificate` checks."""
     return Response(
-        certificates.issue(ports.kb, run_id),
+        certificates.issue_forget_certificate(ports.kb, run_id),
         media_type="application/json",
         headers={"Content-Disposition": f'attachment; filename="colmlm-forget-{run_id}.json"'},
     )

@@ -29,7 +29,7 @@ from colmlm.kb.access.tokens import Right, TokenRecord
 from colmlm.kb.errors import KBError
 from colmlm.kb.evidence.records import OutputTrace, TracedSplice
 from colmlm.kb.facts.records import Edit, FactFound, FactRecord, FoundIn
-from colmlm.kb.texts.characters import moment, visible
+from colmlm.kb.texts.characters import moment, visible_text
 
 # Tables as cards: on a phone every cell names its column, since there is no room for a row of headings.
 
@@ -169,7 +169,9 @@ class AsTyped(str):
 
 def _shown(value: Any) -> Any:
     """Escapes invisible characters of the texts that a template inserts; markup and form fields stay as they are."""
-    return visible(value) if isinstance(value, str) and not isinstance(value, Markup | AsTyped) else value
+    return (
+        visible_text(value) if isinstance(value, str) and not isinstance(value, Markup | AsTyped) else value
+    )
 
 
 _NUMBERS = (

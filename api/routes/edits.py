@@ -18,7 +18,7 @@ from colmlm.api.wire.requests import Why
 from colmlm.kb.access.tokens import TokenRecord
 from colmlm.kb.errors import FactDeleted, KeysetMismatch
 from colmlm.kb.facts.records import Edit
-from colmlm.kb.log.audit import act_for, check_name, current
+from colmlm.kb.log.audit import act_for, check_name, current_entry
 
 WithToken = Request[TokenRecord, Any, Any]
 
@@ -125,7 +125,7 @@ def check_client() -> None:
 
 def asker() -> str:
     """Names the token that asks, so that the decoder takes turns between tokens."""
-    return current().principal.name
+    return current_entry().principal.name
 
 
 def events(items: Iterator[Item]) -> Iterator[ServerSentEventMessage]:

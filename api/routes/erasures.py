@@ -128,5 +128,5 @@ def read_erasure_certificate(ports: FromPorts, seq: PathId) -> Response[dict[str
     Gives signed evidence, as of now, that the facts of this change are erased, without any text, that can be checked
     offline. Keep the bytes unchanged: any other encoding of the same JSON is refused.
     """
-    text: Any = certificates.issue(ports.kb, seq).encode()  # the signed bytes, which re-encoding would change
+    text: Any = certificates.issue_certificate(ports.kb, seq).encode()  # re-encoded bytes would not match
     return Response(text, media_type="application/json")

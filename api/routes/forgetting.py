@@ -262,7 +262,7 @@ def read_certificate(ports: FromPorts, run_id: PathId) -> Response[dict[str, Any
     Gives signed evidence of a verified run, without any fact's text, that can be checked offline. Keep the bytes
     unchanged: any other encoding of the same JSON is refused.
     """
-    text: Any = certificates.issue(
+    text: Any = certificates.issue_forget_certificate(
         ports.kb, run_id
     ).encode()  # the signed bytes, which re-encoding would change
     return Response(text, media_type="application/json")

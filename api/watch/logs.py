@@ -25,7 +25,7 @@ from colmlm.kb.evidence.log import Log
 from colmlm.kb.log.denials import NewDenial
 from colmlm.kb.store import outages
 from colmlm.kb.store.engines import SECRETS
-from colmlm.kb.texts.characters import LINES, visible
+from colmlm.kb.texts.characters import LINES, visible_text
 
 if TYPE_CHECKING:
     from litestar.types import HTTPScope
@@ -112,7 +112,7 @@ def show_all(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
 
 
 def _shown(name: str, value: Any) -> Any:
-    return visible(value, LINES if name == "exception" else "") if isinstance(value, str) else value
+    return visible_text(value, LINES if name == "exception" else "") if isinstance(value, str) else value
 
 
 def blotted(value: Any) -> Any:

@@ -15,7 +15,7 @@ import typer
 from colmlm.cli.output import counted, progress, say
 from colmlm.kb.corpus.format import is_blank
 from colmlm.kb.corpus.raw.files import FoundFiles, find_files
-from colmlm.kb.corpus.raw.text import Unreadable, decode
+from colmlm.kb.corpus.raw.text import Unreadable, decode_text
 
 Urls = Annotated[
     Path | None,
@@ -79,7 +79,7 @@ def read_addresses(path: Path) -> list[str]:
     """Gives the addresses in a file, each once. In a list, lines that begin with # are remarks. Raises `Unreadable`."""
     if path.stat().st_size > _MOST_BYTES:
         raise Unreadable(f"more than {_MOST_BYTES} bytes; split it")
-    text = decode(path.read_bytes())
+    text = decode_text(path.read_bytes())
     if _INDEX in text:
         raise Unreadable("an index of sitemaps; fetch those it names, and give one of them")
     lines = _PLACE.findall(text) if _SITEMAP in text else text.splitlines()

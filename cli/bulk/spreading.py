@@ -382,8 +382,10 @@ class KeyingElsewhere:
 
     def outcomes(self, parts: Sequence[RekeyPart]) -> Generator[int | None, None, None]:
         """Gives how many keys were stored of each part as it is done, and None every second."""
-        from colmlm.kb.log.audit import current  # imports the database's library, which help does not need
+        from colmlm.kb.log.audit import (
+            current_entry,  # imports the database's library, which help does not need
+        )
 
         named = None if self.checkpoint is None else str(self.checkpoint.absolute())
-        given = {"origin": asdict(current()), "checkpoint": named}
+        given = {"origin": asdict(current_entry()), "checkpoint": named}
         return self.spreading.outcomes("key", given, parts)

@@ -55,7 +55,7 @@ class AnswerCalibrating:
 
     def run(self, questions: Path | None, how: Calibrating, **who: Unpack[OnRecord]) -> dict[str, Any]:
         """Asks, chooses the threshold and, unless it is a dry run, stores it. Raises `CalibrationRefused`."""
-        from colmlm.kb.answers.calibration import ask_each, calibrate, require_enough
+        from colmlm.kb.answers.calibration import ask_each, calibrate_answers, require_enough
 
         begun = time.monotonic()
         found = self._questions(questions, how)
@@ -64,7 +64,7 @@ class AnswerCalibrating:
         require_enough(sum(bool(one.values) for one in drawn), "has an answer to", how.wrong)
         with self.telling.progress("Asking") as advance:
             asked = ask_each(self.runtime.answers, drawn, advance)
-        measured = calibrate(asked, self.runtime.reader.confidence.threshold, how.wrong)
+        measured = calibrate_answers(asked, self.runtime.reader.confidence.threshold, how.wrong)
         given = len(set(drawn) & set(found.of_file))
         seconds = round(time.monotonic() - begun, 1)
         seq = None

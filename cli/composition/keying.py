@@ -53,11 +53,11 @@ def key_everything(
     `encoder`, `kb` and `telling` are by default the runtime's. A job gives its own `kb`, whose changes are logged for
     the job's actor, and a `telling` that reports its progress.
     """
-    from colmlm.kb.lookup.words import fill
+    from colmlm.kb.lookup.words import fill_words
 
     encoder, kb, telling = encoder or runtime.encoder, kb or runtime.kb, telling or runtime.telling
     with telling.progress("Encoding sentences") as advance:
-        fill(kb, runtime.sentence_encoder, advance)
+        fill_words(kb, runtime.sentence_encoder, advance)
     with telling.progress("Keying facts") as advance:
         keyset = kb.keysets.rekey(
             encoder,

@@ -102,8 +102,8 @@ class ModelKeeper:
         try:
             model = self._loaded(checkpoint)
         except Exception as error:  # noqa: BLE001 - files of a model may be broken in more ways than can be listed
-            self._failed[checkpoint.checkpoint_id] = time.monotonic(), outages.cause(error)
-            _log.warning("the model %s is not loaded: %s", checkpoint.name, outages.cause(error))
+            self._failed[checkpoint.checkpoint_id] = time.monotonic(), outages.cause_of(error)
+            _log.warning("the model %s is not loaded: %s", checkpoint.name, outages.cause_of(error))
             return
         self._failed.pop(checkpoint.checkpoint_id, None)
         self.models.put(model)

@@ -23,7 +23,7 @@ from colmlm.cli.options import (
 )
 from colmlm.cli.output import note, print_json, print_table, say, shorten
 from colmlm.kb.answers.records import NOTHING, PASSAGE, Answer
-from colmlm.kb.texts.characters import visible
+from colmlm.kb.texts.characters import visible_text
 
 ASK_EXAMPLES = examples(
     'colmlm ask "When was the canteen opened?"',
@@ -119,7 +119,7 @@ def _as_dict(found: Answer) -> dict[str, object]:
 
 def _show(found: Answer) -> None:
     if found.answer is not None:
-        say(visible(found.answer))
+        say(visible_text(found.answer))
         say()
         where = "a fact without a document"
         if (source := found.source) is not None:

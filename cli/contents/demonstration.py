@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from colmlm.api.nouns.generation import GenerationRequest
 from colmlm.cli.composition.generator import LocalOutputs, StoringGenerator
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.kb.keys.calibration import normalise
+from colmlm.kb.keys.calibration import normalise_rows
 from colmlm.kb.lookup.options import KEY
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ def _hits(trace: OutputTrace) -> list[TracedSplice]:
 
 
 def same(value: str, other: str) -> bool:
-    return normalise(value) == normalise(other)
+    return normalise_rows(value) == normalise_rows(other)
 
 
 def says_unaided(trace: OutputTrace, value: str) -> bool:

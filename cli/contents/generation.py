@@ -32,7 +32,7 @@ from colmlm.cli.output import note, print_json, print_table, say, shorten
 from colmlm.kb.answers.records import NOTHING
 from colmlm.kb.evidence.records import OutputTrace
 from colmlm.kb.lookup.ranking import AsOfLookup, Lookup
-from colmlm.kb.texts.characters import visible
+from colmlm.kb.texts.characters import visible_text
 
 if TYPE_CHECKING:
     from colmlm.api.nouns.generation import GenerationRequest
@@ -193,7 +193,7 @@ def _stream(generator: DecoderVerbs, request: GenerationRequest) -> OutputTrace:
         if isinstance(item, OutputTrace):
             trace = item
         elif isinstance(item, str):
-            sys.stdout.write(visible(item))
+            sys.stdout.write(visible_text(item))
             sys.stdout.flush()
     assert trace is not None, "a stream ends with its trace"
     if trace.output:

@@ -28,10 +28,10 @@ def up(as_json: AsJson = False) -> None:
     from colmlm.kb.store.embedded_server import EmbeddedServer
 
     settings = Runtime.from_environment().settings
-    engine = database.connect(settings)
+    engine = database.connect_database(settings)
     if (server := EmbeddedServer.of(settings)) is not None:
         server.keep_running()
-    database.migrate(engine)
+    database.migrate_database(engine)
     engine.dispose()
     _report(settings, as_json)
 
@@ -60,9 +60,9 @@ def migrate(as_json: AsJson = False) -> None:
     from colmlm.kb.store import database
 
     settings = Runtime.from_environment().settings
-    engine = database.connect(settings)
+    engine = database.connect_database(settings)
     was_at_head = database.is_at_head(engine)
-    database.migrate(engine)
+    database.migrate_database(engine)
     engine.dispose()
     if as_json:
         print_json({"revision": database.head_revision(), "migrated": not was_at_head})
@@ -134,7 +134,7 @@ def _status(settings: Settings) -> Status:
     if server is not None and server.pid() is None:
         return Status(embedded, False, where)
     try:
-        engine = database.connect(settings)
+        engine = database.connect_database(settings)
     except DatabaseUnavailable as error:
         return Status(embedded, False, where, cause=str(error))
     with engine.connect() as connection:

@@ -302,7 +302,7 @@ _BY_HAND = "Its lines are in the server's log; colmlm worker --verbose runs one 
 
 def examine_worker(settings: Settings) -> Iterator[CheckResult]:
     """Checks for workers with a heartbeat, for jobs that wait, and for a server's note that its own worker fails."""
-    state, heard, waiting = attendance.noted(settings.home), 0, 0
+    state, heard, waiting = attendance.noted_attendance(settings.home), 0, 0
     try:
         heard, waiting = _asked(settings)
     except DatabaseUnavailable:
@@ -336,7 +336,7 @@ def examine_webhooks(settings: Settings) -> Iterator[CheckResult]:
 def _subscribed(settings: Settings) -> list[Webhook]:
     """Lists the webhooks; none where the database does not answer, which another check says, or is not at its head."""
     try:
-        engine = database.connect(settings)
+        engine = database.connect_database(settings)
     except DatabaseUnavailable:
         return []
     try:
@@ -347,7 +347,7 @@ def _subscribed(settings: Settings) -> list[Webhook]:
 
 def _asked(settings: Settings) -> tuple[int, int]:
     """Counts the workers and the waiting jobs; gives 0 of both where the schema is not this program's."""
-    engine = database.connect(settings)
+    engine = database.connect_database(settings)
     try:
         if not database.is_at_head(engine):
             return 0, 0
@@ -384,7 +384,7 @@ def examine_database(given: tuple[Settings, UserSettings]) -> Iterator[CheckResu
     """Checks everything from the server up to the index, and stops where something is missing on the way."""
     settings, user = given
     try:
-        engine = database.connect(settings)
+        engine = database.connect_database(settings)
     except DatabaseUnavailable as error:
         remedy = "Start it, or set COLMLM_DATABASE_URL right; colmlm db status says more."
         yield CheckResult("database", "failed", one_line(str(error)), remedy)

@@ -53,12 +53,12 @@ def prune(
     """
     require_somebody(yes or dry_run, as_json, "prune")
     with Runtime.from_environment() as runtime:
-        from colmlm.kb.jobs.queue import prune
+        from colmlm.kb.jobs.queue import prune_jobs
 
         if not (yes or dry_run):
-            count = _counted(prune(runtime.kb, older_than, dry_run=True))
+            count = _counted(prune_jobs(runtime.kb, older_than, dry_run=True))
             typer.confirm(f"Remove {count}?", abort=True, err=True)
-        pruned = prune(runtime.kb, older_than, dry_run=dry_run)
+        pruned = prune_jobs(runtime.kb, older_than, dry_run=dry_run)
     if as_json:
         print_json(pruned)
         return

@@ -144,8 +144,8 @@ def _prepare(runtime: Runtime) -> None:
 
     if runtime.user.checkpoint is None:
         install_missing()
-    engine = database.connect(runtime.settings)
-    database.migrate(engine)
+    engine = database.connect_database(runtime.settings)
+    database.migrate_database(engine)
     engine.dispose()
     runtime.open()
     with ThreadPoolExecutor(max_workers=1) as loading:

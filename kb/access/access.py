@@ -93,7 +93,7 @@ class Access:
     def is_known(self, secret: str) -> bool:
         """Says whether a secret works, without noting a use."""
         with self.store.sessions() as session:
-            return tokens.verify(session, secret) is not None
+            return tokens.verify_token(session, secret) is not None
 
     def of_secret(self, secret: str) -> TokenRecord | None:
         """Gives the working token of a secret, and notes its use."""
@@ -133,14 +133,14 @@ class Access:
             end(session, secret)
 
     def claim(self, api_key_id: int, name: str, request: bytes) -> Claim | KeptAnswer:
-        """Claims a named request, so that it is carried out once, as `kb.access.idempotency.claim` describes."""
+        """Claims a named request, so that it is carried out once, as `kb.access.idempotency.claim_key` describes."""
         with self.store.sessions.begin() as session:
-            return idempotency.claim(session, api_key_id, name, request)
+            return idempotency.claim_key(session, api_key_id, name, request)
 
     def settle(self, held: Claim, answer: KeptAnswer) -> None:
-        """Stores the answer to a claimed request, as `kb.access.idempotency.settle` describes."""
+        """Stores the answer to a claimed request, as `kb.access.idempotency.settle_key` describes."""
         with self.store.sessions.begin() as session:
-            idempotency.settle(session, held, answer)
+            idempotency.settle_key(session, held, answer)
 
     @contextmanager
     def _session(self, dry_run: bool) -> Iterator[Session]:

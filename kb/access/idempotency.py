@@ -2,8 +2,8 @@
 
 A caller names a request. The name is claimed in the database before the request is carried out, and the answer is
 stored with it for a day. Each change that the request makes marks the claim in its own transaction
-(`kb.log.audit.mark`), which shows whether a process that died had changed anything: a claim without a mark changed
-nothing, and may be taken over after `LEASE`. A run whose claim was taken over can't edit under it any more.
+(`kb.log.audit.mark_change`), which shows whether a process that died had changed anything: a claim without a mark
+changed nothing, and may be taken over after `LEASE`. A run whose claim was taken over can't edit under it any more.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class KeptAnswer:
     body: bytes | None
 
 
-def claim(session: Session, api_key_id: int, name: str, request: bytes) -> Claim | KeptAnswer:
+def claim_key(session: Session, api_key_id: int, name: str, request: bytes) -> Claim | KeptAnswer:
     """Gives the claim to carry `request` out, or the answer it got before.
 
     The caller commits it before carrying it out.
@@ -75,7 +75,7 @@ def _again(session: Session, found: IdempotencyRow, token: str) -> Claim | KeptA
     return Claim(found.id, token)
 
 
-def settle(session: Session, held: Claim, answer: KeptAnswer) -> None:
+def settle_key(session: Session, held: Claim, answer: KeptAnswer) -> None:
     """Stores the answer, or releases the name where the request was refused and so changed nothing.
 
     Does nothing where the claim was lost: then another run gives the answer.

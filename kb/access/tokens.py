@@ -24,7 +24,7 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import ApiKeyEnded, ApiKeyNotFound, InvalidValue
 from colmlm.kb.log import audit
-from colmlm.kb.log.audit import current
+from colmlm.kb.log.audit import current_entry
 from colmlm.kb.principal import Principal
 from colmlm.kb.store.database import connection_of
 from colmlm.kb.store.store import is_read_only
@@ -116,7 +116,7 @@ def rotate_token(
     return secret
 
 
-def verify(session: Session, secret: str) -> TokenRecord | None:
+def verify_token(session: Session, secret: str) -> TokenRecord | None:
     """Gives the token of this secret, or None where the secret is unknown, or it or its token has ended."""
     session.flush()
     return verify_all(connection_of(session), [secret])[0]
@@ -201,7 +201,7 @@ def revoke_token(session: Session, name: str, *, actor: str | None = None) -> No
 
 def _begin(session: Session, actor: str | None, reason: str) -> audit.Pending:
     """Takes the log's lock before any row is locked, as every edit does, so that no two wait for each other."""
-    return audit.begin(session, actor or current().principal.name, reason)
+    return audit.begin_change(session, actor or current_entry().principal.name, reason)
 
 
 def _append(session: Session, pending: audit.Pending, kind: str, token: ApiKeyRow) -> None:
@@ -211,7 +211,7 @@ def _append(session: Session, pending: audit.Pending, kind: str, token: ApiKeyRo
     times = {"expires_at": token.expires_at, "previous_until": token.previous_until}
     kept = {"key_id": token.id, "name": token.name, "role": token.role, "rate_limit": token.rate_limit}
     kept |= {name: None if at is None else at.astimezone(UTC).isoformat() for name, at in times.items()}
-    audit.append(session, pending, kind, payload={"api_key": kept})
+    audit.append_change(session, pending, kind, payload={"api_key": kept})
 
 
 def _end_browser_sessions(session: Session, token: ApiKeyRow) -> None:

@@ -21,15 +21,15 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from colmlm.kb.answers.calibrations import confidence_here
-from colmlm.kb.answers.candidates import BY_KEY, CandidateSentence, candidates, facts_in
+from colmlm.kb.answers.candidates import BY_KEY, CandidateSentence, candidate_sentences, facts_in
 from colmlm.kb.answers.places import (
     ReadPlace,
     best_first,
     best_windows,
     every_place,
-    settled,
-    weigh,
+    settle_contradictions,
     weigh_passage,
+    weigh_span,
 )
 from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.answers.records import (
@@ -42,7 +42,7 @@ from colmlm.kb.answers.records import (
     SaidFact,
     SaidPart,
 )
-from colmlm.kb.answers.windows import FactInWindow, SaidWindow, said_passages, unchanged, windows
+from colmlm.kb.answers.windows import FactInWindow, SaidWindow, is_unchanged, said_passages, windows
 from colmlm.kb.errors import InvalidQuery, NoActiveKeyset
 from colmlm.kb.facts.reading import get_fact
 from colmlm.kb.log import audit
@@ -122,16 +122,16 @@ class Answering:
                 require_primary(session)
                 seq = audit.head_seq(session)
                 least = confidence_here(session, self.reader).threshold if threshold is None else threshold
-                contested = settled(session, reading.places, self.reader.confidence.search)
+                contested = settle_contradictions(session, reading.places, self.reader.confidence.search)
                 ids = [one.sentence_id for one in found]
                 now = windows(session, ids, accepted_only=accepted_only)
                 passage = self._passage(session, question, reading, least, accepted_only=accepted_only)
-            if all(unchanged(read[one.sentence_id], now) for one in found):
+            if all(is_unchanged(read[one.sentence_id], now) for one in found):
                 break
         else:
             raise InvalidQuery("the texts near it are changed all the time; ask again")
-        passages = tuple(nearby(found, read, reading.every)[:nearest])
-        score = self.reader.confidence.of(weigh(question, reading.places)) if reading.places else 0.0
+        passages = tuple(nearby_passages(found, read, reading.every)[:nearest])
+        score = self.reader.confidence.of(weigh_span(question, reading.places)) if reading.places else 0.0
         answer = self._decided(question, contested, score, least, passages, seq)
         if compares(question):
             return AnsweredQuestion(self._silent(replace(answer, withheld=False), is_comparison=True), query)
@@ -215,11 +215,11 @@ class Answering:
         found, read = self._windows_then(question, seq, self.questions)
         reading = self.reading(question, found, read)
         places = reading.places
-        score = self.reader.confidence.of(weigh(question, places)) if places else 0.0
+        score = self.reader.confidence.of(weigh_span(question, places)) if places else 0.0
         with self.kb.sessions() as session:
             least = confidence_here(session, self.reader).threshold if threshold is None else threshold
             passage = self._passage(session, question, reading, least, accepted_only=None, as_of=seq)
-        passages = tuple(nearby(found, read, reading.every)[:most])
+        passages = tuple(nearby_passages(found, read, reading.every)[:most])
         answer = self._decided(question, places, score, least, passages, seq)
         if compares(question):
             return self._silent(replace(answer, withheld=False), is_comparison=True)
@@ -233,7 +233,9 @@ class Answering:
         """Read the nearest sentences as of a change, without those that had no fact then."""
         hits = questions.nearest_as_of(question, BY_KEY, seq)
         with self.kb.sessions() as session:
-            found = candidates(session, self.kb.words, question, hits, encoder=self.sentences)[: 2 * WINDOWS]
+            found = candidate_sentences(session, self.kb.words, question, hits, encoder=self.sentences)[
+                : 2 * WINDOWS
+            ]
             read = windows(session, [one.sentence_id for one in found], accepted_only=None, as_of=seq)
         kept = [one for one in found if one.sentence_id in read and read[one.sentence_id].facts]
         return kept[:WINDOWS], read
@@ -313,7 +315,7 @@ class Answering:
         accepted_only: bool = False,
     ) -> tuple[list[CandidateSentence], dict[int, SaidWindow]]:
         with self.kb.sessions() as session:
-            found = candidates(
+            found = candidate_sentences(
                 session,
                 self.kb.words,
                 question,
@@ -416,7 +418,7 @@ def _part(window: SaidWindow, fact: FactInWindow, start: int, end: int) -> SaidP
 # once.
 
 
-def nearby(
+def nearby_passages(
     found: Sequence[CandidateSentence], read: Mapping[int, SaidWindow], places: Sequence[ReadPlace]
 ) -> list[NearbyPassage]:
     """Give the windows of these sentences, nearest first, without those that lie within another one.

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from sqlalchemy import text
 
 from colmlm.kb.answers.answering import MAX_QUESTION, Answering, QuestionReading, SaidPassage
-from colmlm.kb.answers.places import weigh
+from colmlm.kb.answers.places import weigh_span
 from colmlm.kb.answers.records import AnswerShares, MeasuredAnswers
 from colmlm.kb.answers.windows import FactInWindow
 from colmlm.kb.errors import CalibrationRefused
@@ -111,7 +111,7 @@ def ask_each(
     return asked
 
 
-def calibrate(asked: SampleAnswers, shipped: float, rate: float = RATE) -> MeasuredAnswers:
+def calibrate_answers(asked: SampleAnswers, shipped: float, rate: float = RATE) -> MeasuredAnswers:
     """Chooses the threshold, and says what the sample gets at it and at the shipped one.
 
     Raises `CalibrationRefused` for too few questions, and where no threshold that lets a right answer pass holds the
@@ -119,8 +119,8 @@ def calibrate(asked: SampleAnswers, shipped: float, rate: float = RATE) -> Measu
     """
     require_enough(len(asked.answerable), "has an answer to", rate)
     require_enough(len(asked.others), "does not answer", rate, "with an empty value in the file")
-    by_wrong = _above(asked.answerable, allowed(len(asked.answerable), rate))
-    by_alarms = _above(asked.others, allowed(len(asked.others), rate))
+    by_wrong = _above(asked.answerable, allowed_wrong(len(asked.answerable), rate))
+    by_alarms = _above(asked.others, allowed_wrong(len(asked.others), rate))
     safe, before = max(by_wrong, by_alarms), _shares(asked, shipped)
     stays = rate >= RATE and max(before.wrong, before.alarms) <= rate
     here = _shares(asked, min(safe, shipped) if stays else safe)
@@ -132,8 +132,8 @@ def calibrate(asked: SampleAnswers, shipped: float, rate: float = RATE) -> Measu
         here=here,
         shipped=before,
         rate=rate,
-        most_wrong=bound(round(here.wrong * len(asked.answerable)), len(asked.answerable)),
-        most_alarms=bound(round(here.alarms * len(asked.others)), len(asked.others)),
+        most_wrong=upper_bound(round(here.wrong * len(asked.answerable)), len(asked.answerable)),
+        most_alarms=upper_bound(round(here.alarms * len(asked.others)), len(asked.others)),
         answerable=len(asked.answerable),
         unanswerable=len(asked.others),
     )
@@ -143,7 +143,7 @@ def require_enough(number: int, what: str, rate: float, how: str = "") -> None:
     """Raise `CalibrationRefused` if so few questions of a kind cannot tell this rate from chance."""
     if number < (least := least_questions(rate)):
         remedy = " ".join((f"add {least - number} or more", how)).strip()
-        if number and (enough := bound(0, number)) <= 0.5:
+        if number and (enough := upper_bound(0, number)) <= 0.5:
             remedy += f", or allow {math.ceil(enough * 1000) / 10:.1f}% wrong ones"
         raise CalibrationRefused(
             f"there are {number} questions that the base {what}, and {rate:.1%} can be told from chance with {least} "
@@ -156,7 +156,7 @@ def least_questions(rate: float) -> int:
     return math.ceil(math.log(1 - CERTAINTY) / math.log(1 - rate))
 
 
-def allowed(questions: int, rate: float) -> int:
+def allowed_wrong(questions: int, rate: float) -> int:
     """Gives how many of so many questions may be answered wrongly, with the rate below this all the same."""
     wrong = -1
     while _at_most(wrong + 1, questions, rate) <= 1 - CERTAINTY:
@@ -164,7 +164,7 @@ def allowed(questions: int, rate: float) -> int:
     return wrong
 
 
-def bound(wrong: int, questions: int) -> float:
+def upper_bound(wrong: int, questions: int) -> float:
     """Gives the rate that, with a probability of `CERTAINTY`, is not exceeded where so many were wrong."""
     low, high = wrong / questions, 1.0
     for _ in range(40):
@@ -213,7 +213,9 @@ def _judged(
         return Judged(0.0, "none")
     found = Judged(0.0, "none")
     if places:
-        found = Judged(confidence.of(weigh(one.text, places)), _outcome(one, places[0].text, places[0].facts))
+        found = Judged(
+            confidence.of(weigh_span(one.text, places)), _outcome(one, places[0].text, places[0].facts)
+        )
     if passage is None:
         return found
     return found._replace(
@@ -263,7 +265,7 @@ _DROPPED = str.maketrans("", "", string.punctuation)
 RIGHT = ("exact", "holds")
 
 
-def normalised(text: str) -> str:
+def normalise_answer(text: str) -> str:
     """Normalises as SQuAD's script does: without case, punctuation, articles and runs of blanks."""
     return " ".join(ARTICLES.sub(" ", text.casefold().translate(_DROPPED)).split())
 
@@ -276,8 +278,8 @@ def outcome(said: str | None, golds: Sequence[str]) -> str:
     """
     if said is None:
         return "abstained"
-    value = normalised(said)
-    wanted = [normalised(gold) for gold in golds]
+    value = normalise_answer(said)
+    wanted = [normalise_answer(gold) for gold in golds]
     if value in wanted:
         return "exact"
     if any(gold and f" {gold} " in f" {value} " for gold in wanted):

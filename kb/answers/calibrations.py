@@ -67,7 +67,7 @@ class AnswerCalibrations:
     ) -> int:
         """Gives answers the threshold that was measured, from this commit on and in every process; gives the change."""
         with self.store.sessions.begin() as session:
-            pending = audit.begin(session, **who)
+            pending = audit.begin_change(session, **who)
             keyset_id = active_keyset_id(session)
             report = {
                 "measured": asdict(measured), "given": given, "corpora": corpora, "seconds": seconds,
@@ -80,16 +80,18 @@ class AnswerCalibrations:
                 AnswerCalibrationRow(seq=pending.seq, reader=self.reader, threshold=threshold, report=report)
             )
             # Numbers are stored as text, since JSON may give a float back in another spelling, which breaks the hash.
-            return audit.append(session, pending, KIND, payload=_spelt({"threshold": threshold, **report}))
+            return audit.append_change(
+                session, pending, KIND, payload=_spelt({"threshold": threshold, **report})
+            )
 
     @tried_again
     def drop(self, **who: Unpack[OnRecord]) -> AnswerThreshold:
         """Goes back to the shipped threshold. Where that counts already nothing is done."""
         with self.store.sessions.begin() as session:
             if session.scalar(_NEWEST) is not None:
-                pending = audit.begin(session, **who)
+                pending = audit.begin_change(session, **who)
                 session.execute(delete(AnswerCalibrationRow))
-                audit.append(session, pending, KIND, payload={"threshold": None})
+                audit.append_change(session, pending, KIND, payload={"threshold": None})
         return self.standing()
 
 

@@ -15,9 +15,15 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from colmlm.kb.answers.windows import HIDDEN
-from colmlm.kb.keys.keysets import STORED, decode
+from colmlm.kb.keys.keysets import STORED, decode_keys
 from colmlm.kb.lookup.ranking import AskedQuery, Hit
-from colmlm.kb.lookup.words import MOST_CANDIDATES, SentenceEmbedder, SentenceFound, WordSearch, likenesses
+from colmlm.kb.lookup.words import (
+    MOST_CANDIDATES,
+    SentenceEmbedder,
+    SentenceFound,
+    WordSearch,
+    sentence_likenesses,
+)
 
 # Held: the facts that begin in sentences, or have one for themselves without a document; a part of
 # statements.
@@ -99,7 +105,7 @@ class CandidateSentence:
         )
 
 
-def candidates(
+def candidate_sentences(
     session: Session,
     words: WordSearch,
     question: str,
@@ -131,7 +137,7 @@ def candidates(
     least, typical = min(cosines), median(cosines)
     alike: dict[int, float] = {}
     if encoder is not None:
-        alike = likenesses(session, encoder, question, dict.fromkeys((*by_words, *by_key)))
+        alike = sentence_likenesses(session, encoder, question, dict.fromkeys((*by_words, *by_key)))
     unlike = min(alike.values(), default=0.0)
     rows = []
     for one in by_key.keys() | by_words.keys():
@@ -216,7 +222,7 @@ def deleted_in(session: Session, sentence_ids: Collection[int], asked: AskedQuer
     if not rows:
         return {}
     query_D = np.frombuffer(asked.query, STORED).astype(np.float32)
-    cosines = decode([row.key for row in rows], len(query_D)) @ query_D
+    cosines = decode_keys([row.key for row in rows], len(query_D)) @ query_D
     best: dict[int, float] = {}
     for row, cosine in zip(rows, cosines.tolist(), strict=True):
         best[row.sentence_id] = max(best.get(row.sentence_id, -1.0), cosine)

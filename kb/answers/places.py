@@ -49,10 +49,10 @@ def every_place(
 ) -> Iterator[ReadPlace]:
     """Has the windows of these sentences read, and yields every span that the reader likes, also one without a fact."""
     if found:
-        yield from places_in(found, read, reader.read(question, passages(found, read)))
+        yield from places_in(found, read, reader.read(question, passages_to_read(found, read)))
 
 
-def passages(found: Sequence[CandidateSentence], read: Mapping[int, SaidWindow]) -> list[Passage]:
+def passages_to_read(found: Sequence[CandidateSentence], read: Mapping[int, SaidWindow]) -> list[Passage]:
     """Gives the windows of these sentences as a reader reads them."""
     return [Passage(read[one.sentence_id].title, read[one.sentence_id].text) for one in found]
 
@@ -76,10 +76,10 @@ def places_in(
 
 def best_first(places: Sequence[ReadPlace], search: float) -> list[ReadPlace]:
     """Orders places by their merit."""
-    return sorted(places, key=lambda one: -merit(one, search))
+    return sorted(places, key=lambda one: -merit_of_place(one, search))
 
 
-def merit(place: ReadPlace, search: float) -> float:
+def merit_of_place(place: ReadPlace, search: float) -> float:
     """Gives the reader's margin, and the search's score with this weight."""
     return place.margin + search * place.candidate.score
 
@@ -132,7 +132,7 @@ def _heard(question: str, window: SaidWindow) -> float:
     return len(asked & heard) / max(1, len(asked))
 
 
-def weigh(question: str, places: Sequence[ReadPlace]) -> PlaceEvidence:
+def weigh_span(question: str, places: Sequence[ReadPlace]) -> PlaceEvidence:
     """Weighs the first of the places, which are best first, against all that were read, live and dead alike."""
     place = places[0]
     text = _plain(place.text)
@@ -178,15 +178,15 @@ FROM unnest(CAST(:ids AS bigint[]), CAST(:versions AS integer[])) AS said (fact_
 """)
 
 
-def settled(session: Session, places: list[ReadPlace], search: float) -> list[ReadPlace]:
+def settle_contradictions(session: Session, places: list[ReadPlace], search: float) -> list[ReadPlace]:
     """Gives places, which come best first, with that one first whose fact the facts of the others yield to.
 
     `search` is the weight of the search's score. A deleted fact that is the best stays the best.
     """
     if not places or places[0].is_dead:
         return places
-    least = merit(places[0], search) - CLOSE
-    near = list(takewhile(lambda one: merit(one, search) >= least, places))
+    least = merit_of_place(places[0], search) - CLOSE
+    near = list(takewhile(lambda one: merit_of_place(one, search) >= least, places))
     said = {fact.fact_id: fact.version for one in near for fact in one.facts if fact.version is not None}
     if len(said) < 2:
         return places

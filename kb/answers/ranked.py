@@ -20,8 +20,21 @@ import numpy.typing as npt
 
 from colmlm.kb.answers.answering import ATTEMPTS, WINDOWS
 from colmlm.kb.answers.calibrations import confidence_here
-from colmlm.kb.answers.candidates import BY_KEY, WEIGHT_OF_WORDS, CandidateSentence, candidates, keys_of
-from colmlm.kb.answers.places import ReadPlace, best_first, passages, places_in, settled, weigh
+from colmlm.kb.answers.candidates import (
+    BY_KEY,
+    WEIGHT_OF_WORDS,
+    CandidateSentence,
+    candidate_sentences,
+    keys_of,
+)
+from colmlm.kb.answers.places import (
+    ReadPlace,
+    best_first,
+    passages_to_read,
+    places_in,
+    settle_contradictions,
+    weigh_span,
+)
 from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.answers.windows import FactInWindow, SaidWindow, windows
 from colmlm.kb.errors import InvalidQuery, KeysetMismatch
@@ -99,7 +112,7 @@ class RankedLookups:
         )
         with self.kb.sessions() as session:
             found = [
-                candidates(
+                candidate_sentences(
                     session,
                     self.kb.words,
                     text,
@@ -138,14 +151,15 @@ class RankedLookups:
                 least = wanted.threshold
                 if least is None:
                     least = confidence_here(session, reader).threshold
-                contested = [settled(session, one, reader.confidence.search) for one in places]
+                contested = [settle_contradictions(session, one, reader.confidence.search) for one in places]
                 now = windows(session, ids, accepted_only=wanted.accepted_only)
             if now == read:
                 break
         else:
             raise InvalidQuery("the texts near it are changed all the time; ask again")
         scores = [
-            reader.confidence.of(weigh(*both)) if both[1] else 0.0 for both in zip(texts, places, strict=True)
+            reader.confidence.of(weigh_span(*both)) if both[1] else 0.0
+            for both in zip(texts, places, strict=True)
         ]
         decided = [_decided(*one, least, seq) for one in zip(contested, scores, strict=True)]
         self.kb.searcher.observer.looked_up(decided)
@@ -174,7 +188,7 @@ def _added(found: Found, keys: Mapping[int, Sequence[int]]) -> dict[int, float]:
 def _places(
     reader: JudgedReader, texts: Sequence[str], found: Sequence[Found], read: Mapping[int, SaidWindow]
 ) -> list[list[ReadPlace]]:
-    asked = [(text, passages(row, read)) for text, row in zip(texts, found, strict=True)]
+    asked = [(text, passages_to_read(row, read)) for text, row in zip(texts, found, strict=True)]
     return [
         best_first([one for one in places_in(row, read, readings) if one.facts], reader.confidence.search)
         for row, readings in zip(found, reader.read_all(asked), strict=True)

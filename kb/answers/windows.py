@@ -15,7 +15,7 @@ from sqlalchemy import Row, TextClause, text
 from sqlalchemy.orm import Session
 
 from colmlm.kb.answers.records import SaidFact
-from colmlm.kb.facts.edits import hidden
+from colmlm.kb.facts.edits import hidden_facts
 from colmlm.kb.facts.records import Source
 from colmlm.kb.facts.redaction import MARK
 from colmlm.kb.facts.reviews import Review
@@ -36,7 +36,7 @@ WHERE s.id = ANY(:ids)
 """)
 # A fact that is left out, since it is not accepted, stays in the text as if nobody had marked it. Where its value is
 # not what the document says, nobody may say that, as if it were deleted.
-HIDDEN = hidden(
+HIDDEN = hidden_facts(
     "CAST(:accepted_only AS boolean)",
     "EXISTS (SELECT 1 FROM keyset y WHERE y.state = 'active' AND y.accepted_only)",
 )
@@ -198,7 +198,7 @@ def said_passages(
     return tuple(read[row.id] for row in rows)
 
 
-def stretches(session: Session, places: Sequence[tuple[int, int, int]]) -> list[SaidWindow]:
+def read_stretches(session: Session, places: Sequence[tuple[int, int, int]]) -> list[SaidWindow]:
     """Reads stretches of stored documents, each given by its document and two offsets in it, with all facts in them."""
     numbers = range(len(places))
     documents, starts, ends = ([place[part] for place in places] for part in range(3))
@@ -273,6 +273,6 @@ def _as_said(text: str, offset: int, facts: Sequence[Row[Any]]) -> tuple[str, tu
     return "".join(parts), tuple(standing)
 
 
-def unchanged(before: SaidWindow, now: Mapping[int, SaidWindow]) -> bool:
+def is_unchanged(before: SaidWindow, now: Mapping[int, SaidWindow]) -> bool:
     """Tells whether a window still says what it said."""
     return now.get(before.sentence_id) == before

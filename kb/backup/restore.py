@@ -19,11 +19,11 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.access.access import end_all
 from colmlm.kb.backup.newer_log import LaterLimit, NewerLog, read_newer_log
-from colmlm.kb.backup.write import Archive, Backup, Heard, open_backup, tables
+from colmlm.kb.backup.write import Archive, Backup, Heard, archive_tables, open_backup
 from colmlm.kb.erasure.verbs import erase_facts
 from colmlm.kb.errors import BackupRefused, DatabaseNotEmpty, NewerLogNeeded, SignatureRefused
 from colmlm.kb.facts import reading, sentences
-from colmlm.kb.facts.edits import delete_facts, settle
+from colmlm.kb.facts.edits import delete_facts, settle_review
 from colmlm.kb.facts.reviews import ReviewVerdict
 from colmlm.kb.keys import keysets
 from colmlm.kb.log import audit, signing
@@ -135,9 +135,9 @@ def _require_migration(archive: Archive) -> None:
 
 def _require_empty(session: Session) -> None:
     """Locks every table, so that it stays empty. Raises `DatabaseNotEmpty` where one is not."""
-    names = sql.SQL(", ").join(sql.Identifier(table.name) for table in tables())
+    names = sql.SQL(", ").join(sql.Identifier(table.name) for table in archive_tables())
     connection_of(session).execute(sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(names))
-    for table in tables():
+    for table in archive_tables():
         if table.name != SecretRow.__tablename__ and session.scalar(select(exists().select_from(table))):
             raise DatabaseNotEmpty(table.name)
 
@@ -146,10 +146,10 @@ def _fill(session: Session, archive: Archive, on_bytes: Heard) -> None:
     """Copies every table in, the secret too, without which no keyed digest of the backup could be checked."""
     session.execute(text("DELETE FROM secret"))
     described = {table["name"]: table for table in archive.manifest["tables"]}
-    if set(described) != {table.name for table in tables()}:
+    if set(described) != {table.name for table in archive_tables()}:
         raise BackupRefused(str(archive.file), "it does not hold the tables of this program")
     done = 0
-    for table in tables():
+    for table in archive_tables():
         if table.name == FactKeyRow.__tablename__:
             for keyset_id in session.scalars(select(KeysetRow.id).where(KeysetRow.state != "retired")):
                 keysets.create_partition(session, keyset_id)
@@ -210,9 +210,9 @@ def _catch_up(
 ) -> RestoreReport:
     repeated = tuple(repeat_erasures(session, newer, actor)) if newer else ()
     deleted = live(session, newer.deleted) if newer else []
-    limited = tuple(limit(session, newer, actor)) if newer else ()
+    limited = tuple(repeat_limits(session, newer, actor)) if newer else ()
     if newer and reapply_deletes:
-        delete(session, newer, deleted, actor)
+        repeat_deletions(session, newer, deleted, actor)
     end_all(session)  # a session that was ended after the backup must not be valid again
     _note(session, backup, newer, actor)
     return RestoreReport(
@@ -231,13 +231,13 @@ def _catch_up(
 
 def _note(session: Session, backup: Backup, newer: NewerLog | None, actor: str) -> None:
     """Appends to the restored log which backup the base was restored from, who signed it, and with which newer log."""
-    pending = audit.begin(session, actor, f"restored from the backup of change {backup.seq}")
+    pending = audit.begin_change(session, actor, f"restored from the backup of change {backup.seq}")
     seq, hash_ = (newer.head.seq, newer.head.hash) if newer else (None, None)
     payload = {
         "backup": {"seq": backup.seq, "hash": backup.hash, "key": backup.key},
         "newer_log": {"seq": seq, "hash": hash_},
     }
-    audit.append(session, pending, "restore-backup", payload=payload)
+    audit.append_change(session, pending, "restore-backup", payload=payload)
 
 
 # Repeats in a restored base what its newer log says: erasures, deletions, rejections, and limits to accepted
@@ -269,20 +269,20 @@ def repeat_erasures(session: Session, newer: NewerLog, actor: str) -> Iterator[R
                 yield Repeated(erasure.seq, erasure.at, done.fact_ids, done.seq)
 
 
-def delete(session: Session, newer: NewerLog, deleted: Sequence[int], actor: str) -> None:
+def repeat_deletions(session: Session, newer: NewerLog, deleted: Sequence[int], actor: str) -> None:
     """Deletes these facts, or rejects them, as they were since."""
     rejected = [fact_id for fact_id in deleted if fact_id in newer.rejected]
     if rejected:
         facts = reading.fact_records(session, rejected).values()
         judged = [ReviewVerdict(fact.fact_id, "reject", fact.version, fact.review) for fact in facts]
-        settle(session, judged, actor, f"rejected {_LATER}")
+        settle_review(session, judged, actor, f"rejected {_LATER}")
     for abstain in (False, True):
         left = [fact_id for fact_id in deleted if fact_id not in newer.rejected]
         if chosen := [fact_id for fact_id in left if (fact_id in newer.abstaining) is abstain]:
             delete_facts(session, chosen, actor, f"deleted {_LATER}", abstain=abstain)
 
 
-def limit(session: Session, newer: NewerLog, actor: str) -> Iterator[LaterLimit]:
+def repeat_limits(session: Session, newer: NewerLog, actor: str) -> Iterator[LaterLimit]:
     """Lets only accepted facts answer where that was so since; gives those limits that were not in force here."""
     for later in newer.limits:
         if session.scalar(select(_lacks(later))):

@@ -77,7 +77,7 @@ class Backup:
 _LEFT_OUT = tuple(row.__tablename__ for row in (JobRow, SentenceRow, SentenceVectorRow, WebhookRow))
 
 
-def tables() -> list[Table]:
+def archive_tables() -> list[Table]:
     """Lists the tables to back up, each after those it refers to."""
     return [table for table in TableRow.metadata.sorted_tables if table.name not in _LEFT_OUT]
 
@@ -152,13 +152,13 @@ def _write(kb: Store, stream: IO[bytes], key: Ed25519PrivateKey, on_bytes: Heard
             # Read after the rows: sequences are outside snapshots, so none is behind the ids that were copied.
             "sequences": _sequences(session),
         }
-        _add(archive, MANIFEST, json.dumps(signing.sign(key, manifest)).encode())
+        _add(archive, MANIFEST, json.dumps(signing.sign_bytes(key, manifest)).encode())
         archive.comment = _SEAL + b"0" * 64
 
 
 def _write_tables(session: Session, archive: zipfile.ZipFile, on_bytes: Heard) -> list[dict[str, Any]]:
     described, done = [], 0
-    for table in tables():
+    for table in archive_tables():
         # Keys do not compress; texts do.
         method = zipfile.ZIP_STORED if table.name == FactKeyRow.__tablename__ else zipfile.ZIP_DEFLATED
         digest = hashlib.sha256()
@@ -266,7 +266,7 @@ def _manifest(archive: zipfile.ZipFile, file: Path) -> dict[str, Any]:
         manifest = json.loads(archive.read(MANIFEST))
         if manifest["format"] != FORMAT:
             raise BackupRefused(str(file), f"it is not of the format {FORMAT}")
-        signing.verify(manifest, str(file))
+        signing.verify_signature(manifest, str(file))
     except SignatureRefused as refused:
         raise BackupRefused(str(file), "its manifest is not as it was signed") from refused
     except _DOUBTS as doubt:

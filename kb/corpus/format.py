@@ -233,16 +233,16 @@ def parse_record(record: object, where: str) -> Parsed:
     external_id, text = record.get("id"), record.get("text")
     if not isinstance(external_id, str) or not external_id.strip():
         return _refused(where, 0, "no document id ('id' must be a non-empty string)")
-    if (fault := unstorable(external_id)) is not None:
+    if (fault := unstorable_characters(external_id)) is not None:
         return _refused(where, 0, f"'id' has {fault[1]}")
     if not isinstance(text, str) or is_blank(text):
         return _refused(external_id, 0, "no text ('text' must be a non-empty string)")
-    if (fault := unstorable(text)) is not None:
+    if (fault := unstorable_characters(text)) is not None:
         return _refused(external_id, *fault)
     for name in _ABOUT:
         if not isinstance(record.get(name), str | None):
             return _refused(external_id, 0, f"{name!r} must be a string")
-        if (fault := unstorable(record.get(name) or "")) is not None:
+        if (fault := unstorable_characters(record.get(name) or "")) is not None:
             return _refused(external_id, 0, f"{name!r} has {fault[1]}")
     return _document(external_id, text, record)
 
@@ -266,7 +266,7 @@ def is_blank(text: str) -> bool:
     return _SEEN.search(text) is None
 
 
-def unstorable(text: str) -> tuple[int, str] | None:
+def unstorable_characters(text: str) -> tuple[int, str] | None:
     """Finds a character in `text` that no UTF-8 database can store, and gives its offset and a description."""
     if (text.isascii() and "\x00" not in text) or (found := _UNSTORABLE.search(text)) is None:
         return None
@@ -344,7 +344,7 @@ def _words(record: Mapping[str, Any], name: str) -> str | None:
     words = record.get(name)
     if words is None:
         return None
-    if type(words) is not str or unstorable(words):
+    if type(words) is not str or unstorable_characters(words):
         raise TypeError(f"{name!r} must be a string that can be stored")
     return words or None
 
@@ -381,7 +381,7 @@ def _fact_record(span: FactSpan) -> dict[str, Any]:
     return record
 
 
-def digests(document: AnnotatedDocument) -> tuple[str, str]:
+def document_digests(document: AnnotatedDocument) -> tuple[str, str]:
     """Gives the SHA-256 of the document's text, and of its record, by which an ingest recognises an unchanged document.
 
     The record is ``json.dumps(to_record(document), sort_keys=True, separators=(",", ":"))`` without `current`,

@@ -27,7 +27,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from colmlm.kb.corpus.format import is_blank, unstorable
+from colmlm.kb.corpus.format import is_blank, unstorable_characters
 from colmlm.kb.errors import InvalidRelease
 
 ENTRIES, INDEX, IDS = "entries.db", "faiss.index", "faiss_id_to_entry_id.txt"
@@ -271,7 +271,7 @@ def _parsed(entry_id: str, data: str | bytes) -> ReleasedFact:
         raise _refused(entry_id, f"is fact {fact_idx} of sample {sample_id[:100]!r}, which cannot be")
     if is_blank(value) or len(value) > _MAX_WORDS:
         raise _refused(entry_id, f"has a fact_span of {len(value)} characters, which is blank or too long")
-    if (fault := unstorable(value) or unstorable(sample_id)) is not None:
+    if (fault := unstorable_characters(value) or unstorable_characters(sample_id)) is not None:
         raise _refused(entry_id, f"has {fault[1]}")
     return ReleasedFact(entry_id, value, sample_id, fact_idx)
 

@@ -19,7 +19,7 @@ from colmlm.kb.corpus.format import (
     Refusal,
     check_spans,
     parse_json,
-    unstorable,
+    unstorable_characters,
 )
 
 
@@ -56,7 +56,7 @@ def read_questions(path: Path, *, unanswered: bool = False) -> Iterator[SquadQue
         paragraphs = _nested(path, source.read()) if path.suffix == ".json" else _flat(path, source)
         for _, paragraph in paragraphs:
             if isinstance(paragraph, dict) and isinstance(paragraph.get("context"), str):
-                document = identity(_spaced(paragraph.get("title")), paragraph["context"])
+                document = squad_identity(_spaced(paragraph.get("title")), paragraph["context"])
                 qas = paragraph.get("qas")
                 for qa in qas if isinstance(qas, list) else ():
                     one = _quiz(document, qa) or (_unanswered(document, qa) if unanswered else None)
@@ -126,9 +126,9 @@ def _paragraph(where: str, record: object) -> Parsed:
     if not isinstance(context, str) or not context.strip():
         return Parsed(None, (Refusal(where, 0, "no 'context'"),))
     title = _spaced(title)
-    if (fault := unstorable(context) or unstorable(title or "")) is not None:
+    if (fault := unstorable_characters(context) or unstorable_characters(title or "")) is not None:
         return Parsed(None, (Refusal(where, *fault),))
-    external_id = identity(title, context)
+    external_id = squad_identity(title, context)
     if not isinstance(qas, list):
         return Parsed(None, (Refusal(external_id, 0, "'qas' must be a list"),))
     sound: list[FactSpan] = []
@@ -152,7 +152,7 @@ def _spaced(title: Any) -> str | None:
     return title.replace("_", " ") if isinstance(title, str) else None
 
 
-def identity(title: str | None, context: str) -> str:
+def squad_identity(title: str | None, context: str) -> str:
     """Gives an id for a document that came without: a digest of what it says."""
     return hashlib.sha256(f"{title}\n{context}".encode()).hexdigest()[:16]
 
@@ -169,7 +169,7 @@ def _answer(qa: Any) -> FactSpan | None:
         else (qa["answers"][0]["text"], qa["answers"][0]["answer_start"])
     )
     question = qa["question"]
-    if not isinstance(answer, str) or not isinstance(question, str) or unstorable(question):
+    if not isinstance(answer, str) or not isinstance(question, str) or unstorable_characters(question):
         raise TypeError("question and answer must be strings that can be stored")
     if not isinstance(start, int) or isinstance(start, bool):
         raise TypeError("'answer_start' must be an integer")

@@ -41,7 +41,7 @@ _LIMITS = (
 )
 
 
-def issue(kb: Store, seq: int) -> str:
+def issue_certificate(kb: Store, seq: int) -> str:
     """Signs the certificate of the erasure that is change `seq`, as of now, and gives it as the text of its file.
 
     Raises `ErasureNotFound`.
@@ -61,7 +61,7 @@ def _predicate(session: Session, change: ChangeRow) -> dict[str, Any]:
     return {
         "database": audit.database_id(session),
         "issued_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "erased": {"hash": change.hash, "entry": audit.entry(change)},
+        "erased": {"hash": change.hash, "entry": audit.entry_of(change)},
         "facts": len(set(change.fact_ids)),
         "checks": {"seq": audit.head_seq(session), **found},
         "level": _level(found),

@@ -34,9 +34,9 @@ from colmlm.kb.errors import (
 from colmlm.kb.log import audit
 from colmlm.kb.lookup import elsewhere, shared
 from colmlm.kb.lookup.elsewhere import Elsewhere
-from colmlm.kb.lookup.remote import compact
+from colmlm.kb.lookup.remote import compact_collection
 from colmlm.kb.lookup.searchable import SearchableStore
-from colmlm.kb.lookup.shared import await_turns, prune
+from colmlm.kb.lookup.shared import await_turns, prune_snapshots
 from colmlm.kb.lookup.snapshots import remove_orphans
 from colmlm.kb.store.waits import holder_of
 from colmlm.kb.tables import TableRow
@@ -119,7 +119,7 @@ def _out_of_the_shared_place(kb: SearchableStore, on_step: Heard) -> str:
     else:
         raise LevelNotReached("left", f"{folder.where}: facts are being erased again and again", AGAIN)
     with kb.sessions.begin() as session:
-        prune(session, folder)
+        prune_snapshots(session, folder)
         uploads = folder.unfinished()
         left = shared.remains(session, folder, uploads)
     if left:
@@ -159,7 +159,7 @@ def _out_of(session: Session, one: Elsewhere, on_step: Heard) -> None:
     if (doubt := one.doubt()) is not None:
         raise LevelNotReached("left", f"{one.there.where}: {doubt}", _SERVER)
     kept = one.drop(session)
-    if kept is not None and not compact(session, kept.keyset_id, kept.there, COMPACT_SECONDS):
+    if kept is not None and not compact_collection(session, kept.keyset_id, kept.there, COMPACT_SECONDS):
         raise LevelNotReached("left", f"{kept.there.where} did not confirm that it was compacted", AGAIN)
 
 
@@ -187,7 +187,7 @@ def reached(levels: Sequence[Level]) -> int:
     return last
 
 
-def purge(kb: SearchableStore, *, now: bool, on_step: Heard) -> tuple[Level, ...]:
+def purge_erased(kb: SearchableStore, *, now: bool, on_step: Heard) -> tuple[Level, ...]:
     """Takes the committed erasures of this database to level 2, or with `now` as far as the server permits."""
     _try_to_restore_recycling(kb.engine)
     first = Level(

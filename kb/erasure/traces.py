@@ -23,7 +23,7 @@ from colmlm.kb.erasure.certificates import LeftRows, Mention, Mentions, Stretch
 from colmlm.kb.erasure.residue import LEAST, Matcher
 from colmlm.kb.errors import InvalidValue
 from colmlm.kb.facts.records import Mentioned
-from colmlm.kb.facts.redaction import ErasureTarget, apart, blank
+from colmlm.kb.facts.redaction import ErasureTarget, blank_out, split_apart
 from colmlm.kb.keys.keysets import STORED
 from colmlm.kb.tables import (
     NAMED,
@@ -133,8 +133,8 @@ def _of_words(session: Session, targets: Sequence[ErasureTarget]) -> Iterator[Tr
 def _is_elsewhere(session: Session, target: ErasureTarget, stem: str) -> bool:
     """Says whether a sentence has this stem which an erasure of the fact leaves alone, or leaves it in."""
     others = [span for span in target.spans if span != (target.start, target.end)]
-    mentioned = apart(Phrases(target.values).spans(target.text), others)
-    rest = blank(target.text, [(target.start, target.end), *mentioned])
+    mentioned = split_apart(Phrases(target.values).spans(target.text), others)
+    rest = blank_out(target.text, [(target.start, target.end), *mentioned])
     title = session.scalar(select(DocumentRow.title).where(DocumentRow.id == target.document_id))
     named = {"fact_id": target.fact_id, "corpus": target.corpus, "external_id": target.external_id}
     said = {"rest": searched_words(f"{title or ''} {rest}"), "query": f"'{stem}'"}
@@ -198,7 +198,7 @@ def _of_documents(session: Session, targets: Sequence[ErasureTarget], mentions: 
     for row in session.execute(documents.execution_options(yield_per=200)):
         is_own = (row.corpus, row.external_id) in sources
         if row.id in spans or not is_own:
-            yield blank(row.text, (*spans.get(row.id, ()), *mentioned.get(row.id, ())))
+            yield blank_out(row.text, (*spans.get(row.id, ()), *mentioned.get(row.id, ())))
         stays = (NAMED,) if is_own and mentions != "none" else (NAMED, REDACTED)
         about = (
             getattr(row, column.name) for column in columns_of(DocumentRow, *stays) if column.name != "text"
@@ -210,7 +210,7 @@ def _mentioned(targets: Sequence[ErasureTarget], target: ErasureTarget) -> list[
     """Finds the places where the target's document says it, or another target of it, beside the spans of facts."""
     of_document = [other for other in targets if other.document_id == target.document_id]
     values = Phrases(value for other in of_document for value in other.values)
-    return apart(values.spans(target.text), target.spans)
+    return split_apart(values.spans(target.text), target.spans)
 
 
 def save_traces(traces: Sequence[Trace], path: Path) -> None:
@@ -256,7 +256,7 @@ MOST = 500  # mentions of each kind that are listed
 _OF_THEIR_OWN = {ChangeRow, DocumentRow, FactPastRow, FactRow, FactVersionRow, GenerationRow}
 
 
-def look(session: Session, targets: Sequence[ErasureTarget]) -> Mentions:
+def look_for_traces(session: Session, targets: Sequence[ErasureTarget]) -> Mentions:
     """Finds what else says the values of these facts; among reasons also what says their questions and answers."""
     values = sorted({value for target in targets for value in target.values})
     if not values:

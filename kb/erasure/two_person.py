@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session, aliased
 
-from colmlm.kb.access.tokens import Right, TokenRecord, verify
+from colmlm.kb.access.tokens import Right, TokenRecord, verify_token
 from colmlm.kb.erasure.certificates import Erased, ErasureReport, ErasureRequest
 from colmlm.kb.erasure.verbs import Erasure, Heard, erase_facts, load_targets
 from colmlm.kb.errors import AdminKeyNeeded, ErasureRequestNotFound, ErasureRequestState, SamePerson
@@ -27,12 +27,12 @@ from colmlm.kb.principal import Principal
 from colmlm.kb.store.contention import tried_again
 from colmlm.kb.store.waits import unhurried
 from colmlm.kb.tables import ApiKeyRow, ErasureRequestRow
-from colmlm.kb.texts.characters import visible
+from colmlm.kb.texts.characters import visible_text
 
 
 def admin_token(session: Session, secret: str | None) -> TokenRecord:
     """Gives the admin's token that a secret belongs to. Raises `AdminKeyNeeded`."""
-    token = verify(session, secret) if secret else None
+    token = verify_token(session, secret) if secret else None
     if token is None or not token.may(Right.admin):
         raise AdminKeyNeeded
     return token
@@ -148,7 +148,7 @@ def _require_another(session: Session, asked: ErasureRequest, token: TokenRecord
 def _erase(
     session: Session, asked: ErasureRequest, asker: Principal, token: TokenRecord, others: OthersSaying
 ) -> Erased:
-    said = visible(asked.reason, "")  # requests of older releases may hold invisible characters
+    said = visible_text(asked.reason, "")  # requests of older releases may hold invisible characters
     reason = f"{said} (asked with the token {asker.name}, approved with the token {token.name})"
     mentions = asked.mentions or "none"  # older releases did not store it, and redacted no mentions
     return erase_facts(

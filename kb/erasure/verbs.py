@@ -18,9 +18,9 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.access import idempotency
 from colmlm.kb.erasure.certificates import Erased, ErasureReport
-from colmlm.kb.erasure.purge import purge, reached
+from colmlm.kb.erasure.purge import purge_erased, reached
 from colmlm.kb.erasure.residue import OnFile, ResidueReport, scan_residue
-from colmlm.kb.erasure.traces import Trace, look, make_traces
+from colmlm.kb.erasure.traces import Trace, look_for_traces, make_traces
 from colmlm.kb.errors import FactNotFound, SecondPersonNeeded
 from colmlm.kb.facts import erased_texts, pairs, quotations, suppression
 from colmlm.kb.facts.edits import MAX_ID
@@ -31,14 +31,14 @@ from colmlm.kb.facts.records import Mentioned
 from colmlm.kb.facts.redaction import (
     MARK,
     ErasureTarget,
-    blank,
+    blank_out,
     check_mentioned,
     redact_about,
     redact_documents,
 )
 from colmlm.kb.facts.suppression import OthersSaying
 from colmlm.kb.log import audit
-from colmlm.kb.log.audit import acting_as, current
+from colmlm.kb.log.audit import acting_as, current_entry
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.principal import Principal
 from colmlm.kb.store.contention import tried_again
@@ -95,14 +95,14 @@ class Erasure:
         """Adds to an erasure what still says its facts, by their texts as `targets` holds them from before."""
         with self.kb.sessions() as session:
             unhurried(session)
-            return replace(erased, left=look(session, targets))
+            return replace(erased, left=look_for_traces(session, targets))
 
     def preview(self, fact_ids: Sequence[int], *, mentions: Mentioned = "same-document") -> Erased:
         """Tells what `erase` would do in the database and leave: does it, counts, and rolls back."""
         with self.kb.sessions() as session:
             targets, _ = load_targets(session, fact_ids)
             erased = erase_facts(session, fact_ids, self.kb.settings.actor, "preview", mentions=mentions)
-            return replace(erased, left=look(session, targets))
+            return replace(erased, left=look_for_traces(session, targets))
 
     def finish(self, *, now: bool = True, on_step: Heard | None = None) -> ErasureReport:
         """Takes every erasure so far to level 2, or with `now` as far as the server permits."""
@@ -119,7 +119,7 @@ class Erasure:
 
     def report(self, erased: Erased | None, *, now: bool, on_step: Heard | None) -> ErasureReport:
         """Takes this erasure (None: all earlier ones) as far as it goes, and reports the level that it reached."""
-        levels = purge(self.kb, now=now, on_step=on_step or (lambda _: None))
+        levels = purge_erased(self.kb, now=now, on_step=on_step or (lambda _: None))
         return ErasureReport(erased, reached(levels), levels, 4 if now else 2)
 
     def traces(self, fact_ids: Sequence[int], *, mentions: Mentioned = "same-document") -> tuple[Trace, ...]:
@@ -164,19 +164,21 @@ def erase_facts(
     unhurried(session)
     seen = others or OthersSaying.look(session, load_targets(session, fact_ids)[0])
     suppression.begin_erasure(session)
-    pending = audit.begin(session, actor, reason)
+    pending = audit.begin_change(session, actor, reason)
     targets, again = load_targets(session, fact_ids)
     ids = [target.fact_id for target in targets]
-    quoting = quotations.redact(session, Gone.read(session, again), pending.seq) if again else Quoting()
+    quoting = (
+        quotations.redact_quotations(session, Gone.read(session, again), pending.seq) if again else Quoting()
+    )
     about = set(_redact_about(session, again))
     if not (targets or quoting or about):
         return Erased(seq=None, fact_ids=tuple(again), again=tuple(again))
     saying = seen.by_now(session, targets)
-    num_digests, also_said_by = suppression.remember(session, targets, pending.seq, saying)
+    num_digests, also_said_by = suppression.remember_suppressed(session, targets, pending.seq, saying)
     standing = _standing(session, targets, mentions, saying)
-    erased_texts.keep(session, targets, pending.seq, standing)
+    erased_texts.keep_erased(session, targets, pending.seq, standing)
     documents = sorted(about.union(redact_documents(session, targets, mentions)))
-    quoting |= quotations.redact(session, StandingTexts.of(targets, standing), pending.seq)
+    quoting |= quotations.redact_quotations(session, StandingTexts.of(targets, standing), pending.seq)
     _end(session, targets, pending.seq)
     _compare_again(session, documents)
     idempotency.forget_answers(session)
@@ -232,11 +234,11 @@ def _append(
 ) -> None:
     """Appends the change, its reason and `on_behalf_of` redacted of what the facts said, since the log stays."""
     said = Phrases(string for target in targets for string in target.strings)
-    asked = current()
-    behalf = asked.on_behalf_of and blank(asked.on_behalf_of, said.spans(asked.on_behalf_of))
-    discreet = replace(pending, reason=blank(pending.reason, said.spans(pending.reason)))
+    asked = current_entry()
+    behalf = asked.on_behalf_of and blank_out(asked.on_behalf_of, said.spans(asked.on_behalf_of))
+    discreet = replace(pending, reason=blank_out(pending.reason, said.spans(pending.reason)))
     with acting_as(asked.principal, behalf):
-        audit.append(session, discreet, "erase", fact_ids, payload=payload)
+        audit.append_change(session, discreet, "erase", fact_ids, payload=payload)
 
 
 _REDACT_VALUES = text("""
@@ -279,7 +281,7 @@ def _compare_again(session: Session, document_ids: Sequence[int]) -> None:
     of_these = (FactRow.document_id == func.any(document_ids), FactRow.deleted_seq.is_(None))
     reset = select(FactRow.id).where(*of_these, FactRow.frame.is_(None))
     if fact_ids := session.scalars(reset.order_by(FactRow.id)).all():
-        pairs.keep(session, fact_ids, anyway=True)
+        pairs.keep_pairs(session, fact_ids, anyway=True)
 
 
 def load_targets(session: Session, fact_ids: Sequence[int]) -> tuple[list[ErasureTarget], list[int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from colmlm.kb.errors.root import Conflict, listed
+from colmlm.kb.errors.root import Conflict, format_list
 
 
 class FactDeleted(Conflict):
@@ -13,7 +13,7 @@ class FactDeleted(Conflict):
     def __init__(self, fact_ids: Sequence[int]) -> None:
         self.fact_ids = tuple(fact_ids)
         super().__init__(
-            f"Already deleted: {listed(fact_ids)}. Nothing was done; restore first, or leave them out."
+            f"Already deleted: {format_list(fact_ids)}. Nothing was done; restore first, or leave them out."
         )
 
 
@@ -22,7 +22,7 @@ class FactNotDeleted(Conflict):
 
     def __init__(self, fact_ids: Sequence[int]) -> None:
         self.fact_ids = tuple(fact_ids)
-        super().__init__(f"Not deleted: {listed(fact_ids)}. Nothing was restored; leave them out.")
+        super().__init__(f"Not deleted: {format_list(fact_ids)}. Nothing was restored; leave them out.")
 
 
 class FactErased(Conflict):
@@ -31,7 +31,7 @@ class FactErased(Conflict):
     def __init__(self, fact_ids: Sequence[int]) -> None:
         self.fact_ids = tuple(fact_ids)
         super().__init__(
-            f"Erased for good: {listed(fact_ids)}. Nothing was done; their text is gone, so leave them out."
+            f"Erased for good: {format_list(fact_ids)}. Nothing was done; their text is gone, so leave them out."
         )
 
 
@@ -82,7 +82,11 @@ class AnsweredAlready(Conflict):
         """Names the facts that answer the question otherwise, and the value of the first; none: those asked for do."""
         self.fact_ids = tuple(fact_ids)
         said = value if len(value) <= 60 else f"{value[:59]}…"
-        who = f"Fact {listed(fact_ids)} answers" if len(fact_ids) == 1 else f"Facts {listed(fact_ids)} answer"
+        who = (
+            f"Fact {format_list(fact_ids)} answers"
+            if len(fact_ids) == 1
+            else f"Facts {format_list(fact_ids)} answer"
+        )
         super().__init__(
             f'{who} this already ("{said}"). Nothing was done; edit it, or pass --anyway (anyway) to have both.'
             if fact_ids
@@ -97,8 +101,8 @@ class SpanTaken(Conflict):
     def __init__(self, document_id: int, fact_ids: Sequence[int]) -> None:
         self.document_id, self.fact_ids = document_id, tuple(fact_ids)
         super().__init__(
-            f"In document {document_id} it would overlap {listed(fact_ids)}. Nothing was done; a deleted fact keeps "
-            "its place too, so restore and move that one, or leave its words out."
+            f"In document {document_id} it would overlap {format_list(fact_ids)}. Nothing was done; a deleted fact "
+            "keeps its place too, so restore and move that one, or leave its words out."
         )
 
 
@@ -118,7 +122,7 @@ class FactChanged(Conflict):
     def __init__(self, fact_ids: Sequence[int]) -> None:
         self.fact_ids = tuple(fact_ids)
         super().__init__(
-            f"Changed since its version was read: {listed(fact_ids)}. Nothing was done; read it again."
+            f"Changed since its version was read: {format_list(fact_ids)}. Nothing was done; read it again."
         )
 
 
@@ -127,7 +131,7 @@ class NotUndoable(Conflict):
 
     def __init__(self, seq: int, cause: str, fact_ids: Sequence[int] = ()) -> None:
         self.seq, self.fact_ids = seq, tuple(fact_ids)
-        of = f" {listed(fact_ids)}" if fact_ids else ""
+        of = f" {format_list(fact_ids)}" if fact_ids else ""
         super().__init__(f"Change {seq} cannot be undone: {cause}{of}. Nothing was done.")
 
 
@@ -222,7 +226,7 @@ class PlanStale(Conflict):
     def __init__(self, run_id: int, fact_ids: Sequence[int]) -> None:
         self.run_id, self.fact_ids = run_id, tuple(fact_ids)
         super().__init__(
-            f"Edited or deleted since forget run {run_id} was planned: {listed(fact_ids)}. Nothing was done; "
+            f"Edited or deleted since forget run {run_id} was planned: {format_list(fact_ids)}. Nothing was done; "
             "plan again and look at the new plan."
         )
 
@@ -332,7 +336,7 @@ class MissGroupState(Conflict):
 
     def __init__(self, group_ids: Sequence[int], state: str) -> None:
         self.group_ids = tuple(group_ids)
-        super().__init__(f"Already {state}: {listed(group_ids)}. Nothing was done; leave them out.")
+        super().__init__(f"Already {state}: {format_list(group_ids)}. Nothing was done; leave them out.")
 
 
 class WebhookState(Conflict):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from colmlm.kb.errors.root import NotFound, listed
+from colmlm.kb.errors.root import NotFound, format_list
 
 
 class FactNotFound(NotFound):
@@ -13,7 +13,7 @@ class FactNotFound(NotFound):
     def __init__(self, fact_ids: Sequence[int]) -> None:
         self.fact_ids = tuple(fact_ids)
         super().__init__(
-            f"No fact {listed(fact_ids)}. Nothing was done; look ids up with `colmlm facts list`."
+            f"No fact {format_list(fact_ids)}. Nothing was done; look ids up with `colmlm facts list`."
         )
 
 
@@ -23,8 +23,8 @@ class PairNotFound(NotFound):
     def __init__(self, fact_ids: Sequence[int]) -> None:
         self.fact_ids = tuple(fact_ids)
         super().__init__(
-            f"Facts {listed(fact_ids)} are no contradiction that is kept here, or are noted like that already. Nothing "
-            "was done; see `colmlm facts contradictions`, and with --held those where both hold."
+            f"Facts {format_list(fact_ids)} are no contradiction that is kept here, or are noted like that already. "
+            "Nothing was done; see `colmlm facts contradictions`, and with --held those where both hold."
         )
 
 
@@ -142,8 +142,8 @@ class NoOpenBreak(NotFound):
     def __init__(self, seqs: Sequence[int]) -> None:
         self.seqs = tuple(seqs)
         super().__init__(
-            f"Nothing to seal at change {listed(seqs)}: it fits, is sealed already, or is not there. Nothing was done; "
-            "`colmlm audit verify` names the breaks."
+            f"Nothing to seal at change {format_list(seqs)}: it fits, is sealed already, or is not there. Nothing was "
+            "done; `colmlm audit verify` names the breaks."
         )
 
 
@@ -161,7 +161,8 @@ class QuestionNotFound(NotFound):
     def __init__(self, question_ids: Sequence[int]) -> None:
         self.question_ids = tuple(question_ids)
         super().__init__(
-            f"No question {listed(question_ids)} in this set. Nothing was done; `colmlm questions show` lists the ids."
+            f"No question {format_list(question_ids)} in this set. Nothing was done; "
+            "`colmlm questions show` lists the ids."
         )
 
 
@@ -181,7 +182,7 @@ class MissGroupNotFound(NotFound):
     def __init__(self, group_ids: Sequence[int]) -> None:
         self.group_ids = tuple(group_ids)
         super().__init__(
-            f"No group of misses {listed(group_ids)}. Nothing was done; look ids up with `colmlm misses list`."
+            f"No group of misses {format_list(group_ids)}. Nothing was done; look ids up with `colmlm misses list`."
         )
 
 

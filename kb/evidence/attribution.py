@@ -225,10 +225,10 @@ def _context(session: Session, fact: FactRecord) -> str | None:
     first = max(0, source.start - CONTEXT_CHARACTERS)
     around = func.substr(DocumentRow.text, first + 1, source.end + CONTEXT_CHARACTERS - first)
     text: str = session.scalars(select(around).where(DocumentRow.id == source.document_id)).one()
-    return sentence(text, source.start - first, source.end - first)
+    return sentence_around(text, source.start - first, source.end - first)
 
 
-def sentence(text: str, start: int, end: int) -> str:
+def sentence_around(text: str, start: int, end: int) -> str:
     """Gives the sentence around a span, with at most 300 characters to either side."""
     first = max(0, start - CONTEXT_CHARACTERS)
     text, start, end = text[first : end + CONTEXT_CHARACTERS], start - first, end - first
@@ -237,7 +237,7 @@ def sentence(text: str, start: int, end: int) -> str:
     return text[max(begins, default=0) : min(stops) + 1 if stops else len(text)].strip()
 
 
-def generations(
+def list_generations(
     session: Session, after: int, limit: int, thumb: Thumb | None = None
 ) -> list[GenerationRecord]:
     """Lists stored outputs, newest first; those older than output `after` (0: all), and with such a `thumb`."""
@@ -323,7 +323,7 @@ class StoredAnswers:
         with self.store.sessions.begin() as session:
             if is_read_only(session):
                 return asked.answer
-            stored = storing.record(session, output).output
+            stored = storing.record_output(session, output).output
         said = asked.answer if stored.output == output.output else _withheld(asked.answer)
         return replace(said, generation_id=stored.id)
 

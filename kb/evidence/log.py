@@ -41,19 +41,19 @@ class Log:
     def changes(self, after: int = 0, limit: int = 100, **fitting: Unpack[Fitting]) -> list[ChangeRecord]:
         """Lists changes past `after`, oldest first, that match every given filter."""
         with self.store.sessions() as session:
-            return audit.changes(session, after, limit, **fitting)
+            return audit.list_changes(session, after, limit, **fitting)
 
     def change(self, seq: int) -> ChangeRecord:
         """Gives one change. Raises `NoSuchChange`."""
         with self.store.sessions() as session:
-            if not (found := audit.changes(session, seq - 1, 1)) or found[0].seq != seq:
+            if not (found := audit.list_changes(session, seq - 1, 1)) or found[0].seq != seq:
                 raise NoSuchChange(seq, audit.head_seq(session))
             return found[0]
 
     def counts(self, after: int, last: int) -> dict[str, int]:
         """Counts the changes past `after`, up to `last`, by kind."""
         with self.store.sessions() as session:
-            return audit.counts(session, after, last)
+            return audit.count_changes(session, after, last)
 
     def changes_before(self, before: int, limit: int = 100, **fitting: Unpack[Fitting]) -> list[ChangeRecord]:
         """Lists changes before `before`, newest first, that match every given filter."""
@@ -63,7 +63,7 @@ class Log:
     def diff(self, first: int, last: int, **which: Unpack[DiffOptions]) -> Diff:
         """Compares the facts as of two changes. Raises `NoSuchChange`, `CorpusNotFound`, `InvalidQuery`."""
         with self.store.reports() as session:
-            return diff(session, first, last, **which)
+            return diff_changes(session, first, last, **which)
 
     def hash_at(self, seq: int) -> str | None:
         """Gives the hash of change `seq`, or None where the log has none; 0 has the genesis hash."""
@@ -157,7 +157,7 @@ _DIFFERENCE = (
 )
 
 
-def diff(
+def diff_changes(
     session: Session,
     first: int,
     last: int,

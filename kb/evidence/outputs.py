@@ -26,7 +26,7 @@ from colmlm.kb.evidence.records import (
     SelectedImpact,
     Thumb,
 )
-from colmlm.kb.evidence.storing import give
+from colmlm.kb.evidence.storing import give_feedback
 from colmlm.kb.facts import edits as facts
 from colmlm.kb.facts import reading
 from colmlm.kb.keys import keysets
@@ -49,13 +49,13 @@ class Outputs:
     def record(self, generation: NewOutput) -> int:
         """Stores an output that was decoded here, with its splices, and gives its id."""
         with self.store.sessions.begin() as session:
-            return storing.record(session, generation).output.id
+            return storing.record_output(session, generation).output.id
 
     @tried_again
     def record_traced(self, generation: NewOutput) -> OutputTrace:
         """Stores an output that was decoded here, with its splices, and gives its trace."""
         with self.store.sessions.begin() as session:
-            return attribution.trace_stored(session, storing.record(session, generation))
+            return attribution.trace_stored(session, storing.record_output(session, generation))
 
     @tried_again
     def record_from_elsewhere(self, generation: NewOutput) -> OutputTrace:
@@ -98,7 +98,7 @@ class Outputs:
         Raises `GenerationNotFound` or `InvalidValue`.
         """
         with self.store.sessions.begin() as session:
-            return give(session, generation_id, made, actor, on_behalf_of)
+            return give_feedback(session, generation_id, made, actor, on_behalf_of)
 
     def find(self, after: int = 0, limit: int = 50, thumb: Thumb | None = None) -> list[GenerationRecord]:
         """Lists stored outputs, newest first; those older than output `after`, if that is not 0.
@@ -106,7 +106,7 @@ class Outputs:
         With `thumb` only those that somebody gave this one.
         """
         with self.store.sessions() as session:
-            return attribution.generations(session, after, limit, thumb)
+            return attribution.list_generations(session, after, limit, thumb)
 
     def attributions(
         self,
@@ -119,7 +119,7 @@ class Outputs:
     ) -> list[AttributionRecord]:
         """Lists the lookups that match every given filter, by output and ordinal, past the place `after`."""
         with self.store.sessions() as session:
-            return attributions(
+            return list_attributions(
                 session,
                 fact_id=fact_id,
                 generation_id=generation_id,
@@ -162,7 +162,7 @@ def neighbours_of(store: SearchableStore, generation_id: int, ordinal: int, k: i
         ).one_or_none()
     if asked is None or asked.query is None:
         return None
-    query_1D = keysets.decode([asked.query], len(asked.query) // keysets.STORED.itemsize)
+    query_1D = keysets.decode_keys([asked.query], len(asked.query) // keysets.STORED.itemsize)
     (found,) = store.lookups.find(query_1D, checkpoint_id=asked.checkpoint_id, k=k, threshold=-1.0)
     return list(found.hits)
 
@@ -269,7 +269,7 @@ class AttributionRecord:
     at: datetime
 
 
-def attributions(
+def list_attributions(
     session: Session,
     *,
     fact_id: int | None = None,
@@ -322,7 +322,7 @@ def attributions(
 def record_elsewhere(session: Session, generation: NewOutput) -> OutputTrace:
     """Stores the output and gives its trace; see `Outputs.record_from_elsewhere`."""
     _check(session, generation)
-    trace = attribution.trace_stored(session, storing.record(session, generation))
+    trace = attribution.trace_stored(session, storing.record_output(session, generation))
     return replace(trace, splices=tuple(replace(splice, history=()) for splice in trace.splices))
 
 

@@ -22,13 +22,13 @@ from colmlm.kb.facts.comparisons import Comparisons
 from colmlm.kb.facts.corpora import Corpora, StoredDocuments
 from colmlm.kb.facts.facts import Facts
 from colmlm.kb.facts.records import DocumentRecord, FactPage, FactRecord, FactSearch
-from colmlm.kb.facts.redaction import MARK, apart, blank
+from colmlm.kb.facts.redaction import MARK, blank_out, split_apart
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.questions import reading
 from colmlm.kb.questions.records import AskedItem, KeptQuestion, RunComparison
 from colmlm.kb.review.records import Inbox, InboxSought
 from colmlm.kb.review.review import FactReview
-from colmlm.kb.texts.wording import Phrases, normalised
+from colmlm.kb.texts.wording import Phrases, normalise_wording
 
 if TYPE_CHECKING:
     from colmlm.kb.misses.checking import Asks
@@ -204,7 +204,9 @@ class _Past:
         return cls(Phrases([*past, *also]), Phrases(now for now, _ in known if now is not None))
 
     def shown(self, text: str) -> str:
-        return blank(text, apart(self.gone.spans(text), self.stays.spans(text))) if self.gone else text
+        return (
+            blank_out(text, split_apart(self.gone.spans(text), self.stays.spans(text))) if self.gone else text
+        )
 
 
 def _question(one: KeptQuestion, past: _Past) -> KeptQuestion:
@@ -228,5 +230,5 @@ def _says(now: str | None, value: str) -> bool:
     """Says whether a fact still says this value: all of it, a part, or more."""
     if now is None:
         return False
-    said, current = f" {normalised(value)} ", f" {normalised(now)} "
+    said, current = f" {normalise_wording(value)} ", f" {normalise_wording(now)} "
     return said in current or current in said

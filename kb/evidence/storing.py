@@ -15,10 +15,10 @@ from colmlm.kb.evidence.records import Feedback, NewFeedback, NewOutput, Splice
 from colmlm.kb.facts import edits, suppression
 from colmlm.kb.facts import edits as facts
 from colmlm.kb.facts.erased_texts import ErasedTexts, TextOrigin
-from colmlm.kb.facts.quotations import redacted_since, without
-from colmlm.kb.facts.redaction import is_quoted, marked, stretch
+from colmlm.kb.facts.quotations import redacted_since, without_quotations
+from colmlm.kb.facts.redaction import is_quoted, marked, redacted_stretch
 from colmlm.kb.log import audit
-from colmlm.kb.misses.records import forget_wrong, lock_groups, note, note_wrong
+from colmlm.kb.misses.records import forget_wrong, lock_groups, note_miss, note_wrong
 from colmlm.kb.tables import (
     AttributionRow,
     FactRow,
@@ -40,7 +40,7 @@ class StoredOutput:
     lookups: Sequence[AttributionRow]
 
 
-def record(session: Session, generation: NewOutput) -> StoredOutput:
+def record_output(session: Session, generation: NewOutput) -> StoredOutput:
     """Stores an output with its splices. Raises `InvalidSplice` where a span is not its fact's value.
 
     Raises `InvalidValue` where the words between the splices are not those of the document that the output quotes.
@@ -57,7 +57,7 @@ def record(session: Session, generation: NewOutput) -> StoredOutput:
     rows = [_lookup(output.id, ordinal, splice) for ordinal, splice in enumerate(generation.splices)]
     lookups = session.scalars(_LOOKUPS, rows).all() if rows else ()
     missed = [n for n, splice in enumerate(generation.splices) if splice.outcome == "no_match"]
-    note(session, output.id, missed)
+    note_miss(session, output.id, missed)
     return StoredOutput(output, sorted(lookups, key=lambda lookup: lookup.ordinal))
 
 
@@ -119,7 +119,9 @@ def without_erased(
     marks = _marks(session, made)
     if not (erased or texts or marks):
         return made, None
-    prompt, output = without(made.prompt, made.output, made.splices, erased.keys(), texts.within(said), marks)
+    prompt, output = without_quotations(
+        made.prompt, made.output, made.splices, erased.keys(), texts.within(said), marks
+    )
     if not erased and (prompt, output) == (made.prompt, made.output):
         return made, None
     # A query is made from what stands before it, and all lookups of an answer have the one of its question.
@@ -136,7 +138,7 @@ def _marks(session: Session, made: NewOutput) -> list[Span]:
     """Gives the spans of the output that are redacted by now in the document that it quotes."""
     if (quotes := made.quotes) is None:
         return []
-    text = stretch(session, quotes.document_id, quotes.start, quotes.end)
+    text = redacted_stretch(session, quotes.document_id, quotes.start, quotes.end)
     return marked(len(made.output), (quotes.start, quotes.end), made.splices, text or "")
 
 
@@ -193,7 +195,7 @@ def check_quotation(session: Session, generation: NewOutput) -> None:
     place = (quotes.start, quotes.end)
     if not 0 <= quotes.start < quotes.end:
         raise InvalidValue("quotes", f"{place} is no stretch of a document")
-    text = stretch(session, quotes.document_id, *place)
+    text = redacted_stretch(session, quotes.document_id, *place)
     if text is None or len(text) != quotes.end - quotes.start:
         raise InvalidValue("quotes", f"document {quotes.document_id} has no stretch {place}")
     if not is_quoted(generation.output, place, generation.splices, text):
@@ -224,7 +226,9 @@ def _values(
 MOST_CHARACTERS = 2_000
 
 
-def give(session: Session, generation_id: int, made: NewFeedback, actor: str, on_behalf_of: str) -> Feedback:
+def give_feedback(
+    session: Session, generation_id: int, made: NewFeedback, actor: str, on_behalf_of: str
+) -> Feedback:
     """Keeps what somebody says of an output, without what was erased of the facts in it.
 
     Raises `GenerationNotFound` or `InvalidValue`.

@@ -22,7 +22,7 @@ from colmlm.kb.evidence import attribution
 from colmlm.kb.evidence.records import FactTrace, GenerationRecord, ImpactedOutput, OutputTrace, TracedSplice
 from colmlm.kb.facts.reading import document_text
 from colmlm.kb.facts.records import DocumentRecord, FactRecord
-from colmlm.kb.facts.redaction import MARK, STRETCH, apart, blank, marked, touches
+from colmlm.kb.facts.redaction import MARK, STRETCH, blank_out, marked, spans_touch, split_apart
 from colmlm.kb.review.records import InboxItem
 from colmlm.kb.tables import (
     AttributionRow,
@@ -81,7 +81,7 @@ def trace(session: Session, traced: FactTrace) -> FactTrace:
     standing = _standings(session, [fact.fact_id])[fact.fact_id]
     context = traced.context
     if context is not None and (source := fact.source) is not None:
-        context = attribution.sentence(text(session, source.document_id), source.start, source.end)
+        context = attribution.sentence_around(text(session, source.document_id), source.start, source.end)
     versions = tuple(
         replace(
             one,
@@ -125,7 +125,9 @@ def inbox(session: Session, items: Sequence[InboxItem]) -> Iterator[InboxItem]:
 def _blotted(found: str, spans: Sequence[tuple[bool, Span]]) -> str:
     """Withholds the past spans of a text; each span comes with whether it is current."""
     standing = [span for stands, span in spans if stands]
-    return blank(found, [span for stands, span in spans if not stands and not touches(span, standing)])
+    return blank_out(
+        found, [span for stands, span in spans if not stands and not spans_touch(span, standing)]
+    )
 
 
 def documents(session: Session, records: Sequence[DocumentRecord]) -> list[DocumentRecord]:
@@ -219,7 +221,7 @@ def _quotations(
         marks = marked(
             len(output), (stored.quoted_start, stored.quoted_end), by_output.get(stored.id, ()), stands
         )
-        shown[stored.id] = prompt, blank(output, marks)
+        shown[stored.id] = prompt, blank_out(output, marks)
     return shown
 
 
@@ -263,7 +265,9 @@ def _told(
             gone.append(span)
             past += (*fact.past, output[slice(*span)])
     said = Phrases(past)
-    return blank(prompt, said.spans(prompt)), blank(output, (*gone, *apart(said.spans(output), standing)))
+    return blank_out(prompt, said.spans(prompt)), blank_out(
+        output, (*gone, *split_apart(said.spans(output), standing))
+    )
 
 
 def texts_of(session: Session, fact_ids: Sequence[int]) -> dict[int, tuple[str | None, tuple[str, ...]]]:

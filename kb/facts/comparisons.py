@@ -127,7 +127,7 @@ class Comparisons:
         Without `holds` it notes that they do not. Raises `PairNotFound`, also where somebody has noted the same before.
         """
         with self.store.sessions.begin() as session:
-            return holding.hold(session, (fact_id, other_id), who["actor"], who["reason"], holds=holds)
+            return holding.hold_fact(session, (fact_id, other_id), who["actor"], who["reason"], holds=holds)
 
 
 def _found(kind: str, corpus: str | None = None, *, held: bool = False) -> Select[*tuple[Any, ...]]:

@@ -35,7 +35,7 @@ class Corpora:
     def all(self) -> list[CorpusStats]:
         """Counts the documents and facts of each corpus."""
         with self.store.reports() as session:
-            return reading.corpora(session)
+            return reading.list_corpora(session)
 
     def ingest(
         self,
@@ -77,7 +77,7 @@ class Corpora:
 
     def _export(self, corpus: str, live_only: bool) -> Iterator[AnnotatedDocument]:
         with self.store.sessions() as session:
-            yield from export(session, corpus, live_only=live_only)
+            yield from export_corpus(session, corpus, live_only=live_only)
 
     def standings(self, corpus: str) -> Standings:
         """Gives the `Standings` of a corpus, which say whether a document is new to it, unchanged or changed."""
@@ -111,12 +111,12 @@ class Corpora:
     def followed(self, corpus: str) -> Sequence[str]:
         """Gives the paths that lead to the folder that the corpus follows; none where it follows none."""
         with self.store.sessions() as session:
-            return followed(session, corpus)
+            return followed_folders(session, corpus)
 
     def follow(self, corpus: str, places: Sequence[str]) -> None:
         """Notes that the corpus follows the folder to which these paths lead."""
         with self.store.sessions.begin() as session:
-            follow(session, corpus, places)
+            follow_folder(session, corpus, places)
 
     def keyed(self, digests: Mapping[str, str]) -> dict[str, str]:
         """Gives digests of files, by path, in the form in which they are stored."""
@@ -127,12 +127,12 @@ class Corpora:
         """Notes documents that a sync is about to ingest, by the paths of their files."""
         with self.store.sessions.begin() as session:
             for path, names in documents.items():
-                begin(session, corpus, path, names)
+                begin_sync(session, corpus, path, names)
 
     def keep_synced(self, corpus: str, files: Collection[SyncedFile], gone: Collection[str]) -> None:
         """Notes what a sync read of these files, and that those at the paths `gone` are no more."""
         with self.store.sessions.begin() as session:
-            keep(session, corpus, files, gone)
+            keep_sync(session, corpus, files, gone)
 
     def count(self, corpus: str, external_ids: Sequence[str] | None = None) -> tuple[int, int]:
         """Counts the current documents and the live facts that `delete` would affect."""
@@ -149,7 +149,7 @@ def delete_documents(
     session: Session, corpus: str, external_ids: Sequence[str] | None, actor: str, reason: str
 ) -> Edit:
     """Ends every live fact of these documents, as `Corpora.delete` describes. Does not commit."""
-    pending = audit.begin(session, actor, reason)
+    pending = audit.begin_change(session, actor, reason)
     chosen = _chosen(session, corpus, external_ids)
     live = select(FactRow.id).where(FactRow.document_id.in_(chosen), FactRow.deleted_seq.is_(None))
     fact_ids = session.scalars(live.order_by(FactRow.id)).all()
@@ -159,7 +159,7 @@ def delete_documents(
     payload: dict[str, Any] = {"corpus": corpus}
     if external_ids is not None:
         payload["documents"] = len(set(external_ids))
-    seq = audit.append(session, pending, "delete", fact_ids, payload=payload)
+    seq = audit.append_change(session, pending, "delete", fact_ids, payload=payload)
     return Edit(seq, "delete", tuple(fact_ids))
 
 
@@ -188,7 +188,7 @@ def _chosen(session: Session, corpus: str, external_ids: Sequence[str] | None) -
 _ABOUT = DOCUMENT_COLUMNS[1:]
 
 
-def export(session: Session, corpus: str, *, live_only: bool) -> Iterator[AnnotatedDocument]:
+def export_corpus(session: Session, corpus: str, *, live_only: bool) -> Iterator[AnnotatedDocument]:
     """Gives the corpus's current documents in the order they came, each with its facts, corrections and deletions.
 
     With `live_only`, which training wants, each has only the live facts that the text still says. Erased facts are in
@@ -357,14 +357,14 @@ class SyncedFile:
     documents: tuple[str, ...]
 
 
-def followed(session: Session, corpus: str) -> Sequence[str]:
+def followed_folders(session: Session, corpus: str) -> Sequence[str]:
     """Gives the paths that lead to the folder that the corpus follows; none where it follows none."""
     return (
         session.scalars(select(SyncedFolderRow.places).where(SyncedFolderRow.corpus == corpus)).first() or ()
     )
 
 
-def follow(session: Session, corpus: str, places: Sequence[str]) -> None:
+def follow_folder(session: Session, corpus: str, places: Sequence[str]) -> None:
     """Notes that the corpus follows the folder to which these paths lead."""
     row = insert(SyncedFolderRow).values(corpus=corpus, places=list(places))
     session.execute(
@@ -382,7 +382,7 @@ def synced_files(session: Session, corpus: str) -> dict[str, SyncedFile]:
     return files
 
 
-def begin(session: Session, corpus: str, path: str, documents: Collection[str]) -> None:
+def begin_sync(session: Session, corpus: str, path: str, documents: Collection[str]) -> None:
     """Notes documents of a file before they are ingested, so that they are known where the sync does not finish."""
     named = (SyncedFileRow.corpus == corpus, SyncedFileRow.path == path)
     last = session.scalar(select(func.max(SyncedFileRow.part)).where(*named))
@@ -391,7 +391,7 @@ def begin(session: Session, corpus: str, path: str, documents: Collection[str]) 
     )
 
 
-def keep(session: Session, corpus: str, files: Collection[SyncedFile], gone: Collection[str]) -> None:
+def keep_sync(session: Session, corpus: str, files: Collection[SyncedFile], gone: Collection[str]) -> None:
     """Notes what was read of these files, and that those at the paths `gone` are no more."""
     dropped = [*gone, *(file.path for file in files)]
     dropping = delete(SyncedFileRow).where(

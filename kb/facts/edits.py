@@ -27,7 +27,7 @@ from colmlm.kb.errors import (
 )
 from colmlm.kb.facts import edits, pairs, sentences, suppression
 from colmlm.kb.facts.records import Edit, FactDraft, Marking
-from colmlm.kb.facts.redaction import MARK, touches
+from colmlm.kb.facts.redaction import MARK, spans_touch
 from colmlm.kb.facts.reviews import (
     OUTCOMES,
     REVIEWS,
@@ -76,7 +76,7 @@ def insert_facts(
         audit.check_text("answer", draft.answer or "")
     said = [(draft.question, draft.value) for draft in drafts]
     came_back = suppression.check_inserts(session, said, allow_erased=allow_erased)
-    pending = audit.begin(session, actor, reason)
+    pending = audit.begin_change(session, actor, reason)
     added = [
         FactRow(
             ordinal=0,
@@ -96,7 +96,7 @@ def insert_facts(
     payload: dict[str, Any] = {"values": {str(f): pending.digest(value) for f, value in values.items()}}
     if came_back:
         payload["allowed_erased"] = came_back
-    alike = pairs.keep(session, list(values), anyway=anyway)
+    alike = pairs.keep_pairs(session, list(values), anyway=anyway)
     return replace(done(session, pending, "insert", list(values), payload), also_said_by=alike)
 
 
@@ -189,15 +189,15 @@ def end_facts(session: Session, fact_ids: Sequence[int], seq: int) -> list[tuple
 
 def restore_facts(session: Session, fact_ids: Sequence[int], actor: str, reason: str) -> Edit:
     """Restores deleted facts with the value and the review they had last: all of them or none."""
-    pending = audit.begin(session, actor, reason)
+    pending = audit.begin_change(session, actor, reason)
     versions = last_versions(session, fact_ids)
     refuse_erased(session, fact_ids)
     if live := [v.fact_id for v in versions if v.to_seq is None]:
         raise FactNotDeleted(live)
-    return reopen(session, pending, versions)
+    return reopen_fact(session, pending, versions)
 
 
-def reopen(
+def reopen_fact(
     session: Session,
     pending: audit.Pending,
     versions: Sequence[Row[Any]],
@@ -207,7 +207,7 @@ def reopen(
     touched = [v.fact_id for v in versions]
     session.execute(_REOPEN, {"fact_ids": touched, "seq": pending.seq})
     sentences.write_facts(session, touched)
-    pairs.keep(session, touched, anyway=True)
+    pairs.keep_pairs(session, touched, anyway=True)
     said = {**(payload or {}), **bring_back(session, touched, pending.seq)}
     values = {str(v.fact_id): pending.digest(v.value) for v in versions}
     return done(session, pending, "restore", touched, {**said, "values": values})
@@ -224,7 +224,7 @@ def done(
     session: Session, pending: audit.Pending, kind: str, fact_ids: Sequence[int], payload: Mapping[str, Any]
 ) -> Edit:
     """Appends the change of this kind to the log."""
-    seq = audit.append(session, pending, kind, fact_ids, payload=payload)
+    seq = audit.append_change(session, pending, kind, fact_ids, payload=payload)
     return Edit(seq=seq, kind=kind, fact_ids=tuple(fact_ids))
 
 
@@ -294,7 +294,7 @@ _HIDDEN = """
 """
 
 
-def hidden(asked: str, keyset: str) -> str:
+def hidden_facts(asked: str, keyset: str) -> str:
     """Gives a condition (SQL): fact `f` is left out, since it is not accepted and only accepted facts are to be found.
 
     That is so where `asked` is true, or where it is false and the `keyset`, or the corpus of the fact, says so. Where
@@ -367,7 +367,7 @@ class Placed:
             raise FactSuppressed
 
 
-def place(session: Session, document_id: int, marking: Marking, *, but: int | None = None) -> Placed:
+def place_fact(session: Session, document_id: int, marking: Marking, *, but: int | None = None) -> Placed:
     """Finds the stretch, which may overlap the fact `but`. The log must be locked.
 
     Raises `DocumentNotFound`, `DocumentReplaced`, `InvalidSpan` or `SpanTaken`.
@@ -383,7 +383,7 @@ def place(session: Session, document_id: int, marking: Marking, *, but: int | No
     if MARK in value:
         raise InvalidSpan(document_id, f"[{start}, {end}) takes in words that were erased")
     others = _spans(session, document_id, but)
-    if taken := [fact_id for fact_id, span in others.items() if touches((start, end), [span])]:
+    if taken := [fact_id for fact_id, span in others.items() if spans_touch((start, end), [span])]:
         raise SpanTaken(document_id, taken)
     before = text_before(found.text, others.values(), start)
     return Placed(document_id, start, end, value, SpanPlace(found.external_id, start, before, found.corpus))
@@ -445,7 +445,7 @@ WHERE f.id = ANY(:ids)
 """)
 
 
-def settle(session: Session, verdicts: Sequence[ReviewVerdict], actor: str, reason: str) -> Settled:
+def settle_review(session: Session, verdicts: Sequence[ReviewVerdict], actor: str, reason: str) -> Settled:
     """Carries out the verdicts that still fit their facts, and names the others with what was done since.
 
     Raises `FactNotFound` with every id that no fact has, and `InvalidValue` where one fact has two verdicts.
@@ -453,13 +453,13 @@ def settle(session: Session, verdicts: Sequence[ReviewVerdict], actor: str, reas
     by_fact = {one.fact_id: one for one in verdicts}
     if len(by_fact) < len(verdicts) or not verdicts:
         raise InvalidValue("verdicts", "there is none" if not verdicts else "a fact has two of them")
-    pending = audit.begin(session, actor, reason)
+    pending = audit.begin_change(session, actor, reason)
     now = _standings(session, by_fact)
     fitting = [one for one in verdicts if _fits(one, now[one.fact_id])]
     seqs: list[int] = []
     for kind in OUTCOMES:
         if fact_ids := [one.fact_id for one in fitting if one.verdict == kind]:
-            pending = audit.begin(session, actor, reason) if seqs else pending
+            pending = audit.begin_change(session, actor, reason) if seqs else pending
             seqs.append(_carry_out(session, pending, kind, fact_ids))
     done = {one.fact_id for one in fitting}
     return Settled(

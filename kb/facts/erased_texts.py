@@ -161,7 +161,9 @@ class Within:
         return self.texts.spans(text, self.said, self.met)
 
 
-def keep(session: Session, targets: Iterable[ErasureTarget], seq: int, standing: Collection[str]) -> None:
+def keep_erased(
+    session: Session, targets: Iterable[ErasureTarget], seq: int, standing: Collection[str]
+) -> None:
     """Stores the digests of all texts of the facts that change `seq` erases; called while those texts still exist.
 
     A text in `standing` (by its forms) is still said on purpose elsewhere: it counts only in texts that name the fact.

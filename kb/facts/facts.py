@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import FactNotFound, InvalidValue, NotUndoable
 from colmlm.kb.facts import edits, holding, mending, pairs, reading, search, sentences
-from colmlm.kb.facts.edits import place, undo_reviews
+from colmlm.kb.facts.edits import place_fact, undo_reviews
 from colmlm.kb.facts.erased_texts import ErasedTexts, TextOrigin
 from colmlm.kb.facts.mending import FactState
 from colmlm.kb.facts.records import (
@@ -82,7 +82,7 @@ class Facts:
         Raises `DocumentNotFound`, `DocumentReplaced`, `InvalidSpan`, `SpanTaken`, or what `add` raises.
         """
         with self.store.sessions.begin() as session:
-            return mending.mark(session, document_id, span, **how)
+            return mending.mark_fact(session, document_id, span, **how)
 
     def edit(
         self,
@@ -109,7 +109,7 @@ class Facts:
         """
         _require_some(len(corrections))
         with self.store.edits.begin() as session:
-            return mending.correct(session, corrections, **how)
+            return mending.correct_fact(session, corrections, **how)
 
     @tried_again
     def move(self, fact_id: int, span: Marking, **how: Unpack[Moving]) -> Edit:
@@ -118,7 +118,7 @@ class Facts:
         Raises what `add_to` and `edit` raise.
         """
         with self.store.sessions.begin() as session:
-            return mending.move(session, fact_id, span, **how)
+            return mending.move_fact(session, fact_id, span, **how)
 
     @tried_again
     def undo(self, seq: int, *, actor: str, reason: str) -> Edit:
@@ -127,7 +127,7 @@ class Facts:
         Raises `NoSuchChange`, or `NotUndoable` where one of its facts was edited since, or it is no such edit.
         """
         with self.store.edits.begin() as session:
-            return undo(session, seq, actor, reason)
+            return undo_change(session, seq, actor, reason)
 
     @tried_again
     def delete(self, fact_ids: Sequence[int], *, actor: str, reason: str, abstain: bool = False) -> Edit:
@@ -176,7 +176,7 @@ class Facts:
         Without `past` nothing is found by words of a text whose fact says them no more.
         """
         with self.store.sessions() as session:
-            return search.search(session, nearest=nearest, past=past, **sought)
+            return search.search_facts(session, nearest=nearest, past=past, **sought)
 
     def every_of(self, document_id: int) -> list[FactRecord]:
         """Finds all facts of a document, also deleted ones, by id."""
@@ -221,7 +221,7 @@ WHERE v.fact_id = ANY(:ids) AND restored.from_seq = :seq
 """)
 
 
-def undo(session: Session, seq: int, actor: str, reason: str) -> Edit:
+def undo_change(session: Session, seq: int, actor: str, reason: str) -> Edit:
     """Takes back change `seq`: an edit, a verdict, or that both of two facts hold.
 
     Raises `NoSuchChange` or `NotUndoable`.
@@ -231,9 +231,9 @@ def undo(session: Session, seq: int, actor: str, reason: str) -> Edit:
     if change is None or change.kind not in UNDONE:
         kind = change.kind if change else "nothing"
         raise NotUndoable(seq, f"its kind is {kind}; {INSTEAD.get(kind, 'only edits of facts are undone')}")
-    pending = audit.begin(session, actor, reason)
+    pending = audit.begin_change(session, actor, reason)
     if change.kind == holding.KIND:
-        return holding.undo(session, pending, change)
+        return holding.undo_hold(session, pending, change)
     ids = edits.storable_ids(change.fact_ids)
     versions = edits.last_versions(session, ids)
     edits.refuse_erased(session, ids)
@@ -244,7 +244,7 @@ def undo(session: Session, seq: int, actor: str, reason: str) -> Edit:
     if change.kind in DELETING:
         if gone := removed_by(session, seq):
             make_current(session, gone)
-        return edits.reopen(session, pending, versions, said)
+        return edits.reopen_fact(session, pending, versions, said)
     said |= undo_reviews(session, change.payload, pending.seq)
     if change.kind in audit.VERDICTS:
         kind = "propose" if change.kind == "accept" else "accept"
@@ -255,8 +255,8 @@ def undo(session: Session, seq: int, actor: str, reason: str) -> Edit:
         return edits.log_end(session, pending, "delete", ended, abstain=abstain, payload=said)
     now = mending.live_states(session, ids)
     new = [_former(session, change, one) for one in now.values()]
-    done = mending.amend(session, pending, change.kind, now, new, said)
-    return replace(done, also_said_by=pairs.keep(session, ids, anyway=True))
+    done = mending.amend_fact(session, pending, change.kind, now, new, said)
+    return replace(done, also_said_by=pairs.keep_pairs(session, ids, anyway=True))
 
 
 def _last_changes(
@@ -294,7 +294,7 @@ def _former(session: Session, change: ChangeRow, now: FactState) -> FactState:
         return replace(former, question=past.question, answer=past.answer)
     if past.document_id is None or past.document_id != now.document_id:
         raise NotUndoable(change.seq, "a newer text replaced the document of fact", [now.fact_id])
-    place(session, past.document_id, {"start": past.span_start, "end": past.span_end}, but=now.fact_id)
+    place_fact(session, past.document_id, {"start": past.span_start, "end": past.span_end}, but=now.fact_id)
     return replace(
         former, question=past.question, answer=past.answer, span_start=past.span_start, span_end=past.span_end,
         said_version=past.said_version,
@@ -332,7 +332,7 @@ def remove_documents(
 
     Those that are not current are left alone; None where none is.
     """
-    pending = audit.begin(session, actor, reason)
+    pending = audit.begin_change(session, actor, reason)
     named = (DocumentRow.corpus == corpus, DocumentRow.external_id == func.any(list(external_ids)))
     current = select(DocumentRow.id).where(*named, DocumentRow.replaced_seq.is_(None))
     if not (gone := session.scalars(current).all()):
@@ -355,7 +355,7 @@ def put_back(
         return None
     fact_ids = session.scalars(_ITS_FACTS, {"ids": ids}).all()
     make_current(session, ids)
-    return edits.reopen(
+    return edits.reopen_fact(
         session, pending, edits.last_versions(session, fact_ids), {"corpus": corpus, "put_back": len(ids)}
     )
 

@@ -28,15 +28,15 @@ UPDATE fact_pair SET held_seq = :seq WHERE id = (
 """)
 
 
-def hold(session: Session, pair: Sequence[int], actor: str, reason: str, *, holds: bool) -> Edit:
+def hold_fact(session: Session, pair: Sequence[int], actor: str, reason: str, *, holds: bool) -> Edit:
     """Notes that two facts that contradict both hold; without `holds`, that not.
 
     Raises `PairNotFound`, also where somebody has noted the same before.
     """
-    return _noted(session, audit.begin(session, actor, reason), pair, {"holds": holds})
+    return _noted(session, audit.begin_change(session, actor, reason), pair, {"holds": holds})
 
 
-def undo(session: Session, pending: audit.Pending, change: ChangeRow) -> Edit:
+def undo_hold(session: Session, pending: audit.Pending, change: ChangeRow) -> Edit:
     """Takes back what the change noted. Raises `NotUndoable` where that is not the last that was noted of the pair."""
     pair = change.fact_ids
     noted = select(func.max(ChangeRow.seq)).where(ChangeRow.kind == KIND, ChangeRow.fact_ids.contains(pair))

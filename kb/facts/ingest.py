@@ -24,7 +24,7 @@ from typing import Any
 from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
-from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, Refusal, check_spans, digests
+from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, Refusal, check_spans, document_digests
 from colmlm.kb.errors import InvalidValue
 from colmlm.kb.facts import edits, pairs, sentences, stated
 from colmlm.kb.facts.edits import accept_edited, end_facts
@@ -155,14 +155,14 @@ class IngestRun:
 
     def _settle(self, many: int) -> None:
         with self.sessions.begin() as session:
-            sentences.settle(session)
+            sentences.settle_sentences(session)
             if many >= MANY_FACTS:
                 session.execute(_ANALYZE)
 
     @tried_again
     def _take(self, piece: Sequence[AnnotatedDocument]) -> IngestReport:
         with self.sessions() as session:
-            report = ingest(
+            report = ingest_documents(
                 session,
                 piece,
                 self.corpus,
@@ -194,7 +194,7 @@ def _sum(one: IngestReport, other: IngestReport) -> IngestReport:
     )
 
 
-def ingest(
+def ingest_documents(
     session: Session,
     documents: Sequence[AnnotatedDocument],
     corpus: str,
@@ -212,12 +212,12 @@ def ingest(
     suppressor = Suppressor(session, allow_erased=allow_erased)
     documents = [suppressor.apply(document, corpus)[0] for document in documents]
     rows = _rows(documents)
-    pending = audit.begin(session, actor, reason)
+    pending = audit.begin_change(session, actor, reason)
     external_ids = [document.external_id for document in documents]
     known = _known(session, corpus, external_ids)
     returned = put_back(session, pending, corpus, [name for name in external_ids if name not in known])
     if returned is not None:
-        pending, known = audit.begin(session, actor, reason), _known(session, corpus, external_ids)
+        pending, known = audit.begin_change(session, actor, reason), _known(session, corpus, external_ids)
     changed: dict[int, IncomingDocument] = {}
     unchanged: dict[int, IncomingDocument] = {}
     taken: list[IncomingDocument] = []
@@ -236,7 +236,7 @@ def ingest(
             session, corpus, taken, changed, pending.seq, proposed=generated
         )
         if replaced.kept:
-            pairs.keep(session, replaced.kept, anyway=True)
+            pairs.keep_pairs(session, replaced.kept, anyway=True)
         if inserted[0] is not None and inserted[1] is not None:
             against, alike = pairs.keep_range(session, inserted[0], inserted[1])
         payload: dict[str, Any] = {
@@ -249,16 +249,16 @@ def ingest(
         if generated:
             payload["generated"] = True
         elif replaced.kept:
-            payload |= accept_edited(session, stated.kept(taken), pending.seq)
+            payload |= accept_edited(session, stated.keep_stated(taken), pending.seq)
         if came_back := suppressor.lift(session):
             payload["allowed_erased"] = came_back
         # The change does not list the facts it inserted, perhaps a million: they have its seq in `created_seq`.
         touched = sorted((*replaced.gone, *replaced.kept))
-        seq = audit.append(
+        seq = audit.append_change(
             session, pending, "ingest", touched, num_facts=num_facts + len(touched), payload=payload
         )
-    if not generated and (fact_ids := stated.unchanged(session, unchanged)):
-        accepting = audit.begin(session, actor, reason) if taken else pending
+    if not generated and (fact_ids := stated.is_stated_unchanged(session, unchanged)):
+        accepting = audit.begin_change(session, actor, reason) if taken else pending
         accepted = accept_edited(session, fact_ids, accepting.seq)
         seq = edits.done(session, accepting, "accept", fact_ids, accepted).seq
     return IngestReport(
@@ -280,7 +280,7 @@ def ingest(
 
 def _rows(documents: Sequence[AnnotatedDocument]) -> list[IncomingDocument]:
     """Pairs the documents with their digests, which are made here, after redaction."""
-    return [IncomingDocument(document, *digests(document)) for document in documents]
+    return [IncomingDocument(document, *document_digests(document)) for document in documents]
 
 
 def _known(session: Session, corpus: str, external_ids: list[str]) -> dict[str, tuple[int, str]]:
@@ -314,7 +314,7 @@ def _write(
         texts = (SearchedText(r.document_id, None, r.document.title, r.document.text) for r in rows)
         # Some texts are cut into sentences while those before are stored.
         with connection_of(session).pipeline():
-            sentences.write(session, texts)
+            sentences.write_sentences(session, texts)
     if changed:
         replaced = move_kept(session, replaced)
     inserted: list[int | None] = [first, first + num_facts - 1] if num_facts else [None, None]

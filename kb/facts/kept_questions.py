@@ -22,7 +22,7 @@ RedactedRows = Iterator[
 _AT_ONCE = 1000
 
 
-def questions(session: Session, finder_of: FinderOf) -> RedactedRows:
+def redact_kept_questions(session: Session, finder_of: FinderOf) -> RedactedRows:
     statement = select(QuestionRow).order_by(QuestionRow.id)
     for row in session.scalars(statement.execution_options(populate_existing=True)):
         said = TextOrigin(frozenset(row.fact_ids), at=row.at)
@@ -30,7 +30,7 @@ def questions(session: Session, finder_of: FinderOf) -> RedactedRows:
             yield row, values
 
 
-def outcomes(session: Session, finder_of: FinderOf, gone: Collection[int]) -> RedactedRows:
+def redact_kept_outcomes(session: Session, finder_of: FinderOf, gone: Collection[int]) -> RedactedRows:
     """Yields outcomes of runs. Where one of these facts answered, the value is redacted, however little it says."""
     statement = select(QuestionOutcomeRow).order_by(QuestionOutcomeRow.id)
     options = {"populate_existing": True, "yield_per": _AT_ONCE}

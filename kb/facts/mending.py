@@ -19,7 +19,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session, sessionmaker
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.errors import FactChanged, FactDeleted, InvalidSpan, InvalidValue
 from colmlm.kb.facts import edits, pairs, sentences
-from colmlm.kb.facts.edits import accept_edited, place
+from colmlm.kb.facts.edits import accept_edited, place_fact
 from colmlm.kb.facts.records import Correction, Edit, Marking
 from colmlm.kb.facts.redaction import MARK
 from colmlm.kb.facts.suppression import Suppressor
@@ -52,7 +52,7 @@ class FactState:
         return self.document_id, self.span_start, self.span_end
 
 
-def correct(
+def correct_fact(
     session: Session, corrections: Sequence[Correction], actor: str, reason: str, *, anyway: bool = False
 ) -> Edit:
     """Gives live facts other values, questions or both, all or none.
@@ -69,7 +69,7 @@ def correct(
                 audit.check_text(name, said, blank=False)
     if len({one.fact_id for one in corrections}) < len(corrections):
         raise InvalidValue("batch", "it names a fact twice")
-    pending = audit.begin(session, actor, reason)
+    pending = audit.begin_change(session, actor, reason)
     now = live_states(session, [one.fact_id for one in corrections])
     _require_unchanged(now, {one.fact_id: one.version for one in corrections})
     given: dict[int, dict[str, Any]] = {
@@ -80,11 +80,11 @@ def correct(
         if given[fact_id].get("value", before.value) != before.value:
             given[fact_id]["answer"] = None
     new = [replace(before, **given[fact_id]) for fact_id, before in now.items()]
-    done = amend(session, pending, "update", now, new, accept_edited(session, now, pending.seq))
-    return replace(done, also_said_by=pairs.keep(session, done.fact_ids, anyway=anyway))
+    done = amend_fact(session, pending, "update", now, new, accept_edited(session, now, pending.seq))
+    return replace(done, also_said_by=pairs.keep_pairs(session, done.fact_ids, anyway=anyway))
 
 
-def move(
+def move_fact(
     session: Session,
     fact_id: int,
     to: Marking,
@@ -103,13 +103,13 @@ def move(
     if question is not None:
         audit.check_text("question", question, blank=False)
     suppressor = Suppressor(session, allow_erased=allow_erased)
-    pending = audit.begin(session, actor, reason)
+    pending = audit.begin_change(session, actor, reason)
     now = live_states(session, [fact_id])
     _require_unchanged(now, {fact_id: version})
     before = now[fact_id]
     if before.document_id is None:
         raise InvalidValue("span", f"fact {fact_id} has no document; edit its value")
-    placed = place(session, before.document_id, to, but=fact_id)
+    placed = place_fact(session, before.document_id, to, but=fact_id)
     question = before.question if question is None else question
     placed.require_not_erased(suppressor, question)
     after = replace(
@@ -119,11 +119,11 @@ def move(
     if (after.place, after.value) == (before.place, before.value):
         raise InvalidSpan(before.document_id, f"fact {fact_id} stands there already")
     payload = _lifted(session, suppressor) | accept_edited(session, now, pending.seq)
-    done = amend(session, pending, "move", now, [after], payload)
-    return replace(done, also_said_by=pairs.keep(session, [fact_id], anyway=anyway))
+    done = amend_fact(session, pending, "move", now, [after], payload)
+    return replace(done, also_said_by=pairs.keep_pairs(session, [fact_id], anyway=anyway))
 
 
-def mark(
+def mark_fact(
     session: Session,
     document_id: int,
     span: Marking,
@@ -143,8 +143,8 @@ def mark(
         if said is not None:
             audit.check_text(name, said, blank=False)
     suppressor = Suppressor(session, allow_erased=allow_erased)
-    pending = audit.begin(session, actor, reason)
-    placed = place(session, document_id, span)
+    pending = audit.begin_change(session, actor, reason)
+    placed = place_fact(session, document_id, span)
     placed.require_not_erased(suppressor, question)
     last = select(func.coalesce(func.max(FactRow.ordinal) + 1, 0)).where(FactRow.document_id == document_id)
     fact = FactRow(
@@ -159,7 +159,7 @@ def mark(
         "places": {str(fact.id): [document_id, placed.start, placed.end]},
     }
     done = edits.done(session, pending, "insert", [fact.id], payload | _lifted(session, suppressor))
-    return replace(done, keyed=False, also_said_by=pairs.keep(session, [fact.id], anyway=anyway))
+    return replace(done, keyed=False, also_said_by=pairs.keep_pairs(session, [fact.id], anyway=anyway))
 
 
 def _lifted(session: Session, suppressor: Suppressor) -> dict[str, Any]:
@@ -188,7 +188,7 @@ def _require_unchanged(now: Mapping[int, FactState], seen: Mapping[int, int | No
         raise FactChanged(changed)
 
 
-def amend(
+def amend_fact(
     session: Session,
     pending: audit.Pending,
     kind: str,

@@ -25,7 +25,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import AnsweredAlready
-from colmlm.kb.texts.alike import terms, wording
+from colmlm.kb.texts.alike import terms_of, wording
 from colmlm.kb.texts.characters import frame_of
 from colmlm.kb.texts.searched import sentence_ends
 
@@ -168,10 +168,10 @@ def says_the_same(value: str, other: str) -> bool:
 
 def is_same(value: str, other: str) -> bool:
     """Compare two values as wholes: neither says more than the other, apart from articles and forms of numbers."""
-    return value == other or (bool(terms(value)) and sorted(terms(value)) == sorted(terms(other)))
+    return value == other or (bool(terms_of(value)) and sorted(terms_of(value)) == sorted(terms_of(other)))
 
 
-def keep(session: Session, fact_ids: Sequence[int], *, anyway: bool) -> tuple[int, ...]:
+def keep_pairs(session: Session, fact_ids: Sequence[int], *, anyway: bool) -> tuple[int, ...]:
     """Keeps the pairs of edited facts, and gives the other facts whose values are those of one of these.
 
     Raises `AnsweredAlready` for a contradiction that was not there before the edit, unless `anyway`.
@@ -184,7 +184,7 @@ def keep(session: Session, fact_ids: Sequence[int], *, anyway: bool) -> tuple[in
         said = {row.other_id: row.other_value for row in rows} | {row.fact_id: row.value for row in rows}
         others = sorted({n for pair in new for n in (pair.fact_id, pair.other_id)} - edited)
         raise AnsweredAlready(others, said[others[0]] if others else "")
-    store(session, pairs)
+    store_pairs(session, pairs)
     return tuple(sorted({row.other_id for row in rows if is_same(row.value, row.other_value)} - edited))
 
 
@@ -192,12 +192,12 @@ def keep_range(session: Session, first: int, last: int) -> tuple[int, int]:
     """Keeps the pairs of the facts with these ids and those between; gives how many contradict, and how many do not."""
     session.execute(_BY_INDEX)  # tables just filled have no statistics yet
     _, pairs = _found(session, _IN_RANGE, first=first, last=last)
-    store(session, pairs)
+    store_pairs(session, pairs)
     alike = sum(pair.same_value for pair in pairs)
     return len(pairs) - alike, alike
 
 
-def store(session: Session, pairs: Collection[KeptPair]) -> None:
+def store_pairs(session: Session, pairs: Collection[KeptPair]) -> None:
     """Keeps these pairs, in the order of their facts, so that two that do it at once do not wait for each other."""
     if pairs:
         ordered = sorted(pairs, key=lambda pair: (pair.fact_id, pair.other_id))

@@ -35,12 +35,12 @@ from colmlm.kb.facts.facts import Gone, Sought
 from colmlm.kb.facts.kept_questions import RedactedRows
 from colmlm.kb.facts.redaction import (
     MARK,
-    apart,
-    blank,
+    blank_out,
     marked,
     quoted_stretches,
     redact_json,
     redacted_columns,
+    split_apart,
     with_marks,
 )
 from colmlm.kb.tables import (
@@ -89,22 +89,22 @@ class Quoting:
         return Quoting(**{name: tuple(sorted(ids)) for name, ids in both.items()})
 
 
-def find(session: Session, sought: Sought) -> Quoting:
+def find_quotations(session: Session, sought: Sought) -> Quoting:
     """Finds the rows that say one of these texts. Changes nothing."""
-    return Quoting(*(tuple(row.id for row, _ in rows(session, sought)) for rows in (quoting, *_OTHERS)))
+    return Quoting(*(tuple(row.id for row, _ in rows(session, sought)) for rows in (quoting_facts, *_OTHERS)))
 
 
 def still_said(session: Session) -> set[int]:
     """Gives the erased facts that some row still says."""
     gone = Gone.read(session)
-    find(session, gone)
+    find_quotations(session, gone)
     return gone.met
 
 
-def redact(session: Session, sought: Sought, seq: int) -> Quoting:
+def redact_quotations(session: Session, sought: Sought, seq: int) -> Quoting:
     """Redacts the rows that say one of these texts, as part of change `seq`, and gives their ids."""
     return Quoting(
-        tuple(redact_quotations(session, sought, seq)),
+        tuple(redact_quoting_outputs(session, sought, seq)),
         *(tuple(_redact(session, rows(session, sought))) for rows in _OTHERS),
     )
 
@@ -180,11 +180,11 @@ def _requests(session: Session, sought: Sought) -> RedactedRows:
 
 
 def _questions(session: Session, sought: Sought) -> RedactedRows:
-    return kept_questions.questions(session, sought.finder)
+    return kept_questions.redact_kept_questions(session, sought.finder)
 
 
 def _question_outcomes(session: Session, sought: Sought) -> RedactedRows:
-    return kept_questions.outcomes(session, sought.finder, sought.fact_ids)
+    return kept_questions.redact_kept_outcomes(session, sought.finder, sought.fact_ids)
 
 
 def _feedback(session: Session, sought: Sought) -> RedactedRows:
@@ -233,7 +233,7 @@ class SplicedLookup(Protocol):
     def fact_id(self) -> int | None: ...
 
 
-def without(
+def without_quotations(
     prompt: str,
     output: str,
     splices: Sequence[SplicedLookup],
@@ -250,14 +250,14 @@ def without(
     others = [(s.output_start, s.output_end) for s in splices if s.fact_id not in erased]
     spliced = Phrases(output[start:end].replace(MARK, " ") for start, end in own)
     in_prompt, in_output = ((*finder.spans(text), *spliced.spans(text)) for text in (prompt, output))
-    return blank(prompt, in_prompt), blank(output, (*own, *apart((*in_output, *marks), others)))
+    return blank_out(prompt, in_prompt), blank_out(output, (*own, *split_apart((*in_output, *marks), others)))
 
 
-def redact_quotations(session: Session, sought: Sought, seq: int) -> Iterator[int]:
+def redact_quoting_outputs(session: Session, sought: Sought, seq: int) -> Iterator[int]:
     """Redacts the outputs that say one of these texts, as part of change `seq`, and yields their ids."""
     asked: list[int] = []
     said: list[int] = []
-    for row, values in quoting(session, sought):
+    for row, values in quoting_facts(session, sought):
         (said if row.prompt == values["prompt"] else asked).append(row.id)
         row.prompt, row.output, row.redacted_seq = values["prompt"], values["output"], seq
         yield row.id
@@ -286,7 +286,7 @@ def _drop_queries(session: Session, fact_ids: Collection[int], asked: list[int],
     session.execute(update(AttributionRow).where(gone, AttributionRow.query.is_not(None)).values(query=None))
 
 
-def quoting(session: Session, sought: Sought) -> RedactedRows:
+def quoting_facts(session: Session, sought: Sought) -> RedactedRows:
     """Yields the outputs that say one of these texts, with prompt and output redacted. Changes nothing."""
     spliced = select(AttributionRow.generation_id).where(
         AttributionRow.fact_id == func.any(list(sought.fact_ids))
@@ -311,7 +311,7 @@ def quoting(session: Session, sought: Sought) -> RedactedRows:
             hits = splices.get(row.id, [])
             said = TextOrigin(frozenset(s.fact_id for s in hits), seq=row.seq)
             marks = _marks(row, hits, stretches.get(row.id))
-            prompt, output = without(
+            prompt, output = without_quotations(
                 row.prompt, row.output, hits, sought.fact_ids, sought.finder(said), marks
             )
             if (prompt, output) != (row.prompt, row.output):

@@ -141,7 +141,7 @@ def require_corpus(session: Session, corpus: str) -> None:
         raise CorpusNotFound(corpus)
 
 
-def corpora(session: Session) -> list[CorpusStats]:
+def list_corpora(session: Session) -> list[CorpusStats]:
     """Counts the current documents, the live, deleted and proposed facts of every corpus, by name."""
     current = DocumentRow.replaced_seq.is_(None)
     of_documents = (

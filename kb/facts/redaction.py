@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from sqlalchemy import ColumnElement, func, or_, select, tuple_
 from sqlalchemy.orm import Session, aliased
 
-from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, digests
+from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, document_digests
 from colmlm.kb.errors import InvalidValue
 from colmlm.kb.facts import sentences
 from colmlm.kb.facts.records import MENTIONED, Mentioned
@@ -87,26 +87,26 @@ class ErasureTarget:
         return tuple(dict.fromkeys(filter(None, (*self.values, *asked))))
 
 
-def blank(text: str, spans: Iterable[Span]) -> str:
+def blank_out(text: str, spans: Iterable[Span]) -> str:
     """Gives the text with these spans redacted."""
     for start, end in spans:
         text = text[:start] + MARK * (end - start) + text[end:]
     return text
 
 
-def apart(spans: Iterable[Span], others: Sequence[Span]) -> list[Span]:
+def split_apart(spans: Iterable[Span], others: Sequence[Span]) -> list[Span]:
     """Gives those of the spans that overlap none of the others."""
-    return [span for span in spans if not touches(span, others)]
+    return [span for span in spans if not spans_touch(span, others)]
 
 
-def touches(span: Span, others: Iterable[Span]) -> bool:
+def spans_touch(span: Span, others: Iterable[Span]) -> bool:
     return any(span[0] < end and start < span[1] for start, end in others)
 
 
 def redact_json(value: Any, finder: Finder) -> Any:
     """Gives the JSON value with every span that the finder finds in its strings redacted; names and numbers stay."""
     if isinstance(value, str):
-        return blank(value, finder.spans(value))
+        return blank_out(value, finder.spans(value))
     if isinstance(value, dict):
         return {name: redact_json(item, finder) for name, item in value.items()}
     if isinstance(value, list):
@@ -176,7 +176,7 @@ def redact_about(session: Session, fact_id: int, said: Finder) -> Iterator[int]:
 
 
 def _mentioned(text: str, said: Phrases, apart_from: Sequence[Span]) -> list[Span]:
-    return apart(said.spans(text), apart_from)
+    return split_apart(said.spans(text), apart_from)
 
 
 def _redact_document(
@@ -192,7 +192,7 @@ def _redact_document(
     """
     staying = _facts_of(session, row.id, erased)
     redacted = redacted_columns(row, ABOUT, said)
-    text = blank(row.text, spans_in([(span.start, span.end) for span in staying]))
+    text = blank_out(row.text, spans_in([(span.start, span.end) for span in staying]))
     in_text = text != row.text
     if not (in_text or redacted):
         return {}
@@ -200,7 +200,9 @@ def _redact_document(
         setattr(row, name, value)
     # The digests are made of the redacted texts: those of the texts before would let anyone confirm a guess.
     about = {name: getattr(row, name) for name in ("title", "uri", "licence", "revision")}
-    row.sha256, row.record_sha256 = digests(AnnotatedDocument(row.external_id, text, tuple(staying), **about))
+    row.sha256, row.record_sha256 = document_digests(
+        AnnotatedDocument(row.external_id, text, tuple(staying), **about)
+    )
     return {row.id: in_text}
 
 
@@ -210,8 +212,8 @@ def _spans_in(
     """Finds the spans where an edition of the facts' document says them, and its mentions, which `said` finds."""
     found = [span for target in targets for span in _stated(row, target, apart_from)]
     former = [state for target in targets for state in target.former if state.document_id is not None]
-    found += apart((span for state in former for span in _stated(row, state, apart_from)), apart_from)
-    return found + apart(said.spans(row.text), apart_from)
+    found += split_apart((span for state in former for span in _stated(row, state, apart_from)), apart_from)
+    return found + split_apart(said.spans(row.text), apart_from)
 
 
 def _stated(row: DocumentRow, target: ErasureTarget, apart_from: Sequence[Span]) -> list[Span]:
@@ -225,7 +227,7 @@ def _stated(row: DocumentRow, target: ErasureTarget, apart_from: Sequence[Span])
             (m.start() + target.start - first, m.start() + target.end - first)
             for m in re.finditer(re.escape(sentence), row.text)
         ]
-        found = apart(found, apart_from)
+        found = split_apart(found, apart_from)
     return found
 
 
@@ -277,7 +279,7 @@ class Between(NamedTuple):
     quoted: Span
 
 
-def between(length: int, quoted: Span, splices: Sequence[QuotedSplice]) -> Iterator[Between]:
+def text_between(length: int, quoted: Span, splices: Sequence[QuotedSplice]) -> Iterator[Between]:
     """Gives the stretches between the splices of an output of this length, which quotes this span of a document.
 
     Splices that begin within another are passed over. A stretch and its quoted one are equally long if the output says
@@ -299,7 +301,7 @@ def marked(length: int, quoted: Span, splices: Sequence[QuotedSplice], text: str
     A stretch that is not as long as what it stands for is marked as a whole where that has any mark.
     """
     found: list[Span] = []
-    for (start, end), (first, last) in between(length, quoted, splices):
+    for (start, end), (first, last) in text_between(length, quoted, splices):
         shown = text[first - quoted[0] : last - quoted[0]]
         if MARK not in shown:
             continue
@@ -312,7 +314,7 @@ def marked(length: int, quoted: Span, splices: Sequence[QuotedSplice], text: str
 
 def is_quoted(output: str, quoted: Span, splices: Sequence[QuotedSplice], text: str) -> bool:
     """Says whether an output says between its splices what the quoted stretch does, whose marks stand for anything."""
-    for (start, end), (first, last) in between(len(output), quoted, splices):
+    for (start, end), (first, last) in text_between(len(output), quoted, splices):
         said, shown = output[start:end], text[first - quoted[0] : last - quoted[0]]
         if len(said) != len(shown) or any(a != b != MARK for a, b in zip(said, shown, strict=True)):
             return False
@@ -343,7 +345,7 @@ def quoted_stretches(session: Session, generation_ids: Collection[int]) -> dict[
     return {row.id: row.stretch for row in rows}
 
 
-def stretch(session: Session, document_id: int, start: int, end: int) -> str | None:
+def redacted_stretch(session: Session, document_id: int, start: int, end: int) -> str | None:
     """Gives a stretch of a document; None where there is no such document."""
     said = func.substr(DocumentRow.text, start + 1, end - start)
     return session.scalar(select(said).where(DocumentRow.id == document_id))

@@ -73,7 +73,7 @@ FAR = 20_000  # ids between the place where a page begins and the facts that it 
 _IS, _VALUE, _QUESTION, _WORDS, _SENTENCE = range(5)
 
 
-def search(
+def search_facts(
     session: Session,
     *,
     text: str | None = None,
@@ -94,7 +94,7 @@ def search(
     if (corpus := filters.get("corpus")) is not None:
         reading.require_corpus(session, corpus)
     sought = SoughtText.read(session, text, literally=literally) if text else None
-    which = list(conditions(**filters))
+    which = list(search_conditions(**filters))
     if nearest is not None:
         ranked: FromClause = _near(nearest, which)
     elif sought is not None:
@@ -128,7 +128,7 @@ def _fitting(session: Session, after: int, filters: FactFilters) -> FromClause:
     """Gives the facts that fit the filters: chosen by an index where they are few or far, else read by their ids."""
     ranked = select(FactRow.id, literal(0).label("rank"))
     if sources := chosen(ranked, **filters):
-        which = list(conditions(**left_by(**filters)))
+        which = list(search_conditions(**left_by(**filters)))
         few = _union(sources, which, COUNTED)
         some = few.subquery()
         count, first = session.execute(select(func.count(), func.min(some.c.id))).one()
@@ -136,7 +136,7 @@ def _fitting(session: Session, after: int, filters: FactFilters) -> FromClause:
             return few.cte("found")
         if len(sources) == 1 and first - after > FAR:
             return sources[0].where(*which).subquery()
-    return ranked.where(*conditions(reading=True, **filters)).subquery()
+    return ranked.where(*search_conditions(reading=True, **filters)).subquery()
 
 
 def _union(sources: Sequence[Ranked], which: list[ColumnElement[bool]], most: int) -> Ranked:
@@ -302,7 +302,7 @@ _CONDITION = ColumnElement[bool]
 _ENDED = select(FactVersionRow.fact_id).where(FactVersionRow.to_seq.is_not(None))
 
 
-def conditions(*, reading: bool = False, **filters: Unpack[FactFilters]) -> Iterator[_CONDITION]:
+def search_conditions(*, reading: bool = False, **filters: Unpack[FactFilters]) -> Iterator[_CONDITION]:
     """Gives the conditions on `FactRow` of these filters; where facts are `reading` one by one, without joins."""
     yield from _state(filters.get("state", "live"))
     if (review := filters.get("review")) is not None:

@@ -84,7 +84,7 @@ class Astray:
         )
 
 
-def write(session: Session, texts: Iterable[SearchedText]) -> None:
+def write_sentences(session: Session, texts: Iterable[SearchedText]) -> None:
     """Writes the sentences of texts that have none."""
     connection, rows = connection_of(session), _rows(texts)
     while some := list(islice(rows, AT_ONCE)):
@@ -93,22 +93,22 @@ def write(session: Session, texts: Iterable[SearchedText]) -> None:
 
 def write_documents(session: Session, document_ids: Collection[int]) -> None:
     """Writes the sentences of these documents, which have none any more, as far as they are current."""
-    write(
+    write_sentences(
         session, _read(session, _streamed(_DOCUMENTS.where(DocumentRow.id == func.any(list(document_ids)))))
     )
 
 
 def write_facts(session: Session, fact_ids: Collection[int]) -> None:
     """Writes the sentences of these facts, which have none any more, as far as they are live and have no document."""
-    write(session, _read(session, _FACTS.where(FactRow.id == func.any(list(fact_ids)))))
+    write_sentences(session, _read(session, _FACTS.where(FactRow.id == func.any(list(fact_ids)))))
 
 
 def write_all(session: Session) -> None:
     """Writes the sentences of a base that has none."""
-    write(session, _every(session))
+    write_sentences(session, _every(session))
 
 
-def settle(session: Session) -> None:
+def settle_sentences(session: Session) -> None:
     """Merges new words into their indexes, so that no search has to read them one by one until a vacuum does.
 
     It leaves them to the vacuum where an index belongs to another role.
@@ -129,7 +129,7 @@ def find_astray(session: Session) -> Astray:
     return Astray(tuple(sorted(documents)), tuple(sorted(facts)))
 
 
-def mend(session: Session, astray: Astray) -> None:
+def mend_sentences(session: Session, astray: Astray) -> None:
     """Writes the sentences of these documents and facts anew. No text may change meanwhile."""
     documents, facts = list(astray.document_ids), list(astray.fact_ids)
     for column, ids in ((SentenceRow.document_id, documents), (SentenceRow.fact_id, facts)):

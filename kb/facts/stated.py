@@ -15,7 +15,7 @@ from colmlm.kb.store.database import IncomingDocument
 from colmlm.kb.tables import FactRow, FactVersionRow
 
 
-def kept(taken: Iterable[IncomingDocument]) -> list[int]:
+def keep_stated(taken: Iterable[IncomingDocument]) -> list[int]:
     """Gives the facts that newer texts of documents keep since the file marks them."""
     return [
         fact_id
@@ -25,7 +25,7 @@ def kept(taken: Iterable[IncomingDocument]) -> list[int]:
     ]
 
 
-def unchanged(session: Session, documents: Mapping[int, IncomingDocument]) -> list[int]:
+def is_stated_unchanged(session: Session, documents: Mapping[int, IncomingDocument]) -> list[int]:
     """Gives the proposed facts of documents, by their ids, that the same record states and nobody has edited."""
     said: dict[tuple[int | None, ...], tuple[str, str | None]] = {
         (document_id, span.start, span.end): (span.value, span.question)

@@ -28,10 +28,18 @@ from sqlalchemy.orm import Session, aliased
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.kb.errors import FactSuppressed
 from colmlm.kb.facts.records import Suppressed
-from colmlm.kb.facts.redaction import ABOUT, ErasureTarget, apart, blank, redacted_columns
+from colmlm.kb.facts.redaction import ABOUT, ErasureTarget, blank_out, redacted_columns, split_apart
 from colmlm.kb.log import audit
 from colmlm.kb.tables import ChangeRow, DocumentRow, FactRow, FactVersionRow, SecretRow, SuppressionRow
-from colmlm.kb.texts.wording import Phrases, Span, forms, forms_said, may_say, normalised, normalised_before
+from colmlm.kb.texts.wording import (
+    Phrases,
+    Span,
+    forms,
+    forms_said,
+    may_say,
+    normalise_wording,
+    normalised_before,
+)
 
 ERASE_LOCK = 0x636F6C6D03
 BEFORE = 40  # characters, as many as an ingest compares to find the facts that a document keeps
@@ -98,9 +106,9 @@ class Suppressor:
         kept = tuple(span for span in document.facts if (span.start, span.end) not in set(gone))
         # Mentions of the value elsewhere in the document go too, as the erasure redacted them.
         said = Phrases(value for span in erased for value in (span.value, span.current) if value)
-        mentioned = apart(said.spans(document.text), [(span.start, span.end) for span in kept])
+        mentioned = split_apart(said.spans(document.text), [(span.start, span.end) for span in kept])
         about = redacted_columns(document, ABOUT, said)
-        text = blank(document.text, (*gone, *mentioned))
+        text = blank_out(document.text, (*gone, *mentioned))
         return replace(document, **about, text=text, facts=kept), len(gone)
 
     def matches(self, values: Iterable[str | None], question: str | None, place: SpanPlace | None) -> bool:
@@ -155,7 +163,7 @@ class Digests:
         every = list(_said(value, question, place))
         texts = {text for said in every for text in said}
         now, *before = (
-            {text: way(text) for text in texts} for way in (normalised, normalised_before, _by_blanks)
+            {text: way(text) for text in texts} for way in (normalise_wording, normalised_before, _by_blanks)
         )
         ways = {tuple(map(way.__getitem__, said)) for way in (now, *before) for said in every}
         read = forms_said(value)
@@ -165,7 +173,7 @@ class Digests:
     def _of_forms(
         self, every: Iterable[str], value: str, question: str | None, place: SpanPlace | None
     ) -> list[bytes]:
-        said = [(kind, *map(normalised, rest)) for kind, _, *rest in _said(value, question, place)]
+        said = [(kind, *map(normalise_wording, rest)) for kind, _, *rest in _said(value, question, place)]
         return [self._make((kind, form, *rest)) for form in every for kind, *rest in said]
 
     def of_words(self, words: Iterable[str]) -> bytes:
@@ -204,10 +212,10 @@ def text_before(document_text: str, spans: Iterable[Span], start: int) -> str:
     """Gives the 40 characters before a span, with other spans blanked."""
     first = max(0, start - BEFORE)
     inside = [(max(s, first) - first, min(e, start) - first) for s, e in spans if s < start and first < e]
-    return blank(document_text[first:start], inside)
+    return blank_out(document_text[first:start], inside)
 
 
-def remember(
+def remember_suppressed(
     session: Session, targets: Sequence[ErasureTarget], seq: int, others: Sequence[int]
 ) -> tuple[int, list[int]]:
     """Stores the digests of the facts that change `seq` erases; called while their texts still exist.
@@ -285,7 +293,7 @@ def _place(row: Row[Any]) -> SpanPlace | None:
         return SpanPlace.in_sample(row.external_id, fact.ordinal)
     first = fact.span_start - len(row.before)
     inside = [(max(start - first, 0), min(end - first, len(row.before))) for start, end in row.spans]
-    return SpanPlace(row.external_id, fact.span_start, blank(row.before, inside), row.corpus)
+    return SpanPlace(row.external_id, fact.span_start, blank_out(row.before, inside), row.corpus)
 
 
 def said_by_others(session: Session, targets: Sequence[ErasureTarget], others: Sequence[int]) -> set[str]:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 PREDICATE_TYPE = "urn:colmlm:forget-certificate:2"
 
 
-def issue(kb: Store, run_id: int) -> str:
+def issue_forget_certificate(kb: Store, run_id: int) -> str:
     """Signs the certificate of a verified run, once for each verification, and gives it as the text of its file."""
     key = signing.signing_key(kb.settings.home)
     with kb.sessions.begin() as session:
@@ -100,7 +100,7 @@ def _predicate(session: Session, run: ForgetRunRow) -> dict[str, Any]:
         **_survivors(found),
         "level": found.level,
         "planned": {"seq": run.planned_seq, "hash": hash_at(session, run.planned_seq)},
-        "applied": {"hash": applied.hash, "entry": audit.entry(applied)},
+        "applied": {"hash": applied.hash, "entry": audit.entry_of(applied)},
     }
 
 
@@ -123,17 +123,17 @@ def _survivors(found: Verification) -> dict[str, Any]:
         "places": len(found.survivors),
         "say_the_value": sum(one.says != "other" for one in found.survivors),
     }
-    return {"survivors": {**counts, "rate": rate(answered, found.read)}}
+    return {"survivors": {**counts, "rate": rate_of(answered, found.read)}}
 
 
 def _checks(classes: Mapping[str, Rates]) -> dict[str, dict[str, Any]]:
     return {
-        name: {**asdict(rates), "leak_rate": rate(rates.leaks, rates.probes)}
+        name: {**asdict(rates), "leak_rate": rate_of(rates.leaks, rates.probes)}
         for name, rates in classes.items()
     }
 
 
-def rate(part: int, whole: int) -> str:
+def rate_of(part: int, whole: int) -> str:
     return f"{part / whole:.4f}" if whole else "0.0000"
 
 
@@ -181,14 +181,14 @@ def _holds(said: Mapping[str, Any]) -> dict[str, bool]:
 def _adds_up(rates: Mapping[str, Any]) -> bool:
     counts = [int(rates[outcome]) for outcome in OUTCOMES]
     whole = min(counts) >= 0 and sum(counts) == rates["probes"]
-    return whole and str(rates["leak_rate"]) == rate(rates["leaks"], rates["probes"])
+    return whole and str(rates["leak_rate"]) == rate_of(rates["leaks"], rates["probes"])
 
 
 def _fit(survivors: Mapping[str, Any]) -> bool:
     counts = [int(survivors[name]) for name in ("questions", "answered", "places", "say_the_value")]
     questions, answered, places, say_the_value = counts
     within = min(counts) >= 0 and answered <= min(questions, places) and say_the_value <= places
-    return within and str(survivors["rate"]) == rate(answered, questions)
+    return within and str(survivors["rate"]) == rate_of(answered, questions)
 
 
 def _borne_out(session: Session, said: Mapping[str, Any]) -> Iterator[CertificateFinding]:
@@ -380,7 +380,7 @@ def _read(text: bytes) -> tuple[Certified, Mapping[str, Any], signing.KeyNames]:
                 WHAT, f"it states {opened.predicate_type!r}, and not that something was forgotten or erased"
             )
         return kind, {**opened.predicate, "subject": opened.subject}, opened.names
-    names = signing.verify(signed, WHAT)
+    names = signing.verify_signature(signed, WHAT)
     if signed.get("format") != FORMER:
         raise SignatureRefused(WHAT, f"its format is {signed.get('format')!r}, not {FORMER}")
     return FORGETTING, signed, names

@@ -19,15 +19,15 @@ from colmlm.kb.errors import KeysetMismatch
 from colmlm.kb.facts import reading
 from colmlm.kb.facts.records import FactRecord
 from colmlm.kb.forgetting.records import OUTCOMES, Rates, paraphrases
-from colmlm.kb.keys.calibration import normalise
-from colmlm.kb.keys.keysets import STORED, Vectors, decode
+from colmlm.kb.keys.calibration import normalise_rows
+from colmlm.kb.keys.keysets import STORED, Vectors, decode_keys
 from colmlm.kb.keys.keyspace import KeySpace
 from colmlm.kb.keys.records import KeysetHead
 from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.lookup.options import KEY
 from colmlm.kb.lookup.ranking import Lookup
 from colmlm.kb.tables import AttributionRow, GenerationRow
-from colmlm.kb.texts.alike import terms
+from colmlm.kb.texts.alike import terms_of
 
 if TYPE_CHECKING:
     from colmlm.kb.lookup.searchable import SearchableStore
@@ -40,7 +40,7 @@ ENCODED_AT_ONCE, ASKED_AT_ONCE = 32, 64
 T = TypeVar("T")
 
 
-def evenly(items: Sequence[T], most: int) -> Sequence[T]:
+def sample_evenly(items: Sequence[T], most: int) -> Sequence[T]:
     """Gives at most `most` of the items, spread evenly over all of them."""
     return items[:: max(1, -(-len(items) // most))]
 
@@ -101,8 +101,8 @@ class CheckTarget:
         most: int,
     ) -> CheckTarget:
         """Reads at most `most` facts of either sort; the others of the set still count as forgotten."""
-        sampled = evenly(fact_ids, most)
-        others = evenly([fact_id for fact_id in equivalents if fact_id not in set(fact_ids)], most)
+        sampled = sample_evenly(fact_ids, most)
+        others = sample_evenly([fact_id for fact_id in equivalents if fact_id not in set(fact_ids)], most)
         records = reading.fact_records(session, [*sampled, *others])
         return cls(
             frozenset(fact_ids),
@@ -136,26 +136,28 @@ def _stored_queries(
     return [(row.fact_id, row.query) for row in session.execute(statement) if len(row.query) == width]
 
 
-def build(
+def build_checks(
     target: CheckTarget, keyset: KeysetHead, questioner: Questioner, given: Sequence[str] = ()
 ) -> dict[str, Checks]:
     """Makes the checks by class; without an encoder only those that are stored vectors."""
-    values = {fact.fact_id: (normalise(fact.value),) for fact in target.sample}
+    values = {fact.fact_id: (normalise_rows(fact.value),) for fact in target.sample}
     keyed = [(fact_id, values[fact_id]) for fact_id in target.keys.fact_ids.tolist() if fact_id in values]
     stored = [(values[fact_id], query) for fact_id, query in target.stored if fact_id in values]
     checks = {"key": Checks(target.keys.vectors(), [value for _, value in keyed])}
     if stored:
-        queries = decode([query for _, query in stored], keyset.dim)
+        queries = decode_keys([query for _, query in stored], keyset.dim)
         checks["stored_query"] = Checks(queries, [value for value, _ in stored])
     if questioner.encoder is not None:
         any_value = frozenset(value for (value,) in values.values())
         asked = [(fact.question, values[fact.fact_id]) for fact in target.sample if fact.question]
         reworded = [(form, value) for question, value in asked for form in paraphrases(question)]
-        others = [(fact.question, (normalise(fact.value),)) for fact in target.equivalents if fact.question]
+        others = [
+            (fact.question, (normalise_rows(fact.value),)) for fact in target.equivalents if fact.question
+        ]
         texts: dict[str, Sequence[tuple[str, Collection[str]]]] = {
             "question": asked,
             "prompt": asked,
-            "paraphrase": evenly(reworded, max(1, len(target.sample))),
+            "paraphrase": sample_evenly(reworded, max(1, len(target.sample))),
             "equivalent": others,
             "given": [(line, any_value) for line in given],
         }
@@ -167,7 +169,7 @@ def build(
     return {name: check for name, check in sorted(checks.items()) if len(check.values)}
 
 
-def ask(
+def ask_probes(
     kb: SearchableStore, checkpoint_id: str, checks: Mapping[str, Checks], forgotten: frozenset[int]
 ) -> tuple[dict[str, Rates], tuple[int, ...]]:
     """Looks up the checks. Gives the outcomes of each class, and the forgotten facts that were found."""
@@ -191,7 +193,7 @@ def _outcome(answer: Lookup, values: Collection[str], forgotten: frozenset[int])
     if any(hit.fact_id in forgotten for hit in answer.hits):
         return "leaks"
     if answer.hits:
-        return "value_leaks" if normalise(answer.hits[0].value) in values else "wrong_neighbours"
+        return "value_leaks" if normalise_rows(answer.hits[0].value) in values else "wrong_neighbours"
     return "no_match" if answer.abstained is None else "abstained"
 
 
@@ -236,7 +238,7 @@ def read_questions(
     asking: dict[str, list[FactRecord]] = {}
     for fact in facts:
         if fact.question:
-            asking.setdefault(normalise(fact.question), []).append(fact)
+            asking.setdefault(normalise_rows(fact.question), []).append(fact)
     if questioner.encoder is not None:
         firsts = [same[0] for same in asking.values()]
         queries = questioner.encode([fact.question or "" for fact in firsts], dim)
@@ -288,5 +290,5 @@ def _stopped(before: str, after: str) -> str:
 
 def _names(title: str, text: str) -> bool:
     """Tells whether a text has a word of a title, as far as this has one."""
-    wanted = set(terms(title))
-    return not wanted or bool(wanted & set(terms(text)))
+    wanted = set(terms_of(title))
+    return not wanted or bool(wanted & set(terms_of(text)))

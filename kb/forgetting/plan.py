@@ -15,11 +15,11 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import PlanTooLarge, PlanUnderWay
 from colmlm.kb.facts.edits import IS_LIVE
-from colmlm.kb.forgetting.checks import CheckTarget, Questioner, ask, build, evenly
+from colmlm.kb.forgetting.checks import CheckTarget, Questioner, ask_probes, build_checks, sample_evenly
 from colmlm.kb.forgetting.records import READ, Collateral, Drift, ForgetPlan, Successor, Survivor
 from colmlm.kb.forgetting.survivors import ReadThrough, SurvivorSearch
 from colmlm.kb.keys import keysets
-from colmlm.kb.keys.calibration import normalise
+from colmlm.kb.keys.calibration import normalise_rows
 from colmlm.kb.keys.keysets import Ids, Vectors
 from colmlm.kb.keys.keyspace import KeySpace
 from colmlm.kb.keys.records import KeysetHead
@@ -84,7 +84,7 @@ def ask_for(base: PlannedBase, fact_ids: Sequence[int], questioner: Questioner, 
         classes = base.texts.question_N[rows]
         _, first = np.unique(classes, return_index=True)
         rows = rows[np.unique(np.concatenate([first[classes[first] >= 0], np.flatnonzero(classes < 0)]))]
-    sampled = np.array(evenly(rows.tolist(), most), dtype=np.int64)
+    sampled = np.array(sample_evenly(rows.tolist(), most), dtype=np.int64)
     texts = [base.texts.questions[row] for row in sampled] if questioner.encoder is not None else []
     encoded = np.array([bool(text) for text in texts] or [False] * len(sampled), dtype=bool)
     ids = base.texts.fact_ids[sampled]
@@ -110,7 +110,7 @@ def find_equivalents(
     return equivalents, sorted(set(conflicting) - set(equivalents))
 
 
-def successors(
+def list_successors(
     base: PlannedBase, doomed: Sequence[int], asked: AskedQueries, policy: str
 ) -> tuple[Successor, ...]:
     """Computes what each query would get if the doomed facts were forgotten, by the rules of a lookup."""
@@ -135,7 +135,7 @@ def successors(
     )
 
 
-def collateral(
+def list_collateral(
     session: Session,
     base: PlannedBase,
     doomed: Sequence[int],
@@ -242,10 +242,10 @@ def draw_up(
     chosen = sorted({*selected, *related.equivalents}) if equivalents == "include" else selected
     asked = ask_for(base, chosen, questioner, most)
     with kb.sessions() as session:
-        touched = collateral(session, base, chosen, asked, questioner, most)
+        touched = list_collateral(session, base, chosen, asked, questioner, most)
         target = CheckTarget.read(session, base.keyset, chosen, related.equivalents, most)
-    now = build(target, base.keyset, questioner)
-    before, _ = ask(kb, base.keyset.checkpoint_id, now, target.fact_ids)
+    now = build_checks(target, base.keyset, questioner)
+    before, _ = ask_probes(kb, base.keyset.checkpoint_id, now, target.fact_ids)
     if related.read is not None:
         before[READ], _ = related.read.rates(target.fact_ids)
     return ForgetPlan(
@@ -256,7 +256,7 @@ def draw_up(
         equivalents=related.equivalents,
         included=equivalents == "include",
         conflicting=related.conflicting,
-        successors=successors(base, chosen, asked, policy),
+        successors=list_successors(base, chosen, asked, policy),
         affected=asked.affected,
         previewed=len(asked.fact_ids),
         collateral=touched,
@@ -274,12 +274,12 @@ def draw_up(
     )
 
 
-def drift(session: Session, selector: Selector, plan: ForgetPlan, largest: int | None = None) -> Drift:
+def plan_drift(session: Session, selector: Selector, plan: ForgetPlan, largest: int | None = None) -> Drift:
     """Finds the facts of a plan that were edited since, and new facts that the same plan would choose now.
 
     Raises `PlanUnderWay` and `PlanTooLarge` where it has to search for equivalents.
     """
-    live = unchanged(session, plan)
+    live = is_plan_unchanged(session, plan)
     ours = {*plan.fact_ids, *plan.equivalents}
     selected = set(select_facts(session, selector, allow_empty=True)) - ours
     related: list[int] = []
@@ -294,7 +294,7 @@ def drift(session: Session, selector: Selector, plan: ForgetPlan, largest: int |
     )
 
 
-def unchanged(session: Session, plan: ForgetPlan) -> set[int]:
+def is_plan_unchanged(session: Session, plan: ForgetPlan) -> set[int]:
     """Gives those facts of the plan that are live and were not edited since it was made."""
     statement = select(FactVersionRow.fact_id).where(
         FactVersionRow.fact_id == func.any(list(plan.fact_ids)),
@@ -308,7 +308,7 @@ def unchanged(session: Session, plan: ForgetPlan) -> set[int]:
 #
 # A fact is equivalent to a selected one where both have the same value and either the same question or keys
 # near one another. It conflicts where it answers the same question with another value. Values and questions
-# are compared after `kb.keys.calibration.normalise`, without case, blanks and closing punctuation, so that
+# are compared after `kb.keys.calibration.normalise_rows`, without case, blanks and closing punctuation, so that
 # "March 14, 1879" and "14 March 1879" are two values.
 
 
@@ -333,8 +333,8 @@ class Texts:
         return cls(
             np.array([row.id for row in rows], dtype=np.int64),
             [row.question for row in rows],
-            _numbered([normalise(row.value) for row in rows]),
-            _numbered([normalise(row.question) if row.question else None for row in rows]),
+            _numbered([normalise_rows(row.value) for row in rows]),
+            _numbered([normalise_rows(row.question) if row.question else None for row in rows]),
         )
 
     def rows(self, fact_ids: Sequence[int] | Ids) -> Ids:

@@ -7,21 +7,21 @@ from collections.abc import Sequence
 from sqlalchemy.orm import Session
 
 from colmlm.kb.answers.records import SaidFact
-from colmlm.kb.answers.windows import SaidWindow, stretches
+from colmlm.kb.answers.windows import SaidWindow, read_stretches
 from colmlm.kb.facts.reading import fact_records
 from colmlm.kb.facts.records import FactRecord
 from colmlm.kb.facts.redaction import MARK
 from colmlm.kb.forgetting.records import SaidSurvivor, Survivor
 
 
-def said(session: Session, survivors: Sequence[Survivor]) -> list[SaidSurvivor]:
+def said_survivors(session: Session, survivors: Sequence[Survivor]) -> list[SaidSurvivor]:
     """Gives these survivors with their texts, in their order."""
     placed = [
         (number, (one.document_id, one.start, one.end))
         for number, one in enumerate(survivors)
         if one.document_id is not None and one.start is not None and one.end is not None
     ]
-    read = stretches(session, [place for _, place in placed])
+    read = read_stretches(session, [place for _, place in placed])
     windows = dict(zip([number for number, _ in placed], read, strict=True))
     alone = [one.fact_ids[0] for number, one in enumerate(survivors) if number not in windows]
     facts = fact_records(session, alone)

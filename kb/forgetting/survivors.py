@@ -18,9 +18,16 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from colmlm.kb.answers.calibrations import confidence_here
-from colmlm.kb.answers.candidates import BY_KEY, CandidateSentence, candidates
+from colmlm.kb.answers.candidates import BY_KEY, CandidateSentence, candidate_sentences
 from colmlm.kb.answers.confidence import Confidence
-from colmlm.kb.answers.places import ReadPlace, best_first, best_windows, every_place, weigh, weigh_passage
+from colmlm.kb.answers.places import (
+    ReadPlace,
+    best_first,
+    best_windows,
+    every_place,
+    weigh_passage,
+    weigh_span,
+)
 from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.answers.windows import SaidWindow, windows
 from colmlm.kb.facts.edits import IS_LIVE
@@ -29,8 +36,8 @@ from colmlm.kb.forgetting.checks import (
     CheckTarget,
     Questioner,
     QuestionToRead,
-    ask,
-    build,
+    ask_probes,
+    build_checks,
     read_questions,
 )
 from colmlm.kb.forgetting.records import OUTCOMES, READ, ForgetPlan, Rates, Survivor, Verification
@@ -38,7 +45,7 @@ from colmlm.kb.keys import keysets
 from colmlm.kb.keys.records import KeysetHead
 from colmlm.kb.lookup.ranking import Ranking
 from colmlm.kb.tables import FactKeyRow, FactVersionRow, TombstoneRow
-from colmlm.kb.texts.alike import Wording, terms, wording
+from colmlm.kb.texts.alike import Wording, terms_of, wording
 
 if TYPE_CHECKING:
     from colmlm.kb.lookup.searchable import SearchableStore
@@ -163,11 +170,11 @@ def _candidates(
 
     There are more than are read, as some may tell nothing but what is forgotten.
     """
-    asked = candidates(session, kb.words, one.searched, near.hits, near.tombstone)
+    asked = candidate_sentences(session, kb.words, one.searched, near.hits, near.tombstone)
     found = {candidate.sentence_id: candidate for candidate in asked}
     values = " ".join(one.values)
     by_value = [
-        candidates(session, kb.words, f"{words} {values}", near.hits)[: 2 * ALIKE]
+        candidate_sentences(session, kb.words, f"{words} {values}", near.hits)[: 2 * ALIKE]
         for words in dict.fromkeys((one.searched, one.around))
     ]
     alike = {c.sentence_id: replace(c, words=0.0) for in_turn in zip_longest(*by_value) for c in in_turn if c}
@@ -226,7 +233,7 @@ def list_places(
     for place, (said, whole) in telling:
         if len(found) < MOST and not any(_overlap(whole, other) for other in tried):
             tried.append(whole)  # what overlaps it is less likely
-            score = confidence.of(weigh(one.text, [place, *rivals]))
+            score = confidence.of(weigh_span(one.text, [place, *rivals]))
             if score >= LEAST or _repeats(one, place):
                 found.append(ListedPlace(whole, score, said))
     return sorted([*found, *_others(one, places, found, confidence, gone)], key=lambda listed: -listed.score)
@@ -256,7 +263,7 @@ def _others(
         if not _is_gone(place, gone) and not any(_overlap(place, other) for other in taken)
     ]
     for _ in range(MOST - len(found)):
-        if not left or (score := confidence.of(weigh(one.text, left))) < confidence.threshold:
+        if not left or (score := confidence.of(weigh_span(one.text, left))) < confidence.threshold:
             return
         yield ListedPlace(left[0], score, None)
         left = [place for place in left[1:] if not _overlap(place, left[0])]
@@ -308,8 +315,8 @@ def _told(one: QuestionToRead, place: ReadPlace) -> tuple[Wording, ReadPlace] | 
 
 def _repeats(one: QuestionToRead, place: ReadPlace) -> bool:
     """Tells whether a place stands in a text with most words of the fact's own sentence, whatever the question asks."""
-    own = set(terms(one.around))
-    heard = own & set(terms(place.window.text))
+    own = set(terms_of(one.around))
+    heard = own & set(terms_of(place.window.text))
     return len(own) >= LEAST_WORDS and len(heard) >= REPEATED * len(own)
 
 
@@ -333,7 +340,7 @@ def outcome(
     best = places[0]
     if best.is_dead:
         return "abstained"
-    if confidence.of(weigh(one.text, places)) < confidence.threshold:
+    if confidence.of(weigh_span(one.text, places)) < confidence.threshold:
         return "no_match"
     if any(fact.fact_id in forgotten for fact in best.facts):
         return "leaks"
@@ -360,7 +367,7 @@ def outcome_of_passage(
 # Verifies that facts are forgotten: looks up every check of them, and searches the index for their keys.
 
 
-def verify(
+def verify_survivors(
     kb: SearchableStore,
     plan: ForgetPlan,
     questioner: Questioner,
@@ -392,7 +399,9 @@ def verify(
         tombstones = session.scalar(
             select(func.count()).select_from(TombstoneRow).where(TombstoneRow.fact_id == func.any(ids))
         )
-    rates, leaked = ask(kb, keyset.checkpoint_id, build(target, keyset, questioner, given), target.fact_ids)
+    rates, leaked = ask_probes(
+        kb, keyset.checkpoint_id, build_checks(target, keyset, questioner, given), target.fact_ids
+    )
     read, survivors = 0, tuple[Survivor, ...]()
     if reading is not None:
         through = reading.read(keyset, target)

@@ -36,7 +36,7 @@ from colmlm.kb.forgetting.records import (
     SaidSurvivor,
     Verification,
 )
-from colmlm.kb.forgetting.survivors import SurvivorSearch, verify
+from colmlm.kb.forgetting.survivors import SurvivorSearch, verify_survivors
 from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.log import audit
 from colmlm.kb.log.audit import Signature, signed
@@ -139,16 +139,18 @@ class Forgetting:
         """Compares a plan with the facts of now: `stale` facts forbid applying it, new matches are not in it."""
         with self.kb.sessions() as session:
             run = get_run(session, run_id, "planned")
-            return forget_plan.drift(session, Selector.from_json(run.selector), plan_of(run), self.largest)
+            return forget_plan.plan_drift(
+                session, Selector.from_json(run.selector), plan_of(run), self.largest
+            )
 
     @tried_again
     def apply(self, run_id: int, *, actor: str, reason: str) -> Edit:
         """Forgets the planned facts, all at once or none. Raises `PlanStale` where one was edited since the plan."""
         with self.kb.sessions.begin() as session:
-            pending = audit.begin(session, actor, reason)
+            pending = audit.begin_change(session, actor, reason)
             run = get_run(session, run_id, "planned")
             plan = plan_of(run)
-            if stale := sorted(set(plan.fact_ids) - forget_plan.unchanged(session, plan)):
+            if stale := sorted(set(plan.fact_ids) - forget_plan.is_plan_unchanged(session, plan)):
                 raise PlanStale(run_id, stale)
             ended = facts.end_facts(session, plan.fact_ids, pending.seq)
             abstain = run.policy == "abstain"
@@ -160,7 +162,9 @@ class Forgetting:
     def restore(self, run_id: int, *, actor: str, reason: str) -> Edit:
         """Undoes an applied run: restores every fact with its value and its keys."""
         with self.kb.sessions.begin() as session:
-            audit.begin(session, actor, reason)  # locks the log before the row, in the order of an erasure
+            audit.begin_change(
+                session, actor, reason
+            )  # locks the log before the row, in the order of an erasure
             run = get_run(session, run_id, "applied", lock=True)
             edit = facts.restore_facts(session, run.fact_ids, actor, reason)
             run.state, run.restored_seq = "restored", edit.seq
@@ -171,7 +175,7 @@ class Forgetting:
         with self.kb.sessions() as session:
             plan = plan_of(get_run(session, run_id, "applied", "erased"))
         found = self._on_one_keyset(
-            lambda: verify(self.kb, plan, self._questioner, questions, self.sample, self._reading)
+            lambda: verify_survivors(self.kb, plan, self._questioner, questions, self.sample, self._reading)
         )
         self._keep(run_id, found)
         return found
@@ -224,7 +228,7 @@ class Forgetting:
             run = get_run(session, run_id)
             found = run.verification and Verification.from_json(run.verification)
             listed = found.survivors if found and found.read else plan_of(run).survivors
-            return survivor_texts.said(session, listed[after : after + limit])
+            return survivor_texts.said_survivors(session, listed[after : after + limit])
 
     def facts(self, fact_ids: Sequence[int]) -> dict[int, FactRecord]:
         """Gives those of these facts that the base still has, by id."""

@@ -69,7 +69,7 @@ def num_waiting(session: Session) -> int:
     return session.scalar(statement) or 0
 
 
-def note(home: Path, state: WorkerState) -> None:
+def note_attendance(home: Path, state: WorkerState) -> None:
     """Writes the state of a failing worker to a file of the home, for other processes to read."""
     home.mkdir(parents=True, exist_ok=True)
     scratch = home / f"{_FILE}.new"
@@ -78,12 +78,12 @@ def note(home: Path, state: WorkerState) -> None:
     scratch.replace(home / _FILE)
 
 
-def clear(home: Path) -> None:
+def clear_attendance(home: Path) -> None:
     """Removes the noted state, once the worker runs again or was told to end."""
     (home / _FILE).unlink(missing_ok=True)
 
 
-def noted(home: Path) -> WorkerState | None:
+def noted_attendance(home: Path) -> WorkerState | None:
     """Reads the state of a failing worker that a server noted last; None where nothing is noted."""
     with suppress(OSError, msgspec.MsgspecError):
         return msgspec.json.decode((home / _FILE).read_bytes(), type=WorkerState)

@@ -21,7 +21,7 @@ from colmlm.kb.jobs.attendance import WorkerState
 from colmlm.kb.jobs.kinds import MAX_ID, Work, WriteSnapshot
 from colmlm.kb.jobs.tickets import Uploads
 from colmlm.kb.log import audit
-from colmlm.kb.log.audit import current, mark, signed
+from colmlm.kb.log.audit import current_entry, mark_change, signed
 from colmlm.kb.lookup import shared
 from colmlm.kb.lookup.turns import is_turn_to_ask
 from colmlm.kb.principal import Principal
@@ -43,7 +43,7 @@ class Jobs:
     def submit(self, work: Work, *, actor: str) -> JobRecord:
         """Queues this work. Raises `UploadNotFound` where a file that it reads is missing."""
         audit.check_name("actor", actor)
-        asked_in = current()
+        asked_in = current_entry()
         for upload_id in work.uploads:
             self.uploads.file(upload_id)
         with self.store.sessions.begin() as session:
@@ -59,8 +59,8 @@ class Jobs:
             session.add(job)
             session.flush()
             quotations.redact_job(session, job)
-            tickets.issue(session, job, work)
-            mark(
+            tickets.issue_ticket(session, job, work)
+            mark_change(
                 session, audit.head_seq(session)
             )  # so that a repeated request with one idempotency key queues it once
             session.flush()
@@ -152,8 +152,8 @@ class Jobs:
             job.cancelled_by = job.cancelled_by or actor
             session.flush()
             if job.state == "queued":
-                tickets.withdraw(session, job, only_waiting=True)
-                tickets.finish(session, job, "cancelled")
+                tickets.withdraw_ticket(session, job, only_waiting=True)
+                tickets.finish_ticket(session, job, "cancelled")
             record = record_of(job)
         if record.is_over:
             self.uploads.discard(record.kind, record.arguments)
@@ -296,7 +296,7 @@ class Lease:
                 heard = self.connection.execute(beat.returning(JobRow.cancelled_by)).one_or_none()
             except Exception as error:  # noqa: BLE001 - without a beat another worker may take the job
                 said, fault = "job %d: its lease is lost: %s", outages.fault_of_server(error)
-                _log.warning(said, self.job.job_id, outages.cause(error), exc_info=fault)
+                _log.warning(said, self.job.job_id, outages.cause_of(error), exc_info=fault)
                 heard = None
             if heard is None:
                 self.lost = True
@@ -341,7 +341,7 @@ class Pruned:
     states: dict[str, int]
 
 
-def prune(kb: KnowledgeBase, older_than: timedelta, *, dry_run: bool = False) -> Pruned:
+def prune_jobs(kb: KnowledgeBase, older_than: timedelta, *, dry_run: bool = False) -> Pruned:
     """Removes jobs that ended longer than `older_than` ago by the database's clock, with their results.
 
     The files that jobs read are removed when they end; where that failed, it is done now. Raises `InvalidValue`.

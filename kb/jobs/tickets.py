@@ -68,7 +68,7 @@ AND NOT EXISTS (SELECT 1 FROM job WHERE job.ticket = ticket.id AND job.state IN 
 """)
 
 
-def issue(session: Session, job: JobRow, work: Work, *, again: bool = False) -> None:
+def issue_ticket(session: Session, job: JobRow, work: Work, *, again: bool = False) -> None:
     """Gives a queued job its ticket, in this transaction."""
     job.ticket = _defer.configure_task(
         TASK,
@@ -79,7 +79,7 @@ def issue(session: Session, job: JobRow, work: Work, *, again: bool = False) -> 
     ).defer(job_id=job.id)
 
 
-def withdraw(session: Session, job: JobRow, *, only_waiting: bool = False) -> None:
+def withdraw_ticket(session: Session, job: JobRow, *, only_waiting: bool = False) -> None:
     """Deletes the job's ticket; with `only_waiting` not where a worker has taken it."""
     statement = "DELETE FROM procrastinate_jobs WHERE id = :id"
     statement += " AND status = 'todo'" if only_waiting else ""
@@ -92,7 +92,7 @@ def num_workers(session: Session) -> int:
     return session.scalar(text(heard), {"stalled": timedelta(seconds=STALLED_SECONDS)}) or 0
 
 
-def rescue(session: Session, stalled_seconds: float = STALLED_SECONDS) -> list[JobRow]:
+def rescue_tickets(session: Session, stalled_seconds: float = STALLED_SECONDS) -> list[JobRow]:
     """Queues the jobs of dead workers again, and ends jobs over which too many workers died. Gives all these jobs."""
     suppression.hold_off_erasure(session)
     stalled = timedelta(seconds=stalled_seconds)
@@ -101,11 +101,11 @@ def rescue(session: Session, stalled_seconds: float = STALLED_SECONDS) -> list[J
         session.get_one(JobRow, job_id) for job_id in session.scalars(_STALLED, {"stalled": stalled}).all()
     ]
     for job in found:
-        withdraw(session, job)
+        withdraw_ticket(session, job)
         if job.cancelled_by is not None:
-            finish(session, job, "cancelled")
+            finish_ticket(session, job, "cancelled")
         elif job.state == "running" and job.attempts >= MAX_ATTEMPTS:
-            finish(session, job, "failed", error=problem_of(JobGivenUp(job.id, job.attempts)))
+            finish_ticket(session, job, "failed", error=problem_of(JobGivenUp(job.id, job.attempts)))
         else:
             _again(session, job)
     return found
@@ -113,18 +113,18 @@ def rescue(session: Session, stalled_seconds: float = STALLED_SECONDS) -> list[J
 
 def _again(session: Session, job: JobRow) -> None:
     try:
-        requeue(session, job)
+        requeue_ticket(session, job)
     except InvalidWork as error:  # another release queued it, and it must not keep the others waiting
-        finish(session, job, "failed", error=problem_of(error))
+        finish_ticket(session, job, "failed", error=problem_of(error))
 
 
-def requeue(session: Session, job: JobRow) -> None:
+def requeue_ticket(session: Session, job: JobRow) -> None:
     """Puts a job back into the queue, before those that never ran."""
     job.state = "queued"
-    issue(session, job, work_of(job.kind, job.arguments), again=True)
+    issue_ticket(session, job, work_of(job.kind, job.arguments), again=True)
 
 
-def finish(session: Session, job: JobRow, state: str, *, error: Problem | None = None) -> None:
+def finish_ticket(session: Session, job: JobRow, state: str, *, error: Problem | None = None) -> None:
     """Ends a job that no worker runs, and redacts what it says of erased facts. Erasures must be held off."""
     session.execute(
         update(JobRow)

@@ -42,7 +42,7 @@ from colmlm.kb.jobs.queue import (
     Jobs,
     Lease,
     LeaseLost,
-    prune,
+    prune_jobs,
 )
 from colmlm.kb.jobs.tickets import Uploads
 from colmlm.kb.log.audit import Origin, origin
@@ -147,7 +147,7 @@ class Worker:
                     raise
                 failures = 1 if time.monotonic() - began > LONGEST_PAUSE else failures + 1
                 outages.tell(_log, "cannot take jobs, will try again", error)
-                await self._pause(outages.pause(failures, LONGEST_PAUSE))
+                await self._pause(outages.pause_after(failures, LONGEST_PAUSE))
             if once and self.num_run == before:
                 return
 
@@ -239,7 +239,7 @@ class Worker:
     def _take_over(self) -> None:
         uploads = Uploads.of(self.kb.settings)
         with self.kb.sessions.begin() as session:
-            rescued = tickets.rescue(session, self.stalled_seconds)
+            rescued = tickets.rescue_tickets(session, self.stalled_seconds)
         for job in rescued:
             _log.warning("job %d (%s) was left by its worker, now %s", job.id, job.kind, job.state)
             if job.state not in UNFINISHED:
@@ -271,7 +271,9 @@ class Worker:
         if self._pruned_at is not None and now - self._pruned_at < self.prune_seconds:
             return
         self._pruned_at = now
-        if (days := settings.job_retention_days) and (gone := prune(self.kb, timedelta(days=days)).num_jobs):
+        if (days := settings.job_retention_days) and (
+            gone := prune_jobs(self.kb, timedelta(days=days)).num_jobs
+        ):
             _log.info("removed %d jobs that ended more than %d days ago", gone, days)
         if (days := settings.miss_retention_days) and (gone := self.kb.misses.prune(timedelta(days=days))):
             _log.info("removed %d misses of more than %d days ago", gone, days)
@@ -332,7 +334,7 @@ class Runner:
             self._hand_back(job_id, ticket)
         except _DATABASE_GONE_RUNNER as error:
             # Nothing can be written now. The job still counts as running, but without a worker: it is taken up again.
-            _log_runner.warning("job %d lost its database: %s", job_id, outages.cause(error))
+            _log_runner.warning("job %d lost its database: %s", job_id, outages.cause_of(error))
             lease.close()
         except Exception as error:  # noqa: BLE001 - whatever a handler raises is how its job ends
             if not isinstance(error, KBError):
@@ -373,7 +375,7 @@ class Runner:
             job = session.get_one(JobRow, job_id, with_for_update=True)
             if job.ticket == ticket and job.state == "running":
                 job.attempts -= 1  # only attempts that failed count
-                tickets.requeue(session, job)
+                tickets.requeue_ticket(session, job)
         _log_runner.info("job %d was handed back", job_id)
 
 

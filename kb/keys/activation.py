@@ -24,7 +24,7 @@ from colmlm.kb.tables import ChangeRow, KeysetRow
 CALIBRATED = "threshold calibrated"
 
 
-def standing(session: Session, keyset: KeysetHead) -> GateStanding:
+def activation_standing(session: Session, keyset: KeysetHead) -> GateStanding:
     """Judges the last report of a keyset's gate. It has failed where the threshold was set by hand after it passed."""
     gate = keysets.gate_of(session, keyset.keyset_id)
     if gate is None:
@@ -41,7 +41,7 @@ def standing(session: Session, keyset: KeysetHead) -> GateStanding:
     )
 
 
-def activate(
+def activate_keyset(
     session: Session,
     keyset_id: int,
     actor: str,
@@ -56,10 +56,12 @@ def activate(
     Raises `KeysetNotReady`, and, unless `force`, `GateRefused` where its gate was never checked, failed, or passed more
     than `max_edits` edits of facts ago, or where it did not ask the kept `questions` that are named.
     """
-    audit.begin(session, actor, reason)  # locks the log, so that no edit commits after the gate is judged
+    audit.begin_change(
+        session, actor, reason
+    )  # locks the log, so that no edit commits after the gate is judged
     was = active_keyset_id(session)
     keyset = keysets.keyset_head(session, keyset_id)
-    found, gate = standing(session, keyset), keysets.gate_of(session, keyset_id)
+    found, gate = activation_standing(session, keyset), keysets.gate_of(session, keyset_id)
     evidence: dict[str, Any] = {"was": was, "gate_seq": found.seq, "forced": False}
     if (
         keyset.state == "ready"
@@ -78,11 +80,11 @@ def roll_back(session: Session, actor: str, reason: str) -> int:
 
     Raises `NoActiveKeyset` or `NoFormerKeyset`.
     """
-    audit.begin(session, actor, reason)
+    audit.begin_change(session, actor, reason)
     active = active_keyset_id(session)
     if active is None:
         raise NoActiveKeyset
-    was = former(session, active)
+    was = former_keyset(session, active)
     _flip(session, was, actor, reason, {"was": active, "rollback": True})
     return was
 
@@ -94,13 +96,13 @@ def finish_building(session: Session, keyset_id: int, actor: str) -> None:
     session.execute(ready.values(state="ready"))
     if active_keyset_id(session) is None:
         # The log's lock: where two keysets finish at once, the second finds the first one active.
-        audit.begin(session, actor, reason)
+        audit.begin_change(session, actor, reason)
         if active_keyset_id(session) is None:
-            activate(session, keyset_id, actor, reason)
+            activate_keyset(session, keyset_id, actor, reason)
 
 
 def _flip(session: Session, keyset_id: int, actor: str, reason: str, evidence: Mapping[str, Any]) -> None:
-    pending = audit.begin(session, actor, reason)
+    pending = audit.begin_change(session, actor, reason)
     keyset = keysets.keyset_head(session, keyset_id)
     if keyset.state == "active":
         return
@@ -109,7 +111,7 @@ def _flip(session: Session, keyset_id: int, actor: str, reason: str, evidence: M
     session.execute(update(KeysetRow).where(KeysetRow.state == "active").values(state="ready"))
     session.execute(update(KeysetRow).where(KeysetRow.id == keyset_id).values(state="active"))
     payload = {**evidence, "keyset": keyset_id, "checkpoint": keyset.checkpoint_id}
-    audit.append(session, pending, "activate", payload=payload)
+    audit.append_change(session, pending, "activate", payload=payload)
 
 
 def _failing(gate: Mapping[str, Any], keyset: KeysetHead) -> list[Mapping[str, Any]]:
@@ -150,7 +152,7 @@ def _unasked(gate: Mapping[str, Any] | None, questions: str | None) -> str | Non
     return f"its gate did not ask the questions {questions!r}"
 
 
-def former(session: Session, active: int) -> int:
+def former_keyset(session: Session, active: int) -> int:
     """Finds in the change log the keyset that was active before this one. Raises `NoFormerKeyset`."""
     # Joined with the keysets that exist, since a row that somebody put into the log may name anything.
     log = select(KeysetRow.id).join(

@@ -52,7 +52,7 @@ def require_adaptable(
         raise InvalidValue(name, f"{old.keyset_id} is that of this checkpoint; name another one's")
     if old.state == "retired":
         raise InvalidValue(name, f"{old.keyset_id} is retired and has no keys")
-    if left := sum(one.left for one in predicted.predictions(session).get(from_keyset_id, ())):
+    if left := sum(one.left for one in predicted.list_predictions(session).get(from_keyset_id, ())):
         remedy = f"run: colmlm keysets rekey {old.keyset_id}"
         raise InvalidValue(name, f"{left} keys of {old.keyset_id} are predicted; {remedy}")
     if not _kinds(session, from_keyset_id, corpus):
@@ -137,7 +137,7 @@ class AdaptRun:
         """Makes the true keys of the sample; gives the seconds that one took, or None where all were there."""
         with self.sessions() as session:
             waiting = sample.queues(session, kind)
-            number = queues.length(session, waiting, keyset_id=self.keyset_id)
+            number = queues.queue_length(session, waiting, keyset_id=self.keyset_id)
         began = monotonic()
         RekeyRun(
             self.sessions, self.encoder, self.keyset_id, self.actor, None, self.batch, self.on_facts
@@ -146,7 +146,7 @@ class AdaptRun:
 
     def _as_it_is(self, session: Session, kind: str, num_pairs: int) -> Prediction:
         """Gives how keys of this kind were predicted before; where none are left, that all are true."""
-        before = predicted.predictions(session).get(self.keyset_id, ())
+        before = predicted.list_predictions(session).get(self.keyset_id, ())
         true = Prediction(kind, self.from_keyset_id, "none", num_pairs, 0)
         return next((one for one in before if one.kind == kind), true)
 
@@ -189,14 +189,14 @@ class AdaptRun:
             if self.on_facts is not None:
                 self.on_facts(done, max(done, total))
         with self.sessions.begin() as session:
-            keysets.analyze(session, self.keyset_id)
+            keysets.analyze_keyset(session, self.keyset_id)
         return done
 
     def _old_keys(self, session: Session, kind: str, after: int) -> tuple[Ids, Vectors]:
         statement = self._lacking(kind).where(FactKeyRow.id > after).order_by(FactKeyRow.id).limit(_AT_ONCE)
         rows = session.execute(statement.add_columns(FactKeyRow.key)).all()
         dim = keysets.keyset_head(session, self.from_keyset_id).dim
-        return np.array([row[0] for row in rows], dtype=np.int64), keysets.decode(
+        return np.array([row[0] for row in rows], dtype=np.int64), keysets.decode_keys(
             [row[2] for row in rows], dim
         )
 
@@ -228,7 +228,7 @@ class AdaptRun:
         Whoever activates the keyset waits for that lock, so no predicted key is added to one that answers.
         """
         with self.sessions.begin() as session:
-            pending = audit.begin(session, self.actor, "predicted")
+            pending = audit.begin_change(session, self.actor, "predicted")
             if keysets.active_keyset_id(session) == self.keyset_id:
                 raise _answering(self.keyset_id)
             still = self._lacking(kind).where(FactKeyRow.id == func.any(key_ids.tolist()))
@@ -243,7 +243,7 @@ class AdaptRun:
                 "keys": [first, first + len(rows) - 1],
                 "predicted": predicted.said(prediction),
             }
-            audit.append(session, pending, "key", fact_ids, payload=payload)
+            audit.append_change(session, pending, "key", fact_ids, payload=payload)
             keysets.note_gate(session, self.keyset_id, None)  # which has not seen these keys
             return len(rows)
 
@@ -320,8 +320,8 @@ class AdaptSample:
         rows = session.execute(of_corpus(statement, self.corpus)).all()
         dims = [keysets.keyset_head(session, one).dim for one in (self.from_keyset_id, self.keyset_id)]
         return KeyPairs(
-            keysets.decode([row[2] for row in rows], dims[0]),
-            keysets.decode([row[3] for row in rows], dims[1]),
+            keysets.decode_keys([row[2] for row in rows], dims[0]),
+            keysets.decode_keys([row[3] for row in rows], dims[1]),
             [row[0] for row in rows],
             [row[1] for row in rows],
         )
@@ -411,7 +411,7 @@ class LinearMap:
             axes_DR, lengths_R, targets_RE = self.factors
             held = self.strength * float((lengths_R**2).sum()) / len(self.known_DE)
             made_NE += ((off_ND @ axes_DR) * (lengths_R / (lengths_R**2 + held))) @ targets_RE
-        return unit(made_NE)
+        return unit_rows(made_NE)
 
 
 Fitter = Callable[[Vectors, Vectors], LinearMap]
@@ -427,7 +427,7 @@ class FittedMap:
     cosine: float
 
 
-def unit(rows: npt.NDArray[Any]) -> Vectors:
+def unit_rows(rows: npt.NDArray[Any]) -> Vectors:
     """Gives the rows at length 1; a row of zeros stays."""
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     units: Vectors = (rows / np.maximum(lengths, 1e-12)).astype(np.float32)

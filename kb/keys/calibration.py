@@ -50,7 +50,7 @@ class Calibration:
     num_questions: int
 
 
-def calibrate(
+def calibrate_threshold(
     queries_BD: Vectors,
     said: Sequence[str],
     keys: Iterable[tuple[Sequence[str], Vectors]],
@@ -65,7 +65,7 @@ def calibrate(
     share of impostors. Raises `InvalidValue` without questions, and where all facts have one value, since then no wrong
     answer exists.
     """
-    genuine, impostor = score(queries_BD, said, keys)
+    genuine, impostor = score_pairs(queries_BD, said, keys)
     if not len(genuine) or not np.isfinite(impostor).any():
         raise InvalidValue("threshold", "calibration needs questions, and keyed facts of at least two values")
     threshold = (
@@ -80,16 +80,18 @@ def calibrate(
     )
 
 
-def score(
+def score_pairs(
     queries_BD: Vectors, said: Sequence[str], keys: Iterable[tuple[Sequence[str], Vectors]]
 ) -> tuple[Scores, Scores]:
     """Gives the genuine and the impostor score [B] of each question; -inf where there is no such fact."""
-    forms = [normalise(value) for value in said]
+    forms = [normalise_rows(value) for value in said]
     classes = {form: number for number, form in enumerate(dict.fromkeys(forms))}
     class_B = np.array([classes[form] for form in forms], dtype=np.int64)
     genuine, impostor = (np.full(len(said), -np.inf) for _ in range(2))
     for values, keys_ND in keys:
-        class_N = np.array([classes.get(normalise(value), _NOT_ASKED) for value in values], dtype=np.int64)
+        class_N = np.array(
+            [classes.get(normalise_rows(value), _NOT_ASKED) for value in values], dtype=np.int64
+        )
         for start in range(0, len(said), _CHUNK):
             rows = slice(start, start + _CHUNK)
             scores_BN = (queries_BD[rows] @ keys_ND.T).astype(np.float64)
@@ -103,7 +105,7 @@ def _raise(best: Scores, scores_BN: npt.NDArray[np.float64]) -> None:
     np.maximum(best, scores_BN.max(axis=1, initial=-np.inf), out=best)
 
 
-def normalise(value: str) -> str:
+def normalise_rows(value: str) -> str:
     """Brings values that say the same to one form: without case, runs of blanks and punctuation at the ends."""
     return " ".join(value.casefold().split()).strip(" .,;:!?\"'")
 

@@ -19,7 +19,7 @@ from colmlm.kb.keys.records import KeysetRecord, Prediction
 from colmlm.kb.tables import FactKeyRow, FactRow, KeysetRow
 
 
-def counted(session: Session, keyset_id: int) -> KeysetRecord:
+def count_keys(session: Session, keyset_id: int) -> KeysetRecord:
     """Gives a keyset with the numbers of its keys, which takes seconds among millions: never while the log is locked.
 
     Raises `KeysetNotFound`.
@@ -46,7 +46,7 @@ def _records(session: Session, keyset_id: int | None) -> list[KeysetRecord]:
     statement = HEADS.add_columns(*numbers).order_by(KeysetRow.id)
     if keyset_id is not None:
         statement = statement.where(KeysetRow.id == keyset_id)
-    made = predicted.predictions(session)
+    made = predicted.list_predictions(session)
     return [_record(row, made.get(row.keyset_id, ())) for row in session.execute(statement)]
 
 

@@ -179,7 +179,7 @@ def store_keys(
         raise InvalidValue("kind", f"{kind!r} is none of {', '.join(key_kinds)}")
     if fact_ids.ndim != 1 or fact_ids.dtype.kind not in "iu":
         raise InvalidValue("fact ids", f"they are {fact_ids.dtype}{fact_ids.shape}, not integers [n]")
-    pending = audit.begin(session, actor, reason)
+    pending = audit.begin_change(session, actor, reason)
     checkpoint_id, dim = _maker(session, keyset_id)
     require_unit(keys_ND, dim, checkpoint_id)
     asked = fact_ids.tolist()
@@ -191,7 +191,7 @@ def store_keys(
         first = copy_keys(session, keyset_id, kind, asked, keys_ND)
     # The range of key ids tells indexes what to fetch, and history when keys were added, without a million fact ids.
     payload = {"keyset": keyset_id, "keys": [first, first + len(asked) - 1], **renewed}
-    seq = audit.append(session, pending, "key", num_facts=len(asked), payload=payload)
+    seq = audit.append_change(session, pending, "key", num_facts=len(asked), payload=payload)
     return Edit(seq, "key", ())
 
 

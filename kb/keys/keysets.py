@@ -67,7 +67,9 @@ def create_keyset(
     """
     if not 0 < checkpoint.dim <= 16_384:
         raise InvalidValue("key width", f"{checkpoint.dim} is not between 1 and 16384")
-    pending = audit.begin(session, actor, "keyset")  # locks the log, which also keeps two creators apart
+    pending = audit.begin_change(
+        session, actor, "keyset"
+    )  # locks the log, which also keeps two creators apart
     register = upsert(CheckpointRow).values(
         id=checkpoint.checkpoint_id,
         name=checkpoint.name,
@@ -117,7 +119,7 @@ WHERE oid = CAST(:name AS regclass)
 """)
 
 
-def analyze(session: Session, keyset_id: int) -> None:
+def analyze_keyset(session: Session, keyset_id: int) -> None:
     """Analyses the keyset's table, so that the planner knows its size now and not a minute later.
 
     With no statistics of a new table the planner reads all of it for every batch of a rekey.
@@ -131,7 +133,7 @@ def analyze_grown(session: Session, keyset_id: int) -> None:
     Each ANALYZE reads some 30,000 pages from all over the table, which many small stores would wait for in vain.
     """
     if session.scalar(_HAS_GROWN, {"name": _partition(keyset_id)}):
-        analyze(session, keyset_id)
+        analyze_keyset(session, keyset_id)
 
 
 def keyset_head(session: Session, keyset_id: int) -> KeysetHead:
@@ -157,7 +159,7 @@ def heads_in_use(session: Session) -> list[KeysetHead]:
 def head_of(row: Row[Any]) -> dict[str, Any]:
     """Gives the fields of a row of `HEADS`, and what else is in it."""
     named: dict[str, Any] = {**row._mapping}
-    named["index_fit"] = stored.read(IndexFit, row.index_fit, named.pop("whole_index_fit"))
+    named["index_fit"] = stored.read_stored(IndexFit, row.index_fit, named.pop("whole_index_fit"))
     return named
 
 
@@ -182,16 +184,16 @@ def answering_keyset_of(session: Session, checkpoint_id: str) -> int | None:
     return session.scalar(of_checkpoint.where(KeysetRow.state.in_(("active", "ready"))))
 
 
-def retire(session: Session, keyset_id: int, actor: str, reason: str) -> None:
+def retire_keyset(session: Session, keyset_id: int, actor: str, reason: str) -> None:
     """Drops this keyset's keys; its row stays, since stored outputs name it."""
-    pending = audit.begin(session, actor, reason)
+    pending = audit.begin_change(session, actor, reason)
     keyset = keyset_head(session, keyset_id)
     if keyset.state == "active":
         raise KeysetActive(keyset_id)
     if keyset.state != "retired":
         session.execute(text(f"DROP TABLE {_partition(keyset_id)}"))
         _set(session, keyset_id, state="retired")
-        audit.append(session, pending, "retire", payload={"keyset": keyset_id})
+        audit.append_change(session, pending, "retire", payload={"keyset": keyset_id})
 
 
 def set_threshold(
@@ -209,7 +211,7 @@ def set_threshold(
     """
     if not -1 <= threshold <= 1:
         raise InvalidValue("threshold", f"{threshold} is not a cosine, from -1 to 1")
-    pending = audit.begin(session, actor, reason)
+    pending = audit.begin_change(session, actor, reason)
     keyset_head(session, keyset_id)
     is_measured = measured is not None
     _set(session, keyset_id, threshold=threshold, calibrated=is_measured)
@@ -217,7 +219,7 @@ def set_threshold(
     payload = {"keyset": keyset_id, "threshold": repr(float(threshold)), "calibrated": is_measured}
     if measured is not None:
         payload["measured"] = {name: repr(value) for name, value in asdict(measured).items()}
-    audit.append(session, pending, "threshold", payload=payload)
+    audit.append_change(session, pending, "threshold", payload=payload)
 
 
 def is_threshold_chosen(session: Session, keyset_id: int) -> bool:
@@ -280,10 +282,10 @@ def sample_keys(session: Session, keyset_id: int, dim: int, size: int, num_keys:
         is_kept(FactKeyRow.fact_id),
         spread % max(1, num_keys // size) == 0,
     )
-    return decode(list(session.scalars(statement)), dim)
+    return decode_keys(list(session.scalars(statement)), dim)
 
 
-def decode(keys: list[bytes], dim: int) -> Vectors:
+def decode_keys(keys: list[bytes], dim: int) -> Vectors:
     """Gives stored keys exactly, as float32 [n, d]."""
     return np.frombuffer(b"".join(keys), dtype=STORED).reshape(-1, dim).astype(np.float32)
 
@@ -337,7 +339,7 @@ def valued_keys(session: Session, keyset_id: int, dim: int) -> Iterator[tuple[li
     """Reads the context keys of live facts with their values, a batch at a time."""
     found = session.execute(_KEYS, {"keyset_id": keyset_id}, execution_options={"yield_per": _AT_ONCE})
     for rows in found.partitions():
-        yield [row.value for row in rows], decode([row.key for row in rows], dim)
+        yield [row.value for row in rows], decode_keys([row.key for row in rows], dim)
 
 
 def context_keys(session: Session, keyset_id: int, corpus: str | None) -> tuple[Ids, Vectors]:
@@ -355,4 +357,6 @@ def context_keys(session: Session, keyset_id: int, corpus: str | None) -> tuple[
         )
         statement = statement.where(DocumentRow.corpus == corpus)
     rows = session.execute(statement).all()
-    return np.array([row.fact_id for row in rows], dtype=np.int64), decode([row.key for row in rows], dim)
+    return np.array([row.fact_id for row in rows], dtype=np.int64), decode_keys(
+        [row.key for row in rows], dim
+    )

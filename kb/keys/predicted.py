@@ -44,7 +44,9 @@ def is_predicted(key_id: Any, among: Stretches) -> Any:
     return key_id.op("<@")(cast(cast(f"{{{spelt}}}", Text), INT8MULTIRANGE))
 
 
-def drop(session: Session, keyset_id: int, kind: str, fact_ids: Sequence[int], among: Stretches) -> list[int]:
+def drop_predictions(
+    session: Session, keyset_id: int, kind: str, fact_ids: Sequence[int], among: Stretches
+) -> list[int]:
     """Deletes the predicted keys of these facts and gives their ids. The log must be locked."""
     gone = delete(FactKeyRow).where(
         FactKeyRow.keyset_id == keyset_id,
@@ -55,7 +57,7 @@ def drop(session: Session, keyset_id: int, kind: str, fact_ids: Sequence[int], a
     return sorted(session.scalars(gone.returning(FactKeyRow.id)))
 
 
-def predictions(session: Session) -> dict[int, tuple[Prediction, ...]]:
+def list_predictions(session: Session) -> dict[int, tuple[Prediction, ...]]:
     """Gives how keys were predicted, by keyset, for each kind of which predicted keys are left.
 
     Where several maps made them, the figures are those of the map that kept least.

@@ -67,7 +67,7 @@ class KeyQueue:
         return sorted(wanted, key=lambda one: (-uses[one], one))[:most]
 
 
-def parts(session: Session, queue: KeyQueue, batch: int) -> list[tuple[int, int]]:
+def queue_parts(session: Session, queue: KeyQueue, batch: int) -> list[tuple[int, int]]:
     """Gives the first and the last id of each part of a queue: of one batch, or of more where the queue is long."""
     ids = queue.statement(0).subquery()
     (one,) = ids.c
@@ -143,7 +143,7 @@ def of_facts(
     return [*found, facts_without_question_keys(keyset_id, None, asked)] if asked else found
 
 
-def length(session: Session, queues: Iterable[KeyQueue], *, keyset_id: int) -> int:
+def queue_length(session: Session, queues: Iterable[KeyQueue], *, keyset_id: int) -> int:
     """Counts the keys to be made in these queues, with the question keys of facts that are still to get their first."""
     total = 0
     for queue in queues:

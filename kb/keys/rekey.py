@@ -122,7 +122,7 @@ class RekeyRun:
         with self.sessions.begin() as session:
             asked = "question" in self.kinds or seek_question_keys(session, self.keyset_id)
             waiting = queues.of_facts(session, self.keyset_id, fact_ids, with_questions=asked)
-            if queues.length(session, waiting, keyset_id=self.keyset_id) > most:
+            if queues.queue_length(session, waiting, keyset_id=self.keyset_id) > most:
                 return False
         self.work(waiting)
         return True
@@ -131,7 +131,7 @@ class RekeyRun:
         """Makes keys until these queues are empty."""
         progress, analyzed = self.progress, 250
         with self.sessions() as session:
-            progress.done, progress.total = 0, queues.length(session, waiting, keyset_id=self.keyset_id)
+            progress.done, progress.total = 0, queues.queue_length(session, waiting, keyset_id=self.keyset_id)
         with closing(
             self._stored(waiting)
         ) as batches:  # at once, so that nobody goes on elsewhere after an error
@@ -140,7 +140,7 @@ class RekeyRun:
                 if progress.done >= 4 * analyzed:
                     analyzed = progress.done
                     with self.sessions.begin() as session:
-                        keysets.analyze(session, self.keyset_id)
+                        keysets.analyze_keyset(session, self.keyset_id)
                 self._tell(progress.done)
         if progress.done < progress.total:  # others made the rest, or it is wanted no more
             self._tell(progress.total)
@@ -179,7 +179,7 @@ class RekeyRun:
 
     def _parts(self, queue: KeyQueue) -> list[RekeyPart]:
         with self.sessions() as session:
-            base, found = audit.database_id(session), queues.parts(session, queue, self.batch)
+            base, found = audit.database_id(session), queues.queue_parts(session, queue, self.batch)
         how = self.actor, self.corpus, self.batch, tuple(self.kinds), self.replace
         return [RekeyPart(base, self.keyset_id, queue.name, first, last, *how) for first, last in found]
 
@@ -290,7 +290,7 @@ class RekeyRun:
         Under the log's lock it reads again what was read before encoding: meanwhile a fact may have been deleted, asked
         otherwise or moved, for which this key would be wrong.
         """
-        pending = audit.begin(session, self.actor, "rekey")
+        pending = audit.begin_change(session, self.actor, "rekey")
         statement = select(*_MADE_OF).where(FactRow.id == func.any(list(keys.made_of)), *queue.wanted)
         wanted = {row[0] for row in session.execute(statement) if tuple(row[1:]) == keys.made_of[row[0]]}
         fact_ids = sorted(wanted)
@@ -303,11 +303,13 @@ class RekeyRun:
             **drop_adopted(session, self.keyset_id, fact_ids),
         }
         if queue.replaced:
-            dropped = predicted.drop(session, self.keyset_id, queue.kind, fact_ids, queue.replaced)
+            dropped = predicted.drop_predictions(
+                session, self.keyset_id, queue.kind, fact_ids, queue.replaced
+            )
             payload["dropped_keys"] = sorted([*payload.get("dropped_keys", ()), *dropped])
         first = copy_keys(session, self.keyset_id, queue.kind, fact_ids, vectors)
         payload["keys"] = [first, first + len(fact_ids) - 1]
-        audit.append(session, pending, "key", fact_ids, payload=payload)
+        audit.append_change(session, pending, "key", fact_ids, payload=payload)
         return len(fact_ids)
 
 

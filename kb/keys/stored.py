@@ -24,7 +24,7 @@ def known_before(record: Any) -> dict[str, Any]:
     return {field.name: named[field.name] for field in fields(record) if SINCE not in field.metadata}
 
 
-def read(kind: type[T], known: Mapping[str, Any] | None, whole: Mapping[str, Any] | None) -> T | None:
+def read_stored(kind: type[T], known: Mapping[str, Any] | None, whole: Mapping[str, Any] | None) -> T | None:
     """Gives a record from the column that the release before knows and the one beside it; None where there is none.
 
     Names that only a later release knows are passed over.

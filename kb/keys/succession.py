@@ -37,6 +37,6 @@ def key_succession(session: Session) -> Succession:
 def former(session: Session, active: int) -> int | None:
     """Gives the keyset that a rollback from the active one leads to; None where there was none."""
     try:
-        return activation.former(session, active)
+        return activation.former_keyset(session, active)
     except NoFormerKeyset:
         return None

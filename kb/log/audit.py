@@ -73,7 +73,7 @@ class Pending:
         return hmac.new(self.secret, value.encode(), hashlib.sha256).hexdigest()
 
 
-def begin(session: Session, actor: str, reason: str) -> Pending:
+def begin_change(session: Session, actor: str, reason: str) -> Pending:
     """Locks the log until this transaction ends and takes the next seq.
 
     Raises `LogHeld` where another keeps the lock.
@@ -110,7 +110,7 @@ def check_who(actor: str, reason: str) -> None:
     check_said("reason", reason, blank=False)
 
 
-def append(
+def append_change(
     session: Session,
     pending: Pending,
     kind: str,
@@ -123,7 +123,7 @@ def append(
 
     It also records who was authenticated, and the request that asked for the change.
     """
-    mark(session, pending.seq)
+    mark_change(session, pending.seq)
     signature = signed(pending.actor)
     change = ChangeRow(
         seq=pending.seq,
@@ -156,10 +156,10 @@ def append(
 
 def chain_hash(change: ChangeRow) -> str:
     """Gives the SHA-256 of the change's canonical JSON, which includes the previous hash."""
-    return entry_hash(entry(change))
+    return entry_hash(entry_of(change))
 
 
-def entry(change: ChangeRow) -> dict[str, Any]:
+def entry_of(change: ChangeRow) -> dict[str, Any]:
     """Gives a change in the form that is hashed, in JSON's own types."""
     return {
         "seq": change.seq,
@@ -212,13 +212,13 @@ class Fitting(TypedDict, total=False):
     until: datetime | None
 
 
-def changes(session: Session, after: int, limit: int, **fitting: Unpack[Fitting]) -> list[ChangeRecord]:
+def list_changes(session: Session, after: int, limit: int, **fitting: Unpack[Fitting]) -> list[ChangeRecord]:
     """Gives up to `limit` changes past `after`, oldest first, that pass every filter."""
     past = select(ChangeRow).where(ChangeRow.seq > after).order_by(ChangeRow.seq)
     return _records(session, past.limit(limit), fitting)
 
 
-def counts(session: Session, after: int, last: int) -> dict[str, int]:
+def count_changes(session: Session, after: int, last: int) -> dict[str, int]:
     """Counts the changes past `after`, up to `last`, by kind."""
     between = select(ChangeRow.kind, func.count().label("number")).where(
         ChangeRow.seq > after, ChangeRow.seq <= last
@@ -443,7 +443,7 @@ class Signature(NamedTuple):
 origin: ContextVar[Origin | None] = ContextVar("origin", default=None)
 
 
-def current() -> Origin:
+def current_entry() -> Origin:
     """Gives the origin of edits in this context."""
     return origin.get() or Origin(local_principal())
 
@@ -451,7 +451,7 @@ def current() -> Origin:
 @contextmanager
 def acting_as(principal: Principal, on_behalf_of: str | None = None) -> Iterator[None]:
     """Makes this principal the one that edits, within the block and in the same request."""
-    before = origin.set(replace(current(), principal=principal, on_behalf_of=on_behalf_of))
+    before = origin.set(replace(current_entry(), principal=principal, on_behalf_of=on_behalf_of))
     try:
         yield
     finally:
@@ -460,7 +460,7 @@ def acting_as(principal: Principal, on_behalf_of: str | None = None) -> Iterator
 
 def act_for(name: str | None) -> None:
     """Sets on whose behalf the rest of this context edits."""
-    origin.set(replace(current(), on_behalf_of=name))
+    origin.set(replace(current_entry(), on_behalf_of=name))
 
 
 def signed(actor: str) -> Signature:
@@ -468,7 +468,7 @@ def signed(actor: str) -> Signature:
 
     On the server's machine the given name is kept, since whoever has a shell there has the database.
     """
-    found = current()
+    found = current_entry()
     principal = found.principal
     if principal.kind == "key":
         behalf = found.on_behalf_of
@@ -480,7 +480,7 @@ def signed(actor: str) -> Signature:
 
 def evidence(signature: Signature) -> dict[str, Any]:
     """Gives the part of a change's payload, and so of its hash, that records this origin."""
-    found = current()
+    found = current_entry()
     kept = {
         "request_id": found.request_id,
         "client_request_id": found.client_request_id,
@@ -490,14 +490,14 @@ def evidence(signature: Signature) -> dict[str, Any]:
     return {name: value for name, value in kept.items() if value is not None}
 
 
-def mark(session: Session, seq: int) -> None:
+def mark_change(session: Session, seq: int) -> None:
     """Notes change `seq` in the claim of this request, in the same transaction as the change.
 
     A deed that is no change but must not be done twice either is marked with the number of the change before it.
 
     Raises `RequestUnderWay` where another run has taken over the claim, so that the two can't both edit.
     """
-    claim = current().claim
+    claim = current_entry().claim
     if claim is None:
         return
     held = (IdempotencyRow.id == claim.row_id) & (IdempotencyRow.claim == claim.claim)

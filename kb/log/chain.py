@@ -145,7 +145,7 @@ def verify_chain(session: Session) -> Chained:
     """Checks the whole log of this database."""
     chain = Chain()
     for change in log_of(session):
-        chain.take(audit.entry(change), change.hash)
+        chain.take(audit.entry_of(change), change.hash)
     return chain.end()
 
 
@@ -171,13 +171,13 @@ def seal_breaks(session: Session, seqs: Sequence[int], actor: str, reason: str) 
 
     Raises `NoOpenBreak` where one of them fits, does not exist, or is sealed already.
     """
-    pending = audit.begin(session, actor, reason)
+    pending = audit.begin_change(session, actor, reason)
     open_breaks = {found.seq: found for found in verify_chain(session).breaks}
     if others := sorted(set(seqs) - set(open_breaks)):
         raise NoOpenBreak(others)
     breaks = tuple(open_breaks[seq] for seq in sorted(set(seqs)))
     payload = {"breaks": [found.statement() for found in breaks]}
-    seq = audit.append(session, pending, SEAL, payload=payload)
+    seq = audit.append_change(session, pending, SEAL, payload=payload)
     return Sealed(seq, tuple(replace(found, sealed_by=seq) for found in breaks))
 
 

@@ -65,7 +65,7 @@ def _create(file: Path) -> None:
     temporary.unlink()
 
 
-def sign(key: Ed25519PrivateKey, statement: Mapping[str, Any]) -> dict[str, Any]:
+def sign_bytes(key: Ed25519PrivateKey, statement: Mapping[str, Any]) -> dict[str, Any]:
     """Gives `statement` (JSON, without floats that JSON can't give back) with a `signature` object added."""
     return {
         **statement,
@@ -77,7 +77,7 @@ def sign(key: Ed25519PrivateKey, statement: Mapping[str, Any]) -> dict[str, Any]
     }
 
 
-def verify(signed: Mapping[str, Any], what: str = "document") -> KeyNames:
+def verify_signature(signed: Mapping[str, Any], what: str = "document") -> KeyNames:
     """Checks a signature and gives the names of its key.
 
     Raises `SignatureRefused` unless every byte is as it was signed.

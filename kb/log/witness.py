@@ -68,7 +68,7 @@ def signed_head(session: Session, key: Ed25519PrivateKey) -> dict[str, Any]:
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "key": signing.fingerprint(key.public_key().public_bytes_raw()),
     }
-    return signing.sign(key, statement)
+    return signing.sign_bytes(key, statement)
 
 
 def hash_at(session: Session, seq: int) -> str | None:
@@ -86,7 +86,7 @@ def export_log(session: Session, key: Ed25519PrivateKey) -> Iterator[str]:
     session.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
     yield _line(signed_head(session, key))
     for change in log_of(session):
-        yield _line({**audit.entry(change), "hash": change.hash})
+        yield _line({**audit.entry_of(change), "hash": change.hash})
 
 
 def _line(value: Mapping[str, Any]) -> str:
@@ -102,7 +102,7 @@ def read_head(line: str, what: str) -> Head:
             raise ValueError("another format")
     except (ValueError, TypeError, LookupError) as error:
         raise SignatureRefused(what, "it does not begin with the signed head of a change log") from error
-    if signing.verify(signed, what).fingerprint != named["key"]:
+    if signing.verify_signature(signed, what).fingerprint != named["key"]:
         raise SignatureRefused(what, "it was signed by another key than it says")
     return Head(**named)
 

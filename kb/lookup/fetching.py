@@ -21,7 +21,9 @@ ENDED_SECONDS = 5.0
 _log = logging.getLogger(__name__)
 
 
-def fetch(session: Session, keyset_id: int, dim: int, settings: Settings, *, anyway: bool = False) -> bool:
+def fetch_snapshot(
+    session: Session, keyset_id: int, dim: int, settings: Settings, *, anyway: bool = False
+) -> bool:
     """Brings a keyset's shared snapshot into the index directory where it is far ahead of what is there, or `anyway`.
 
     Says whether it did. What keeps it from that is logged, since the index can be built without it.

@@ -89,11 +89,11 @@ class Follower:
             except Exception as error:  # noqa: BLE001 - nobody else follows, so it is tried again whatever it was
                 failures += 1
                 outages.tell(_log, "cannot follow the change log, will try again", error)
-                self._stopping.wait(outages.pause(failures, LONGEST_PAUSE))
+                self._stopping.wait(outages.pause_after(failures, LONGEST_PAUSE))
 
     def _follow(self) -> None:
         is_growing = self._growing is not None and self._growing.is_alive()
-        if follow(self.kb) and not is_growing and time.monotonic() >= self._grow_from:
+        if follow_log(self.kb) and not is_growing and time.monotonic() >= self._grow_from:
             self._growing = threading.Thread(target=self._grow, name="index-builder", daemon=True)
             self._growing.start()
 
@@ -133,7 +133,7 @@ class Follower:
         return not self._stopping.is_set()
 
 
-def follow(kb: SearchableStore) -> bool:
+def follow_log(kb: SearchableStore) -> bool:
     """Brings this process's index to the head of the log, and opens the keyset that may be activated next.
 
     It says whether the index has outgrown its kind, so that another is to be built.

@@ -23,7 +23,16 @@ from colmlm.kb.keys.keyset_then import KeysetThen, keyset_then
 from colmlm.kb.keys.keysets import STORED, Vectors
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.options import LookupOptions, Wanted
-from colmlm.kb.lookup.ranking import AsOfLookup, Candidate, Hit, Lookup, Ranking, as_queries, decide, rank
+from colmlm.kb.lookup.ranking import (
+    AsOfLookup,
+    Candidate,
+    Hit,
+    Lookup,
+    Ranking,
+    as_queries,
+    decide_lookup,
+    rank_candidates,
+)
 from colmlm.kb.store.database import connection_of
 from colmlm.kb.store.store import require_primary
 
@@ -117,7 +126,7 @@ class AsOf:
             lost = session.execute(_LOST, _of(then, self.seq)).one()
             rankings = _with_values(session, self._rankings(session, then, queries, wanted.k), self.seq)
         least = then.threshold if wanted.threshold is None else wanted.threshold
-        found = (decide(ranking, wanted.k, least, self.seq) for ranking in rankings)
+        found = (decide_lookup(ranking, wanted.k, least, self.seq) for ranking in rankings)
         return [
             AsOfLookup(**_fields(lookup), redacted=lost.redacted, unkeyed=lost.unkeyed) for lookup in found
         ]
@@ -130,7 +139,9 @@ class AsOf:
                 scores_BN = queries_BD[first : first + self.queries_at_once] @ chunk.keys_ND.T
                 for b, scores_N in enumerate(scores_BN, start=first):
                     candidates[b] = _needed([*candidates[b], *chunk.nearest(scores_N, k)], queries_BD[b], k)
-        return [rank(query_D, near, k) for query_D, near in zip(queries_BD, candidates, strict=True)]
+        return [
+            rank_candidates(query_D, near, k) for query_D, near in zip(queries_BD, candidates, strict=True)
+        ]
 
 
 def _of(then: KeysetThen, seq: int) -> dict[str, Any]:
@@ -216,7 +227,7 @@ def _valued(hit: Hit, version: int, value: str, review: Review, *, approximate: 
 
 def _needed(candidates: list[Candidate], query_D: Vectors, k: int) -> list[Candidate]:
     """Keeps the candidates that may still decide the answer, so that memory does not grow with the base."""
-    ranking = rank(query_D, candidates, k)
+    ranking = rank_candidates(query_D, candidates, k)
     tombstone = ranking.tombstone
     wanted = {hit.key_id for hit in ranking.hits}
     return [

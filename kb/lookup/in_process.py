@@ -69,7 +69,7 @@ class InProcess:
 
     def put(self, ids: Ids, keys: Vectors) -> None:
         if len(self.index) == 0:
-            self.index = build(self.index.dim, self.index.spec, ids, keys)
+            self.index = build_index(self.index.dim, self.index.spec, ids, keys)
         else:
             self.index.add(ids, keys)
 
@@ -99,7 +99,7 @@ def require_spec(dim: int, spec: str) -> None:
         KeyIndex(dim, spec)
 
 
-def build(dim: int, spec: str, ids: Ids, keys: Vectors) -> KeyIndex:
+def build_index(dim: int, spec: str, ids: Ids, keys: Vectors) -> KeyIndex:
     """Builds an index of all these keys. Where they are too few to train its spec, the index is exact."""
     index = KeyIndex(dim, spec)
     if len(ids):

@@ -42,7 +42,9 @@ def as_queries(queries_BD: npt.NDArray[Any]) -> Vectors:
     return queries
 
 
-def rank(query_D: Vectors, rows: Rows, k: int, added: Mapping[int, float] | None = None) -> Ranking:
+def rank_candidates(
+    query_D: Vectors, rows: Rows, k: int, added: Mapping[int, float] | None = None
+) -> Ranking:
     """Ranks the k best facts, each once, by its best key, best first; ties go to the older fact.
 
     `added` is what the scores of keys get in addition, by the key's id.
@@ -105,7 +107,7 @@ def _ranked(rows: Rows, scores: Sequence[float], k: int) -> Ranking:
     return Ranking(tuple(hits.values()), tombstone)
 
 
-def decide(ranking: Ranking, k: int, threshold: float, seq: int) -> Lookup:
+def decide_lookup(ranking: Ranking, k: int, threshold: float, seq: int) -> Lookup:
     """Gives the k best hits of a ranking at or above the threshold, or none where a tombstone is nearer than all."""
     hits, tombstone = ranking.hits, ranking.tombstone
     runner_up = max((hit.score for hit in hits), default=None)

@@ -119,7 +119,7 @@ class Remote:
         # once they took 40 ms where one after the other takes 3.
         if not self.collection.has_mark(settled, self.mark.fill, strong=strong):
             self._look_again(settled)
-        return merged(found, near, k)
+        return merge_hits(found, near, k)
 
     def missing(self, ids: Iterable[int]) -> Ids:
         return self._tail.missing(ids)
@@ -207,7 +207,7 @@ def filled_at(fit: str) -> str | None:
     return fit.partition(" at ")[2] or None
 
 
-def merged(one: tuple[Vectors, Ids], other: tuple[Vectors, Ids], k: int) -> tuple[Vectors, Ids]:
+def merge_hits(one: tuple[Vectors, Ids], other: tuple[Vectors, Ids], k: int) -> tuple[Vectors, Ids]:
     """Gives the k best of two searches [B, k], each id once where there are enough."""
     D, I = np.concatenate([one[0], other[0]], axis=1), np.concatenate([one[1], other[1]], axis=1)  # noqa: E741
     if not (other[1] >= 0).any():
@@ -281,7 +281,7 @@ def collection(session: Session, keyset: KeysetHead, address: MilvusAddress) -> 
     return Collection(address, name, keyset.dim, owner)
 
 
-def attach(session: Session, there: Collection) -> Remote:
+def attach_collection(session: Session, there: Collection) -> Remote:
     """Opens what is in a collection as of its mark.
 
     Raises `CandidatesRefused` where that is not this base's or names a change that the log does not have.
@@ -323,7 +323,7 @@ def _renew(writer: CollectionWriter, keys: Keys) -> bool:
     present = there.present(list(keys))
     writer.delete(sorted(present - set(live)))
     if new := [key_id for key_id in live if key_id not in present]:
-        vectors = keysets.decode([key for key_id in new if (key := keys[key_id]) is not None], there.dim)
+        vectors = keysets.decode_keys([key for key_id in new if (key := keys[key_id]) is not None], there.dim)
         writer.insert(np.array(new, dtype=np.int64), vectors)
         _confirm(there, new)
     return bool(keys)
@@ -355,7 +355,7 @@ def write_all(
         _fill(writer, keyset, on_keys or (lambda done, total: None))
     # Anew also where nothing was written since: what was mended is seen by every search some seconds later.
     _set_mark(writer, head, mark.fill if mends and mark is not None else uuid.uuid4().hex)
-    return attach(session, there)
+    return attach_collection(session, there)
 
 
 def _set_mark(writer: CollectionWriter, seq: int, fill: str) -> None:
@@ -367,7 +367,7 @@ def _now(session: Session) -> float:
     return float(session.execute(select(func.extract("epoch", func.clock_timestamp()))).scalar_one())
 
 
-def compact(session: Session, keyset_id: int, there: Collection, seconds: float) -> bool:
+def compact_collection(session: Session, keyset_id: int, there: Collection, seconds: float) -> bool:
     """Brings the collection up to the log and has it rewrite what holds deleted keys; says whether it did in time.
 
     A writer that lost its connection in the midst may have put in what was erased since. So ids are compared before,
@@ -417,7 +417,9 @@ def _put(writer: CollectionWriter, keyset: KeysetHead, wanted: Ids) -> Iterator[
             )
         ).all()
         ids = [row.id for row in rows]
-        writer.insert(np.array(ids, dtype=np.int64), keysets.decode([row.key for row in rows], keyset.dim))
+        writer.insert(
+            np.array(ids, dtype=np.int64), keysets.decode_keys([row.key for row in rows], keyset.dim)
+        )
         yield ids
 
 

@@ -29,8 +29,17 @@ from colmlm.kb.lookup.in_process import InProcess, OnKeys, build_all
 from colmlm.kb.lookup.index import KeyIndex
 from colmlm.kb.lookup.options import LookupOptions
 from colmlm.kb.lookup.ranking import Lookup
-from colmlm.kb.lookup.remote import Keys, Remote, attach, collection, hand_on, renewed, touched, write_all
-from colmlm.kb.lookup.shared import publish
+from colmlm.kb.lookup.remote import (
+    Keys,
+    Remote,
+    attach_collection,
+    collection,
+    hand_on,
+    renewed,
+    touched,
+    write_all,
+)
+from colmlm.kb.lookup.shared import publish_snapshot
 from colmlm.kb.lookup.snapshot_files import history_file, note_history
 from colmlm.kb.store.settings import Settings
 
@@ -105,10 +114,10 @@ class Replica:
         new = self.candidates.missing([key_id for key_id, key in keys.items() if key is not None])
         if len(new):
             self.added.note(head, new.tolist())  # first, so that it holds also where adding is broken off
-            self.candidates.put(new, keysets.decode([keys[key_id] for key_id in new.tolist()], self.dim))  # type: ignore[misc]
+            self.candidates.put(new, keysets.decode_keys([keys[key_id] for key_id in new.tolist()], self.dim))  # type: ignore[misc]
 
 
-def rebuild(
+def rebuild_replica(
     session: Session,
     keyset: KeysetHead,
     settings: Settings,
@@ -134,7 +143,7 @@ def load_replica(session: Session, keyset: KeysetHead, settings: Settings) -> Re
     Raises `SnapshotRefused` or `CandidatesRefused` on any doubt.
     """
     if (there := collection(session, keyset, settings.milvus)) is not None:
-        return _replica(keyset, attach(session, there))
+        return _replica(keyset, attach_collection(session, there))
     directory = snapshots_of(session, settings.index_directory)
     index, applied_seq = KeyIndex.load(directory, keyset_id=keyset.keyset_id, dim=keyset.dim)
     _require_same_history(session, directory, keyset.keyset_id, applied_seq)
@@ -148,7 +157,7 @@ def snapshots_of(session: Session, directory: Path) -> Path:
     return directory / audit.database_id(session)
 
 
-def save(session: Session, replica: Replica, settings: Settings, *, share: bool = False) -> bool:
+def save_replica(session: Session, replica: Replica, settings: Settings, *, share: bool = False) -> bool:
     """Writes the replica's snapshot, and shares it where that is due or with `share`, or hands on what is elsewhere.
 
     It must have caught up, or a process could bring back what another has removed. One that was just built is shared in
@@ -178,7 +187,9 @@ def _share(session: Session, replica: Replica, settings: Settings, *, must: bool
     # Before the keyset's row is written to, which others would wait for as long as the copying takes.
     anyway = must or replica.is_new
     try:
-        is_shared = publish(session, replica.keyset_id, replica.dim, settings, anyway=anyway, must=must)
+        is_shared = publish_snapshot(
+            session, replica.keyset_id, replica.dim, settings, anyway=anyway, must=must
+        )
     except SharedSnapshotsUnavailable as error:
         if must:
             raise

@@ -27,12 +27,12 @@ from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keysets import active_keyset_id
 from colmlm.kb.keys.records import KeysetHead
 from colmlm.kb.lookup import fetching, shared
-from colmlm.kb.lookup.fetching import fetch
+from colmlm.kb.lookup.fetching import fetch_snapshot
 from colmlm.kb.lookup.in_process import OnKeys
 from colmlm.kb.lookup.index import collection_of
 from colmlm.kb.lookup.observing import NOBODY, Observer
 from colmlm.kb.lookup.remote import Remote, hand_on
-from colmlm.kb.lookup.replica import Replica, load_replica, rebuild, save
+from colmlm.kb.lookup.replica import Replica, load_replica, rebuild_replica, save_replica
 from colmlm.kb.lookup.shared import SharedFolder
 from colmlm.kb.lookup.turns import is_mine
 from colmlm.kb.store import database
@@ -86,7 +86,7 @@ class Replicas:
             found = open_replica(session, keyset, self.settings, once=True)
             if found.is_new and self.settings.shared_snapshots is not None:
                 try:
-                    save(session, found, self.settings)
+                    save_replica(session, found, self.settings)
                 except OSError as error:  # it answers all the same
                     _log.warning("no snapshot of keyset %d was written: %s", found.keyset_id, error)
             return found
@@ -169,7 +169,7 @@ class Replicas:
     def rebuild(self) -> None:
         """Builds the replica again from the database alone, and writes its snapshot."""
         with self._opening, self.sessions() as session:
-            self._replica = rebuild(session, keysets.active_head(session), self.settings)
+            self._replica = rebuild_replica(session, keysets.active_head(session), self.settings)
         self.snapshot()
 
     def prepare(self, keyset_id: int, on_keys: OnKeys | None = None, *, share: bool = False) -> None:
@@ -196,16 +196,16 @@ class Replicas:
             held.candidates.take(keyset.index_fit)
             held.catch_up(database.connection_of(session))
             if held.candidates.has_outgrown(keyset.index_spec):
-                held = rebuild(session, keyset, self.settings, on_keys)
+                held = rebuild_replica(session, keyset, self.settings, on_keys)
                 if self._replica is not None and self._replica.keyset_id == keyset_id:
                     self._replica = held
-            return save(session, held, self.settings, share=share)
+            return save_replica(session, held, self.settings, share=share)
 
     def _opened(self, session: Session, keyset: KeysetHead, on_keys: OnKeys | None) -> Replica:
         try:
             return open_replica(session, keyset, self.settings, on_keys, once=True)
         except CandidatesRefused:
-            return rebuild(session, keyset, self.settings, on_keys)
+            return rebuild_replica(session, keyset, self.settings, on_keys)
 
     def hand_on(self) -> None:
         """Writes to a collection elsewhere what this process holds and it has not got, unless another process does.
@@ -266,9 +266,9 @@ def _built_before(session: Session, keyset: KeysetHead, settings: Settings) -> R
 
 
 def _built(session: Session, keyset: KeysetHead, settings: Settings, on_keys: OnKeys | None) -> Replica:
-    built = rebuild(session, keyset, settings, on_keys)
+    built = rebuild_replica(session, keyset, settings, on_keys)
     built.catch_up(connection_of(session))
-    save(session, built, settings)
+    save_replica(session, built, settings)
     return built
 
 
@@ -298,7 +298,7 @@ def open_replica(
         replica = from_snapshot(session, keyset, settings)
     except SnapshotRefused:
         found = _of_another(session, keyset, settings) if once else None
-        replica = found or rebuild(session, keyset, settings, on_keys)
+        replica = found or rebuild_replica(session, keyset, settings, on_keys)
     try:
         replica.catch_up(connection_of(session))
     except CandidatesUnavailable:
@@ -316,11 +316,11 @@ def from_snapshot(session: Session, keyset: KeysetHead, settings: Settings) -> R
     It does not catch up. Raises `SnapshotRefused` or `CandidatesRefused` on any doubt.
     """
     if collection_of(keyset.index_spec) is None:
-        fetch(session, keyset.keyset_id, keyset.dim, settings)
+        fetch_snapshot(session, keyset.keyset_id, keyset.dim, settings)
     try:
         return load_replica(session, keyset, settings)
     except SnapshotRefused:
-        if not fetch(session, keyset.keyset_id, keyset.dim, settings, anyway=True):
+        if not fetch_snapshot(session, keyset.keyset_id, keyset.dim, settings, anyway=True):
             raise
         return load_replica(session, keyset, settings)
 

@@ -26,7 +26,7 @@ from colmlm.kb.errors import (
     NoSuchChange,
     StandbyAsked,
 )
-from colmlm.kb.facts.edits import hidden
+from colmlm.kb.facts.edits import hidden_facts
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keysets import Ids, Vectors
 from colmlm.kb.log import audit
@@ -38,8 +38,8 @@ from colmlm.kb.lookup.ranking import (
     Ranking,
     Yields,
     as_queries,
-    decide,
-    rank,
+    decide_lookup,
+    rank_candidates,
     rank_each,
     ranked_with,
     settled,
@@ -82,7 +82,7 @@ class Searcher(Replicas):
             least = decision.threshold if wanted.threshold is None else wanted.threshold
             if by_rule and (yields := decision.yields):
                 rankings = [settled(ranking, yields, least, wanted.k) for ranking in rankings]
-            found = [decide(ranking, wanted.k, least, seq) for ranking in rankings]
+            found = [decide_lookup(ranking, wanted.k, least, seq) for ranking in rankings]
         self.observer.looked_up(found)
         return found
 
@@ -128,8 +128,8 @@ class Searcher(Replicas):
         found = []
         for query_D, scores in zip(as_queries(queries_BD), added, strict=True):
             rows = [decision.keys[i] for i in scores if i in decision.keys]
-            ranking = rank(query_D, rows, 1 + SPARE, scores)
-            found.append(decide(settled(ranking, decision.yields, least, 1), 1, least, seq))
+            ranking = rank_candidates(query_D, rows, 1 + SPARE, scores)
+            found.append(decide_lookup(settled(ranking, decision.yields, least, 1), 1, least, seq))
         self.observer.looked_up(found)
         return found
 
@@ -334,7 +334,7 @@ LEFT JOIN LATERAL (
         WHEN v.version IS NULL THEN (SELECT true FROM tombstone t WHERE t.fact_id = k.fact_id) ELSE NOT HIDDEN
     END
 ) AS found ON true
-""".replace("HIDDEN", hidden("%(accepted_only)s::boolean", "active.accepted_only"))
+""".replace("HIDDEN", hidden_facts("%(accepted_only)s::boolean", "active.accepted_only"))
 _DECIDE_ONE = _DECIDE.replace(
     "active.state = 'active'", "active.id = %(keyset_id)s::bigint AND active.state IN ('ready', 'active')"
 )

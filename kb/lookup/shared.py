@@ -24,7 +24,7 @@ from colmlm.kb.errors import KBError, SharedSnapshotsUnavailable
 from colmlm.kb.keys import stored
 from colmlm.kb.keys.records import SharedSnapshot
 from colmlm.kb.log import audit
-from colmlm.kb.lookup.snapshot_files import Readable, opened, sha256_of
+from colmlm.kb.lookup.snapshot_files import Readable, open_snapshot_file, sha256_of
 from colmlm.kb.lookup.turns import is_mine, wait_until_mine
 from colmlm.kb.store.settings import Settings
 from colmlm.kb.tables import ChangeRow, KeysetRow
@@ -76,7 +76,8 @@ def named(session: Session) -> dict[int, SharedSnapshot]:
 def _named(session: Session, which: ColumnElement[bool]) -> dict[int, SharedSnapshot]:
     columns = KeysetRow.id, KeysetRow.shared_snapshot, KeysetRow.whole_shared_snapshot
     read = {
-        n: stored.read(SharedSnapshot, *said) for n, *said in session.execute(select(*columns).where(which))
+        n: stored.read_stored(SharedSnapshot, *said)
+        for n, *said in session.execute(select(*columns).where(which))
     }
     return {keyset_id: one for keyset_id, one in read.items() if one is not None}
 
@@ -159,7 +160,7 @@ def remains(session: Session, folder: SharedFolder, uploads: UnfinishedUploads) 
     return (*left_over(session, folder), *parts)
 
 
-def faults(session: Session, folder: SharedFolder) -> dict[int, str]:
+def list_faults(session: Session, folder: SharedFolder) -> dict[int, str]:
     """Reads every shared snapshot, and gives a sentence for each that nobody could use or that should be gone."""
     found = doubts(session, folder)
     for keyset_id, one in noted(session).items():
@@ -387,7 +388,7 @@ def _uploads(storage: Any, root: str) -> Iterator[Any]:
 _log = logging.getLogger(__name__)
 
 
-def publish(
+def publish_snapshot(
     session: Session,
     keyset_id: int,
     dim: int,
@@ -406,7 +407,7 @@ def publish(
     folder = folder_of(session, settings)
     if folder is None:
         return True
-    with opened(settings.index_directory / folder.name, keyset_id, dim) as (manifest, stream):
+    with open_snapshot_file(settings.index_directory / folder.name, keyset_id, dim) as (manifest, stream):
         snapshot = _described(session, folder, manifest, stream.seek(0, 2))
         stream.seek(0)
         if not (anyway or _is_due(session, keyset_id, snapshot)) or not _turn(session, keyset_id, must):
@@ -445,7 +446,7 @@ def _put(
 def _prune_after(folder: SharedFolder, session: Session) -> None:
     try:
         with Session(session.get_bind()) as later, later.begin():
-            prune(later, folder)
+            prune_snapshots(later, folder)
     except (KBError, SQLAlchemyError) as error:  # an erasure, or a repair, looks again
         _log.warning("former snapshots were not removed from the shared place: %s", error)
 
@@ -487,7 +488,7 @@ def await_turns(session: Session) -> None:
         wait_until_mine(session, keyset_id)
 
 
-def prune(session: Session, folder: SharedFolder) -> None:
+def prune_snapshots(session: Session, folder: SharedFolder) -> None:
     """Removes what is left over there, unless another process is just writing it. The turns last to the end.
 
     Files go first: they hold whole indexes, and who may remove them may not always see the parts of uploads.
@@ -495,8 +496,8 @@ def prune(session: Session, folder: SharedFolder) -> None:
     turns = _turns(session, left_over(session, folder))
     names = [name for name in left_over(session, folder) if _keyset_of(name) in turns]  # now nobody writes
     folder.remove(names)
-    forget(session, [n for n, one in named(session).items() if one.file in names])
-    forget(session, [n for n in removed(session, folder, folder.names()) if is_mine(session, n)])
+    forget_snapshots(session, [n for n, one in named(session).items() if one.file in names])
+    forget_snapshots(session, [n for n in removed(session, folder, folder.names()) if is_mine(session, n)])
     parts = folder.unfinished().names
     if turns := _turns(session, parts):
         folder.abort(name for name in folder.unfinished().names if _keyset_of(name) in turns)
@@ -508,7 +509,7 @@ def _turns(session: Session, names: Iterable[str]) -> set[int]:
     return {keyset_id for keyset_id in sorted(ids) if is_mine(session, keyset_id)}
 
 
-def forget(session: Session, keyset_ids: Iterable[int]) -> None:
+def forget_snapshots(session: Session, keyset_ids: Iterable[int]) -> None:
     """Has the database name no shared snapshot of these keysets."""
     note = update(KeysetRow).where(KeysetRow.id.in_(list(keyset_ids)))
     session.execute(note.values(shared_snapshot=null(), whole_shared_snapshot=null()))

@@ -69,7 +69,7 @@ def sha256_of(stream: Readable) -> str:
     return digest.hexdigest()
 
 
-def publish(temporary: Path, file: Path, directory: int) -> None:
+def publish_files(temporary: Path, file: Path, directory: int) -> None:
     """Gives a written file its final name, after its bytes are on disk."""
     with temporary.open("rb") as stream:
         os.fsync(stream.fileno())
@@ -92,9 +92,9 @@ def replace_snapshot(
             fields |= asdict(write(temporary))
             # The name has the digest, because another process may save other bytes at the same seq.
             file = path / f"keyset-{keyset_id}-seq-{applied_seq}-{fields['sha256'][:16]}.faiss"
-            publish(temporary, file, directory)
+            publish_files(temporary, file, directory)
             temporary.write_text(manifest_text(fields | {"file": file.name}))
-            publish(temporary, path / f"keyset-{keyset_id}.json", directory)
+            publish_files(temporary, path / f"keyset-{keyset_id}.json", directory)
         finally:
             temporary.unlink(missing_ok=True)
         for old in set(path.glob(f"keyset-{keyset_id}-seq-*.faiss")) - {file}:
@@ -113,7 +113,7 @@ def history_file(directory: Path, keyset_id: int) -> Path:
 
 
 @contextmanager
-def opened(path: Path, keyset_id: int, dim: int) -> Iterator[tuple[dict[str, Any], IO[bytes]]]:
+def open_snapshot_file(path: Path, keyset_id: int, dim: int) -> Iterator[tuple[dict[str, Any], IO[bytes]]]:
     """Gives a snapshot's manifest, and its file to read, which stays readable when another snapshot replaces it."""
     with ExitStack() as stack:
         with locked_directory(path, fcntl.LOCK_SH):

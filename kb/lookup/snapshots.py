@@ -113,7 +113,7 @@ class Inspection:
         return (*shared, *self.collections.unasked.values())
 
 
-def inspect(session: Session, settings: Settings) -> Inspection:
+def inspect_snapshots(session: Session, settings: Settings) -> Inspection:
     """Opens every snapshot of a keyset in use, as the next process would, and compares the sets of ids.
 
     What is elsewhere is opened of the keysets that answer or could, and where it was filled while its keyset builds.
@@ -145,7 +145,7 @@ def inspect(session: Session, settings: Settings) -> Inspection:
 
 def _is_keyed(session: Session, keyset: KeysetHead) -> bool:
     """Tells whether a keyset has keys, and one for each live fact."""
-    counted = counting.counted(session, keyset.keyset_id)
+    counted = counting.count_keys(session, keyset.keyset_id)
     return counted.num_keys > 0 and not counted.num_unkeyed
 
 
@@ -155,7 +155,7 @@ def _inspect_shared(session: Session, settings: Settings) -> SharedFaults:
     try:
         uploads = folder.unfinished()
         return SharedFaults(
-            shared.faults(session, folder),
+            shared.list_faults(session, folder),
             shared.remains(session, folder, uploads),
             unlisted=uploads.unlisted,
         )
@@ -172,10 +172,10 @@ def _inspect(session: Session, keyset: KeysetHead, settings: Settings) -> Snapsh
         missing = indexed_ids(session, keyset.keyset_id).tolist()
         return Snapshot(keyset.keyset_id, str(refused), missing=tuple(missing), is_elsewhere=True)
     replica.catch_up(connection_of(session))
-    return compare(session, replica)
+    return compare_snapshots(session, replica)
 
 
-def compare(session: Session, replica: Replica) -> Snapshot:
+def compare_snapshots(session: Session, replica: Replica) -> Snapshot:
     """Compares the ids of an index with those of the keys it should hold."""
     wanted, found = indexed_ids(session, replica.keyset_id), replica.candidates.ids
     return Snapshot(

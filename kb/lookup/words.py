@@ -247,7 +247,7 @@ class SentenceEmbedder(Protocol):
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]: ...
 
 
-def fill(
+def fill_words(
     store: Store, encoder: SentenceEmbedder, on_filled: Callable[[int, int | None], None] = lambda *_: None
 ) -> int:
     """Give every sentence of a document that has no vector one, some at a time; give how many got one."""
@@ -268,7 +268,7 @@ def fill(
     return filled
 
 
-def likenesses(
+def sentence_likenesses(
     session: Session, encoder: SentenceEmbedder, question: str, sentence_ids: Collection[int]
 ) -> dict[int, float]:
     """Give the cosine of the question and each of these sentences, which come likeliest first.

@@ -52,12 +52,12 @@ def groups(
     return _records(session, rows.all(), show)
 
 
-def count(session: Session, state: MissState) -> int:
+def count_misses(session: Session, state: MissState) -> int:
     of_state = select(func.count()).select_from(MissGroupRow).where(MissGroupRow.state == state)
     return session.scalar(of_state) or 0
 
 
-def group(session: Session, group_id: int, show: ShowTexts | None) -> MissGroup:
+def get_group(session: Session, group_id: int, show: ShowTexts | None) -> MissGroup:
     """Gives one group. Raises `MissGroupNotFound`."""
     found = session.get(MissGroupRow, group_id) if 0 < group_id <= MAX_ID else None
     if found is None:
@@ -69,7 +69,7 @@ def group(session: Session, group_id: int, show: ShowTexts | None) -> MissGroup:
 def _records(session: Session, rows: Sequence[MissGroupRow], show: ShowTexts | None) -> list[MissGroup]:
     last = _last_of(session, [row.id for row in rows])
     places = {row.id: last.get(row.id, MissPlace(row.generation_id, row.ordinal)) for row in rows}
-    asked = questions(session, list(places.values()), show)
+    asked = group_questions(session, list(places.values()), show)
     decisions = _decisions(session, [row.seq for row in rows if row.seq is not None])
     return [
         MissGroup(
@@ -110,7 +110,7 @@ def _decisions(session: Session, seqs: Sequence[int]) -> dict[int, ChangeRecord]
 def asked_in(session: Session, group_id: int, show: ShowTexts | None) -> tuple[MissedQuestion, ...]:
     """Gives the different questions among the last misses of a group, newest first."""
     rows = session.execute(_newest(group_id)).all()
-    asked = questions(session, [MissPlace(row.generation_id, row.ordinal) for row in rows], show)
+    asked = group_questions(session, [MissPlace(row.generation_id, row.ordinal) for row in rows], show)
     found: dict[tuple[str, bool], list[Any]] = {}
     for row in rows:
         question = asked.get(MissPlace(row.generation_id, row.ordinal), "")
@@ -270,7 +270,7 @@ class MissPlace(NamedTuple):
     ordinal: int
 
 
-def questions(
+def group_questions(
     session: Session, places: Collection[MissPlace], show: ShowTexts | None = None
 ) -> dict[MissPlace, str]:
     """Gives what was asked at these places; `show` withholds from prompts and outputs, by output, what is past."""

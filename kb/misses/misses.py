@@ -34,7 +34,7 @@ from colmlm.kb.misses.records import (
     MissState,
     Solving,
     lock_groups,
-    prune,
+    prune_misses,
 )
 from colmlm.kb.store.contention import tried_again
 from colmlm.kb.store.engines import check_limit
@@ -67,7 +67,7 @@ class Misses:
             found = listing.groups(
                 session, state, sought.get("order", "asked"), sought.get("after", 0), limit + 1, self.show
             )
-            total, ungrouped = listing.count(session, state), num_ungrouped(session)
+            total, ungrouped = listing.count_misses(session, state), num_ungrouped(session)
         shown = with_near(self.store, found[:limit], nearest)
         end = shown[-1].group_id if len(found) > limit else None
         return MissPage(tuple(shown), total, ungrouped, True, end)
@@ -75,7 +75,7 @@ class Misses:
     def read(self, group_id: int) -> MissDetails:
         """Gives a group with its questions and the facts near it. Raises `MissGroupNotFound`."""
         with self.store.sessions() as session:
-            group = listing.group(session, group_id, self.show)
+            group = listing.get_group(session, group_id, self.show)
             questions = listing.asked_in(session, group_id, self.show)
         (near,) = with_near(self.store, [group], NEAR)
         return MissDetails(near, questions)
@@ -83,7 +83,7 @@ class Misses:
     def open_groups(self) -> int:
         """Counts the open groups."""
         with self.store.sessions() as session:
-            return listing.count(session, "open") if self.store.settings.keep_answers else 0
+            return listing.count_misses(session, "open") if self.store.settings.keep_answers else 0
 
     def group(self, on_done: Callable[[int, int], None] | None = None, *, most: int | None = None) -> int:
         """Gives new misses to groups, all or about so many, unless another process is at it; says how many it gave."""
@@ -124,7 +124,7 @@ class Misses:
         """
         audit.check_who(who["actor"], who["reason"])
         with self.store.sessions() as session:
-            if listing.group(session, group_id, None).state == "solved":
+            if listing.get_group(session, group_id, None).state == "solved":
                 raise MissGroupState([group_id], "solved")
             mending.live_states(session, [fact_id])
             questions = listing.asked_in(session, group_id, None)
@@ -139,12 +139,12 @@ class Misses:
         self, group_ids: Sequence[int], state: MissState, actor: str, reason: str, fact_id: int | None = None
     ) -> int:
         with self.store.sessions.begin() as session:
-            return decide(session, group_ids, state, actor, reason, fact_id=fact_id)
+            return decide_group(session, group_ids, state, actor, reason, fact_id=fact_id)
 
     @tried_again
     def _prune_some(self, older_than: timedelta) -> int:
         with self.store.sessions.begin() as session:
-            return prune(session, older_than)
+            return prune_misses(session, older_than)
 
     def _some(self, made: Grouping) -> int | None:
         with self.store.sessions.begin() as session:
@@ -169,7 +169,7 @@ KINDS: Mapping[MissState, str] = {
 }
 
 
-def decide(
+def decide_group(
     session: Session,
     group_ids: Sequence[int],
     state: MissState,
@@ -187,7 +187,7 @@ def decide(
     if not wanted:
         raise InvalidValue("groups", "none is named")
     lock_groups(session)
-    pending = audit.begin(session, actor, reason)
+    pending = audit.begin_change(session, actor, reason)
     if fact_id is not None:
         mending.live_states(session, [fact_id])
     storable = [group_id for group_id in wanted if 0 < group_id <= MAX_ID]
@@ -200,7 +200,7 @@ def decide(
     values = {"state": state, "seq": pending.seq, "fact_id": fact_id}
     session.execute(update(MissGroupRow).where(MissGroupRow.id == func.any(wanted)).values(values))
     payload: dict[str, Any] = {"groups": wanted} | ({} if fact_id is None else {"fact": fact_id})
-    return audit.append(session, pending, KINDS[state], payload=payload)
+    return audit.append_change(session, pending, KINDS[state], payload=payload)
 
 
 # Grouping: gives new misses to groups, a few hundred in a transaction. Session first.

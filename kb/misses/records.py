@@ -142,7 +142,7 @@ def lock_groups(session: Session) -> None:
     session.execute(select(func.pg_advisory_xact_lock(GROUPS_LOCK)))
 
 
-def note(session: Session, generation_id: int, ordinals: Iterable[int]) -> None:
+def note_miss(session: Session, generation_id: int, ordinals: Iterable[int]) -> None:
     """Keeps that these lookups of an output found nothing."""
     if rows := [{"generation_id": generation_id, "ordinal": ordinal} for ordinal in ordinals]:
         session.execute(insert(MissRow), rows)
@@ -170,7 +170,7 @@ def forget_wrong(session: Session, generation_id: int) -> None:
     _recount(session, session.scalars(gone.returning(MissRow.group_id)).all())
 
 
-def prune(session: Session, older_than: timedelta) -> int:
+def prune_misses(session: Session, older_than: timedelta) -> int:
     """Removes up to 10,000 misses of longer ago, with the outputs that said nothing, and says how many.
 
     Outputs that said something stay. Groups without any miss go.

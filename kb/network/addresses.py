@@ -58,13 +58,13 @@ _NAT64 = IPv6Network("64:ff9b::/96")  # addresses that stand for those of IPv4
 
 def is_public(address: Address) -> bool:
     """Say whether an address is of the public internet, and so of nothing that only this machine reaches."""
-    found = meant(address)
+    found = meant_address(address)
     if isinstance(found, IPv4Address):
         return not any(found in network for network in _SPECIAL_IPV4)
     return found in _GLOBAL_UNICAST and not any(found in network for network in _SPECIAL_IPV6)
 
 
-def meant(address: Address) -> Address:
+def meant_address(address: Address) -> Address:
     """Give the IPv4 address that one of IPv6 stands for, mapped or translated by NAT64; else the address itself."""
     if isinstance(address, IPv4Address):
         return address

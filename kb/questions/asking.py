@@ -85,7 +85,7 @@ def ask_set(store: Store, name: str, asker: Asker, on_asked: OnAsked = lambda do
     for number, one in enumerate(asked, 1):
         heard = asker.ask(one.question)
         threshold = heard.threshold
-        items.append(judged(store, kept.corpus, one, heard, asker))
+        items.append(judge_answers(store, kept.corpus, one, heard, asker))
         on_asked(number, len(asked))
     return AskedSet(kept.id, first_seq, threshold, tuple(items), len(every) - len(asked))
 
@@ -170,7 +170,9 @@ def is_askable(kept: KeptQuestion) -> bool:
     return MARK not in kept.question and (bool(wanted(kept)) or not kept.expected)
 
 
-def judged(store: Store, corpus: str | None, kept: KeptQuestion, heard: Heard, asker: Asker) -> AskedItem:
+def judge_answers(
+    store: Store, corpus: str | None, kept: KeptQuestion, heard: Heard, asker: Asker
+) -> AskedItem:
     """Judges what was heard to a question whose answer should be in this corpus (None: in any)."""
     result, reason = _outcome(kept, heard), None
     if result != "right":

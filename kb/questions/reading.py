@@ -141,7 +141,7 @@ MOST_VALUES = 50  # of a question
 SET_NAME = r"^[A-Za-z0-9_][A-Za-z0-9._-]*$"
 
 
-def check(questions: Iterable[DraftQuestion]) -> None:
+def check_items(questions: Iterable[DraftQuestion]) -> None:
     """Raises `InvalidQuestions` for the first that cannot be asked, or whose values cannot be stored."""
     for number, one in enumerate(questions, 1):
         try:
@@ -172,7 +172,7 @@ def opened(session: Session, name: str, corpus: str | None, actor: str) -> Quest
     ).one()
 
 
-def put(
+def put_set(
     session: Session, set_id: int, questions: Sequence[DraftQuestion], fact_ids: Sequence[int] = ()
 ) -> None:
     """Adds these questions to a set; one that is there already gets these values in place of its own.
@@ -191,7 +191,7 @@ def put(
     session.flush()
 
 
-def edit(session: Session, set_id: int, question_id: int, one: DraftQuestion) -> None:
+def edit_set(session: Session, set_id: int, question_id: int, one: DraftQuestion) -> None:
     """Gives a question another text and other values. Raises `QuestionNotFound`."""
     found = select(QuestionRow).where(QuestionRow.set_id == set_id, QuestionRow.id == question_id)
     row = session.scalar(found.with_for_update())
@@ -201,7 +201,7 @@ def edit(session: Session, set_id: int, question_id: int, one: DraftQuestion) ->
     session.flush()
 
 
-def remove(session: Session, set_id: int, question_ids: Sequence[int]) -> None:
+def remove_set(session: Session, set_id: int, question_ids: Sequence[int]) -> None:
     """Removes these questions, all or none. What came of them in runs stays. Raises `QuestionNotFound`."""
     if not question_ids:
         raise InvalidValue("questions", "none is named")

@@ -14,10 +14,10 @@ from colmlm.kb.errors import GenerationNotFound, InvalidQuestions, InvalidValue
 from colmlm.kb.facts import suppression
 from colmlm.kb.facts.redaction import MARK
 from colmlm.kb.log import audit
-from colmlm.kb.log.audit import mark
+from colmlm.kb.log.audit import mark_change
 from colmlm.kb.questions import asking, reading
 from colmlm.kb.questions.asking import Asker, OnAsked, is_askable, wanted
-from colmlm.kb.questions.reading import MAX_ID, check, edit, opened, put, remove
+from colmlm.kb.questions.reading import MAX_ID, check_items, edit_set, opened, put_set, remove_set
 from colmlm.kb.questions.records import (
     AskedItem,
     ChangedItem,
@@ -71,10 +71,10 @@ class QuestionSets:
         Raises `InvalidQuestions`, `InvalidValue` for a name, and `CorpusNotFound`.
         """
         audit.check_name("actor", actor)
-        check(questions)
+        check_items(questions)
         with self.store.sessions.begin() as session:
             suppression.hold_off_erasure(session)
-            put(session, opened(session, name, corpus, actor).id, questions)
+            put_set(session, opened(session, name, corpus, actor).id, questions)
             return _marked(session, name)
 
     @tried_again
@@ -83,30 +83,30 @@ class QuestionSets:
         audit.check_name("actor", actor)
         with self.store.sessions.begin() as session:
             suppression.hold_off_erasure(session)
-            draft, fact_ids = taken(session, generation_id)
+            draft, fact_ids = taken_questions(session, generation_id)
             question, expected = said.get("question"), said.get("expected")
             draft = replace(
                 draft,
                 question=draft.question if question is None else question,
                 expected=draft.expected if expected is None else tuple(expected),
             )
-            check([draft])
-            put(session, opened(session, name, None, actor).id, [draft], fact_ids)
+            check_items([draft])
+            put_set(session, opened(session, name, None, actor).id, [draft], fact_ids)
             return _marked(session, name)
 
     def taken(self, generation_id: int) -> DraftQuestion:
         """Gives the question that `take` would add of an output."""
         with self.store.sessions() as session:
-            return taken(session, generation_id)[0]
+            return taken_questions(session, generation_id)[0]
 
     @tried_again
     def edit(self, name: str, question_id: int, question: str, expected: Sequence[str]) -> KeptSet:
         """Gives a question another text and other values. Raises `QuestionNotFound`."""
         draft = DraftQuestion(question, tuple(expected))
-        check([draft])
+        check_items([draft])
         with self.store.sessions.begin() as session:
             suppression.hold_off_erasure(session)
-            edit(session, reading.set_row(session, name, lock=True).id, question_id, draft)
+            edit_set(session, reading.set_row(session, name, lock=True).id, question_id, draft)
             return _marked(session, name)
 
     @tried_again
@@ -121,7 +121,7 @@ class QuestionSets:
             if question_ids is None:
                 session.delete(kept)
             else:
-                remove(session, kept.id, question_ids)
+                remove_set(session, kept.id, question_ids)
             return before
 
     def run(
@@ -147,11 +147,13 @@ class QuestionSets:
     def compare(self, name: str, before: int | None = None, after: int | None = None) -> RunComparison:
         """Compares two runs of a set, by default the last two."""
         with self.store.sessions() as session:
-            return compare(session, name, before, after)
+            return compare_runs(session, name, before, after)
 
 
 def _marked(session: Session, name: str) -> KeptSet:
-    mark(session, audit.head_seq(session))  # so that a repeated request with one idempotency key writes once
+    mark_change(
+        session, audit.head_seq(session)
+    )  # so that a repeated request with one idempotency key writes once
     return reading.sets(session, name)[0]
 
 
@@ -161,7 +163,7 @@ SETTINGS = ("how", "threshold", "keyset_id", "checkpoint_id", "reader", "accepte
 MOST_SEQS = 1_000
 
 
-def compare(session: Session, name: str, before_id: int | None, after_id: int | None) -> RunComparison:
+def compare_runs(session: Session, name: str, before_id: int | None, after_id: int | None) -> RunComparison:
     """Compares two runs of a set, by default the last two. The time between goes from the start of the first run.
 
     Raises `InvalidValue` where there are no two, and `QuestionRunNotFound`.
@@ -221,7 +223,7 @@ def _seqs(
 _BEFORE, _BEHIND = "Question:", "Answer:"  # of a prompt that asks a question
 
 
-def taken(session: Session, generation_id: int) -> tuple[DraftQuestion, tuple[int, ...]]:
+def taken_questions(session: Session, generation_id: int) -> tuple[DraftQuestion, tuple[int, ...]]:
     """Gives the question of an output with its answer, or of a text the first value in it, and the facts that said it.
 
     Where nothing was said, nothing is expected. Raises `GenerationNotFound`, and `InvalidQuestions` where a part of it

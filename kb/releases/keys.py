@@ -56,7 +56,7 @@ class KeysOfRelease:
 
         Does not commit.
         """
-        pending = audit.begin(session, self.actor, self.reason)
+        pending = audit.begin_change(session, self.actor, self.reason)
         asked = (id_array(fact_ids.tolist()), self.keyset_id)
         rows = connection_of(session).execute(_WANTING, asked).fetchall()
         wanted = np.isin(fact_ids, np.array([row[0] for row in rows], np.int64))
@@ -70,7 +70,7 @@ class KeysOfRelease:
                     session, self.keyset_id, ADOPTED, fact_ids[wanted].tolist(), keys_ND[wanted]
                 )
             payload |= {"keys": [first, first + number - 1]}
-        audit.append(session, pending, "key", num_facts=number, payload=payload)
+        audit.append_change(session, pending, "key", num_facts=number, payload=payload)
         return number
 
 

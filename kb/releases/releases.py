@@ -14,13 +14,13 @@ import numpy.typing as npt
 from sqlalchemy import BigInteger, cast, func, select
 from sqlalchemy.orm import Session
 
-from colmlm.kb.corpus.format import NO_TEXT, AnnotatedDocument, digests
+from colmlm.kb.corpus.format import NO_TEXT, AnnotatedDocument, document_digests
 from colmlm.kb.corpus.release import Examined, Release, ReleasedFact
 from colmlm.kb.errors import InvalidRelease
 from colmlm.kb.facts.redaction import MARK
 from colmlm.kb.facts.suppression import SpanPlace, Suppressor
 from colmlm.kb.keys import keysets
-from colmlm.kb.keys.keysets import decode
+from colmlm.kb.keys.keysets import decode_keys
 from colmlm.kb.keys.records import CheckpointInfo
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.sealed import Ids, SealedIndex, Vectors
@@ -148,7 +148,7 @@ class Releases:
                 on_keys(done, report.entries)
         if report.adopted:
             with self.store.sessions.begin() as session:
-                keysets.analyze(session, keys.keyset_id)
+                keysets.analyze_keyset(session, keys.keyset_id)
         return report
 
     @tried_again
@@ -263,7 +263,7 @@ def require_same_keys(session: Session, stored: StoredPieces, index: SealedIndex
     )
     kept = {row.fact_id: row.key for row in session.execute(statement)}
     rows = [row for row, fact_id in enumerate(fact_ids.tolist()) if fact_id in kept]
-    theirs_ND = decode([kept[fact_id] for fact_id in fact_ids[rows].tolist()], index.dim)
+    theirs_ND = decode_keys([kept[fact_id] for fact_id in fact_ids[rows].tolist()], index.dim)
     if not np.allclose(theirs_ND, ours_ND[rows], atol=_SAME):
         raise InvalidRelease("the keys that are stored of these facts are from another index", _REMEDY)
 
@@ -330,7 +330,7 @@ class FactsOfRelease:
     def store(self, session: Session, first: int, facts: Sequence[ReleasedFact]) -> StoredPiece:
         """Stores a piece, whose first entry has this number. Does not commit."""
         suppressor = Suppressor(session)
-        pending = audit.begin(session, self.actor, self.reason)
+        pending = audit.begin_change(session, self.actor, self.reason)
         samples = self._samples(session, facts)
         new = [name for name in dict.fromkeys(f.sample_id for f in facts) if name not in samples]
         document_id = reserve(session, "document_id_seq", len(new)) if new else 0
@@ -352,7 +352,7 @@ class FactsOfRelease:
             "corpus": self.corpus, "documents": len(new), "release": self.digest, "first": first,
             "inserted": [fact_id, fact_id + len(facts) - 1],
         }  # fmt: skip
-        seq = audit.append(session, pending, "ingest", num_facts=len(kept), payload=payload)
+        seq = audit.append_change(session, pending, "ingest", num_facts=len(kept), payload=payload)
         return StoredPiece(seq, len(kept), len(new), len(facts) - len(kept))
 
     def _samples(self, session: Session, facts: Sequence[ReleasedFact]) -> dict[str, int]:
@@ -386,7 +386,7 @@ class FactsOfRelease:
     def _sample_lines(self, document_id: int, names: Sequence[str]) -> Iterator[str]:
         corpus, revision = escaped(self.corpus), f"release {self.digest[:16]}"
         for n, name in enumerate(names):
-            _, record = digests(AnnotatedDocument(name, ""))
+            _, record = document_digests(AnnotatedDocument(name, ""))
             yield f"{document_id + n}\t{corpus}\t{escaped(name)}\t{revision}\t{NO_TEXT}\t{record}\t\n"
 
 

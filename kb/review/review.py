@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import InvalidValue, KeysetNotFound
 from colmlm.kb.facts import edits, reading
-from colmlm.kb.facts.edits import MAX_ID, settle
+from colmlm.kb.facts.edits import MAX_ID, settle_review
 from colmlm.kb.facts.mending import Stretches, lies_in, stretches_of
 from colmlm.kb.facts.reading import IS_PROPOSED
 from colmlm.kb.facts.records import COUNTED, Edit, FactRecord
@@ -44,12 +44,12 @@ class FactReview:
     def inbox(self, **sought: Unpack[InboxSought]) -> Inbox:
         """Gives proposed facts, those first where most is at stake. Raises `CorpusNotFound`."""
         with self.store.sessions() as session:
-            return inbox(session, **sought)
+            return review_inbox(session, **sought)
 
     def progress(self, *, corpus: str | None = None, document_id: int | None = None) -> ReviewProgress:
         """Counts what is proposed and what was settled, of a corpus or document or of all."""
         with self.store.sessions() as session:
-            return progress(session, corpus, document_id)
+            return review_progress(session, corpus, document_id)
 
     @tried_again
     def settle(self, judged: Sequence[ReviewVerdict], *, actor: str, reason: str) -> Settled:
@@ -58,7 +58,7 @@ class FactReview:
         Raises `FactNotFound`, or `InvalidValue` where there is none or a fact has two.
         """
         with self.store.edits.begin() as session:
-            return settle(session, judged, actor, reason)
+            return settle_review(session, judged, actor, reason)
 
     @tried_again
     def limit(
@@ -90,7 +90,7 @@ _ORDER = (_HAS_NO_DOUBT, _DOCUMENT, FactRow.id)
 _KNOWN: tuple[Kind, ...] = ("cited", "contradicting")  # kinds whose facts are known one by one
 
 
-def inbox(
+def review_inbox(
     session: Session,
     *,
     corpus: str | None = None,
@@ -106,7 +106,7 @@ def inbox(
     stakes = Stakes.read(session, which)
     if kind in _KNOWN:
         known = stakes.places(kind)
-        places, number = past(known, after, limit + 1), len(known)
+        places, number = past_verdicts(known, after, limit + 1), len(known)
     else:
         places = _places(session, which, part, stakes, after, limit + 1)
         number = _count(session, [IS_PROPOSED, *part.counted, *_of_kind(kind)])
@@ -120,7 +120,7 @@ def inbox(
     )
 
 
-def progress(session: Session, corpus: str | None, document_id: int | None) -> ReviewProgress:
+def review_progress(session: Session, corpus: str | None, document_id: int | None) -> ReviewProgress:
     """Counts what is proposed and what was settled, of a corpus or document or of all. Raises `CorpusNotFound`."""
     return _progress(session, Part.read(session, corpus, document_id))
 
@@ -136,13 +136,13 @@ def _places(
     session: Session, which: list[ColumnElement[bool]], part: Part, stakes: Stakes, after: int, limit: int
 ) -> list[int]:
     """Gives the places of facts past `after`: cited ones, doubted ones, those that contradict, and the others."""
-    found = past(stakes.places(), after, limit)
+    found = past_verdicts(stakes.places(), after, limit)
     others = [*which, FactRow.id != func.all([*stakes.uses, *stakes.against])]
     doubted = [*which, FactRow.id != func.all(list(stakes.uses))]
     if len(found) < limit and after < CONTRADICTING * PLACE:
         found += _by_index(session, doubted, part, DOUBTED, after, limit - len(found))
     if len(found) < limit and after < OTHERS * PLACE:
-        found += past(stakes.contradicting(), after, limit - len(found))
+        found += past_verdicts(stakes.contradicting(), after, limit - len(found))
     if len(found) < limit:
         found += _by_index(session, others, part, OTHERS, after, limit - len(found))
     return found
@@ -176,8 +176,8 @@ def _items(session: Session, fact_ids: list[int], stakes: Stakes) -> Iterator[In
     facts = reading.fact_records(session, fact_ids)
     asked = select(FactRow.id, FactRow.doubt).where(FactRow.id == func.any(fact_ids))
     doubts = {row.id: row.doubt for row in session.execute(asked)}
-    around = surroundings(session, fact_ids)
-    near = neighbours(session, [facts[fact_id] for fact_id in fact_ids])
+    around = text_around(session, fact_ids)
+    near = neighbouring_facts(session, [facts[fact_id] for fact_id in fact_ids])
     for fact_id in fact_ids:
         yield InboxItem(
             facts[fact_id],
@@ -226,7 +226,7 @@ WHERE f.id = ANY(:ids)
 """)
 
 
-def surroundings(session: Session, fact_ids: Sequence[int]) -> dict[int, Surroundings]:
+def text_around(session: Session, fact_ids: Sequence[int]) -> dict[int, Surroundings]:
     """Gives what documents say around these facts; facts without a document have nothing around them."""
     return {
         row.id: Surroundings(
@@ -256,7 +256,7 @@ WHERE asked.id = ANY(:ids) AND asked.question IS NOT NULL
 """)
 
 
-def neighbours(session: Session, facts: Sequence[FactRecord]) -> dict[int, tuple[Neighbour, ...]]:
+def neighbouring_facts(session: Session, facts: Sequence[FactRecord]) -> dict[int, tuple[Neighbour, ...]]:
     """Gives up to five neighbours of each fact, oldest first; facts without any are left out."""
     by_id = {fact.fact_id: fact for fact in facts if fact.question}
     found: dict[int, tuple[Neighbour, ...]] = {}
@@ -356,7 +356,7 @@ class Stakes:
         return group * PLACE + fact_id
 
 
-def past(places: Iterable[int], after: int, limit: int) -> list[int]:
+def past_verdicts(places: Iterable[int], after: int, limit: int) -> list[int]:
     return [place for place in places if place > after][:limit]
 
 
@@ -394,7 +394,7 @@ def limit_page(
 
     Raises `CorpusNotFound`, `KeysetNotFound`, and `InvalidValue` unless it is either a corpus or a keyset.
     """
-    pending = audit.begin(session, actor, reason)
+    pending = audit.begin_change(session, actor, reason)
     if corpus is not None and keyset_id is None:
         reading.require_corpus(session, corpus)
         values = {"accepted_only": accepted_only, "seq": pending.seq}

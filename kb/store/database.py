@@ -40,7 +40,7 @@ START_SECONDS = 10.0  # how long to wait for the embedded server
 _PLANNED_ONCE = "-c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c enable_memoize=off"
 
 
-def connect(settings: Settings, application: str = "colmlm") -> Engine:
+def connect_database(settings: Settings, application: str = "colmlm") -> Engine:
     """Gives an engine on the database of `settings`, once that answers. Raises `DatabaseUnavailable`.
 
     The embedded server is started where it does not run, is shared by every process of this home, and is stopped by the
@@ -145,7 +145,7 @@ def _ask(reader: Engine, ask: Callable[[psycopg.Connection], T]) -> T:
         return ask(driver)
 
 
-def migrate(engine: Engine, revision: str = "head") -> None:
+def migrate_database(engine: Engine, revision: str = "head") -> None:
     """Brings the schema to head, in one transaction. Where two processes start at once, the second waits for the first.
 
     What a migration does `beforehand`, such as building indexes while edits go on, is outside of it. An older
@@ -165,7 +165,7 @@ def _beforehand(engine: Engine, config: Config, revision: str) -> None:
     """Lets the migrations that are due do what they do in statements of their own; a new database has nothing due."""
     from alembic.script import ScriptDirectory
 
-    newest_first = revisions()
+    newest_first = schema_revisions()
     wanted = newest_first[0] if revision == "head" else revision
     if (found := revision_of(engine)) not in newest_first or found in newest_first[
         : newest_first.index(wanted)
@@ -196,7 +196,7 @@ def can_serve(engine: Engine) -> bool:
     A migration leaves the release before it working (docs/operations.md), so that servers are replaced one by one.
     """
     found = revision_of(engine)
-    return found == head_revision() or (found is not None and found not in revisions())
+    return found == head_revision() or (found is not None and found not in schema_revisions())
 
 
 def require_head(engine: Engine) -> None:
@@ -223,11 +223,11 @@ def revision_of(engine: Engine) -> str | None:
 @cache
 def head_revision() -> str:
     """Gives the newest migration of this program."""
-    return revisions()[0]
+    return schema_revisions()[0]
 
 
 @cache
-def revisions() -> tuple[str, ...]:
+def schema_revisions() -> tuple[str, ...]:
     """Gives every migration of this program, the newest first: a file is named by its number.
 
     Alembic knows them as well, but would import each of them whenever a base is opened.

@@ -545,7 +545,7 @@ class Keeper:
                 joined, was_told = None, True
                 continue
             attempts = 0 if time.monotonic() - tried_at > STEADY_SECONDS else attempts + 1
-            if attempts and self._stopping.wait(outages.pause(attempts, LONGEST_PAUSE)):
+            if attempts and self._stopping.wait(outages.pause_after(attempts, LONGEST_PAUSE)):
                 return
             joined, was_told = _revived(server), False
             tried_at = time.monotonic()

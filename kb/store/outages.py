@@ -44,7 +44,7 @@ class Teller:
         """Logs what could not be done and why, unless something of that kind was already logged within this minute."""
         if (silent := self._due(_kind(error, said))) is not None:
             more = f"; {silent} more like this since it was last said" if silent else ""
-            log.warning("%s: %s%s", said, cause(error), more, exc_info=fault_of_server(error))
+            log.warning("%s: %s%s", said, cause_of(error), more, exc_info=fault_of_server(error))
 
     def is_news(self, record: logging.LogRecord) -> bool:
         """Filters log records: says whether to log one, and takes the traceback out of those about an outage."""
@@ -53,7 +53,7 @@ class Teller:
             error = error.__cause__
         if error is None:
             return True
-        record.exc_info, record.msg, record.args = None, f"{record.getMessage()}: {cause(error)}", ()
+        record.exc_info, record.msg, record.args = None, f"{record.getMessage()}: {cause_of(error)}", ()
         return self._due(_kind(error, record.name)) is not None
 
     def _due(self, kind: str) -> int | None:
@@ -70,12 +70,12 @@ TELLER = Teller()  # one in each process, since many threads notice the same out
 tell, is_news = TELLER.tell, TELLER.is_news
 
 
-def pause(attempts: int, longest: float) -> float:
+def pause_after(attempts: int, longest: float) -> float:
     """Gives the seconds to wait after this many failed attempts: twice as many after each, and at most `longest`."""
     return min(0.1 * 2.0 ** min(attempts, 16), longest)
 
 
-def cause(error: BaseException) -> str:
+def cause_of(error: BaseException) -> str:
     """Gives the driver's message in one line, without the statement and its parameters."""
     found = _driver_error(error)
     return " ".join(str(found).split()) or type(found).__name__

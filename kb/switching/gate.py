@@ -27,7 +27,7 @@ from colmlm.kb.answers.answering import Answering
 from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.errors import InvalidValue, KeysetMismatch, KeysetNotReady
 from colmlm.kb.keys import counting, keysets
-from colmlm.kb.keys.calibration import Calibration, calibrate
+from colmlm.kb.keys.calibration import Calibration, calibrate_threshold
 from colmlm.kb.keys.keysets import Vectors, asked_facts, valued_keys
 from colmlm.kb.keys.records import RECALL, KeysetHead, KeysetRecord
 from colmlm.kb.keys.rekey import Encoder
@@ -39,8 +39,8 @@ from colmlm.kb.switching.measures import (
     Answers,
     Sample,
     Scores,
-    ask,
-    draw,
+    ask_sample,
+    draw_sample,
     index_recall,
     near_keys,
     read_more,
@@ -165,10 +165,10 @@ def check_keyset(
     limits = limits or GateLimits()
     with kb.sessions() as session:
         session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
-        keyset = counting.counted(session, keyset_id)
+        keyset = counting.count_keys(session, keyset_id)
         if keyset.state not in ("ready", "active"):
             raise KeysetNotReady(keyset_id, keyset.state)
-        sample = draw(session, kb.settings, keyset, limits.sample)
+        sample = draw_sample(session, kb.settings, keyset, limits.sample)
     _require_same(encoder, sample.keyset.checkpoint_id)
     if active_encoder is not None and sample.active is not None:
         _require_same(active_encoder, sample.active.checkpoint_id)
@@ -221,11 +221,11 @@ def _report(
 ) -> GateReport:
     questions_BD = progress.encode(encoder.encode_questions, sample.questions.texts)
     contexts_CD = progress.encode(encoder.encode_contexts, sample.contexts.texts)
-    ours = ask(questions_BD, sample.questions, sample.keys)
+    ours = ask_sample(questions_BD, sample.questions, sample.keys)
     theirs = None
     if active_encoder is not None and sample.active_keys is not None:
         asked_BD = progress.encode(active_encoder.encode_questions, sample.questions.texts)
-        theirs = ask(asked_BD, sample.questions, sample.active_keys)
+        theirs = ask_sample(asked_BD, sample.questions, sample.active_keys)
     criteria = (
         *_index_recall(sample, questions_BD, limits),
         _index_ids(sample),
@@ -334,7 +334,7 @@ def _noted(sample: Sample, names: Sequence[str]) -> tuple[float, float] | None:
 def _agreement(sample: Sample, contexts_CD: Vectors, limits: GateLimits) -> Criterion:
     if not sample.contexts.texts:
         return _at_least("agreement@1", None, limits.min_agreement, "no stored output to compare with")
-    answers = ask(contexts_CD, sample.contexts, sample.keys)
+    answers = ask_sample(contexts_CD, sample.contexts, sample.keys)
     return _at_least("agreement@1", answers.recall_at_1, limits.min_agreement)
 
 
@@ -431,7 +431,7 @@ def measure_threshold(
     with store.reports() as session:
         keys = valued_keys(session, keyset.keyset_id, keyset.dim)
         said = [fact.value for fact in asked]
-        return calibrate(queries_BD, said, keys, false_accept_rate=false_accept_rate)
+        return calibrate_threshold(queries_BD, said, keys, false_accept_rate=false_accept_rate)
 
 
 # What a gate lets pass.

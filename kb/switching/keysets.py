@@ -38,7 +38,7 @@ from colmlm.kb.keys.rekey import Elsewhere, Encoder, RekeyRun
 from colmlm.kb.keys.succession import Succession, former, key_succession
 from colmlm.kb.lookup import elsewhere
 from colmlm.kb.lookup.in_process import OnKeys
-from colmlm.kb.lookup.replica import rebuild, save
+from colmlm.kb.lookup.replica import rebuild_replica, save_replica
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.store.contention import tried_again
 from colmlm.kb.store.waits import refusal_of
@@ -70,7 +70,7 @@ class KnownKeysets:
     def show(self, keyset_id: int) -> KeysetRecord:
         """Gives one keyset and counts its keys, which takes seconds among millions. Raises `KeysetNotFound`."""
         with self.store.sessions() as session:
-            return counting.counted(session, keyset_id)
+            return counting.count_keys(session, keyset_id)
 
     def head(self, keyset_id: int) -> KeysetHead:
         """Gives one keyset and counts nothing. Raises `KeysetNotFound`."""
@@ -125,7 +125,7 @@ class KnownKeysets:
     def standing(self, keyset_id: int) -> GateStanding:
         """Gives the outcome of a keyset's last gate, with the number of edits since."""
         with self.store.sessions() as session:
-            return activation.standing(session, keysets.keyset_head(session, keyset_id))
+            return activation.activation_standing(session, keysets.keyset_head(session, keyset_id))
 
     def gate(self, keyset_id: int) -> dict[str, Any] | None:
         """Gives the last report of a keyset's gate, as it was stored; None where it was never checked."""
@@ -308,8 +308,8 @@ class FillableKeysets(KnownKeysets):
             keyset = keysets.keyset_head(session, keyset_id)
             if keyset.state == "retired":
                 raise KeysetNotReady(keyset_id, keyset.state)
-            replica = rebuild(session, keyset, self.store.settings, on_keys, recall)
-            save(session, replica, self.store.settings)
+            replica = rebuild_replica(session, keyset, self.store.settings, on_keys, recall)
+            save_replica(session, replica, self.store.settings)
         built = replica.candidates
         return BuiltIndex(keyset_id, built.fit.spec, len(built), built.applied_seq, built.fit)
 
@@ -373,7 +373,7 @@ class Keysets(FillableKeysets):
         """
         of = keyset_id, actor or self._actor, reason
         self._edit(
-            lambda session: activation.activate(
+            lambda session: activation.activate_keyset(
                 session, *of, force=force, max_edits=max_edits, questions=questions
             )
         )
@@ -403,7 +403,7 @@ class Keysets(FillableKeysets):
         repaired: then it raises `KeysLeftElsewhere`.
         """
         by = actor or self._actor, reason
-        self._edit(lambda session: keysets.retire(session, keyset_id, *by))
+        self._edit(lambda session: keysets.retire_keyset(session, keyset_id, *by))
         try:
             with self.store.sessions.begin() as session:
                 for one in elsewhere.named(session, self.store.settings):

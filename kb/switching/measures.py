@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.facts.edits import IS_LIVE
 from colmlm.kb.keys import keysets
-from colmlm.kb.keys.calibration import normalise
+from colmlm.kb.keys.calibration import normalise_rows
 from colmlm.kb.keys.keysets import Ids, Vectors, active_keyset_id
 from colmlm.kb.keys.records import KeysetHead, KeysetRecord
 from colmlm.kb.lookup.fitting import Nearest, fit_lists
@@ -131,7 +131,7 @@ class Answers:
         return float(np.mean(1 / self.rank))
 
 
-def ask(queries_BD: Vectors, asked: ClassedTexts, keys: Keys) -> Answers:
+def ask_sample(queries_BD: Vectors, asked: ClassedTexts, keys: Keys) -> Answers:
     """Scores queries against live keys. Those of facts with the value asked for are right; ties count as wrong."""
     genuine, impostor = (np.full(len(queries_BD), -np.inf) for _ in range(2))
     for rows, right_BN, scores_BN in _scored(queries_BD, asked, keys):
@@ -224,7 +224,7 @@ class Sample:
         return self.replica.candidates
 
 
-def draw(session: Session, settings: Settings, keyset: KeysetRecord, size: int) -> Sample:
+def draw_sample(session: Session, settings: Settings, keyset: KeysetRecord, size: int) -> Sample:
     """Draws up to `size` questions and as many prefixes. The session must be REPEATABLE READ."""
     replica = open_replica(session, keyset, settings)
     active_id = active_keyset_id(session)
@@ -255,7 +255,7 @@ def _classes(session: Session) -> dict[int, int]:
     numbers: dict[str, int] = {}
     statement = select(FactVersionRow.fact_id, FactVersionRow.value).where(IS_LIVE)
     rows = session.execute(statement.execution_options(yield_per=BATCH))
-    return {row.fact_id: numbers.setdefault(normalise(row.value), len(numbers)) for row in rows}
+    return {row.fact_id: numbers.setdefault(normalise_rows(row.value), len(numbers)) for row in rows}
 
 
 def _keys(session: Session, keyset: KeysetHead, classes: dict[int, int]) -> Keys:

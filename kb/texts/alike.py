@@ -61,7 +61,7 @@ def wording(value: str, text: str) -> Wording | None:
     A name may be short ("Curie" of "Marie Curie", "M. Curie", "NFL"); whether it is the same one's is for who knows
     what the text is about.
     """
-    wanted, said = terms(value), terms(text)
+    wanted, said = terms_of(value), terms_of(text)
     if not wanted or not said:
         return None
     if sorted(wanted) == sorted(said) or _is_short(value, text) or _is_short(text, value):
@@ -70,7 +70,7 @@ def wording(value: str, text: str) -> Wording | None:
 
 
 @lru_cache(4096)
-def terms(text: str) -> tuple[str, ...]:
+def terms_of(text: str) -> tuple[str, ...]:
     """Gives the terms of a text, in order."""
     plain = "".join(c for c in unicodedata.normalize("NFKD", text.casefold()) if not unicodedata.combining(c))
     plain = _GROUPED.sub("", plain.replace("’", "'").replace("per cent", "%"))
@@ -143,7 +143,7 @@ def _is_short(name: str, short: str) -> bool:
     said: list[str] = re.findall(r"\w+", short)
     if len(said) == 1 and len(said[0]) > 1 and said[0].isupper():
         return said[0] == "".join(word[0] for word in words if word[0].isupper())
-    whole, part = terms(name), terms(short)
+    whole, part = terms_of(name), terms_of(short)
     if not part or len(part) >= len(whole) + (len(part[0]) == 1) or not said[-1][0].isupper():
         return False
     if not any(len(term) > 2 and term.isalpha() for term in part):

@@ -46,7 +46,7 @@ def is_blank(text: str) -> bool:
     return _BLANKS.fullmatch(text) is not None
 
 
-def visible(text: str, kept: str = LINES + JOINERS) -> str:
+def visible_text(text: str, kept: str = LINES + JOINERS) -> str:
     r"""Writes out the characters of a text that do not show, as in \x1b or \u202e, except those `kept`."""
     return _UNSEEN_ONE.sub(lambda found: found[0] if found[0] in kept else written(found[0]), text)
 

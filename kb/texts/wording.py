@@ -296,7 +296,7 @@ def words_before(text: str) -> list[ComparedWord] | None:
     return _placed(list(_WORD_BEFORE.finditer(folded)), None if places is None else FoldedPlaces(places))
 
 
-def normalised(text: str) -> str:
+def normalise_wording(text: str) -> str:
     """Give the text's words alone without markup, with cut words in pieces."""
     folded, _ = _folded(text)
     return " ".join(_WORD.findall(WordMarkup.of(folded).dropped(folded)))

@@ -57,7 +57,7 @@ class CompareReport:
     duplicates: int
 
 
-def compare(kb: SearchableStore, radius: float | None, on_part: OnPart) -> CompareReport:
+def compare_index(kb: SearchableStore, radius: float | None, on_part: OnPart) -> CompareReport:
     """Compares every live fact with all others, and drops the pairs that hold no more.
 
     Values that differ contradict where two keys score `radius` with each other (None: nine tenths of the way from the
@@ -66,7 +66,7 @@ def compare(kb: SearchableStore, radius: float | None, on_part: OnPart) -> Compa
     with kb.sessions() as session:
         began: datetime = session.execute(select(func.clock_timestamp())).scalar_one()
         active = keysets.active_keyset_id(session)
-        keyset = None if active is None else counting.counted(session, active)
+        keyset = None if active is None else counting.count_keys(session, active)
     facts = _by_words(kb, on_part)
     keys = 0
     if keyset is not None:
@@ -96,7 +96,7 @@ def _by_keys(kb: SearchableStore, keyset: KeysetRecord, radius: float, on_part: 
     done = 0
     for rows in _keys(kb, keyset.keyset_id):
         rankings = kb.lookups.nearest(
-            keysets.decode([row.key for row in rows], keyset.dim),
+            keysets.decode_keys([row.key for row in rows], keyset.dim),
             checkpoint_id=keyset.checkpoint_id,
             k=NEAREST + 1,
         )
@@ -149,7 +149,7 @@ def _store(kb: SearchableStore, near: Sequence[tuple[Any, Hit]]) -> None:
     with kb.sessions.begin() as session:
         ids = sorted({n for row, hit in near for n in (row.fact_id, hit.fact_id)})
         given = {row.fact_id: row for row in session.execute(_GIVEN, {"ids": ids})}
-        pairs.store(session, [_pair(row, hit, given) for row, hit in near])
+        pairs.store_pairs(session, [_pair(row, hit, given) for row, hit in near])
 
 
 def _pair(row: Any, hit: Hit, given: Mapping[int, Any]) -> KeptPair:

@@ -23,12 +23,19 @@ from colmlm.kb.log import audit
 from colmlm.kb.log.chain import verify_chain
 from colmlm.kb.lookup import elsewhere, shared
 from colmlm.kb.lookup.elsewhere import ElsewhereStanding
-from colmlm.kb.lookup.remote import attach, collection
-from colmlm.kb.lookup.replica import rebuild, save, snapshots_of
+from colmlm.kb.lookup.remote import attach_collection, collection
+from colmlm.kb.lookup.replica import rebuild_replica, save_replica, snapshots_of
 from colmlm.kb.lookup.searchable import SearchableStore
-from colmlm.kb.lookup.shared import await_turns, forget, prune
+from colmlm.kb.lookup.shared import await_turns, forget_snapshots, prune_snapshots
 from colmlm.kb.lookup.snapshot_files import sizes_of
-from colmlm.kb.lookup.snapshots import Inspection, SharedFaults, Snapshot, compare, inspect, remove_orphans
+from colmlm.kb.lookup.snapshots import (
+    Inspection,
+    SharedFaults,
+    Snapshot,
+    compare_snapshots,
+    inspect_snapshots,
+    remove_orphans,
+)
 from colmlm.kb.store.settings import Settings
 from colmlm.kb.tables import (
     IS_SAID,
@@ -51,7 +58,7 @@ class Upkeep:
     def fsck(self) -> FsckReport:
         """Compares facts, sentences, keys, index, texts and log, and changes nothing."""
         with self.store.sessions() as session:
-            return fsck(session, self.store.settings)
+            return check_consistency(session, self.store.settings)
 
     def repair(self, *, dry_run: bool = False) -> RepairReport:
         """Checks everything, mends what is derived, and checks again; a dry run says what it would mend."""
@@ -77,7 +84,7 @@ class Upkeep:
     def statistics(self) -> Statistics:
         """Counts everything, in one statement for each table, which reads the whole table."""
         with self.store.reports() as session:
-            return statistics(session)
+            return database_statistics(session)
 
 
 # Compares the snapshot on disk, and the one that servers share, with the database, by counts.
@@ -106,7 +113,7 @@ def snapshot_standing(session: Session, settings: Settings) -> SnapshotStanding 
     keyset = keysets.active_head(session)
     head = audit.head_seq(session)
     if (there := collection(session, keyset, settings.milvus)) is not None:
-        applied_seq = attach(session, there).applied_seq
+        applied_seq = attach_collection(session, there).applied_seq
         held, size = there.count(strong=True), 0
     elif (found := sizes_of(snapshots_of(session, settings.index_directory), keyset.keyset_id)) is not None:
         held, size, applied_seq = found
@@ -173,7 +180,7 @@ class Statistics:
     to_review: int
 
 
-def statistics(session: Session) -> Statistics:
+def database_statistics(session: Session) -> Statistics:
     """Counts everything, in one statement for each table, which reads the whole table."""
     live, current = FactRow.deleted_seq.is_(None), DocumentRow.replaced_seq.is_(None)
     counted: tuple[Any, ...] = (
@@ -224,7 +231,7 @@ _PROBLEMS = {
 }
 
 
-def fsck(session: Session, settings: Settings) -> FsckReport:
+def check_consistency(session: Session, settings: Settings) -> FsckReport:
     """Checks keys against index, facts and sentences against texts, and the log against its chain.
 
     The index is opened from its snapshot and caught up, as the next process would do, and so is that of
@@ -233,11 +240,11 @@ def fsck(session: Session, settings: Settings) -> FsckReport:
     """
     session.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
     live_facts = session.scalar(select(func.count()).select_from(FactVersionRow).where(IS_LIVE)) or 0
-    snapshots = inspect(session, settings)
+    snapshots = inspect_snapshots(session, settings)
     active, num_keys, unkeyed = _active(session, settings, snapshots, live_facts)
     non_verbatim = _non_verbatim(session)
     chained = verify_chain(session)
-    quoting = quotations.find(session, Gone.read(session)).told()
+    quoting = quotations.find_quotations(session, Gone.read(session)).told()
     astray = sentences.find_astray(session).told()
     problems = (*_problems(session), *astray, *snapshots.differences(but=active.keyset_id))
     return FsckReport(
@@ -270,12 +277,12 @@ def _active(
     keyset_id = active_keyset_id(session)
     if keyset_id is None:
         return Snapshot(0), 0, live_facts
-    keyset = counting.counted(session, keyset_id)
+    keyset = counting.count_keys(session, keyset_id)
     good = next(
         (s for s in found.snapshots if s.keyset_id == keyset_id and (s.refused is None or s.is_elsewhere)),
         None,
     )
-    active = good or compare(session, rebuild(session, keyset, settings))
+    active = good or compare_snapshots(session, rebuild_replica(session, keyset, settings))
     return active, counting.num_indexed_keys(session, keyset_id), keyset.num_unkeyed
 
 
@@ -336,8 +343,8 @@ class Repair:
     def run(self, *, dry_run: bool = False) -> RepairReport:
         """Checks everything, mends what is derived, and checks again."""
         with self.kb.sessions() as session:
-            found = inspect(session, self.kb.settings)
-            quoting = quotations.find(session, Gone.read(session)).told()
+            found = inspect_snapshots(session, self.kb.settings)
+            quoting = quotations.find_quotations(session, Gone.read(session)).told()
             astray = sentences.find_astray(session)
         to_mend = (*found.differences(), *found.mendable(), *quoting, *astray.told())
         if not dry_run:
@@ -355,15 +362,15 @@ class Repair:
             self._share(found.shared)
             self._clear(found.collections)
         with self.kb.sessions() as session:
-            after = fsck(session, self.kb.settings)
+            after = check_consistency(session, self.kb.settings)
         still = found.unreached() if dry_run else (*after.mendable, *after.problems, *after.quoting)
         mended = tuple(said for said in to_mend if said not in still)
         return RepairReport(dry_run, mended, _left(after, mended), after)
 
     def _write_sentences(self, astray: Astray) -> None:
         with self.kb.sessions.begin() as session:
-            audit.begin(session, self.kb.settings.actor, "repair")  # no text changes meanwhile
-            sentences.mend(session, astray)
+            audit.begin_change(session, self.kb.settings.actor, "repair")  # no text changes meanwhile
+            sentences.mend_sentences(session, astray)
 
     def _finish(self, keyset_ids: Sequence[int]) -> None:
         """Does what the end of a rekey does. What is elsewhere is filled first: a lookup would not do it."""
@@ -379,8 +386,10 @@ class Repair:
             with self.kb.sessions.begin() as session:
                 is_active = active_keyset_id(session) == keyset_id
                 if not is_active:
-                    replica = rebuild(session, keysets.keyset_head(session, keyset_id), self.kb.settings)
-                    save(session, replica, self.kb.settings)
+                    replica = rebuild_replica(
+                        session, keysets.keyset_head(session, keyset_id), self.kb.settings
+                    )
+                    save_replica(session, replica, self.kb.settings)
             if is_active:
                 self.kb.lookups.rebuild()  # this process's index too
 
@@ -394,12 +403,12 @@ class Repair:
             if folder is None or not faults.told() or faults.unreached:
                 return
             await_turns(session)
-            forget(session, shared.doubts(session, folder))
+            forget_snapshots(session, shared.doubts(session, folder))
             in_use = {k.keyset_id for k in keysets.heads_in_use(session)}
         for keyset_id in sorted(in_use & faults.by_keyset.keys()):
             self.kb.searcher.prepare(keyset_id, share=True)
         with self.kb.sessions.begin() as session:
-            prune(session, folder)
+            prune_snapshots(session, folder)
 
     def _clear(self, found: ElsewhereStanding) -> None:
         """Drops collections that answer nothing by then, and forgets those that were filled on a server of before.

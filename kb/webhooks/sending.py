@@ -24,10 +24,17 @@ from sqlalchemy.orm import Session, undefer
 
 from colmlm.kb.errors import InvalidValue, WebhookNotFound, WebhookRefused, WebhookState
 from colmlm.kb.log import audit
-from colmlm.kb.log.audit import check_text, current
+from colmlm.kb.log.audit import check_text, current_entry
 from colmlm.kb.log.chain import EVENT, cloud_event, source_of
 from colmlm.kb.log.records import ChangeRecord
-from colmlm.kb.network.addresses import Address, Deadline, DeadlineTransport, addresses_of, is_public, meant
+from colmlm.kb.network.addresses import (
+    Address,
+    Deadline,
+    DeadlineTransport,
+    addresses_of,
+    is_public,
+    meant_address,
+)
 from colmlm.kb.tables import WebhookRow
 
 ANSWER_SECONDS = 15.0
@@ -298,7 +305,7 @@ class Reach:
 
     def allows(self, address: Address) -> bool:
         """Says whether a request may be sent to this address."""
-        found = meant(address)
+        found = meant_address(address)
         return any(found in network for network in self.networks) or is_public(address)
 
 
@@ -333,7 +340,7 @@ def _parsed(text: str) -> httpx2.URL:
 MAX_ID = 2**63 - 1
 
 
-def add(
+def add_subscription(
     session: Session, url: httpx2.URL, kinds: Sequence[str], form: str, since: int | None, actor: str | None
 ) -> WebhookRow:
     """Subscribes a receiver to what comes after change `since` (None: after this one). Raises `InvalidValue`."""
@@ -359,12 +366,12 @@ def add(
     return row
 
 
-def pause(session: Session, webhook_id: int, actor: str | None) -> WebhookRow:
+def pause_subscription(session: Session, webhook_id: int, actor: str | None) -> WebhookRow:
     """Has nothing more sent to a receiver until it is resumed. Raises `WebhookNotFound` or `WebhookState`."""
     return _turn(session, webhook_id, "paused", "pause-webhook", actor)
 
 
-def resume(session: Session, webhook_id: int, actor: str | None) -> WebhookRow:
+def resume_subscription(session: Session, webhook_id: int, actor: str | None) -> WebhookRow:
     """Goes on where it stopped, at once and with no failure counted. Raises `WebhookNotFound` or `WebhookState`."""
     return _turn(session, webhook_id, "active", "resume-webhook", actor)
 
@@ -380,7 +387,7 @@ def _turn(session: Session, webhook_id: int, state: str, kind: str, actor: str |
     return row
 
 
-def replay(session: Session, webhook_id: int, first: int, actor: str | None) -> WebhookRow:
+def replay_deliveries(session: Session, webhook_id: int, first: int, actor: str | None) -> WebhookRow:
     """Sends change `first` and what comes after it, again or for the first time; what is before is passed over.
 
     Raises `WebhookNotFound` or `NoSuchChange`.
@@ -394,7 +401,7 @@ def replay(session: Session, webhook_id: int, first: int, actor: str | None) -> 
     return row
 
 
-def remove(session: Session, webhook_id: int, actor: str | None) -> WebhookRow:
+def remove_subscription(session: Session, webhook_id: int, actor: str | None) -> WebhookRow:
     """Ends a subscription for good. Raises `WebhookNotFound`."""
     pending = _begin(session, actor, f"remove webhook {webhook_id}")
     row = held_subscriptions(session, webhook_id)
@@ -413,7 +420,7 @@ def found(session: Session, webhook_id: int) -> WebhookRow:
     return _only(session, webhook_id, select(WebhookRow))
 
 
-def listed(session: Session, after: int = 0, limit: int | None = None) -> list[Webhook]:
+def list_subscriptions(session: Session, after: int = 0, limit: int | None = None) -> list[Webhook]:
     """Gives the webhooks past the id `after`, up to `limit`, in the order in which they were added."""
     statement = select(WebhookRow).where(WebhookRow.id > after).order_by(WebhookRow.id).limit(limit)
     return [as_record(row) for row in session.scalars(statement)]
@@ -455,7 +462,7 @@ def _forget_failures(row: WebhookRow) -> None:
 
 def _begin(session: Session, actor: str | None, reason: str) -> audit.Pending:
     """Takes the log's lock before any row is locked, as every edit does."""
-    return audit.begin(session, actor or current().principal.name, reason)
+    return audit.begin_change(session, actor or current_entry().principal.name, reason)
 
 
 def _append(session: Session, pending: audit.Pending, kind: str, row: WebhookRow) -> None:
@@ -468,7 +475,7 @@ def _append(session: Session, pending: audit.Pending, kind: str, row: WebhookRow
         "state": row.state,
         "delivered_seq": row.delivered_seq,
     }
-    audit.append(session, pending, kind, payload={"webhook": kept})
+    audit.append_change(session, pending, kind, payload={"webhook": kept})
     session.refresh(row)
 
 

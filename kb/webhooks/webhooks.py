@@ -22,16 +22,16 @@ from colmlm.kb.webhooks.sending import (
     Sender,
     Webhook,
     WebhookDelivery,
-    add,
+    add_subscription,
     as_record,
     found,
-    listed,
+    list_subscriptions,
     of_change,
     of_test,
-    pause,
-    remove,
-    replay,
-    resume,
+    pause_subscription,
+    remove_subscription,
+    replay_deliveries,
+    resume_subscription,
     shown,
     with_secret,
 )
@@ -51,7 +51,7 @@ class Webhooks:
     def all(self, *, after: int = 0, limit: int | None = None) -> list[Webhook]:
         """Lists webhooks past the id `after`, in the order in which they were added."""
         with self.store.sessions() as session:
-            return listed(session, after, limit)
+            return list_subscriptions(session, after, limit)
 
     def show(self, webhook_id: int) -> Webhook:
         """Gives one webhook. Raises `WebhookNotFound`."""
@@ -75,29 +75,29 @@ class Webhooks:
         """
         checked, _ = self.reach.target(url)
         with self._session(dry_run) as session:
-            row = add(session, checked, kinds, form, since, actor)
+            row = add_subscription(session, checked, kinds, form, since, actor)
             made = as_record(row)
             return shown(with_secret(session, row.id).secret), made
 
     def pause(self, webhook_id: int, *, actor: str | None = None) -> Webhook:
         """Has nothing more sent to a receiver until it is resumed. Raises `WebhookNotFound` or `WebhookState`."""
         with self._session() as session:
-            return as_record(pause(session, webhook_id, actor))
+            return as_record(pause_subscription(session, webhook_id, actor))
 
     def resume(self, webhook_id: int, *, actor: str | None = None) -> Webhook:
         """Goes on where it stopped, at once, also where it fails. Raises `WebhookNotFound` or `WebhookState`."""
         with self._session() as session:
-            return as_record(resume(session, webhook_id, actor))
+            return as_record(resume_subscription(session, webhook_id, actor))
 
     def replay(self, webhook_id: int, first: int, *, actor: str | None = None) -> Webhook:
         """Goes on with change `first`, sent before or not. Raises `WebhookNotFound` or `NoSuchChange`."""
         with self._session() as session:
-            return as_record(replay(session, webhook_id, first, actor))
+            return as_record(replay_deliveries(session, webhook_id, first, actor))
 
     def remove(self, webhook_id: int, *, actor: str | None = None, dry_run: bool = False) -> Webhook:
         """Ends a webhook for good. Raises `WebhookNotFound`."""
         with self._session(dry_run) as session:
-            return as_record(remove(session, webhook_id, actor))
+            return as_record(remove_subscription(session, webhook_id, actor))
 
     def test(self, webhook_id: int) -> WebhookDelivery:
         """Sends a message that is about no change, now, and tells what came of it. Raises `WebhookNotFound`."""

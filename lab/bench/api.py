@@ -150,8 +150,8 @@ def _synthetic(settings: Settings, facts: int, dim: int) -> None:
     from colmlm.lab.bench.synthetic import documents, synthetic_keys
 
     note(f"making a knowledge base of {facts} facts")
-    engine = database.connect(settings)
-    database.migrate(engine)
+    engine = database.connect_database(settings)
+    database.migrate_database(engine)
     engine.dispose()
     with KnowledgeBase.open(settings) as kb:
         keyset = kb.keysets.create(CheckpointInfo(CHECKPOINT, CHECKPOINT, dim))

@@ -298,8 +298,8 @@ def time_shares(checkpoint: Checkpoint, kb: LookupPort, questions: Sequence[str]
 def demo_base(checkpoint: Checkpoint, home: Path, documents: int = _KNOWN) -> Iterator[KnowledgeBase]:
     """Yields a knowledge base of the first demo documents, with keys of this checkpoint, in a database of its own."""
     settings = Settings(home=home, actor="bench")
-    engine = database.connect(settings)
-    database.migrate(engine)
+    engine = database.connect_database(settings)
+    database.migrate_database(engine)
     engine.dispose()
     with KnowledgeBase.open(settings) as kb:
         known = islice(read_annotated(DEMO_CORPUS), documents)

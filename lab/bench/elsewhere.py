@@ -79,8 +79,8 @@ class BackendBench:
 
     def run(self) -> BackendFigures:
         settings = Settings(home=self.home, actor="bench", milvus=self.address)
-        engine = database.connect(settings)
-        database.migrate(engine)
+        engine = database.connect_database(settings)
+        database.migrate_database(engine)
         engine.dispose()
         keys = self.measured.keys
         with KnowledgeBase.open(settings) as kb:

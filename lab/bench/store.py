@@ -116,8 +116,8 @@ class StoreBench:
         keys, queries = self.measured.keys, self.measured.queries
         right = exact_top1(keys, queries)
         settings = Settings(home=self.home, actor="bench")
-        engine = database.connect(settings)
-        database.migrate(engine)
+        engine = database.connect_database(settings)
+        database.migrate_database(engine)
         engine.dispose()
         with KnowledgeBase.open(settings) as kb:
             figures = self._ingest(kb, keys)

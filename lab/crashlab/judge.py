@@ -15,7 +15,7 @@ from sqlalchemy import ARRAY, Connection, Select, Text, cast, column, func, sele
 
 from colmlm.kb.erasure.residue import LEAST, Matcher
 from colmlm.kb.errors import KeysetMismatch
-from colmlm.kb.keys.keysets import decode
+from colmlm.kb.keys.keysets import decode_keys
 from colmlm.kb.service import KnowledgeBase
 from colmlm.lab.crashlab.encoder import DIM, ENCODERS, HashEncoder
 from colmlm.lab.crashlab.world import (
@@ -295,7 +295,7 @@ def _keys(opened: KnowledgeBase, world: World) -> Iterator[Violation]:
 def _wrong_keys(connection: Connection, encoder: HashEncoder, predicted: Container[str]) -> Iterator[str]:
     """Describe keys that are not as they should be: true, or predicted for the facts that may have such."""
     rows = connection.execute(_KEYS_OF_CHECKPOINT, {"checkpoint_id": encoder.checkpoint.checkpoint_id}).all()
-    keys_ND = decode([row.key for row in rows], DIM)
+    keys_ND = decode_keys([row.key for row in rows], DIM)
     made_ND = encoder.encode_questions([row.question for row in rows])
     cosines = np.einsum("nd,nd->n", keys_ND, made_ND)
     for row, cosine in zip(rows, cosines.tolist(), strict=True):

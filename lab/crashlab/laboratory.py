@@ -332,7 +332,7 @@ def _plan(planner: Planner, world: World, work: str, number: int) -> list[Worklo
         case "copy":
             return planner.copy(world)
         case "migration":
-            return planner.migration(database.revisions()[1:])
+            return planner.migration(database.schema_revisions()[1:])
         case _:
             return planner.plan(world, planner.random.randint(6, 12))
 

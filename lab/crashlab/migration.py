@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Engine, Table, Text, cast, column, select, ta
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from colmlm.kb.backup.write import tables
+from colmlm.kb.backup.write import archive_tables
 from colmlm.kb.errors import KBError
 from colmlm.kb.keys import keysets
 from colmlm.kb.service import KnowledgeBase
@@ -51,7 +51,7 @@ SELECT * FROM (
 
 def migrate(target: CrashTarget) -> None:
     with _engine(target.settings) as engine:
-        database.migrate(engine)
+        database.migrate_database(engine)
 
 
 class Migration:
@@ -63,7 +63,7 @@ class Migration:
     def __init__(self, source: Settings, target: CrashTarget, revision: str) -> None:
         self.target, self.revision = target, revision
         with _engine(source) as made, _engine(target.settings) as old:
-            database.migrate(old, revision)
+            database.migrate_database(old, revision)
             with Session(made) as rows, Session(old) as session:
                 self.columns = _columns(session)
                 if revision != FIRST:
@@ -82,7 +82,7 @@ class Migration:
                 yield Violation("errors", "the database still works for a killed migration")
             yield from self._halfway(database.revision_of(engine), is_acknowledged=bool(journal.acknowledged))
             try:
-                database.migrate(engine)  # as an operator would
+                database.migrate_database(engine)  # as an operator would
                 database.require_head(engine)
             except (SQLAlchemyError, CommandError, KBError) as error:
                 yield Violation("errors", f"a migration from {self.revision}, once more: {error}")
@@ -110,7 +110,7 @@ class Migration:
 
 @contextmanager
 def _engine(settings: Settings) -> Iterator[Engine]:
-    engine = database.connect(settings)
+    engine = database.connect_database(settings)
     try:
         yield engine
     finally:
@@ -125,7 +125,7 @@ def _columns(session: Session) -> Columns:
 
 def _tables() -> list[Table]:
     """List the tables that a migration carries: those of a backup, and sentences, which no backup holds."""
-    return [*tables(), TableRow.metadata.tables[SentenceRow.__tablename__]]
+    return [*archive_tables(), TableRow.metadata.tables[SentenceRow.__tablename__]]
 
 
 def _fill(source: Session, target: Session, columns: Columns) -> None:

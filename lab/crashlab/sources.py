@@ -21,7 +21,7 @@ from colmlm.cli.composition.adding import Adding
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.composition.syncing import Syncing, places_of
 from colmlm.kb.backup.restore import restore_backup
-from colmlm.kb.backup.write import Heard, tables, verify_backup, write_backup
+from colmlm.kb.backup.write import Heard, archive_tables, verify_backup, write_backup
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.kb.corpus.raw.files import find_files
 from colmlm.kb.errors import KBError
@@ -295,6 +295,6 @@ def _is_empty(copy: KnowledgeBase) -> bool:
     with copy.engine.connect() as connection:
         return not any(
             connection.scalar(select(exists().select_from(table)))
-            for table in tables()
+            for table in archive_tables()
             if table.name != SecretRow.__tablename__
         )

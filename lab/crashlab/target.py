@@ -105,7 +105,7 @@ class FolderServer:
         self._execute("SELECT CAST(pg_reload_conf() AS int)")
         self._execute(f"CREATE DATABASE {TEMPLATE}")
         engine = create_engine(self.url.set(database=TEMPLATE))
-        database.migrate(engine)
+        database.migrate_database(engine)
         engine.dispose()
         return self
 
@@ -114,7 +114,7 @@ class FolderServer:
 
     def start(self) -> None:
         """Starts the server, or connects to it if it runs. A killed one recovers first."""
-        engine = database.connect(self.settings)
+        engine = database.connect_database(self.settings)
         self.url: URL = engine.url
         engine.dispose()
 

@@ -18,7 +18,7 @@ from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import AsJson, CheckpointPath, examples
 from colmlm.cli.output import note, print_json, progress
 from colmlm.kb.answers.answering import Answering
-from colmlm.kb.answers.calibration import RIGHT, normalised, outcome
+from colmlm.kb.answers.calibration import RIGHT, normalise_answer, outcome
 from colmlm.kb.answers.confidence import UNFITTED
 from colmlm.kb.answers.windows import said_passages
 from colmlm.kb.corpus.format import AnnotatedDocument
@@ -189,8 +189,8 @@ class JudgedBy:
         return "right" if self._says_all(said) else "wrong"
 
     def _says_all(self, said: str) -> bool:
-        words = f" {normalised(said)} "
-        there = [f" {normalised(answer)} " in words for answer in self.known.answers]
+        words = f" {normalise_answer(said)} "
+        there = [f" {normalise_answer(answer)} " in words for answer in self.known.answers]
         return all(there) if self.known.wants_all else any(there)
 
 
@@ -227,8 +227,8 @@ def read_each(
 
 def _says_one(read: ReadQuestion, answers: Sequence[str]) -> bool:
     """Tell whether a window that was read says one of these answers."""
-    said = [f" {normalised(place.window.text)} " for place in read.reading.windows]
-    return any(f" {normalised(answer)} " in text for answer in answers for text in said)
+    said = [f" {normalise_answer(place.window.text)} " for place in read.reading.windows]
+    return any(f" {normalise_answer(answer)} " in text for answer in answers for text in said)
 
 
 def _read_question(answering: Answering, known: GoldQuestion, gone: Sequence[int]) -> ReadQuestion:

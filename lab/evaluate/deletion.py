@@ -218,7 +218,7 @@ def _runs(forgetting: Forgetting) -> Iterator[RunRecord]:
 def _inserts(kb: KnowledgeBase) -> Iterator[ChangeRecord]:
     def page(after: int) -> list[ChangeRecord]:
         with kb.sessions() as session:
-            return audit.changes(session, after, PAGE, kind="insert")
+            return audit.list_changes(session, after, PAGE, kind="insert")
 
     return _paged(page, lambda change: change.seq)
 

@@ -423,8 +423,8 @@ class Growing:
 def open_empty(home: Path) -> KnowledgeBase:
     """Opens a new knowledge base with a database of its own under `home`."""
     settings = Settings(home=home, actor=ACTOR)
-    engine = database.connect(settings)
-    database.migrate(engine)
+    engine = database.connect_database(settings)
+    database.migrate_database(engine)
     engine.dispose()
     return KnowledgeBase.open(settings)
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from colmlm.kb.answers.answering import WINDOWS, Answering
-from colmlm.kb.answers.candidates import BY_KEY, WEIGHT_OF_WORDS, candidates, sentences_of
-from colmlm.kb.answers.places import ReadPlace, best_first, every_place, weigh
+from colmlm.kb.answers.candidates import BY_KEY, WEIGHT_OF_WORDS, candidate_sentences, sentences_of
+from colmlm.kb.answers.places import ReadPlace, best_first, every_place, weigh_span
 from colmlm.kb.answers.records import Answer
 from colmlm.kb.answers.windows import windows
 from colmlm.kb.facts.reading import get_fact
@@ -53,7 +53,7 @@ class Ablations:
             return _answer(question, None, 0.0, None)
         confidence = self.answers.reader.confidence
         places = best_first(places, confidence.search)
-        best, score = places[0], confidence.of(weigh(question, places))
+        best, score = places[0], confidence.of(weigh_span(question, places))
         return _answer(question, best.text, score, best.window.source_of(best.start, best.end))
 
     def _fact(self, question: str, *, words: bool) -> Answer:
@@ -74,7 +74,7 @@ class Ablations:
         hits = self._hits(question) if KEY in ranking else ()
         words = self.answers.kb.words if WORDS in ranking else NoWords()
         with self.answers.kb.sessions() as session:
-            found = candidates(session, words, question, hits)[:WINDOWS]
+            found = candidate_sentences(session, words, question, hits)[:WINDOWS]
             read = windows(session, [one.sentence_id for one in found])
         return every_place(self.answers.reader, question, found, read)
 
@@ -133,7 +133,10 @@ def with_words(answers: Answering, question: str, hits: Sequence[Hit]) -> list[t
     """Orders hits by their score and that of the words of their sentences, and gives the sum of both with each."""
     with answers.kb.sessions() as session:
         of = sentences_of(session, [hit.fact_id for hit in hits])
-        share = {one.sentence_id: one.words for one in candidates(session, answers.kb.words, question, hits)}
+        share = {
+            one.sentence_id: one.words
+            for one in candidate_sentences(session, answers.kb.words, question, hits)
+        }
     scored = [(hit, hit.score + WEIGHT_OF_WORDS * share.get(of.get(hit.fact_id, 0), 0.0)) for hit in hits]
     return sorted(scored, key=lambda one: -one[1])
 

@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.errors import KeysetMismatch
 from colmlm.kb.facts.records import FactRecord
-from colmlm.kb.forgetting.checks import evenly
+from colmlm.kb.forgetting.checks import sample_evenly
 from colmlm.kb.forgetting.plan import NEIGHBOURS
 from colmlm.kb.forgetting.records import OUTCOMES, ForgetPlan, Rates
 from colmlm.kb.forgetting.verbs import Forgetting
-from colmlm.kb.keys.calibration import normalise
+from colmlm.kb.keys.calibration import normalise_rows
 from colmlm.kb.keys.keyspace import KeySpace
 from colmlm.kb.lookup.ranking import Hit, Lookup
 from colmlm.kb.selectors import Selector
@@ -148,7 +148,7 @@ class DeletionAudit:
         records = self.forgetting.facts(ids.tolist())
         same = {_said_by(fact) for fact in self.sample}
         near = [records[i] for i in ids.tolist() if records[i].question and _said_by(records[i]) not in same]
-        return evenly(near, most) if near else []
+        return sample_evenly(near, most) if near else []
 
     def said(self, mode: str, on_done: OnDone) -> SaidShares:
         """Asks the model for the sample, with lookups "forced", without any ("off"), or with no match for each
@@ -162,8 +162,8 @@ class DeletionAudit:
             some = self.sample[start : start + BATCH]
             made += decoder.generate([f"Question: {_question(fact)}\nAnswer:" for fact in some], config)
             on_done(len(some))
-        spliced = [[normalise(value) for value in _values(one)] for one in made]
-        wanted = [normalise(fact.value) for fact in self.sample]
+        spliced = [[normalise_rows(value) for value in _values(one)] for one in made]
+        wanted = [normalise_rows(fact.value) for fact in self.sample]
         return SaidShares(
             says=share([exact_match(g.output, [f.value]) for g, f in zip(made, self.sample, strict=True)]),
             splices=share([w in values for w, values in zip(wanted, spliced, strict=True)]),
@@ -246,7 +246,7 @@ def _tells(hits: Sequence[Hit | None], facts: Sequence[FactRecord]) -> NDArray[n
     """Gives [n] whether each hit has its fact's value."""
     return np.array(
         [
-            hit is not None and normalise(hit.value) == normalise(fact.value)
+            hit is not None and normalise_rows(hit.value) == normalise_rows(fact.value)
             for hit, fact in zip(hits, facts, strict=True)
         ],
         dtype=bool,
@@ -270,7 +270,7 @@ def _question(fact: FactRecord) -> str:
 
 
 def _said_by(fact: FactRecord) -> tuple[str, str]:
-    return normalise(_question(fact)) if fact.question else "", normalise(fact.value)
+    return normalise_rows(_question(fact)) if fact.question else "", normalise_rows(fact.value)
 
 
 def _values(generation: DecodedOutput) -> list[str]:

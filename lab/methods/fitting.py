@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from colmlm.kb.answers.answering import QuestionReading
 from colmlm.kb.answers.confidence import NAMES, PASSAGE_NAMES, Confidence, FittedModel
-from colmlm.kb.answers.places import best_first, best_windows, weigh, weigh_passage
+from colmlm.kb.answers.places import best_first, best_windows, weigh_passage, weigh_span
 from colmlm.kb.texts.asked import OF_SEVERAL_WORDS, form_of
 
 SEARCH_WEIGHTS = (0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
@@ -70,7 +70,7 @@ def fit(read: Sequence[ReadQuestion], most_wrong: float, most_alarms: float) -> 
     of_passages = max(SEARCH_WEIGHTS, key=lambda weight: (by_kind * _right(_passages(read, weight))).sum())
     spans, passages = _spans(read, search), _passages(read, of_passages)
     span_rows = [
-        None if said is None else weigh(one.text, best_first(one.reading.places, search))
+        None if said is None else weigh_span(one.text, best_first(one.reading.places, search))
         for one, said in zip(read, spans, strict=True)
     ]
     passage_rows = [

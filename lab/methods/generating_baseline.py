@@ -18,7 +18,7 @@ from time import perf_counter
 import torch
 
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.kb.answers.calibration import normalised, outcome
+from colmlm.kb.answers.calibration import normalise_answer, outcome
 from colmlm.kb.answers.reading import Reader
 from colmlm.kb.answers.records import Answer
 from colmlm.kb.corpus.format import AnnotatedDocument
@@ -157,8 +157,8 @@ def judged(
         return said, found
     if may_refuse and _REFUSES.search(said):
         return None, "abstained"
-    wanted = f" {normalised(said)} "
-    stands = any(wanted in f" {normalised(passage)} " for passage in passages)
+    wanted = f" {normalise_answer(said)} "
+    stands = any(wanted in f" {normalise_answer(passage)} " for passage in passages)
     return said, "wrong" if stands else "made_up"
 
 

@@ -23,7 +23,7 @@ from colmlm.kb.answers.confidence import Confidence
 from colmlm.kb.answers.reading import JudgedReader, Passage, PassageReading
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, read_annotated, to_record
 from colmlm.kb.lookup.questions import Questions
-from colmlm.kb.lookup.words import fill
+from colmlm.kb.lookup.words import fill_words
 from colmlm.kb.store import database
 from colmlm.model.lm.checkpoint import Checkpoint
 
@@ -49,8 +49,8 @@ def own_base(checkpoint: Path | None, directory: Path | None = None) -> Iterator
         if not (home / "models").exists():
             (home / "models").symlink_to(models.absolute())
         settings = replace(users.settings, home=home, database_url=None, actor=ACTOR)
-        engine = database.connect(settings)
-        database.migrate(engine)
+        engine = database.connect_database(settings)
+        database.migrate_database(engine)
         engine.dispose()
         with Runtime(settings, users.user) as runtime:
             yield runtime
@@ -111,7 +111,7 @@ def take(runtime: Runtime, texts: Sequence[AnnotatedDocument], keys: str = "cont
         key_everything(runtime, kinds=keys)
         return
     with progress("Encoding sentences") as advance:
-        fill(runtime.kb, runtime.sentence_encoder, advance)
+        fill_words(runtime.kb, runtime.sentence_encoder, advance)
 
 
 # A reader and an encoder that do nothing twice, so that several ways of answering cost little more than one.

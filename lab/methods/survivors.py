@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from colmlm.cli.composition.model_encoder import ModelEncoder
 from colmlm.kb.facts.records import FactDraft, FactRecord
 from colmlm.kb.forgetting.records import ForgetPlan, paraphrases
-from colmlm.kb.keys.calibration import normalise
+from colmlm.kb.keys.calibration import normalise_rows
 from colmlm.kb.keys.records import KeysetHead
 from colmlm.kb.lookup.ranking import Hit
 from colmlm.kb.service import KnowledgeBase
@@ -80,7 +80,7 @@ class Survival:
 def wordings_of(question: str) -> list[str]:
     """Gives other wordings of a question, none of which counts as the same question."""
     forms = [*paraphrases(question), *(form.format(question) for form in FURTHER)]
-    return [form for form in dict.fromkeys(forms) if normalise(form) != normalise(question)]
+    return [form for form in dict.fromkeys(forms) if normalise_rows(form) != normalise_rows(question)]
 
 
 def choose(
@@ -94,7 +94,7 @@ def choose(
     rivals = kb.lookups.find(asked_ND, checkpoint_id=keyset.checkpoint_id, k=RIVALS, threshold=-1)
     found = []
     for fact, asked_D, near in zip(sample, asked_ND, rivals, strict=True):
-        others = [hit.score for hit in near.hits if normalise(hit.value) != normalise(fact.value)]
+        others = [hit.score for hit in near.hits if normalise_rows(hit.value) != normalise_rows(fact.value)]
         least = max([keyset.threshold, *others[:1]])
         forms = wordings_of(fact.question or "")
         keys = encoder.encode_questions(forms)
@@ -129,7 +129,7 @@ def planted(
 
 def gives(value: str, said: str) -> bool:
     """Tells whether a found value contains this one as whole words."""
-    return re.search(rf"(?<!\w){re.escape(normalise(value))}(?!\w)", normalise(said)) is not None
+    return re.search(rf"(?<!\w){re.escape(normalise_rows(value))}(?!\w)", normalise_rows(said)) is not None
 
 
 def survive(

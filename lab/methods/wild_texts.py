@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from colmlm.kb.answers.calibration import RIGHT, normalised, outcome
+from colmlm.kb.answers.calibration import RIGHT, normalise_answer, outcome
 from colmlm.kb.answers.records import PASSAGE, Answer
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.corpus.raw.files import find_files
@@ -102,8 +102,8 @@ def judge(question: WildQuestion, said: str, grain: str, cited: str | None) -> s
         return "right" if found in RIGHT else "part" if found == "near" else "wrong"
     if grain == PASSAGE and cited != question.file:
         return "wrong"
-    text = f" {normalised(said)} "
-    there = [f" {normalised(gold)} " in text for gold in question.answers]
+    text = f" {normalise_answer(said)} "
+    there = [f" {normalise_answer(gold)} " in text for gold in question.answers]
     if all(there) or (any(there) and not question.all):
         return "right"
     return "part" if any(there) else "wrong"

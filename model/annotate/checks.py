@@ -24,7 +24,13 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Literal
 
-from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, InlineError, parse_inline, unstorable
+from colmlm.kb.corpus.format import (
+    AnnotatedDocument,
+    FactSpan,
+    InlineError,
+    parse_inline,
+    unstorable_characters,
+)
 from colmlm.kb.texts.searched import sentence_around, sentence_ends
 from colmlm.model.annotate.words import Word, words
 
@@ -261,7 +267,7 @@ def _form_fault(question: str) -> Fault | None:
         )
     if len(question.splitlines()) > 1:
         return Fault("form", "The question has more than one line.")
-    if re.search(r"</?FACT\b", question) or unstorable(question):
+    if re.search(r"</?FACT\b", question) or unstorable_characters(question):
         return Fault("form", "The question holds a tag or a character that cannot be stored.")
     return None
 

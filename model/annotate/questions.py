@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from colmlm.kb.corpus.format import unstorable
+from colmlm.kb.corpus.format import unstorable_characters
 from colmlm.kb.texts.searched import sentence_around, sentence_ends
 from colmlm.model.annotate.bio import Span
 from colmlm.model.annotate.checkpoint import QUESTIONS, Loaded, load
@@ -281,7 +281,7 @@ def target(tokenizer: FactTokenizer, written: GeneratedQuestion) -> list[int]:
 def parse(written: str) -> GeneratedQuestion | None:
     """Reads the question and the answer that the model wrote; gives None unless both are there, on their lines."""
     match = _WRITTEN.match(written)
-    if match is None or unstorable(match.group()) is not None:
+    if match is None or unstorable_characters(match.group()) is not None:
         return None
     return GeneratedQuestion(" ".join(match["question"].split()), " ".join(match["answer"].split()))
 

@@ -14,7 +14,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed, Refusal, parse_json, unstorable
+from colmlm.kb.corpus.format import (
+    AnnotatedDocument,
+    FactSpan,
+    Parsed,
+    Refusal,
+    parse_json,
+    unstorable_characters,
+)
 
 OPENS = "[dblookup("
 _CALL = re.compile(r"\[dblookup\('(?P<entity>.+?)', ?'(?P<relation>.+?)'\) ?-> ?")
@@ -46,7 +53,7 @@ def _document(where: str, example: Any) -> Parsed:
     marked = example.get("annotated_text") if isinstance(example, dict) else None
     if not isinstance(marked, str) or not marked.strip():
         return Parsed(None, (Refusal(where, 0, "no 'annotated_text'"),))
-    if (fault := unstorable(marked)) is not None:
+    if (fault := unstorable_characters(marked)) is not None:
         return Parsed(None, (Refusal(where, *fault),))
     try:
         text, spans = parse_calls(marked)

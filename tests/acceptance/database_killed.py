@@ -107,8 +107,8 @@ class Outcome:
 def run(home: Path, kills: int, pause: float = 1.0) -> Outcome:
     """Kills the embedded server of an empty home `kills` times, each after `pause` seconds of work."""
     settings = Settings(home=home, actor="tester")
-    engine = database.connect(settings)
-    database.migrate(engine)
+    engine = database.connect_database(settings)
+    database.migrate_database(engine)
     engine.dispose()
     with ExitStack() as stack:
         kb = stack.enter_context(KnowledgeBase.open(settings))

@@ -277,8 +277,8 @@ def main() -> int:
     options = parser.parse_args()
     with own_folder() as folder:
         settings = Settings(home=folder, database_url=os.environ.get("COLMLM_DATABASE_URL"))
-        engine = database.connect(settings)
-        database.migrate(engine)
+        engine = database.connect_database(settings)
+        database.migrate_database(engine)
         engine.dispose()
         outcome = run(settings, options.erasures, options.decoders)
     found = {**asdict(outcome), "is_good": outcome.is_good}

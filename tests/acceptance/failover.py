@@ -91,8 +91,8 @@ class LoadWithDeletions(Load):
 def run(home: Path, pair: ReplicatedPair, rounds: int, pause: float = 2.0) -> FailedOver:
     """Fails over `rounds` times, each after `pause` seconds of work."""
     settings = Settings(home=home, database_url=pair.url, actor="tester")
-    engine = database.connect(settings)
-    database.migrate(engine)
+    engine = database.connect_database(settings)
+    database.migrate_database(engine)
     engine.dispose()
     seconds, promoted = [], []
     with ExitStack() as stack:

@@ -35,8 +35,8 @@ def own_database(actor: str = "tester") -> Iterator[Settings]:
     """Start an embedded server with an empty, migrated database, and stop it at the end."""
     with own_folder() as folder:
         settings = Settings(home=folder, actor=actor)
-        engine = database.connect(settings)
-        database.migrate(engine)
+        engine = database.connect_database(settings)
+        database.migrate_database(engine)
         try:
             yield replace(settings, database_url=engine.url.render_as_string(hide_password=False))
         finally:

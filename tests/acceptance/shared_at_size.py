@@ -21,7 +21,7 @@ from colmlm.kb.keys.records import SharedSnapshot
 from colmlm.kb.lookup.fetching import copy_here
 from colmlm.kb.lookup.index import KeyIndex
 from colmlm.kb.lookup.shared import SharedFolder
-from colmlm.kb.lookup.snapshot_files import opened
+from colmlm.kb.lookup.snapshot_files import open_snapshot_file
 from tests.acceptance.programs import options_of, own_folder, report
 
 LISTS = 4096
@@ -45,7 +45,7 @@ def run(folder: Path, place: str, keys: int, width: int) -> Opened:
     there, first, second = SharedFolder(place, "base"), folder / "first", folder / "second"
     there.make()
     saving = saved(filled(keys, width), first)
-    with opened(first, 1, width) as (manifest, stream):
+    with open_snapshot_file(first, 1, width) as (manifest, stream):
         size = stream.seek(0, 2)
         stream.seek(0)
         sharing = seconds(lambda: there.put(manifest["file"], stream))

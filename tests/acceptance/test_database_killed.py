@@ -37,8 +37,8 @@ def test_a_database_that_was_stopped_stays_down_until_it_is_started_and_the_serv
     home: Path,
 ) -> None:
     settings = Settings(home=home)
-    engine = database.connect(settings)
-    database.migrate(engine)
+    engine = database.connect_database(settings)
+    database.migrate_database(engine)
     engine.dispose()
     embedded = EmbeddedServer.of(settings)
     assert embedded is not None
@@ -49,7 +49,7 @@ def test_a_database_that_was_stopped_stays_down_until_it_is_started_and_the_serv
         time.sleep(1.0)  # the keeper looks several times
         assert embedded.pid() is None
         assert httpx.get(f"{server.address}/healthz").status_code == 200
-        database.connect(settings).dispose()
+        database.connect_database(settings).dispose()
         await_missing(server.address, NOTHING)
         log = server.stop()
     assert log.count("the database was stopped") == 1 and "Traceback" not in log, log

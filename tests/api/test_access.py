@@ -14,7 +14,7 @@ from colmlm.kb.access.tokens import (
     note_use,
     revoke_token,
     rotate_token,
-    verify,
+    verify_token,
 )
 from colmlm.kb.errors import ApiKeyEnded, ApiKeyNotFound, InvalidValue
 from colmlm.kb.service import KnowledgeBase
@@ -27,7 +27,7 @@ def test_secret_verifies_and_is_not_stored(kb: KnowledgeBase) -> None:
     with Session(kb.engine) as session:
         secret = create_token(session, "laptop", "operator")
         session.commit()
-        found = verify(session, secret)
+        found = verify_token(session, secret)
         stored = session.scalars(select(ApiKeyRow)).one()
     assert found is not None and (found.name, found.role) == ("laptop", "operator")
     assert len(stored.key_hash) == 32
@@ -38,7 +38,7 @@ def test_anything_else_verifies_as_nobody(kb: KnowledgeBase) -> None:
     with Session(kb.engine) as session:
         secret = create_token(session, "laptop", "reader")
         for wrong in ("", "colmlm_", "x" * 50, "\x00", "\ud800", "é", secret + "x", secret[:-1]):
-            assert verify(session, wrong) is None, wrong
+            assert verify_token(session, wrong) is None, wrong
 
 
 def test_two_tokens_never_share_a_secret(kb: KnowledgeBase) -> None:
@@ -51,7 +51,7 @@ def test_revoked_token_is_nobody_and_keeps_its_name(kb: KnowledgeBase) -> None:
     with Session(kb.engine) as session:
         secret = create_token(session, "laptop", "reader")
         revoke_token(session, "laptop")
-        assert verify(session, secret) is None
+        assert verify_token(session, secret) is None
         assert [(token.name, token.revoked_at is None) for token in list_tokens(session)] == [
             ("laptop", False)
         ]
@@ -83,25 +83,25 @@ def test_token_ends_by_itself_and_a_rotation_with_a_new_end_brings_it_back(kb: K
     with Session(kb.engine) as session:
         secret = create_token(session, "laptop", "reader", expires_in=HOUR)
         elapse(session, HOUR - timedelta(seconds=5))
-        assert verify(session, secret) is not None
+        assert verify_token(session, secret) is not None
         elapse(session, timedelta(seconds=10))
-        assert verify(session, secret) is None and list_tokens(session)[0].state() == "expired"
+        assert verify_token(session, secret) is None and list_tokens(session)[0].state() == "expired"
         with pytest.raises(ApiKeyEnded, match="expired"):
             rotate_token(session, "laptop")
-        assert verify(session, rotate_token(session, "laptop", expires_in=HOUR)) is not None
+        assert verify_token(session, rotate_token(session, "laptop", expires_in=HOUR)) is not None
 
 
 def test_rotation_lets_the_old_secret_work_for_its_grace_and_no_longer(kb: KnowledgeBase) -> None:
     with Session(kb.engine) as session:
         first = create_token(session, "laptop", "operator", rate_limit=7)
         second = rotate_token(session, "laptop", grace=HOUR)
-        by_first, by_second = verify(session, first), verify(session, second)
+        by_first, by_second = verify_token(session, first), verify_token(session, second)
         assert by_first is not None and by_second is not None
         assert (by_first.by_previous, by_second.by_previous) == (True, False)
         assert (by_second.name, by_second.role, by_second.rate_limit) == ("laptop", "operator", 7)
         assert by_second.prefix == second[:13] and first[:13] != second[:13]
         elapse(session, HOUR + timedelta(seconds=1))
-        assert verify(session, first) is None and verify(session, second) is not None
+        assert verify_token(session, first) is None and verify_token(session, second) is not None
 
 
 def test_at_most_two_secrets_of_a_token_work_and_revoking_ends_both(kb: KnowledgeBase) -> None:
@@ -109,12 +109,20 @@ def test_at_most_two_secrets_of_a_token_work_and_revoking_ends_both(kb: Knowledg
         first = create_token(session, "laptop", "reader")
         second = rotate_token(session, "laptop", grace=HOUR)
         third = rotate_token(session, "laptop", grace=HOUR)
-        assert [verify(session, secret) is None for secret in (first, second, third)] == [True, False, False]
+        assert [verify_token(session, secret) is None for secret in (first, second, third)] == [
+            True,
+            False,
+            False,
+        ]
         fourth = rotate_token(session, "laptop")
-        assert [verify(session, secret) is None for secret in (second, third, fourth)] == [True, True, False]
+        assert [verify_token(session, secret) is None for secret in (second, third, fourth)] == [
+            True,
+            True,
+            False,
+        ]
         rotate_token(session, "laptop", grace=HOUR)
         revoke_token(session, "laptop")
-        assert verify(session, fourth) is None
+        assert verify_token(session, fourth) is None
 
 
 def test_use_is_written_once_a_minute_for_each_secret(kb: KnowledgeBase) -> None:
@@ -123,7 +131,7 @@ def test_use_is_written_once_a_minute_for_each_secret(kb: KnowledgeBase) -> None
         secret = rotate_token(session, "laptop", grace=HOUR)
 
         def use(secret: str) -> bool:
-            found = verify(session, secret)
+            found = verify_token(session, secret)
             session.expire_all()
             return found is not None and note_use(session, found)
 
@@ -131,7 +139,7 @@ def test_use_is_written_once_a_minute_for_each_secret(kb: KnowledgeBase) -> None
         (token,) = list_tokens(session)
         assert token.last_used_at is not None and token.previous_used_at is not None
         elapse(session, timedelta(seconds=61))
-        stale = verify(session, secret)
+        stale = verify_token(session, secret)
         session.expire_all()
         assert use(secret) and stale is not None
         assert not note_use(session, stale)  # another process that read the row before wrote nothing again

@@ -75,7 +75,7 @@ class LocalErasures:
         return self._requests.withdraw(request_id, token=self._token())
 
     def certificate(self, seq: int) -> str:
-        return certificates.issue(self.runtime.kb, seq)
+        return certificates.issue_certificate(self.runtime.kb, seq)
 
     def _token(self) -> TokenRecord:
         return self._requests.token_of(self.runtime.user.token)

@@ -82,7 +82,7 @@ class LocalForgetting:
         return self._verbs.facts(fact_ids)
 
     def certificate(self, run_id: int) -> str:
-        return certificates.issue(self.runtime.kb, run_id)
+        return certificates.issue_forget_certificate(self.runtime.kb, run_id)
 
     def check_certificate(self, text: bytes, *, key: str | None, public_key: str | None) -> CertificateCheck:
         return check_here(self.runtime.kb, text, trusted_keys([key] if key else (), public_key))

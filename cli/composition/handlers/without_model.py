@@ -18,7 +18,7 @@ from colmlm.kb.jobs.kinds import Check, Compare, Ingest, MakeBackup, VerifyBacku
 from colmlm.kb.jobs.queue import JobRecord
 from colmlm.kb.jobs.worker import Handler, JobRun
 from colmlm.kb.log.signing import signing_key
-from colmlm.kb.upkeep.comparing import compare
+from colmlm.kb.upkeep.comparing import compare_index
 
 MOST_NAMED = 100  # refusals and ids that a result lists at most; it counts all of them
 COMMIT_EVERY = (
@@ -127,7 +127,7 @@ def compare_all(run: JobRun, work: Compare) -> dict[str, Any]:
         run.progress(done, total, of)
         run.check()
 
-    return asdict(compare(run.kb, work.radius, heard))
+    return asdict(compare_index(run.kb, work.radius, heard))
 
 
 HANDLERS: dict[str, Handler] = {

@@ -71,7 +71,7 @@ class ReadPiece(NamedTuple):
     reached: int
 
 
-def refused(document: str, reason: str, line: int = 0, reached: int = 0) -> ReadPiece:
+def refuse_document(document: str, reason: str, line: int = 0, reached: int = 0) -> ReadPiece:
     """Gives the piece that refuses a document, a line or a file."""
     return ReadPiece(Parsed(None, (Refusal(document, 0, reason),)), line, reached)
 

@@ -16,7 +16,7 @@ import msgspec
 from colmlm.kb.corpus.format import Parsed, Refusal
 from colmlm.kb.corpus.raw.blocks import ReadPiece
 from colmlm.kb.corpus.raw.read import read_pieces
-from colmlm.kb.corpus.raw.wire import WIDEST, Ask, Limits, Told, receive, send
+from colmlm.kb.corpus.raw.wire import WIDEST, Ask, Limits, Told, receive_message, send_message
 
 _MOST_REFUSALS = 1000  # refusals reported of one document
 _FARTHEST = 2**53 - 1  # the largest offset that JSON holds exactly
@@ -30,10 +30,10 @@ def main() -> None:
     for number in (0, 1):  # keeps a parser's own output out of the messages
         os.dup2(nothing, number)
     _confine(limits)
-    send(telling, _encoded(Told()))  # tells the parent that the process runs
-    while (message := receive(asked)) is not None:
+    send_message(telling, _encoded(Told()))  # tells the parent that the process runs
+    while (message := receive_message(asked)) is not None:
         for told in _answer(msgspec.json.decode(message, type=Ask), limits):
-            send(telling, told)
+            send_message(telling, told)
 
 
 def _confine(limits: Limits) -> None:

@@ -11,7 +11,7 @@ from xml.etree.ElementTree import Element
 from zipfile import BadZipFile, ZipFile
 
 from colmlm.kb.corpus.raw.html import read_html
-from colmlm.kb.corpus.raw.text import Unreadable, declared_encoding, decode
+from colmlm.kb.corpus.raw.text import Unreadable, declared_encoding, decode_text
 from colmlm.kb.texts.characters import MOST_BYTES
 
 CONTAINER, PROTECTION = "META-INF/container.xml", "META-INF/rights.xml"
@@ -60,7 +60,7 @@ def _page(book: ZipFile, place: str) -> str:
     """Gives the text of a page with its heading; nothing where it has only pictures."""
     data = book.read(place)
     try:
-        title, text = read_html(decode(data, declared_encoding(data)))
+        title, text = read_html(decode_text(data, declared_encoding(data)))
     except Unreadable:
         return ""
     return f"{title}\n\n{text}" if title else text

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from colmlm.kb.corpus.format import Refusal, unstorable
+from colmlm.kb.corpus.format import Refusal, unstorable_characters
 
 KINDS = {
     ".txt": "text", ".text": "text",
@@ -81,14 +81,14 @@ def find_files(inputs: Sequence[Path]) -> FoundFiles:
     for path in inputs:
         if path.is_dir():
             folder = path.absolute()
-            for name, about in walk(folder, found.refusals):
+            for name, about in walk_folder(folder, found.refusals):
                 _take_found(folder, name, about, found)
         else:
             _take_named(path, found)
     return found
 
 
-def walk(folder: Path, refusals: list[Refusal]) -> Iterator[tuple[str, os.stat_result]]:
+def walk_folder(folder: Path, refusals: list[Refusal]) -> Iterator[tuple[str, os.stat_result]]:
     """Yield the files and links below a directory by their path in it, each with its status, in order.
 
     What cannot be opened is added to `refusals`.
@@ -235,7 +235,7 @@ def _fault(file: RawFile, about: os.stat_result) -> str | None:
         return "not a file"
     if not file.kind:
         return f"no reader for such a file; readable are {READABLE}"
-    if unstorable(file.external_id) is not None:
+    if unstorable_characters(file.external_id) is not None:
         return "its name is not UTF-8, so it cannot be an id; rename it"
     return path_fault(file.path)
 
@@ -243,7 +243,11 @@ def _fault(file: RawFile, about: os.stat_result) -> str | None:
 def path_fault(path: Path) -> str | None:
     """Say why a path cannot be handed to the reading process; None if it can."""
     whole = str(path.absolute())
-    return None if unstorable(whole) is None else f"its path {printable(whole)} is not UTF-8; rename it"
+    return (
+        None
+        if unstorable_characters(whole) is None
+        else f"its path {printable(whole)} is not UTF-8; rename it"
+    )
 
 
 def printable(path: str) -> str:

@@ -181,7 +181,7 @@ _FIRST = re.compile(r"\A\s*(\S[^\n]*)\n(?:[ \t]*[=\-~*_#]{3,}[ \t]*\n|[ \t]*\n)\
 _STOPS = (".", ",", ";", ":", "!", "…")
 
 
-def heading(text: str) -> str | None:
+def heading_line(text: str) -> str | None:
     """Gives the first line where it looks like a heading: short, without a stop, and apart from the text below it."""
     if (said := _SAID.match(text)) is not None and (title := _short(said.group(1))):
         return title

@@ -10,8 +10,8 @@ import re
 
 import pypdfium2
 
-from colmlm.kb.corpus.raw.html import heading
-from colmlm.kb.corpus.raw.text import Unreadable, normal
+from colmlm.kb.corpus.raw.html import heading_line
+from colmlm.kb.corpus.raw.text import Unreadable, normalise_text
 from colmlm.kb.texts.characters import PAGE_END
 
 _NOT_A_TITLE = re.compile(
@@ -36,10 +36,10 @@ def read_pdf(data: bytes) -> tuple[str | None, str]:
         raise Unreadable(
             f"{len(pages)} pages without a text layer, so probably scanned; run text recognition (OCR) on it first"
         )
-    text = normal(f"\n{PAGE_END}\n".join(pages))
+    text = normalise_text(f"\n{PAGE_END}\n".join(pages))
     if not title or _NOT_A_TITLE.match(title):
         first = next(page for page in pages if page)
-        return heading(first.replace("\n", "\n\n", 1)), text  # a line by itself was short on its page
+        return heading_line(first.replace("\n", "\n\n", 1)), text  # a line by itself was short on its page
     return title, text
 
 
@@ -47,13 +47,13 @@ def _page_text(document: pypdfium2.PdfDocument, number: int) -> str:
     page = document[number]
     text_page = page.get_textpage()
     try:
-        return reflow(text_page.get_text_range())
+        return reflow_lines(text_page.get_text_range())
     finally:
         text_page.close()
         page.close()
 
 
-def reflow(page: str) -> str:
+def reflow_lines(page: str) -> str:
     """Joins the lines of a page to paragraphs: a line continues in the next unless it is short.
 
     A short line without a stop, after one that ends a sentence, is a heading and begins a paragraph.

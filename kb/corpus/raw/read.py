@@ -18,15 +18,21 @@ from colmlm.kb.corpus.format import (
     parse_line,
     parse_record,
     too_long,
-    unstorable,
+    unstorable_characters,
 )
-from colmlm.kb.corpus.raw.blocks import Fields, ReadPiece, refused
+from colmlm.kb.corpus.raw.blocks import Fields, ReadPiece, refuse_document
 from colmlm.kb.corpus.raw.files import held
-from colmlm.kb.corpus.raw.html import heading
-from colmlm.kb.corpus.raw.text import Unreadable, declared_encoding, decode, marked_encoding, normal
+from colmlm.kb.corpus.raw.html import heading_line
+from colmlm.kb.corpus.raw.text import (
+    Unreadable,
+    declared_encoding,
+    decode_text,
+    marked_encoding,
+    normalise_text,
+)
 from colmlm.kb.corpus.raw.wiki import read_wiki
 from colmlm.kb.corpus.raw.wire import Ask
-from colmlm.kb.corpus.squad import identity, read_squad
+from colmlm.kb.corpus.squad import read_squad, squad_identity
 from colmlm.kb.texts.characters import MOST_BYTES, Damaged, read_lines, unpacked
 
 # Records: JSON Lines, rows of tables and of Parquet, each a document without facts.
@@ -59,7 +65,7 @@ def raw_document(record: Mapping[str, Any], chosen: Mapping[str, str], where: st
     if isinstance(text := parts["text"], str):
         parts["text"] = text = text.replace("\r\n", "\n").replace("\r", "\n")
         if "id" not in chosen:
-            parts["id"] = identity(_string(parts.get("title")), text)
+            parts["id"] = squad_identity(_string(parts.get("title")), text)
     if not parts.get("title"):
         parts["title"] = None
     parts["uri"] = parts.get("uri") or path.as_uri()
@@ -95,7 +101,7 @@ def read_table(path: Path, place: Path, ask: Ask) -> Iterator[ReadPiece]:
                 yield piece._replace(reached=file.tell())
     except (Damaged, UnicodeDecodeError) as error:
         reason = str(error) if isinstance(error, Damaged) else f"not {error.encoding}"
-        yield refused(path.name, f"{reason}, after line {done}; the rest was not read", done)
+        yield refuse_document(path.name, f"{reason}, after line {done}; the rest was not read", done)
 
 
 def _rows_table(packed: BufferedReader, path: Path, ask: Ask) -> Iterator[ReadPiece]:
@@ -117,10 +123,10 @@ def _rows_table(packed: BufferedReader, path: Path, ask: Ask) -> Iterator[ReadPi
         except StopIteration:
             return
         except csv.Error as error:
-            yield refused(where, f"no row of a table: {error}", line)
+            yield refuse_document(where, f"no row of a table: {error}", line)
             continue
         if row and (fault := _fault(row, header)) is not None:
-            yield refused(where, fault, line)
+            yield refuse_document(where, fault, line)
         elif row:
             yield ReadPiece(raw_document(dict(zip(header, row, strict=True)), chosen, where, path), line, 0)
 
@@ -128,7 +134,7 @@ def _rows_table(packed: BufferedReader, path: Path, ask: Ask) -> Iterator[ReadPi
 def _fault(row: list[str], header: list[str]) -> str | None:
     if len(row) != len(header):
         return f"{len(row)} cells under {len(header)} columns"
-    if (fault := unstorable("".join(row))) is None:
+    if (fault := unstorable_characters("".join(row))) is None:
         return None
     if "NUL" in fault[1]:
         return f"it has {fault[1]}"
@@ -187,9 +193,9 @@ def read_pieces(ask: Ask) -> Iterator[ReadPiece]:
             else:
                 yield ReadPiece(Parsed(_document(ask, path, place)), 1, place.stat().st_size)
     except Unreadable as error:
-        yield refused(name, str(error))
+        yield refuse_document(name, str(error))
     except OSError as error:
-        yield refused(name, f"cannot be read: {error.strerror or error}")
+        yield refuse_document(name, f"cannot be read: {error.strerror or error}")
 
 
 def _lines(path: Path, place: Path, ask: Ask) -> Iterator[ReadPiece]:
@@ -208,7 +214,7 @@ def _lines(path: Path, place: Path, ask: Ask) -> Iterator[ReadPiece]:
                     yield ReadPiece(parse(content, where, path, ask.fields), number, reached)
             done = number
     except Damaged as error:
-        yield refused(path.name, f"{error}, after line {done}", done)
+        yield refuse_document(path.name, f"{error}, after line {done}", done)
 
 
 def _rows(path: Path, format_: str) -> Iterator[ReadPiece]:
@@ -231,9 +237,9 @@ def _document(ask: Ask, path: Path, place: Path) -> AnnotatedDocument:
     if not data.strip():
         raise Unreadable("the file is empty")
     title, text = _text(ask.kind, data, ask.encoding)
-    text = normal(text)
-    if title is None or unstorable(title) is not None:
-        title = heading(text) or _named(path if ask.uri is None else _place(ask.uri))
+    text = normalise_text(text)
+    if title is None or unstorable_characters(title) is not None:
+        title = heading_line(text) or _named(path if ask.uri is None else _place(ask.uri))
     return AnnotatedDocument(ask.external_id, text, title=title, uri=ask.uri or path.as_uri())
 
 
@@ -253,8 +259,8 @@ def _text(kind: str, data: bytes, encoding: str | None) -> tuple[str | None, str
     if kind == "html":
         from colmlm.kb.corpus.raw.html import read_html
 
-        return read_html(decode(data, encoding or declared_encoding(data)))
-    text = decode(data, encoding)
+        return read_html(decode_text(data, encoding or declared_encoding(data)))
+    text = decode_text(data, encoding)
     if kind == "markdown":
         from colmlm.kb.corpus.raw.markdown import read_markdown
 

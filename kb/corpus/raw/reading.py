@@ -23,7 +23,7 @@ from colmlm.kb.corpus.format import Parsed, Refusal
 from colmlm.kb.corpus.raw.blocks import Fields
 from colmlm.kb.corpus.raw.files import RawFile, path_fault, printable
 from colmlm.kb.corpus.raw.read import BY_LINE, BY_ROW, FORMATS
-from colmlm.kb.corpus.raw.wire import LENGTH, WIDEST, Ask, Breach, Limits, Told, send
+from colmlm.kb.corpus.raw.wire import LENGTH, WIDEST, Ask, Breach, Limits, Told, send_message
 from colmlm.kb.errors import ReaderUnavailable
 
 MOST_BREACHES = 10  # breaches of one file; each costs the time that a document may take, and a new process
@@ -182,7 +182,7 @@ class FileReader:
         try:
             process = self._running()
             assert process.stdin is not None
-            send(process.stdin, msgspec.json.encode(ask))
+            send_message(process.stdin, msgspec.json.encode(ask))
             while not last.end and last.breach is None:
                 last = self._next()
                 yield last

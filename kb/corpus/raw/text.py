@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import re
 
-from colmlm.kb.corpus.format import is_blank, unstorable
+from colmlm.kb.corpus.format import is_blank, unstorable_characters
 
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
@@ -25,7 +25,7 @@ class Unreadable(ValueError):
     """A file is not a document: says why and, where that helps, what to do."""
 
 
-def decode(data: bytes, encoding: str | None = None) -> str:
+def decode_text(data: bytes, encoding: str | None = None) -> str:
     """Decodes the text of a file, with its line ends as ``\\n``. Raises `Unreadable`.
 
     A byte order mark decides the encoding; without one `encoding` does, by default UTF-8.
@@ -48,7 +48,7 @@ def decode(data: bytes, encoding: str | None = None) -> str:
         ValueError,
     ) as error:  # some codecs are not for text, and some raise errors of their own
         raise Unreadable(f"it says that it is in {encoding!r}, which cannot be read: {error}") from error
-    return normal((text.removeprefix("\ufeff") if marked else text).replace("\f", "\n"))
+    return normalise_text((text.removeprefix("\ufeff") if marked else text).replace("\f", "\n"))
 
 
 def marked_encoding(data: bytes) -> str | None:
@@ -56,12 +56,12 @@ def marked_encoding(data: bytes) -> str | None:
     return next((name for mark, name in _MARKS if data.startswith(mark)), None)
 
 
-def normal(text: str) -> str:
+def normalise_text(text: str) -> str:
     """Gives the text with its line ends as ``\\n``. Raises `Unreadable` on binary data, or where nothing shows."""
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     if is_blank(text):
         raise Unreadable("no text in it")
-    if (fault := unstorable(text)) is not None:
+    if (fault := unstorable_characters(text)) is not None:
         raise Unreadable(f"binary data, not text: it has {fault[1]}")
     if len(_CONTROL.findall(text)) > _MOST_CONTROL * len(text):
         raise Unreadable("binary data, not text: it has control characters")

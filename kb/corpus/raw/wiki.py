@@ -14,7 +14,7 @@ from urllib.parse import quote
 from xml.etree.ElementTree import Element, ParseError, iterparse
 
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, Refusal, is_blank
-from colmlm.kb.corpus.raw.blocks import ReadPiece, refused
+from colmlm.kb.corpus.raw.blocks import ReadPiece, refuse_document
 from colmlm.kb.corpus.raw.text import Unreadable
 from colmlm.kb.corpus.raw.wire import Ask
 from colmlm.kb.texts.characters import Damaged, unpacked
@@ -67,7 +67,7 @@ def read_wiki(path: Path, place: Path, ask: Ask) -> Iterator[ReadPiece]:
                 yield ReadPiece(parsed, number, file.tell())
     except (Damaged, ParseError) as error:
         what = str(error) if isinstance(error, Damaged) else f"no XML that can be read ({error})"
-        yield refused(path.name, f"{what}, after page {number}; the rest was not read", number)
+        yield refuse_document(path.name, f"{what}, after page {number}; the rest was not read", number)
 
 
 def _pages(stream: IO[bytes], path: Path, after: int) -> Iterator[Parsed | None]:

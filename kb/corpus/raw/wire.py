@@ -44,13 +44,13 @@ class Told(msgspec.Struct, omit_defaults=True):
     end: bool = False
 
 
-def send(stream: IO[bytes], message: bytes) -> None:
+def send_message(stream: IO[bytes], message: bytes) -> None:
     stream.write(LENGTH.pack(len(message)))
     stream.write(message)
     stream.flush()
 
 
-def receive(stream: IO[bytes]) -> bytes | None:
+def receive_message(stream: IO[bytes]) -> bytes | None:
     """Gives the next message; None where the other end has closed."""
     head = stream.read(LENGTH.size)
     return stream.read(LENGTH.unpack(head)[0]) if len(head) == LENGTH.size else None

@@ -38,8 +38,8 @@ class Ours:
     def open(self, directory: Path, dim: int) -> None:
         self._directory = directory / "colmlm"
         settings = Settings(home=self._directory, actor="bench")
-        engine = database.connect(settings)
-        database.migrate(engine)
+        engine = database.connect_database(settings)
+        database.migrate_database(engine)
         engine.dispose()
         self._kb = KnowledgeBase.open(settings)
         self._keyset_id = self._kb.keysets.create(CheckpointInfo(CHECKPOINT, CHECKPOINT, dim)).keyset_id

@@ -159,7 +159,7 @@ def delete(kb: KnowledgeBase, sized: SizedBase) -> Figures:
         nonlocal found
         with kb.sessions() as session:
             stored = session.scalars(select(FactKeyRow.key).where(FactKeyRow.fact_id == fact_id)).one()
-        (lookup,) = find(keysets.decode([stored], sized.dim))
+        (lookup,) = find(keysets.decode_keys([stored], sized.dim))
         found += any(hit.fact_id == fact_id for hit in lookup.hits)
 
     return _edited(kb, sized, once, "delete", after) | {"deleted_but_found": found}

@@ -110,12 +110,12 @@ def key_id(atlas: KnowledgeBase, new_token: Callable[[str], str]) -> int:
 
 def claim(kb: KnowledgeBase, key_id: int) -> Claim | KeptAnswer:
     with Session(kb.engine) as session, session.begin():
-        return idempotency.claim(session, key_id, "order-1", b"body")
+        return idempotency.claim_key(session, key_id, "order-1", b"body")
 
 
 def settle(kb: KnowledgeBase, held: Claim, answer: KeptAnswer) -> None:
     with Session(kb.engine) as session, session.begin():
-        idempotency.settle(session, held, answer)
+        idempotency.settle_key(session, held, answer)
 
 
 @contextmanager

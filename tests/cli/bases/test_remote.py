@@ -26,7 +26,7 @@ from colmlm.kb.answers.ranked import RankedLookups
 from colmlm.kb.errors import InvalidQuery, InvalidSplice, KBError, KeysetMismatch, NoSuchChange
 from colmlm.kb.evidence.records import NewOutput, Splice
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.texts.characters import visible
+from colmlm.kb.texts.characters import visible_text
 from colmlm.model.lm.checkpoint import Checkpoint
 from tests.api.conftest import CAPITAL
 from tests.api.tiny_server import TinyServer, eager_checkpoint, tiny_server
@@ -261,4 +261,6 @@ def test_generate_decodes_here_against_a_server(
         stored.output == said["output"] and stored.splices and said["splices"][0]["source"]["title"] == "Peru"
     )
     shown = invoke(*words, "--stream")
-    assert shown.code == 0 and shown.out.startswith(visible(said["output"])) and tiny.address in shown.err
+    assert (
+        shown.code == 0 and shown.out.startswith(visible_text(said["output"])) and tiny.address in shown.err
+    )

@@ -38,10 +38,10 @@ def test_what_a_worker_died_of_is_kept_without_secrets(
         state = worker.state()
         assert (state.exit_code, state.restarts) == (5, 1)
         assert "No database at" in state.last_error[-1]
-        assert attendance.noted(settings.home) == state
+        assert attendance.noted_attendance(settings.home) == state
         file = settings.home / "worker.json"
         assert stat.S_IMODE(file.stat().st_mode) == 0o600 and "hunter2" not in file.read_text()
-    assert attendance.noted(settings.home) is None, "it was told to end"
+    assert attendance.noted_attendance(settings.home) is None, "it was told to end"
     assert "No database at" in capfd.readouterr().err, "the server's log has it too"
 
 
@@ -51,10 +51,10 @@ def test_a_worker_that_goes_on_is_well_again(kb: KnowledgeBase, settings: Settin
         until(lambda: Jobs(kb).num_workers())
         worker._process.kill()
         until(lambda: worker.state().failures)
-        assert attendance.noted(settings.home) is not None
+        assert attendance.noted_attendance(settings.home) is not None
         until(lambda: worker.state().running and not worker.state().failures)
         assert worker.state().restarts == 1 and worker.state().exit_code == -9
-        until(lambda: attendance.noted(settings.home) is None)
+        until(lambda: attendance.noted_attendance(settings.home) is None)
 
 
 @pytest.mark.slow(reason="starts worker processes and waits for their restarts")

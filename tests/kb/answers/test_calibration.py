@@ -12,12 +12,12 @@ from colmlm.kb.answers.calibration import (
     Judged,
     KnownQuestion,
     SampleAnswers,
-    allowed,
+    allowed_wrong,
     ask_each,
-    bound,
-    calibrate,
+    calibrate_answers,
     least_questions,
     questions_of,
+    upper_bound,
 )
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed
 from colmlm.kb.errors import CalibrationRefused
@@ -50,28 +50,32 @@ def sample(right: int, wrong: list[float], alarms: list[float], number: int = 10
 
 def test_the_bound_is_clopper_and_pearsons() -> None:
     # scipy.stats.beta.ppf(0.8, wrong + 1, questions - wrong)
-    assert bound(0, 32) == pytest.approx(1 - 0.2 ** (1 / 32), abs=1e-9)
-    assert bound(11, 300) == pytest.approx(0.0489444, abs=1e-6)
-    assert least_questions(0.05) == 32 and allowed(31, 0.05) == -1 and allowed(32, 0.05) == 0
+    assert upper_bound(0, 32) == pytest.approx(1 - 0.2 ** (1 / 32), abs=1e-9)
+    assert upper_bound(11, 300) == pytest.approx(0.0489444, abs=1e-6)
+    assert least_questions(0.05) == 32 and allowed_wrong(31, 0.05) == -1 and allowed_wrong(32, 0.05) == 0
     for number in (50, 155, 300, 1000):
-        assert bound(allowed(number, 0.05), number) <= 0.05 < bound(allowed(number, 0.05) + 1, number)
+        assert (
+            upper_bound(allowed_wrong(number, 0.05), number)
+            <= 0.05
+            < upper_bound(allowed_wrong(number, 0.05) + 1, number)
+        )
 
 
 def test_the_threshold_goes_down_where_less_is_wrong_than_is_allowed() -> None:
-    found = calibrate(sample(60, [0.5, 0.3, 0.2, 0.1, 0.1], [0.2]), SHIPPED)
+    found = calibrate_answers(sample(60, [0.5, 0.3, 0.2, 0.1, 0.1], [0.2]), SHIPPED)
     assert 0.1 < found.here.threshold < SHIPPED
     assert found.here.wrong <= 0.05 and found.most_wrong <= 0.05
     assert (found.here.right, found.answerable, found.unanswerable) == (0.6, 100, 100)
 
 
 def test_the_threshold_goes_up_where_the_sample_shows_more_than_the_rate() -> None:
-    found = calibrate(sample(60, [0.8] * 8, []), SHIPPED)
+    found = calibrate_answers(sample(60, [0.8] * 8, []), SHIPPED)
     assert 0.8 < found.here.threshold <= 0.9
     assert found.shipped.wrong == 0.08 and found.here.wrong == 0.0 and found.here.right == 0.6
 
 
 def test_too_many_answers_to_questions_without_one_raise_it_too() -> None:
-    found = calibrate(sample(60, [], [0.75] * 9), SHIPPED)
+    found = calibrate_answers(sample(60, [], [0.75] * 9), SHIPPED)
     assert found.here.threshold > 0.75 and found.here.alarms == 0.0
 
 
@@ -83,29 +87,31 @@ def test_a_passage_counts_as_it_is_said() -> None:
     read = sample(0, [], [])
     read.answerable[:60] = [Judged(0.0, "none", 0.9, "right")] * 60
     read.others[:9] = [Judged(0.0, "none", 0.75, "wrong")] * 9
-    found = calibrate(read, SHIPPED)
+    found = calibrate_answers(read, SHIPPED)
     assert found.here.threshold > 0.75 and (found.here.right, found.here.alarms) == (0.6, 0.0)
 
 
 def test_a_small_sample_raises_nothing_for_want_of_certainty() -> None:
     read = sample(30, [0.8, 0.7], [], number=40)  # 5 % wrong, but it could be 10 %
-    assert calibrate(read, SHIPPED).here.threshold == SHIPPED
-    assert calibrate(read, SHIPPED).most_wrong > 0.05
-    assert calibrate(read, SHIPPED, 0.049).here.threshold > 0.8, "the shipped one was not fitted to less"
+    assert calibrate_answers(read, SHIPPED).here.threshold == SHIPPED
+    assert calibrate_answers(read, SHIPPED).most_wrong > 0.05
+    assert calibrate_answers(read, SHIPPED, 0.049).here.threshold > 0.8, (
+        "the shipped one was not fitted to less"
+    )
 
 
 def test_what_cannot_hold_the_rate_is_refused_with_the_reason() -> None:
     with pytest.raises(
         CalibrationRefused, match=r"20 questions that the base has an answer to, .* 32 at least"
     ):
-        calibrate(sample(20, [], [], number=20), SHIPPED)
+        calibrate_answers(sample(20, [], [], number=20), SHIPPED)
     few = sample(60, [], [])
     with pytest.raises(CalibrationRefused, match="3 questions that the base does not answer"):
-        calibrate(replace(few, others=few.others[:3]), SHIPPED)
+        calibrate_answers(replace(few, others=few.others[:3]), SHIPPED)
     with pytest.raises(CalibrationRefused, match="answered wrongly"):
-        calibrate(sample(60, [0.95] * 20, []), SHIPPED)
+        calibrate_answers(sample(60, [0.95] * 20, []), SHIPPED)
     with pytest.raises(CalibrationRefused, match="without an answer get one"):
-        calibrate(sample(60, [], [0.95] * 20), SHIPPED)
+        calibrate_answers(sample(60, [], [0.95] * 20), SHIPPED)
 
 
 def test_a_question_is_asked_again_as_if_what_answers_it_were_not_there(answers: Answering) -> None:
@@ -192,9 +198,9 @@ def test_without_another_document_nothing_is_told_of_questions_that_nothing_answ
     read = ask_each(answers, asked, lambda *_: None)
     assert (len(read.answerable), len(read.others)) == (40, 0)
     with pytest.raises(CalibrationRefused, match=r"does not answer, .*add 32 or more with an empty value"):
-        calibrate(read, SHIPPED)
+        calibrate_answers(read, SHIPPED)
 
 
 def test_too_few_questions_are_refused_with_the_rate_that_they_can_tell() -> None:
     with pytest.raises(CalibrationRefused, match=r"add 12 or more, or allow 7.8% wrong ones"):
-        calibrate(sample(20, [], [], number=20), SHIPPED)
+        calibrate_answers(sample(20, [], [], number=20), SHIPPED)

@@ -16,7 +16,7 @@ from sqlalchemy import URL, text
 
 from colmlm.kb.access.tokens import create_token
 from colmlm.kb.backup.restore import restore_backup
-from colmlm.kb.backup.write import tables, verify_backup, write_backup
+from colmlm.kb.backup.write import archive_tables, verify_backup, write_backup
 from colmlm.kb.corpus.format import Parsed
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import BackupRefused, DatabaseNotEmpty, LogRefused, NewerLogNeeded, SignatureRefused
@@ -80,7 +80,7 @@ def _rows(kb: KnowledgeBase) -> dict[str, list[str]]:
     with kb.engine.connect() as connection:
         return {
             table.name: sorted(connection.scalars(text(f"SELECT t::text FROM {table.name} t")))
-            for table in tables()
+            for table in archive_tables()
         }
 
 

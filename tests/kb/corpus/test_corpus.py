@@ -19,7 +19,7 @@ from colmlm.kb.corpus.format import (
     Parsed,
     Refusal,
     check_spans,
-    digests,
+    document_digests,
     parse_inline,
     parse_line,
     read_annotated,
@@ -301,7 +301,7 @@ def test_spans_that_hold_are_all_kept_in_any_order(document: AnnotatedDocument, 
 def test_the_digest_is_that_of_the_canonical_record_without_what_became_of_it(document: AnnotatedDocument):
     canonical = json.dumps(to_record(document), sort_keys=True, separators=(",", ":"))
     sha256 = [hashlib.sha256(words.encode()).hexdigest() for words in (document.text, canonical)]
-    assert list(digests(document)) == sha256
+    assert list(document_digests(document)) == sha256
     edited = replace(document, facts=tuple(replace(s, current="x", deleted=True) for s in document.facts))
-    assert digests(edited) == digests(document)
+    assert document_digests(edited) == document_digests(document)
     assert parse(json.dumps(to_record(edited))) == Parsed(edited)

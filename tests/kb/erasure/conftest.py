@@ -21,8 +21,8 @@ def own_kb() -> Iterator[KnowledgeBase]:
     with tempfile.TemporaryDirectory(prefix="colmlm-") as folder:
         Path(folder).chmod(0o755)
         settings = Settings(home=Path(folder), actor="tester")
-        engine = database.connect(settings)
-        database.migrate(engine)
+        engine = database.connect_database(settings)
+        database.migrate_database(engine)
         with KnowledgeBase(settings, engine) as opened:
             yield opened
         EmbeddedServer(settings.home / "postgres").stop()

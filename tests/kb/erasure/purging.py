@@ -26,7 +26,7 @@ def main(home: str, step: str = HERE) -> None:
             print(HERE, flush=True)
             sys.stdin.readline()
 
-    with KnowledgeBase(settings, database.connect(settings)) as kb:
+    with KnowledgeBase(settings, database.connect_database(settings)) as kb:
         tell(str(Erasure(kb).finish(on_step=tell).level))
 
 

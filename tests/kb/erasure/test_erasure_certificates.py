@@ -12,7 +12,7 @@ from securesystemslib.dsse import Envelope
 from securesystemslib.exceptions import VerificationError
 from securesystemslib.signer import SSlibKey
 
-from colmlm.kb.erasure.certificates import PREDICATE_TYPE, issue
+from colmlm.kb.erasure.certificates import PREDICATE_TYPE, issue_certificate
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import ErasureNotFound
 from colmlm.kb.forgetting.certificates import CertificateCheck, check_here, check_offline, trusted_keys
@@ -48,7 +48,7 @@ def failed(found: CertificateCheck) -> list[str]:
 
 
 def test_a_stock_verifier_of_dsse_verifies_it(kb: KnowledgeBase, seq: int) -> None:
-    issued = issue(kb, seq)
+    issued = issue_certificate(kb, seq)
     envelope = Envelope.from_dict(json.loads(issued))
     (keyid,) = envelope.signatures
     public = load_pem_public_key(kb.log.public_key().encode())
@@ -60,7 +60,7 @@ def test_a_stock_verifier_of_dsse_verifies_it(kb: KnowledgeBase, seq: int) -> No
 
 
 def test_it_states_what_was_erased_and_holds_no_text(kb: KnowledgeBase, seq: int) -> None:
-    issued = issue(kb, seq)
+    issued = issue_certificate(kb, seq)
     statement, change = statement_of(issued), kb.log.change(seq)
     assert statement["_type"] == "https://in-toto.io/Statement/v1"
     assert statement["predicateType"] == PREDICATE_TYPE
@@ -71,7 +71,7 @@ def test_it_states_what_was_erased_and_holds_no_text(kb: KnowledgeBase, seq: int
 
 
 def test_it_names_what_an_erasure_does_not_recognise(kb: KnowledgeBase, seq: int) -> None:
-    issued = issue(kb, seq)
+    issued = issue_certificate(kb, seq)
     limits = statement_of(issued)["predicate"]["limits"]
     assert all(any(limit in said for said in limits) for limit in LIMITS)
     assert any("`left`" in said for said in limits)
@@ -86,7 +86,7 @@ def test_the_docs_name_the_same_limits() -> None:
 def test_a_certificate_of_an_earlier_release_names_no_limits_and_still_holds(
     kb: KnowledgeBase, seq: int
 ) -> None:
-    statement = statement_of(issue(kb, seq))
+    statement = statement_of(issue_certificate(kb, seq))
     predicate = {name: value for name, value in statement["predicate"].items() if name != "limits"}
     (subject,) = statement["subject"]
     key = signing.signing_key(kb.settings.home)
@@ -95,7 +95,7 @@ def test_a_certificate_of_an_earlier_release_names_no_limits_and_still_holds(
 
 
 def test_it_is_checked_here_and_by_who_has_the_public_key(kb: KnowledgeBase, seq: int) -> None:
-    issued = issue(kb, seq).encode()
+    issued = issue_certificate(kb, seq).encode()
     for found in (check_here(kb, issued), check_offline(issued, trusted_keys(pem=kb.log.public_key()))):
         assert found.ok and (found.applied_seq, found.level, found.reached) == (seq, 1, "not retrievable")
         assert (found.run_id, found.num_facts) == (None, 1)
@@ -113,7 +113,7 @@ def test_a_signed_contradiction_is_named(kb: KnowledgeBase, seq: int, subtests: 
         ({"facts": [1]}, "the number of facts"),
     ):
         with subtests.test(other=other, fault=fault):
-            statement = statement_of(issue(kb, seq))
+            statement = statement_of(issue_certificate(kb, seq))
             (subject,) = statement["subject"]
             said = {**statement["predicate"], **other}
             key = signing.signing_key(kb.settings.home)
@@ -126,11 +126,11 @@ def test_a_signed_contradiction_is_named(kb: KnowledgeBase, seq: int, subtests: 
 def test_what_is_no_erasure_has_none(kb: KnowledgeBase, seq: int) -> None:
     for other in (1, 0, -1, seq + 1, 2**70):
         with pytest.raises(ErasureNotFound):
-            issue(kb, other)
+            issue_certificate(kb, other)
 
 
 def test_a_base_that_lacks_the_change_does_not_bear_it_out(kb: KnowledgeBase, seq: int) -> None:
-    statement = statement_of(issue(kb, seq))
+    statement = statement_of(issue_certificate(kb, seq))
     said = statement["predicate"] | {"database": "another"}
     key = signing.signing_key(kb.settings.home)
     (subject,) = statement["subject"]

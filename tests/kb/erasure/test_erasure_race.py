@@ -201,7 +201,7 @@ def test_a_job_that_nobody_runs_to_its_end_says_nothing_of_what_was_erased(
                     "UPDATE job SET state = 'running', attempts = 5, heartbeat_at = now() - interval '1 day'"
                 )
             )
-            assert [one.state for one in tickets.rescue(session)] == ["failed"]
+            assert [one.state for one in tickets.rescue_tickets(session)] == ["failed"]
     assert Jobs(kb).get(job.job_id).arguments["corpus"] == f"of {MARK * 4}"
     assert kb.upkeep.fsck().quoting == ()
 
@@ -224,15 +224,15 @@ def test_answer_that_was_made_before_an_erasure_is_not_kept_after_it(kb: Knowled
     ingest(kb, PERU)
     with kb.sessions.begin() as session:
         create_token(session, "someone", "operator")
-        held = idempotency.claim(session, 1, "once", b"request")
-        other = idempotency.claim(session, 1, "other", b"request")
+        held = idempotency.claim_key(session, 1, "once", b"request")
+        other = idempotency.claim_key(session, 1, "other", b"request")
     assert isinstance(held, Claim) and isinstance(other, Claim)
     Erasure(kb).erase([fact_id(kb, "Lima")], **BY)
     with kb.sessions.begin() as session:
-        idempotency.settle(session, held, KeptAnswer(200, "text/plain", b"Lima"))
-        after = idempotency.claim(session, 1, "after", b"request")
+        idempotency.settle_key(session, held, KeptAnswer(200, "text/plain", b"Lima"))
+        after = idempotency.claim_key(session, 1, "after", b"request")
         assert isinstance(after, Claim)
-        idempotency.settle(session, after, KeptAnswer(200, "text/plain", b"Cusco"))
+        idempotency.settle_key(session, after, KeptAnswer(200, "text/plain", b"Cusco"))
     with kb.engine.connect() as connection:
         bodies = connection.execute(text("SELECT key, body FROM idempotency WHERE status IS NOT NULL")).all()
     assert {row.key: row.body for row in bodies} == {"once": None, "after": b"Cusco"}

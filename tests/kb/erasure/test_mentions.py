@@ -16,7 +16,7 @@ from colmlm.kb.facts.redaction import MARK
 from colmlm.kb.facts.suppression import Digests
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.tables import ErasedTextRow, SuppressionRow
-from colmlm.kb.texts.wording import normalised, normalised_before
+from colmlm.kb.texts.wording import normalise_wording, normalised_before
 from tests.kb.corpora import CAPITAL, document, fact_id, ingest
 from tests.spellings import SPELLINGS
 
@@ -146,7 +146,7 @@ def test_a_value_in_another_spelling_is_redacted_and_stays_out(
     kb: KnowledgeBase, subtests: pytest.Subtests
 ) -> None:
     spelt = [Spelt.into(kb, number, name) for number, name in enumerate(SPELLINGS)]
-    assert len({normalised(one.value) for one in spelt}) == len(SPELLINGS)
+    assert len({normalise_wording(one.value) for one in spelt}) == len(SPELLINGS)
     done = Erasure(kb).erase([fact_id(kb, one.value) for one in spelt], **BY, mentions="all").erased
     assert not done.left
     told = documents_of(kb)
@@ -221,7 +221,7 @@ def test_what_an_earlier_release_digested_stays_out(kb: KnowledgeBase, value: st
                 everywhere=True,
             )
         )
-    assert "Rock" not in value or before != normalised(value)
+    assert "Rock" not in value or before != normalise_wording(value)
     assert ingest(kb, own).suppressed == 1
     output = NewOutput(f"{value}?", "yes", "fake", "auto", 1, ())
     assert value not in kb.outputs.trace(kb.outputs.record(output)).prompt

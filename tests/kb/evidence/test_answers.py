@@ -10,7 +10,7 @@ from sqlalchemy import text
 
 from colmlm.kb.answers.answering import Answering, parts_of
 from colmlm.kb.answers.records import Answer, AnsweredQuestion
-from colmlm.kb.answers.windows import stretches
+from colmlm.kb.answers.windows import read_stretches
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import InvalidSplice, InvalidValue
@@ -297,7 +297,7 @@ def test_words_around_facts_in_every_position_are_the_documents(kb: KnowledgeBas
     for _ in range(60):
         start, end = sorted(drawn.sample(range(len(said) + 1), 2))
         with kb.sessions() as session:
-            (window,) = stretches(session, [(found.document_id, start, end)])
+            (window,) = read_stretches(session, [(found.document_id, start, end)])
         if not window.text:
             continue
         first, last = sorted(drawn.sample(range(len(window.text) + 1), 2))

@@ -19,7 +19,7 @@ from colmlm.kb.forgetting.certificates import (
     as_text,
     check_here,
     check_offline,
-    issue,
+    issue_forget_certificate,
     trusted_keys,
 )
 from colmlm.kb.forgetting.verbs import Forgetting
@@ -43,10 +43,10 @@ def issued(kb: KnowledgeBase, encoder: FakeEncoder) -> bytes:
     plan = forgetting.plan(Selector(text="Lima"), policy="abstain", **WHO)
     forgetting.apply(plan.run_id, **WHO)
     with pytest.raises(ForgetRunState, match="not verified"):
-        issue(kb, plan.run_id)
+        issue_forget_certificate(kb, plan.run_id)
     forgetting.verify(plan.run_id)
-    text = issue(kb, plan.run_id)
-    assert issue(kb, plan.run_id) == text, "the same evidence is signed once"
+    text = issue_forget_certificate(kb, plan.run_id)
+    assert issue_forget_certificate(kb, plan.run_id) == text, "the same evidence is signed once"
     return text.encode()
 
 

@@ -13,7 +13,13 @@ import pytest
 
 from colmlm.kb.answers.confidence import UNFITTED
 from colmlm.kb.corpus.format import AnnotatedDocument
-from colmlm.kb.forgetting.certificates import PREDICATE_TYPE, as_text, check_here, issue, subject_of
+from colmlm.kb.forgetting.certificates import (
+    PREDICATE_TYPE,
+    as_text,
+    check_here,
+    issue_forget_certificate,
+    subject_of,
+)
 from colmlm.kb.forgetting.records import ForgetPlan, SaidSurvivor
 from colmlm.kb.forgetting.verbs import Forgetting
 from colmlm.kb.log import signing
@@ -172,7 +178,7 @@ def counted(tower: KnowledgeBase, forgetting: Forgetting) -> tuple[bytes, dict[s
     plan, _ = planned(forgetting, of(tower, "tower"), policy="abstain")
     forgetting.apply(plan.run_id, **WHO)
     forgetting.verify(plan.run_id)
-    issued = issue(tower, plan.run_id).encode()
+    issued = issue_forget_certificate(tower, plan.run_id).encode()
     said: dict[str, Any] = json.loads(base64.b64decode(json.loads(issued)["payload"]))["predicate"]
     return issued, said
 
@@ -220,7 +226,7 @@ def test_a_plan_and_a_verification_of_the_release_before_name_no_places(
     assert made.read == 0 and made.survivors == ()
     assert found is not None and found.read == 0 and found.survivors == ()
     assert forgetting.survivors(plan.run_id) == []
-    assert check_here(tower, issue(tower, plan.run_id).encode()).ok
+    assert check_here(tower, issue_forget_certificate(tower, plan.run_id).encode()).ok
 
 
 def test_a_passage_that_would_be_said_survives_though_no_fact_is_marked_in_it(

@@ -21,7 +21,7 @@ from colmlm.kb.corpus.format import to_record
 from colmlm.kb.errors import InvalidValue, InvalidWork, JobFinished, JobNotFound, UploadNotFound
 from colmlm.kb.jobs import tickets
 from colmlm.kb.jobs.kinds import Check, Gate, Ingest, Rekey, WriteSnapshot, work_of
-from colmlm.kb.jobs.queue import STATES, Jobs, Lease, prune
+from colmlm.kb.jobs.queue import STATES, Jobs, Lease, prune_jobs
 from colmlm.kb.jobs.tickets import Uploads
 from colmlm.kb.jobs.worker import Handler, JobRun, Worker
 from colmlm.kb.log.audit import Origin, origin
@@ -213,9 +213,9 @@ def test_who_was_taken_for_dead_writes_nothing_more(kb: KnowledgeBase, jobs: Job
     lease = take(kb, job_id)
     with kb.sessions.begin() as session:
         assert [
-            job.id for job in tickets.rescue(session, stalled_seconds=30)
+            job.id for job in tickets.rescue_tickets(session, stalled_seconds=30)
         ] == []  # it lives: its lock is held
-        assert [job.id for job in tickets.rescue(session, stalled_seconds=0)] == [job_id]
+        assert [job.id for job in tickets.rescue_tickets(session, stalled_seconds=0)] == [job_id]
     assert not lease.settle("succeeded", result={})
     assert jobs.get(job_id).state == "queued"
     working(kb, fsck=lambda run, _: {"ok": True}).run(once=True)
@@ -227,7 +227,7 @@ def test_a_job_that_kills_its_workers_is_given_up(kb: KnowledgeBase, jobs: Jobs)
     for _ in range(tickets.MAX_ATTEMPTS):
         take(kb, job_id).close()  # the lock goes with the connection, as when the process dies
         with kb.sessions.begin() as session:
-            tickets.rescue(session)
+            tickets.rescue_tickets(session)
     ended = jobs.get(job_id)
     assert (
         ended.state == "failed" and ended.error is not None and ended.error["type"] == "urn:colmlm:JobGivenUp"
@@ -371,9 +371,9 @@ def test_jobs_that_ended_long_ago_go_and_what_they_changed_stays(kb: KnowledgeBa
             text("UPDATE job SET finished_at = finished_at - interval '91 days' WHERE id = :id"),
             {"id": old.job_id},
         )
-    seen = prune(kb, timedelta(days=30), dry_run=True)
+    seen = prune_jobs(kb, timedelta(days=30), dry_run=True)
     assert (seen.num_jobs, seen.states, len(jobs.list())) == (1, {"succeeded": 1}, 3)
-    assert prune(kb, timedelta(days=92)).num_jobs == 0
+    assert prune_jobs(kb, timedelta(days=92)).num_jobs == 0
     kb.settings = replace(kb.settings, job_retention_days=0)
     worker(kb).run(once=True)
     assert jobs.get(old.job_id).state == "succeeded", "0 keeps all"
@@ -383,6 +383,6 @@ def test_jobs_that_ended_long_ago_go_and_what_they_changed_stays(kb: KnowledgeBa
         jobs.get(old.job_id)
     assert not left.exists() and kb.log.changes()[-1].actor == "ana"
     assert {job.job_id for job in jobs.list()} == {cancelled.job_id, waiting.job_id}
-    assert prune(kb, timedelta(0)).states == {"cancelled": 1, "succeeded": 1}
+    assert prune_jobs(kb, timedelta(0)).states == {"cancelled": 1, "succeeded": 1}
     with pytest.raises(InvalidValue):
-        prune(kb, timedelta(seconds=-1))
+        prune_jobs(kb, timedelta(seconds=-1))

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from colmlm.kb.errors import InvalidValue
-from colmlm.kb.keys.calibration import calibrate, normalise, score
+from colmlm.kb.keys.calibration import calibrate_threshold, normalise_rows, score_pairs
 
 AXES = np.eye(4, dtype=np.float32)
 
@@ -29,18 +29,20 @@ def queries(*cosines: tuple[float, float]) -> np.ndarray:
 
 
 def test_an_impostor_is_the_best_fact_of_another_value() -> None:
-    genuine, impostor = score(*told(queries((0.9, 0.5)), [1], AXES[:2], [1, 2], {1: "Lima", 2: "Quito"}))
+    genuine, impostor = score_pairs(
+        *told(queries((0.9, 0.5)), [1], AXES[:2], [1, 2], {1: "Lima", 2: "Quito"})
+    )
     assert genuine == pytest.approx([0.9]) and impostor == pytest.approx([0.5])
 
 
 def test_a_restatement_of_the_asked_fact_is_no_impostor() -> None:
     values = {1: "Lima", 2: " lima.", 3: "Quito"}
-    genuine, impostor = score(*told(queries((0.4, 0.9)), [1], AXES[:3], [1, 2, 3], values))
+    genuine, impostor = score_pairs(*told(queries((0.4, 0.9)), [1], AXES[:3], [1, 2, 3], values))
     assert genuine == pytest.approx([0.9]) and impostor == pytest.approx([0.0])
 
 
 def test_separable_scores_get_a_threshold_without_errors() -> None:
-    result = calibrate(
+    result = calibrate_threshold(
         *told(queries((0.9, 0.2), (0.3, 0.8)), [1, 2], AXES[:2], [1, 2], {1: "Lima", 2: "Quito"})
     )
     assert 0.3 < result.threshold < 0.8
@@ -61,8 +63,8 @@ def mixed(seed: int = 5, n: int = 200) -> Case:
 
 def test_no_threshold_balances_both_errors_better() -> None:
     case = mixed()
-    genuine, impostor = score(*case)
-    best = calibrate(*case)
+    genuine, impostor = score_pairs(*case)
+    best = calibrate_threshold(*case)
     for threshold in np.linspace(-1, 1, 401):
         errors = np.mean(genuine < threshold) + np.mean(impostor >= threshold)
         assert best.false_reject_rate + best.false_accept_rate <= errors + 1e-12
@@ -74,15 +76,15 @@ def test_questions_that_hardly_tell_facts_apart_refuse_a_third_of_them_at_most()
     case = told(
         queries(*zip(genuine, impostor, strict=True)), [1] * 6, AXES[:2], [1, 2], {1: "Lima", 2: "Quito"}
     )
-    best = calibrate(*case)
+    best = calibrate_threshold(*case)
     assert best.false_reject_rate == pytest.approx(1 / 3) and 0.3 < best.threshold <= 0.4
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.05, 0.5, 1.0])
 def test_a_stated_rate_is_kept_by_the_lowest_threshold_that_keeps_it(rate: float) -> None:
     case = mixed()
-    result = calibrate(*case, false_accept_rate=rate)
-    _, impostor = score(*case)
+    result = calibrate_threshold(*case, false_accept_rate=rate)
+    _, impostor = score_pairs(*case)
     assert np.mean(impostor >= result.threshold) == result.false_accept_rate <= rate
     lower = result.threshold - 1e-6
     assert rate == 1.0 or np.mean(impostor >= lower) > rate
@@ -90,19 +92,21 @@ def test_a_stated_rate_is_kept_by_the_lowest_threshold_that_keeps_it(rate: float
 
 def test_impostors_of_one_score_are_refused_together() -> None:
     case = told(queries(*[(0.9, 0.5)] * 4), [1] * 4, AXES[:2], [1, 2], {1: "Lima", 2: "Quito"})
-    assert calibrate(*case, false_accept_rate=0.5).false_accept_rate == 0
+    assert calibrate_threshold(*case, false_accept_rate=0.5).false_accept_rate == 0
 
 
 def test_facts_of_one_value_cannot_be_calibrated() -> None:
     with pytest.raises(InvalidValue):
-        calibrate(*told(queries((0.9, 0.5)), [1], AXES[:2], [1, 2], {1: "Lima", 2: "Lima"}))
+        calibrate_threshold(*told(queries((0.9, 0.5)), [1], AXES[:2], [1, 2], {1: "Lima", 2: "Lima"}))
 
 
 def test_no_questions_cannot_be_calibrated() -> None:
     with pytest.raises(InvalidValue):
-        calibrate(*told(np.zeros((0, 4), np.float32), [], AXES[:2], [1, 2], {1: "Lima", 2: "Quito"}))
+        calibrate_threshold(
+            *told(np.zeros((0, 4), np.float32), [], AXES[:2], [1, 2], {1: "Lima", 2: "Quito"})
+        )
 
 
 @given(st.text(alphabet="aA .,'\n"))
 def test_normalising_twice_is_normalising_once(value: str) -> None:
-    assert normalise(normalise(value)) == normalise(value)
+    assert normalise_rows(normalise_rows(value)) == normalise_rows(value)

@@ -14,7 +14,7 @@ from colmlm.kb.keys.adapting import (
     held_to_rotation,
     procrustes,
     shares_found,
-    unit,
+    unit_rows,
 )
 
 WIDTH, FACTS = 24, 400
@@ -27,7 +27,7 @@ def random() -> np.random.Generator:
 
 @pytest.fixture
 def old(random: np.random.Generator) -> np.ndarray:
-    return unit(random.standard_normal((FACTS, WIDTH)) + 0.5)
+    return unit_rows(random.standard_normal((FACTS, WIDTH)) + 0.5)
 
 
 def documents(number: int) -> list[int]:
@@ -37,7 +37,7 @@ def documents(number: int) -> list[int]:
 
 def test_a_rotation_is_found_again_from_a_part(old: np.ndarray, random: np.random.Generator) -> None:
     turn, _ = np.linalg.qr(random.standard_normal((WIDTH, WIDTH)))
-    new = unit(old @ turn)
+    new = unit_rows(old @ turn)
     made = procrustes(old[:100], new[:100])(old[100:])
     assert np.einsum("nd,nd->n", made, new[100:]).min() > 0.999
     assert np.allclose(np.linalg.norm(made, axis=1), 1, atol=1e-5)
@@ -47,7 +47,7 @@ def test_a_rotation_is_as_near_to_the_identity_as_few_facts_leave_it_open(old: n
     """Seven facts say nothing of seventeen of 24 dimensions, which another checkpoint of one lineage has as before."""
     turn = np.eye(WIDTH)
     turn[:2, :2] = [[0.8, 0.6], [-0.6, 0.8]]
-    new = unit(old @ turn)
+    new = unit_rows(old @ turn)
     made = procrustes(old[:7], new[:7])
     assert np.einsum("nd,nd->n", made(old[:7]), new[:7]).min() > 0.999
     off, kept = (np.einsum("nd,nd->n", keys, new[7:]).mean() for keys in (old[7:], made(old[7:])))
@@ -55,7 +55,7 @@ def test_a_rotation_is_as_near_to_the_identity_as_few_facts_leave_it_open(old: n
 
 
 def test_keys_of_another_width_are_predicted(old: np.ndarray, random: np.random.Generator) -> None:
-    new = unit(old @ random.standard_normal((WIDTH, 2 * WIDTH)))
+    new = unit_rows(old @ random.standard_normal((WIDTH, 2 * WIDTH)))
     found = best_map("auto", old[:200], new[:200], documents(200))
     assert found.method.startswith("ridge") and "rotation" in found.method
     assert np.einsum("nd,nd->n", found.map(old[200:]), new[200:]).mean() > 0.98
@@ -64,7 +64,7 @@ def test_keys_of_another_width_are_predicted(old: np.ndarray, random: np.random.
 def test_ridge_is_held_to_what_is_known_where_there_is_little_to_fit_on(
     old: np.ndarray, random: np.random.Generator
 ) -> None:
-    new = unit(old + 0.1 * random.standard_normal(old.shape))
+    new = unit_rows(old + 0.1 * random.standard_normal(old.shape))
     least = replace(held_to_rotation(old[:12], new[:12]), strength=1e-9)(old[12:])
     held = replace(held_to_identity(old[:12], new[:12]), strength=10.0)(old[12:])
     cosines = [float(np.einsum("nd,nd->n", made, new[12:]).mean()) for made in (least, held)]
@@ -75,14 +75,14 @@ def test_ridge_is_held_to_what_is_known_where_there_is_little_to_fit_on(
 def test_a_correction_of_any_strength_is_that_of_least_squares(
     old: np.ndarray, random: np.random.Generator
 ) -> None:
-    new = unit(old @ random.standard_normal((WIDTH, WIDTH)))
+    new = unit_rows(old @ random.standard_normal((WIDTH, WIDTH)))
     for number in (12, FACTS):
         x, y = old[:number] - old[:number].mean(axis=0), new[:number] - new[:number].mean(axis=0)
         gram = x.T @ x
         held = gram + 3.0 * np.trace(gram) / WIDTH * np.eye(WIDTH)
         weights = np.eye(WIDTH) + np.linalg.solve(held, x.T @ (y - x))
         made = replace(held_to_identity(old[:number], new[:number]), strength=3.0)(old)
-        meant = unit((old - old[:number].mean(axis=0)) @ weights + new[:number].mean(axis=0))
+        meant = unit_rows((old - old[:number].mean(axis=0)) @ weights + new[:number].mean(axis=0))
         assert np.abs(made - meant).max() < 1e-4
 
 
@@ -90,7 +90,7 @@ def test_what_is_held_out_was_predicted_without_its_document(
     old: np.ndarray, random: np.random.Generator
 ) -> None:
     """Where new keys have nothing to do with the old ones, a map knows only those that it was fitted on."""
-    new = unit(random.standard_normal(old.shape))
+    new = unit_rows(random.standard_normal(old.shape))
     found = best_map("ridge", old[:20], new[:20], [n // 2 for n in range(20)])
     by_heart = replace(held_to_rotation(old[:20], new[:20]), strength=1e-9)(old[:20])
     assert np.einsum("nd,nd->n", by_heart, new[:20]).mean() > 0.99

@@ -236,5 +236,5 @@ def test_a_base_with_a_break_is_backed_up_and_restored_and_its_bogus_erasure_is_
 def test_the_log_says_of_a_bogus_row_only_what_can_be_shown(edited: KnowledgeBase):
     put_in(edited, payload=json.dumps({"request_id": 3, "principal": {"kind": "key", "name": "root"}}))
     with edited.sessions() as session:
-        (shown,) = audit.changes(session, edited.log.head_seq() - 1, 1)
+        (shown,) = audit.list_changes(session, edited.log.head_seq() - 1, 1)
     assert shown.request_id is None and shown.actor == "mallory"

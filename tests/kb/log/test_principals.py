@@ -81,8 +81,8 @@ def test_changes_are_found_by_who_was_authenticated(kb: KnowledgeBase) -> None:
         kb.facts.add("Who?", "Ann", actor="ann", reason="test")
     kb.facts.add("Who else?", "Bob", actor="curator", reason="test")
     with kb.sessions() as session:
-        by_key = audit.changes(session, 0, 10, principal="curator")
-        by_name = audit.changes(session, 0, 10, actor="curator")
+        by_key = audit.list_changes(session, 0, 10, principal="curator")
+        by_name = audit.list_changes(session, 0, 10, actor="curator")
     assert [change.seq for change in by_key] == [1] and [change.seq for change in by_name] == [1, 2]
 
 

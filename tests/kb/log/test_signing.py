@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from colmlm.kb.errors import SignatureRefused
-from colmlm.kb.log.signing import KEY_FILE, names_of, sign, signing_key, verify
+from colmlm.kb.log.signing import KEY_FILE, names_of, sign_bytes, signing_key, verify_signature
 
 STATEMENT = {"seq": 7, "hash": "ab" * 32, "facts": [1, 2], "note": "Zürich"}
 
 
 def test_a_signed_statement_survives_json_and_names_its_signer(tmp_path: Path):
     key = signing_key(tmp_path / "home")
-    signed = json.loads(json.dumps(sign(key, STATEMENT)))
-    assert verify(signed) == names_of(key.public_key())
+    signed = json.loads(json.dumps(sign_bytes(key, STATEMENT)))
+    assert verify_signature(signed) == names_of(key.public_key())
 
 
 def test_the_key_of_a_home_stays_and_is_private(tmp_path: Path):
@@ -29,31 +29,31 @@ def test_the_key_of_a_home_stays_and_is_private(tmp_path: Path):
 
 
 def test_another_home_has_another_key(tmp_path: Path):
-    signed = sign(signing_key(tmp_path / "a"), STATEMENT)
-    other = sign(signing_key(tmp_path / "b"), STATEMENT)
+    signed = sign_bytes(signing_key(tmp_path / "a"), STATEMENT)
+    other = sign_bytes(signing_key(tmp_path / "b"), STATEMENT)
     with pytest.raises(SignatureRefused):
-        verify(
+        verify_signature(
             {**signed, "signature": {**signed["signature"], "public_key": other["signature"]["public_key"]}}
         )
 
 
 @pytest.mark.parametrize("name", [*STATEMENT, "signature"])
 def test_any_change_to_a_statement_is_seen(tmp_path: Path, name: str):
-    signed = sign(signing_key(tmp_path), STATEMENT)
+    signed = sign_bytes(signing_key(tmp_path), STATEMENT)
     with pytest.raises(SignatureRefused):
-        verify({**signed, name: "other"})
+        verify_signature({**signed, name: "other"})
     with pytest.raises(SignatureRefused):
-        verify({key: value for key, value in signed.items() if key != name})
+        verify_signature({key: value for key, value in signed.items() if key != name})
     with pytest.raises(SignatureRefused):
-        verify({**signed, "more": 1})
+        verify_signature({**signed, "more": 1})
 
 
 @given(data=st.dictionaries(st.text(max_size=3), st.one_of(st.none(), st.text(max_size=5), st.integers())))
 def test_what_was_never_signed_is_refused(data: dict[str, object]):
     with pytest.raises(SignatureRefused):
-        verify(data)
+        verify_signature(data)
     with pytest.raises(SignatureRefused):
-        verify({"signature": {"algorithm": "ed25519", "public_key": data, "signature": ""}})
+        verify_signature({"signature": {"algorithm": "ed25519", "public_key": data, "signature": ""}})
 
 
 def test_a_damaged_key_file_is_refused(tmp_path: Path):

@@ -100,7 +100,7 @@ def test_the_log_is_filtered_by_person_kind_fact_and_time(edited: KnowledgeBase)
 
     def found(**filters: object) -> list[int]:
         with edited.sessions() as session:
-            return [change.seq for change in audit.changes(session, 0, 100, **filters)]
+            return [change.seq for change in audit.list_changes(session, 0, 100, **filters)]
 
     assert found(actor="ann") == [4] and found(kind="delete") == [3]
     assert found(fact_id=lima) == [1, 2, 4]

@@ -37,7 +37,7 @@ def retired(kb: KnowledgeBase, second: FakeEncoder) -> int:
     """Retires a keyset and leaves its collection, as where the server is away."""
     keyset_id = ready(kb, second)
     with kb.sessions.begin() as session:
-        keysets.retire(session, keyset_id, **WHO)
+        keysets.retire_keyset(session, keyset_id, **WHO)
     return keyset_id
 
 

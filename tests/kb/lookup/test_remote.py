@@ -18,7 +18,7 @@ from colmlm.kb.keys.keycopy import indexed_ids
 from colmlm.kb.lookup import remote
 from colmlm.kb.lookup.follower import Follower
 from colmlm.kb.lookup.in_process import require_spec
-from colmlm.kb.lookup.remote import Remote, hand_on, merged
+from colmlm.kb.lookup.remote import Remote, hand_on, merge_hits
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
 from tests.fakes import FakeEncoder, activated
@@ -266,7 +266,7 @@ def test_each_edge_tells_what_is_elsewhere_from_what_is_wrong(error: type[KBErro
 def test_two_searches_give_each_id_once_and_the_best_first():
     one = np.array([[0.9, 0.5, 0.5]], np.float32), np.array([[1, 2, 2]])
     other = np.array([[0.9, 0.7, -np.inf]], np.float32), np.array([[1, 3, -1]])
-    _, ids = merged(one, other, 3)
+    _, ids = merge_hits(one, other, 3)
     assert ids.tolist() == [[1, 3, 2]]
 
 

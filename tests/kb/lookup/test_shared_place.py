@@ -17,7 +17,7 @@ from sqlalchemy import text
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import SharedSnapshotsUnavailable
 from colmlm.kb.lookup import shared
-from colmlm.kb.lookup.shared import SharedFolder, publish
+from colmlm.kb.lookup.shared import SharedFolder, publish_snapshot
 from colmlm.kb.lookup.turns import wait_until_mine
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
@@ -184,7 +184,7 @@ def test_the_former_file_is_there_until_the_new_one_is_committed(first: Knowledg
     first.facts.edit(fact_id(first, "value 1"), "edited", **WHO)
     first.lookups.snapshot()
     with first.sessions() as session:
-        assert publish(session, 1, first.keysets.show(1).dim, first.settings, anyway=True)
+        assert publish_snapshot(session, 1, first.keysets.show(1).dim, first.settings, anyway=True)
         session.rollback()
     assert noted(first).file in folder_of(first).names() and len(folder_of(first).names()) == 2
     first.lookups.snapshot(share=True)

@@ -68,7 +68,7 @@ def test_a_collection_is_not_dropped_that_was_filled_while_its_turn_was_awaited(
         there.set_mark(mark)
         with another_process.sessions.begin() as session:
             activation.finish_building(session, keyset_id, "tester")
-            activation.activate(session, keyset_id, "tester", "it has all keys", force=True)
+            activation.activate_keyset(session, keyset_id, "tester", "it has all keys", force=True)
     dropping.join()
     assert len(there.ids()) == NUMBER
     (found,) = beside.lookups.find(

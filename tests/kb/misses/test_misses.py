@@ -14,7 +14,7 @@ from sqlalchemy import text
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import FactDeleted, FactNotFound, InvalidValue, MissGroupNotFound, MissGroupState
 from colmlm.kb.evidence.records import NewFeedback, NewOutput, Splice
-from colmlm.kb.evidence.storing import give
+from colmlm.kb.evidence.storing import give_feedback
 from colmlm.kb.facts.reviews import ReviewVerdict
 from colmlm.kb.misses.misses import Grouping, Misses
 from colmlm.kb.service import KnowledgeBase
@@ -339,7 +339,7 @@ def test_a_thumb_down_stays_a_miss_while_another_person_takes_theirs_back(kb: Kn
     output = kb.outputs.record(NewOutput(CANTEEN, "May 1987", "", "read", 0, ()))
     kb.outputs.give_feedback(output, NewFeedback("down"), actor="ann")
     with ThreadPoolExecutor(1) as pool, kb.sessions.begin() as session:
-        give(session, output, NewFeedback("down"), "bob", "")
+        give_feedback(session, output, NewFeedback("down"), "bob", "")
         taken_back = pool.submit(kb.outputs.give_feedback, output, NewFeedback("up"), actor="ann")
         while not (taken_back.done() or session.scalar(_WAITS)):
             time.sleep(0.01)

@@ -21,7 +21,7 @@ from colmlm.kb.corpus.release import ENTRIES, IDS, INDEX
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import InvalidRelease, TextsMissing
 from colmlm.kb.evidence.records import NewOutput, Splice
-from colmlm.kb.forgetting.certificates import check_here, issue
+from colmlm.kb.forgetting.certificates import check_here, issue_forget_certificate
 from colmlm.kb.forgetting.verbs import Forgetting
 from colmlm.kb.keys.records import CheckpointInfo
 from colmlm.kb.releases import keys
@@ -242,7 +242,7 @@ def test_a_certificate_says_that_there_are_no_offsets(kb: KnowledgeBase, release
     plan = forgetting.plan(Selector(text=fact_text(5).value), policy="successor", **WHO)
     forgetting.apply(plan.run_id, **WHO)
     forgetting.verify(plan.run_id)
-    issued = issue(kb, plan.run_id)
+    issued = issue_forget_certificate(kb, plan.run_id)
     predicate = json.loads(base64.b64decode(json.loads(issued)["payload"]))["predicate"]
     assert (predicate["facts"]["forgotten"], predicate["facts"]["without_offsets"]) == (1, 1)
     assert check_here(kb, issued.encode()).ok

@@ -49,12 +49,12 @@ def begin(kb: KnowledgeBase, release: Path, facts: int, keys: int = 0) -> None:
     with kb.sessions.begin() as session:
         stored = StoredPieces.read(session, order, "wiki")
         numbers, keys_ND = next(SealedIndex(release / INDEX).blocks(keys))
-        pending = audit.begin(session, "tester", "test")
+        pending = audit.begin_change(session, "tester", "test")
         first = copy_keys(session, keyset_id, ADOPTED, stored.fact_ids(numbers).tolist(), keys_ND)
         payload = {
             "keyset": keyset_id, "release": order, "corpus": "wiki", "upto": keys, "keys": [first, first + keys - 1]
         }  # fmt: skip
-        audit.append(session, pending, "key", num_facts=keys, payload=payload)
+        audit.append_change(session, pending, "key", num_facts=keys, payload=payload)
 
 
 def counted(kb: KnowledgeBase, table: str) -> int:

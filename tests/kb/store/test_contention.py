@@ -33,7 +33,7 @@ def test_restore_of_a_run_waits_for_the_erasure_of_its_fact(kb: KnowledgeBase, e
     forgetting.apply(run.run_id, **BY)
     with ThreadPoolExecutor() as threads, kb.sessions() as session:
         suppression.begin_erasure(session)
-        audit.begin(session, **BY)
+        audit.begin_change(session, **BY)
         restoring = threads.submit(forgetting.restore, run.run_id, **BY)
         await_lock(kb)
         erase_facts(session, [lima], **BY)  # redacts the run that is to be restored

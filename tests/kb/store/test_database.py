@@ -46,7 +46,7 @@ def test_migrations_and_tables_agree(server: URL):
 
 def test_migrations_are_numbered_in_the_order_that_they_name():
     script = ScriptDirectory(str(database.MIGRATIONS))
-    assert database.revisions() == tuple(step.revision for step in script.walk_revisions())
+    assert database.schema_revisions() == tuple(step.revision for step in script.walk_revisions())
 
 
 def test_the_queues_tables_are_those_of_the_installed_release():
@@ -66,7 +66,7 @@ def test_a_downgrade_leaves_nothing_and_an_upgrade_brings_it_back(server: URL):
             command.downgrade(config, "base")
             assert inspect(connection).get_table_names() == ["alembic_version"]
         assert not database.is_at_head(engine)
-        database.migrate(engine)
+        database.migrate_database(engine)
         assert database.is_at_head(engine)
         engine.dispose()
 
@@ -78,7 +78,7 @@ def test_two_starts_at_once_migrate_once(server: URL):
 
         def start(number: int) -> None:
             try:
-                database.migrate(engines[number])
+                database.migrate_database(engines[number])
             except BaseException as failure:
                 failures.append(failure)
 
@@ -97,7 +97,7 @@ def test_indexes_on_facts_are_built_while_edits_go_on_and_after_a_failed_start(
 ):
     with clone(server, "template1") as url:
         engine = create_engine(url)
-        database.migrate(engine, "0010")
+        database.migrate_database(engine, "0010")
         broken = "fact_question_words_idx"
         with engine.begin() as connection:
             connection.execute(
@@ -108,7 +108,7 @@ def test_indexes_on_facts_are_built_while_edits_go_on_and_after_a_failed_start(
                 text(f"UPDATE pg_index SET indisvalid = false WHERE indexrelid = '{broken}'::regclass")
             )
         engines = [engine, create_engine(url)]
-        starts = [threading.Thread(target=database.migrate, args=[one]) for one in engines]
+        starts = [threading.Thread(target=database.migrate_database, args=[one]) for one in engines]
         with engine.begin() as connection:  # CONCURRENTLY waits for it, and keeps no other edit waiting
             connection.execute(text("UPDATE fact SET answer = 'One'"))
             for start in starts:
@@ -128,7 +128,7 @@ def test_indexes_on_facts_are_built_while_edits_go_on_and_after_a_failed_start(
 
 
 def test_a_migration_to_an_older_release_changes_nothing(kb: KnowledgeBase):
-    database.migrate(kb.engine, "0009")
+    database.migrate_database(kb.engine, "0009")
     assert database.is_at_head(kb.engine)
 
 

@@ -28,7 +28,7 @@ def settings(home: Path) -> Settings:
 @pytest.fixture
 def embedded(settings: Settings) -> Iterator[EmbeddedServer]:
     """A server that runs."""
-    database.connect(settings).dispose()
+    database.connect_database(settings).dispose()
     server = EmbeddedServer.of(settings)
     assert server is not None
     yield server
@@ -57,7 +57,7 @@ def survive_a_kill(embedded: EmbeddedServer) -> None:
 
 
 def answers(settings: Settings) -> bool:
-    engine = database.connect(settings)
+    engine = database.connect_database(settings)
     try:
         with engine.connect() as connection:
             return bool(connection.scalar(text("SELECT true")))

@@ -105,7 +105,7 @@ def test_a_password_is_shown_from_no_place_in_the_url(place: str, tmp_path: Path
     assert "hunter2" not in shown(url) and "***" in shown(url) and str(tmp_path) in shown(url)
     assert "hunter2" in shown(url, with_secrets=True)
     with pytest.raises(DatabaseUnavailable) as caught:
-        database.connect(Settings(home=tmp_path, database_url=url))
+        database.connect_database(Settings(home=tmp_path, database_url=url))
     assert "hunter2" not in str(caught.value) and str(tmp_path) in str(caught.value)
 
 
@@ -123,4 +123,4 @@ def test_a_url_that_is_shown_with_its_password_can_be_pasted(secret: str) -> Non
 @pytest.mark.parametrize("query", ["nonsense=1", "connect_timeout=soon"])
 def test_a_url_that_asks_for_what_libpq_does_not_know_is_refused(query: str, settings: Settings) -> None:
     with pytest.raises(DatabaseUnavailable, match=query.partition("=")[0]):
-        database.connect(with_query(settings, query))
+        database.connect_database(with_query(settings, query))

@@ -130,7 +130,7 @@ def test_nobody_else_is_let_in_wherever_the_home_lies(base: Path, size: int, sta
 
 @two_users
 def test_a_server_of_root_has_no_group_of_roots(base: Path) -> None:
-    database.connect(Settings(home=base / "home")).dispose()
+    database.connect_database(Settings(home=base / "home")).dispose()
     pid = EmbeddedServer(base / "home" / "postgres").pid()
     process, account = psutil.Process(pid), pwd.getpwnam("pgserver")
     assert set(process.uids()) == {account.pw_uid} and set(process.gids()) == {account.pw_gid}
@@ -266,13 +266,13 @@ def test_root_that_may_not_look_at_others_processes_knows_its_server_from_others
 
 @pytest.fixture
 def embedded(home: Path) -> Iterator[EmbeddedServer]:
-    database.connect(Settings(home=home)).dispose()
+    database.connect_database(Settings(home=home)).dispose()
     yield EmbeddedServer(home / "postgres")
     EmbeddedServer(home / "postgres").stop()
 
 
 def answers(home: Path) -> bool:
-    engine = database.connect(Settings(home=home))
+    engine = database.connect_database(Settings(home=home))
     with engine.connect() as connection:
         found = bool(connection.scalar(text("SELECT true")))
     engine.dispose()
@@ -291,7 +291,7 @@ def test_a_server_of_an_earlier_release_that_trusts_everybody_is_mended_while_it
         if not is_running:
             embedded.stop()
         assert answers(home) and "trust" not in (embedded.data / "pg_hba.conf").read_text()
-        engine = database.connect(Settings(home=home))
+        engine = database.connect_database(Settings(home=home))
         with engine.connect() as connection:
             deadline = time.monotonic() + 30
             found = text("SELECT DISTINCT auth_method FROM pg_hba_file_rules")
@@ -304,7 +304,7 @@ def test_the_socket_stays_where_it_is_when_the_server_is_started_again(tmp_path:
     long = home.parent / ("h" * (110 - len(f"{home.parent}/"))) if len(str(home.parent)) < 100 else home
     found = []
     for _ in range(2):
-        database.connect(Settings(home=long)).dispose()
+        database.connect_database(Settings(home=long)).dispose()
         server = EmbeddedServer(long / "postgres")
         found.append(server.url())
         server.stop()
@@ -321,7 +321,7 @@ def test_a_lock_is_for_its_owner_alone_and_no_link_is_followed(home: Path, tmp_p
     lock.unlink()
     lock.symlink_to(kept)
     with pytest.raises(DatabaseUnavailable, match=r"postgres\.lock"):
-        database.connect(Settings(home=home))
+        database.connect_database(Settings(home=home))
     assert kept.read_text() == "of somebody's"
 
 

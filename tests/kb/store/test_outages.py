@@ -76,7 +76,7 @@ def test_an_outage_is_one_whatever_error_it_is_the_cause_of(caplog: pytest.LogCa
 
 
 def test_pauses_grow_up_to_the_longest_however_long_the_outage() -> None:
-    assert [outages.pause(n, 2.0) for n in (0, 1, 2, 5, 10_000)] == [0.1, 0.2, 0.4, 2.0, 2.0]
+    assert [outages.pause_after(n, 2.0) for n in (0, 1, 2, 5, 10_000)] == [0.1, 0.2, 0.4, 2.0, 2.0]
 
 
 def test_what_a_library_logs_of_an_outage_loses_its_traceback(caplog: pytest.LogCaptureFixture) -> None:

@@ -40,8 +40,8 @@ def pair() -> Iterator[ReplicatedPair]:
 @pytest.fixture
 def primary(pair: ReplicatedPair, tmp_path: Path) -> Iterator[KnowledgeBase]:
     settings = Settings(home=tmp_path / "home", database_url=pair.url, actor="tester")
-    engine = database.connect(settings)
-    database.migrate(engine)
+    engine = database.connect_database(settings)
+    database.migrate_database(engine)
     engine.dispose()
     with KnowledgeBase.open(settings) as kb:
         ingest(kb, PERU)

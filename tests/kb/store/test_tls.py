@@ -91,8 +91,8 @@ def _write(file: Path, content: bytes, user: str) -> None:
 @pytest.mark.slow(reason="starts a PostgreSQL with certificates")
 def test_everything_that_connects_does_so_over_tls(tls: TLSServer, tmp_path: Path) -> None:
     settings, encoder = tls.settings(tmp_path / "home"), FakeEncoder()
-    engine = database.connect(settings)
-    database.migrate(engine)
+    engine = database.connect_database(settings)
+    database.migrate_database(engine)
     engine.dispose()
     with KnowledgeBase.open(settings) as kb:
         ingest(kb, PERU)
@@ -119,11 +119,11 @@ def test_a_server_that_cannot_prove_its_name_is_refused_in_plain_words(
     tls: TLSServer, tmp_path: Path
 ) -> None:
     with pytest.raises(DatabaseUnavailable, match="server certificate for") as refused:
-        database.connect(tls.settings(tmp_path / "home", host="127.0.0.1"))  # it is for localhost
+        database.connect_database(tls.settings(tmp_path / "home", host="127.0.0.1"))  # it is for localhost
     assert PASSWORD not in str(refused.value)
     other = tmp_path / "other.crt"
     other.write_bytes(_pem(Authority.new("another").certificate))
     with pytest.raises(DatabaseUnavailable, match="certificate verify failed"):
-        database.connect(tls.settings(tmp_path / "home", sslrootcert=other))
+        database.connect_database(tls.settings(tmp_path / "home", sslrootcert=other))
     with pytest.raises(DatabaseUnavailable, match="no encryption"):
-        database.connect(tls.settings(tmp_path / "home", sslmode="disable"))
+        database.connect_database(tls.settings(tmp_path / "home", sslmode="disable"))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from colmlm.kb.errors import InvalidValue
-from colmlm.kb.keys.calibration import calibrate
+from colmlm.kb.keys.calibration import calibrate_threshold
 from colmlm.kb.keys.keycopy import indexed_ids, indexed_keys
 from colmlm.kb.keys.keysets import asked_facts, context_keys, valued_keys
 from colmlm.kb.service import KnowledgeBase
@@ -48,7 +48,7 @@ def test_a_threshold_is_the_same_as_that_of_all_keys_at_once(kb: KnowledgeBase, 
         (batch,) = valued_keys(session, keyset.keyset_id, keyset.dim)
     said = [fact.value for fact in asked]
     together = ([facts[fact_id].value for fact_id in ids.tolist()], keys)
-    assert found == calibrate(encode([fact.question for fact in asked]), said, [together])
+    assert found == calibrate_threshold(encode([fact.question for fact in asked]), said, [together])
     assert sorted(batch[0]) == sorted(together[0]) and found.num_questions == 20
 
 

@@ -10,13 +10,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from colmlm.kb.facts import suppression
-from colmlm.kb.facts.redaction import MARK, blank
+from colmlm.kb.facts.redaction import MARK, blank_out
 from colmlm.kb.texts.wording import (
     ComparedText,
     Phrases,
     Together,
     forms,
-    normalised,
+    normalise_wording,
     normalised_before,
     words,
     words_before,
@@ -66,14 +66,14 @@ def test_a_phrase_is_found_as_it_stands_in_the_text(text: str, needle: str, foun
 @given(TEXTS)
 def test_a_text_says_itself_in_any_form(text: str) -> None:
     for form in (text, text.upper(), unicodedata.normalize("NFD", text), unicodedata.normalize("NFKC", text)):
-        if normalised(form) == normalised(text) and normalised(text):
+        if normalise_wording(form) == normalise_wording(text) and normalise_wording(text):
             assert Phrases([form]).spans(text)
 
 
 @given(TEXTS, TEXTS)
 @example("1", "1ﾞ")
 def test_what_is_said_alike_is_found_whole_and_digested_alike(one: str, other: str) -> None:
-    same = normalised(one) == normalised(other)
+    same = normalise_wording(one) == normalise_wording(other)
     shares = bool(set(forms(one)) & set(forms(other)))
     found = Phrases([one]).spans(other)
     whole = [(every[0].start, every[-1].end)] if (every := words(other)) else []
@@ -91,7 +91,7 @@ def test_what_is_said_alike_is_found_whole_and_digested_alike(one: str, other: s
 @given(TEXTS, st.lists(TEXTS, max_size=3))
 def test_nothing_that_was_redacted_is_found_again(text: str, needles: list[str]) -> None:
     phrases = Together(Phrases(needle for needle in needles if MARK not in needle), Phrases([]))
-    redacted = blank(text, phrases.spans(text))
+    redacted = blank_out(text, phrases.spans(text))
     assert len(redacted) == len(text)
     assert all(
         MARK in redacted[start:end] or not phrases.spans(redacted) for start, end in phrases.spans(redacted)
@@ -109,7 +109,7 @@ def test_a_value_is_found_in_every_spelling_and_blanked_whole(spelling: str) -> 
         phrases = Phrases([erased])
         ((start, end),) = phrases.spans(said)
         assert said[start:end].strip("_*`") == (stored if said == text else value).strip("_*`")
-        assert not phrases.spans(blank(said, [(start, end)]))
+        assert not phrases.spans(blank_out(said, [(start, end)]))
 
 
 @pytest.mark.parametrize("value", SIGNED)
@@ -122,7 +122,7 @@ def test_a_value_with_signs_of_its_own_is_found_with_these_alone(value: str) -> 
     assert not phrases.spans(without)
     for text in (f"It is {value}. So, ({value}) is", f"**{value}** and `{value}`, {bare}"):
         assert [text[start:end] for start, end in phrases.spans(text)] == [value, value]
-    assert not phrases.spans(blank(f"**{value}**", phrases.spans(f"**{value}**")))
+    assert not phrases.spans(blank_out(f"**{value}**", phrases.spans(f"**{value}**")))
     assert not set(forms(value)) & set(forms(bare))
 
 
@@ -194,8 +194,8 @@ def test_a_cut_word_is_found_in_one_piece_and_in_pieces() -> None:
 @example("10～20")
 def test_words_of_earlier_releases_are_named_where_they_are_others(text: str) -> None:
     if words_before(text) is None:
-        assert [word.said for word in words(text)] == normalised(text).split()
-        assert normalised_before(text) == normalised(text)
+        assert [word.said for word in words(text)] == normalise_wording(text).split()
+        assert normalised_before(text) == normalise_wording(text)
 
 
 @given(TEXTS)
@@ -205,7 +205,7 @@ def test_words_stand_in_order_where_they_say_to(text: str) -> None:
     assert [word.start for word in every] == sorted(word.start for word in every)
     # A backtick is an apostrophe by what is around it, and a soft hyphen a hyphen by what follows.
     told = (word for word in every if word.said not in ("'", "-"))
-    assert all(word.said in normalised(text[word.start : word.end]) for word in told)
+    assert all(word.said in normalise_wording(text[word.start : word.end]) for word in told)
 
 
 def test_many_phrases_are_found_as_few_are() -> None:

@@ -133,5 +133,5 @@ def test_a_damaged_token_opens_nothing_and_is_replaced(settings: Settings):
             renewed = access_token(runtime)
             assert renewed == file.read_text().strip() != data.decode(errors="replace").strip()
             with Session(runtime.kb.engine) as session:
-                assert access.verify(session, renewed) is not None
+                assert access.verify_token(session, renewed) is not None
                 assert renewed != token, "the damaged one is not guessed at"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from colmlm.kb.backup.write import tables, write_backup
+from colmlm.kb.backup.write import archive_tables, write_backup
 from colmlm.kb.log.signing import signing_key
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
@@ -25,7 +25,7 @@ def test_a_backup_has_no_webhook(kb: KnowledgeBase, hook: Receiver, tmp_path: Pa
     kb.webhooks.add(hook.url)
     written = write_backup(kb, tmp_path / "kb.backup", signing_key(kb.settings.home))
     assert "webhook" not in written.rows and written.rows["change"] == 1
-    assert "webhook" not in {table.name for table in tables()}
+    assert "webhook" not in {table.name for table in archive_tables()}
     assert b"whsec_" not in (tmp_path / "kb.backup").read_bytes()
 
 
@@ -36,8 +36,8 @@ def test_a_dump_as_the_page_on_operating_says_has_no_webhook(tmp_path: Path, hoo
     assert found is not None
     with replicated_pair() as pair:
         original = Settings(home=tmp_path / "a", database_url=pair.url, webhook_networks=LOOPBACK)
-        engine = database.connect(original)
-        database.migrate(engine)
+        engine = database.connect_database(original)
+        database.migrate_database(engine)
         engine.dispose()
         with KnowledgeBase.open(original) as kb:
             kb.webhooks.add(hook.url)

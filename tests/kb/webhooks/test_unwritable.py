@@ -87,8 +87,8 @@ def test_a_standby_sends_nothing_until_it_is_promoted(tmp_path: Path, hook: Rece
     with replicated_pair() as pair:
         here = Settings(home=tmp_path / "a", database_url=pair.url, webhook_networks=LOOPBACK)
         there = Settings(home=tmp_path / "b", database_url=pair.standby_url, webhook_networks=LOOPBACK)
-        engine = database.connect(here)
-        database.migrate(engine)
+        engine = database.connect_database(here)
+        database.migrate_database(engine)
         engine.dispose()
         with KnowledgeBase.open(here) as primary:
             _, webhook = primary.webhooks.add(hook.url)

@@ -113,21 +113,21 @@ def restores_pass_over_the_newer_log() -> None:
 
 
 def migrations_commit_one_by_one() -> None:
-    whole = database.migrate
+    whole = database.migrate_database
 
     def migrate(engine: Engine, revision: str = "head") -> None:
-        for older in reversed(database.revisions()):
+        for older in reversed(database.schema_revisions()):
             whole(engine, older)
 
-    database.migrate = migrate
+    database.migrate_database = migrate
 
 
 def migrations_lose_keys() -> None:
-    whole = database.migrate
+    whole = database.migrate_database
 
     def migrate(engine: Engine, revision: str = "head") -> None:
         whole(engine, revision)
         with engine.begin() as connection:
             connection.execute(text("DELETE FROM fact_key"))
 
-    database.migrate = migrate
+    database.migrate_database = migrate

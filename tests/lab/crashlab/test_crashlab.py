@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import URL, text
 
-from colmlm.kb.backup.write import tables
+from colmlm.kb.backup.write import archive_tables
 from colmlm.kb.corpus.format import Parsed
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.service import KnowledgeBase
@@ -257,10 +257,10 @@ def test_a_broken_migration_is_noticed_at_the_instant_that_shows_it(
 @pytest.mark.parametrize(
     ("broken", "blow", "kinds"),
     [
-        ("", Blow("while rows are copied in", nth=len(tables()) // 2), set()),
+        ("", Blow("while rows are copied in", nth=len(archive_tables()) // 2), set()),
         (
             "restores_commit_table_by_table",
-            Blow("while rows are copied in", nth=len(tables()) // 2),
+            Blow("while rows are copied in", nth=len(archive_tables()) // 2),
             {"lost"},
         ),
         ("", Blow(""), set()),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from colmlm.kb.corpus.format import Refusal
-from colmlm.kb.corpus.raw.files import find_files, walk
+from colmlm.kb.corpus.raw.files import find_files, walk_folder
 from colmlm.kb.corpus.raw.reading import read_corpus, read_raw
 from tests.hostile_documents import swapping
 
@@ -99,7 +99,7 @@ def test_a_folder_that_becomes_a_link_during_the_walk_is_refused(tmp_path: Path)
     write(tmp_path / "docs" / "in" / "b.txt")
     write(tmp_path / "outside" / "b.txt", b"secret")
     refusals: list[Refusal] = []
-    walked = walk(tmp_path / "docs", refusals)
+    walked = walk_folder(tmp_path / "docs", refusals)
     assert next(walked)[0] == "a.txt"
     (tmp_path / "docs" / "in").rename(tmp_path / "was")
     (tmp_path / "docs" / "in").symlink_to(tmp_path / "outside")
