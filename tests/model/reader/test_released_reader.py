@@ -1,13 +1,13 @@
-"""The released reader, on sentences that it has never seen."""
+"""The released readers, the small one and the large one behind it, on sentences that they have never seen."""
 
 from __future__ import annotations
 
 import pytest
 
-from colmlm.kb.answers.reading import Passage
-from colmlm.model.annotate.checkpoint import RELEASED_READER
-from colmlm.model.lm.config import DIFFERENCE, MAX_BYTES
-from colmlm.model.reader.reader import ExtractiveReader
+from colmlm.kb.answers.reading import Passage, Reader
+from colmlm.model.annotate.checkpoint import RELEASED_READER, SMALL_READER
+from colmlm.model.lm.config import ADAPTER, DIFFERENCE, MAX_BYTES
+from colmlm.model.reader.reader import CascadeReader, load_reader
 
 BRIDGE = Passage(
     "Marlow Bridge",
@@ -23,9 +23,9 @@ CELLS = Passage(
 )
 
 
-@pytest.fixture(scope="module")
-def reader() -> ExtractiveReader:
-    return ExtractiveReader.load(RELEASED_READER)
+@pytest.fixture(scope="module", params=[SMALL_READER, RELEASED_READER], ids=["small", "large"])
+def reader(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Reader:
+    return load_reader(request.param, tmp_path_factory.mktemp("bases"))
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def reader() -> ExtractiveReader:
     ],
 )
 def test_the_answer_is_found_where_it_stands_and_refused_elsewhere(
-    reader: ExtractiveReader, question: str, passage: Passage, answer: str
+    reader: Reader, question: str, passage: Passage, answer: str
 ) -> None:
     others = [other for other in (BRIDGE, LEAVE, CELLS) if other != passage]
     held, *empty = reader.read(question, [passage, *others])
@@ -51,5 +51,14 @@ def test_the_answer_is_found_where_it_stands_and_refused_elsewhere(
     assert held.margin > max(one.margin for one in empty) and max(one.margin for one in empty) < 0
 
 
-def test_the_release_is_small() -> None:
-    assert (RELEASED_READER / DIFFERENCE).stat().st_size <= MAX_BYTES
+def test_the_large_one_reads_the_passages_that_the_small_one_likes(reader: Reader) -> None:
+    if isinstance(reader, CascadeReader):
+        far = [Passage("", f"Nobody has heard of place {n}.") for n in range(5)]
+        read = reader.read("When was the bridge built?", [*far, BRIDGE])
+        assert sum(bool(one.spans) for one in read) == reader.most and read[5].spans
+        assert [one.margin for one in read if not one.spans] == [float("-inf")] * (6 - reader.most)
+
+
+def test_the_releases_are_small() -> None:
+    assert (SMALL_READER / DIFFERENCE).stat().st_size <= MAX_BYTES
+    assert (RELEASED_READER / ADAPTER).stat().st_size <= MAX_BYTES
