@@ -76,7 +76,8 @@ class ExtractiveReader:
 class CascadeReader:
     """Reads with a small model first, and the `most` passages that it likes best with a large one.
 
-    The readings are the large model's. In a passage that it did not read, there is no span.
+    Passages come in the order in which a search found them, and each place in it counts against one as a logit of the
+    small model does. The readings are the large model's. In a passage that it did not read, there is no span.
     """
 
     def __init__(self, first: ExtractiveReader, second: ExtractiveReader, most: int) -> None:
@@ -100,8 +101,8 @@ class CascadeReader:
         return read
 
     def _likeliest(self, readings: Sequence[PassageReading]) -> list[int]:
-        """Give the numbers of the passages with the greatest margins, in order."""
-        best_first = sorted(range(len(readings)), key=lambda number: -readings[number].margin)
+        """Give the numbers of the passages to read on, in order."""
+        best_first = sorted(range(len(readings)), key=lambda place: place - readings[place].margin)
         return sorted(best_first[: self.most])
 
 

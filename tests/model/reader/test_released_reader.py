@@ -54,7 +54,7 @@ def test_the_answer_is_found_where_it_stands_and_refused_elsewhere(
 def test_the_large_one_reads_the_passages_that_the_small_one_likes(reader: Reader) -> None:
     if isinstance(reader, CascadeReader):
         far = [Passage("", f"Nobody has heard of place {n}.") for n in range(5)]
-        read = reader.read("When was the bridge built?", [*far, BRIDGE])
+        read = reader.read("When was the bridge built?", [*far, BRIDGE])  # in the order of a search
         assert sum(bool(one.spans) for one in read) == reader.most and read[5].spans
         assert [one.margin for one in read if not one.spans] == [float("-inf")] * (6 - reader.most)
 
