@@ -36,8 +36,8 @@ from colmlm.kb.answers.answering import Answering
 from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.evidence.attribution import StoredAnswers
 from colmlm.kb.keys.rekey import Encoder
+from colmlm.kb.lookup.likeness import SentenceEmbedder
 from colmlm.kb.lookup.questions import Questions
-from colmlm.kb.lookup.words import SentenceEmbedder
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.waits import AT_THE_DOOR, Waits
 

@@ -32,7 +32,7 @@ from litestar.response.base import ASGIResponse
 from colmlm.api.door import requests
 from colmlm.api.wire.answers import FieldError, Problem
 from colmlm.kb import errors
-from colmlm.kb.access.tokens import ROLES, Right
+from colmlm.kb.access.records import ROLES, Right
 from colmlm.kb.errors import (
     CandidatesUnavailable,
     Collided,

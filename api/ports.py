@@ -32,7 +32,7 @@ from colmlm.kb.evidence.attribution import StoredAnswers
 from colmlm.kb.keys.records import CheckpointInfo
 from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.lookup.questions import ATTEMPTS
-from colmlm.kb.lookup.ranking import Lookup
+from colmlm.kb.lookup.records import Lookup
 from colmlm.kb.lookup.replica import KeyLookup
 from colmlm.kb.service import KnowledgeBase
 

@@ -26,7 +26,7 @@ from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.errors import KBError, SettingsError
 from colmlm.kb.jobs.attendance import OwnWorker, no_worker
 from colmlm.kb.lookup.follower import Follower
-from colmlm.kb.lookup.words import SentenceEmbedder
+from colmlm.kb.lookup.likeness import SentenceEmbedder
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.embedded_server import Keeper
 

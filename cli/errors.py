@@ -73,7 +73,7 @@ _CODES = {
     "colmlm.api.client.errors.ServerUnreachable": DATABASE,
     "colmlm.api.client.errors.ServerBusy": INDEX,
     "colmlm.cli.operating.serving.PortTaken": USAGE,
-    "colmlm.model.annotate.errors.AnnotatorError": MODEL,
+    "colmlm.model.annotate.config.AnnotatorError": MODEL,
     "colmlm.model.lm.config.CheckpointError": MODEL,
     "colmlm.model.lm.wheels.BaseNotFound": MODEL,
     "colmlm.model.text.tokens.TokenizerUnfit": MODEL,
@@ -84,7 +84,7 @@ _CODES = {
     "colmlm.model.training.loop.Diverged": CHECK_FAILED,
     "colmlm.model.training.logs.TensorBoardMissing": USAGE,
     "colmlm.model.lm.chat_endpoint.EndpointUnusable": MODEL,
-    "colmlm.model.annotate.errors.ResultsUnusable": USAGE,
+    "colmlm.model.annotate.config.ResultsUnusable": USAGE,
     "sqlalchemy.exc.OperationalError": DATABASE,
     "sqlalchemy.exc.InterfaceError": DATABASE,
     "psycopg.OperationalError": DATABASE,
@@ -113,7 +113,7 @@ EXTRAS = {
 
 _AWAY = "See `colmlm db status`, then try again."
 _REMEDIES = {
-    "colmlm.model.annotate.errors.AnnotatorError": "Name another directory; the settings are COLMLM_READER, "
+    "colmlm.model.annotate.config.AnnotatorError": "Name another directory; the settings are COLMLM_READER, "
     "COLMLM_SPAN_ANNOTATOR and COLMLM_QUESTION_GENERATOR.",
     "colmlm.model.lm.config.CheckpointError": "Name a checkpoint with --checkpoint or COLMLM_CHECKPOINT.",
     "sqlalchemy.exc.OperationalError": _AWAY,

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from colmlm.cli.composition.keying import Remembering, key_everything
+from colmlm.cli.composition.keying import key_everything
+from colmlm.cli.composition.known_keys import Remembering
 from colmlm.cli.composition.model_encoder import ModelEncoder
 from colmlm.cli.composition.runtime import Runtime, released_checkpoint
 from colmlm.kb.corpus.format import read_annotated

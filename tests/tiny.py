@@ -14,7 +14,8 @@ from tokenizers.trainers import BpeTrainer
 from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM
 
 from colmlm.model.lm.config import CheckpointConfig
-from colmlm.model.text.tokens import CO_LMLM, END_OF_TEXT, FactTokenizer, Markup
+from colmlm.model.text.markup import CO_LMLM, Markup
+from colmlm.model.text.tokens import END_OF_TEXT, FactTokenizer
 
 
 def bare_tokenizer() -> Tokenizer:

@@ -22,8 +22,8 @@ from colmlm.api.wire.answers import Deleted
 from colmlm.kb.corpus.format import AnnotatedDocument, parse_line
 from colmlm.kb.corpus.raw.files import FoundFiles, RawFile, held, unreadable
 from colmlm.kb.errors import NotHeeded
-from colmlm.kb.facts.mending import Standing
 from colmlm.kb.facts.records import CorpusStats, Edit, Ingesting, IngestReport
+from colmlm.kb.facts.standing import Standing
 from colmlm.kb.jobs.kinds import Documents, Ingest, work_of
 from colmlm.kb.log.records import OnRecord
 

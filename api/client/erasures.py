@@ -10,7 +10,7 @@ from colmlm.api.client.api import Api
 from colmlm.api.client.only_there import options, refuse
 from colmlm.api.nouns.removal import EraseOptions, Erasing
 from colmlm.api.wire.answers import ErasureAnswer
-from colmlm.kb.erasure.certificates import Erased, ErasureReport, ErasureRequest
+from colmlm.kb.erasure.records import Erased, ErasureReport, ErasureRequest
 from colmlm.kb.errors import ErasureRequestNotFound
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from colmlm.api.client.facts import RemoteFacts, edit_of
 from colmlm.api.client.only_there import options
 from colmlm.api.wire.answers import EditResult, PlanView, RunView
 from colmlm.kb.facts.records import Edit, FactRecord
-from colmlm.kb.forgetting.certificates import CertificateCheck
+from colmlm.kb.forgetting.certificate_check import CertificateCheck
 from colmlm.kb.forgetting.records import (
     Drift,
     ForgetPlan,

@@ -12,10 +12,10 @@ from colmlm.api.client.api import Api
 from colmlm.api.client.errors import JobNotDone, error_of
 from colmlm.api.nouns.awaiting import awaited
 from colmlm.api.wire.answers import Problem
-from colmlm.kb.jobs.queue import JobRecord
+from colmlm.kb.jobs.records import JobRecord
 
 if TYPE_CHECKING:
-    from colmlm.kb.jobs.kinds import Work
+    from colmlm.kb.jobs.work import Work
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from colmlm.kb.keys.records import Activating, Adapting, KeysetRecord
 
 if TYPE_CHECKING:
     from colmlm.kb.keys.records import GateStanding
-    from colmlm.kb.switching.gate import GateLimits
+    from colmlm.kb.switching.limits import GateLimits
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from colmlm.kb.errors import InvalidQuery, KeysetMismatch
 from colmlm.kb.jobs.kinds import CalibrateAnswers, work_of
 from colmlm.kb.log.records import OnRecord
 from colmlm.kb.lookup.options import KEY, LookupOptions
-from colmlm.kb.lookup.ranking import AsOfLookup, Lookup, LookupSpace
+from colmlm.kb.lookup.records import AsOfLookup, Lookup, LookupSpace
 
 if TYPE_CHECKING:
     import numpy as np

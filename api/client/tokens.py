@@ -11,7 +11,7 @@ import msgspec
 from colmlm.api.client.api import Api
 from colmlm.api.client.only_there import refuse
 from colmlm.api.wire.answers import Token, TokenWithSecret
-from colmlm.kb.access.tokens import TokenRecord
+from colmlm.kb.access.records import TokenRecord
 from colmlm.kb.errors import ApiKeyNotFound
 
 

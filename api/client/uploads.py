@@ -8,7 +8,7 @@ from pathlib import Path
 
 from colmlm.api.client.api import Api
 from colmlm.api.nouns.telling import Advance
-from colmlm.kb.jobs.tickets import Upload
+from colmlm.kb.jobs.uploads import Upload
 
 _BLOCK = 1 << 18
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from colmlm.api.client.api import Api
 from colmlm.api.client.only_there import refuse
 from colmlm.api.wire.answers import WebhookWithSecret
-from colmlm.kb.webhooks.sending import Webhook, WebhookDelivery
+from colmlm.kb.webhooks.records import Webhook, WebhookDelivery
 
 
 @dataclass(frozen=True, slots=True)

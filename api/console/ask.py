@@ -36,9 +36,9 @@ from colmlm.kb.evidence.records import OutputTrace, TracedSplice
 from colmlm.kb.evidence.shown import Shown
 from colmlm.kb.facts.records import FactRecord
 from colmlm.kb.lookup.options import RANKINGS
-from colmlm.kb.lookup.ranking import Hit
+from colmlm.kb.lookup.records import Hit
 from colmlm.kb.tables import answer_modes
-from colmlm.kb.texts.searched import sentence_around, sentence_ends
+from colmlm.kb.texts.sentences import sentence_around, sentence_ends
 
 MODES = ("auto", "forced", "off")
 ON_MISS = ("", "abstain", "continue")

@@ -15,7 +15,7 @@ from colmlm.kb.errors import KBError
 from colmlm.kb.evidence.records import Impact, Thumb
 from colmlm.kb.facts.records import FactRecord
 from colmlm.kb.log import audit, denials
-from colmlm.kb.lookup.ranking import AsOfLookup, Lookup
+from colmlm.kb.lookup.records import AsOfLookup, Lookup
 from colmlm.kb.tables import thumbs
 
 ON_A_PAGE = 50

@@ -14,9 +14,11 @@ from colmlm.api.console.views import Form, Page, PageRequest, form_page
 from colmlm.api.door.auth import Lane, Right, needs
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.kb.errors import KBError
-from colmlm.kb.jobs.kinds import Documents, Ingest, Work, work_of
-from colmlm.kb.jobs.queue import JobRecord, Jobs
-from colmlm.kb.jobs.tickets import Upload, Uploads
+from colmlm.kb.jobs.kinds import Documents, Ingest, work_of
+from colmlm.kb.jobs.queue import Jobs
+from colmlm.kb.jobs.records import JobRecord
+from colmlm.kb.jobs.uploads import Upload, Uploads
+from colmlm.kb.jobs.work import Work
 
 FORMATS = (
     ("documents", "raw: txt, md, html, pdf, docx, epub, csv, tsv, jsonl, parquet"),

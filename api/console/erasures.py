@@ -14,7 +14,7 @@ from colmlm.api.door.auth import Right, needs
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.schema.schemas import PathId
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT
-from colmlm.kb.erasure.certificates import Erased, ErasureReport
+from colmlm.kb.erasure.records import Erased, ErasureReport
 from colmlm.kb.erasure.residue import ResidueReport, num_bytes_to_scan
 from colmlm.kb.erasure.two_person import ErasureRequests
 from colmlm.kb.erasure.verbs import Erasure

@@ -12,7 +12,8 @@ from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.schema.schemas import PathId
 from colmlm.kb.errors import KBError
 from colmlm.kb.jobs.kinds import KINDS
-from colmlm.kb.jobs.queue import JobRecord, Jobs
+from colmlm.kb.jobs.queue import Jobs
+from colmlm.kb.jobs.records import JobRecord
 
 ON_A_PAGE = 50
 

@@ -15,8 +15,9 @@ from colmlm.api.door.auth import Right, needs
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.schema.schemas import PathId
 from colmlm.kb.errors import KBError, KeysetNotFound, NoActiveKeyset
-from colmlm.kb.jobs.kinds import Gate, Rekey, Work, work_of
+from colmlm.kb.jobs.kinds import Gate, Rekey, work_of
 from colmlm.kb.jobs.queue import Jobs
+from colmlm.kb.jobs.work import Work
 from colmlm.kb.keys.records import GateStanding, KeysetHead, KeysetRecord
 
 HEIGHT, WIDTH = 120, 640  # of a histogram's drawing, in SVG units

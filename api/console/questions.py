@@ -13,7 +13,8 @@ from colmlm.api.routes.questions import SetName
 from colmlm.api.schema.schemas import PathId, shown_to
 from colmlm.kb.errors import KBError, QuestionNotFound
 from colmlm.kb.jobs.kinds import AskQuestions, work_of
-from colmlm.kb.jobs.queue import JobRecord, Jobs
+from colmlm.kb.jobs.queue import Jobs
+from colmlm.kb.jobs.records import JobRecord
 from colmlm.kb.questions.records import DraftQuestion, KeptQuestion
 
 ON_A_PAGE = 100

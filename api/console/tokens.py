@@ -11,7 +11,7 @@ from colmlm.api.console.views import Form, Page, PageRequest, Sent, form_page, p
 from colmlm.api.door.auth import Right, needs
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.schema.schemas import PathId
-from colmlm.kb.access.tokens import LONGEST, MAX_RATE, ROLES
+from colmlm.kb.access.records import LONGEST, MAX_RATE, ROLES
 from colmlm.kb.errors import KBError
 
 ON_A_PAGE = 200

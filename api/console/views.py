@@ -25,7 +25,7 @@ from markupsafe import Markup
 from colmlm.api.errors import problem_of
 from colmlm.api.ports import Ports
 from colmlm.api.routes.misses import asks_of
-from colmlm.kb.access.tokens import Right, TokenRecord
+from colmlm.kb.access.records import Right, TokenRecord
 from colmlm.kb.errors import KBError
 from colmlm.kb.evidence.records import OutputTrace, TracedSplice
 from colmlm.kb.facts.records import Edit, FactFound, FactRecord, FoundIn

@@ -26,7 +26,8 @@ from colmlm.api.door.gathering import Gathered
 from colmlm.api.door.lanes import Lane, Lanes
 from colmlm.api.errors import CrossOrigin, NotSignedIn, RightMissing, UnknownHost
 from colmlm.kb.access.access import Access
-from colmlm.kb.access.tokens import MAX_RATE, Right, TokenRecord, digest_of, new_secret
+from colmlm.kb.access.records import MAX_RATE, Right, TokenRecord
+from colmlm.kb.access.tokens import digest_of, new_secret
 from colmlm.kb.principal import Principal, local_principal
 
 if TYPE_CHECKING:

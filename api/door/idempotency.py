@@ -24,7 +24,7 @@ from colmlm.api.errors import BadIdempotencyKey
 from colmlm.api.ports import Ports
 from colmlm.api.wire.requests import MAX_BODY_BYTES
 from colmlm.kb.access.idempotency import MAX_KEPT_BYTES, KeptAnswer
-from colmlm.kb.access.tokens import TokenRecord
+from colmlm.kb.access.records import TokenRecord
 from colmlm.kb.log.audit import Claim, origin
 
 if TYPE_CHECKING:

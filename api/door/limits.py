@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from colmlm.api.errors import TooManyRequests
-from colmlm.kb.access.tokens import TokenRecord
+from colmlm.kb.access.records import TokenRecord
 
 Clock = Callable[[], float]
 Take = Callable[

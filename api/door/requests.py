@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from litestar.datastructures import Headers
 from litestar.types import HTTPScope
 
-from colmlm.kb.access.tokens import TokenRecord
+from colmlm.kb.access.records import TokenRecord
 from colmlm.kb.log.audit import Origin, origin
 
 HEADER = "x-request-id"

@@ -17,7 +17,7 @@ from mcp.types import ToolAnnotations
 
 from colmlm.api.errors import RightMissing, problem_of
 from colmlm.api.nouns.nouns import Nouns
-from colmlm.kb.access.tokens import Right
+from colmlm.kb.access.records import Right
 from colmlm.kb.facts.records import FactRecord, SamplePlace, Source
 from colmlm.kb.log.audit import acting_as
 from colmlm.kb.principal import Principal

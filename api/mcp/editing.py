@@ -12,7 +12,7 @@ from pydantic import Field
 
 from colmlm.api.mcp.caller import Caller, Offer, facts_of, plain
 from colmlm.api.mcp.reading import Id
-from colmlm.kb.access.tokens import Right
+from colmlm.kb.access.records import Right
 from colmlm.kb.errors import Conflict, FactDeleted, FactNotDeleted, InvalidValue
 from colmlm.kb.facts.records import Edit, FactRecord
 from colmlm.kb.forgetting.records import DEFAULT_POLICY, SAMPLE, ForgetPlan

@@ -8,11 +8,11 @@ from pydantic import Field
 
 from colmlm.api.mcp.caller import Caller, Offer, cited, fact_of, facts_of, plain
 from colmlm.api.nouns.nouns import Nouns
-from colmlm.kb.access.tokens import Right
+from colmlm.kb.access.records import Right
 from colmlm.kb.answers.records import NOTHING, Answer
 from colmlm.kb.evidence.records import TracedSplice
 from colmlm.kb.facts.records import FactRecord
-from colmlm.kb.lookup.ranking import Lookup
+from colmlm.kb.lookup.records import Lookup
 
 MAX_ID = 2**63 - 1
 

@@ -17,7 +17,7 @@ from colmlm.api.errors import RightMissing
 from colmlm.api.mcp import editing, reading
 from colmlm.api.mcp.caller import DOCUMENTS, FACTS, Caller, CallerOf, Offer
 from colmlm.api.mcp.reading import show_fact
-from colmlm.kb.access.tokens import Right
+from colmlm.kb.access.records import Right
 from colmlm.kb.errors import NotFound
 from colmlm.kb.facts.records import DocumentRecord
 

@@ -9,7 +9,7 @@ from colmlm.api.nouns.running import JobVerbs
 from colmlm.api.nouns.telling import Reporting
 
 if TYPE_CHECKING:
-    from colmlm.kb.jobs.queue import JobRecord
+    from colmlm.kb.jobs.records import JobRecord
 
 POLL_SECONDS = 0.5
 

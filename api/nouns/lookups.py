@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from colmlm.kb.answers.records import Answer, AnswerOptions, AnswerThreshold
     from colmlm.kb.log.records import OnRecord
     from colmlm.kb.lookup.options import LookupOptions
-    from colmlm.kb.lookup.ranking import Lookup, LookupSpace
+    from colmlm.kb.lookup.records import Lookup, LookupSpace
 
 AnswerMode = Literal["read", "paper"]
 

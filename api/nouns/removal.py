@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Protocol, Unpack
 from colmlm.kb.facts.records import Mentioning
 
 if TYPE_CHECKING:
-    from colmlm.kb.erasure.certificates import Erased, ErasureReport, ErasureRequest
+    from colmlm.kb.erasure.records import Erased, ErasureReport, ErasureRequest
     from colmlm.kb.erasure.residue import ResidueReport
     from colmlm.kb.facts.records import Edit, FactRecord, Mentioned
-    from colmlm.kb.forgetting.certificates import CertificateCheck
+    from colmlm.kb.forgetting.certificate_check import CertificateCheck
     from colmlm.kb.forgetting.records import (
         Drift,
         ForgetPlan,

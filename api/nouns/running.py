@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from colmlm.kb.access.tokens import TokenRecord
-    from colmlm.kb.jobs.kinds import Work
-    from colmlm.kb.jobs.queue import JobRecord
+    from colmlm.kb.access.records import TokenRecord
+    from colmlm.kb.jobs.records import JobRecord
+    from colmlm.kb.jobs.work import Work
     from colmlm.kb.keys.records import Activating, Adapting, GateStanding, KeysetRecord
-    from colmlm.kb.switching.gate import GateLimits
+    from colmlm.kb.switching.limits import GateLimits
 
 
 class JobVerbs(Protocol):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from colmlm.kb.webhooks.sending import Webhook, WebhookDelivery
+    from colmlm.kb.webhooks.records import Webhook, WebhookDelivery
 
 
 class WebhookVerbs(Protocol):

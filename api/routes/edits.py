@@ -15,7 +15,7 @@ from colmlm.api.nouns.generation import Finished, Item, Missed, Spliced
 from colmlm.api.ports import Ports
 from colmlm.api.wire.answers import EditResult
 from colmlm.api.wire.requests import Why
-from colmlm.kb.access.tokens import TokenRecord
+from colmlm.kb.access.records import TokenRecord
 from colmlm.kb.errors import FactDeleted, KeysetMismatch
 from colmlm.kb.facts.records import Edit
 from colmlm.kb.log.audit import act_for, check_name, current_entry

@@ -16,7 +16,7 @@ from colmlm.api.schema.schemas import Cursor, Limit, PathId, after_of, page
 from colmlm.api.wire.answers import ErasureAnswer, Page
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT, Id, Request, Why
 from colmlm.kb.erasure import certificates
-from colmlm.kb.erasure.certificates import Erased, ErasureRequest
+from colmlm.kb.erasure.records import Erased, ErasureRequest
 from colmlm.kb.erasure.two_person import ErasureRequests
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.facts.records import Mentioned

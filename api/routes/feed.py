@@ -19,7 +19,7 @@ from colmlm.api.routes.edits import WithToken, is_named
 from colmlm.api.routes.following import Glance, followed
 from colmlm.api.wire.requests import MAX_ID
 from colmlm.kb.errors import InvalidQuery
-from colmlm.kb.log.chain import EVENT, cloud_event
+from colmlm.kb.log.cloud_events import EVENT, cloud_event
 from colmlm.kb.log.records import ChangeRecord
 from colmlm.kb.service import KnowledgeBase
 

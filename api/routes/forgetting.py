@@ -18,7 +18,7 @@ from colmlm.api.wire.answers import cursor as cursor_of
 from colmlm.api.wire.requests import Question, Request, Threshold, Why
 from colmlm.kb.facts.records import FactRecord
 from colmlm.kb.forgetting import certificates
-from colmlm.kb.forgetting.certificates import CertificateCheck, check_here, check_offline, trusted_keys
+from colmlm.kb.forgetting.certificate_check import CertificateCheck, check_here, check_offline, trusted_keys
 from colmlm.kb.forgetting.records import (
     DEFAULT_POLICY,
     Drift,

@@ -22,7 +22,7 @@ from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.following import Glance, followed
 from colmlm.api.schema.schemas import Cursor, Limit, PathId, after_of, page
 from colmlm.api.wire.answers import Page, Problem
-from colmlm.kb.access.tokens import TokenRecord
+from colmlm.kb.access.records import TokenRecord
 from colmlm.kb.jobs.kinds import (
     KINDS,
     AskQuestions,
@@ -37,11 +37,12 @@ from colmlm.kb.jobs.kinds import (
     Sync,
     VerifyBackup,
     VerifyForgetting,
-    Work,
     WriteSnapshot,
 )
-from colmlm.kb.jobs.queue import JobRecord, Jobs
-from colmlm.kb.jobs.tickets import Upload, Uploads
+from colmlm.kb.jobs.queue import Jobs
+from colmlm.kb.jobs.records import JobRecord
+from colmlm.kb.jobs.uploads import Upload, Uploads
+from colmlm.kb.jobs.work import Work
 
 State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 States = Annotated[

@@ -16,7 +16,7 @@ from colmlm.api.routes.edits import WithToken, actor_of
 from colmlm.api.schema.schemas import Cursor, Limit, PathId, after_of, page
 from colmlm.api.wire.answers import KeysetView, Page
 from colmlm.api.wire.requests import MAX_ID, Threshold, Why
-from colmlm.kb.jobs.kinds import FileName
+from colmlm.kb.jobs.work import FileName
 from colmlm.kb.keys.records import MAX_EDITS, GateStanding, KeysetRecord
 
 

@@ -43,7 +43,7 @@ from colmlm.api.wire.requests import (
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.kb.errors import InvalidQuery, KeysetMismatch
 from colmlm.kb.lookup.options import KEY, READER
-from colmlm.kb.lookup.ranking import AsOfLookup, Lookup, LookupSpace
+from colmlm.kb.lookup.records import AsOfLookup, Lookup, LookupSpace
 from colmlm.kb.lookup.replica import KeyLookup
 
 if TYPE_CHECKING:

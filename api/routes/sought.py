@@ -14,7 +14,7 @@ from colmlm.api.door.auth import Right
 from colmlm.api.door.limits import RateLimits
 from colmlm.api.errors import TooManyRequests
 from colmlm.kb.access.access import Access
-from colmlm.kb.access.tokens import TokenRecord
+from colmlm.kb.access.records import TokenRecord
 from colmlm.kb.lookup.replica import FindsByKey, Found, KeyLookup, find_together
 
 

@@ -17,7 +17,7 @@ from colmlm.api.routes.edits import WithToken
 from colmlm.api.schema.schemas import Cursor, Limit, PathId, after_of, page
 from colmlm.api.wire.answers import Page, Token, TokenWithSecret
 from colmlm.api.wire.requests import Request
-from colmlm.kb.access.tokens import LONGEST, MAX_RATE, TokenRecord
+from colmlm.kb.access.records import LONGEST, MAX_RATE, TokenRecord
 
 _MAX_SECONDS = int(LONGEST.total_seconds())
 

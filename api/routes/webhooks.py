@@ -15,7 +15,7 @@ from colmlm.api.ports import FromPorts
 from colmlm.api.schema.schemas import Cursor, Limit, PathId, after_of, page
 from colmlm.api.wire.answers import Page, WebhookWithSecret
 from colmlm.api.wire.requests import MAX_ID, Request
-from colmlm.kb.webhooks.sending import LONGEST_URL, Webhook, WebhookDelivery
+from colmlm.kb.webhooks.records import LONGEST_URL, Webhook, WebhookDelivery
 
 ChangeKind = Annotated[str, Meta(min_length=1, max_length=100)]
 

@@ -25,7 +25,7 @@ from colmlm.api.openai.errors import OpenAIProblem
 from colmlm.api.schema.examples.listed import BY_OPERATION, EVENTS, FORMS, OCTETS, REFUSALS, example_of
 from colmlm.api.wire.answers import Problem
 from colmlm.api.wire.requests import MAX_ID
-from colmlm.kb.access.tokens import ROLES
+from colmlm.kb.access.records import ROLES
 
 # The tags, one for each noun, in the order in which a reader meets them.
 TAGS = {

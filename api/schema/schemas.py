@@ -16,7 +16,7 @@ from colmlm.api.ports import Ports
 from colmlm.api.routes.edits import WithToken
 from colmlm.api.wire.answers import Page, Place, T, cursor, place_in
 from colmlm.api.wire.requests import MAX_ID, MAX_PAGE, Id, Request, Threshold
-from colmlm.kb.access.tokens import Right
+from colmlm.kb.access.records import Right
 from colmlm.kb.evidence.shown import Shown
 from colmlm.kb.keys.records import KeysetHead
 from colmlm.kb.selectors import Selector

@@ -33,10 +33,10 @@ from colmlm.kb.jobs.attendance import OwnWorker, WorkerState, no_worker
 from colmlm.kb.jobs.queue import Jobs
 from colmlm.kb.log.audit import KINDS
 from colmlm.kb.lookup.lookups import IndexStanding
-from colmlm.kb.lookup.ranking import Lookup
+from colmlm.kb.lookup.records import Lookup
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.engines import WatchedPool
-from colmlm.kb.webhooks.sending import Webhook
+from colmlm.kb.webhooks.records import Webhook
 
 _SHORT = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 _LONG = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)

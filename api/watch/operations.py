@@ -18,13 +18,13 @@ from colmlm.api.supervision.supervisor import Shared
 from colmlm.api.watch.metrics import Metrics
 from colmlm.api.watch.tracing import Tracing
 from colmlm.kb.jobs.attendance import OwnWorker, no_worker
-from colmlm.kb.lookup.ranking import Lookup
+from colmlm.kb.lookup.records import Lookup
 from colmlm.kb.service import KnowledgeBase
 
 if TYPE_CHECKING:
     from litestar.types import HTTPScope
 
-    from colmlm.kb.access.tokens import TokenRecord
+    from colmlm.kb.access.records import TokenRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ from colmlm.kb.corpus.raw.files import FoundFiles, find_files
 from colmlm.kb.corpus.raw.reading import read_raw
 
 if TYPE_CHECKING:
-    from colmlm.cli.bulk.spreading import DocumentAnnotator
+    from colmlm.cli.bulk.annotating import DocumentAnnotator
     from colmlm.kb.corpus.format import AnnotatedDocument, Refusal
     from colmlm.kb.corpus.raw.wire import Limits
     from colmlm.model.annotate.checks import Reviewed

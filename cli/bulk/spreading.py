@@ -13,32 +13,25 @@ import signal
 import subprocess
 import tempfile
 import threading
-from base64 import b64decode
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
-from colmlm.cli.bulk.messages import CONNECTED, STOP_SECONDS, AnnotatingBy, EncodingBy, Order, RowOutcome
+from colmlm.cli.bulk.messages import CONNECTED, STOP_SECONDS, Order, RowOutcome
 from colmlm.cli.bulk.place import RayPlace, require_cluster
 from colmlm.cli.errors import DATABASE, FAULT, FailedElsewhere, Failure
 from colmlm.kb import interpreter
-from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.errors import ClusterUnavailable, DatabaseUnavailable, SettingsError
-from colmlm.kb.keys.records import CheckpointInfo, RekeyPart
 
 if TYPE_CHECKING:
     from colmlm.cli.composition.runtime import Runtime
-    from colmlm.kb.keys.rekey import Encoder
-    from colmlm.model.annotate.checks import Reviewed
 
 
 ROUND = 10_000  # rows that are sent at once; in each round the workers load their models anew
@@ -253,139 +246,3 @@ def _locked(directory: Path) -> int | None:
 def _remove(directory: Path, held: int) -> None:
     shutil.rmtree(directory, ignore_errors=True)
     os.close(held)
-
-
-# Annotates documents on Ray.
-
-_ROWS = 250  # of a batch of documents each, which are read and sent at once
-
-
-class DocumentAnnotator(Protocol):
-    """Annotates documents, as `model.annotate.pipeline.Annotator` does."""
-
-    def annotate(
-        self, documents: Iterable[AnnotatedDocument], skip: Callable[[AnnotatedDocument], bool] | None = None
-    ) -> Iterator[Reviewed]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class AnnotatorElsewhere:
-    """Annotates documents by the workers of Ray, and gives them as they are done.
-
-    Batches are those of one process, so that each document gets the facts that it would get there. `on_wait` is called
-    every second in which none is done.
-    """
-
-    spreading: Spreading
-    by: AnnotatingBy
-    on_wait: Callable[[], None] = lambda: None
-
-    def annotate(
-        self, documents: Iterable[AnnotatedDocument], skip: Callable[[AnnotatedDocument], bool] | None = None
-    ) -> Iterator[Reviewed]:
-        from colmlm.model.annotate.checks import Reviewed
-
-        rows = _rows(iter(documents), skip or (lambda _: False))
-        with closing(self.spreading.outcomes("annotate", self.by, rows, at_once=_ROWS)) as outcomes:
-            for outcome in outcomes:
-                if outcome is None:
-                    self.on_wait()
-                else:
-                    yield from msgspec.convert(outcome, list[Reviewed])
-
-
-def _rows(
-    documents: Iterator[AnnotatedDocument], skip: Callable[[AnnotatedDocument], bool]
-) -> Iterator[dict[str, Any]]:
-    from colmlm.model.annotate.pipeline import BATCH
-
-    while batch := list(islice(documents, BATCH)):
-        left_out = [document.external_id for document in batch if skip(document)]
-        if len(left_out) < len(batch):
-            yield {"documents": [asdict(document) for document in batch], "skip": left_out}
-
-
-# Encodes many questions on Ray, for measurements that ask all of them.
-
-_ROW = 128  # questions, of about one length, since those that are encoded together are padded to the longest
-
-
-@dataclass(frozen=True, slots=True)
-class EncoderElsewhere:
-    """An encoder whose questions were encoded by the workers of Ray beforehand. It encodes all else itself."""
-
-    encoder: Encoder
-    queries: dict[str, NDArray[np.float32]]
-
-    @property
-    def checkpoint(self) -> CheckpointInfo:
-        return self.encoder.checkpoint
-
-    def encode_documents(self, documents: Sequence[AnnotatedDocument]) -> list[NDArray[np.float32]]:
-        return self.encoder.encode_documents(documents)
-
-    def encode_questions(self, questions: Sequence[str]) -> NDArray[np.float32]:
-        if all(question in self.queries for question in questions):
-            return np.stack([self.queries[question] for question in questions])
-        return self.encoder.encode_questions(questions)
-
-    def encode_contexts(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        return self.encoder.encode_contexts(texts)
-
-
-def with_questions(runtime: Runtime, encoder: Encoder, keyset_id: int, questions: Sequence[str]) -> Encoder:
-    """Has questions encoded by the encoder of a keyset, where the settings name a place for bulk work."""
-    if not questions or (spreading := spreading_of(runtime)) is None:
-        return encoder
-    made_by = encoder.checkpoint
-    by = EncodingBy(runtime.kb.log.database_id(), keyset_id, made_by.checkpoint_id)
-    return EncoderElsewhere(encoder, _encoded(spreading, by, made_by.dim, questions))
-
-
-def _encoded(
-    spreading: Spreading, by: EncodingBy, dim: int, questions: Sequence[str]
-) -> dict[str, NDArray[np.float32]]:
-    left = iter(sorted(set(questions), key=len, reverse=True))
-    rows = list(iter(lambda: list(islice(left, _ROW)), []))
-    numbered = [{"number": number, "questions": row} for number, row in enumerate(rows)]
-    queries: dict[str, NDArray[np.float32]] = {}
-    with closing(spreading.outcomes("encode", by, numbered)) as outcomes:
-        for outcome in filter(None, outcomes):
-            made = np.frombuffer(b64decode(outcome["queries"]), np.float32).reshape(-1, dim)
-            queries |= zip(rows[outcome["number"]], made, strict=True)
-    return queries
-
-
-# Keys a queue in parts on Ray.
-
-
-def keying_elsewhere(runtime: Runtime, checkpoint: Path | None = None) -> KeyingElsewhere | None:
-    """Gives what keys parts of a rekey on Ray, by the checkpoint that is named, or else the one that was registered.
-
-    It is None where the settings of the runtime name no place for bulk work.
-    """
-    spreading = spreading_of(runtime)
-    return None if spreading is None else KeyingElsewhere(spreading, checkpoint)
-
-
-@dataclass(frozen=True, slots=True)
-class KeyingElsewhere:
-    """A `kb.keys.rekey.Elsewhere`: has parts of a rekey worked on Ray."""
-
-    spreading: Spreading
-    checkpoint: Path | None = None
-
-    def __call__(self, parts: Sequence[RekeyPart]) -> Generator[int, None, None]:
-        with closing(self.outcomes(parts)) as outcomes:
-            for stored in outcomes:
-                yield stored or 0
-
-    def outcomes(self, parts: Sequence[RekeyPart]) -> Generator[int | None, None, None]:
-        """Gives how many keys were stored of each part as it is done, and None every second."""
-        from colmlm.kb.log.audit import (
-            current_entry,  # imports the database's library, which help does not need
-        )
-
-        named = None if self.checkpoint is None else str(self.checkpoint.absolute())
-        given = {"origin": asdict(current_entry()), "checkpoint": named}
-        return self.spreading.outcomes("key", given, parts)

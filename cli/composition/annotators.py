@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from colmlm.cli.bulk.annotating import AnnotatorElsewhere, DocumentAnnotator
 from colmlm.cli.bulk.messages import AnnotatingBy, at
-from colmlm.cli.bulk.spreading import AnnotatorElsewhere, DocumentAnnotator, spreading_of
+from colmlm.cli.bulk.spreading import spreading_of
 from colmlm.cli.composition.answering import reader
 from colmlm.cli.composition.readers import verifying_reader_at
 from colmlm.cli.composition.runtime import Runtime

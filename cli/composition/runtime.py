@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from colmlm.kb.answers.answering import Answering
     from colmlm.kb.answers.ranked import RankedLookups
     from colmlm.kb.answers.reading import JudgedReader
-    from colmlm.kb.lookup.words import SentenceEmbedder
+    from colmlm.kb.lookup.likeness import SentenceEmbedder
     from colmlm.kb.service import KnowledgeBase
     from colmlm.model.lm.checkpoint import Checkpoint
 

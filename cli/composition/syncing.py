@@ -18,7 +18,7 @@ from colmlm.cli.output import plain
 from colmlm.kb.corpus.raw.files import FoundFiles, RawFile, held
 from colmlm.kb.errors import FolderEmpty, FolderOther
 from colmlm.kb.facts.corpora import SyncedFile
-from colmlm.kb.facts.mending import Standing
+from colmlm.kb.facts.standing import Standing
 
 if TYPE_CHECKING:
     from colmlm.api.nouns.telling import Telling

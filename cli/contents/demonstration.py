@@ -25,7 +25,7 @@ from colmlm.kb.lookup.options import KEY
 if TYPE_CHECKING:
     from colmlm.kb.evidence.records import OutputTrace, TracedSplice
     from colmlm.kb.facts.records import FactRecord
-    from colmlm.kb.lookup.ranking import Lookup
+    from colmlm.kb.lookup.records import Lookup
     from colmlm.kb.service import KnowledgeBase
 
 STATEMENTS_SOUGHT = 50

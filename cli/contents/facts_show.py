@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from colmlm.cli.output import note, print_json, print_table, say, shorten
 from colmlm.kb.texts.characters import page_of
-from colmlm.kb.texts.searched import sentence_around, sentence_ends
+from colmlm.kb.texts.sentences import sentence_around, sentence_ends
 
 if TYPE_CHECKING:
     from colmlm.cli.bases.protocol import Base

@@ -31,7 +31,7 @@ from colmlm.cli.options import (
 from colmlm.cli.output import note, print_json, print_table, say, shorten
 from colmlm.kb.answers.records import NOTHING
 from colmlm.kb.evidence.records import OutputTrace
-from colmlm.kb.lookup.ranking import AsOfLookup, Lookup
+from colmlm.kb.lookup.records import AsOfLookup, Lookup
 from colmlm.kb.texts.characters import visible_text
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from colmlm.cli.options import (
 )
 from colmlm.cli.output import note, print_json, print_table, progress, say
 from colmlm.kb.keys.records import MAX_EDITS, RECALL
-from colmlm.kb.switching.gate import GateLimits
+from colmlm.kb.switching.limits import GateLimits
 
 if TYPE_CHECKING:
     from colmlm.kb.keys.records import GateStanding, IndexFit, KeysetRecord

@@ -46,7 +46,7 @@ from colmlm.kb.webhooks.webhooks import Webhooks
 
 if TYPE_CHECKING:
     from colmlm.kb.jobs.attendance import WorkerState
-    from colmlm.kb.webhooks.sending import Webhook
+    from colmlm.kb.webhooks.records import Webhook
 
 
 OLDEST_PYTHON = (3, 11)
@@ -223,7 +223,8 @@ def _room(path: Path) -> CheckResult:
 def _model(places: tuple[Path, Path | None]) -> Findings:
     """Compares the files of the checkpoint and of its base model with their digests, without loading them."""
     from colmlm.cli.composition.runtime import released_checkpoint
-    from colmlm.model.lm.config import CONFIG_FILE, CheckpointConfig, damaged
+    from colmlm.model.lm.config import CONFIG_FILE, CheckpointConfig
+    from colmlm.model.lm.files import damaged
 
     home, named = places
     path = named or released_checkpoint()
@@ -246,7 +247,7 @@ def _model(places: tuple[Path, Path | None]) -> Findings:
 
 
 def _base(base: str, cache: Path) -> Findings:
-    from colmlm.model.lm.config import damaged
+    from colmlm.model.lm.files import damaged
     from colmlm.model.lm.wheels import WHEELS
 
     if Path(base).expanduser().is_dir():

@@ -21,10 +21,11 @@ from colmlm.cli.errors import CHECK_FAILED
 from colmlm.cli.options import MAX_BIGINT, Actor, AsJson, DryRun, Limit, Yes, examples, span
 from colmlm.cli.output import counted, note, print_json, print_table, progress, say, shorten
 from colmlm.kb.jobs.kinds import KINDS, work_of
-from colmlm.kb.jobs.queue import STATES
+from colmlm.kb.jobs.records import STATES
 
 if TYPE_CHECKING:
-    from colmlm.kb.jobs.queue import JobRecord, Pruned
+    from colmlm.kb.jobs.queue import Pruned
+    from colmlm.kb.jobs.records import JobRecord
 
 
 # `colmlm jobs prune`: remove jobs that ended long ago.

@@ -19,7 +19,7 @@ from colmlm.cli.errors import FAULT, INTERRUPTED, explain
 from colmlm.cli.options import examples
 from colmlm.cli.output import note
 from colmlm.cli.version import version
-from colmlm.kb.access.tokens import ROLES, Right, TokenRecord
+from colmlm.kb.access.records import ROLES, Right, TokenRecord
 
 if TYPE_CHECKING:
     from colmlm.api.mcp.caller import Caller

@@ -138,7 +138,8 @@ def _listeners(runtime: Runtime, number: int) -> list[socket.socket]:
 
 def _prepare(runtime: Runtime) -> None:
     """Prepares database, corpus and keys. The model, which takes longest, is loaded beside the corpus."""
-    from colmlm.cli.composition.keying import key_everything, with_known_keys
+    from colmlm.cli.composition.keying import key_everything
+    from colmlm.cli.composition.known_keys import with_known_keys
     from colmlm.cli.operating.weights import install_missing
     from colmlm.kb.store import database
 

@@ -13,10 +13,10 @@ from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.protocol import Base
 from colmlm.cli.options import AsJson, DryRun, Yes, examples, span
 from colmlm.cli.output import note, print_json, print_table, say
-from colmlm.kb.access.tokens import MAX_RATE
+from colmlm.kb.access.records import MAX_RATE
 
 if TYPE_CHECKING:
-    from colmlm.kb.access.tokens import TokenRecord
+    from colmlm.kb.access.records import TokenRecord
 
 app = typer.Typer(
     help="Make, list, rotate and revoke tokens, by which the API knows who calls it.",

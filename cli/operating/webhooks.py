@@ -16,7 +16,7 @@ from colmlm.cli.options import MAX_BIGINT, AsJson, DryRun, Yes, examples
 from colmlm.cli.output import note, print_json, print_table, say
 
 if TYPE_CHECKING:
-    from colmlm.kb.webhooks.sending import Webhook
+    from colmlm.kb.webhooks.records import Webhook
 
 app = typer.Typer(
     help="Send the changes of the log to other programs: signed, in order, at least once.",

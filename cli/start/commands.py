@@ -178,7 +178,7 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
             examples="EXAMPLES",
         ),
         "sizing": Lazy(
-            "colmlm.cli.operating.estimates:sizing",
+            "colmlm.cli.operating.sizing:sizing",
             "Say what so many facts take: database, index, memory, disk, lookups a second.",
             examples="EXAMPLES",
         ),

@@ -23,9 +23,9 @@ from colmlm.kb.demo import DEMO_CORPUS
 from colmlm.model.lm.config import CONFIG_FILE
 from colmlm.model.training import presets
 from colmlm.model.training.config import RANDOM, TrainConfig, with_settings
+from colmlm.model.training.gpus import GPUS
 from colmlm.model.training.logs import LOSS_FILE, PLOT_FILE, draw
 from colmlm.model.training.objectives import OBJECTIVES
-from colmlm.model.training.plan import GPUS
 
 if TYPE_CHECKING:
     from colmlm.model.text.tokens import FactTokenizer

@@ -14,7 +14,8 @@ from sqlalchemy.orm import Session
 from colmlm.kb.access import idempotency, tokens
 from colmlm.kb.access import tokens as access
 from colmlm.kb.access.idempotency import KeptAnswer
-from colmlm.kb.access.tokens import USE_WRITTEN_EVERY, TokenRecord, digest_of
+from colmlm.kb.access.records import TokenRecord
+from colmlm.kb.access.tokens import USE_WRITTEN_EVERY, digest_of
 from colmlm.kb.log.audit import Claim
 from colmlm.kb.store import database
 from colmlm.kb.store.store import Store, is_read_only

@@ -46,10 +46,10 @@ from colmlm.kb.answers.windows import FactInWindow, SaidWindow, is_unchanged, sa
 from colmlm.kb.errors import InvalidQuery, NoActiveKeyset
 from colmlm.kb.facts.reading import get_fact
 from colmlm.kb.log import audit
+from colmlm.kb.lookup.likeness import SentenceEmbedder
 from colmlm.kb.lookup.questions import Questions
-from colmlm.kb.lookup.ranking import AskedQuery, Hit, Ranking
+from colmlm.kb.lookup.records import AskedQuery, Hit, Ranking
 from colmlm.kb.lookup.searchable import SearchableStore
-from colmlm.kb.lookup.words import SentenceEmbedder
 from colmlm.kb.store.store import require_primary
 from colmlm.kb.texts.asked import OF_SEVERAL_WORDS, compares, form_of
 

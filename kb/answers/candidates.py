@@ -16,14 +16,9 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.answers.windows import HIDDEN
 from colmlm.kb.keys.keysets import STORED, decode_keys
-from colmlm.kb.lookup.ranking import AskedQuery, Hit
-from colmlm.kb.lookup.words import (
-    MOST_CANDIDATES,
-    SentenceEmbedder,
-    SentenceFound,
-    WordSearch,
-    sentence_likenesses,
-)
+from colmlm.kb.lookup.likeness import SentenceEmbedder, sentence_likenesses
+from colmlm.kb.lookup.records import AskedQuery, Hit
+from colmlm.kb.lookup.words import MOST_CANDIDATES, SentenceFound, WordSearch
 
 # Held: the facts that begin in sentences, or have one for themselves without a document; a part of
 # statements.

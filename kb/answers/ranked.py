@@ -40,10 +40,10 @@ from colmlm.kb.answers.windows import FactInWindow, SaidWindow, windows
 from colmlm.kb.errors import InvalidQuery, KeysetMismatch
 from colmlm.kb.keys.keysets import STORED
 from colmlm.kb.log import audit
+from colmlm.kb.lookup.likeness import SentenceEmbedder
 from colmlm.kb.lookup.options import KEY, RANKINGS, READER, LookupOptions, Wanted
-from colmlm.kb.lookup.ranking import AskedQuery, Hit, Lookup
+from colmlm.kb.lookup.records import AskedQuery, Hit, Lookup
 from colmlm.kb.lookup.searchable import SearchableStore
-from colmlm.kb.lookup.words import SentenceEmbedder
 from colmlm.kb.store.store import require_primary
 
 if TYPE_CHECKING:

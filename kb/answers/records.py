@@ -7,7 +7,7 @@ from typing import Literal, TypedDict
 
 from colmlm.kb.facts.records import Source
 from colmlm.kb.facts.reviews import Review
-from colmlm.kb.lookup.ranking import AskedQuery
+from colmlm.kb.lookup.records import AskedQuery
 
 NEAREST = 3  # passages shown with an answer
 Grain = Literal["span", "passage"]

@@ -22,7 +22,7 @@ from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from colmlm.kb.erasure.certificates import Level
+from colmlm.kb.erasure.records import Level
 from colmlm.kb.errors import (
     CandidatesRefused,
     CandidatesUnavailable,

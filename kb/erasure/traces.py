@@ -19,7 +19,7 @@ from sqlalchemy import ColumnElement, Select, Text, cast, func, inspect, or_, se
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.orm import Session
 
-from colmlm.kb.erasure.certificates import LeftRows, Mention, Mentions, Stretch
+from colmlm.kb.erasure.records import LeftRows, Mention, Mentions, Stretch
 from colmlm.kb.erasure.residue import LEAST, Matcher
 from colmlm.kb.errors import InvalidValue
 from colmlm.kb.facts.records import Mentioned

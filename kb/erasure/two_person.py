@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session, aliased
 
-from colmlm.kb.access.tokens import Right, TokenRecord, verify_token
-from colmlm.kb.erasure.certificates import Erased, ErasureReport, ErasureRequest
+from colmlm.kb.access.records import Right, TokenRecord
+from colmlm.kb.access.tokens import verify_token
+from colmlm.kb.erasure.records import Erased, ErasureReport, ErasureRequest
 from colmlm.kb.erasure.verbs import Erasure, Heard, erase_facts, load_targets
 from colmlm.kb.errors import AdminKeyNeeded, ErasureRequestNotFound, ErasureRequestState, SamePerson
 from colmlm.kb.facts import quotations, suppression

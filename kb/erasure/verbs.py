@@ -17,8 +17,8 @@ from sqlalchemy import case, delete, func, select, text, update
 from sqlalchemy.orm import Session
 
 from colmlm.kb.access import idempotency
-from colmlm.kb.erasure.certificates import Erased, ErasureReport
 from colmlm.kb.erasure.purge import purge_erased, reached
+from colmlm.kb.erasure.records import Erased, ErasureReport
 from colmlm.kb.erasure.residue import OnFile, ResidueReport, scan_residue
 from colmlm.kb.erasure.traces import Trace, look_for_traces, make_traces
 from colmlm.kb.errors import FactNotFound, SecondPersonNeeded

@@ -39,7 +39,7 @@ from colmlm.kb.keys import predicted
 from colmlm.kb.log import audit
 from colmlm.kb.log.records import ChangeRecord
 from colmlm.kb.lookup.options import KEY, READER
-from colmlm.kb.misses.records import groups_of
+from colmlm.kb.misses.noting import groups_of
 from colmlm.kb.store.contention import tried_again
 from colmlm.kb.store.store import Store, is_read_only
 from colmlm.kb.tables import (

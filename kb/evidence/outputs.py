@@ -32,7 +32,7 @@ from colmlm.kb.facts import reading
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keysets import STORED
 from colmlm.kb.log import audit
-from colmlm.kb.lookup.ranking import Hit
+from colmlm.kb.lookup.records import Hit
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.selectors import Selector, select_facts
 from colmlm.kb.store.contention import tried_again

@@ -18,9 +18,9 @@ from colmlm.kb.facts import reading
 from colmlm.kb.facts.edits import end_facts
 from colmlm.kb.facts.facts import remove_documents
 from colmlm.kb.facts.ingest import COMMIT_EVERY, IngestRun
-from colmlm.kb.facts.mending import Standings
 from colmlm.kb.facts.reading import DOCUMENT_COLUMNS
 from colmlm.kb.facts.records import CorpusStats, DocumentRecord, Edit, FactRecord, IngestReport
+from colmlm.kb.facts.standing import Standings
 from colmlm.kb.log import audit
 from colmlm.kb.store.store import Store
 from colmlm.kb.tables import DocumentRow, FactPastRow, FactRow, FactVersionRow, SyncedFileRow, SyncedFolderRow

@@ -10,21 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, delete, func, insert, or_, select, text, update
-from sqlalchemy.orm import InstrumentedAttribute, Session, sessionmaker
+from sqlalchemy import and_, delete, func, insert, or_, select, update
+from sqlalchemy.orm import Session
 
-from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.errors import FactChanged, FactDeleted, InvalidSpan, InvalidValue
 from colmlm.kb.facts import edits, pairs, sentences
 from colmlm.kb.facts.edits import accept_edited, place_fact
 from colmlm.kb.facts.records import Correction, Edit, Marking
-from colmlm.kb.facts.redaction import MARK
 from colmlm.kb.facts.suppression import Suppressor
 from colmlm.kb.log import audit
-from colmlm.kb.tables import ADOPTED, DocumentRow, FactKeyRow, FactPastRow, FactRow
+from colmlm.kb.tables import ADOPTED, FactKeyRow, FactPastRow, FactRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,79 +239,3 @@ def _drop_keys(session: Session, asked: Sequence[FactState], moved: Sequence[Fac
         ),
     )
     return sorted(session.scalars(delete(FactKeyRow).where(stale).returning(FactKeyRow.id)))
-
-
-# Stretches: where the ids of a corpus's documents lie. Session first.
-#
-# A corpus comes in few ingests, so its documents lie close together, and so do their sentences and facts.
-# Told between which ids, the server leaves out by an index what other corpora say with a word, where it would
-# read all of that.
-
-Stretches = Sequence[tuple[int, int]]  # of ids, each with the first and the last
-
-_FAR = 1_000  # ids between documents from which on a stretch ends
-_MOST = 8
-_EDGES = text("""
-WITH stood AS (SELECT id, lag(id) OVER (ORDER BY id) AS before FROM document WHERE corpus = :corpus)
-SELECT before, id FROM stood WHERE id - before > :far OR before IS NULL ORDER BY id - before DESC LIMIT :most
-""")
-_LAST = text("SELECT max(id) FROM document WHERE corpus = :corpus")
-
-
-def stretches_of(session: Session, corpus: str) -> Stretches:
-    """Gives up to eight stretches, in order, that hold the ids of a corpus's documents, and of others between them."""
-    edges = sorted(
-        (row.id, row.before)
-        for row in session.execute(_EDGES, {"corpus": corpus, "far": _FAR, "most": _MOST})
-    )
-    if not edges:
-        return [(0, 0)]  # no document has this id
-    ends = [before for _, before in edges[1:]] + [session.scalar(_LAST, {"corpus": corpus})]
-    return [(first, last) for (first, _), last in zip(edges, ends, strict=True)]
-
-
-def lies_in(stretches: Stretches, column: InstrumentedAttribute[Any]) -> ColumnElement[bool]:
-    """Gives whether an id of a document lies in one of the stretches."""
-    return or_(*(column.between(first, last) for first, last in stretches))
-
-
-# Compares raw documents with those of a corpus, so that nobody annotates again what is there already.
-
-
-class Standing(StrEnum):
-    """Whether a document is `new` to a corpus, `unchanged`, or `changed`: there with another text, title or address."""
-
-    new = "new"
-    unchanged = "unchanged"
-    changed = "changed"
-
-
-@dataclass(frozen=True, slots=True)
-class Standings:
-    """Compares documents with the current ones of a corpus. Facts do not count."""
-
-    sessions: sessionmaker[Session]
-    corpus: str
-
-    def of(self, document: AnnotatedDocument) -> Standing:
-        statement = select(
-            DocumentRow.text, DocumentRow.title, DocumentRow.uri, DocumentRow.licence, DocumentRow.revision
-        ).where(
-            DocumentRow.corpus == self.corpus,
-            DocumentRow.external_id == document.external_id,
-            DocumentRow.replaced_seq.is_(None),
-        )
-        with self.sessions() as session:
-            row = session.execute(statement).one_or_none()
-        if row is None:
-            return Standing.new
-        said = ((stored, getattr(document, name)) for name, stored in row._mapping.items())
-        is_same = all(a == b or (a and b and says_the_same(a, b)) for a, b in said)
-        return Standing.unchanged if is_same else Standing.changed
-
-
-def says_the_same(stored: str, text: str) -> bool:
-    """Says whether a stored text equals this one, apart from what was erased from it."""
-    if stored == text or len(stored) != len(text):
-        return stored == text
-    return MARK in stored and all(a in (b, MARK) for a, b in zip(stored, text, strict=True))

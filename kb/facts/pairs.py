@@ -26,8 +26,8 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import AnsweredAlready
 from colmlm.kb.texts.alike import terms_of, wording
-from colmlm.kb.texts.characters import frame_of
-from colmlm.kb.texts.searched import sentence_ends
+from colmlm.kb.texts.frames import frame_of
+from colmlm.kb.texts.sentences import sentence_ends
 
 _FIND = """
 SELECT f.id AS fact_id, o.id AS other_id, v.version, w.version AS other_version, v.value, w.value AS other_value,

@@ -39,7 +39,6 @@ from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
 from colmlm.kb.errors import InvalidQuery
 from colmlm.kb.facts import reading
-from colmlm.kb.facts.mending import Stretches, lies_in, stretches_of
 from colmlm.kb.facts.records import (
     COUNTED,
     FACTS_LISTED,
@@ -55,6 +54,7 @@ from colmlm.kb.facts.records import (
     State,
 )
 from colmlm.kb.facts.reviews import Review
+from colmlm.kb.facts.stretches import Stretches, lies_in, stretches_of
 from colmlm.kb.log import audit
 from colmlm.kb.log.audit import MAINTENANCE
 from colmlm.kb.store.database import connection_of

@@ -25,7 +25,7 @@ from colmlm.kb.keys.keyspace import KeySpace
 from colmlm.kb.keys.records import KeysetHead
 from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.lookup.options import KEY
-from colmlm.kb.lookup.ranking import Lookup
+from colmlm.kb.lookup.records import Lookup
 from colmlm.kb.tables import AttributionRow, GenerationRow
 from colmlm.kb.texts.alike import terms_of
 

@@ -43,7 +43,7 @@ from colmlm.kb.forgetting.checks import (
 from colmlm.kb.forgetting.records import OUTCOMES, READ, ForgetPlan, Rates, Survivor, Verification
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.records import KeysetHead
-from colmlm.kb.lookup.ranking import Ranking
+from colmlm.kb.lookup.records import Ranking
 from colmlm.kb.tables import FactKeyRow, FactVersionRow, TombstoneRow
 from colmlm.kb.texts.alike import Wording, terms_of, wording
 

@@ -10,50 +10,11 @@ from typing import Annotated, Any, ClassVar, Literal, cast
 import msgspec
 from msgspec import Meta
 
-from colmlm.kb.access.tokens import Right
+from colmlm.kb.access.records import Right
 from colmlm.kb.corpus.raw.blocks import Fields
-from colmlm.kb.errors import InvalidWork, KBError
+from colmlm.kb.errors import InvalidWork
+from colmlm.kb.jobs.work import MAX_ID, FileName, Id, Kinds, Name, Rate, Reason, Share, UploadId, Work
 from colmlm.kb.keys.records import Adapting
-from colmlm.kb.store.waits import refusal_of
-
-# The work of a job: its arguments, the right that it needs, and the lock that keeps others out meanwhile.
-
-MAX_ID = 2**63 - 1
-
-Id = Annotated[int, Meta(ge=1, le=MAX_ID)]
-Name = Annotated[
-    str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*[^\x00-\x20\x7f][^\x00-\x1f\x7f]*$")
-]
-Reason = Annotated[
-    str,
-    Meta(
-        max_length=1000, pattern=r"^[^\x00]*[^\x00\s][^\x00]*$", description="Why; it stays in the change log"
-    ),
-]
-FileName = Annotated[
-    str, Meta(max_length=100, pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$", description="A name, no path")
-]
-UploadId = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}$")]
-Kinds = Literal["context", "context,question"]
-Share = Annotated[float, Meta(ge=0, le=1)]
-Rate = Annotated[float, Meta(ge=0.001, le=0.5)]
-
-
-class Work(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The arguments of a job. Jobs with the same `lock` run one after the other; None locks nothing."""
-
-    kind: ClassVar[str]
-    right: ClassVar[Right]
-
-    @property
-    def lock(self) -> str | None:
-        return self.kind
-
-    @property
-    def uploads(self) -> tuple[str, ...]:
-        """The uploaded files that this work reads, and that are removed when it is over."""
-        return ()
-
 
 # The kinds of jobs that read raw documents: uploaded ones, and those of a folder.
 
@@ -362,21 +323,3 @@ def uploads_of(kind: str, arguments: object) -> tuple[str, ...]:
 
 def _keyset(keyset_id: int | None) -> str:
     return "keyset of the worker" if keyset_id is None else f"keyset {keyset_id}"
-
-
-# Problem documents of failed jobs, in the form that the API uses for failed requests, but without a status.
-
-Problem = dict[str, Any]
-
-
-def problem_of(error: Exception) -> Problem:
-    """Gives the problem document that a failed job stores. The cause of an unexpected error goes to the log only."""
-    error = refusal_of(error) or error
-    if isinstance(error, KBError):
-        kind = f"urn:colmlm:{type(error).__name__}"
-        return {"type": kind, "title": error.title, "detail": str(error)}
-    return {
-        "type": "urn:colmlm:InternalError",
-        "title": "Internal error",
-        "detail": "The job failed in a way this program does not know. The cause is in the worker's log.",
-    }

@@ -18,13 +18,14 @@ from colmlm.kb.errors import InvalidValue, JobFinished, JobNotFound
 from colmlm.kb.facts import quotations, suppression
 from colmlm.kb.jobs import attendance, tickets
 from colmlm.kb.jobs.attendance import WorkerState
-from colmlm.kb.jobs.kinds import MAX_ID, Work, WriteSnapshot
-from colmlm.kb.jobs.tickets import Uploads
+from colmlm.kb.jobs.kinds import WriteSnapshot
+from colmlm.kb.jobs.records import STATES, UNFINISHED, JobRecord, record_of
+from colmlm.kb.jobs.uploads import Uploads
+from colmlm.kb.jobs.work import MAX_ID, Work
 from colmlm.kb.log import audit
 from colmlm.kb.log.audit import current_entry, mark_change, signed
 from colmlm.kb.lookup import shared
 from colmlm.kb.lookup.turns import is_turn_to_ask
-from colmlm.kb.principal import Principal
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import outages
 from colmlm.kb.store.contention import tried_again
@@ -362,70 +363,3 @@ def prune_jobs(kb: KnowledgeBase, older_than: timedelta, *, dry_run: bool = Fals
             uploads.discard(job.kind, job.arguments)
     states = Counter(job.state for job in found)
     return Pruned(dry_run, before.astimezone(UTC), len(found), dict(sorted(states.items())))
-
-
-# Records of jobs as plain data.
-
-UNFINISHED = ("queued", "running")
-STATES = (*UNFINISHED, "succeeded", "failed", "cancelled")
-
-
-@dataclass(frozen=True, slots=True)
-class JobRecord:
-    """A job. `state` is queued, running, succeeded, failed or cancelled; `error` a problem document where it failed.
-
-    `done` of `total` (None: unknown) say how far it is, in the unit that `message` names. `attempts` counts its starts
-    without those that a worker handed back. `cancelled_by` asked for its end. `principal` was authenticated when the
-    job was queued; None in jobs that an older release queued.
-    """
-
-    job_id: int
-    kind: str
-    arguments: dict[str, Any]
-    actor: str
-    request_id: str | None
-    state: str
-    done: int
-    total: int | None
-    message: str | None
-    result: dict[str, Any] | None
-    error: dict[str, Any] | None
-    attempts: int
-    cancelled_by: str | None
-    created_at: datetime
-    started_at: datetime | None
-    finished_at: datetime | None
-    heartbeat_at: datetime | None
-    principal: Principal | None = None
-
-    @property
-    def is_over(self) -> bool:
-        return self.state not in UNFINISHED
-
-
-def record_of(job: JobRow) -> JobRecord:
-    """Gives the record of a job's row."""
-    return JobRecord(
-        job_id=job.id,
-        kind=job.kind,
-        arguments=job.arguments,
-        actor=job.actor,
-        request_id=job.request_id,
-        state=job.state,
-        done=job.done,
-        total=job.total,
-        message=job.message,
-        result=job.result,
-        error=job.error,
-        attempts=job.attempts,
-        cancelled_by=job.cancelled_by,
-        created_at=job.created_at.astimezone(UTC),
-        started_at=_utc(job.started_at),
-        finished_at=_utc(job.finished_at),
-        heartbeat_at=_utc(job.heartbeat_at),
-        principal=None if job.principal is None else Principal.from_json(job.principal),
-    )
-
-
-def _utc(at: datetime | None) -> datetime | None:
-    return None if at is None else at.astimezone(UTC)

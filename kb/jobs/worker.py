@@ -32,19 +32,12 @@ from sqlalchemy.exc import SQLAlchemyError
 from colmlm.kb.erasure.purge import restore_recycling
 from colmlm.kb.errors import DatabaseUnavailable, InvalidValue, KBError
 from colmlm.kb.jobs import tickets
-from colmlm.kb.jobs.kinds import Problem, Work, problem_of, uploads_of, work_of
-from colmlm.kb.jobs.queue import (
-    BEAT_SECONDS,
-    UNFINISHED,
-    Cancelled,
-    Interrupted,
-    JobRecord,
-    Jobs,
-    Lease,
-    LeaseLost,
-    prune_jobs,
-)
-from colmlm.kb.jobs.tickets import Uploads
+from colmlm.kb.jobs.kinds import uploads_of, work_of
+from colmlm.kb.jobs.problems import Problem, problem_of
+from colmlm.kb.jobs.queue import BEAT_SECONDS, Cancelled, Interrupted, Jobs, Lease, LeaseLost, prune_jobs
+from colmlm.kb.jobs.records import UNFINISHED, JobRecord
+from colmlm.kb.jobs.uploads import Uploads
+from colmlm.kb.jobs.work import Work
 from colmlm.kb.log.audit import Origin, origin
 from colmlm.kb.principal import Principal
 from colmlm.kb.service import KnowledgeBase

@@ -7,24 +7,17 @@ was expected. A sealed break is still reported, as known; any other fault, even 
 
 from __future__ import annotations
 
-import base64
 import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-import msgspec
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from msgspec import UNSET, UnsetType
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from colmlm.kb.errors import NoOpenBreak, SignatureRefused
-from colmlm.kb.log import audit, signing
-from colmlm.kb.log.records import ChangeRecord
+from colmlm.kb.errors import NoOpenBreak
+from colmlm.kb.log import audit
 from colmlm.kb.tables import ChangeRow
 
 SEAL = "seal"
@@ -179,132 +172,3 @@ def seal_breaks(session: Session, seqs: Sequence[int], actor: str, reason: str) 
     payload = {"breaks": [found.statement() for found in breaks]}
     seq = audit.append_change(session, pending, SEAL, payload=payload)
     return Sealed(seq, tuple(replace(found, sealed_by=seq) for found in breaks))
-
-
-# Envelopes: signed statements in a form that other tools read, DSSE around an in-toto Statement.
-#
-# The signature is Ed25519 over DSSE's pre-authentication encoding of the payload. A statement names its
-# signer's public key too, so that a reader who knows that key's id (the SHA-256 of its SPKI) needs nothing
-# else. The envelope alone proves nothing of its signer, since anybody can sign with a key of their own:
-# compare the id with one known from elsewhere.
-
-PAYLOAD_TYPE = "application/vnd.in-toto+json"
-STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
-_FIELDS = {"payloadType", "payload", "signatures"}
-
-
-@dataclass(frozen=True, slots=True)
-class OpenedEnvelope:
-    """The content of an envelope whose signature is valid; `names` are those of the key that signed it."""
-
-    predicate_type: str
-    subject: Mapping[str, Any]
-    predicate: Mapping[str, Any]
-    names: signing.KeyNames
-
-
-def close_envelope(
-    key: Ed25519PrivateKey, predicate_type: str, name: str, sha256: str, predicate: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Makes a signed statement about one subject, given by name and SHA-256."""
-    statement = {
-        "_type": STATEMENT_TYPE,
-        "subject": [{"name": name, "digest": {"sha256": sha256}}],
-        "predicateType": predicate_type,
-        "predicate": {**predicate, "signer": {"public_key": signing.as_pem(key.public_key())}},
-    }
-    payload = json.dumps(statement, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
-    signature = {
-        "keyid": signing.names_of(key.public_key()).keyid,
-        "sig": signing.in_base64(key.sign(encoded(PAYLOAD_TYPE, payload))),
-    }
-    return {"payloadType": PAYLOAD_TYPE, "payload": signing.in_base64(payload), "signatures": [signature]}
-
-
-def encoded(payload_type: str, payload: bytes) -> bytes:
-    """Gives DSSE's pre-authentication encoding, the bytes that are signed."""
-    return b"DSSEv1 %d %s %d %s" % (len(payload_type.encode()), payload_type.encode(), len(payload), payload)
-
-
-def is_envelope(value: Mapping[str, Any]) -> bool:
-    """Says whether this claims to be an envelope, and not evidence in an earlier form."""
-    return "payload" in value
-
-
-def open_envelope(envelope: Mapping[str, Any], what: str) -> OpenedEnvelope:
-    """Reads an envelope. Raises `SignatureRefused` unless every byte is as the key that it names signed it."""
-    try:
-        if set(envelope) != _FIELDS or envelope["payloadType"] != PAYLOAD_TYPE:
-            raise ValueError("another payload")
-        (signature,) = envelope["signatures"]
-        payload, signed = _bytes(envelope["payload"]), _bytes(signature["sig"])
-        statement = json.loads(payload)
-        public = signing.from_pem(statement["predicate"]["signer"]["public_key"], what)
-        names = signing.names_of(public)
-        if set(signature) != {"keyid", "sig"} or signature["keyid"] != names.keyid:
-            raise ValueError("another key")
-        public.verify(signed, encoded(PAYLOAD_TYPE, payload))
-        if statement["_type"] != STATEMENT_TYPE:
-            raise ValueError("another statement")
-        (subject,) = statement["subject"]
-        return OpenedEnvelope(statement["predicateType"], dict(subject), statement["predicate"], names)
-    except InvalidSignature as error:
-        raise SignatureRefused(what, "its signature does not fit what it says") from error
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-        raise SignatureRefused(what, "it is no signed statement that this program knows") from error
-
-
-def _bytes(text: str) -> bytes:
-    """Decodes base64, and raises `ValueError` for any spelling but the canonical one."""
-    data = base64.b64decode(text, validate=True)
-    if signing.in_base64(data) != text:
-        raise ValueError("base64 in another spelling")
-    return data
-
-
-# Changes of the log as CloudEvents 1.0, the form in which brokers, functions and event stores take events.
-
-EVENT = "application/cloudevents+json"
-BATCH = "application/cloudevents-batch+json"
-
-
-class CloudEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """A change as a CloudEvent in the JSON format, structured mode.
-
-    Its `id` is the change's number and its `source` this base; the two together are unique. `sequence` orders events by
-    their text. `subject` is the fact, where the change is of one. `data` is the change as `GET /v1/changes` gives it.
-    """
-
-    specversion: str = "1.0"
-    id: str
-    source: str
-    type: str
-    time: str
-    subject: str | UnsetType = UNSET
-    sequence: str
-    datacontenttype: str = "application/json"
-    data: ChangeRecord
-
-
-def source_of(database: str) -> str:
-    """Gives the URI that names a base as the source of its events."""
-    return f"urn:colmlm:{database}"
-
-
-def type_of(kind: str) -> str:
-    """Gives the type of the events of this kind of change."""
-    return f"org.colmlm.change.{kind}"
-
-
-def cloud_event(change: ChangeRecord, database: str) -> CloudEvent:
-    """Gives the event of a change of this base."""
-    is_of_one = change.num_facts == len(change.fact_ids) == 1
-    return CloudEvent(
-        id=str(change.seq),
-        source=source_of(database),
-        type=type_of(change.kind),
-        time=change.at.isoformat(),
-        subject=f"fact/{change.fact_ids[0]}" if is_of_one else UNSET,
-        sequence=f"{change.seq:020d}",
-        data=change,
-    )

@@ -15,8 +15,8 @@ from sqlalchemy.orm import Session
 from colmlm.kb.errors import CandidatesUnavailable
 from colmlm.kb.keys.keysets import keyset_head
 from colmlm.kb.lookup.collection import Collection
-from colmlm.kb.lookup.index import DROPPED
 from colmlm.kb.lookup.remote import CollectionWriter, collection, filled_at, is_filled
+from colmlm.kb.lookup.specs import DROPPED
 from colmlm.kb.lookup.turns import wait_until_mine
 from colmlm.kb.store.milvus_address import MilvusAddress
 from colmlm.kb.store.settings import Settings

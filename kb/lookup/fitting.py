@@ -14,7 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from colmlm.kb.lookup.index import FLAT_SPEC, Ids, KeyIndex, Vectors, bits_spec, default_spec, paper_spec
+from colmlm.kb.lookup.index import Ids, KeyIndex, Vectors
+from colmlm.kb.lookup.specs import FLAT_SPEC, bits_spec, default_spec, paper_spec
 
 MEASURED = 500  # queries
 TIE = 1e-6  # keys whose scores differ by no more are equally near

@@ -23,16 +23,8 @@ from colmlm.kb.keys.keyset_then import KeysetThen, keyset_then
 from colmlm.kb.keys.keysets import STORED, Vectors
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.options import LookupOptions, Wanted
-from colmlm.kb.lookup.ranking import (
-    AsOfLookup,
-    Candidate,
-    Hit,
-    Lookup,
-    Ranking,
-    as_queries,
-    decide_lookup,
-    rank_candidates,
-)
+from colmlm.kb.lookup.ranking import Candidate, as_queries, decide_lookup, rank_candidates
+from colmlm.kb.lookup.records import AsOfLookup, Hit, Lookup, Ranking
 from colmlm.kb.store.database import connection_of
 from colmlm.kb.store.store import require_primary
 

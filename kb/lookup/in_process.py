@@ -17,7 +17,8 @@ from colmlm.kb.keys.keysets import AUTO_SPEC, Ids, Vectors
 from colmlm.kb.keys.records import RECALL, IndexFit, KeysetHead
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.fitting import Nearest, fit_lists, fitting_spec, moved, parted
-from colmlm.kb.lookup.index import FLAT_SPEC, KeyIndex, collection_of, default_spec, parsed
+from colmlm.kb.lookup.index import KeyIndex
+from colmlm.kb.lookup.specs import FLAT_SPEC, collection_of, default_spec, parsed
 
 OnKeys = Callable[[int, int], None]
 

@@ -14,13 +14,10 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import math
 import os
-import re
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -37,90 +34,7 @@ from colmlm.kb.lookup.snapshot_files import (
     replace_snapshot,
     sha256,
 )
-
-# Specs: the Faiss factory strings that an index may have, and which of them suits how many keys of which
-# width.
-#
-# Up to a size the index is exact. Above, each inverted list holds codes: either a bit for each number of a
-# key behind a random rotation (RaBitQ), or a byte for each four numbers behind a trained one (OPQ, PQ), which
-# is the paper's form.
-
-FLAT_SPEC = "IDMap2,Flat"
-FLAT_UP_TO = 50_000  # keys up to which search is exact, without training, at some milliseconds a query
-BITS_FROM = 256  # width from which a bit for each number mostly tells keys apart; at 128 it does not
-# These are the specs known to remove keys correctly. Left out on purpose are IDMap over IVF (wrong ids), FastScan
-# `PQ..fs` and `RaBitQfs` (throws with a Hashtable, or answers wrongly for keys that were removed and added again), and
-# HNSW, NSG and RFlat as storage (no removal).
-_SPEC = re.compile(
-    r"IDMap2,Flat|(?P<turned>OPQ\d+(_\d+)?,|RR\d+,)?IVF(?P<lists>\d+)(_HNSW\d+)?,"
-    r"(Flat|RaBitQ|(?P<pq>PQ\d+(x(?P<bits>\d+))?))"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Spec:
-    """The parts of a spec: how many inverted lists, whether its rotation is learnt, and centroids of a part's code."""
-
-    lists: int
-    is_opq: bool
-    is_pq: bool
-    centroids: int
-
-    @property
-    def train_min(self) -> int:
-        """The least number of keys to train on, since k-means needs one for each centroid."""
-        return max(self.lists, self.centroids)
-
-
-def parsed(spec: str) -> Spec | None:
-    """Gives the parts of a spec; None where it is not known to remove keys correctly."""
-    if (match := _SPEC.fullmatch(spec)) is None:
-        return None
-    is_opq, is_pq = (match["turned"] or "").startswith("OPQ"), match["pq"] is not None
-    centroids = max(2 ** int(match["bits"] or 8) if is_pq else 0, 256 if is_opq else 0)
-    return Spec(int(match["lists"] or 0), is_opq, is_pq, centroids)
-
-
-def default_spec(num_keys: int, dim: int) -> str:
-    """Gives the spec that mostly suits this number and width of keys. `kb.lookup.choosing` measures whether it does."""
-    if num_keys <= FLAT_UP_TO or dim < 4:
-        return FLAT_SPEC
-    return bits_spec(num_keys, dim) if dim >= BITS_FROM else paper_spec(num_keys, dim)
-
-
-def bits_spec(num_keys: int, dim: int) -> str:
-    """Gives the spec with a bit for each number of a key."""
-    return f"RR{dim},IVF{default_nlist(num_keys)},RaBitQ"
-
-
-def bits_code_bytes(dim: int) -> int:
-    """Gives the length of a code with a bit for each number: the bits, and two factors of the estimate."""
-    return (dim + 7) // 8 + 8
-
-
-def paper_spec(num_keys: int, dim: int) -> str:
-    """Gives the paper's spec, with a byte for each four numbers of a key."""
-    # d' is the largest multiple of 4 up to d, since each of the d/4 codes covers 4 numbers.
-    return f"OPQ{dim // 4}_{dim // 4 * 4},IVF{default_nlist(num_keys)},PQ{dim // 4}"
-
-
-def default_nlist(num_keys: int) -> int:
-    """Gives the number of inverted lists for an index of `num_keys` keys."""
-    # The power of two at or below 4 sqrt(n) leaves each list the 39 training keys that k-means wants; 65,536
-    # centroids already cost 9 ms a query at d = 960.
-    return min(65_536, 1 << int(math.log2(4 * math.sqrt(num_keys))))
-
-
-# What follows the spec of a retired keyset whose collection is gone: it names none any more.
-DROPPED = " (dropped)"
-_ELSEWHERE = re.compile(r"milvus:(?P<collection>[A-Za-z_][A-Za-z0-9_]{0,254})")
-
-
-def collection_of(spec: str) -> str | None:
-    """Gives the Milvus collection that a keyset with this spec names; None where its index is Faiss's."""
-    match = _ELSEWHERE.fullmatch(spec)
-    return match and match["collection"]
-
+from colmlm.kb.lookup.specs import FLAT_SPEC, parsed
 
 faiss: Any = untyped_faiss  # its type stubs lack half of the methods that SWIG generates
 Vectors = npt.NDArray[np.float32]

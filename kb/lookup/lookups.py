@@ -14,7 +14,7 @@ from colmlm.kb.errors import NoActiveKeyset
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.history import AsOf
 from colmlm.kb.lookup.options import LookupOptions
-from colmlm.kb.lookup.ranking import Lookup, LookupSpace, Ranking
+from colmlm.kb.lookup.records import Lookup, LookupSpace, Ranking
 from colmlm.kb.lookup.replica import snapshots_of
 from colmlm.kb.lookup.searcher import Searcher
 from colmlm.kb.store.store import Store

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from colmlm.kb.lookup.ranking import Lookup
+    from colmlm.kb.lookup.records import Lookup
 
 
 class Observer(Protocol):

@@ -15,7 +15,7 @@ from colmlm.kb.keys.keysets import STORED, Vectors
 from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.lookup.lookups import Lookups
 from colmlm.kb.lookup.options import LookupOptions
-from colmlm.kb.lookup.ranking import AskedQuery, Hit, Lookup, Ranking
+from colmlm.kb.lookup.records import AskedQuery, Hit, Lookup, Ranking
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.lookup.searcher import Searcher
 

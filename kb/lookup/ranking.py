@@ -14,6 +14,7 @@ from sqlalchemy import Row
 from colmlm.kb.errors import InvalidQuery
 from colmlm.kb.facts.reviews import Review
 from colmlm.kb.keys.keysets import STORED, Vectors
+from colmlm.kb.lookup.records import Hit, Lookup, Ranking
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,85 +152,3 @@ def settled(ranking: Ranking, yields: Yields, threshold: float, k: int) -> Ranki
                 best = rival
         hits.insert(place, hits.pop(best))
     return replace(ranking, hits=tuple(hits))
-
-
-# The records that lookups give.
-
-
-@dataclass(frozen=True, slots=True)
-class Hit:
-    """A live fact that a lookup found, with its exact inner product with the query.
-
-    Found by more than its key, its `score` is as `kb.answers.ranked` says, and `key_id` None where the reader found it.
-    A `review` of "proposed" says that nobody has accepted the fact yet. Where it is `approximate`, its key was adopted
-    from a release's codes, and the score is exact for that key alone.
-    """
-
-    fact_id: int
-    version: int
-    value: str
-    score: float
-    key_id: int | None
-    review: Review = "accepted"
-    approximate: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class AskedQuery:
-    """The query of a question as it is stored: fp16 bytes in the space of a checkpoint."""
-
-    checkpoint_id: str
-    query: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Ranking:
-    """The nearest facts of one query: live ones, best first, and the nearest tombstone with its score."""
-
-    hits: tuple[Hit, ...] = ()
-    tombstone: tuple[int, float] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Lookup:
-    """The answer to one query: `hits` best first, all at or above `threshold`; where there are none it is *no match*.
-
-    `runner_up` is the best score of any live fact, also below the threshold (None in an empty base); `seq` is the last
-    change that the index had applied. `abstained` is the forgotten fact that was nearest to the query, where it was
-    forgotten with the policy "abstain": then there are no hits.
-    """
-
-    hits: tuple[Hit, ...]
-    runner_up: float | None
-    threshold: float
-    seq: int
-    abstained: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class AsOfLookup(Lookup):
-    """The answer that a query would have had as of change `seq`.
-
-    `redacted` counts facts that were live then and are erased now. `unkeyed` counts facts that were live then and have
-    no key of that time: they were not keyed yet, or a later ingest changed the text before them and dropped it. Any of
-    these may be missing from the hits; the rest of the answer is as it was.
-    """
-
-    redacted: int = 0
-    unkeyed: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class LookupSpace:
-    """The active keyset's space: queries must be of `checkpoint_id` and have `dim` numbers.
-
-    `head_seq` is the last change.
-    """
-
-    keyset_id: int
-    checkpoint_id: str
-    checkpoint_name: str
-    dim: int
-    threshold: float
-    calibrated: bool
-    head_seq: int

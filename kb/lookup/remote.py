@@ -33,7 +33,8 @@ from colmlm.kb.keys.records import IndexFit, KeysetHead
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.collection import AT_ONCE, Collection, CollectionMark
 from colmlm.kb.lookup.in_process import OnKeys
-from colmlm.kb.lookup.index import KeyIndex, collection_of, distinct
+from colmlm.kb.lookup.index import KeyIndex, distinct
+from colmlm.kb.lookup.specs import collection_of
 from colmlm.kb.lookup.turns import is_mine, wait_until_mine
 from colmlm.kb.store.database import connection_of
 from colmlm.kb.store.milvus_address import MilvusAddress

@@ -28,7 +28,7 @@ from colmlm.kb.log import audit
 from colmlm.kb.lookup.in_process import InProcess, OnKeys, build_all
 from colmlm.kb.lookup.index import KeyIndex
 from colmlm.kb.lookup.options import LookupOptions
-from colmlm.kb.lookup.ranking import Lookup
+from colmlm.kb.lookup.records import Lookup
 from colmlm.kb.lookup.remote import (
     Keys,
     Remote,

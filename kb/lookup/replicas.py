@@ -29,11 +29,11 @@ from colmlm.kb.keys.records import KeysetHead
 from colmlm.kb.lookup import fetching, shared
 from colmlm.kb.lookup.fetching import fetch_snapshot
 from colmlm.kb.lookup.in_process import OnKeys
-from colmlm.kb.lookup.index import collection_of
 from colmlm.kb.lookup.observing import NOBODY, Observer
 from colmlm.kb.lookup.remote import Remote, hand_on
 from colmlm.kb.lookup.replica import Replica, load_replica, rebuild_replica, save_replica
 from colmlm.kb.lookup.shared import SharedFolder
+from colmlm.kb.lookup.specs import collection_of
 from colmlm.kb.lookup.turns import is_mine
 from colmlm.kb.store import database
 from colmlm.kb.store.database import connection_of

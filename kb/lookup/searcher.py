@@ -34,8 +34,6 @@ from colmlm.kb.lookup.observing import Observer
 from colmlm.kb.lookup.options import LookupOptions, Wanted
 from colmlm.kb.lookup.ranking import (
     SPARE,
-    Lookup,
-    Ranking,
     Yields,
     as_queries,
     decide_lookup,
@@ -44,6 +42,7 @@ from colmlm.kb.lookup.ranking import (
     ranked_with,
     settled,
 )
+from colmlm.kb.lookup.records import Lookup, Ranking
 from colmlm.kb.lookup.replica import Replica
 from colmlm.kb.lookup.replicas import Replicas, open_replica
 from colmlm.kb.store import database

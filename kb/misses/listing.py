@@ -19,7 +19,7 @@ from colmlm.kb.keys.keysets import STORED
 from colmlm.kb.log import audit
 from colmlm.kb.log.records import ChangeRecord
 from colmlm.kb.lookup.options import READER
-from colmlm.kb.lookup.ranking import Hit
+from colmlm.kb.lookup.records import Hit
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.lookup.words import SentenceFound
 from colmlm.kb.misses.records import WHOLE, MissedQuestion, MissGroup, MissOrder, MissState, NearFact

@@ -24,8 +24,8 @@ from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.misses import listing
 from colmlm.kb.misses.checking import Asks, ask_again
 from colmlm.kb.misses.listing import MAX_ID, MissPlace, ShowTexts, was_read, with_near
+from colmlm.kb.misses.noting import GROUPS_LOCK, lock_groups, prune_misses
 from colmlm.kb.misses.records import (
-    GROUPS_LOCK,
     MISSES_LISTED,
     WHOLE,
     MissDetails,
@@ -33,8 +33,6 @@ from colmlm.kb.misses.records import (
     MissSearch,
     MissState,
     Solving,
-    lock_groups,
-    prune_misses,
 )
 from colmlm.kb.store.contention import tried_again
 from colmlm.kb.store.engines import check_limit

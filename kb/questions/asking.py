@@ -25,7 +25,7 @@ from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.log import audit
 from colmlm.kb.log.audit import signed
 from colmlm.kb.lookup.options import READER
-from colmlm.kb.lookup.ranking import Lookup
+from colmlm.kb.lookup.records import Lookup
 from colmlm.kb.questions import reading
 from colmlm.kb.questions.records import (
     ANOTHER,

@@ -13,10 +13,10 @@ from sqlalchemy.orm import Session
 from colmlm.kb.errors import InvalidValue, KeysetNotFound
 from colmlm.kb.facts import edits, reading
 from colmlm.kb.facts.edits import MAX_ID, settle_review
-from colmlm.kb.facts.mending import Stretches, lies_in, stretches_of
 from colmlm.kb.facts.reading import IS_PROPOSED
 from colmlm.kb.facts.records import COUNTED, Edit, FactRecord
 from colmlm.kb.facts.reviews import ReviewVerdict, Settled
+from colmlm.kb.facts.stretches import Stretches, lies_in, stretches_of
 from colmlm.kb.log import audit
 from colmlm.kb.log.records import OnRecord
 from colmlm.kb.review.records import (

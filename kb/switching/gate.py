@@ -27,14 +27,13 @@ from colmlm.kb.answers.answering import Answering
 from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.errors import InvalidValue, KeysetMismatch, KeysetNotReady
 from colmlm.kb.keys import counting, keysets
-from colmlm.kb.keys.calibration import Calibration, calibrate_threshold
-from colmlm.kb.keys.keysets import Vectors, asked_facts, valued_keys
-from colmlm.kb.keys.records import RECALL, KeysetHead, KeysetRecord
+from colmlm.kb.keys.keysets import Vectors
+from colmlm.kb.keys.records import KeysetRecord
 from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.lookup.questions import Questions
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.questions.asking import AskedSet, ByAnswers, ask_set
-from colmlm.kb.store.store import Store
+from colmlm.kb.switching.limits import GateLimits
 from colmlm.kb.switching.measures import (
     Answers,
     Sample,
@@ -410,56 +409,3 @@ def asked_in(
     return ask_set(
         kb, limits.questions, ByAnswers(answering), lambda done, total: on_asked(done, total or done)
     )
-
-
-# Measures the threshold of a keyset: asks questions of its own facts among all of its keys, of which few are
-# held.
-
-Encode = Callable[[Sequence[str]], Vectors]
-
-
-def measure_threshold(
-    store: Store, keyset: KeysetHead, encode: Encode, size: int, *, false_accept_rate: float | None = None
-) -> Calibration:
-    """Asks up to `size` questions, spread evenly over the facts, that `encode` makes queries [B, d] of.
-
-    Raises `InvalidValue` where there are none, and where all facts have one value.
-    """
-    with store.reports() as session:
-        asked = asked_facts(session, keyset.keyset_id, size)
-    queries_BD = encode([fact.question for fact in asked])
-    with store.reports() as session:
-        keys = valued_keys(session, keyset.keyset_id, keyset.dim)
-        said = [fact.value for fact in asked]
-        return calibrate_threshold(queries_BD, said, keys, false_accept_rate=false_accept_rate)
-
-
-# What a gate lets pass.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GateLimits:
-    """The limits that a keyset must keep. At most `sample` questions, and as many prefixes, are encoded.
-
-    With it at least `min_right` of the set `questions`, where one is named, must be answered right, and at most
-    `max_wrong` wrongly; one of these must be given.
-    """
-
-    sample: int = 500
-    min_recall_at_1: float = RECALL
-    min_recall_at_10: float = 0.95
-    max_facts_lost: int = 0
-    max_question_loss: float = 0.02
-    min_agreement: float = 0.7
-    min_recall_kept: float = 0.9
-    questions: str | None = None
-    min_right: float | None = None
-    max_wrong: float | None = None
-
-    @property
-    def share_right(self) -> float:
-        return 0.0 if self.min_right is None else self.min_right
-
-    @property
-    def share_wrong(self) -> float:
-        return 1.0 if self.max_wrong is None else self.max_wrong

@@ -42,7 +42,8 @@ from colmlm.kb.lookup.replica import rebuild_replica, save_replica
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.store.contention import tried_again
 from colmlm.kb.store.waits import refusal_of
-from colmlm.kb.switching.gate import GateLimits, GateReport, check_keyset
+from colmlm.kb.switching.gate import GateReport, check_keyset
+from colmlm.kb.switching.limits import GateLimits
 
 # Keying: gives keysets their keys, made by a checkpoint, predicted or given, and their indexes.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from colmlm.kb.texts.searched import asks, sentence_ends
+from colmlm.kb.texts.sentences import asks, sentence_ends
 
 QUESTION, ANSWER = "Question:", "Answer:"
 ANSWER_MODES = ("read", "paper")  # of outputs that answer a question, and were not decoded

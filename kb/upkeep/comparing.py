@@ -19,7 +19,7 @@ from colmlm.kb.facts.edits import IS_LIVE
 from colmlm.kb.facts.pairs import KeptPair, says_the_same
 from colmlm.kb.keys import counting, keysets
 from colmlm.kb.keys.records import KeysetRecord
-from colmlm.kb.lookup.ranking import Hit
+from colmlm.kb.lookup.records import Hit
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.tables import FactKeyRow, FactRow, FactVersionRow
 

@@ -21,7 +21,8 @@ from colmlm.kb.log import audit
 from colmlm.kb.log.records import ChangeRecord
 from colmlm.kb.store.store import Store
 from colmlm.kb.tables import ChangeRow, WebhookRow
-from colmlm.kb.webhooks.sending import GONE, Attempt, Webhook, as_record, with_secret
+from colmlm.kb.webhooks.records import Webhook
+from colmlm.kb.webhooks.sending import GONE, Attempt, as_record, with_secret
 
 PIECE = 100  # changes that are read at once
 

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from functools import cache
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from types import TracebackType
-from typing import Any, Literal, Self, cast, get_args
+from typing import Any, Self, cast
 
 import httpx2
 import msgspec
@@ -25,7 +25,7 @@ from sqlalchemy.orm import Session, undefer
 from colmlm.kb.errors import InvalidValue, WebhookNotFound, WebhookRefused, WebhookState
 from colmlm.kb.log import audit
 from colmlm.kb.log.audit import check_text, current_entry
-from colmlm.kb.log.chain import EVENT, cloud_event, source_of
+from colmlm.kb.log.cloud_events import EVENT, cloud_event, source_of
 from colmlm.kb.log.records import ChangeRecord
 from colmlm.kb.network.addresses import (
     Address,
@@ -36,6 +36,7 @@ from colmlm.kb.network.addresses import (
     meant_address,
 )
 from colmlm.kb.tables import WebhookRow
+from colmlm.kb.webhooks.records import FORMATS, LONGEST_URL, Format, Webhook, WebhookDelivery
 
 ANSWER_SECONDS = 15.0
 LONGEST_PAUSE = 3600.0  # seconds for which a receiver may ask to be left alone
@@ -227,47 +228,6 @@ def new_secret() -> bytes:
 def shown(secret: bytes) -> str:
     """Writes a secret as receivers take it."""
     return _MARK + base64.b64encode(secret).decode()
-
-
-# The records of webhooks: a subscription as people see it, and the outcome of one request to its receiver.
-
-Format = Literal["standard", "cloudevents"]
-FORMATS: tuple[Format, ...] = get_args(Format)
-LONGEST_URL = 2000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Webhook:
-    """A subscription of a receiver to the change log, without its secret.
-
-    Everything up to change `delivered_seq` was delivered or is of no kind of `kinds` (none: all). `state` is "active",
-    "paused" or, where its receiver failed for too long, "failed". While it fails, `attempts` counts the failures in a
-    row since `failing_since`, `last_error` says what went wrong last, and the next attempt is at `next_attempt_at`.
-    """
-
-    webhook_id: int
-    url: str
-    kinds: tuple[str, ...]
-    format: Format
-    state: str
-    delivered_seq: int
-    attempts: int
-    created_at: datetime
-    delivered_at: datetime | None
-    failing_since: datetime | None
-    next_attempt_at: datetime | None
-    last_error: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WebhookDelivery:
-    """The outcome of one request to a receiver. `error` says why it is no delivery; None where it is one."""
-
-    message_id: str
-    ok: bool
-    status: int | None
-    error: str | None
-    seconds: float
 
 
 # The addresses that webhooks may reach: public ones, and those of networks that the operator names.

@@ -17,11 +17,10 @@ from colmlm.kb.store import outages
 from colmlm.kb.store.store import Store
 from colmlm.kb.webhooks import positions
 from colmlm.kb.webhooks.positions import Persistence, Position
+from colmlm.kb.webhooks.records import Webhook, WebhookDelivery
 from colmlm.kb.webhooks.sending import (
     Reach,
     Sender,
-    Webhook,
-    WebhookDelivery,
     add_subscription,
     as_record,
     found,

@@ -15,7 +15,7 @@ import uvicorn
 
 from colmlm.api.wire.answers import LookupAnswer, LookupAnswers
 from colmlm.api.wire.requests import LookupRequest
-from colmlm.kb.lookup.ranking import Hit
+from colmlm.kb.lookup.records import Hit
 
 _ANSWER = LookupAnswer(
     question=None,

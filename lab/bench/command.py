@@ -143,7 +143,7 @@ def _measure_backend(
     *,
     as_json: bool,
 ) -> None:
-    from colmlm.kb.lookup.index import collection_of
+    from colmlm.kb.lookup.specs import collection_of
     from colmlm.lab.bench.elsewhere import BackendBench
 
     if collection_of(backend) is None:

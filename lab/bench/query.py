@@ -73,7 +73,7 @@ def query(
     if not (squad or annotated or rel_lmlm):
         raise typer.BadParameter("name a file with lookups to time at.", param_hint="--squad")
     from colmlm.cli.composition.encoders import EncoderName, SentenceKeys
-    from colmlm.model.text.tokens import ASKER, REL_LMLM
+    from colmlm.model.text.markup import ASKER, REL_LMLM
 
     with Runtime.from_environment(checkpoint=checkpoint) as runtime:
         ours, encoder = runtime.checkpoint, SentenceKeys.named(EncoderName.minilm).sentences
@@ -100,7 +100,7 @@ def _other(runtime: Runtime, path: Path | None, method: str, base: str | None) -
     """Gives the checkpoint of a method, and whether it is the base standing in for it, which is told the query."""
     from colmlm.model.lm.base_models import WHEEL_BASE
     from colmlm.model.lm.checkpoint import base_checkpoint, load
-    from colmlm.model.text.tokens import MARKUPS
+    from colmlm.model.text.markup import MARKUPS
 
     cache = runtime.settings.home / "models"
     if path is None:

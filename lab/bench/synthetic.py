@@ -27,7 +27,7 @@ from colmlm.kb.errors import InvalidValue, KeysetMismatch
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keysets import context_keys
 from colmlm.kb.keys.rekey import Encoder
-from colmlm.kb.lookup.index import FLAT_UP_TO, default_nlist
+from colmlm.kb.lookup.specs import FLAT_UP_TO, default_nlist
 from colmlm.kb.service import KnowledgeBase
 
 FACTS_PER_DOCUMENT = 20

@@ -19,7 +19,7 @@ from sqlalchemy import select, text
 
 from colmlm.cli.composition.model_encoder import describe
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.operating.estimates import readable
+from colmlm.cli.operating.sizing import readable
 from colmlm.cli.options import AsJson, CheckpointPath, examples
 from colmlm.cli.output import note, print_json, print_table
 from colmlm.kb import interpreter

@@ -25,9 +25,10 @@ from colmlm.kb.keys.keysets import Ids, Vectors
 from colmlm.kb.keys.records import KeysetHead
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.in_process import InProcess
-from colmlm.kb.lookup.index import FLAT_SPEC, KeyIndex, default_nlist
+from colmlm.kb.lookup.index import KeyIndex
 from colmlm.kb.lookup.replica import Replica
 from colmlm.kb.lookup.searcher import Searcher
+from colmlm.kb.lookup.specs import FLAT_SPEC, default_nlist
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.tables import DocumentRow, FactKeyRow, FactRow
 from colmlm.model.decoding.lookup import LookupPort

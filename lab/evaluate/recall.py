@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from colmlm.cli.bulk.encoding import with_questions
+from colmlm.cli.bulk.keying import keying_elsewhere
 from colmlm.cli.bulk.place import Ray, RayWorkers
-from colmlm.cli.bulk.spreading import keying_elsewhere, with_questions
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import AsJson, examples
 from colmlm.cli.output import counting, note, print_json, print_table, progress

@@ -37,7 +37,8 @@ from colmlm.model.reader.config import minilm
 from colmlm.model.reader.curve import trained
 from colmlm.model.reader.training import ReaderTask
 from colmlm.model.training.config import TrainConfig
-from colmlm.model.training.logs import LOSS_FILE, release
+from colmlm.model.training.logs import LOSS_FILE
+from colmlm.model.training.release import release
 from colmlm.model.training.shards import open_shards
 from colmlm.model.training.start import lora_config
 from colmlm.model.training.trainer import Trainer

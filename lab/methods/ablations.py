@@ -12,7 +12,7 @@ from colmlm.kb.answers.records import Answer
 from colmlm.kb.answers.windows import windows
 from colmlm.kb.facts.reading import get_fact
 from colmlm.kb.facts.records import FactRecord, Source
-from colmlm.kb.lookup.ranking import Hit
+from colmlm.kb.lookup.records import Hit
 from colmlm.kb.lookup.words import SentenceFound, WordSearch
 
 KEY, WORDS, READER = "key", "words", "reader"

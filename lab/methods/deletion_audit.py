@@ -27,7 +27,7 @@ from colmlm.kb.forgetting.records import OUTCOMES, ForgetPlan, Rates
 from colmlm.kb.forgetting.verbs import Forgetting
 from colmlm.kb.keys.calibration import normalise_rows
 from colmlm.kb.keys.keyspace import KeySpace
-from colmlm.kb.lookup.ranking import Hit, Lookup
+from colmlm.kb.lookup.records import Hit, Lookup
 from colmlm.kb.selectors import Selector
 from colmlm.kb.service import KnowledgeBase
 from colmlm.model.decoding.config import DecodeConfig

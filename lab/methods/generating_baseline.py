@@ -23,12 +23,13 @@ from colmlm.kb.answers.reading import Reader
 from colmlm.kb.answers.records import Answer
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.facts.records import Source
-from colmlm.kb.texts.searched import sentence_ends
+from colmlm.kb.texts.sentences import sentence_ends
 from colmlm.lab.methods.answer_shares import RawAnswer, RawQuestion
 from colmlm.model.baselines.passages import PassageIndex, augmented, passages_of
 from colmlm.model.lm.base_models import WHEEL_BASE
 from colmlm.model.lm.checkpoint import Checkpoint, base_checkpoint, load
-from colmlm.model.text.tokens import STANDARD, FactTokenizer
+from colmlm.model.text.markup import STANDARD
+from colmlm.model.text.tokens import FactTokenizer
 
 MAX_TOKENS = 24
 _LINE = re.compile(r"\n|\.\s")

@@ -70,7 +70,7 @@ def _loaded(runtime: Runtime, method: Method, path: Path | None) -> Checkpoint:
     """Loads the named checkpoint; without a name the settings' for Co-LMLM, and the base model for the baselines."""
     from colmlm.model.lm.base_models import WHEEL_BASE
     from colmlm.model.lm.checkpoint import base_checkpoint, load
-    from colmlm.model.text.tokens import STANDARD
+    from colmlm.model.text.markup import STANDARD
 
     cache = runtime.settings.home / "models"
     if path is not None:

@@ -22,8 +22,8 @@ from colmlm.kb.answers.answering import Answering
 from colmlm.kb.answers.confidence import Confidence
 from colmlm.kb.answers.reading import JudgedReader, Passage, PassageReading
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, read_annotated, to_record
+from colmlm.kb.lookup.likeness import fill_words
 from colmlm.kb.lookup.questions import Questions
-from colmlm.kb.lookup.words import fill_words
 from colmlm.kb.store import database
 from colmlm.model.lm.checkpoint import Checkpoint
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.kb.facts.records import FactRecord
 from colmlm.kb.texts.alike import wording
-from colmlm.kb.texts.searched import sentence_ends
+from colmlm.kb.texts.sentences import sentence_ends
 from colmlm.model.reader.asking import statement
 
 KINDS = ("text", "reworded text", "other subject", "other subject, same value")

@@ -21,7 +21,7 @@ from colmlm.kb.facts.records import FactDraft, FactRecord
 from colmlm.kb.forgetting.records import ForgetPlan, paraphrases
 from colmlm.kb.keys.calibration import normalise_rows
 from colmlm.kb.keys.records import KeysetHead
-from colmlm.kb.lookup.ranking import Hit
+from colmlm.kb.lookup.records import Hit
 from colmlm.kb.service import KnowledgeBase
 from colmlm.model.evaluate.answers import Share, share
 

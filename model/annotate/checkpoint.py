@@ -26,18 +26,11 @@ from transformers.utils import logging as transformers_logging
 from colmlm.model.annotate.bio import TAGS
 from colmlm.model.annotate.config import MINILM, AnnotatorError, TunerConfig
 from colmlm.model.lm import wheels
+from colmlm.model.lm.adapters import MAX_BYTES, adapted, ship
 from colmlm.model.lm.base_models import WEIGHTS, resolve_base
 from colmlm.model.lm.checkpoint import compute_dtype
-from colmlm.model.lm.config import (
-    DIFFERENCE,
-    MAX_BYTES,
-    SEALED_FILES,
-    CheckpointError,
-    adapted,
-    damaged,
-    file_digest,
-    ship,
-)
+from colmlm.model.lm.config import DIFFERENCE, SEALED_FILES, CheckpointError
+from colmlm.model.lm.files import damaged, file_digest
 
 _RELEASED = Path(__file__).resolve().parent.parent / "released"
 RELEASED_SPANS = _RELEASED / "span-annotator-minilm"

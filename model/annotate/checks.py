@@ -31,7 +31,7 @@ from colmlm.kb.corpus.format import (
     parse_inline,
     unstorable_characters,
 )
-from colmlm.kb.texts.searched import sentence_around, sentence_ends
+from colmlm.kb.texts.sentences import sentence_around, sentence_ends
 from colmlm.model.annotate.words import Word, words
 
 Code = Literal[

@@ -19,10 +19,11 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from colmlm.kb.corpus.format import unstorable_characters
-from colmlm.kb.texts.searched import sentence_around, sentence_ends
+from colmlm.kb.texts.sentences import sentence_around, sentence_ends
 from colmlm.model.annotate.bio import Span
 from colmlm.model.annotate.checkpoint import QUESTIONS, Loaded, load
-from colmlm.model.text.tokens import STANDARD, FactTokenizer, length_groups, padded
+from colmlm.model.text.markup import STANDARD
+from colmlm.model.text.tokens import FactTokenizer, length_groups, padded
 
 BATCH_TOKENS = 16_384
 

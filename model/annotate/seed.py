@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
-from colmlm.kb.texts.searched import sentence_ends
+from colmlm.kb.texts.sentences import sentence_ends
 from colmlm.model.annotate.checks import Fault, Rejected, Reviewed, review, spans_of
 from colmlm.model.annotate.pipeline import Results
 from colmlm.model.annotate.wholes import Wholes, narrow

@@ -28,7 +28,8 @@ from colmlm.model.annotate.questions import (
 )
 from colmlm.model.annotate.tuner import TunerTask
 from colmlm.model.annotate.windows import WordTokenizer, windows
-from colmlm.model.text.tokens import STANDARD, FactTokenizer, padded
+from colmlm.model.text.markup import STANDARD
+from colmlm.model.text.tokens import FactTokenizer, padded
 from colmlm.model.training.task import StepContext
 
 # Training of the span annotator: BIO tags of words, with a lower weight for words that may be unmarked facts.

@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from colmlm.kb.texts.searched import sentence_ends
+from colmlm.kb.texts.sentences import sentence_ends
 from colmlm.model.annotate.seed import rough_tokens
 from colmlm.model.evaluate.answers import FIRST_CHARACTERS
 from colmlm.model.evaluate.intervals import Draw, bootstrap

@@ -17,18 +17,13 @@ from typing import Any
 import torch
 from transformers.utils import logging as transformers_logging
 
+from colmlm.model.lm.adapters import ADAPTER, adapted
 from colmlm.model.lm.base_models import resolve_base, weight_files, weights_digest
-from colmlm.model.lm.config import (
-    ADAPTER,
-    CONFIG_FILE,
-    CheckpointConfig,
-    CheckpointError,
-    adapted,
-    damaged,
-    file_digest,
-)
+from colmlm.model.lm.config import CONFIG_FILE, CheckpointConfig, CheckpointError
+from colmlm.model.lm.files import damaged, file_digest
 from colmlm.model.lm.language_model import FactLM, model_at
-from colmlm.model.text.tokens import CO_LMLM, MARKUPS, FactTokenizer, Markup
+from colmlm.model.text.markup import CO_LMLM, MARKUPS, Markup
+from colmlm.model.text.tokens import FactTokenizer
 
 PADDING = 1024  # the most rows without a token that a vocabulary is filled up to a round number with
 

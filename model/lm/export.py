@@ -19,7 +19,7 @@ from colmlm.model.lm.base_models import WHEEL_BASE, WHEEL_HUB_ID
 from colmlm.model.lm.checkpoint import Checkpoint
 from colmlm.model.lm.config import CheckpointConfig
 from colmlm.model.lm.language_model import family_of, model_of
-from colmlm.model.text.tokens import CO_LMLM
+from colmlm.model.text.markup import CO_LMLM
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 MODE = 0o644  # what is exported is there to be read by others

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from colmlm.kb.texts.searched import sentence_ends
+from colmlm.kb.texts.sentences import sentence_ends
 from colmlm.model.annotate.bio import Span
 
 

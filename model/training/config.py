@@ -10,7 +10,7 @@ from types import NoneType
 from typing import Any, TypeVar, get_args, get_type_hints
 
 from colmlm.model.reader.asking import keywords, statement
-from colmlm.model.text.tokens import MARKUPS, Markup
+from colmlm.model.text.markup import MARKUPS, Markup
 
 RANDOM = "random"
 ADAPT, PRECISION, LAYOUT = ("full", "lora"), ("auto", "fp32", "bf16"), ("padded", "packed")

@@ -5,12 +5,9 @@ from __future__ import annotations
 import csv
 import importlib.util
 import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-from colmlm.model.lm.config import CheckpointConfig, CheckpointError, ship
 
 LOSS_FILE, PLOT_FILE, BOARD = "loss.csv", "loss.png", "tensorboard"
 _SMOOTH = 50  # the plot shows a running mean over this share of the run
@@ -123,17 +120,3 @@ def _board(directory: Path, begin: int, wanted: bool | None) -> Any:
     from torch.utils.tensorboard import SummaryWriter
 
     return SummaryWriter(str(directory), purge_step=begin + 1 if begin else None)
-
-
-# Reduces a finished training run to a size that can be shipped: half-precision weights, no optimiser state.
-
-
-def release(run: Path, target: Path) -> CheckpointConfig:
-    """Writes the adapter of a run as a checkpoint of at most 16 MB: weights, config, loss log."""
-    config = CheckpointConfig.load(run)
-    if config.kind != "adapter":
-        raise CheckpointError(f"{run}: only an adapter is released; export a full checkpoint instead")
-    ship(run, target, config.base)
-    shutil.copyfile(run / LOSS_FILE, target / LOSS_FILE)
-    config.save(target)
-    return config

@@ -18,6 +18,7 @@ from colmlm.model.lm.checkpoint import compute_dtype
 from colmlm.model.lm.language_model import config_at, model_of
 from colmlm.model.text.tokens import FactTokenizer
 from colmlm.model.training.config import TrainConfig
+from colmlm.model.training.gpus import GPUS
 from colmlm.model.training.start import llama_config, located, lora_config, tokenizer_of
 
 QUESTION_SHARE = 0.27  # tokens of questions per token of documents in SQuAD's paragraphs, used without shards
@@ -261,22 +262,3 @@ def _formulas(ratios: Ratios, mfu: float) -> dict[str, str]:
         "for layers where micro-batches look ahead, and 2 more where activations are checkpointed",
         "gpu_hours": f"flop / (peak x {mfu:.2f}); that share of the peak is an assumption, not a measurement",
     }
-
-
-# Graphics processors that a plan knows.
-
-
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """Peak of dense bf16 arithmetic in FLOP/s, and memory in bytes, as the vendor states them."""
-
-    peak: float
-    memory: int
-
-
-GPUS = {
-    "a100": Gpu(312e12, 80 * 10**9),
-    "h100": Gpu(989e12, 80 * 10**9),
-    "h200": Gpu(989e12, 141 * 10**9),
-    "b200": Gpu(2250e12, 180 * 10**9),
-}

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from colmlm.model.text.tokens import CO_LMLM, MARKUPS
+from colmlm.model.text.markup import CO_LMLM, MARKUPS
 from colmlm.model.training.config import RANDOM, Architecture, TrainConfig
 
 SMOLLM2 = "smollm2-135m"  # all sizes of SmolLM2 share its tokenizer

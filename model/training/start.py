@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
+from colmlm.model.lm.adapters import adapted
 from colmlm.model.lm.base_models import WEIGHTS, resolve_base, weights_digest
 from colmlm.model.lm.checkpoint import (
     base_of,
@@ -23,9 +24,10 @@ from colmlm.model.lm.checkpoint import (
     tokenizer_at,
     with_token_rows,
 )
-from colmlm.model.lm.config import CONFIG_FILE, CheckpointConfig, CheckpointError, adapted
+from colmlm.model.lm.config import CONFIG_FILE, CheckpointConfig, CheckpointError
 from colmlm.model.lm.language_model import FactLM, model_at
-from colmlm.model.text.tokens import STANDARD, FactTokenizer, Markup
+from colmlm.model.text.markup import STANDARD, Markup
+from colmlm.model.text.tokens import FactTokenizer
 from colmlm.model.training.config import RANDOM, Architecture, TrainConfig
 
 LORA_MODULES = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]

@@ -33,7 +33,7 @@ from colmlm.cli.composition.generator import StoringGenerator
 from colmlm.cli.composition.model_encoder import ModelEncoder
 from colmlm.kb import interpreter
 from colmlm.kb.access.tokens import create_token
-from colmlm.kb.lookup.ranking import Lookup
+from colmlm.kb.lookup.records import Lookup
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
 from colmlm.model.decoding.lookup import LookupPort as AnyLookup

@@ -29,7 +29,8 @@ from colmlm.api.app import create_app
 from colmlm.api.door.doorway import GatedApp
 from colmlm.api.door.lanes import Tuning
 from colmlm.api.schema.openapi import described
-from colmlm.kb.access.tokens import ROLES, create_token
+from colmlm.kb.access.records import ROLES
+from colmlm.kb.access.tokens import create_token
 from colmlm.kb.corpus.format import Parsed
 from colmlm.kb.service import KnowledgeBase
 from tests.acceptance.programs import own_database

@@ -11,7 +11,7 @@ import httpx
 from litestar.handlers import HTTPRouteHandler
 
 from colmlm.api.door.doorway import GatedApp
-from colmlm.kb.access.tokens import ROLES
+from colmlm.kb.access.records import ROLES
 
 OPEN = {
     ("POST", "/session"),  # it checks the key in its form, and answers nothing without one

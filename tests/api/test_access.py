@@ -6,9 +6,8 @@ import pytest
 from sqlalchemy import URL, create_engine, select, text
 from sqlalchemy.orm import Session
 
+from colmlm.kb.access.records import ROLES, Right
 from colmlm.kb.access.tokens import (
-    ROLES,
-    Right,
     create_token,
     list_tokens,
     note_use,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from colmlm.api.door.auth import right_of
 from colmlm.api.door.doorway import GatedApp
-from colmlm.kb.access.tokens import ROLES, Right
+from colmlm.kb.access.records import ROLES, Right
 from tests.api.access_page import hold_to
 from tests.api.role_matrix import OPEN, matrix, routes
 from tests.api.serving import served

@@ -15,7 +15,7 @@ from sqlalchemy import URL, text
 from colmlm.api.door.auth import right_of
 from colmlm.api.door.doorway import GatedApp
 from colmlm.api.nouns.generation import GenerationRequest
-from colmlm.kb.access.tokens import ROLES
+from colmlm.kb.access.records import ROLES
 from colmlm.kb.answers.answering import Answering
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
 from colmlm.kb.evidence.attribution import StoredAnswers

@@ -17,11 +17,12 @@ from colmlm.api.app import create_app
 from colmlm.cli.composition.handlers.with_model import handlers, problem
 from colmlm.cli.composition.model_encoder import ModelEncoder
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.kb.access.tokens import ROLES, create_token
+from colmlm.kb.access.records import ROLES
+from colmlm.kb.access.tokens import create_token
 from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.corpus.format import Parsed
 from colmlm.kb.jobs.worker import Worker
-from colmlm.kb.lookup.words import SentenceEmbedder
+from colmlm.kb.lookup.likeness import SentenceEmbedder
 from colmlm.kb.service import KnowledgeBase
 from colmlm.model.lm.checkpoint import load
 from tests.api.conftest import CAPITAL, PERU

@@ -7,7 +7,7 @@ import pytest
 
 from colmlm.cli.errors import one_line
 from colmlm.cli.output import _Lines, note, plain, print_json, print_table, progress, say, shorten
-from colmlm.kb.lookup.ranking import Hit, Lookup
+from colmlm.kb.lookup.records import Hit, Lookup
 
 
 def test_dataclasses_and_times_become_json() -> None:

@@ -9,7 +9,7 @@ from sqlalchemy import text
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
 from colmlm.kb.facts.records import IngestReport
-from colmlm.kb.lookup.ranking import Hit, Lookup
+from colmlm.kb.lookup.records import Hit, Lookup
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder
 

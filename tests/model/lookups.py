@@ -18,7 +18,8 @@ from colmlm.model.decoding.decoder import DecodedOutput, Decoder
 from colmlm.model.lm.checkpoint import Checkpoint
 from colmlm.model.lm.config import CheckpointConfig
 from colmlm.model.lm.past import Piece
-from colmlm.model.text.tokens import CO_LMLM, FactTokenizer, Markup
+from colmlm.model.text.markup import CO_LMLM, Markup
+from colmlm.model.text.tokens import FactTokenizer
 from tests.tiny import bare_tokenizer
 
 CHECKPOINT_ID = "scripted"

@@ -25,7 +25,7 @@ from colmlm.kb.answers.records import (
     MeasuredAnswers,
     NearbyPassage,
 )
-from colmlm.kb.lookup.ranking import Hit, LookupSpace
+from colmlm.kb.lookup.records import Hit, LookupSpace
 from colmlm.kb.misses.records import AskedAgain, MissDetails, MissedQuestion, MissGroup, NearFact, Solving
 from colmlm.kb.questions.records import (
     AskedItem,

@@ -24,7 +24,8 @@ from colmlm.api.schema.examples.small_base import (
 from colmlm.api.wire.answers import Problem, cursor
 from colmlm.kb.evidence.provenance import MEDIA_TYPES, Provenance, of_fact, of_output, write_prov
 from colmlm.kb.facts.compared import AlsoSaid
-from colmlm.kb.log.chain import BATCH, EVENT, PAYLOAD_TYPE, cloud_event
+from colmlm.kb.log.cloud_events import BATCH, EVENT, cloud_event
+from colmlm.kb.log.envelope import PAYLOAD_TYPE
 
 
 def _provenance(account: Provenance) -> Mapping[str, Any]:

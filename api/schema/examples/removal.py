@@ -8,8 +8,8 @@ from colmlm.api.routes import erasures, forgetting
 from colmlm.api.routes.forgetting import CertificateText, Verifying
 from colmlm.api.schema.examples.small_base import AT, HASH, SAID, SELECTOR, SOURCE, WHY
 from colmlm.api.wire import answers
-from colmlm.kb.erasure.certificates import Erased, ErasureReport, ErasureRequest, Level
-from colmlm.kb.forgetting.certificates import CertificateCheck
+from colmlm.kb.erasure.records import Erased, ErasureReport, ErasureRequest, Level
+from colmlm.kb.forgetting.certificate_check import CertificateCheck
 from colmlm.kb.forgetting.records import (
     Collateral,
     Drift,

@@ -11,11 +11,11 @@ from colmlm.api.schema.schemas import Health, OwnWorkerHealth
 from colmlm.api.wire import answers
 from colmlm.kb.jobs import kinds
 from colmlm.kb.jobs.kinds import Documents, Sync
-from colmlm.kb.jobs.tickets import Upload
+from colmlm.kb.jobs.uploads import Upload
 from colmlm.kb.keys.records import GateStanding, KeysetHead, KeysetRecord
 from colmlm.kb.log.denials import DenialRecord
 from colmlm.kb.upkeep.upkeep import Statistics
-from colmlm.kb.webhooks.sending import Webhook, WebhookDelivery
+from colmlm.kb.webhooks.records import Webhook, WebhookDelivery
 
 _HEAD = KeysetHead(
     keyset_id=2,

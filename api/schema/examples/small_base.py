@@ -11,7 +11,7 @@ from colmlm.api.schema.schemas import SelectorParts
 from colmlm.kb.answers.records import SaidFact
 from colmlm.kb.evidence.records import OutputTrace, TracedSplice
 from colmlm.kb.facts.records import FactRecord, Source
-from colmlm.kb.jobs.queue import JobRecord
+from colmlm.kb.jobs.records import JobRecord
 from colmlm.kb.log import witness
 from colmlm.kb.log.records import ChangeRecord
 

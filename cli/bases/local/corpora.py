@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.output import plain
 from colmlm.kb.corpus.raw.reading import read_corpus
-from colmlm.kb.facts.mending import Standing
+from colmlm.kb.facts.standing import Standing
 
 if TYPE_CHECKING:
     from colmlm.api.nouns.contents import RawAddition

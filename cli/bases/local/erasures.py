@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Unpack
 from colmlm.api.nouns.removal import Erasing
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.erasure import certificates
-from colmlm.kb.erasure.certificates import Erased, ErasureReport, ErasureRequest
+from colmlm.kb.erasure.records import Erased, ErasureReport, ErasureRequest
 from colmlm.kb.erasure.traces import Trace, save_traces
 from colmlm.kb.erasure.two_person import ErasureRequests
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import NotHeeded
 
 if TYPE_CHECKING:
-    from colmlm.kb.access.tokens import TokenRecord
+    from colmlm.kb.access.records import TokenRecord
     from colmlm.kb.erasure.residue import ResidueReport
     from colmlm.kb.facts.records import Mentioned, Mentioning
 

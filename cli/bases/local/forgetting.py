@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.forgetting import certificates
-from colmlm.kb.forgetting.certificates import CertificateCheck, check_here, trusted_keys
+from colmlm.kb.forgetting.certificate_check import CertificateCheck, check_here, trusted_keys
 from colmlm.kb.forgetting.verbs import Forgetting
 
 if TYPE_CHECKING:

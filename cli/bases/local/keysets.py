@@ -11,8 +11,8 @@ from colmlm.kb.errors import KeysetNotReady
 
 if TYPE_CHECKING:
     from colmlm.kb.keys.records import Activating, Adapting, GateStanding, KeysetRecord
-    from colmlm.kb.switching.gate import GateLimits
     from colmlm.kb.switching.keysets import Keysets
+    from colmlm.kb.switching.limits import GateLimits
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,14 +31,13 @@ from colmlm.kb.jobs.kinds import (
     Documents,
     Gate,
     Ingest,
-    Problem,
     Rekey,
     Sync,
     VerifyForgetting,
-    problem_of,
 )
+from colmlm.kb.jobs.problems import Problem, problem_of
 from colmlm.kb.store.waits import refusal_of
-from colmlm.kb.switching.gate import GateLimits
+from colmlm.kb.switching.limits import GateLimits
 
 if TYPE_CHECKING:
     from colmlm.kb.jobs.kinds import RawWork

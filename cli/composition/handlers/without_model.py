@@ -15,7 +15,7 @@ from colmlm.kb.corpus.raw.reading import read_corpus
 from colmlm.kb.errors import InvalidWork
 from colmlm.kb.facts.records import IngestReport
 from colmlm.kb.jobs.kinds import Check, Compare, Ingest, MakeBackup, VerifyBackup, WriteSnapshot
-from colmlm.kb.jobs.queue import JobRecord
+from colmlm.kb.jobs.records import JobRecord
 from colmlm.kb.jobs.worker import Handler, JobRun
 from colmlm.kb.log.signing import signing_key
 from colmlm.kb.upkeep.comparing import compare_index

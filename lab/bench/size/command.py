@@ -13,7 +13,8 @@ from typing import Annotated, Any
 
 import typer
 
-from colmlm.cli.operating.estimates import Load, database_bytes, readable, sizes
+from colmlm.cli.operating.estimates import Load, database_bytes, sizes
+from colmlm.cli.operating.sizing import readable
 from colmlm.cli.options import AsJson, examples
 from colmlm.cli.output import note, print_json, print_table
 from colmlm.kb import interpreter

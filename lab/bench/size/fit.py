@@ -21,7 +21,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import nnls
 
-from colmlm.cli.operating.estimates import Load, database_bytes, index_bytes, readable, sizes, snapshot_bytes
+from colmlm.cli.operating.estimates import Load, database_bytes, index_bytes, sizes, snapshot_bytes
+from colmlm.cli.operating.sizing import readable
 from colmlm.kb.lookup.index import ROUNDS, TRAINED_PER_LIST
 from colmlm.lab.bench.size.command import TEXT_BYTES
 from colmlm.lab.bench.size.stages import STAGES

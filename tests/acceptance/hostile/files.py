@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from colmlm.kb.corpus.raw.files import find_files
-from colmlm.kb.jobs.queue import UNFINISHED
+from colmlm.kb.jobs.records import UNFINISHED
 from tests.acceptance.hostile.cases import Case, expect
 from tests.acceptance.hostile.world import World, Wrong
 from tests.hostile_documents import ANNOTATED, DOCUMENTS, Hostile, slow_lines, swapping

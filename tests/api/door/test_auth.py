@@ -18,7 +18,8 @@ from colmlm.api.door.doorway import GatedApp, doorway
 from colmlm.api.door.lanes import Lanes
 from colmlm.api.errors import respond
 from colmlm.api.settings import ServerSettings
-from colmlm.kb.access.tokens import ROLES, revoke_token, rotate_token
+from colmlm.kb.access.records import ROLES
+from colmlm.kb.access.tokens import revoke_token, rotate_token
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import ORIGIN, Client, Connect
 

@@ -13,7 +13,7 @@ from colmlm.api.app import create_app
 from colmlm.api.door.doorway import PRESENT, GatedApp
 from colmlm.api.door.lanes import Tuning
 from colmlm.api.settings import ServerSettings
-from colmlm.kb.access.tokens import ROLES
+from colmlm.kb.access.records import ROLES
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import ORIGIN, Client, Connect
 

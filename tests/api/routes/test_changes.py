@@ -15,7 +15,7 @@ from colmlm.api.app import create_app
 from colmlm.api.door.doorway import GatedApp
 from colmlm.api.door.lanes import SIZES, Lane, Tuning
 from colmlm.kb.log import witness
-from colmlm.kb.log.chain import BATCH, EVENT
+from colmlm.kb.log.cloud_events import BATCH, EVENT
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import Client, Connect
 from tests.api.serving import served

@@ -6,7 +6,7 @@ from typing import Any
 
 from colmlm.api.door.doorway import GatedApp
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.switching.gate import GateLimits
+from colmlm.kb.switching.limits import GateLimits
 from tests.api.conftest import Connect
 from tests.fakes import FakeEncoder
 

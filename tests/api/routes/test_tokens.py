@@ -10,7 +10,7 @@ from sqlalchemy import text
 
 from colmlm.api.door.doorway import GatedApp
 from colmlm.api.routes.tokens import Role
-from colmlm.kb.access.tokens import ROLES
+from colmlm.kb.access.records import ROLES
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import Client, Connect
 

@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 from colmlm.api.nouns.telling import Advance, Telling
+from colmlm.cli.bulk.annotating import AnnotatorElsewhere
 from colmlm.cli.bulk.driver import Annotating, Encoding
 from colmlm.cli.bulk.messages import AnnotatingBy, EncodingBy, at
-from colmlm.cli.bulk.spreading import AnnotatorElsewhere
 from colmlm.cli.composition.adding import Adding
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import MODEL, USAGE, explain

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from colmlm.cli.composition.keying import Remembering, with_known_keys
+from colmlm.cli.composition.known_keys import Remembering, with_known_keys
 from colmlm.cli.composition.model_encoder import ModelEncoder
 from colmlm.cli.composition.runtime import released_checkpoint
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, read_annotated

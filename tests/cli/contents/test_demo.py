@@ -11,7 +11,7 @@ from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.contents.demonstration import Demonstration, DemoRun, says_unaided, spread
 from colmlm.kb.facts.records import FactRecord, Source
 from colmlm.kb.lookup.lookups import Lookups
-from colmlm.kb.lookup.ranking import Lookup
+from colmlm.kb.lookup.records import Lookup
 from colmlm.kb.service import KnowledgeBase
 from tests.cli.conftest import Run as Invoke
 from tests.cli.conftest import invoke

@@ -6,7 +6,7 @@ import pytest
 
 from colmlm.cli.operating.tokens import Role
 from colmlm.cli.start.commands import COMMANDS, FORMER
-from colmlm.kb.access.tokens import ROLES
+from colmlm.kb.access.records import ROLES
 from tests.cli.conftest import Run
 
 

@@ -9,7 +9,7 @@ from sqlalchemy import text
 
 from colmlm.cli.operating.webhooks import MessageForm
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.webhooks.sending import FORMATS
+from colmlm.kb.webhooks.records import FORMATS
 from tests.cli.conftest import Run
 from tests.receiver import LOOPBACK, Receiver, receiver
 

@@ -15,7 +15,7 @@ from colmlm.kb.answers.reading import Passage, PassageReading
 from colmlm.kb.answers.records import PASSAGE, SPAN
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.kb.evidence.attribution import StoredAnswers
-from colmlm.kb.lookup.words import fill_words
+from colmlm.kb.lookup.likeness import fill_words
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import SURE_OF_PASSAGES, SayingReader
 from tests.kb.corpora import fact_id, ingest

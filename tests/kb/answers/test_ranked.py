@@ -9,7 +9,7 @@ import pytest
 from colmlm.kb.answers.ranked import RankedLookups
 from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.errors import InvalidQuery, KeysetMismatch, NoSuchChange
-from colmlm.kb.lookup.ranking import Lookup
+from colmlm.kb.lookup.records import Lookup
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import NearReader, WordEncoder, activated
 from tests.kb.corpora import CAPITAL, CHILE, HEIGHT, PERU, document, fact_id, ingest

@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
-from colmlm.kb.erasure.certificates import Mentions
 from colmlm.kb.erasure.purge import TABLES
+from colmlm.kb.erasure.records import Mentions
 from colmlm.kb.erasure.verbs import Erasure, erase_facts, load_targets
 from colmlm.kb.evidence.records import NewFeedback
 from colmlm.kb.facts.records import Mentioned

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import text
 
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed
-from colmlm.kb.erasure.certificates import Stretch
+from colmlm.kb.erasure.records import Stretch
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.evidence.records import NewOutput
 from colmlm.kb.facts.redaction import MARK

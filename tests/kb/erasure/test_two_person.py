@@ -10,7 +10,8 @@ from dataclasses import replace
 import pytest
 from sqlalchemy.orm import Session
 
-from colmlm.kb.access.tokens import TokenRecord, create_token, read_token
+from colmlm.kb.access.records import TokenRecord
+from colmlm.kb.access.tokens import create_token, read_token
 from colmlm.kb.erasure.two_person import ErasureRequests, admin_token
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import (

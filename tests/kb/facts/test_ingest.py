@@ -155,7 +155,7 @@ def documents():
 kb = KnowledgeBase.open(Settings(home=Path(sys.argv[1]), database_url=sys.argv[2]))
 from colmlm.kb.log import audit
 if sys.argv[3] == "writing":
-    audit.append = lambda *args, **kwargs: os.kill(os.getpid(), signal.SIGKILL)
+    audit.append_change = lambda *args, **kwargs: os.kill(os.getpid(), signal.SIGKILL)
 kb.corpora.ingest(documents(), "lands", actor="victim", reason="test")
 """
 

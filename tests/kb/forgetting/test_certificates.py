@@ -13,18 +13,11 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import ForgetRunState, SignatureRefused, SignerNeeded
-from colmlm.kb.forgetting.certificates import (
-    PREDICATE_TYPE,
-    CertificateCheck,
-    as_text,
-    check_here,
-    check_offline,
-    issue_forget_certificate,
-    trusted_keys,
-)
+from colmlm.kb.forgetting.certificate_check import CertificateCheck, check_here, check_offline, trusted_keys
+from colmlm.kb.forgetting.certificates import PREDICATE_TYPE, as_text, issue_forget_certificate
 from colmlm.kb.forgetting.verbs import Forgetting
 from colmlm.kb.log import audit, signing
-from colmlm.kb.log.chain import close_envelope, encoded
+from colmlm.kb.log.envelope import close_envelope, encoded
 from colmlm.kb.selectors import Selector
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder

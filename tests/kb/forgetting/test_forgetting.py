@@ -23,7 +23,7 @@ from colmlm.kb.errors import (
 from colmlm.kb.evidence.records import NewOutput, Splice
 from colmlm.kb.forgetting.records import OUTCOMES, ForgetPlan
 from colmlm.kb.forgetting.verbs import Forgetting
-from colmlm.kb.lookup.ranking import Lookup
+from colmlm.kb.lookup.records import Lookup
 from colmlm.kb.selectors import Selector
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder, Vectors, WordEncoder

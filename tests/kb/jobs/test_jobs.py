@@ -21,8 +21,9 @@ from colmlm.kb.corpus.format import to_record
 from colmlm.kb.errors import InvalidValue, InvalidWork, JobFinished, JobNotFound, UploadNotFound
 from colmlm.kb.jobs import tickets
 from colmlm.kb.jobs.kinds import Check, Gate, Ingest, Rekey, WriteSnapshot, work_of
-from colmlm.kb.jobs.queue import STATES, Jobs, Lease, prune_jobs
-from colmlm.kb.jobs.tickets import Uploads
+from colmlm.kb.jobs.queue import Jobs, Lease, prune_jobs
+from colmlm.kb.jobs.records import STATES
+from colmlm.kb.jobs.uploads import Uploads
 from colmlm.kb.jobs.worker import Handler, JobRun, Worker
 from colmlm.kb.log.audit import Origin, origin
 from colmlm.kb.principal import Principal

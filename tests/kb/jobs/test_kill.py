@@ -11,7 +11,8 @@ import pytest
 from colmlm.kb import interpreter
 from colmlm.kb.corpus.format import to_record
 from colmlm.kb.jobs.kinds import Ingest, Rekey
-from colmlm.kb.jobs.queue import JobRecord, Jobs
+from colmlm.kb.jobs.queue import Jobs
+from colmlm.kb.jobs.records import JobRecord
 from colmlm.kb.service import KnowledgeBase
 from tests.kb.corpora import ingest, numbered
 from tests.kb.jobs.test_jobs import waited_for

@@ -13,7 +13,7 @@ import pytest
 
 from colmlm.kb.errors import KeysetMismatch
 from colmlm.kb.lookup.in_process import InProcess
-from colmlm.kb.lookup.ranking import Lookup
+from colmlm.kb.lookup.records import Lookup
 from colmlm.kb.lookup.replica import KEPT
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder, activated

@@ -7,7 +7,8 @@ import pytest
 from sqlalchemy import text
 
 from colmlm.kb.lookup.questions import Questions
-from colmlm.kb.lookup.ranking import CLOSE, Hit, Ranking, settled
+from colmlm.kb.lookup.ranking import CLOSE, settled
+from colmlm.kb.lookup.records import Hit, Ranking
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder, activated
 from tests.kb.corpora import ask, values

@@ -11,7 +11,7 @@ from sqlalchemy import text
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import InvalidQuery, NoSuchChange, NotAnsweredThen, PastTooLarge
 from colmlm.kb.lookup.history import AsOf
-from colmlm.kb.lookup.ranking import AsOfLookup, Lookup
+from colmlm.kb.lookup.records import AsOfLookup, Lookup
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder, activated
 from tests.kb.corpora import CAPITAL, CHILE, PERU, RIVER, ask, fact_id, ingest, numbered

@@ -22,7 +22,7 @@ from sqlalchemy import URL
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import KeysetMismatch, NotAnsweredThen
-from colmlm.kb.lookup.ranking import AsOfLookup, Lookup
+from colmlm.kb.lookup.records import AsOfLookup, Lookup
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
 from tests.fakes import FakeEncoder, Vectors, activated

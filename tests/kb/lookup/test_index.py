@@ -30,7 +30,8 @@ from hypothesis.stateful import (
 
 from colmlm.kb import interpreter
 from colmlm.kb.errors import IndexInvariant, KBError, SnapshotRefused
-from colmlm.kb.lookup.index import KeyIndex, default_spec
+from colmlm.kb.lookup.index import KeyIndex
+from colmlm.kb.lookup.specs import default_spec
 
 DIM = 16
 FLAT, IVF, PAPER, BITS = "IDMap2,Flat", "IVF4,Flat", "OPQ4_16,IVF4,PQ4", "RR16,IVF4,RaBitQ"

@@ -21,7 +21,8 @@ from colmlm.kb.corpus.release import ENTRIES, IDS, INDEX
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import InvalidRelease, TextsMissing
 from colmlm.kb.evidence.records import NewOutput, Splice
-from colmlm.kb.forgetting.certificates import check_here, issue_forget_certificate
+from colmlm.kb.forgetting.certificate_check import check_here
+from colmlm.kb.forgetting.certificates import issue_forget_certificate
 from colmlm.kb.forgetting.verbs import Forgetting
 from colmlm.kb.keys.records import CheckpointInfo
 from colmlm.kb.releases import keys

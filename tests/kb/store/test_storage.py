@@ -16,8 +16,8 @@ from sqlalchemy.exc import DBAPIError
 
 from colmlm.kb.backup.write import write_backup
 from colmlm.kb.errors import StorageFull, StorageReadOnly
-from colmlm.kb.jobs.kinds import problem_of
-from colmlm.kb.jobs.tickets import Uploads
+from colmlm.kb.jobs.problems import problem_of
+from colmlm.kb.jobs.uploads import Uploads
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.waits import refusal_of
 from tests.fakes import FakeEncoder

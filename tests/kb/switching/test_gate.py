@@ -23,7 +23,8 @@ from colmlm.kb.keys.records import RECALL, KeysetRecord
 from colmlm.kb.lookup.fitting import moved
 from colmlm.kb.questions.records import DraftQuestion
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.switching.gate import Criterion, GateLimits, GateReport
+from colmlm.kb.switching.gate import Criterion, GateReport
+from colmlm.kb.switching.limits import GateLimits
 from tests.fakes import FakeEncoder, NearReader, Vectors, WordEncoder, measured
 from tests.kb.corpora import CAPITAL, PERU, RIVER, ask, fact_id, ingest, lose_key, numbered, values
 

@@ -12,7 +12,7 @@ from colmlm.kb.keys.calibration import calibrate_threshold
 from colmlm.kb.keys.keycopy import indexed_ids, indexed_keys
 from colmlm.kb.keys.keysets import asked_facts, context_keys, valued_keys
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.switching.gate import measure_threshold
+from colmlm.kb.switching.thresholds import measure_threshold
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import document, ingest, numbered
 

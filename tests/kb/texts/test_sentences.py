@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 
-from colmlm.kb.texts.searched import sentence_around, sentence_ends
+from colmlm.kb.texts.sentences import sentence_around, sentence_ends
 from tests.strategies import texts
 
 

@@ -16,9 +16,9 @@ from colmlm.kb.access import tokens as access
 from colmlm.kb.errors import SignatureRefused, SnapshotRefused
 from colmlm.kb.keys import keysets
 from colmlm.kb.log.signing import KEY_FILE, signing_key
-from colmlm.kb.lookup.index import FLAT_SPEC
 from colmlm.kb.lookup.replica import load_replica
 from colmlm.kb.lookup.replicas import open_replica
+from colmlm.kb.lookup.specs import FLAT_SPEC
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.database import connection_of
 from colmlm.kb.store.settings import Settings

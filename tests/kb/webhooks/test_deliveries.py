@@ -18,7 +18,8 @@ from standardwebhooks.webhooks import WebhookVerificationError
 from colmlm.kb.errors import WebhookState
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.webhooks.positions import Persistence, held
-from colmlm.kb.webhooks.sending import Webhook, held_subscriptions, of_change
+from colmlm.kb.webhooks.records import Webhook
+from colmlm.kb.webhooks.sending import held_subscriptions, of_change
 from colmlm.kb.webhooks.webhooks import Deliverer
 from tests.kb.webhooks.conftest import edit
 from tests.kb.webhooks.process import SOON

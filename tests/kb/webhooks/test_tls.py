@@ -10,7 +10,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from colmlm.kb.webhooks.sending import Reach, Sender, WebhookDelivery, of_test
+from colmlm.kb.webhooks.records import WebhookDelivery
+from colmlm.kb.webhooks.sending import Reach, Sender, of_test
 from tests.authority import Authority
 from tests.receiver import LOOPBACK, Receiver, receiver
 

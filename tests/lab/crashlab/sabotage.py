@@ -15,8 +15,8 @@ from colmlm.kb.backup.restore import Repeated
 from colmlm.kb.backup.write import Archive
 from colmlm.kb.backup.write import Heard as HeardBytes
 from colmlm.kb.erasure import verbs
-from colmlm.kb.erasure.certificates import Level
 from colmlm.kb.erasure.purge import NAMES, Heard
+from colmlm.kb.erasure.records import Level
 from colmlm.kb.facts import edits
 from colmlm.kb.facts.facts import Facts
 from colmlm.kb.facts.records import Edit

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from colmlm.kb import interpreter
 from colmlm.lab.paper import excerpts
 from tests.places import ROOT
 from tests.test_docs import refusal_of
@@ -41,7 +41,7 @@ def test_an_excerpt_takes_rows_at_even_distances(tmp_path: Path) -> None:
     (tmp_path / "squad" / "dev.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     taken = list(excerpts.spread(tmp_path / "squad" / "dev.jsonl", 5))
     assert [row["title"] for row in taken] == ["0", "2", "4", "6", "8"]
-    asked = [sys.executable, "-m", "colmlm.lab.paper.excerpts", "squad", str(tmp_path)]
+    asked = interpreter.command("-m", "colmlm.lab.paper.excerpts", "squad", str(tmp_path))
     subprocess.run([*asked, str(tmp_path / "out.jsonl"), "--rows", "5"], check=True)
     assert [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()] == taken
     missing = subprocess.run(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from colmlm.model.lm.checkpoint import load
-from colmlm.model.text.tokens import STANDARD
+from colmlm.model.text.markup import STANDARD
 from tests.cli.conftest import invoke
 from tests.tiny import tiny_checkpoint
 

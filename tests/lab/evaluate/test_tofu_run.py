@@ -10,7 +10,7 @@ import pytest
 
 from colmlm.kb.corpus.format import read_annotated
 from colmlm.model.evaluate.tofu import TofuLog
-from colmlm.model.text.tokens import STANDARD
+from colmlm.model.text.markup import STANDARD
 from tests.cli.conftest import Run
 from tests.tiny import tiny_checkpoint
 from tests.tiny_annotators import tiny_span_annotator

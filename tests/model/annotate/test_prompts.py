@@ -18,7 +18,8 @@ from colmlm.model.annotate.questions import (
     suffix,
     target,
 )
-from colmlm.model.text.tokens import STANDARD, FactTokenizer
+from colmlm.model.text.markup import STANDARD
+from colmlm.model.text.tokens import FactTokenizer
 from tests.strategies import documents
 from tests.tiny import bare_tokenizer
 

@@ -28,7 +28,8 @@ from colmlm.model.annotate.tasks import (
 )
 from colmlm.model.annotate.tuner import LengthBatches
 from colmlm.model.annotate.windows import WordTokenizer
-from colmlm.model.lm.config import ADAPTER, CheckpointError
+from colmlm.model.lm.adapters import ADAPTER
+from colmlm.model.lm.config import CheckpointError
 from colmlm.model.training.state import ResumeRefused
 from colmlm.model.training.task import StepMetrics
 from tests.tiny import byte_tokenizer, tiny_base

@@ -9,7 +9,8 @@ import pytest
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, check_spans
 from colmlm.model.baselines.triplets import CallError, parse_calls, read_triplets
-from colmlm.model.text.tokens import ASKER, MARKUPS, REL_LMLM, STANDARD, Encoded, FactTokenizer
+from colmlm.model.text.markup import ASKER, MARKUPS, REL_LMLM, STANDARD
+from colmlm.model.text.tokens import Encoded, FactTokenizer
 from tests.kb.corpora import PERU
 from tests.places import SHARED_DATA
 from tests.tiny import bare_tokenizer

@@ -9,7 +9,7 @@ from colmlm.kb.texts.asked import MOST_CHARACTERS, asked_text, question_in
 from colmlm.model.decoding.decoder import Decoder
 from colmlm.model.lm.checkpoint import Checkpoint
 from colmlm.model.lm.encoder import KeyEncoder
-from colmlm.model.text.tokens import ASKER
+from colmlm.model.text.markup import ASKER
 from tests.model.lookups import ASKED, LOOK, FakeLookup, FakeWords, Hit, answering, config, say, scripted
 
 QUESTION = "What is the capital of Peru?"

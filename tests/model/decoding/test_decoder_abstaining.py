@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.decoding.decoder import DecodedOutput, Decoder
 from colmlm.model.decoding.rows import SpliceRecord
-from colmlm.model.text.tokens import ASKER
+from colmlm.model.text.markup import ASKER
 from tests.model.lookups import (
     ASKED,
     LOOK,

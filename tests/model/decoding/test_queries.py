@@ -14,7 +14,8 @@ from colmlm.model.decoding.rows import MAX_QUERY_TOKENS
 from colmlm.model.lm.checkpoint import Checkpoint
 from colmlm.model.lm.config import CheckpointConfig
 from colmlm.model.lm.language_model import FactLM
-from colmlm.model.text.tokens import ASKER, REL_LMLM, STANDARD, FactTokenizer, Markup
+from colmlm.model.text.markup import ASKER, REL_LMLM, STANDARD, Markup
+from colmlm.model.text.tokens import FactTokenizer
 from tests.model.lookups import (
     ASKED,
     CHECKPOINT_ID,

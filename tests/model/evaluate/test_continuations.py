@@ -18,7 +18,7 @@ from colmlm.model.evaluate.continuations import (
     without_lookups,
 )
 from colmlm.model.lm.checkpoint import Checkpoint, load
-from colmlm.model.text.tokens import ASKER
+from colmlm.model.text.markup import ASKER
 from tests.model.lookups import FakeLookup, Hit, config
 from tests.tiny import tiny_checkpoint
 

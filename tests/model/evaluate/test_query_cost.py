@@ -14,7 +14,7 @@ from colmlm.model.decoding.rows import MAX_QUERY_TOKENS
 from colmlm.model.evaluate.query_cost import Former, measure
 from colmlm.model.lm.checkpoint import Checkpoint, base_checkpoint
 from colmlm.model.lm.encoder import KeyEncoder
-from colmlm.model.text.tokens import ASKER, REL_LMLM
+from colmlm.model.text.markup import ASKER, REL_LMLM
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import PERU, document, numbered
 

@@ -23,9 +23,10 @@ from colmlm.model.lm.checkpoint import (
     import_released,
     load,
 )
-from colmlm.model.lm.config import CONFIG_FILE, damaged
+from colmlm.model.lm.config import CONFIG_FILE
 from colmlm.model.lm.encoder import KeyEncoder
 from colmlm.model.lm.export import export
+from colmlm.model.lm.files import damaged
 from colmlm.model.lm.language_model import unit
 from colmlm.model.training.config import TrainConfig
 from colmlm.model.training.trainer import Trainer

@@ -6,7 +6,8 @@ import pytest
 
 from colmlm.kb.answers.reading import Passage, Reader
 from colmlm.model.annotate.checkpoint import RELEASED_READER, SMALL_READER
-from colmlm.model.lm.config import ADAPTER, DIFFERENCE, MAX_BYTES
+from colmlm.model.lm.adapters import ADAPTER, MAX_BYTES
+from colmlm.model.lm.config import DIFFERENCE
 from colmlm.model.reader.reader import CascadeReader, load_reader
 
 BRIDGE = Passage(

@@ -11,7 +11,8 @@ from tokenizers import Tokenizer
 from tokenizers.models import BPE
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, parse_inline
-from colmlm.model.text.tokens import ASKER, CO_LMLM, END_OF_TEXT, REL_LMLM, Encoded, FactTokenizer, Markup
+from colmlm.model.text.markup import ASKER, CO_LMLM, REL_LMLM, Markup
+from colmlm.model.text.tokens import END_OF_TEXT, Encoded, FactTokenizer
 from tests.strategies import documents, texts
 from tests.tiny import TEXTS, bare_tokenizer, byte_tokenizer, merging_tokenizer
 

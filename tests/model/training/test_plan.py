@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from colmlm.model.training.config import RANDOM, Architecture, TrainConfig
-from colmlm.model.training.plan import GPUS, Ratios, TrainingPlan, plan, saved_bytes
+from colmlm.model.training.gpus import GPUS
+from colmlm.model.training.plan import Ratios, TrainingPlan, plan, saved_bytes
 from colmlm.model.training.start import llama_config, start
 from tests.tiny import byte_tokenizer
 

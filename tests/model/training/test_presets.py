@@ -13,7 +13,8 @@ import torch
 from transformers import LlamaForCausalLM
 
 from colmlm import model
-from colmlm.model.text.tokens import MARKUPS, FactTokenizer
+from colmlm.model.text.markup import MARKUPS
+from colmlm.model.text.tokens import FactTokenizer
 from colmlm.model.training import presets
 from colmlm.model.training.config import Architecture, TrainConfig
 from colmlm.model.training.corpora import tokenise

@@ -14,7 +14,7 @@ from colmlm.model.lm.checkpoint import load
 from colmlm.model.lm.config import CheckpointConfig, CheckpointError
 from colmlm.model.lm.export import export
 from colmlm.model.lm.language_model import FactLM
-from colmlm.model.text.tokens import ASKER, CO_LMLM, STANDARD
+from colmlm.model.text.markup import ASKER, CO_LMLM, STANDARD
 from colmlm.model.training.config import RANDOM, Architecture, TrainConfig
 from colmlm.model.training.start import Start, start
 from colmlm.model.training.trainer import Trainer

@@ -16,12 +16,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.model.lm.adapters import ADAPTER
 from colmlm.model.lm.checkpoint import load
-from colmlm.model.lm.config import ADAPTER
 from colmlm.model.lm.encoder import KeyEncoder
 from colmlm.model.lm.language_model import unit
 from colmlm.model.training.config import TrainConfig
-from colmlm.model.training.logs import LOSS_FILE, read_log, release
+from colmlm.model.training.logs import LOSS_FILE, read_log
+from colmlm.model.training.release import release
 from colmlm.model.training.state import STATE_FILE, ResumeRefused
 from colmlm.model.training.task import StepMetrics
 from colmlm.model.training.trainer import Trainer

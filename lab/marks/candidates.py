@@ -1,0 +1,241 @@
+"""Stretches of a parsed text that may be the answer to a question: chunks, entities, numbers, quotes, phrases.
+
+They overlap; `flat` chooses among them. Each has features from which `asked` tells how likely people ask for it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+MOST_TOKENS = 12
+_QUOTED = re.compile(r"[\"“‘«]([^\"“”‘’«»\n]{1,80})[\"”’»]")
+_WORD = re.compile(r"\w")
+_LOOSE_FIRST = frozenset(("DET", "PUNCT", "CCONJ", "SCONJ", "PART", "SPACE", "PRON"))
+_LOOSE_LAST = frozenset(("DET", "PUNCT", "CCONJ", "SCONJ", "PART", "SPACE", "ADP", "PRON", "AUX"))
+_NAMING = ("PROPN", "NOUN", "ADJ")
+_CLOSE = ("quantmod", "nummod", "amod", "compound")
+_JOINING = "of the de la le du von van der den and for in on & -"
+_JOINS_NAMES = frozenset(_JOINING.split())
+_PHRASE_LABELS = "xcomp ccomp advcl pcomp acomp attr dobj pobj prep relcl acl conj advmod"
+_PHRASES = frozenset(_PHRASE_LABELS.split())
+CATEGORIES = (
+    "entity", "within", "root_pos", "root_dep", "head_pos", "root_entity", "first_pos", "before_pos", "after_pos",
+    "before", "tag",
+)  # fmt: skip
+NUMBERS = (
+    "chunk", "from_chunk_start", "to_chunk_end", "quoted", "capital_run", "number", "phrase", "conjuncts", "of",
+    "tokens", "characters", "capitals", "digits", "commas", "in_brackets", "cuts_entity", "cuts_word", "left", "right",
+    "sentence", "place", "ends_seen", "root_seen", "sentence_tokens", "from_sentence_start",
+)  # fmt: skip
+_BEFORE_WORDS = (
+    'in of by to for as at on with from than the a an his her their its was were is are be called named and or , ( " '
+    "after between into about over under during until since"
+)
+_BEFORE_CODES = {word: n + 1 for n, word in enumerate(_BEFORE_WORDS.split())}
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """The candidates of one text: their offsets in code points, and a row of features for each."""
+
+    spans: list[tuple[int, int]]
+    features_NF: NDArray[np.float32]
+
+
+def candidates(doc: Any) -> Candidates:
+    """Finds the candidates in a text that spaCy has parsed."""
+    kinds: dict[tuple[int, int], set[str]] = {}
+    for kind, first, last in _found(doc):
+        first, last = _tightened(doc, first, last, kind)
+        if first < last and last - first <= MOST_TOKENS and _WORD.search(doc[first:last].text):
+            kinds.setdefault((first, last), set()).add(kind)
+    reader = _Reader(doc)
+    rows = [reader.features(first, last, kind) for (first, last), kind in kinds.items()]
+    spans = [(doc[first].idx, doc[last - 1].idx + len(doc[last - 1])) for first, last in kinds]
+    width = len(CATEGORIES) + len(NUMBERS)
+    return Candidates(spans, np.array(rows, dtype=np.float32).reshape(-1, width))
+
+
+def _found(doc: Any) -> Iterator[tuple[str, int, int]]:
+    """Yields candidates as token ranges, before articles and the like are taken off their ends."""
+    for entity in doc.ents:
+        yield "entity", entity.start, entity.end
+    yield from _chunks(doc)
+    yield from _tokens(doc)
+    yield from _quotes(doc)
+    yield from _capital_runs(doc)
+
+
+def _chunks(doc: Any) -> Iterator[tuple[str, int, int]]:
+    """Yields noun chunks, their ends from each of their words on, and with what hangs on them."""
+    chunks = list(doc.noun_chunks)
+    at = {token.i: chunk for chunk in chunks for token in chunk}
+    for chunk in chunks:
+        for first in range(chunk.start, chunk.end):
+            yield "chunk" if first == chunk.start else "part", first, chunk.end
+        for last in range(chunk.start + 1, chunk.end):
+            yield "part", chunk.start, last
+        right = chunk.root.right_edge.i + 1
+        if right > chunk.end:
+            yield "whole", chunk.start, right
+        last, of = chunk.end, chunk
+        for _ in range(3):  # "Duke of Normandy", and "battle of the bridge of Arcole"
+            if not (last + 1 < len(doc) and doc[last].pos_ == "ADP" and last + 1 in at):
+                break
+            of = at[last + 1]
+            last = of.end
+            yield "of", chunk.start, last
+        conjuncts = [token for token in chunk.root.conjuncts if token.i > chunk.root.i and token.i in at]
+        for token in conjuncts:
+            yield "conjuncts", chunk.start, at[token.i].end
+
+
+def _tokens(doc: Any) -> Iterator[tuple[str, int, int]]:
+    """Yields single words that say something, numbers with what they count, and phrases by their roots."""
+    for token in doc:
+        if token.pos_ in ("NOUN", "PROPN", "NUM", "ADJ", "VERB", "ADV"):
+            yield "word", token.i, token.i + 1
+            before = [child.i for child in token.lefts if child.dep_ in _CLOSE]
+            left = min(before, default=token.i)
+            yield "word", left, token.i + 1
+        if token.like_num or token.pos_ == "NUM":
+            yield "number", token.i, token.i + 1
+            if token.head.i > token.i:
+                yield "number", token.left_edge.i, token.head.i + 1
+                yield "number", token.i, token.head.i + 1
+        if token.dep_ in _PHRASES:
+            yield "phrase", token.left_edge.i, token.right_edge.i + 1
+            yield "phrase", token.i, token.right_edge.i + 1
+        if token.pos_ == "VERB":
+            for child in token.rights:
+                if child.dep_ in ("dobj", "attr", "prep", "xcomp"):
+                    yield "phrase", token.i, child.right_edge.i + 1
+
+
+def _quotes(doc: Any) -> Iterator[tuple[str, int, int]]:
+    for found in _QUOTED.finditer(doc.text):
+        span = doc.char_span(*found.span(1), alignment_mode="contract")
+        if span is not None:
+            yield "quoted", span.start, span.end
+
+
+def _capital_runs(doc: Any) -> Iterator[tuple[str, int, int]]:
+    """Yields runs of capitalised words, with and without the small words that join names."""
+    begun = first = last = -1
+    for token in doc:
+        is_name = token.text[:1].isupper() and not (token.is_sent_start and token.pos_ not in _NAMING)
+        if not is_name:
+            if begun >= 0:
+                yield "capital_run", begun, token.i
+            begun = -1
+            continue
+        begun = token.i if begun < 0 else begun
+        joined = first >= 0 and token.i - last <= 2
+        if joined and all(doc[i].lower_ in _JOINS_NAMES for i in range(last, token.i)):
+            last = token.i + 1
+            yield "capital_run", first, last
+        else:
+            first, last = token.i, token.i + 1
+
+
+def _tightened(doc: Any, first: int, last: int, kind: str) -> tuple[int, int]:
+    """Takes articles, signs and the like off the ends of a token range; a title in quotation marks keeps its words."""
+    while first < last and _is_loose(doc[first], "$£€#", kind, _LOOSE_FIRST):
+        first += 1
+    while first < last and _is_loose(doc[last - 1], "%°", kind, _LOOSE_LAST):
+        last -= 1
+    return first, last
+
+
+def _is_loose(token: Any, signs: str, kind: str, loose: frozenset[str]) -> bool:
+    if _WORD.search(token.text) is None:
+        return token.text not in signs
+    if kind == "quoted" or token.text.isdigit() or (kind == "chunk" and token.tag_ == "PRP$"):
+        return False
+    return token.pos_ in loose
+
+
+class _Reader:
+    """Reads the features of candidates in one parsed text."""
+
+    def __init__(self, doc: Any) -> None:
+        self.doc = doc
+        self.codes = doc.vocab.strings
+        self.chunk = {t.i: (c.start, c.end) for c in doc.noun_chunks for t in c}
+        self.sentence = {t.i: (n, s.start, s.end) for n, s in enumerate(doc.sents) for t in s}
+        self.entity = {t.i: (e.start, e.end, e.label_) for e in doc.ents for t in e}
+        self.depth: list[int] = []
+        depth = 0
+        for token in doc:
+            depth += token.text == "("
+            self.depth.append(depth)
+            depth = max(0, depth - (token.text == ")"))
+        self.seen: Counter[str] = Counter()
+        self.first_at: dict[str, int] = {}
+        for token in doc:
+            self.first_at.setdefault(token.lower_, token.i)
+
+    def features(self, first: int, last: int, kinds: set[str]) -> list[float]:
+        doc = self.doc
+        span = doc[first:last]
+        root = span.root
+        entity = self.entity.get(first)
+        is_entity = entity is not None and _covers(doc, entity, first, last)
+        before = doc[first - 1] if first else None
+        after = doc[last] if last < len(doc) else None
+        chunk = self.chunk.get(root.i, (first, last))
+        number, begin, end = self.sentence.get(root.i, (0, 0, len(doc)))
+        text = span.text
+        left, right = doc[first], doc[last - 1]
+        categories = (
+            _code(entity[2]) if is_entity and entity else 0,
+            _code(entity[2]) if entity else 0,
+            _code(root.pos_), _code(root.dep_), _code(root.head.pos_),
+            _code(self.entity[root.i][2]) if root.i in self.entity else 0,
+            _code(left.pos_), _code(before.pos_) if before is not None else 0,
+            _code(after.pos_) if after is not None else 0,
+            _BEFORE_CODES.get(before.lower_, 0) if before is not None else 0,
+            _code(root.tag_),
+        )  # fmt: skip
+        numbers = (
+            "chunk" in kinds, first - chunk[0], last - chunk[1], "quoted" in kinds, "capital_run" in kinds,
+            "number" in kinds, "phrase" in kinds, "conjuncts" in kinds, "of" in kinds, last - first, len(text),
+            sum(t.text[:1].isupper() for t in span) / (last - first),
+            sum(c.isdigit() for c in text) / len(text), text.count(","), self.depth[first],
+            _cuts(self.entity, first, last),
+            (before is not None and before.text == "-") + (after is not None and after.text in ("-", "'s")),
+            root.i - first, last - 1 - root.i, number, first / len(doc),
+            self.first_at[left.lower_] < first and self.first_at[right.lower_] < first,
+            self.first_at[root.lower_] < first, end - begin, first - begin,
+        )  # fmt: skip
+        return [float(value) for value in (*categories, *numbers)]
+
+
+_CODES: dict[str, int] = {}
+
+
+def _code(label: str) -> int:
+    """Gives a small number for a label: the same in one run."""
+    return _CODES.setdefault(label, len(_CODES) + 1) % 255
+
+
+def _covers(doc: Any, entity: tuple[int, int, str], first: int, last: int) -> bool:
+    """Says whether the range is an entity, or one without its article."""
+    start, end, _ = entity
+    while start < end and doc[start].pos_ == "DET":
+        start += 1
+    while start < end and doc[end - 1].pos_ in ("PART", "PUNCT"):
+        end -= 1
+    return (start, end) == (first, last)
+
+
+def _cuts(entity: dict[int, tuple[int, int, str]], first: int, last: int) -> int:
+    """Counts the ends of the range that lie within an entity."""
+    return sum(at - 1 in entity and at in entity and entity[at - 1] == entity[at] for at in (first, last))
