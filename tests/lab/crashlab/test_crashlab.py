@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -42,6 +43,7 @@ from colmlm.lab.crashlab.world import (
     read_journal,
 )
 from tests.cli.conftest import Ran, invoke
+from tests.lab.crashlab import sabotage
 from tests.servers import TEMPLATE, clone
 
 OLDER = "0005"  # it has keys, and revisions above it that one transaction is to bring
@@ -538,3 +540,16 @@ def names() -> set[str]:
 def test_the_documentation_lists_every_kill_point() -> None:
     page = Path("docs/crashlab.md").read_text()
     assert {name for name in names() if f"`{name}`" not in page} == set()
+
+
+def test_every_sabotage_replaces_what_is_there() -> None:
+    replaced = [
+        target
+        for node in ast.walk(ast.parse(Path(sabotage.__file__).read_text()))
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Attribute)
+    ]
+    assert len(replaced) >= 10
+    for target in replaced:
+        assert hasattr(eval(ast.unparse(target.value), vars(sabotage)), target.attr), ast.unparse(target)
