@@ -35,8 +35,9 @@ from colmlm.model.lm.files import damaged, file_digest
 _RELEASED = Path(__file__).resolve().parent.parent / "released"
 RELEASED_SPANS = _RELEASED / "span-annotator-minilm"
 RELEASED_QUESTIONS = _RELEASED / "question-generator-135m"
-RELEASED_READER = _RELEASED / "reader-mpnet"
-SMALL_READER = _RELEASED / "reader-minilm"  # reads before the released one, and verifies questions
+SMALL_READER = _RELEASED / "reader-minilm"  # also reads before the large one, and verifies questions
+LARGE_READER = _RELEASED / "reader-mpnet"
+RELEASED_READER = SMALL_READER
 ANNOTATOR_FILE = "annotator.json"
 
 

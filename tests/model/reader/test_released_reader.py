@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from colmlm.kb.answers.reading import Passage, Reader
-from colmlm.model.annotate.checkpoint import RELEASED_READER, SMALL_READER
+from colmlm.model.annotate.checkpoint import LARGE_READER, SMALL_READER
 from colmlm.model.lm.adapters import ADAPTER, MAX_BYTES
 from colmlm.model.lm.config import DIFFERENCE
 from colmlm.model.reader.reader import CascadeReader, load_reader
@@ -24,7 +24,7 @@ CELLS = Passage(
 )
 
 
-@pytest.fixture(scope="module", params=[SMALL_READER, RELEASED_READER], ids=["small", "large"])
+@pytest.fixture(scope="module", params=[SMALL_READER, LARGE_READER], ids=["small", "large"])
 def reader(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Reader:
     return load_reader(request.param, tmp_path_factory.mktemp("bases"))
 
@@ -62,4 +62,4 @@ def test_the_large_one_reads_the_passages_that_the_small_one_likes(reader: Reade
 
 def test_the_releases_are_small() -> None:
     assert (SMALL_READER / DIFFERENCE).stat().st_size <= MAX_BYTES
-    assert (RELEASED_READER / ADAPTER).stat().st_size <= MAX_BYTES
+    assert (LARGE_READER / ADAPTER).stat().st_size <= MAX_BYTES
