@@ -148,7 +148,7 @@ def test_the_change_log_cannot_be_rewritten(kb: KnowledgeBase, subtests: pytest.
 _HOLD = """
 import sys; from pathlib import Path
 from colmlm.kb.store import database; from colmlm.kb.store.settings import Settings
-engine = database.connect(Settings(home=Path(sys.argv[1])))
+engine = database.connect_database(Settings(home=Path(sys.argv[1])))
 with engine.connect() as connection:
     print(connection.exec_driver_sql("SELECT pg_backend_pid()").scalar(), flush=True)
     sys.stdin.read()

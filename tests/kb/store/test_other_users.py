@@ -51,7 +51,7 @@ try:
     elif act == "stop":
         print(EmbeddedServer(Path(where)).stop())
     else:
-        engine = database.connect(Settings(home=Path(where)))
+        engine = database.connect_database(Settings(home=Path(where)))
         with engine.connect() as connection:
             print(connection.scalar(text("SELECT current_user")), engine.url.query["host"], flush=True)
             sys.stdin.read()

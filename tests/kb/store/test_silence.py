@@ -158,12 +158,12 @@ with debian_folder() as folder:
     server.start()
     try:
         url = "postgresql+psycopg://postgres@127.0.0.1:5432/postgres"
-        engine = database.connect(Settings(home=Path(sys.argv[1]), database_url=url))
+        engine = database.connect_database(Settings(home=Path(sys.argv[1]), database_url=url))
         for made in (engine, database.reader(engine, Waits(1, 1)), database.beside(engine, "door", Waits(1, 1), 1)):
             with made.connect() as connection:
                 print(*(connection.scalar(text(f"SHOW {limit}")) for limit in LIMITS))
         url += f"?options={quote(soon)}"
-        engine = database.connect(Settings(home=Path(sys.argv[1]), database_url=url))
+        engine = database.connect_database(Settings(home=Path(sys.argv[1]), database_url=url))
         holder = database.beside(engine, "requests", Waits(10, 60), 1).connect()
         holder.execute(text("SELECT pg_advisory_xact_lock(4711)"))
         held = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND objid = 4711"

@@ -1,0 +1,172 @@
+"""Every name of ours that a test takes from a module exists, also in the programs that a test hands to a process."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.places import ROOT
+
+OURS = {"colmlm", "tests"}
+HOLE = "_hole_"  # what a formatted string has in place of each value
+FILES = [
+    str(file.relative_to(ROOT)) for room in ("tests", "lab") for file in sorted((ROOT / room).rglob("*.py"))
+]
+
+# Programs that are written to be refused: their names do not exist on purpose.
+WRONG_ON_PURPOSE = {"tests/test_names.py", "tests/test_patches.py", "tests/test_structure.py"}
+
+
+@pytest.mark.parametrize(
+    "room", ["tests/api", "tests/cli", "tests/kb", "tests/lab", "tests/model", "tests", "lab"]
+)
+def test_every_name_that_is_taken_from_a_module_of_ours_exists(room: str) -> None:
+    files = [file for file in FILES if room_of(file) == room and file not in WRONG_ON_PURPOSE]
+    assert files
+    missing = [
+        f"{file}: {name}"
+        for file in files
+        for program in programs((ROOT / file).read_text(encoding="utf-8"))
+        for name in missing_names(program)
+    ]
+    assert missing == []
+
+
+def test_a_name_that_does_not_exist_is_found() -> None:
+    program = '''
+from colmlm.kb.store import database, nothing_here
+from colmlm.kb import errors as faults
+import tests.places
+
+database.connect_database, faults.no_fault, tests.places.ROOT, tests.places.NOWHERE
+PROGRAM = f"""
+    from colmlm.kb.store import database
+    database.connect({1})
+"""
+def run(database):
+    return database.anything
+'''
+    found = [name for one in programs(program) for name in missing_names(one)]
+    assert found == [
+        "colmlm.kb.store.nothing_here",
+        "colmlm.kb.errors.no_fault",
+        "tests.places.NOWHERE",
+        "colmlm.kb.store.database.connect",
+    ]
+
+
+def room_of(file: str) -> str:
+    """Gives the folder of FILES' rooms that a file belongs to."""
+    parts = Path(file).parts
+    return (
+        "/".join(parts[:2])
+        if parts[0] == "tests" and parts[1] in {"api", "cli", "kb", "lab", "model"}
+        else parts[0]
+    )
+
+
+def programs(source: str) -> Iterator[ast.Module]:
+    """Yields a module, and each program that stands in one of its strings and imports something of ours."""
+    module = ast.parse(source)
+    yield module
+    parts = {id(part) for node in ast.walk(module) if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in ast.walk(module):
+        if id(node) in parts:
+            continue
+        text = text_of(node)
+        if text and "import" in text and any(name in text for name in OURS):
+            try:
+                yield ast.parse(textwrap.dedent(text))
+            except (SyntaxError, ValueError):
+                continue
+
+
+def text_of(node: ast.AST) -> str | None:
+    """Gives the text of a string, with a name in place of each value that is formatted into it."""
+    match node:
+        case ast.Constant(value=str() as text):
+            return text
+        case ast.JoinedStr(values=values):
+            return "".join(str(one.value) if isinstance(one, ast.Constant) else HOLE for one in values)
+    return None
+
+
+def missing_names(program: ast.Module) -> Iterator[str]:
+    """Yields the dotted names of ours which a program imports, or reads from a module, and which do not exist."""
+    aliases = {}
+    for node in ast.walk(program):
+        if isinstance(node, ast.ImportFrom) and not node.level and is_ours(node.module):
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                if HOLE not in name and alias.name != "*" and not exists(name):
+                    yield name
+                aliases[alias.asname or alias.name] = name
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                if is_ours(alias.name):
+                    if HOLE not in alias.name and not exists(alias.name):
+                        yield alias.name
+                    package = alias.name.partition(".")[0]
+                    aliases[alias.asname or package] = alias.name if alias.asname else package
+    bound = bound_names(program)
+    for node in ast.walk(program):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) and (name := dotted(node)):
+            first, _, rest = name.partition(".")
+            if (
+                first in aliases
+                and first not in bound
+                and HOLE not in name
+                and not exists(f"{aliases[first]}.{rest}")
+            ):
+                yield f"{aliases[first]}.{rest}"
+
+
+def bound_names(program: ast.Module) -> set[str]:
+    """Gives the names that a program binds anew: parameters and targets, which hide an imported module."""
+    return {node.arg for node in ast.walk(program) if isinstance(node, ast.arg)} | {
+        node.id
+        for node in ast.walk(program)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
+
+
+def dotted(node: ast.expr) -> str | None:
+    """Writes an expression that is a chain of attributes as a dotted name."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        inner = dotted(node.value)
+        return f"{inner}.{node.attr}" if inner else None
+    return None
+
+
+def is_ours(name: str | None) -> bool:
+    return (name or "").partition(".")[0] in OURS
+
+
+def exists(name: str) -> bool:
+    """Tells whether a dotted name leads to a module, or to an attribute of one."""
+    module, rest = imported(name)
+    return not rest or (module is not None and hasattr(module, rest[0]))
+
+
+def imported(name: str) -> tuple[ModuleType | None, list[str]]:
+    """Imports the longest part of a dotted name that is a module, and gives it with the attributes that remain.
+
+    A module that needs a library which is not installed gives None: nothing is known of it.
+    """
+    parts, rest = name.split("."), list[str]()
+    while parts:
+        try:
+            return importlib.import_module(".".join(parts)), rest
+        except ModuleNotFoundError as error:
+            if not is_ours(error.name):
+                return None, []
+            rest.insert(0, parts.pop())
+    return None, rest
