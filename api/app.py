@@ -19,8 +19,7 @@ from colmlm.api.door.doorway import GatedApp, InLane, doorway
 from colmlm.api.door.idempotency import Once
 from colmlm.api.door.lanes import Lane, Lanes, Tuning
 from colmlm.api.door.limits import RateLimits, own_rates
-from colmlm.api.nouns.generation import Generator
-from colmlm.api.nouns.models import LoadedModels
+from colmlm.api.loaded_models import LoadedModels
 from colmlm.api.openai import errors as openai_errors
 from colmlm.api.ports import Ports
 from colmlm.api.routes import health
@@ -35,6 +34,7 @@ from colmlm.api.wire.requests import MAX_BODY_BYTES
 from colmlm.kb.answers.answering import Answering
 from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.evidence.attribution import StoredAnswers
+from colmlm.kb.evidence.generation import Generator
 from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.lookup.likeness import SentenceEmbedder
 from colmlm.kb.lookup.questions import Questions

@@ -18,9 +18,7 @@ from litestar.params import SkipValidation
 from colmlm.api.door.gathering import Gathered
 from colmlm.api.door.lanes import Lanes, Tuning
 from colmlm.api.errors import ModelMissing
-from colmlm.api.nouns.answered import AnsweringGenerator
-from colmlm.api.nouns.generation import Generator
-from colmlm.api.nouns.models import LoadedModel, LoadedModels
+from colmlm.api.loaded_models import LoadedModel, LoadedModels
 from colmlm.api.routes.sought import AdmittedLookup, SecretLookup
 from colmlm.api.settings import ServerSettings
 from colmlm.api.watch.readiness import Readiness
@@ -28,7 +26,9 @@ from colmlm.kb.answers.calibrations import AnswerCalibrations
 from colmlm.kb.answers.ranked import RankedLookups
 from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.errors import KBError, KeysetMismatch
+from colmlm.kb.evidence.answering_generator import AnsweringGenerator
 from colmlm.kb.evidence.attribution import StoredAnswers
+from colmlm.kb.evidence.generation import Generator
 from colmlm.kb.keys.records import CheckpointInfo
 from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.lookup.questions import ATTEMPTS

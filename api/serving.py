@@ -16,7 +16,7 @@ from colmlm.api.app import create_app
 from colmlm.api.door.auth import LocalToken
 from colmlm.api.door.drain import DrainingServer
 from colmlm.api.door.unfinished import limited_protocol
-from colmlm.api.nouns.models import LoadedModels
+from colmlm.api.loaded_models import LoadedModels
 from colmlm.api.settings import ServerSettings
 from colmlm.api.supervision.supervisor import Shared
 from colmlm.api.watch.metrics import Metrics

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, is_dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from colmlm.api.nouns.telling import Advance, Telling
+from colmlm.kb.progress import Advance, Telling
 from colmlm.kb.texts.characters import json_visible, visible_text
 
 

@@ -1,4 +1,4 @@
-"""`Client`, a remote knowledge base with the same nouns as a local one."""
+"""`Client`, a remote knowledge base with the resources and verbs of a local one."""
 
 from __future__ import annotations
 
@@ -8,34 +8,38 @@ from typing import TYPE_CHECKING, Self
 
 from colmlm.api.client.api import Api
 from colmlm.api.client.connection import Connection, Patience
-from colmlm.api.nouns.telling import Telling
+from colmlm.kb.progress import Telling
 
 if TYPE_CHECKING:
-    from colmlm.api.client.comparing import RemoteComparisons
-    from colmlm.api.client.corpora import RemoteCorpora
-    from colmlm.api.client.documents import RemoteDocuments
-    from colmlm.api.client.erasures import RemoteErasures
-    from colmlm.api.client.facts import RemoteFacts
-    from colmlm.api.client.forgetting import RemoteForgetting
-    from colmlm.api.client.generator import RemoteGenerator
-    from colmlm.api.client.jobs import RemoteJobs
-    from colmlm.api.client.keysets import RemoteKeysets
-    from colmlm.api.client.log import RemoteLog
-    from colmlm.api.client.lookups import RemoteLookups
-    from colmlm.api.client.misses import RemoteMisses
-    from colmlm.api.client.outputs import RemoteOutputs
-    from colmlm.api.client.questions import RemoteQuestions
-    from colmlm.api.client.review import RemoteReview
-    from colmlm.api.client.tokens import RemoteTokens
-    from colmlm.api.client.upkeep import RemoteUpkeep
-    from colmlm.api.client.webhooks import RemoteWebhooks
+    from colmlm.api.client.facts import (
+        RemoteComparisons,
+        RemoteCorpora,
+        RemoteDocuments,
+        RemoteFacts,
+        RemoteReview,
+    )
+    from colmlm.api.client.lookups import (
+        RemoteGenerator,
+        RemoteLookups,
+        RemoteMisses,
+        RemoteOutputs,
+        RemoteQuestions,
+    )
+    from colmlm.api.client.operating import (
+        RemoteJobs,
+        RemoteKeysets,
+        RemoteLog,
+        RemoteTokens,
+        RemoteUpkeep,
+        RemoteWebhooks,
+    )
+    from colmlm.api.client.removal import RemoteErasures, RemoteForgetting
 
 
 class Client:
-    """A remote knowledge base: `api.nouns.nouns.Nouns` over the API. Threads may share it.
+    """A knowledge base behind an API. Threads may share it.
 
-    It sends no request before a verb is called, and imports no noun before it is used: most need neither NumPy nor
-    SQLAlchemy.
+    It sends no request before a verb is called, and imports no resource before it is used.
     """
 
     def __init__(self, connection: Connection, telling: Telling | None = None) -> None:
@@ -50,25 +54,25 @@ class Client:
 
     @cached_property
     def comparisons(self) -> RemoteComparisons:
-        from colmlm.api.client.comparing import RemoteComparisons
+        from colmlm.api.client.facts import RemoteComparisons
 
         return RemoteComparisons(self._api)
 
     @cached_property
     def documents(self) -> RemoteDocuments:
-        from colmlm.api.client.documents import RemoteDocuments
+        from colmlm.api.client.facts import RemoteDocuments
 
         return RemoteDocuments(self._api)
 
     @cached_property
     def review(self) -> RemoteReview:
-        from colmlm.api.client.review import RemoteReview
+        from colmlm.api.client.facts import RemoteReview
 
         return RemoteReview(self._api)
 
     @cached_property
     def corpora(self) -> RemoteCorpora:
-        from colmlm.api.client.corpora import RemoteCorpora
+        from colmlm.api.client.facts import RemoteCorpora
 
         return RemoteCorpora(self._api)
 
@@ -80,73 +84,73 @@ class Client:
 
     @cached_property
     def decoder(self) -> RemoteGenerator:
-        from colmlm.api.client.generator import RemoteGenerator
+        from colmlm.api.client.lookups import RemoteGenerator
 
         return RemoteGenerator(self._api)
 
     @cached_property
     def outputs(self) -> RemoteOutputs:
-        from colmlm.api.client.outputs import RemoteOutputs
+        from colmlm.api.client.lookups import RemoteOutputs
 
         return RemoteOutputs(self._api)
 
     @cached_property
     def misses(self) -> RemoteMisses:
-        from colmlm.api.client.misses import RemoteMisses
+        from colmlm.api.client.lookups import RemoteMisses
 
         return RemoteMisses(self._api)
 
     @cached_property
-    def log(self) -> RemoteLog:
-        from colmlm.api.client.log import RemoteLog
-
-        return RemoteLog(self._api)
-
-    @cached_property
     def questions(self) -> RemoteQuestions:
-        from colmlm.api.client.questions import RemoteQuestions
+        from colmlm.api.client.lookups import RemoteQuestions
 
         return RemoteQuestions(self._api)
 
     @cached_property
+    def log(self) -> RemoteLog:
+        from colmlm.api.client.operating import RemoteLog
+
+        return RemoteLog(self._api)
+
+    @cached_property
     def keysets(self) -> RemoteKeysets:
-        from colmlm.api.client.keysets import RemoteKeysets
+        from colmlm.api.client.operating import RemoteKeysets
 
         return RemoteKeysets(self._api)
 
     @cached_property
     def forgetting(self) -> RemoteForgetting:
-        from colmlm.api.client.forgetting import RemoteForgetting
+        from colmlm.api.client.removal import RemoteForgetting
 
         return RemoteForgetting(self._api)
 
     @cached_property
     def erasures(self) -> RemoteErasures:
-        from colmlm.api.client.erasures import RemoteErasures
+        from colmlm.api.client.removal import RemoteErasures
 
         return RemoteErasures(self._api)
 
     @cached_property
     def jobs(self) -> RemoteJobs:
-        from colmlm.api.client.jobs import RemoteJobs
+        from colmlm.api.client.operating import RemoteJobs
 
         return RemoteJobs(self._api)
 
     @cached_property
     def tokens(self) -> RemoteTokens:
-        from colmlm.api.client.tokens import RemoteTokens
+        from colmlm.api.client.operating import RemoteTokens
 
         return RemoteTokens(self._api)
 
     @cached_property
     def webhooks(self) -> RemoteWebhooks:
-        from colmlm.api.client.webhooks import RemoteWebhooks
+        from colmlm.api.client.operating import RemoteWebhooks
 
         return RemoteWebhooks(self._api)
 
     @cached_property
     def upkeep(self) -> RemoteUpkeep:
-        from colmlm.api.client.upkeep import RemoteUpkeep
+        from colmlm.api.client.operating import RemoteUpkeep
 
         return RemoteUpkeep(self._api)
 

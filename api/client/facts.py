@@ -1,41 +1,95 @@
-"""Facts of a remote knowledge base."""
+"""Facts, their documents, comparisons and review, and corpora of a remote knowledge base."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Unpack
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
 
-from colmlm.api.client.api import Api
-from colmlm.api.client.only_there import options, refuse
-from colmlm.api.wire.answers import CountedPage, EditResult, cursor, place_in
-from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT, MAX_PAGE
-from colmlm.kb.errors import InvalidValue
+import msgspec
+
+from colmlm.api.client.api import (
+    Resource,
+    edit_verb,
+    get_verb,
+    list_verb,
+    on_behalf,
+    options,
+    quote_part,
+    refuse,
+)
+from colmlm.api.client.errors import ServerUnreachable
+from colmlm.api.client.operating import RemoteJobs
+from colmlm.api.wire.answers import CountedPage, Deleted, DocumentText, EditResult, InboxPage, VerdictResult
+from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT
+from colmlm.kb.errors import InvalidValue, NotHeeded
+from colmlm.kb.facts.compared import (
+    AlsoSaid,
+    ComparedCounts,
+    ComparedPart,
+    FactPair,
+    Kind,
+    PairPage,
+    PairsSought,
+    StaleFact,
+    StalePage,
+)
 from colmlm.kb.facts.records import (
     FACTS_LISTED,
+    CorpusStats,
     Correcting,
     CorrectingOne,
     Correction,
+    DocumentRecord,
     Edit,
     FactFound,
     FactPage,
     FactRecord,
     FactSearch,
     FactsSought,
+    Ingesting,
+    IngestReport,
     MarkedAddition,
     Marking,
     Moving,
     Proposing,
 )
+from colmlm.kb.facts.reviews import ReviewVerdict, Settled
+from colmlm.kb.jobs.kinds import Documents, Ingest, work_of
+from colmlm.kb.log.records import ChangeRecord, OnRecord
+from colmlm.kb.review.records import IN_INBOX, Inbox, InboxSought
+
+if TYPE_CHECKING:
+    from colmlm.kb.corpus.format import AnnotatedDocument
+    from colmlm.kb.corpus.raw.blocks import RawAddition
+    from colmlm.kb.corpus.raw.files import FoundFiles, RawFile
 
 _STATES = {False: "live", True: "deleted", None: "all"}
+_FORMATS = ("annotated", "parquet", "squad")
+MOST_FILES = 100  # per job
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteFacts:
-    """The verbs of `api.nouns.contents.FactVerbs` over the API."""
+def edit_of(done: EditResult) -> Edit:
+    """Convert the response to an edit into the knowledge base's own record."""
+    return Edit(done.seq, done.kind, tuple(done.fact_ids), done.keyed, tuple(done.also_said_by))
 
-    api: Api
+
+def batches(ids: Sequence[int]) -> Iterator[Sequence[int]]:
+    """Split ids into as many as one request takes."""
+    return (ids[at : at + MAX_FACTS_PER_EDIT] for at in range(0, len(ids), MAX_FACTS_PER_EDIT))
+
+
+class RemoteFacts(Resource):
+    """The verbs of `kb.facts.facts.Facts`, where the server makes the keys that an edit leaves out."""
+
+    show = get_verb("/facts/{fact_id}", FactRecord)
+    delete = edit_verb(
+        "/facts", EditResult, "fact_ids", "*", "actor", "reason", "abstain?", method="DELETE", to=edit_of
+    )
+    restore = edit_verb("/facts/restore", EditResult, "fact_ids", "*", "actor", "reason", to=edit_of)
 
     def find(self, **sought: Unpack[FactsSought]) -> list[FactRecord]:
         said = {"limit": FACTS_LISTED, **options(FactsSought, sought)}
@@ -44,97 +98,237 @@ class RemoteFacts:
 
     def search(self, *, near: str | None = None, **sought: Unpack[FactSearch]) -> FactPage:
         said = options(FactSearch, sought)
-        limit, after = said.pop("limit", FACTS_LISTED), said.pop("after", 0)
+        part = {"limit": said.pop("limit", FACTS_LISTED), "after": said.pop("after", 0)}
         said = {**said, "near": near, "sort": said.pop("order", "best")}
         for name in ("since", "until"):
             said[name] = said[name].isoformat() if said.get(name) else None
-        facts: list[FactFound] = []
-        while True:
-            page = self.api.get(
-                "/facts",
-                CountedPage[FactFound],
-                **said,
-                cursor=cursor("facts", (after,)) if after else None,
-                limit=min(MAX_PAGE, limit - len(facts)),
-            )
-            facts += page.items
-            after = place_in(page.next)[1] if page.next else None
-            if after is None or len(facts) >= limit:
-                return FactPage(tuple(facts), page.total, page.is_exact, after)
-
-    def show(self, fact_id: int) -> FactRecord:
-        return self.api.get(f"/facts/{fact_id}", FactRecord)
+        facts, page, after = self.api.counted("/facts", CountedPage[FactFound], "facts", **part, **said)
+        return FactPage(tuple(facts), page.total, page.is_exact, after)
 
     def show_many(self, fact_ids: Sequence[int]) -> list[FactRecord]:
-        pieces = (
-            fact_ids[at : at + MAX_FACTS_PER_EDIT] for at in range(0, len(fact_ids), MAX_FACTS_PER_EDIT)
+        asked = (
+            self.api.ask("/facts/read", list[FactRecord], {"fact_ids": ids}) for ids in batches(fact_ids)
         )
-        return [
-            fact
-            for ids in pieces
-            for fact in self.api.ask("/facts/read", list[FactRecord], {"fact_ids": ids})
-        ]
+        return [fact for facts in asked for fact in facts]
 
     def add(self, question: str, value: str, *, keyed: bool = True, **how: Unpack[Proposing]) -> Edit:
-        refuse(no_key=not keyed)
-        body = {"question": question, "value": value, **_on_behalf(options(Proposing, how))}
-        return edit_of(self.api.edit("/facts", EditResult, body))
+        body = {"question": question, "value": value, **options(Proposing, how)}
+        return self._edit("/facts", body, keyed)
 
     def add_to(
         self, document_id: int, span: Marking, *, keyed: bool = True, **how: Unpack[MarkedAddition]
     ) -> Edit:
-        refuse(no_key=not keyed)
-        return self._placed(f"/documents/{document_id}/facts", span, options(MarkedAddition, how))
+        return self._edit(f"/documents/{document_id}/facts", {**span, **options(MarkedAddition, how)}, keyed)
 
     def edit(
-        self,
-        fact_id: int,
-        value: str | None = None,
-        *,
-        keyed: bool = True,
-        **how: Unpack[CorrectingOne],
+        self, fact_id: int, value: str | None = None, *, keyed: bool = True, **how: Unpack[CorrectingOne]
     ) -> Edit:
-        refuse(no_key=not keyed)
-        body = {"value": value, **_on_behalf(options(CorrectingOne, how))}
-        return edit_of(self.api.edit(f"/facts/{fact_id}", EditResult, body, method="PATCH"))
+        return self._edit(
+            f"/facts/{fact_id}", {"value": value, **options(CorrectingOne, how)}, keyed, "PATCH"
+        )
 
     def edit_many(
         self, corrections: Sequence[Correction], *, keyed: bool = True, **how: Unpack[Correcting]
     ) -> Edit:
-        refuse(no_key=not keyed)
         if len(corrections) > MAX_FACTS_PER_EDIT:
             many = f"it holds {len(corrections)} facts, and a server edits {MAX_FACTS_PER_EDIT} in one change"
             raise InvalidValue("batch", many)
-        body = {"facts": list(map(asdict, corrections)), **_on_behalf(options(Correcting, how))}
-        return edit_of(self.api.edit("/facts/batch", EditResult, body, method="PATCH"))
+        body = {"facts": list(map(asdict, corrections)), **options(Correcting, how)}
+        return self._edit("/facts/batch", body, keyed, "PATCH")
 
     def move(self, fact_id: int, span: Marking, *, keyed: bool = True, **how: Unpack[Moving]) -> Edit:
-        refuse(no_key=not keyed)
-        return self._placed(f"/facts/{fact_id}/move", span, options(Moving, how))
+        return self._edit(f"/facts/{fact_id}/move", {**span, **options(Moving, how)}, keyed)
 
     def undo(self, seq: int, *, keyed: bool = True, actor: str, reason: str) -> Edit:
+        return self._edit(f"/changes/{seq}/undo", {"actor": actor, "reason": reason}, keyed)
+
+    def _edit(self, path: str, said: dict[str, Any], keyed: bool, method: str = "POST") -> Edit:
+        """Send an edit after which the server makes the keys that are missing; it cannot be asked not to."""
         refuse(no_key=not keyed)
-        body = {"on_behalf_of": actor or None, "reason": reason}
-        return edit_of(self.api.edit(f"/changes/{seq}/undo", EditResult, body))
-
-    def _placed(self, path: str, span: Marking, said: dict[str, Any]) -> Edit:
-        return edit_of(self.api.edit(path, EditResult, {**span, **_on_behalf(said)}))
-
-    def delete(self, fact_ids: Sequence[int], *, actor: str, reason: str, abstain: bool = False) -> Edit:
-        body = {"fact_ids": fact_ids, "on_behalf_of": actor or None, "reason": reason, "abstain": abstain}
-        return edit_of(self.api.edit("/facts", EditResult, body, method="DELETE"))
-
-    def restore(self, fact_ids: Sequence[int], *, actor: str, reason: str) -> Edit:
-        body = {"fact_ids": fact_ids, "on_behalf_of": actor or None, "reason": reason}
-        return edit_of(self.api.edit("/facts/restore", EditResult, body))
+        return edit_of(self.api.edit(path, EditResult, on_behalf(said), method=method))
 
 
-def _on_behalf(said: dict[str, Any]) -> dict[str, Any]:
-    """Gives these options as the API takes them: the token is the actor, on behalf of who was named."""
-    actor = said.pop("actor")
-    return {**said, "on_behalf_of": actor or None}
+class RemoteComparisons(Resource):
+    """The verbs of `kb.facts.comparisons.Comparisons`: what contradicts, says the same, or is stale."""
+
+    counts = get_verb("/facts/compared", ComparedCounts)
+
+    def pairs(self, kind: Kind, **sought: Unpack[PairsSought]) -> PairPage:
+        pairs, page, after = self._part(kind, CountedPage[FactPair], options(PairsSought, sought))
+        return PairPage(tuple(pairs), page.total, page.is_exact, after)
+
+    def stale(self, **part: Unpack[ComparedPart]) -> StalePage:
+        facts, page, after = self._part("stale", CountedPage[StaleFact], options(ComparedPart, part))
+        return StalePage(tuple(facts), page.total, page.is_exact, after)
+
+    def _part(self, of: str, kind: Any, said: dict[str, Any]) -> tuple[list[Any], Any, int | None]:
+        part = {"limit": said.pop("limit", FACTS_LISTED), "after": said.pop("after", 0)}
+        return self.api.counted(f"/facts/{of}", kind, of, **part, **said)
+
+    def also_said(self, fact_ids: Sequence[int]) -> list[AlsoSaid]:
+        asked = (
+            self.api.ask("/facts/also-said", list[AlsoSaid], {"fact_ids": ids}) for ids in batches(fact_ids)
+        )
+        return [said for found in asked for said in found]
+
+    def hold(self, fact_id: int, other_id: int, *, holds: bool = True, **who: Unpack[OnRecord]) -> Edit:
+        body = {"fact_ids": [fact_id, other_id], "holds": holds, **options(OnRecord, who)}
+        return edit_of(self.api.edit("/facts/hold", EditResult, on_behalf(body)))
 
 
-def edit_of(done: EditResult) -> Edit:
-    """Converts the response to an edit into the knowledge base's own record."""
-    return Edit(done.seq, done.kind, tuple(done.fact_ids), done.keyed, tuple(done.also_said_by))
+class RemoteReview(Resource):
+    """The verbs of `kb.review.review.FactReview`."""
+
+    limit = edit_verb(
+        "/review/limits",
+        EditResult,
+        "*",
+        "accepted_only",
+        "corpus?",
+        "keyset_id?",
+        shape=OnRecord,
+        to=edit_of,
+    )
+
+    def inbox(self, **sought: Unpack[InboxSought]) -> Inbox:
+        said = options(InboxSought, sought)
+        part = {"limit": said.pop("limit", IN_INBOX), "after": said.pop("after", 0)}
+        items, page, after = self.api.counted("/review", InboxPage, "review", **part, **said)
+        return Inbox(tuple(items), page.total, page.is_exact, after, page.progress)
+
+    def settle(self, judged: Sequence[ReviewVerdict], *, actor: str, reason: str) -> Settled:
+        """Settle as many verdicts at once as a server takes; of more it makes several requests."""
+        done = Settled((), (), ())
+        for at in range(0, max(1, len(judged)), MAX_FACTS_PER_EDIT):
+            verdicts = [asdict(one) for one in judged[at : at + MAX_FACTS_PER_EDIT]]
+            body = on_behalf({"verdicts": verdicts, "actor": actor, "reason": reason})
+            told = self.api.edit("/review/verdicts", VerdictResult, body)
+            done = Settled(
+                (*done.seqs, *told.seqs), (*done.fact_ids, *told.fact_ids), (*done.before, *told.before)
+            )
+        return done
+
+
+class RemoteDocuments(Resource):
+    """The verbs of `kb.facts.corpora.StoredDocuments`."""
+
+    find = list_verb(
+        "/documents", DocumentRecord, "documents", "*", "corpus?", "replaced?", "after?", "limit=50"
+    )
+
+    def read(self, document_id: int) -> tuple[DocumentRecord, str]:
+        found = self.api.get(f"/documents/{document_id}", DocumentText)
+        return found.document, found.text
+
+
+class RemoteCorpora(Resource):
+    """The verbs of whole corpora. Ingests and annotation upload their files and run there as jobs."""
+
+    all = list_verb("/corpora", CorpusStats, "corpora")
+
+    def count(self, corpus: str, documents: Sequence[str] | None) -> tuple[int, int]:
+        refuse(document=documents)
+        counted = self._delete(corpus, {"reason": "counted", "dry_run": True})
+        return counted.documents, counted.facts
+
+    def delete(self, corpus: str, documents: Sequence[str] | None, *, actor: str, reason: str) -> Edit:
+        refuse(document=documents)
+        done = self._delete(corpus, on_behalf({"reason": reason, "actor": actor}))
+        if done.seq is None:
+            return Edit(0, "delete", ())
+        (change,) = self.api.listed("/changes", ChangeRecord, "changes", after=done.seq - 1, limit=1)
+        return Edit(done.seq, change.kind, change.fact_ids)
+
+    def _delete(self, corpus: str, body: dict[str, Any]) -> Deleted:
+        return self.api.edit(f"/corpora/{quote_part(corpus)}", Deleted, body, method="DELETE")
+
+    def export(self, corpus: str, *, live_only: bool) -> Iterator[AnnotatedDocument]:
+        lines = self.api.lines(f"/corpora/{quote_part(corpus)}/export", live_only=live_only or None)
+        first = next(lines, None)  # read now, so that a refusal is raised here and not by the caller's loop
+        return self._documents(lines if first is None else chain([first], lines))
+
+    def _documents(self, lines: Iterator[str]) -> Iterator[AnnotatedDocument]:
+        from colmlm.kb.corpus.format import parse_line
+
+        for number, line in enumerate(lines, start=1):
+            parsed = parse_line(line, where=f"line {number}")
+            if parsed.document is None or parsed.refusals:
+                raise ServerUnreachable(self.api.connection.url, f"line {number} is no document")
+            yield parsed.document
+
+    def ingest(
+        self, file: Path, format_: str, corpus: str, **how: Unpack[Ingesting]
+    ) -> tuple[IngestReport, int]:
+        about = options(Ingesting, how)
+        refuse(**{name: about.pop(name, None) for name in ("actor", "dry_run", "allow_erased")})
+        if format_ not in _FORMATS:
+            raise NotHeeded("format_", f"a server takes {', '.join(_FORMATS)}.")
+        about |= {"corpus": corpus, "format": format_, "upload_id": self.api.upload(file)}
+        result = RemoteJobs(self.api).done(work_of(Ingest.kind, about))
+        return msgspec.convert(result, IngestReport), result["refused"]
+
+    def add(
+        self, found: FoundFiles, corpus: str, how: RawAddition, **who: Unpack[OnRecord]
+    ) -> dict[str, Any]:
+        refuse(actor=who["actor"], dry_run=how.dry_run, again=how.again, allow_erased=how.allow_erased)
+        refuse(span_annotator=how.span_annotator, question_generator=how.question_generator)
+        result: dict[str, Any] = {}
+        if found.files:
+            _check_files(found.files)
+        if ids := list(self._uploaded(found)):
+            about = {
+                "corpus": corpus,
+                "reason": who["reason"],
+                "encoding": how.encoding,
+                "questions": how.questions,
+                "verify": how.verify,
+                **{f"{part}_field": name for part, name in asdict(how.fields).items()},
+            }
+            work = {"upload_ids": ids, "span_threshold": how.span_threshold, **about}
+            result = RemoteJobs(self.api).done(work_of(Documents.kind, work))
+        return _addition_report(found, corpus, result)
+
+    def _uploaded(self, found: FoundFiles) -> Iterator[str]:
+        """Upload the files, and refuse those that cannot be opened any more, or are others by now."""
+        from colmlm.kb.corpus.raw.files import held, unreadable
+
+        for file in found.files:
+            try:
+                with held(file.path, file.origin) as place:
+                    yield self.api.upload(place, file.path.name)
+            except OSError as error:
+                found.refusals.append(unreadable(file.external_id, error))
+
+
+def _addition_report(found: FoundFiles, corpus: str, result: dict[str, Any]) -> dict[str, Any]:
+    """Give the job's result with the fields of a local `colmlm corpus add`, and add the files refused before upload."""
+    from colmlm.kb.facts.standing import Standing
+
+    standings = {standing.value: result.get(standing.value, 0) for standing in Standing}
+    numbers = {
+        name: result.get(name, 0)
+        for name in ("facts", "still_deleted", "suppressed", "contradictions", "duplicates")
+    }
+    refusals = [*(asdict(one) for one in found.refusals), *result.get("refusals", ())]
+    return {
+        "dry_run": False, "corpus": corpus, "documents": sum(standings.values()), **standings,
+        "characters": None, **numbers, "seq": result.get("seq"), "added": [],
+        "rejected": result.get("rejected", {}), "refused": len(found.refusals) + result.get("refused", 0),
+        "refusals": refusals, "passed_over": dict(found.passed_over), "keyset": result.get("keyset"),
+        "citable": result.get("citable", False), "suggested": result.get("suggested"),
+        "threshold": result.get("threshold"),
+    }  # fmt: skip
+
+
+def _check_files(files: Sequence[RawFile]) -> None:
+    """Refuse too many files, and two of one name, since a server identifies a document by its file name alone."""
+    names = Counter(file.path.name for file in files)
+    name, number = max(names.items(), key=lambda item: item[1])
+    if number > 1:
+        raise NotHeeded(
+            "found",
+            f"{number} files are named {name}, and a server knows documents by that alone; rename one, or add "
+            "them to corpora of their own.",
+        )
+    if len(files) > MOST_FILES:
+        raise NotHeeded("found", f"these are {len(files)} files; a server takes {MOST_FILES} at once.")

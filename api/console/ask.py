@@ -26,12 +26,12 @@ from colmlm.api.console.views import (
 )
 from colmlm.api.door.auth import Lane, Right, needs
 from colmlm.api.errors import problem_of
-from colmlm.api.nouns.generation import GenerationRequest
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.schema.schemas import shown_to
 from colmlm.kb.answers.answering import MAX_QUESTION
 from colmlm.kb.answers.records import SPAN, Answer
 from colmlm.kb.errors import KBError, KeysetMismatch, NoActiveKeyset
+from colmlm.kb.evidence.generation import GenerationRequest
 from colmlm.kb.evidence.records import OutputTrace, TracedSplice
 from colmlm.kb.evidence.shown import Shown
 from colmlm.kb.facts.records import FactRecord

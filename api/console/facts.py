@@ -22,13 +22,13 @@ from colmlm.api.console.views import (
     stretches,
 )
 from colmlm.api.door.auth import Lane, Right, needs
-from colmlm.api.nouns.fact_table import lines, pages
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.edits import key_at_once
 from colmlm.api.routes.searching import nearest, require_shown
 from colmlm.api.schema.schemas import PathId, shown_to
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT
 from colmlm.kb.errors import KBError
+from colmlm.kb.facts.files import csv_lines, find_page_by_page
 from colmlm.kb.facts.records import (
     ORDERS,
     STATES,
@@ -76,7 +76,7 @@ def find(ports: FromPorts, request: PageRequest) -> Page:
 def download(ports: FromPorts, request: PageRequest) -> Stream:
     """Download all facts that are searched for, as CSV."""
     return Stream(
-        lines(Finding(ports, request, Form.asked(request)).every()),
+        csv_lines(Finding(ports, request, Form.asked(request)).every()),
         media_type="text/csv; charset=utf-8",
         headers={"Content-Disposition": 'attachment; filename="facts.csv"'},
     )
@@ -284,7 +284,7 @@ class Finding:
 
     def every(self) -> Iterator[FactFound]:
         """Gives all that are found, by pages."""
-        return pages(self.page)
+        return find_page_by_page(self.page)
 
 
 def filters(form: Form) -> dict[str, str]:

@@ -7,12 +7,12 @@ from litestar import get, post
 from colmlm.api.console.facts import show_document, show_fact, to_fact
 from colmlm.api.console.views import Form, Page, PageRequest, Sent, form_page, solved_by
 from colmlm.api.door.auth import Right, needs
-from colmlm.api.nouns.corrections import plan
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.edits import key_at_once
 from colmlm.api.schema.schemas import PathId
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT
 from colmlm.kb.errors import InvalidValue, KBError
+from colmlm.kb.facts.files import plan_edits
 from colmlm.kb.facts.records import Contradicting, Edit, Marking
 
 MOST_PASTED = 1_000_000  # characters
@@ -89,7 +89,7 @@ def edit_many(ports: FromPorts, request: PageRequest, data: Sent) -> Page:
         doing = form.choice("do", ("show", "edit")) == "edit"
         reason = form.text("reason", limit=1000) if doing else ""
         form.check()
-        planned = plan(rows, ports.kb.facts.show_many)
+        planned = plan_edits(rows, ports.kb.facts.show_many)
         if len(planned.edits) > MAX_FACTS_PER_EDIT:
             raise InvalidValue("batch", f"it edits more than {MAX_FACTS_PER_EDIT} facts in one change")
         if not doing or planned.refused or not planned.edits:

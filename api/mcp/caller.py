@@ -15,8 +15,8 @@ from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 
+from colmlm.api.client.client import Client
 from colmlm.api.errors import RightMissing, problem_of
-from colmlm.api.nouns.nouns import Nouns
 from colmlm.kb.access.records import Right
 from colmlm.kb.facts.records import FactRecord, SamplePlace, Source
 from colmlm.kb.log.audit import acting_as
@@ -35,7 +35,7 @@ def in_words(error: Exception) -> str:
 class AskingNear(Protocol):
     """Asks a base that has the model loaded already, where there is one, in place of the caller's own."""
 
-    def __call__(self, ask: Callable[[Nouns], T], /) -> T: ...
+    def __call__(self, ask: Callable[[Client], T], /) -> T: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class Caller:
     loaded on first use, is not made for two at once.
     """
 
-    base: Nouns
+    base: Client
     asking: AskingNear
     secret: bytes = field(repr=False)
     rights: frozenset[Right] = ALL_RIGHTS

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from colmlm.api.client.client import Client
 from colmlm.api.mcp.caller import Caller, Offer, cited, fact_of, facts_of, plain
-from colmlm.api.nouns.nouns import Nouns
 from colmlm.kb.access.records import Right
 from colmlm.kb.answers.records import NOTHING, Answer
 from colmlm.kb.evidence.records import TracedSplice
@@ -30,7 +30,7 @@ def look_up(
     Use it to look for what the base knows of a subject. No hit is a normal result: nothing is near enough then.
     """
 
-    def asked(base: Nouns) -> tuple[Lookup, list[FactRecord]]:
+    def asked(base: Client) -> tuple[Lookup, list[FactRecord]]:
         found = base.lookups.ask(question, k=k, threshold=threshold)
         return found, base.facts.show_many([hit.fact_id for hit in found.hits]) if found.hits else []
 

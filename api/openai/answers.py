@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from colmlm.api.nouns.generation import Finished, TokenLogprob
+from colmlm.kb.evidence.generation import Finished, TokenLogprob
 from colmlm.kb.evidence.records import OutputTrace, TracedSplice
 from colmlm.kb.facts.records import SamplePlace, Source
 

@@ -10,7 +10,6 @@ from litestar import Request, Response, post
 from litestar.params import JSONBody
 from msgspec import Meta
 
-from colmlm.api.nouns.generation import Completed, Finished, GenerationRequest, Generator
 from colmlm.api.openai.answers import (
     ChatChoice,
     ChatChunk,
@@ -44,6 +43,7 @@ from colmlm.api.openai.fields import (
 from colmlm.api.openai.models import require_model
 from colmlm.api.openai.streams import chunks
 from colmlm.api.ports import FromPorts, await_seen
+from colmlm.kb.evidence.generation import Completed, Finished, GenerationRequest, Generator
 from colmlm.kb.evidence.records import OutputTrace
 
 

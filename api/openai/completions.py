@@ -10,7 +10,6 @@ from litestar import Request, Response, post
 from litestar.params import JSONBody
 from msgspec import Meta
 
-from colmlm.api.nouns.generation import Completed, Finished, GenerationRequest, Generator
 from colmlm.api.openai.answers import (
     Citation,
     Completion,
@@ -27,6 +26,7 @@ from colmlm.api.openai.fields import MAX_CHOICES, MAX_TOP, ChoiceFields
 from colmlm.api.openai.models import require_model
 from colmlm.api.openai.streams import chunks
 from colmlm.api.ports import FromPorts, await_seen
+from colmlm.kb.evidence.generation import Completed, Finished, GenerationRequest, Generator
 from colmlm.kb.evidence.records import OutputTrace
 
 

@@ -14,12 +14,12 @@ from litestar.params import JSONBody
 from msgspec import Meta
 
 from colmlm.api.door.auth import Lane, Right, needs
-from colmlm.api.nouns.generation import Generator
 from colmlm.api.openai.errors import ROUTE, Unsupported
 from colmlm.api.openai.fields import Text
 from colmlm.api.openai.models import require_model
 from colmlm.api.ports import FromPorts
 from colmlm.api.wire.requests import Question, Request
+from colmlm.kb.evidence.generation import Generator
 
 MAX_INPUTS = 256
 _TOKENS_REFUSED = (

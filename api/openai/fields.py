@@ -13,10 +13,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from colmlm.api.nouns.generation import GenerationRequest
 from colmlm.api.openai.errors import Unsupported
 from colmlm.api.wire.requests import AcceptedOnly, DecodingThreshold, MinSeq, OnMiss, RankingName, Request
 from colmlm.kb.answers.records import NOTHING
+from colmlm.kb.evidence.generation import GenerationRequest
 from colmlm.kb.evidence.records import OutputTrace
 from colmlm.kb.texts.asked import ANSWER
 

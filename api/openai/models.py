@@ -8,9 +8,9 @@ import msgspec
 from litestar import get
 from litestar.params import PathParameter
 
-from colmlm.api.nouns.generation import Generator
 from colmlm.api.openai.errors import ROUTE, ModelNotFound
 from colmlm.api.ports import FromPorts
+from colmlm.kb.evidence.generation import Generator
 from colmlm.kb.keys.records import CheckpointInfo
 
 SERVED = "colmlm"  # names whichever model answers, also after another keyset was activated

@@ -12,7 +12,6 @@ from litestar import Request, Response, post
 from litestar.params import JSONBody
 from msgspec import Meta
 
-from colmlm.api.nouns.generation import Completed, Finished, GenerationRequest, Generator
 from colmlm.api.openai.answers import Citation, citations, finish_reason, url_citation
 from colmlm.api.openai.chat import Nothing, NoTool, TextFormat, refuse_tools
 from colmlm.api.openai.errors import DECODING, Unsupported
@@ -33,6 +32,7 @@ from colmlm.api.openai.fields import (
 from colmlm.api.openai.models import require_model
 from colmlm.api.openai.streams import named_events
 from colmlm.api.ports import FromPorts, await_seen
+from colmlm.kb.evidence.generation import Completed, Finished, GenerationRequest, Generator
 from colmlm.kb.evidence.records import OutputTrace
 
 

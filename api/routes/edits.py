@@ -11,12 +11,12 @@ from litestar.response import ServerSentEventMessage
 
 from colmlm.api.door import requests
 from colmlm.api.errors import ClientLeft, problem_of
-from colmlm.api.nouns.generation import Finished, Item, Missed, Spliced
 from colmlm.api.ports import Ports
 from colmlm.api.wire.answers import EditResult
 from colmlm.api.wire.requests import Why
 from colmlm.kb.access.records import TokenRecord
 from colmlm.kb.errors import FactDeleted, KeysetMismatch
+from colmlm.kb.evidence.generation import Finished, Item, Missed, Spliced
 from colmlm.kb.facts.records import Edit
 from colmlm.kb.log.audit import act_for, check_name, current_entry
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, cast
 from colmlm.api.door.auth import PROBES
 from colmlm.api.door.drain import Drain
 from colmlm.api.door.requests import Asked, method_of, route_of, status_of
-from colmlm.api.nouns.generation import Generator
 from colmlm.api.settings import ServerSettings
 from colmlm.api.supervision.supervisor import Shared
 from colmlm.api.watch.metrics import Metrics
 from colmlm.api.watch.tracing import Tracing
+from colmlm.kb.evidence.generation import Generator
 from colmlm.kb.jobs.attendance import OwnWorker, no_worker
 from colmlm.kb.lookup.records import Lookup
 from colmlm.kb.service import KnowledgeBase

@@ -11,7 +11,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from colmlm.api.door.drain import Drain
 from colmlm.api.door.lanes import Lane, Lanes
-from colmlm.api.nouns.models import LoadedModels
+from colmlm.api.loaded_models import LoadedModels
 from colmlm.kb.errors import NoActiveKeyset
 from colmlm.kb.jobs.attendance import OwnWorker, no_worker
 from colmlm.kb.jobs.queue import Jobs

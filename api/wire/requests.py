@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from colmlm.api.nouns.generation import GenerationRequest
+from colmlm.kb.evidence.generation import GenerationRequest
 
 MAX_ID = 2**63 - 1
 MAX_BODY_BYTES = 2 * 1024 * 1024
@@ -143,7 +143,7 @@ class QuestionRequest(Request, frozen=True, kw_only=True):
 
 
 class NewGeneration(Request, frozen=True, kw_only=True):
-    """A `api.nouns.generation.GenerationRequest`. With `stream` the response is server-sent events."""
+    """A `kb.evidence.generation.GenerationRequest`. With `stream` the response is server-sent events."""
 
     prompt: Annotated[str, Meta(min_length=1)]
     mode: Literal["auto", "forced", "off"] = "auto"

@@ -7,10 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from colmlm.api.nouns.contents import RawAddition
 from colmlm.cli.annotation.inputs import AllowPrivate, SkipUnknown, Urls, found_in, show_passed_over
 from colmlm.cli.bases.anywhere import anywhere
-from colmlm.cli.bases.protocol import Base
+from colmlm.cli.bases.local_base import Base
 from colmlm.cli.bulk.place import Ray, RayWorkers
 from colmlm.cli.composition import annotators
 from colmlm.cli.composition.annotators import (
@@ -28,7 +27,7 @@ from colmlm.cli.composition.annotators import (
 from colmlm.cli.errors import REFUSED
 from colmlm.cli.options import Actor, AllowErased, AsJson, CheckpointPath, examples, some_text
 from colmlm.cli.output import counted, print_json, print_table, say
-from colmlm.kb.corpus.raw.blocks import Fields
+from colmlm.kb.corpus.raw.blocks import Fields, RawAddition
 
 ADD_EXAMPLES = examples(
     "colmlm corpus add handbook/ --corpus handbook",

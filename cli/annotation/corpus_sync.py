@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-from colmlm.api.nouns.contents import RawAddition
 from colmlm.cli.annotation.inputs import SkipUnknown, show_passed_over
 from colmlm.cli.asking import require_somebody
 from colmlm.cli.bulk.place import Ray, RayWorkers
@@ -25,7 +24,7 @@ from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import REFUSED
 from colmlm.cli.options import Actor, AsJson, Yes, examples, some_text
 from colmlm.cli.output import counted, plain, print_json, print_table, say
-from colmlm.kb.corpus.raw.blocks import Fields
+from colmlm.kb.corpus.raw.blocks import Fields, RawAddition
 from colmlm.kb.corpus.raw.files import find_files
 
 SYNC_EXAMPLES = examples(

@@ -9,7 +9,7 @@ import typer
 
 from colmlm.cli.auditing.trace import show_changes
 from colmlm.cli.bases.anywhere import anywhere
-from colmlm.cli.bases.protocol import Base
+from colmlm.cli.bases.local_base import Base
 from colmlm.cli.options import MAX_BIGINT, After, AsJson, Limit, examples
 from colmlm.cli.output import note, plain, print_json, print_table, say, shorten
 

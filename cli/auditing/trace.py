@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from colmlm.cli.bases.anywhere import anywhere
-from colmlm.cli.bases.protocol import Base
+from colmlm.cli.bases.local_base import Base
 from colmlm.cli.contents.facts_show import WITHHELD, in_sample, printed_on, where
 from colmlm.cli.options import After, AsJson, FactId, Limit, examples
 from colmlm.cli.output import note, plain, print_json, print_table, say, shorten

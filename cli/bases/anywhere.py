@@ -9,11 +9,11 @@ from dataclasses import replace
 from functools import wraps
 from inspect import Parameter
 from pathlib import Path
-from typing import Annotated, Any, Concatenate, ParamSpec
+from typing import Annotated, Any, Concatenate, ParamSpec, cast
 
 import typer
 
-from colmlm.cli.bases.protocol import Base
+from colmlm.cli.bases.local_base import Base
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.errors import NotHeeded
 
@@ -70,15 +70,13 @@ def base_of(server: str | None, token_file: Path | None) -> Iterator[Base]:
 
         file = token_file or runtime.user.key_file
         with connected(address, token_file, runtime.user) as connection, token_file_named(file):
-            yield RemoteBase(connection, runtime)
+            yield cast(Base, RemoteBase(connection, runtime))
         return
     if token_file is not None:
         raise typer.BadParameter("name the server that it is for.", param_hint="--server")
-    from colmlm.cli.bases.this_machine import LocalBase
-
     runtime.user = replace(runtime.user, server=None)
     with runtime:
-        yield LocalBase(runtime, alone=server is not None)
+        yield Base(runtime, alone=server is not None)
 
 
 @contextmanager

@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
+from colmlm.api.client.api import refuse
 from colmlm.api.client.client import Client
 from colmlm.api.client.connection import Connection
-from colmlm.api.client.only_there import refuse
 from colmlm.cli.composition.runtime import Runtime
 
 if TYPE_CHECKING:
-    from colmlm.api.nouns.generation import DecoderVerbs
-    from colmlm.cli.bases.protocol import Base
+    from colmlm.cli.bases.local_base import Base
+    from colmlm.kb.evidence.generation import Decoder
     from colmlm.kb.evidence.records import NewOutput, OutputTrace
     from colmlm.kb.facts.records import Source
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class RemoteBase(Client):
-    """Implements `cli.bases.protocol.Base` by requests to a server. The runtime only decodes, and opens no database."""
+    """What `LocalBase` is, by requests to a server. The runtime only decodes, and opens no database."""
 
     def __init__(self, connection: Connection, runtime: Runtime) -> None:
         super().__init__(connection, runtime.telling)
@@ -49,13 +49,13 @@ class RemoteBase(Client):
     def answered(
         self, ask: Callable[[Base], T], *, checkpoint: Path | None, as_of: int | None, verbose: bool
     ) -> T:
-        found = ask(self)
+        found = ask(cast("Base", self))
         if verbose:
             self._runtime.telling.note(f"Answered by the server at {self.server}.")
         return found
 
     @contextmanager
-    def generator(self, checkpoint: Path | None, as_of: int | None, *, there: bool) -> Iterator[DecoderVerbs]:
+    def generator(self, checkpoint: Path | None, as_of: int | None, *, there: bool) -> Iterator[Decoder]:
         if there:
             refuse(checkpoint=checkpoint, as_of=as_of)
             yield self.decoder
@@ -79,7 +79,7 @@ class NearBase(RemoteBase):
         """Does nothing, since the server has it."""
 
     @contextmanager
-    def generator(self, checkpoint: Path | None, as_of: int | None, *, there: bool) -> Iterator[DecoderVerbs]:
+    def generator(self, checkpoint: Path | None, as_of: int | None, *, there: bool) -> Iterator[Decoder]:
         yield self.decoder
 
 

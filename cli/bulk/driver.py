@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TextIO
 
 import msgspec
 
-from colmlm.api.nouns.telling import Telling
 from colmlm.cli.bulk.messages import (
     CONNECTED,
     STOP_SECONDS,
@@ -41,6 +40,7 @@ from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.errors import KeysetMismatch, SettingsError
 from colmlm.kb.keys.records import RekeyPart
 from colmlm.kb.log.audit import Origin, origin
+from colmlm.kb.progress import Telling
 
 if TYPE_CHECKING:
     from colmlm.kb.keys.rekey import Encoder

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from colmlm.api.nouns.telling import Telling
 from colmlm.cli.composition.keying import calibrated
+from colmlm.kb.progress import Telling
 
 if TYPE_CHECKING:
     from colmlm.kb.keys.records import AdaptedKeys, Adapting

@@ -11,7 +11,6 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from colmlm.api.nouns.telling import Telling
 from colmlm.cli.bulk.keying import keying_elsewhere
 from colmlm.cli.composition.calibrating import AnswerCalibrating
 from colmlm.cli.composition.keying import key_everything
@@ -22,6 +21,7 @@ from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, Refusal
 from colmlm.kb.corpus.raw.blocks import USUAL, Fields
 from colmlm.kb.corpus.raw.reading import OnParsed, read_raw
 from colmlm.kb.facts.standing import Standing
+from colmlm.kb.progress import Telling
 
 if TYPE_CHECKING:
     from colmlm.kb.corpus.raw.files import FoundFiles

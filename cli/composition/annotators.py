@@ -17,7 +17,7 @@ from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import finite
 
 if TYPE_CHECKING:
-    from colmlm.api.nouns.contents import RawAddition
+    from colmlm.kb.corpus.raw.blocks import RawAddition
 
 SpanAnnotatorPath = Annotated[
     Path | None,

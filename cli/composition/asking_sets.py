@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from colmlm.api.nouns.questions import AskingSet
-from colmlm.api.nouns.telling import Telling
 from colmlm.cli.composition.runtime import Runtime
+from colmlm.kb.progress import Telling
+from colmlm.kb.questions.records import AskingSet
 
 if TYPE_CHECKING:
     from colmlm.kb.questions.asking import Asker

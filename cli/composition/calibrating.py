@@ -9,16 +9,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
-from colmlm.api.nouns.lookups import Calibrating
-from colmlm.api.nouns.question_files import questions_of_file
-from colmlm.api.nouns.telling import Telling
 from colmlm.cli.composition.answering import digest_of, fitted_to
 from colmlm.cli.composition.readers import reader_at
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.output import lasting
 from colmlm.cli.settings import UserSettings
 from colmlm.kb.answers.calibrations import AnswerCalibrations
+from colmlm.kb.answers.records import Calibrating
 from colmlm.kb.errors import CalibrationRefused, InvalidQuestions, QuestionSetNotFound
+from colmlm.kb.progress import Telling
+from colmlm.kb.questions.files import questions_of_file
 
 if TYPE_CHECKING:
     from colmlm.kb.answers.calibration import KnownQuestion
@@ -149,7 +149,7 @@ class AnswerCalibrating:
 
 
 def read_questions(file: Path) -> Iterator[KnownQuestion]:
-    """Reads a file of questions, as `api.nouns.question_files` describes it. Raises `InvalidQuestions`."""
+    """Reads a file of questions, as `kb.questions.files` describes it. Raises `InvalidQuestions`."""
     from colmlm.kb.answers.calibration import KnownQuestion
 
     yield from (KnownQuestion(one.question, one.expected) for one in questions_of_file(file))

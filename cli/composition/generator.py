@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Protocol
 
-from colmlm.api.nouns.generation import (
+from colmlm.cli.composition.model_encoder import describe
+from colmlm.kb.errors import ContextLengthExceeded, InvalidDecoding, PromptRefused
+from colmlm.kb.evidence.generation import (
     Completed,
     Finished,
     GenerationRequest,
@@ -16,8 +18,6 @@ from colmlm.api.nouns.generation import (
     Spliced,
     TokenLogprob,
 )
-from colmlm.cli.composition.model_encoder import describe
-from colmlm.kb.errors import ContextLengthExceeded, InvalidDecoding, PromptRefused
 from colmlm.kb.evidence.records import NewOutput, OutputTrace, Splice
 from colmlm.kb.facts.records import Source
 from colmlm.kb.keys.records import CheckpointInfo
@@ -67,7 +67,7 @@ class LocalOutputs:
 
 @dataclass(slots=True)
 class StoringGenerator:
-    """Decodes, and stores every output with its attributions; a `api.nouns.generation.Generator`.
+    """Decodes, and stores every output with its attributions; a `kb.evidence.generation.Generator`.
 
     `lookup` is the knowledge base, or a wrapper of it. `seq` is stored as the change of an output without lookups
     (None: the last change). A prompt may have `prompt_max_tokens` (None: as many as the model reads). `ranking` is what
@@ -114,7 +114,7 @@ class StoringGenerator:
                 yield self._looked_up(item, said)
 
     def complete(self, requests: Sequence[GenerationRequest], top: int | None = None) -> list[Completed]:
-        """Completes requests as `api.nouns.generation.Generator.complete` says."""
+        """Completes requests as `kb.evidence.generation.Generator.complete` says."""
         self.check_prompts(requests)
         generations = self._generations(requests)
         if top is None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from colmlm.api.nouns.telling import Telling
 from colmlm.cli.bulk.keying import keying_elsewhere
 from colmlm.cli.composition.encoders import keys_are_questions, registered
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.errors import InvalidValue, KBError, KeysetMismatch, NoActiveKeyset
+from colmlm.kb.progress import Telling
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Self
 
 import psutil
 
-from colmlm.api.nouns.models import LoadedModel, LoadedModels
+from colmlm.api.loaded_models import LoadedModel, LoadedModels
 from colmlm.kb.keys.succession import Succession
 from colmlm.kb.store import outages
 

@@ -14,20 +14,20 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from colmlm.api.nouns.telling import Telling
 from colmlm.api.settings import ServerSettings
 from colmlm.cli.output import ON_STDERR
 from colmlm.cli.settings import UserSettings
+from colmlm.kb.progress import Telling
 from colmlm.kb.store.settings import Settings
 
 if TYPE_CHECKING:
-    from colmlm.api.nouns.answered import AnsweringGenerator
-    from colmlm.api.nouns.models import LoadedModel
+    from colmlm.api.loaded_models import LoadedModel
     from colmlm.cli.composition.generator import StoringGenerator
     from colmlm.cli.composition.model_encoder import ModelEncoder
     from colmlm.kb.answers.answering import Answering
     from colmlm.kb.answers.ranked import RankedLookups
     from colmlm.kb.answers.reading import JudgedReader
+    from colmlm.kb.evidence.answering_generator import AnsweringGenerator
     from colmlm.kb.lookup.likeness import SentenceEmbedder
     from colmlm.kb.service import KnowledgeBase
     from colmlm.model.lm.checkpoint import Checkpoint
@@ -137,7 +137,7 @@ class Runtime:
         step of decoding. Prompts are decoded together, in turns between those whom `asker` names. A step of many
         tokens is computed by `wide_threads` threads.
         """
-        from colmlm.api.nouns.models import LoadedModel
+        from colmlm.api.loaded_models import LoadedModel
         from colmlm.cli.composition.gathering_encoder import GatheringEncoder
         from colmlm.cli.composition.generator import LocalOutputs, StoringGenerator
         from colmlm.cli.composition.model_encoder import ModelEncoder
@@ -223,7 +223,7 @@ class Runtime:
     @property
     def answering_generator(self) -> AnsweringGenerator:
         """The generator, which answers questions as `answers` does. Their reader is loaded for the first of them."""
-        from colmlm.api.nouns.answered import AnsweringGenerator
+        from colmlm.kb.evidence.answering_generator import AnsweringGenerator
 
         return AnsweringGenerator(self.generator, lambda: self.answers, self.kb.outputs.record_traced)
 

@@ -21,12 +21,12 @@ from colmlm.kb.facts.corpora import SyncedFile
 from colmlm.kb.facts.standing import Standing
 
 if TYPE_CHECKING:
-    from colmlm.api.nouns.telling import Telling
     from colmlm.cli.composition.adding import Adding, Load
     from colmlm.kb.corpus.format import Parsed, Refusal
     from colmlm.kb.facts.records import Edit, IngestReport
     from colmlm.kb.keys.records import KeysetRecord
     from colmlm.kb.log.records import OnRecord
+    from colmlm.kb.progress import Telling
     from colmlm.kb.service import KnowledgeBase
 
 

@@ -9,7 +9,7 @@ import typer
 
 from colmlm.cli.auditing.trace import stored_as
 from colmlm.cli.bases.anywhere import anywhere
-from colmlm.cli.bases.protocol import Base
+from colmlm.cli.bases.local_base import Base
 from colmlm.cli.errors import REFUSED
 from colmlm.cli.options import (
     AcceptedOnly,

@@ -7,12 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from colmlm.api.nouns.lookups import Calibrating
 from colmlm.cli.bases.anywhere import anywhere
-from colmlm.cli.bases.protocol import Base
+from colmlm.cli.bases.local_base import Base
 from colmlm.cli.options import Actor, AsJson, examples, finite, some_text, some_texts
 from colmlm.cli.output import note, print_json, say
-from colmlm.kb.answers.records import AnswerThreshold
+from colmlm.kb.answers.records import AnswerThreshold, Calibrating
 
 app = typer.Typer(
     help="Calibrate the score from which answers are given.", epilog=examples("colmlm answers threshold")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from colmlm.cli.bases.anywhere import anywhere
-from colmlm.cli.bases.protocol import Base
+from colmlm.cli.bases.local_base import Base
 from colmlm.cli.contents.facts_show import SENTENCE_WIDTH, sentence_of
 from colmlm.cli.options import Actor, After, AsJson, FactId, Limit, Reason, examples
 from colmlm.cli.output import counted, note, print_json, print_table, say, shorten

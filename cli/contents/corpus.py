@@ -15,7 +15,7 @@ import typer
 from colmlm.cli.annotation import annotate, corpus_add, corpus_sync
 from colmlm.cli.asking import require_reason, require_somebody
 from colmlm.cli.bases.anywhere import anywhere
-from colmlm.cli.bases.protocol import Base
+from colmlm.cli.bases.local_base import Base
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import REFUSED
 from colmlm.cli.options import Actor, AllowErased, AsJson, WhyUnlessDry, Yes, examples, some_text

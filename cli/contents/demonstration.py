@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from colmlm.api.nouns.generation import GenerationRequest
 from colmlm.cli.composition.generator import LocalOutputs, StoringGenerator
 from colmlm.cli.composition.runtime import Runtime
+from colmlm.kb.evidence.generation import GenerationRequest
 from colmlm.kb.keys.calibration import normalise_rows
 from colmlm.kb.lookup.options import KEY
 

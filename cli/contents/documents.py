@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from colmlm.cli.bases.anywhere import anywhere
-from colmlm.cli.bases.protocol import Base
+from colmlm.cli.bases.local_base import Base
 from colmlm.cli.options import MAX_BIGINT, After, AsJson, Limit, examples
 from colmlm.cli.output import note, print_json, print_table, say, shorten
 from colmlm.kb.texts.characters import numbered

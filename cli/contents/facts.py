@@ -11,7 +11,7 @@ import typer
 
 from colmlm.cli.asking import require_reason, require_somebody
 from colmlm.cli.bases.anywhere import anywhere
-from colmlm.cli.bases.protocol import Base
+from colmlm.cli.bases.local_base import Base
 from colmlm.cli.contents import compared
 from colmlm.cli.contents import facts_show as show_
 from colmlm.cli.errors import REFUSED
@@ -38,8 +38,8 @@ from colmlm.cli.output import counted_facts, note, plain, print_json, print_tabl
 from colmlm.kb.errors import FactDeleted
 
 if TYPE_CHECKING:
-    from colmlm.api.nouns.corrections import BulkEdit, PlannedEdit
     from colmlm.kb.facts.compared import AlsoSaid
+    from colmlm.kb.facts.files import BulkEdit, PlannedEdit
     from colmlm.kb.facts.records import (
         Addition,
         Correcting,
@@ -314,9 +314,9 @@ def edit_from(
     as_json: bool,
 ) -> None:
     """Edits the facts of a file in one change. Exits with 3, and does nothing, where a row cannot be used."""
-    from colmlm.api.nouns.corrections import plan
+    from colmlm.kb.facts.files import plan_edits
 
-    planned = plan(file.read_text(encoding="utf-8-sig"), base.facts.show_many)
+    planned = plan_edits(file.read_text(encoding="utf-8-sig"), base.facts.show_many)
     if planned.refused:
         _refuse(planned, file, dry_run, as_json)
     said = {"dry_run": dry_run, "edits": planned.edits, "unchanged": planned.unchanged, "refused": ()}
@@ -474,7 +474,7 @@ def _state(*, deleted: bool, erased: bool, every: bool) -> State:
 
 
 def _print_csv(base: Base, near: str | None, sought: FactSearch, *, as_json: bool) -> None:
-    from colmlm.api.nouns.fact_table import lines, pages
+    from colmlm.kb.facts.files import csv_lines, find_page_by_page
 
     if as_json:
         raise typer.BadParameter("--csv and --json exclude each other.")
@@ -483,7 +483,7 @@ def _print_csv(base: Base, near: str | None, sought: FactSearch, *, as_json: boo
         sought["after"], sought["limit"] = after, limit
         return base.facts.search(near=near, **sought)
 
-    for line in lines(pages(part)):
+    for line in csv_lines(find_page_by_page(part)):
         sys.stdout.write(line)
 
 

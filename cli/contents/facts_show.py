@@ -10,7 +10,7 @@ from colmlm.kb.texts.characters import page_of
 from colmlm.kb.texts.sentences import sentence_around, sentence_ends
 
 if TYPE_CHECKING:
-    from colmlm.cli.bases.protocol import Base
+    from colmlm.cli.bases.local_base import Base
     from colmlm.kb.facts.records import Edit, FactRecord, SamplePlace, Source
 
 SENTENCE_WIDTH, SENTENCE_SIDE = (

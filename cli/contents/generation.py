@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from colmlm.api.nouns.generation import DecoderVerbs
 from colmlm.cli.auditing.trace import marked, show_output, stored_as
 from colmlm.cli.bases.anywhere import anywhere
-from colmlm.cli.bases.protocol import Base
+from colmlm.cli.bases.local_base import Base
 from colmlm.cli.contents.facts_show import where
 from colmlm.cli.errors import REFUSED
 from colmlm.cli.options import (
@@ -30,12 +29,13 @@ from colmlm.cli.options import (
 )
 from colmlm.cli.output import note, print_json, print_table, say, shorten
 from colmlm.kb.answers.records import NOTHING
+from colmlm.kb.evidence.generation import Decoder
 from colmlm.kb.evidence.records import OutputTrace
 from colmlm.kb.lookup.records import AsOfLookup, Lookup
 from colmlm.kb.texts.characters import visible_text
 
 if TYPE_CHECKING:
-    from colmlm.api.nouns.generation import GenerationRequest
+    from colmlm.kb.evidence.generation import GenerationRequest
     from colmlm.kb.facts.records import FactRecord
 
 GENERATE_EXAMPLES = examples(
@@ -136,7 +136,7 @@ def generate(
     With --server it is decoded here, and the lookups and the output go to the server; with --there the server decodes.
     Where nothing found answers a question, nothing is said, and the exit code is 3.
     """
-    from colmlm.api.nouns.generation import GenerationRequest
+    from colmlm.kb.evidence.generation import GenerationRequest
 
     if stream and as_json:
         raise typer.BadParameter("it prints text as it comes, --json one object at the end; take one of them.",
@@ -187,7 +187,7 @@ def _not_then(accepted_only: bool, as_of: int | None) -> None:
         )
 
 
-def _stream(generator: DecoderVerbs, request: GenerationRequest) -> OutputTrace:
+def _stream(generator: Decoder, request: GenerationRequest) -> OutputTrace:
     trace = None
     for item in generator.stream(request):
         if isinstance(item, OutputTrace):

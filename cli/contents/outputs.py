@@ -9,7 +9,7 @@ import typer
 
 from colmlm.cli.auditing.trace import marked
 from colmlm.cli.bases.anywhere import anywhere
-from colmlm.cli.bases.protocol import Base
+from colmlm.cli.bases.local_base import Base
 from colmlm.cli.options import Actor, AsJson, examples, some_text
 from colmlm.cli.output import plain, print_json, say
 

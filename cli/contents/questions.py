@@ -10,7 +10,7 @@ import typer
 
 from colmlm.cli.asking import require_somebody
 from colmlm.cli.bases.anywhere import anywhere
-from colmlm.cli.bases.protocol import Base
+from colmlm.cli.bases.local_base import Base
 from colmlm.cli.contents import questions_show as show_
 from colmlm.cli.contents.answers import AnswerMode
 from colmlm.cli.contents.generation import RankedBy
@@ -90,7 +90,7 @@ def add(
             )
         kept = base.questions.take(name, output, question=question, expected=expected, actor=who)
     else:
-        from colmlm.api.nouns.question_files import questions_of_file
+        from colmlm.kb.questions.files import questions_of_file
         from colmlm.kb.questions.records import DraftQuestion
 
         drafts = [DraftQuestion(question, tuple(expected or ()))] if question is not None else []
@@ -157,7 +157,7 @@ def run(
     The exit code is 1 unless all are right. The run is stored, to be compared with others. With --server a job there
     does it, and the command waits for that.
     """
-    from colmlm.api.nouns.questions import AskingSet
+    from colmlm.kb.questions.records import AskingSet
 
     if ranking is not None and mode is not AnswerMode.read:
         raise typer.BadParameter("name a mode or a ranking, not both.", param_hint="--ranking")

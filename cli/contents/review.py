@@ -11,7 +11,7 @@ import typer
 
 from colmlm.cli.asking import require_reason
 from colmlm.cli.bases.anywhere import anywhere
-from colmlm.cli.bases.protocol import Base
+from colmlm.cli.bases.local_base import Base
 from colmlm.cli.contents.facts_show import where
 from colmlm.cli.errors import REFUSED
 from colmlm.cli.options import (
@@ -169,12 +169,12 @@ def settle(
     as_json: AsJson = False,
 ) -> None:
     """Carry out the verdicts of a file, those of one kind in one change."""
-    from colmlm.api.nouns.judging import read
+    from colmlm.kb.facts.files import read_verdicts
 
     require_reason(reason, unless=dry_run)
     if file is None:
         raise typer.BadParameter("name the file.", param_hint="--from")
-    found = read(file.read_text(encoding="utf-8-sig"), base.facts.show_many)
+    found = read_verdicts(file.read_text(encoding="utf-8-sig"), base.facts.show_many)
     if found.refused:
         if as_json:
             print_json(
@@ -192,9 +192,9 @@ def settle(
 
 
 def _named(base: Base, fact_ids: list[int], verdict: VerdictKind) -> list[ReviewVerdict]:
-    from colmlm.api.nouns.judging import judged
+    from colmlm.kb.facts.files import judge_named
 
-    return judged(each_once(fact_ids), verdict, base.facts.show_many)
+    return judge_named(each_once(fact_ids), verdict, base.facts.show_many)
 
 
 def _preview(base: Base, verdicts: Sequence[ReviewVerdict], as_json: bool) -> None:

@@ -14,7 +14,7 @@ import typer
 
 from colmlm.cli.asking import require_somebody
 from colmlm.cli.bases.anywhere import anywhere
-from colmlm.cli.bases.protocol import Base
+from colmlm.cli.bases.local_base import Base
 from colmlm.cli.bulk.place import Ray, RayWorkers
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import CHECK_FAILED
@@ -171,9 +171,9 @@ def wait(
     as_json: AsJson = False,
 ) -> None:
     """Wait until a job has ended. The exit code is 1 where it failed, was cancelled, or has not ended in time."""
-    from colmlm.api.nouns.awaiting import awaited
+    from colmlm.kb.jobs.records import wait_for_job
 
-    job = awaited(base.jobs, job_id, timeout, progress)
+    job = wait_for_job(base.jobs.get, job_id, timeout, progress)
     print_json(job) if as_json else _show(job)
     if job.state != "succeeded":
         raise typer.Exit(CHECK_FAILED)

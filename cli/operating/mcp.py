@@ -9,12 +9,12 @@ import signal
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar, cast
 
 import typer
 
 from colmlm.cli.bases.anywhere import anywhere
-from colmlm.cli.bases.protocol import Base
+from colmlm.cli.bases.local_base import Base
 from colmlm.cli.errors import FAULT, INTERRUPTED, explain
 from colmlm.cli.options import examples
 from colmlm.cli.output import note
@@ -22,7 +22,8 @@ from colmlm.cli.version import version
 from colmlm.kb.access.records import ROLES, Right, TokenRecord
 
 if TYPE_CHECKING:
-    from colmlm.api.mcp.caller import Caller
+    from colmlm.api.client.client import Client
+    from colmlm.api.mcp.caller import AskingNear, Caller
 
 T = TypeVar("T")
 
@@ -86,8 +87,8 @@ class _Callers:
         if token is not None and not token.may(Right.read):
             raise RightMissing(token.role, Right.read)
         return Caller(
-            base=self._base,
-            asking=self._asked,
+            base=cast("Client", self._base),  # both have the same verbs
+            asking=cast("AskingNear", self._asked),
             secret=self._secret,
             rights=ALL_RIGHTS if token is None else ROLES[token.role],
             actor=self._base.actor(None),

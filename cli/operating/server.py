@@ -13,7 +13,7 @@ from colmlm.cli.composition.runtime import Runtime
 
 if TYPE_CHECKING:
     from colmlm.api.door.auth import LocalToken
-    from colmlm.api.nouns.models import LoadedModels
+    from colmlm.api.loaded_models import LoadedModels
     from colmlm.api.supervision.supervisor import Shared
     from colmlm.cli.composition.model_keeper import ModelKeeper
     from colmlm.cli.composition.worker_process import WorkerProcess
@@ -23,7 +23,7 @@ THREADS = "OMP_NUM_THREADS"
 
 def load(runtime: Runtime, wide_threads: int | None, *, with_model: bool) -> LoadedModels:
     """Loads the reader and the models that a server answers with; `wide_threads` are as in `Runtime.model_at`."""
-    from colmlm.api.nouns.models import LoadedModels
+    from colmlm.api.loaded_models import LoadedModels
     from colmlm.api.routes.edits import asker, check_client
 
     if with_model:

@@ -19,7 +19,7 @@ from colmlm.cli.operating.server import THREADS, cores, load, run
 from colmlm.kb.errors import KBError
 
 if TYPE_CHECKING:
-    from colmlm.api.nouns.models import LoadedModels
+    from colmlm.api.loaded_models import LoadedModels
     from colmlm.api.supervision.supervisor import Shared
     from colmlm.cli.composition.worker_process import WorkerProcess
 

@@ -10,7 +10,7 @@ import typer
 
 from colmlm.cli.asking import require_somebody
 from colmlm.cli.bases.anywhere import anywhere
-from colmlm.cli.bases.protocol import Base
+from colmlm.cli.bases.local_base import Base
 from colmlm.cli.options import AsJson, DryRun, Yes, examples, span
 from colmlm.cli.output import note, print_json, print_table, say
 from colmlm.kb.access.records import MAX_RATE

@@ -10,7 +10,7 @@ import typer
 
 from colmlm.cli.asking import require_somebody
 from colmlm.cli.bases.anywhere import anywhere
-from colmlm.cli.bases.protocol import Base
+from colmlm.cli.bases.local_base import Base
 from colmlm.cli.errors import CHECK_FAILED
 from colmlm.cli.options import MAX_BIGINT, AsJson, DryRun, Yes, examples
 from colmlm.cli.output import note, print_json, print_table, say

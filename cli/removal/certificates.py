@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from colmlm.cli.bases.anywhere import anywhere
-from colmlm.cli.bases.protocol import Base
+from colmlm.cli.bases.local_base import Base
 from colmlm.cli.errors import CHECK_FAILED
 from colmlm.cli.options import MAX_BIGINT, AsJson, examples, finite, some_text, time
 from colmlm.cli.output import counted, note, print_json, say

@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from colmlm.api.nouns.contents import FactVerbs
-from colmlm.api.nouns.removal import Erasing
 from colmlm.cli.asking import require_reason, require_somebody
 from colmlm.cli.bases.anywhere import anywhere
-from colmlm.cli.bases.protocol import Base
+from colmlm.cli.bases.local_base import Base
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.contents.facts_show import where
 from colmlm.cli.errors import CHECK_FAILED
 from colmlm.cli.options import Actor, AsJson, WhyUnlessDry, Yes, each_once, examples
 from colmlm.cli.output import note, print_json, print_table, say, shorten, these_facts
+from colmlm.kb.erasure.records import Erasing
 
 if TYPE_CHECKING:
     from colmlm.kb.erasure.records import Erased, ErasureReport, ErasureRequest
@@ -102,7 +101,7 @@ def erase(
         _preview(base, wanted, mentions, as_json)
         return
     if wanted and not yes:
-        show_facts(base.facts, wanted)
+        show_facts(base, wanted)
         typer.confirm(
             f"Erase {these_facts(len(wanted))} for good? This cannot be undone.", abort=True, err=True
         )
@@ -141,7 +140,7 @@ def _preview(base: Base, fact_ids: list[int], mentions: MentionScope, as_json: b
         facts = base.facts.show_many(fact_ids)
         print_json({"dry_run": True, "facts": facts, **counts(preview)})
         return
-    show_facts(base.facts, fact_ids)
+    show_facts(base, fact_ids)
     say(f"Would redact {touched(preview)}, and drop {preview.num_keys} keys.")
     show_twins(preview)
     show_left(preview)
@@ -177,7 +176,7 @@ def scan_residue(
 
     The exit code is 1 where any is found.
     """
-    from colmlm.cli.bases.local.erasures import scanned
+    from colmlm.cli.bases.local_operating import scanned
     from colmlm.kb.erasure.traces import Trace, load_traces
 
     if bool(traces) == bool(texts):
@@ -201,9 +200,9 @@ def scan_residue(
 # Shows previews and reports of erasures, for people and as JSON.
 
 
-def show_facts(facts: FactVerbs, fact_ids: Sequence[int]) -> None:
+def show_facts(base: Base, fact_ids: Sequence[int]) -> None:
     """Prints the facts as a table."""
-    found = facts.show_many(fact_ids)
+    found = base.facts.show_many(fact_ids)
     rows = [(f.fact_id, shorten(f.value), shorten(f.question), where(f)) for f in found]
     print_table(("id", "value", "question", "source"), rows)
 

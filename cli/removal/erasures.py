@@ -8,7 +8,7 @@ import typer
 
 from colmlm.cli.asking import require_somebody
 from colmlm.cli.bases.anywhere import anywhere
-from colmlm.cli.bases.protocol import Base
+from colmlm.cli.bases.local_base import Base
 from colmlm.cli.options import AsJson, Yes, examples
 from colmlm.cli.output import print_json, print_table, say, shorten, these_facts
 from colmlm.cli.removal.certificates import ERASURE_EXAMPLES, erasure_certificate
@@ -80,7 +80,7 @@ def approve(
         _preview(base, asked, as_json)
         return
     if not yes:
-        show_facts(base.facts, asked.fact_ids)
+        show_facts(base, asked.fact_ids)
         typer.confirm(
             f"Erase {these_facts(len(asked.fact_ids))} for good? This cannot be undone.", abort=True, err=True
         )
@@ -119,4 +119,4 @@ def _preview(base: Base, asked: ErasureRequest, as_json: bool) -> None:
         return
     behalf = f", for {asked.on_behalf_of}" if asked.on_behalf_of else ""
     say(f"Asked with the token {asked.asked_by}, {asked.at:%Y-%m-%d %H:%M}{behalf}: {asked.reason}")
-    show_facts(base.facts, asked.fact_ids)
+    show_facts(base, asked.fact_ids)

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from colmlm.api.nouns.removal import ForgetVerbs
 from colmlm.cli.asking import require_reason, require_somebody
 from colmlm.cli.bases.anywhere import anywhere
-from colmlm.cli.bases.protocol import Base
+from colmlm.cli.bases.local_base import Base
 from colmlm.cli.contents.facts_show import place, where
 from colmlm.cli.errors import CHECK_FAILED
 from colmlm.cli.options import (
@@ -130,7 +129,7 @@ def plan(
         selector, model=not no_model, sample=sample, actor=base.actor(actor), reason=reason,
         equivalents=equivalents, radius=radius, policy=policy, allow_empty=allow_empty,
     )  # fmt: skip
-    texts = texts_of(base.forgetting, made, limit)
+    texts = texts_of(base, made, limit)
     survivors = base.forgetting.survivors(made.run_id, 0, limit) if made.survivors else []
     if as_json:
         print_json(plan_json(made, texts, survivors, limit))
@@ -295,7 +294,7 @@ def list_runs(base: Base, after: After = 0, limit: Limit = 50, as_json: AsJson =
 def show(base: Base, run_id: RunId, limit: Limit = 50, as_json: AsJson = False) -> None:
     """Show a run: its plan, its state now, and its last verification."""
     record, made, found = base.forgetting.run(run_id)
-    texts = texts_of(base.forgetting, made, limit)
+    texts = texts_of(base, made, limit)
     survivors = base.forgetting.survivors(run_id, 0, limit)
     if as_json:
         told = plan_json(made, texts, survivors, limit)
@@ -320,12 +319,12 @@ app.command(epilog=examples("colmlm forget certificate 1 --out run-1.json"))(cer
 # Shows plans and verifications of forget runs, for people and as JSON.
 
 
-def texts_of(forgetting: ForgetVerbs, made: ForgetPlan, limit: int) -> dict[int, FactRecord]:
+def texts_of(base: Base, made: ForgetPlan, limit: int) -> dict[int, FactRecord]:
     """Reads the facts that a plan shows, as far as the base still has them."""
     shown = [*made.fact_ids[:limit], *made.equivalents[:limit], *made.conflicting[:limit]]
     for successor in made.successors[:limit]:
         shown += [successor.asked_fact_id, successor.successor_id or 0]
-    return forgetting.facts([*shown, *(one.asked_fact_id for one in made.survivors[:limit])])
+    return base.forgetting.facts([*shown, *(one.asked_fact_id for one in made.survivors[:limit])])
 
 
 def plan_json(

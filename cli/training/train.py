@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from colmlm.api.nouns.telling import Advance
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import AsJson, MaxMinutes, examples, positive
 from colmlm.cli.output import note, print_json, print_table, progress, say
@@ -20,6 +19,7 @@ from colmlm.cli.training.show import shown
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, read_annotated
 from colmlm.kb.corpus.squad import read_squad
 from colmlm.kb.demo import DEMO_CORPUS
+from colmlm.kb.progress import Advance
 from colmlm.model.lm.config import CONFIG_FILE
 from colmlm.model.training import presets
 from colmlm.model.training.config import RANDOM, TrainConfig, with_settings

@@ -38,8 +38,9 @@ class Access:
         with self.store.sessions() as session:
             return tokens.read_token(session, name)
 
-    def own(self) -> None:
-        """Gives None, since whoever has the store needs no token."""
+    def own(self) -> TokenRecord | None:
+        """Give the token that the base is asked with: None, since whoever has the store needs none."""
+        return None
 
     def name_of(self, token_id: int) -> str:
         """Gives the name of a token, also of an expired or revoked one. Raises `ApiKeyNotFound`."""

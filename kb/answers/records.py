@@ -15,6 +15,8 @@ SPAN: Grain = "span"
 PASSAGE: Grain = "passage"
 NOTHING = "Nothing in the knowledge base answers this."
 
+AnswerMode = Literal["read", "paper"]
+
 
 class AnswerOptions(TypedDict, total=False):
     """How a question is answered: from which score on, with how many passages, and by accepted facts alone.
@@ -187,3 +189,18 @@ class AnswerThreshold:
     shipped: float
     calibration: AnswerCalibration | None
     doubts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Calibrating:
+    """How answers are calibrated: to which share of `wrong` ones, on how many questions at most, drawn by the seed;
+    `corpora` are those whose facts have questions that people wrote, and `question_set` is a set of kept ones. A
+    `dry_run` stores nothing.
+    """
+
+    wrong: float = 0.05
+    sample: int = 300
+    seed: int = 0
+    corpora: tuple[str, ...] = ()
+    dry_run: bool = False
+    question_set: str | None = None

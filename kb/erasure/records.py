@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from colmlm.kb.facts.records import Mentioned
+from colmlm.kb.facts.records import Mentioned, Mentioning
+
+if TYPE_CHECKING:
+    from colmlm.kb.erasure.residue import ResidueReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,3 +132,28 @@ class ErasureRequest:
     seq: int | None
     on_behalf_of: str | None = None
     mentions: Mentioned | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Erasing:
+    """The outcome of `erase`: a report of the erasure, or the request that waits for a second token.
+
+    `before` and `after` are the residue, where files were scanned; `shared` counts the traces that prove nothing.
+    """
+
+    report: ErasureReport | None
+    request: ErasureRequest | None = None
+    before: ResidueReport | None = None
+    after: ResidueReport | None = None
+    shared: int = 0
+
+
+class EraseOptions(Mentioning, total=False):
+    """How far an erasure goes: with `now` as far as the server permits.
+
+    With `scan` all files are searched before and after; `traces_out` is a file to write what they are searched for.
+    """
+
+    now: bool
+    scan: bool
+    traces_out: Path | None

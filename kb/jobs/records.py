@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from colmlm.kb.principal import Principal
+from colmlm.kb.progress import Reporting
 
 if TYPE_CHECKING:
     from colmlm.kb.tables import JobRow
 
+POLL_SECONDS = 0.5
 UNFINISHED = ("queued", "running")
 STATES = (*UNFINISHED, "succeeded", "failed", "cancelled")
 
@@ -74,3 +78,17 @@ def record_of(job: JobRow) -> JobRecord:
 
 def _utc(at: datetime | None) -> datetime | None:
     return None if at is None else at.astimezone(UTC)
+
+
+def wait_for_job(
+    read: Callable[[int], JobRecord], job_id: int, timeout: float | None, progress: Reporting
+) -> JobRecord:
+    """Wait until the job has ended, or for `timeout` seconds (None: without limit), and give its record."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    job = read(job_id)
+    with progress(f"Job {job_id} ({job.kind})") as advance:
+        while not job.is_over and (deadline is None or time.monotonic() < deadline):
+            advance(job.done, job.total)
+            time.sleep(POLL_SECONDS)
+            job = read(job_id)
+    return job

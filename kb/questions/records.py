@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, TypedDict
 
+from colmlm.kb.answers.records import AnswerMode
+
 Way = Literal["read", "paper", "words", "reader"]
 
 NOT_HELD = "no fact holds it"
@@ -136,3 +138,20 @@ class RunComparison:
     last_seq: int
     changes: dict[str, int]
     settings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AskingSet:
+    """How a set is asked: in a `mode` of answers, or with a `ranking` of lookups; and with which `threshold` (None: the
+    base's own). By the ranking "key" facts are found as in the mode "paper". With `accepted_only` no proposed fact
+    answers.
+    """
+
+    mode: AnswerMode = "read"
+    ranking: Literal["key", "words", "reader"] | None = None
+    threshold: float | None = None
+    accepted_only: bool = False
+
+    @property
+    def way(self) -> Way:
+        return self.mode if self.ranking is None else "paper" if self.ranking == "key" else self.ranking

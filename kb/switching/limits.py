@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TypedDict
 
 from colmlm.kb.keys.records import RECALL
 
@@ -33,3 +35,11 @@ class GateLimits:
     @property
     def share_wrong(self) -> float:
         return 1.0 if self.max_wrong is None else self.max_wrong
+
+
+class GateOptions(TypedDict, total=False):
+    """What a keyset is measured with: the models of both keysets (None: where they were last), and a file of plots."""
+
+    plot: Path | None
+    checkpoint: Path | None
+    active_checkpoint: Path | None

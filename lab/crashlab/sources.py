@@ -16,7 +16,6 @@ from typing import Any, NamedTuple, Protocol
 from sqlalchemy import exists, select, text
 from sqlalchemy.exc import DBAPIError
 
-from colmlm.api.nouns.telling import Telling
 from colmlm.cli.composition.adding import Adding
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.composition.syncing import Syncing, places_of
@@ -27,6 +26,7 @@ from colmlm.kb.corpus.raw.files import find_files
 from colmlm.kb.errors import KBError
 from colmlm.kb.keys.records import KeysetRecord
 from colmlm.kb.log.signing import names_of, signing_key
+from colmlm.kb.progress import Telling
 from colmlm.kb.releases import releases
 from colmlm.kb.releases.releases import ReleaseProgress
 from colmlm.kb.service import KnowledgeBase

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, cast, overload
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from colmlm.api.nouns.nouns import Nouns
+    from colmlm.cli.bases.local_base import LocalBase
 
 __all__ = ["connect"]
 
 
 @overload
-def connect(*, home: Path | None = None, checkpoint: Path | None = None) -> Nouns: ...
+def connect(*, home: Path | None = None, checkpoint: Path | None = None) -> LocalBase: ...
 
 
 @overload
-def connect(server: str, *, token: str, checkpoint_id: str | None = None) -> Nouns: ...
+def connect(server: str, *, token: str, checkpoint_id: str | None = None) -> LocalBase: ...
 
 
 def connect(
@@ -27,8 +27,8 @@ def connect(
     checkpoint_id: str | None = None,
     home: Path | None = None,
     checkpoint: Path | None = None,
-) -> Nouns:
-    """Opens the knowledge base of this machine, or the one that is served at an address; both have the same nouns.
+) -> LocalBase:
+    """Open the knowledge base of this machine, or the one that is served at an address; both have the same verbs.
 
     On this machine the settings are those of the environment (`COLMLM_*`), where `home` and `checkpoint` do not
     override them, and the database is started where it does not run. A server is asked at once: it has to answer, to
@@ -43,10 +43,10 @@ def connect(
 
         if not token:
             raise NotHeeded("token", "a server wants one; an admin makes it with colmlm tokens create.")
-        return Client.open(server, token, checkpoint_id=checkpoint_id)
-    from colmlm.api.nouns.telling import Telling
-    from colmlm.cli.bases.this_machine import LocalBase
+        return cast("LocalBase", Client.open(server, token, checkpoint_id=checkpoint_id))
+    from colmlm.cli.bases.local_base import LocalBase
     from colmlm.cli.composition.runtime import Runtime
+    from colmlm.kb.progress import Telling
 
     base = LocalBase(Runtime.from_environment(home=home, checkpoint=checkpoint, telling=Telling()))
     base.runtime.open()

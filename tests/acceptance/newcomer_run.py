@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from colmlm import connect
-from colmlm.api.nouns.generation import GenerationRequest
+from colmlm.kb.evidence.generation import GenerationRequest
 
 Run = Callable[..., Any]
 

@@ -27,12 +27,12 @@ import numpy as np
 from sqlalchemy.orm import Session
 
 from colmlm.api.client.client import Client
-from colmlm.api.nouns.generation import GenerationRequest
 from colmlm.cli.bases.remote import OutputsElsewhere
 from colmlm.cli.composition.generator import StoringGenerator
 from colmlm.cli.composition.model_encoder import ModelEncoder
 from colmlm.kb import interpreter
 from colmlm.kb.access.tokens import create_token
+from colmlm.kb.evidence.generation import GenerationRequest
 from colmlm.kb.lookup.records import Lookup
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings

@@ -20,14 +20,14 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from colmlm.api.nouns.generation import GenerationRequest, Item
-from colmlm.api.nouns.models import LoadedModel, LoadedModels
+from colmlm.api.loaded_models import LoadedModel, LoadedModels
 from colmlm.api.serving import run_server
 from colmlm.api.settings import ServerSettings
 from colmlm.api.watch import logs
 from colmlm.api.watch.tracing import tracing_from
 from colmlm.cli.composition.model_keeper import ModelKeeper
 from colmlm.kb import interpreter
+from colmlm.kb.evidence.generation import GenerationRequest, Item
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
 from tests.api.generator import LookupGenerator

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from colmlm.api.nouns.generation import (
+from colmlm.kb.answers.ranked import RankedLookups
+from colmlm.kb.errors import PromptRefused
+from colmlm.kb.evidence.generation import (
     Completed,
     Finished,
     GenerationRequest,
@@ -14,8 +16,6 @@ from colmlm.api.nouns.generation import (
     Spliced,
     TokenLogprob,
 )
-from colmlm.kb.answers.ranked import RankedLookups
-from colmlm.kb.errors import PromptRefused
 from colmlm.kb.evidence.records import NewOutput, OutputTrace, Splice
 from colmlm.kb.keys.records import CheckpointInfo
 from colmlm.kb.keys.rekey import Encoder

@@ -9,12 +9,12 @@ import pytest
 from colmlm.api.app import create_app
 from colmlm.api.door.doorway import GatedApp
 from colmlm.api.door.lanes import Tuning
-from colmlm.api.nouns.generation import Finished, GenerationRequest, Spliced
-from colmlm.api.nouns.models import LoadedModel, LoadedModels
+from colmlm.api.loaded_models import LoadedModel, LoadedModels
 from colmlm.cli.composition.generator import LocalOutputs, StoringGenerator
 from colmlm.cli.composition.model_encoder import ModelEncoder
 from colmlm.kb.answers.ranked import RankedLookups
 from colmlm.kb.errors import KeysetMismatch
+from colmlm.kb.evidence.generation import Finished, GenerationRequest, Spliced
 from colmlm.kb.evidence.records import OutputTrace
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import Connect

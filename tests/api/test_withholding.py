@@ -14,11 +14,11 @@ from sqlalchemy import URL, text
 
 from colmlm.api.door.auth import right_of
 from colmlm.api.door.doorway import GatedApp
-from colmlm.api.nouns.generation import GenerationRequest
 from colmlm.kb.access.records import ROLES
 from colmlm.kb.answers.answering import Answering
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
 from colmlm.kb.evidence.attribution import StoredAnswers
+from colmlm.kb.evidence.generation import GenerationRequest
 from colmlm.kb.facts.redaction import MARK
 from colmlm.kb.questions.asking import ByAnswers
 from colmlm.kb.questions.records import DraftQuestion

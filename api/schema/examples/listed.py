@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 
-from colmlm.api.nouns.generation import Finished, Spliced
 from colmlm.api.openai import examples as openai
 from colmlm.api.schema.examples import asking, evidence, facts, removal, running
 from colmlm.api.schema.examples.small_base import (
@@ -22,6 +21,7 @@ from colmlm.api.schema.examples.small_base import (
     as_json,
 )
 from colmlm.api.wire.answers import Problem, cursor
+from colmlm.kb.evidence.generation import Finished, Spliced
 from colmlm.kb.evidence.provenance import MEDIA_TYPES, Provenance, of_fact, of_output, write_prov
 from colmlm.kb.facts.compared import AlsoSaid
 from colmlm.kb.log.cloud_events import BATCH, EVENT, cloud_event

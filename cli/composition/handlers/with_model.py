@@ -7,10 +7,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from colmlm.api.nouns.contents import RawAddition
-from colmlm.api.nouns.lookups import Calibrating
-from colmlm.api.nouns.questions import AskingSet
-from colmlm.api.nouns.telling import Advance, Telling
 from colmlm.cli.composition import annotators
 from colmlm.cli.composition.adapting import adapt
 from colmlm.cli.composition.adding import Adding
@@ -21,6 +17,8 @@ from colmlm.cli.composition.keying import active_encoder_of, encoder_of, key_eve
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.composition.syncing import Syncing, places_of
 from colmlm.cli.errors import FAULT, explain
+from colmlm.kb.answers.records import Calibrating
+from colmlm.kb.corpus.raw.blocks import RawAddition
 from colmlm.kb.corpus.raw.files import FoundFiles, find_files
 from colmlm.kb.errors import InvalidWork, KBError
 from colmlm.kb.forgetting.records import SAMPLE
@@ -36,6 +34,8 @@ from colmlm.kb.jobs.kinds import (
     VerifyForgetting,
 )
 from colmlm.kb.jobs.problems import Problem, problem_of
+from colmlm.kb.progress import Advance, Telling
+from colmlm.kb.questions.records import AskingSet
 from colmlm.kb.store.waits import refusal_of
 from colmlm.kb.switching.limits import GateLimits
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 from colmlm.kb.corpus.format import Parsed, Refusal
@@ -124,3 +125,24 @@ USUAL = Fields()
 def _listed(names: list[str]) -> str:
     shown = ", ".join(repr(name[:_MOST_LISTED]) for name in names[:_MOST_LISTED])
     return f"there are {shown or 'none'}{' ...' if len(names) > _MOST_LISTED else ''}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawAddition:
+    """How raw documents are read, annotated and taken into a corpus.
+
+    With `again` unchanged documents are annotated once more. `span_annotator` and `question_generator` are directories
+    (None: the released ones); with `questions` every fact gets one, which is dropped where with `verify` the reader
+    does not come back to the fact by it. `fields` says what the fields of records are named.
+    """
+
+    encoding: str | None = None
+    fields: Fields = USUAL
+    questions: bool = False
+    verify: bool = True
+    span_threshold: float | None = None
+    span_annotator: Path | None = None
+    question_generator: Path | None = None
+    again: bool = False
+    allow_erased: bool = False
+    dry_run: bool = False

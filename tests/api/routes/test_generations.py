@@ -12,8 +12,8 @@ import pytest
 from colmlm.api.app import create_app
 from colmlm.api.door.doorway import GatedApp
 from colmlm.api.door.lanes import SIZES, Lane, Size, Tuning
-from colmlm.api.nouns.generation import GenerationRequest
 from colmlm.api.routes.edits import check_client
+from colmlm.kb.evidence.generation import GenerationRequest
 from colmlm.kb.evidence.records import OutputTrace
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import CAPITAL, TEXT, Client, Connect

@@ -8,8 +8,8 @@ import pytest
 
 from colmlm.api.client.client import Client
 from colmlm.api.client.connection import Connection
-from colmlm.api.nouns.contents import RawAddition
 from colmlm.kb.corpus.format import read_annotated
+from colmlm.kb.corpus.raw.blocks import RawAddition
 from colmlm.kb.corpus.raw.files import find_files
 from tests.cli.conftest import OPENING, Annotators, invoke
 from tests.cli.elsewhere import WHY, There, pruned, working

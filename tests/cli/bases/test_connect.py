@@ -10,10 +10,10 @@ import pytest
 
 from colmlm import connect
 from colmlm.api.client.errors import ServerUnreachable, TokenRefused
-from colmlm.api.nouns.generation import GenerationRequest
-from colmlm.api.nouns.nouns import Nouns
+from colmlm.cli.bases.local_base import LocalBase
 from colmlm.kb import interpreter
 from colmlm.kb.errors import KeysetMismatch, NotHeeded
+from colmlm.kb.evidence.generation import GenerationRequest
 from tests.api.conftest import CAPITAL
 from tests.cli.elsewhere import There
 
@@ -24,7 +24,7 @@ def token(there: There, role: str = "admin") -> str:
     return there.tokens[role].read_text().strip()
 
 
-def told(base: Nouns) -> tuple[object, ...]:
+def told(base: LocalBase) -> tuple[object, ...]:
     """What is the same wherever it is asked for."""
     (fact, _) = base.facts.find(corpus="atlas")
     return (

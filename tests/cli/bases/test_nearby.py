@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from colmlm.api.app import create_app
-from colmlm.api.nouns.generation import GenerationRequest, Item
 from colmlm.cli.bases.nearby import SERVER_FILE, NearEncoder, near_base, near_encoder, told_of
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
+from colmlm.kb.evidence.generation import GenerationRequest, Item
 from tests.api.serving import served
 from tests.cli.conftest import QUESTIONS, Ran, Run, invoke
 from tests.fakes import NearReader

@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from colmlm.api.client.api import _FileBlocks
 from colmlm.api.client.client import Client
 from colmlm.api.client.connection import Connection, Patience
 from colmlm.api.client.errors import ServerUnreachable, TokenRefused
-from colmlm.api.client.uploads import _Blocks
-from colmlm.api.nouns.generation import GenerationRequest
 from colmlm.api.wire.requests import MAX_QUERIES, MAX_VECTORS
 from colmlm.cli.bases.remote import OutputsElsewhere
 from colmlm.cli.composition.generator import StoringGenerator
 from colmlm.kb.answers.ranked import RankedLookups
 from colmlm.kb.errors import InvalidQuery, InvalidSplice, KBError, KeysetMismatch, NoSuchChange
+from colmlm.kb.evidence.generation import GenerationRequest
 from colmlm.kb.evidence.records import NewOutput, Splice
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.texts.characters import visible_text
@@ -205,7 +205,7 @@ def test_an_upload_that_is_sent_again_begins_at_the_start_of_the_file(tmp_path: 
     (file := tmp_path / "a.txt").write_text("Lima")
     with file.open("rb") as opened:
         place = _SharedOffset(f"/proc/self/fd/{opened.fileno()}")
-        blocks = _Blocks(place, lambda done, total: None)
+        blocks = _FileBlocks(place, lambda done, total: None)
         assert list(blocks) == list(blocks) == [b"Lima"]
 
 

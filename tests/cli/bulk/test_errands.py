@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from colmlm.api.nouns.telling import Advance, Telling
 from colmlm.cli.bulk.annotating import AnnotatorElsewhere
 from colmlm.cli.bulk.driver import Annotating, Encoding
 from colmlm.cli.bulk.messages import AnnotatingBy, EncodingBy, at
@@ -22,6 +21,7 @@ from colmlm.kb.corpus.raw.files import find_files
 from colmlm.kb.errors import KeysetMismatch, SettingsError
 from colmlm.kb.jobs.queue import Cancelled
 from colmlm.kb.keys.records import KeysetRecord
+from colmlm.kb.progress import Advance, Telling
 from colmlm.kb.service import KnowledgeBase
 from colmlm.model.annotate.config import AnnotatorError
 from tests.cli.conftest import OPENING, Annotators

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from colmlm.api.nouns.telling import Advance, Telling
 from colmlm.cli.composition.adding import Adding
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.output import lasting
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.corpus.raw.files import find_files
+from colmlm.kb.progress import Advance, Telling
 from colmlm.kb.service import KnowledgeBase
 from colmlm.model.annotate.checks import Reviewed
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from colmlm.api.nouns.models import LoadedModel, LoadedModels
+from colmlm.api.loaded_models import LoadedModel, LoadedModels
 from colmlm.cli.composition.model_keeper import ModelKeeper
 from colmlm.kb.errors import KeysetMismatch
 from colmlm.kb.service import KnowledgeBase

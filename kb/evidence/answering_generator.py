@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from colmlm.api.nouns.generation import (
+from colmlm.kb.answers.answering import MAX_QUESTION, Answering
+from colmlm.kb.evidence.attribution import output_of
+from colmlm.kb.evidence.generation import (
     Completed,
     Finished,
     GenerationRequest,
@@ -15,8 +17,6 @@ from colmlm.api.nouns.generation import (
     Missed,
     Spliced,
 )
-from colmlm.kb.answers.answering import MAX_QUESTION, Answering
-from colmlm.kb.evidence.attribution import output_of
 from colmlm.kb.evidence.records import NewOutput, OutputTrace
 from colmlm.kb.texts.asked import question_of_chat
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from colmlm.api.nouns.corrections import RefusedRow, plan
 from colmlm.kb.errors import FactNotFound
+from colmlm.kb.facts.files import RefusedRow, plan_edits
 from colmlm.kb.facts.records import Correction, FactRecord
 
 FACTS = {
@@ -35,7 +35,7 @@ def show_many(fact_ids: Sequence[int]) -> list[FactRecord]:
     ],
 )
 def test_csv_and_json_lines_say_the_same(text: str) -> None:
-    planned = plan(text, show_many)
+    planned = plan_edits(text, show_many)
     assert planned.refused == () and planned.unchanged == 0
     assert planned.corrections == [
         Correction(1, "Cusco"),
@@ -44,7 +44,7 @@ def test_csv_and_json_lines_say_the_same(text: str) -> None:
 
 
 def test_what_stays_as_it_is_is_counted_and_not_edited() -> None:
-    planned = plan("fact_id,value,question\n1,Lima,Which capital?\n2,Ucayali,\n", show_many)
+    planned = plan_edits("fact_id,value,question\n1,Lima,Which capital?\n2,Ucayali,\n", show_many)
     assert planned.corrections == [Correction(2, "Ucayali")] and planned.unchanged == 1
     assert (planned.edits[0].was_value, planned.edits[0].was_question) == ("Amazon", None)
 
@@ -53,13 +53,13 @@ def test_a_row_that_repeats_a_proposed_fact_accepts_it() -> None:
     def proposed(fact_ids: Sequence[int]) -> list[FactRecord]:
         return [replace(fact, review="proposed") for fact in show_many(fact_ids)]
 
-    planned = plan("fact_id,value,question\n1,Lima,\n", proposed)
+    planned = plan_edits("fact_id,value,question\n1,Lima,\n", proposed)
     assert planned.corrections == [Correction(1, "Lima")] and planned.unchanged == 0
 
 
 def test_every_row_that_cannot_be_used_is_named_with_its_line() -> None:
     text = 'fact_id,value,question\n1,"two\nlines",\nx,a,\n9,a,\n3,a,\n4,a,\n1,b,\n2,,\n2, ,\n2,a,b,c\n'
-    found = plan(text, show_many).refused
+    found = plan_edits(text, show_many).refused
     assert found == (
         RefusedRow(4, "its fact_id is no id of a fact, such as 12"),
         RefusedRow(5, "there is no fact 9"),
@@ -87,9 +87,9 @@ def test_every_row_that_cannot_be_used_is_named_with_its_line() -> None:
     ],
 )
 def test_a_row_is_refused_with_its_cause(text: str, line: int, cause: str) -> None:
-    (row,) = plan(text, show_many).refused
+    (row,) = plan_edits(text, show_many).refused
     assert row.line == line and cause in row.cause
 
 
 def test_an_empty_file_edits_nothing() -> None:
-    assert plan("", show_many).edits == plan("fact_id,value\n", show_many).edits == ()
+    assert plan_edits("", show_many).edits == plan_edits("fact_id,value\n", show_many).edits == ()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from colmlm.api.nouns.generation import GenerationRequest
+from colmlm.kb.evidence.generation import GenerationRequest
 
 QUESTION = "Question: Who?\nAnswer:"
 

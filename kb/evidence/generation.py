@@ -100,7 +100,7 @@ class Finished:
 Item = str | Spliced | Missed | Finished | OutputTrace
 
 
-class DecoderVerbs(Protocol):
+class Decoder(Protocol):
     """Decodes a prompt, and stores the output."""
 
     def generate(self, request: GenerationRequest) -> OutputTrace: ...
@@ -136,7 +136,7 @@ class Completed:
     output_logprobs: tuple[TokenLogprob, ...] = ()
 
 
-class Generator(DecoderVerbs, Protocol):
+class Generator(Decoder, Protocol):
     """Decodes, stores the output with its attributions, and gives the stored trace. Several threads may call it."""
 
     @property

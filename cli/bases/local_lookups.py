@@ -1,26 +1,32 @@
-"""Lookups in this machine's knowledge base, also by questions, which the settings' checkpoint encodes."""
+"""Lookups, answers, misses and kept questions of this machine's knowledge base, with its model."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy.typing as npt
 
-from colmlm.api.nouns.lookups import AnswerMode, Calibrating
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.kb.answers.records import Answer, AnswerOptions, AnswerThreshold
+from colmlm.kb.answers.records import Answer, AnswerMode, AnswerOptions, AnswerThreshold, Calibrating
 from colmlm.kb.evidence.attribution import StoredAnswers
 from colmlm.kb.log.records import OnRecord
 from colmlm.kb.lookup.lookups import Lookups
 from colmlm.kb.lookup.options import LookupOptions
 from colmlm.kb.lookup.records import Lookup
+from colmlm.kb.misses.misses import Misses
+from colmlm.kb.misses.records import MissDetails, MissPage, MissSearch, Solving
+from colmlm.kb.questions.sets import QuestionSets
+
+if TYPE_CHECKING:
+    from colmlm.kb.questions.records import AskingSet, QuestionRun
 
 
 @dataclass(frozen=True, slots=True)
 class LocalLookups(Lookups):
-    """Implements `api.nouns.lookups.LookupVerbs` on this machine's knowledge base."""
+    """The verbs of lookups, also by questions, which the settings' checkpoint encodes."""
 
     runtime: Runtime
 
@@ -82,3 +88,47 @@ class LocalLookups(Lookups):
 
         self.runtime.open()
         return calibrations(self.runtime.user, self.runtime.kb).drop(**who)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalMisses:
+    """The verbs of misses. A list groups what is new first, and a solution asks questions again."""
+
+    runtime: Runtime
+
+    def find(self, **sought: Unpack[MissSearch]) -> MissPage:
+        with self.runtime.telling.progress("Grouping misses") as advance:
+            self._misses.group(advance)
+        return self._misses.find(**sought)
+
+    def read(self, group_id: int) -> MissDetails:
+        return self._misses.read(group_id)
+
+    def dismiss(self, group_ids: Sequence[int], *, actor: str, reason: str) -> int:
+        return self._misses.dismiss(group_ids, actor=actor, reason=reason)
+
+    def reopen(self, group_ids: Sequence[int], *, actor: str, reason: str) -> int:
+        return self._misses.reopen(group_ids, actor=actor, reason=reason)
+
+    def solve(self, group_id: int, fact_id: int, *, anyway: bool = False, **who: Unpack[OnRecord]) -> Solving:
+        return self._misses.solve(group_id, fact_id, anyway=anyway, **who)
+
+    @property
+    def _misses(self) -> Misses:
+        return Misses(self.runtime.kb, self._asked)
+
+    def _asked(self, question: str, *, accepted_only: bool) -> list[int]:
+        said = self.runtime.answers.ask(question, accepted_only=accepted_only)
+        return [fact.fact_id for fact in said.facts]
+
+
+@dataclass(frozen=True, slots=True)
+class LocalQuestions(QuestionSets):
+    """The verbs of kept questions, which are asked with the settings' checkpoint and reader."""
+
+    runtime: Runtime
+
+    def ask(self, name: str, how: AskingSet, *, actor: str) -> QuestionRun:
+        from colmlm.cli.composition.asking_sets import SetAsking
+
+        return SetAsking(self.runtime, self.runtime.kb, self.runtime.telling).run(name, how, actor=actor)

@@ -7,24 +7,18 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar, cast
 
-from colmlm.api.nouns.telling import Telling
 from colmlm.cli.composition.runtime import Runtime
+from colmlm.kb.progress import Telling
 
 if TYPE_CHECKING:
-    from colmlm.api.nouns.answered import AnsweringGenerator
-    from colmlm.api.nouns.generation import DecoderVerbs
-    from colmlm.cli.bases.local.corpora import LocalCorpora
-    from colmlm.cli.bases.local.erasures import LocalErasures
-    from colmlm.cli.bases.local.facts import LocalFacts
-    from colmlm.cli.bases.local.forgetting import LocalForgetting
-    from colmlm.cli.bases.local.keysets import LocalKeysets
-    from colmlm.cli.bases.local.lookups import LocalLookups
-    from colmlm.cli.bases.local.misses import LocalMisses
-    from colmlm.cli.bases.local.questions import LocalQuestions
-    from colmlm.cli.bases.protocol import Base
+    from colmlm.cli.bases.local_contents import LocalCorpora, LocalFacts
+    from colmlm.cli.bases.local_lookups import LocalLookups, LocalMisses, LocalQuestions
+    from colmlm.cli.bases.local_operating import LocalErasures, LocalForgetting, LocalKeysets
     from colmlm.kb.access.access import Access
+    from colmlm.kb.evidence.answering_generator import AnsweringGenerator
+    from colmlm.kb.evidence.generation import Decoder
     from colmlm.kb.evidence.log import Log
     from colmlm.kb.evidence.outputs import Outputs
     from colmlm.kb.facts.comparisons import Comparisons
@@ -39,12 +33,13 @@ T = TypeVar("T")
 
 
 class LocalBase:
-    """Implements `api.nouns.nouns.Nouns` and `cli.bases.protocol.Base` in this process. It is opened on first use.
+    """A knowledge base in this process, opened on first use. Its verbs raise leaves of `kb.errors.KBError`.
 
-    The class of a noun is imported when the noun is used, since some import NumPy.
+    `cli.bases.remote.RemoteBase` has the same resources and verbs. The class of a resource is imported when the
+    resource is used, since some import NumPy.
     """
 
-    server = None
+    server: str | None = None  # the address of its API, where it is not on this machine
 
     def __init__(self, runtime: Runtime, *, alone: bool = True) -> None:
         """Makes the base of a runtime. Unless it is `alone`, a server that runs here may answer in its place."""
@@ -56,7 +51,7 @@ class LocalBase:
 
     @property
     def facts(self) -> LocalFacts:
-        from colmlm.cli.bases.local.facts import LocalFacts
+        from colmlm.cli.bases.local_contents import LocalFacts
 
         return LocalFacts(self.kb, self.runtime, self.alone)
 
@@ -74,13 +69,13 @@ class LocalBase:
 
     @property
     def corpora(self) -> LocalCorpora:
-        from colmlm.cli.bases.local.corpora import LocalCorpora
+        from colmlm.cli.bases.local_contents import LocalCorpora
 
         return LocalCorpora(self.runtime)
 
     @property
     def lookups(self) -> LocalLookups:
-        from colmlm.cli.bases.local.lookups import LocalLookups
+        from colmlm.cli.bases.local_lookups import LocalLookups
 
         return LocalLookups(self.kb, self.kb.searcher, self.runtime)
 
@@ -95,7 +90,7 @@ class LocalBase:
 
     @property
     def misses(self) -> LocalMisses:
-        from colmlm.cli.bases.local.misses import LocalMisses
+        from colmlm.cli.bases.local_lookups import LocalMisses
 
         return LocalMisses(self.runtime)
 
@@ -105,25 +100,25 @@ class LocalBase:
 
     @property
     def questions(self) -> LocalQuestions:
-        from colmlm.cli.bases.local.questions import LocalQuestions
+        from colmlm.cli.bases.local_lookups import LocalQuestions
 
         return LocalQuestions(self.kb, self.runtime)
 
     @property
     def keysets(self) -> LocalKeysets:
-        from colmlm.cli.bases.local.keysets import LocalKeysets
+        from colmlm.cli.bases.local_operating import LocalKeysets
 
         return LocalKeysets(self.runtime)
 
     @property
     def forgetting(self) -> LocalForgetting:
-        from colmlm.cli.bases.local.forgetting import LocalForgetting
+        from colmlm.cli.bases.local_operating import LocalForgetting
 
         return LocalForgetting(self.runtime)
 
     @property
     def erasures(self) -> LocalErasures:
-        from colmlm.cli.bases.local.erasures import LocalErasures
+        from colmlm.cli.bases.local_operating import LocalErasures
 
         return LocalErasures(self.runtime)
 
@@ -146,20 +141,23 @@ class LocalBase:
         return self.kb.upkeep
 
     def actor(self, named: str | None) -> str:
+        """Give the actor to log: `named`, else that of the settings; for a server "", which means the token."""
         return self.runtime.actor(named)
 
     def only_here(self, **given: object) -> None:
-        """Refuses nothing, since this machine supports every option."""
+        """Refuse those of these options that are given and that an API does not support: none here."""
 
     def use_checkpoint(self, path: Path | None) -> None:
+        """Encode with this checkpoint (None: that of the settings). A server encodes with its own."""
         user = self.runtime.user
         self.runtime.user = replace(user, checkpoint=path or user.checkpoint)
 
     def use_ray(self, address: str | None, workers: int | None) -> None:
+        """Have bulk work done by Ray there (None: as the settings say). A server's worker has settings of its own."""
         self.runtime.use_ray(address, workers)
 
     def answered(
-        self, ask: Callable[[Base], T], *, checkpoint: Path | None, as_of: int | None, verbose: bool
+        self, ask: Callable[[LocalBase], T], *, checkpoint: Path | None, as_of: int | None, verbose: bool
     ) -> T:
         """Asks the server that runs on this home, unless this is `alone`; where it can't answer, this process does.
 
@@ -174,7 +172,7 @@ class LocalBase:
 
             with near:
                 try:
-                    found = ask(near)
+                    found = ask(cast(LocalBase, near))
                 except RemoteError as error:
                     if error.was_sent:
                         raise
@@ -186,7 +184,8 @@ class LocalBase:
         return ask(self)
 
     @contextmanager
-    def generator(self, checkpoint: Path | None, as_of: int | None, *, there: bool) -> Iterator[DecoderVerbs]:
+    def generator(self, checkpoint: Path | None, as_of: int | None, *, there: bool) -> Iterator[Decoder]:
+        """Give a decoder on this machine, or the server's where `there`; it looks up and stores in this base."""
         self.use_checkpoint(checkpoint)
         self.runtime.open()
         yield self.runtime.answering_generator if as_of is None else self.runtime.generator_as_of(as_of)
@@ -201,3 +200,6 @@ class LocalBase:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+Base = LocalBase  # what commands take; a `RemoteBase` is used in its place

@@ -9,8 +9,8 @@ import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from colmlm.api.nouns.generation import Generator
 from colmlm.kb.errors import KeysetMismatch, NoActiveKeyset
+from colmlm.kb.evidence.generation import Generator
 from colmlm.kb.keys.records import CheckpointInfo
 from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.service import KnowledgeBase
