@@ -61,6 +61,22 @@ def run(database):
     ]
 
 
+def test_nothing_is_defined_behind_the_call_of_a_main_function() -> None:
+    """A module that is run as a program ends where it calls `main`; what stands behind would not be there yet."""
+    rooms = ("kb", "model", "api", "cli", "lab", "migrations", "tests")
+    behind = [
+        str(file.relative_to(ROOT))
+        for room in rooms
+        for file in sorted((ROOT / room).rglob("*.py"))
+        if any(map(is_main_block, ast.parse(file.read_text(encoding="utf-8")).body[:-1]))
+    ]
+    assert behind == []
+
+
+def is_main_block(node: ast.stmt) -> bool:
+    return isinstance(node, ast.If) and "__main__" in ast.unparse(node.test)
+
+
 def room_of(file: str) -> str:
     """Gives the folder of FILES' rooms that a file belongs to."""
     parts = Path(file).parts

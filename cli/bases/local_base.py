@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from colmlm.cli.bases.local_operating import LocalErasures, LocalForgetting, LocalKeysets
     from colmlm.kb.access.access import Access
     from colmlm.kb.evidence.answering_generator import AnsweringGenerator
-    from colmlm.kb.evidence.generation import Decoder
+    from colmlm.kb.evidence.generation import StoringDecoder
     from colmlm.kb.evidence.log import Log
     from colmlm.kb.evidence.outputs import Outputs
     from colmlm.kb.facts.comparisons import Comparisons
@@ -184,7 +184,9 @@ class LocalBase:
         return ask(self)
 
     @contextmanager
-    def generator(self, checkpoint: Path | None, as_of: int | None, *, there: bool) -> Iterator[Decoder]:
+    def generator(
+        self, checkpoint: Path | None, as_of: int | None, *, there: bool
+    ) -> Iterator[StoringDecoder]:
         """Give a decoder on this machine, or the server's where `there`; it looks up and stores in this base."""
         self.use_checkpoint(checkpoint)
         self.runtime.open()

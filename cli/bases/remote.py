@@ -15,7 +15,7 @@ from colmlm.cli.composition.runtime import Runtime
 
 if TYPE_CHECKING:
     from colmlm.cli.bases.local_base import Base
-    from colmlm.kb.evidence.generation import Decoder
+    from colmlm.kb.evidence.generation import StoringDecoder
     from colmlm.kb.evidence.records import NewOutput, OutputTrace
     from colmlm.kb.facts.records import Source
 
@@ -55,7 +55,9 @@ class RemoteBase(Client):
         return found
 
     @contextmanager
-    def generator(self, checkpoint: Path | None, as_of: int | None, *, there: bool) -> Iterator[Decoder]:
+    def generator(
+        self, checkpoint: Path | None, as_of: int | None, *, there: bool
+    ) -> Iterator[StoringDecoder]:
         if there:
             refuse(checkpoint=checkpoint, as_of=as_of)
             yield self.decoder
@@ -79,7 +81,9 @@ class NearBase(RemoteBase):
         """Does nothing, since the server has it."""
 
     @contextmanager
-    def generator(self, checkpoint: Path | None, as_of: int | None, *, there: bool) -> Iterator[Decoder]:
+    def generator(
+        self, checkpoint: Path | None, as_of: int | None, *, there: bool
+    ) -> Iterator[StoringDecoder]:
         yield self.decoder
 
 

@@ -29,7 +29,7 @@ from colmlm.cli.options import (
 )
 from colmlm.cli.output import note, print_json, print_table, say, shorten
 from colmlm.kb.answers.records import NOTHING
-from colmlm.kb.evidence.generation import Decoder
+from colmlm.kb.evidence.generation import StoringDecoder
 from colmlm.kb.evidence.records import OutputTrace
 from colmlm.kb.lookup.records import AsOfLookup, Lookup
 from colmlm.kb.texts.characters import visible_text
@@ -187,7 +187,7 @@ def _not_then(accepted_only: bool, as_of: int | None) -> None:
         )
 
 
-def _stream(generator: Decoder, request: GenerationRequest) -> OutputTrace:
+def _stream(generator: StoringDecoder, request: GenerationRequest) -> OutputTrace:
     trace = None
     for item in generator.stream(request):
         if isinstance(item, OutputTrace):

@@ -100,7 +100,7 @@ class Finished:
 Item = str | Spliced | Missed | Finished | OutputTrace
 
 
-class Decoder(Protocol):
+class StoringDecoder(Protocol):
     """Decodes a prompt, and stores the output."""
 
     def generate(self, request: GenerationRequest) -> OutputTrace: ...
@@ -136,7 +136,7 @@ class Completed:
     output_logprobs: tuple[TokenLogprob, ...] = ()
 
 
-class Generator(Decoder, Protocol):
+class Generator(StoringDecoder, Protocol):
     """Decodes, stores the output with its attributions, and gives the stored trace. Several threads may call it."""
 
     @property

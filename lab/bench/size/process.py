@@ -50,10 +50,6 @@ def main() -> None:
     sys.stdout.write(f"{json.dumps(done(STAGES[name], sized))}\n")
 
 
-if __name__ == "__main__":
-    main()
-
-
 # Watching: what a stage takes of memory, processor and disk, in its own process and in PostgreSQL's.
 #
 # The server's processes come and go, so they are looked at twice a second: a peak between two looks is
@@ -144,3 +140,7 @@ def _family(pid: int) -> list[psutil.Process]:
         server = psutil.Process(pid)
         return [server, *server.children(recursive=True)]
     return []
+
+
+if __name__ == "__main__":
+    main()

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from colmlm.cli.bulk.annotating import AnnotatorElsewhere
-from colmlm.cli.bulk.driver import Annotating, Encoding
 from colmlm.cli.bulk.messages import AnnotatingBy, EncodingBy, at
+from colmlm.cli.bulk.worker import Annotating, Encoding
 from colmlm.cli.composition.adding import Adding
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import MODEL, USAGE, explain
