@@ -56,7 +56,7 @@ MUTATIONS = (
     ),
     Mutation(
         "3: a trigger refuses to rewrite the log",
-        "migrations/versions/0001_first.py",
+        "migrations/baseline/facts.sql",
         "BEFORE UPDATE OR DELETE OR TRUNCATE ON change",
         "BEFORE DELETE OR TRUNCATE ON change",
         ("tests/kb/store/test_database.py::test_the_change_log_cannot_be_rewritten",),
@@ -132,7 +132,7 @@ MUTATIONS = (
     ),
     Mutation(
         "10: nothing is found by a word that is not said",
-        "migrations/versions/0010_sentences.py",
+        "migrations/baseline/facts.sql",
         "AFTER UPDATE OF text, title, replaced_seq ON document",
         "AFTER UPDATE OF title, replaced_seq ON document",
         ("tests/kb/facts/test_sentences.py::test_no_statement_at_all_leaves_words_that_are_not_said",),

@@ -29,10 +29,12 @@ def up(as_json: AsJson = False) -> None:
 
     settings = Runtime.from_environment().settings
     engine = database.connect_database(settings)
-    if (server := EmbeddedServer.of(settings)) is not None:
-        server.keep_running()
-    database.migrate_database(engine)
-    engine.dispose()
+    try:
+        if (server := EmbeddedServer.of(settings)) is not None:
+            server.keep_running()
+        database.migrate_database(engine)
+    finally:
+        engine.dispose()
     _report(settings, as_json)
 
 
@@ -61,9 +63,11 @@ def migrate(as_json: AsJson = False) -> None:
 
     settings = Runtime.from_environment().settings
     engine = database.connect_database(settings)
-    was_at_head = database.is_at_head(engine)
-    database.migrate_database(engine)
-    engine.dispose()
+    try:
+        was_at_head = database.is_at_head(engine)
+        database.migrate_database(engine)
+    finally:
+        engine.dispose()
     if as_json:
         print_json({"revision": database.head_revision(), "migrated": not was_at_head})
     else:
@@ -96,7 +100,7 @@ def url(
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The state of the database. `at_head` is False too where it does not run."""
+    """The state of the database. `at_head` is False too where it does not run; `cause` says why either is so."""
 
     embedded: bool
     running: bool
@@ -115,16 +119,14 @@ def _report(settings: Settings, as_json: bool) -> Status:
     if not state.running:
         say(f"not running{f': {state.cause}' if state.cause else ''}")
     else:
-        say(
-            f"PostgreSQL {state.server_version}, {'schema is current' if state.at_head else 'needs: colmlm db migrate'}"
-        )
+        say(f"PostgreSQL {state.server_version}, {state.cause or 'schema is current'}")
     return state
 
 
 def _status(settings: Settings) -> Status:
     from sqlalchemy import text
 
-    from colmlm.kb.errors import DatabaseUnavailable
+    from colmlm.kb.errors import DatabaseUnavailable, MigrationNeeded
     from colmlm.kb.store import database
     from colmlm.kb.store.embedded_server import EmbeddedServer
 
@@ -139,9 +141,13 @@ def _status(settings: Settings) -> Status:
         return Status(embedded, False, where, cause=str(error))
     with engine.connect() as connection:
         version = str(connection.scalar(text("SHOW server_version")))
-    at_head = database.is_at_head(engine)
-    engine.dispose()
-    return Status(embedded, True, where, version, at_head)
+    try:
+        database.require_head(engine)
+    except MigrationNeeded as error:
+        return Status(embedded, True, where, version, cause=str(error))
+    finally:
+        engine.dispose()
+    return Status(embedded, True, where, version, at_head=True)
 
 
 def _url(settings: Settings, *, show_password: bool) -> str:

@@ -31,6 +31,7 @@ from colmlm.kb.errors import (
     CandidatesUnavailable,
     DatabaseUnavailable,
     KBError,
+    MigrationNeeded,
     NoActiveKeyset,
     SharedSnapshotsUnavailable,
 )
@@ -393,13 +394,14 @@ def examine_database(given: tuple[Settings, UserSettings]) -> Iterator[CheckResu
         return
     try:
         yield from _server(engine)
-        if database.is_at_head(engine):
-            yield CheckResult("migrations", "ok", f"at {database.head_revision()}")
-            yield from _contents(settings, user, engine)
-        else:
-            yield CheckResult(
-                "migrations", "failed", "the schema is not this program's", "Run: colmlm db migrate"
-            )
+        try:
+            database.require_head(engine)
+        except MigrationNeeded as error:
+            found = f"at {error.found or 'none'}, this program needs {error.wanted}"
+            yield CheckResult("migrations", "failed", found, error.remedy)
+            return
+        yield CheckResult("migrations", "ok", f"at {database.head_revision()}")
+        yield from _contents(settings, user, engine)
     finally:
         engine.dispose()
 

@@ -146,8 +146,10 @@ def _prepare(runtime: Runtime) -> None:
     if runtime.user.checkpoint is None:
         install_missing()
     engine = database.connect_database(runtime.settings)
-    database.migrate_database(engine)
-    engine.dispose()
+    try:
+        database.migrate_database(engine)
+    finally:
+        engine.dispose()
     runtime.open()
     with ThreadPoolExecutor(max_workers=1) as loading:
         model: Future[object] = loading.submit(lambda: runtime.checkpoint)

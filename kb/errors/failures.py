@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from colmlm.kb.errors.root import KBError
 
 
@@ -101,10 +103,21 @@ class StorageReadOnly(KBError):
 class MigrationNeeded(KBError):
     title = "Migration needed"
 
-    def __init__(self, found: str | None, wanted: str) -> None:
-        self.found, self.wanted = found, wanted
+    def __init__(self, found: str | None, known: Sequence[str]) -> None:
+        """Take the migration that the database is at, and those of this program, the newest first."""
+        self.found, self.wanted, first = found, known[0], known[-1]
+        backup = f"restore a backup of migration {self.wanted} into a new database"
+        if found is not None and found < first:
+            self.remedy = (
+                f"Migrations before {first} are gone: run `colmlm db migrate` of a build of colmlm 0.1 that still has "
+                f"{found}, and then this program, or {backup}"
+            )
+        elif found is not None and found > self.wanted:
+            self.remedy = f"A later release has migrated it: run that one, or {backup}"
+        else:
+            self.remedy = "Run: colmlm db migrate"
         super().__init__(
-            f"The database is at migration {found or 'none'}, this program needs {wanted}. Run: colmlm db migrate"
+            f"The database is at migration {found or 'none'}, this program needs {self.wanted}. {self.remedy}"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -145,33 +146,38 @@ def _ask(reader: Engine, ask: Callable[[psycopg.Connection], T]) -> T:
         return ask(driver)
 
 
-def migrate_database(engine: Engine, revision: str = "head") -> None:
+def migrate_database(engine: Engine, later: Path | None = None) -> None:
     """Brings the schema to head, in one transaction. Where two processes start at once, the second waits for the first.
 
-    What a migration does `beforehand`, such as building indexes while edits go on, is outside of it. An older
-    `revision` gives the schema of an earlier release, for tests of later migrations.
+    What a migration does `beforehand`, such as building indexes while edits go on, is outside of it. `later` is a
+    folder with migrations of a later release, for tests of what migrations promise. Raises `MigrationNeeded` where
+    none leads from the schema to head.
     """
-    from alembic import command
-
-    config = _alembic()
-    _beforehand(engine, config, revision)
+    known = schema_revisions(later)
+    _beforehand(engine, later, known)
     with engine.begin() as connection:
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
-        config.attributes["connection"] = connection
-        command.upgrade(config, revision)
+        if (found := _revision_on(connection)) not in (None, *known):
+            raise MigrationNeeded(found, known)
+        upgrade_on(connection, later)
 
 
-def _beforehand(engine: Engine, config: Config, revision: str) -> None:
+def upgrade_on(connection: Connection, later: Path | None = None, revision: str = "head") -> None:
+    """Runs the migrations up to `revision` in the transaction of this connection."""
+    from alembic import command
+
+    config = alembic_config(later)
+    config.attributes["connection"] = connection
+    command.upgrade(config, revision)
+
+
+def _beforehand(engine: Engine, later: Path | None, known: tuple[str, ...]) -> None:
     """Lets the migrations that are due do what they do in statements of their own; a new database has nothing due."""
     from alembic.script import ScriptDirectory
 
-    newest_first = schema_revisions()
-    wanted = newest_first[0] if revision == "head" else revision
-    if (found := revision_of(engine)) not in newest_first or found in newest_first[
-        : newest_first.index(wanted)
-    ]:
+    if (found := revision_of(engine)) not in known[1:]:
         return
-    due = list(ScriptDirectory.from_config(config).iterate_revisions(revision, found))
+    due = list(ScriptDirectory.from_config(alembic_config(later)).iterate_revisions("head", found))
     steps = [getattr(script.module, "beforehand", None) for script in reversed(due)]
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         lock = {"key": MIGRATION_LOCK}
@@ -196,13 +202,13 @@ def can_serve(engine: Engine) -> bool:
     A migration leaves the release before it working (docs/operations.md), so that servers are replaced one by one.
     """
     found = revision_of(engine)
-    return found == head_revision() or (found is not None and found not in schema_revisions())
+    return found is not None and found >= head_revision()
 
 
 def require_head(engine: Engine) -> None:
     """Raises `MigrationNeeded` unless the schema is at head."""
     if (found := revision_of(engine)) != head_revision():
-        raise MigrationNeeded(found, head_revision())
+        raise MigrationNeeded(found, schema_revisions())
 
 
 def is_empty(engine: Engine) -> bool:
@@ -214,36 +220,47 @@ def is_empty(engine: Engine) -> bool:
 def revision_of(engine: Engine) -> str | None:
     """Gives the migration that the schema is at; None before the first."""
     with engine.connect() as connection:
-        if not inspect(connection).has_table("alembic_version"):
-            return None
-        found: str | None = connection.scalar(text("SELECT version_num FROM alembic_version"))
-        return found
+        return _revision_on(connection)
 
 
-@cache
+def _revision_on(connection: Connection) -> str | None:
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    found: str | None = connection.scalar(text("SELECT version_num FROM alembic_version"))
+    return found
+
+
 def head_revision() -> str:
     """Gives the newest migration of this program."""
     return schema_revisions()[0]
 
 
 @cache
-def schema_revisions() -> tuple[str, ...]:
-    """Gives every migration of this program, the newest first: a file is named by its number.
+def schema_revisions(later: Path | None = None) -> tuple[str, ...]:
+    """Gives every migration of this program, and those in the folder `later`, the newest first.
 
-    Alembic knows them as well, but would import each of them whenever a base is opened.
+    A file is named by its number. Alembic knows them as well, but would import each of them whenever a base is opened.
     """
-    numbers = (file.name.partition("_")[0] for file in (MIGRATIONS / "versions").glob("[0-9]*_*.py"))
-    return tuple(sorted(numbers, reverse=True))
+    files = (file for folder in _folders(later) for file in folder.glob("[0-9]*_*.py"))
+    return tuple(sorted((file.name.partition("_")[0] for file in files), reverse=True))
 
 
-def _alembic() -> Config:
+def _folders(later: Path | None) -> list[Path]:
+    return [MIGRATIONS / "versions", *([later] if later else [])]
+
+
+def alembic_config(later: Path | None = None) -> Config:
     """Gives Alembic's configuration for the `migrations` package, wherever that is installed."""
     from alembic.config import Config
 
     config = Config()
-    # Alembic interpolates % in options, so it is doubled.
-    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
-    config.set_main_option("path_separator", "os")
+    options = {
+        "script_location": str(MIGRATIONS),
+        "path_separator": "os",
+        "version_locations": os.pathsep.join(map(str, _folders(later))),
+    }
+    for name, value in options.items():
+        config.set_main_option(name, value.replace("%", "%%"))  # since Alembic interpolates it
     return config
 
 

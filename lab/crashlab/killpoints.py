@@ -61,8 +61,8 @@ _PURGING = [
     *[(f"{when} a statement{CLEARING}", 25) for when in ("before", "after")],
 ]
 _MANY_STATEMENTS = [("before a statement", 40), ("after a statement", 40)]
-# From the first revision to head there are some 70; a migration from a late one passes its end and is done.
-_OF_A_MIGRATION = [("before a statement", 80), ("after a statement", 80), *_STATEMENTS]
+# A new schema takes 16, and then passes its end and is done; the migrations of a later release take 23.
+_OF_A_MIGRATION = [("before a statement", 25), ("after a statement", 25), *_STATEMENTS]
 # What a child was doing when the database was killed, by its step.
 PHASES = {
     "insert": "insert",

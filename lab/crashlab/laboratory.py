@@ -32,7 +32,7 @@ from colmlm.lab.crashlab.child import FAILED, INDEX_SPECS, STOPPED
 from colmlm.lab.crashlab.encoder import ENCODERS
 from colmlm.lab.crashlab.judge import Verdict, Violation, judge
 from colmlm.lab.crashlab.killpoints import OUTSIDE, name_of, name_of_database
-from colmlm.lab.crashlab.migration import Migration
+from colmlm.lab.crashlab.migration import NOTHING, Migration
 from colmlm.lab.crashlab.plan import Blow, Planner, draw_blow
 from colmlm.lab.crashlab.sources import Copy, FollowedFolder, ImportedRelease
 from colmlm.lab.crashlab.target import CORPUS, PATIENCE, WHO, CrashTarget, Server, is_quiet
@@ -332,7 +332,7 @@ def _plan(planner: Planner, world: World, work: str, number: int) -> list[Worklo
         case "copy":
             return planner.copy(world)
         case "migration":
-            return planner.migration(database.schema_revisions()[1:])
+            return planner.migration((NOTHING, database.head_revision()))
         case _:
             return planner.plan(world, planner.random.randint(6, 12))
 

@@ -81,7 +81,7 @@ class Planner:
         ]
 
     def migration(self, revisions: Sequence[str]) -> list[WorkloadStep]:
-        """Plans a migration of an older base from a random revision, the step's `value`."""
+        """Plans a migration of a second database from a random one of these revisions, the step's `value`."""
         return [WorkloadStep("migrate", value=self.random.choice(revisions))]
 
     def purge(self, world: World) -> list[WorkloadStep]:

@@ -59,6 +59,15 @@ class CrashTarget:
     def release(self) -> Path:
         return self.path / "release"
 
+    @property
+    def later(self) -> Path:
+        return self.path / "later"
+
+    @property
+    def later_migrations(self) -> Path | None:
+        """The folder of a later release's migrations, where this round has one."""
+        return self.later if self.later.is_dir() else None
+
 
 # The embedded PostgreSQL server of the laboratory, in a folder of its own, which some rounds kill.
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import URL, create_engine, select, text
+from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
 from colmlm.kb.access.records import ROLES, Right
@@ -17,9 +17,7 @@ from colmlm.kb.access.tokens import (
 )
 from colmlm.kb.errors import ApiKeyEnded, ApiKeyNotFound, InvalidValue
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.store import database
 from colmlm.kb.tables import ApiKeyRow, roles
-from tests.servers import clone
 
 
 def test_secret_verifies_and_is_not_stored(kb: KnowledgeBase) -> None:
@@ -169,23 +167,3 @@ def test_a_role_is_a_set_of_rights(kb: KnowledgeBase) -> None:
 
 def test_the_tables_know_the_roles() -> None:
     assert tuple(ROLES) == roles
-
-
-def test_tokens_of_before_keep_what_they_could_do(server: URL) -> None:
-    from alembic import command
-
-    with clone(server) as url:
-        engine = create_engine(url)
-        config = database._alembic()
-        with engine.begin() as connection:
-            config.attributes["connection"] = connection
-            command.downgrade(config, "0002")
-            for role in ("reader", "editor", "operator"):
-                connection.execute(
-                    text("INSERT INTO api_key (name, key_hash, role) VALUES (:role, :hash, :role)"),
-                    {"role": role, "hash": role.encode()},
-                )
-            command.upgrade(config, "head")
-            after = {row.name: row.role for row in connection.execute(text("SELECT name, role FROM api_key"))}
-        engine.dispose()
-    assert after == {"reader": "reader", "editor": "operator", "operator": "admin"}

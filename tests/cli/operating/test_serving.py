@@ -12,12 +12,15 @@ from pathlib import Path
 
 import httpx
 import pytest
+from sqlalchemy import text
 
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.operating.serving import TOKEN_FILE, access_token
 from colmlm.kb import interpreter
 from colmlm.kb.corpus.format import read_annotated
 from colmlm.kb.demo import DEMO_CORPUS
+from colmlm.kb.store import database
+from colmlm.kb.store.settings import Settings
 from tests.cli.conftest import ROOT, RUN, Run, loaded, program
 
 
@@ -130,6 +133,18 @@ def test_the_embedded_database_starts_stays_and_stops(embedded_home: Path) -> No
     assert program("db", "down").stdout == "Stopped.\n"
     assert program("db", "status").returncode == 5
     assert program("db", "down").stdout == "It was not running.\n"
+
+
+@pytest.mark.parametrize("command", ["migrate", "status", "up"])
+def test_a_schema_from_before_the_first_migration_is_refused_with_the_way_there(
+    run: Run, settings: Settings, command: str
+) -> None:
+    engine = database.connect_database(settings)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '0012'"))
+    engine.dispose()
+    ran = run("db", command)
+    assert ran.code == 5 and "still has 0012" in ran.out + ran.err and "Traceback" not in ran.err
 
 
 def test_a_server_of_its_own_is_described_and_not_stopped(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -230,6 +230,16 @@ def test_what_was_rejected_or_limited_after_the_backup_is_so_again(
     assert empty.facts.show(capital).review == "accepted" and empty.upkeep.fsck().ok
 
 
+def test_a_backup_of_another_migration_is_refused(
+    original: KnowledgeBase, empty: KnowledgeBase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    file = _backup(original, tmp_path)
+    monkeypatch.setattr("colmlm.kb.backup.restore.head_revision", lambda: "9999")
+    with pytest.raises(BackupRefused, match="this program of 9999; restore with the program that made it"):
+        restore_backup(empty, file, actor="tester", without_later_erasures=True)
+    assert empty.log.head_seq() == 0
+
+
 def test_a_repeated_erasure_reaches_as_far_as_it_did(
     original: KnowledgeBase, empty: KnowledgeBase, tmp_path: Path
 ):

@@ -6,7 +6,6 @@ from random import Random
 from typing import Any
 
 import pytest
-from alembic import command
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import text
@@ -18,7 +17,6 @@ from colmlm.kb.facts.sentences import find_astray, write_all
 from colmlm.kb.forgetting.verbs import Forgetting
 from colmlm.kb.selectors import Selector
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.store import database
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import CHILE, PERU, document, fact_id, ingest
 from tests.strategies import documents
@@ -290,21 +288,3 @@ def test_a_span_keeps_its_place_in_characters_and_not_bytes(kb: KnowledgeBase) -
     said = "🏔️ Élan é. 東京 rises. Lima falls."
     ingest(kb, AnnotatedDocument("a", said, (FactSpan(said.index("Lima"), said.index("Lima") + 4, "Lima"),)))
     assert "".join(say(kb)) == said and say(kb)[-1] == "Lima falls."
-
-
-def test_a_migration_writes_the_sentences_of_the_texts_there_are(kb: KnowledgeBase) -> None:
-    """As the program does, also of a base that went on changing before."""
-    long = AnnotatedDocument("long", "Élan “vital”. " * 50 + "x" * 1200 + " y" * 200, (), title="A title")
-    ingest(kb, PERU, CHILE, long, AnnotatedDocument("blank", "\ufeff"))
-    ingest(kb, document("chile", "Another ", ("edition", "Which?"), "."))
-    kb.facts.add("Who wrote Emma?", "Jane Austen", **WHO)
-    kb.facts.add("Who wrote Persuasion?", "Nobody " * 100, **WHO)
-    kb.facts.delete(kb.facts.add("Who came?", "Ann", **WHO).fact_ids, **WHO)
-    Erasure(kb).erase([fact_id(kb, "Lima")], **WHO)
-    before = stored(kb)
-    with kb.engine.begin() as connection:
-        config = database._alembic()
-        config.attributes["connection"] = connection
-        command.downgrade(config, "0009")
-        command.upgrade(config, "head")
-    assert stored(kb) == before and kb.upkeep.fsck().ok

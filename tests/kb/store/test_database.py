@@ -24,6 +24,7 @@ from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
 from colmlm.kb.tables import TableRow
+from colmlm.lab.crashlab.migration import write_later_release
 from tests.kb.corpora import PERU, ingest
 from tests.places import PYTHONPATH, ROOT
 from tests.servers import clone
@@ -34,7 +35,7 @@ def test_migrations_and_tables_agree(server: URL):
 
     with clone(server) as url:
         engine = create_engine(url)
-        config = database._alembic()
+        config = database.alembic_config()
         with engine.begin() as connection:
             config.attributes["connection"] = connection
             command.check(config)
@@ -52,23 +53,18 @@ def test_migrations_are_numbered_in_the_order_that_they_name():
 def test_the_queues_tables_are_those_of_the_installed_release():
     scripts = files("procrastinate.sql") / "migrations"
     newest = max(script.name for script in scripts.iterdir() if script.name.endswith(".sql"))
-    assert newest == import_module("colmlm.migrations.versions.0004_jobs").LAST
+    assert newest == import_module("colmlm.migrations.versions.0030_baseline").LAST
 
 
-def test_a_downgrade_leaves_nothing_and_an_upgrade_brings_it_back(server: URL):
+def test_a_downgrade_is_refused_and_changes_nothing(kb: KnowledgeBase):
     from alembic import command
 
-    with clone(server) as url:
-        engine = create_engine(url)
-        config = database._alembic()
-        with engine.begin() as connection:
-            config.attributes["connection"] = connection
-            command.downgrade(config, "base")
-            assert inspect(connection).get_table_names() == ["alembic_version"]
-        assert not database.is_at_head(engine)
-        database.migrate_database(engine)
-        assert database.is_at_head(engine)
-        engine.dispose()
+    ingest(kb, PERU)
+    config = database.alembic_config()
+    with pytest.raises(NotImplementedError, match="drop the database"), kb.engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.downgrade(config, "base")
+    assert database.is_at_head(kb.engine) and kb.upkeep.fsck().ok
 
 
 def test_two_starts_at_once_migrate_once(server: URL):
@@ -92,13 +88,11 @@ def test_two_starts_at_once_migrate_once(server: URL):
             engine.dispose()
 
 
-def test_indexes_on_facts_are_built_while_edits_go_on_and_after_a_failed_start(
-    server: URL, settings: Settings
-):
-    with clone(server, "template1") as url:
+def test_indexes_on_facts_are_built_while_edits_go_on_and_after_a_failed_start(server: URL, tmp_path: Path):
+    *_, head = write_later_release(later := tmp_path / "later")
+    with clone(server) as url:
         engine = create_engine(url)
-        database.migrate_database(engine, "0010")
-        broken = "fact_question_words_idx"
+        broken = "fact_later_note_idx"
         with engine.begin() as connection:
             connection.execute(
                 text("INSERT INTO fact (ordinal, question, created_seq) VALUES (0, 'Who?', 1)")
@@ -108,7 +102,7 @@ def test_indexes_on_facts_are_built_while_edits_go_on_and_after_a_failed_start(
                 text(f"UPDATE pg_index SET indisvalid = false WHERE indexrelid = '{broken}'::regclass")
             )
         engines = [engine, create_engine(url)]
-        starts = [threading.Thread(target=database.migrate_database, args=[one]) for one in engines]
+        starts = [threading.Thread(target=database.migrate_database, args=[one, later]) for one in engines]
         with engine.begin() as connection:  # CONCURRENTLY waits for it, and keeps no other edit waiting
             connection.execute(text("UPDATE fact SET answer = 'One'"))
             for start in starts:
@@ -120,16 +114,28 @@ def test_indexes_on_facts_are_built_while_edits_go_on_and_after_a_failed_start(
             start.join()
         with engine.connect() as connection:
             invalid = "SELECT count(*) FROM pg_index WHERE NOT indisvalid"
-            assert database.is_at_head(engine) and connection.scalar(text(invalid)) == 0
+            assert database.revision_of(engine) == head and connection.scalar(text(invalid)) == 0
+            assert connection.scalar(text("SELECT count(*) FROM later_account")) == 2
             defined = connection.scalar(text(f"SELECT pg_get_indexdef('{broken}'::regclass)"))
-            assert "words_of(question)" in defined
+            assert "(later_note, id)" in defined
         for one in engines:
             one.dispose()
 
 
-def test_a_migration_to_an_older_release_changes_nothing(kb: KnowledgeBase):
-    database.migrate_database(kb.engine, "0009")
-    assert database.is_at_head(kb.engine)
+@pytest.mark.parametrize(
+    ("found", "remedy"),
+    [("0012", "a build of colmlm 0.1 that still has 0012"), ("9999", "A later release has migrated it")],
+)
+def test_a_schema_that_no_migration_leads_from_is_refused_with_the_way_there(
+    kb: KnowledgeBase, found: str, remedy: str
+):
+    with kb.engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = :found"), {"found": found})
+    for refused in (database.migrate_database, database.require_head):
+        with pytest.raises(MigrationNeeded, match=remedy):
+            refused(kb.engine)
+    assert database.revision_of(kb.engine) == found
+    assert database.can_serve(kb.engine) is (found == "9999")
 
 
 def test_an_empty_database_needs_migrating(server: URL, settings: Settings):

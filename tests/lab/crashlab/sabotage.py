@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -113,11 +114,10 @@ def restores_pass_over_the_newer_log() -> None:
 
 
 def migrations_commit_one_by_one() -> None:
-    whole = database.migrate_database
-
-    def migrate(engine: Engine, revision: str = "head") -> None:
-        for older in reversed(database.schema_revisions()):
-            whole(engine, older)
+    def migrate(engine: Engine, later: Path | None = None) -> None:
+        for revision in reversed(database.schema_revisions(later)):
+            with engine.begin() as connection:
+                database.upgrade_on(connection, later, revision)
 
     database.migrate_database = migrate
 
@@ -125,8 +125,8 @@ def migrations_commit_one_by_one() -> None:
 def migrations_lose_keys() -> None:
     whole = database.migrate_database
 
-    def migrate(engine: Engine, revision: str = "head") -> None:
-        whole(engine, revision)
+    def migrate(engine: Engine, later: Path | None = None) -> None:
+        whole(engine, later)
         with engine.begin() as connection:
             connection.execute(text("DELETE FROM fact_key"))
 

@@ -16,6 +16,7 @@ from colmlm.kb.backup.write import archive_tables
 from colmlm.kb.corpus.format import Parsed
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store import database
 from colmlm.lab.crashlab.encoder import ENCODERS
 from colmlm.lab.crashlab.judge import judge, outcomes
 from colmlm.lab.crashlab.killpoints import (
@@ -29,7 +30,7 @@ from colmlm.lab.crashlab.killpoints import (
     points_of,
 )
 from colmlm.lab.crashlab.laboratory import Child, Laboratory
-from colmlm.lab.crashlab.migration import Migration, migrate
+from colmlm.lab.crashlab.migration import NOTHING, Migration, migrate
 from colmlm.lab.crashlab.plan import Blow
 from colmlm.lab.crashlab.sources import Copy, back_up
 from colmlm.lab.crashlab.target import CrashTarget
@@ -46,7 +47,7 @@ from tests.cli.conftest import Ran, invoke
 from tests.lab.crashlab import sabotage
 from tests.servers import TEMPLATE, clone
 
-OLDER = "0005"  # it has keys, and revisions above it that one transaction is to bring
+HEAD = database.head_revision()
 KILLS_THE_SERVER = 26  # a seed whose first round does
 
 
@@ -182,7 +183,7 @@ def test_a_migration_is_prepared_from_a_log_whose_rows_lie_in_another_order(
         ):
             connection.execute(text(statement))
     with clone(server, "template0") as url:
-        prepared = Migration(opened.settings, CrashTarget(url, str(tmp_path)), "0020")
+        prepared = Migration(opened.settings, CrashTarget(url, str(tmp_path)), HEAD)
         assert list(prepared.judge(opened, WORLD, WORLD, StepJournal())) == []
 
 
@@ -235,21 +236,23 @@ def test_two_purges_at_once_both_hold(server: URL, tmp_path: Path) -> None:
 
 @pytest.mark.slow(reason="kills processes at chosen instants")
 @pytest.mark.parametrize(
-    "broken, blow",
+    "broken, revision, blow",
     [
-        ("", Blow("after a statement", nth=45)),
-        ("", Blow("")),
-        ("migrations_commit_one_by_one", Blow("after a statement", nth=45)),
-        ("migrations_lose_keys", Blow("")),
+        ("", HEAD, Blow("after a statement", nth=21)),
+        ("", HEAD, Blow("")),
+        ("", NOTHING, Blow("after a statement", nth=13)),
+        ("", NOTHING, Blow("")),
+        ("migrations_commit_one_by_one", HEAD, Blow("after a statement", nth=15)),
+        ("migrations_lose_keys", HEAD, Blow("")),
     ],
 )
 def test_a_broken_migration_is_noticed_at_the_instant_that_shows_it(
-    server: URL, tmp_path: Path, broken: str, blow: Blow
+    server: URL, tmp_path: Path, broken: str, revision: str, blow: Blow
 ) -> None:
     """The kill is placed, not drawn: a migration is stopped in its midst, or it is let come to its end."""
     with laboratory(server, tmp_path, broken and f"tests.lab.crashlab.sabotage:{broken}") as lab:
         base = lab.fresh_base(0)
-        steps = [WorkloadStep("migrate", value=OLDER)]
+        steps = [WorkloadStep("migrate", value=revision)]
         lab.strike(0, base, [Child(steps, blow, tmp_path / "journal")])
     assert bool(lab.tally.findings) is bool(broken), lab.tally.findings
     assert lab.tally.kills.total() == bool(blow.point)
@@ -493,6 +496,10 @@ def test_the_judge_sees_a_backup_that_is_none_and_what_a_killed_writer_left(
         ("DELETE FROM fact_key", "lost"),
         ("ALTER TABLE fact ADD COLUMN extra text", "mismatched"),
         ("DROP INDEX fact_key_fact_id_idx", "mismatched"),
+        (
+            "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'fact_later_note_idx'::regclass",
+            "mismatched",
+        ),
         ("UPDATE alembic_version SET version_num = '0003'", "errors"),
     ],
 )
@@ -500,10 +507,12 @@ def test_the_judge_sees_a_migration_that_went_wrong(
     opened: KnowledgeBase, server: URL, tmp_path: Path, damage: str, kind: str | None
 ) -> None:
     with clone(server, "template0") as url:
-        prepared = Migration(opened.settings, CrashTarget(url, str(tmp_path)), "0004")
+        prepared = Migration(opened.settings, CrashTarget(url, str(tmp_path)), HEAD)
         migrate(prepared.target)
-        with KnowledgeBase.open(prepared.target.settings) as migrated, migrated.engine.begin() as connection:
+        engine = database.connect_database(prepared.target.settings)
+        with engine.begin() as connection:
             connection.execute(text(damage))
+        engine.dispose()
         found = {
             f.kind
             for f in prepared.judge(opened, WORLD, WORLD, StepJournal(in_doubt=WorkloadStep("migrate")))
