@@ -206,7 +206,7 @@ class LocalKeysets:
                 reader=lambda: self.runtime.reader,
             )
         if plot is not None:
-            from colmlm.cli.keysets.plots import score_histograms
+            from colmlm.cli.composition.score_plots import score_histograms
 
             score_histograms(report.drift, plot)
         return report.stored()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from colmlm.api.client.api import refuse
 from colmlm.api.client.client import Client
@@ -14,7 +14,6 @@ from colmlm.api.client.connection import Connection
 from colmlm.cli.composition.runtime import Runtime
 
 if TYPE_CHECKING:
-    from colmlm.cli.bases.local_base import Base
     from colmlm.kb.evidence.generation import StoringDecoder
     from colmlm.kb.evidence.records import NewOutput, OutputTrace
     from colmlm.kb.facts.records import Source
@@ -47,9 +46,9 @@ class RemoteBase(Client):
         self.only_here(ray=address, ray_workers=workers)
 
     def answered(
-        self, ask: Callable[[Base], T], *, checkpoint: Path | None, as_of: int | None, verbose: bool
+        self, ask: Callable[[Any], T], *, checkpoint: Path | None, as_of: int | None, verbose: bool
     ) -> T:
-        found = ask(cast("Base", self))
+        found = ask(self)
         if verbose:
             self._runtime.telling.note(f"Answered by the server at {self.server}.")
         return found

@@ -1,4 +1,4 @@
-"""Draws plots as PNG files; nothing here opens a window."""
+"""Histograms of the scores of keysets as PNG files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BINS = 40
 
 
 def score_histograms(drift: ScoreDrift, file: Path) -> None:
-    """Draws the threshold and histograms of the scores of questions with right and wrong facts, for each keyset."""
+    """Draw the threshold and histograms of the scores of questions with right and wrong facts, for each keyset."""
     from matplotlib.figure import Figure  # takes half a second, and no other command needs it
 
     figure = Figure(figsize=(8, 6), layout="constrained")
