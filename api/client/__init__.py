@@ -1,1 +1,1 @@
-"""The client of a remote knowledge base, with the same nouns as a local one; for programs, commands and decoders."""
+"""The client of a remote knowledge base, with the same verbs as a local one; for programs, commands and decoders."""
