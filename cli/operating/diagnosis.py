@@ -223,8 +223,7 @@ def _room(path: Path) -> CheckResult:
 def _model(places: tuple[Path, Path | None]) -> Findings:
     """Compares the files of the checkpoint and of its base model with their digests, without loading them."""
     from colmlm.cli.composition.runtime import released_checkpoint
-    from colmlm.model.lm.config import CONFIG_FILE, CheckpointConfig
-    from colmlm.model.lm.files import damaged
+    from colmlm.model.lm.config import CONFIG_FILE, CheckpointConfig, damaged
 
     home, named = places
     path = named or released_checkpoint()
@@ -247,8 +246,7 @@ def _model(places: tuple[Path, Path | None]) -> Findings:
 
 
 def _base(base: str, cache: Path) -> Findings:
-    from colmlm.model.lm.files import damaged
-    from colmlm.model.lm.wheels import WHEELS
+    from colmlm.model.lm.config import WHEELS, damaged
 
     if Path(base).expanduser().is_dir():
         yield CheckResult("base model", "ok", f"in {base}")

@@ -11,7 +11,7 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from colmlm.model.lm.files import damaged, file_digest
+from colmlm.model.lm.config import damaged, file_digest
 
 MANIFEST = "parcels.json"
 PART_BYTES = 54 * 2**20  # of 64 MiB that travel with a command; the rest is the program itself

@@ -25,12 +25,10 @@ from transformers.utils import logging as transformers_logging
 
 from colmlm.model.annotate.bio import TAGS
 from colmlm.model.annotate.config import MINILM, AnnotatorError, TunerConfig
-from colmlm.model.lm import wheels
-from colmlm.model.lm.adapters import MAX_BYTES, adapted, ship
 from colmlm.model.lm.base_models import WEIGHTS, resolve_base
-from colmlm.model.lm.checkpoint import compute_dtype
-from colmlm.model.lm.config import DIFFERENCE, SEALED_FILES, CheckpointError
-from colmlm.model.lm.files import damaged, file_digest
+from colmlm.model.lm.checkpoint import MAX_BYTES, adapted, compute_dtype, ship
+from colmlm.model.lm.config import DIFFERENCE, SEALED_FILES, CheckpointError, damaged, file_digest
+from colmlm.model.lm.config import MINILM as MINILM_WHEEL
 
 _RELEASED = Path(__file__).resolve().parent.parent / "released"
 RELEASED_SPANS = _RELEASED / "span-annotator-minilm"
@@ -145,7 +143,7 @@ def base_directory(base: str, cache: Path) -> Path:
     """Gives the directory of a base: all-MiniLM-L6-v2 in its wheel, any other as `resolve_base` finds it."""
     if base != MINILM:
         return resolve_base(base, cache)
-    return wheels.MINILM.directory() / "model"
+    return MINILM_WHEEL.directory() / "model"
 
 
 def bare(role: str, directory: Path, dtype: torch.dtype) -> Any:

@@ -18,11 +18,9 @@ from torch import Tensor
 
 from colmlm.model.annotate.checkpoint import AnnotatorConfig, bare, base_directory, with_adapter, with_weights
 from colmlm.model.annotate.config import TunerConfig
-from colmlm.model.lm.adapters import ADAPTER, adapted
 from colmlm.model.lm.base_models import WEIGHTS
-from colmlm.model.lm.checkpoint import compute_dtype
-from colmlm.model.lm.config import CheckpointError
-from colmlm.model.lm.files import file_digest
+from colmlm.model.lm.checkpoint import ADAPTER, adapted, compute_dtype
+from colmlm.model.lm.config import CheckpointError, file_digest
 from colmlm.model.training.gather import here, micro_batches
 from colmlm.model.training.loop import COSINE, Loop, LoopConfig, Progress, Schedule
 from colmlm.model.training.task import StepMetrics, Task

@@ -21,9 +21,8 @@ from transformers.utils import logging as transformers_logging
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.kb.texts.sentences import sentence_around, sentence_ends
 from colmlm.model.lm.base_models import WEIGHTS
-from colmlm.model.lm.files import file_digest
+from colmlm.model.lm.config import MINILM, file_digest
 from colmlm.model.lm.language_model import unit
-from colmlm.model.lm.wheels import MINILM
 from colmlm.model.text.tokens import length_groups
 
 KEYS = ("question", "sentence")

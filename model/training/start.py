@@ -14,9 +14,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from colmlm.model.lm.adapters import adapted
 from colmlm.model.lm.base_models import WEIGHTS, resolve_base, weights_digest
 from colmlm.model.lm.checkpoint import (
+    adapted,
     base_of,
     compute_dtype,
     config_of,

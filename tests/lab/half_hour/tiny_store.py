@@ -23,7 +23,7 @@ from colmlm.model.annotate.checkpoint import release as release_annotator
 from colmlm.model.annotate.config import smollm2_135m
 from colmlm.model.annotate.tasks import QuestionTask
 from colmlm.model.lm.base_models import DIGESTS, WEIGHTS, WHEEL_BASE
-from colmlm.model.lm.files import file_digest
+from colmlm.model.lm.config import file_digest
 from colmlm.model.training import presets
 from colmlm.model.training.release import release
 from colmlm.model.training.trainer import Trainer

@@ -28,7 +28,7 @@ from colmlm.model.annotate.tasks import (
 )
 from colmlm.model.annotate.tuner import LengthBatches
 from colmlm.model.annotate.windows import WordTokenizer
-from colmlm.model.lm.adapters import ADAPTER
+from colmlm.model.lm.checkpoint import ADAPTER
 from colmlm.model.lm.config import CheckpointError
 from colmlm.model.training.state import ResumeRefused
 from colmlm.model.training.task import StepMetrics

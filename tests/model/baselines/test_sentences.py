@@ -10,7 +10,7 @@ import pytest
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.model.baselines.sentences import SentenceEncoder, sentence_of
-from colmlm.model.lm.wheels import MINILM
+from colmlm.model.lm.config import MINILM
 from tests.kb.corpora import CAPITAL, PERU
 from tests.tiny import tiny_sentence_model
 

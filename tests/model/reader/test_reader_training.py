@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from colmlm.kb.answers.reading import Passage
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.model.annotate.checkpoint import release
-from colmlm.model.lm.adapters import ADAPTER
+from colmlm.model.lm.checkpoint import ADAPTER
 from colmlm.model.lm.config import DIFFERENCE, CheckpointError
 from colmlm.model.reader.config import ReaderConfig, minilm
 from colmlm.model.reader.curve import trained

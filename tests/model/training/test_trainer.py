@@ -16,8 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from colmlm.kb.corpus.format import AnnotatedDocument
-from colmlm.model.lm.adapters import ADAPTER
-from colmlm.model.lm.checkpoint import load
+from colmlm.model.lm.checkpoint import ADAPTER, load
 from colmlm.model.lm.encoder import KeyEncoder
 from colmlm.model.lm.language_model import unit
 from colmlm.model.training.config import TrainConfig
