@@ -88,7 +88,7 @@ def train(
     as_json: AsJson = False,
 ) -> None:
     """Train the reader on the questions of SQuAD files, with passages that answer them and passages that do not."""
-    from colmlm.model.reader.curve import trained
+    from colmlm.model.reader.measure import train_with_curve
     from colmlm.model.reader.training import ReaderTask
 
     config = changed(READER_PRESETS[preset](), settings, epochs, max_minutes)
@@ -100,7 +100,7 @@ def train(
         if dry_run:
             _foretell(task, as_json)
             return
-        tune(trained(task, out, some(measured), every), task)
+        tune(train_with_curve(task, out, some(measured), every), task)
     report(out, as_json)
 
 

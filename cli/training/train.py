@@ -23,15 +23,14 @@ from colmlm.kb.demo import DEMO_CORPUS
 from colmlm.model.lm.config import CONFIG_FILE
 from colmlm.model.training import presets
 from colmlm.model.training.config import RANDOM, TrainConfig, with_settings
-from colmlm.model.training.gpus import GPUS
 from colmlm.model.training.logs import LOSS_FILE, PLOT_FILE, draw
-from colmlm.model.training.objectives import OBJECTIVES
+from colmlm.model.training.presets import GPUS, OBJECTIVES
 
 if TYPE_CHECKING:
     from colmlm.model.text.tokens import FactTokenizer
     from colmlm.model.training.corpora import Corpus
-    from colmlm.model.training.plan import Ratios, TrainingPlan
     from colmlm.model.training.shards import BuiltShards
+    from colmlm.model.training.start import Ratios, TrainingPlan
 
 
 # The data that `colmlm train` reads: annotated files, SQuAD files, and shards made of them.
@@ -87,8 +86,8 @@ class Sources:
 
     def ratios(self) -> Ratios | None:
         """Computes the share of question tokens from the shards' manifests; None without shards."""
-        from colmlm.model.training.plan import Ratios
         from colmlm.model.training.shards import read_manifest
+        from colmlm.model.training.start import Ratios
 
         built = [read_manifest(folder)["built"] for folder in self.shards]
         if not built:
@@ -402,7 +401,7 @@ def train(
     The run's directory is a checkpoint at any time: pass it as --checkpoint or COLMLM_CHECKPOINT. With --max-minutes a
     step takes fewer documents where this machine would make fewer than ten steps in that time.
     """
-    from colmlm.model.training.plan import plan
+    from colmlm.model.training.start import plan
 
     if context.invoked_subcommand is not None:
         return

@@ -31,9 +31,10 @@ from colmlm.kb.lookup.searcher import Searcher
 from colmlm.kb.lookup.specs import FLAT_SPEC, default_nlist
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.tables import DocumentRow, FactKeyRow, FactRow
-from colmlm.model.decoding.lookup import LookupPort
+from colmlm.model.decoding.config import LookupPort
 from colmlm.model.evaluate.perplexity import (
     DocumentSums,
+    Find,
     TextTally,
     dynamic,
     openings,
@@ -41,7 +42,6 @@ from colmlm.model.evaluate.perplexity import (
     plain,
     static,
 )
-from colmlm.model.evaluate.reader import Find
 from colmlm.model.lm.base_models import WHEEL_BASE
 from colmlm.model.lm.checkpoint import Checkpoint, base_checkpoint, load
 

@@ -15,7 +15,7 @@ from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.kb.facts.records import FactRecord
 from colmlm.kb.texts.alike import wording
 from colmlm.kb.texts.sentences import sentence_ends
-from colmlm.model.reader.asking import statement
+from colmlm.model.reader.config import statement
 
 KINDS = ("text", "reworded text", "other subject", "other subject, same value")
 TELLING = KINDS[:2]

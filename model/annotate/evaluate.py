@@ -21,16 +21,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, check_spans
+from colmlm.model.annotate.annotators import GeneratedQuestion, QuestionGenerator, SpanAnnotator, SpannedText
 from colmlm.model.annotate.bio import Span
 from colmlm.model.annotate.checkpoint import AnnotatorConfig
-from colmlm.model.annotate.questions import GeneratedQuestion, QuestionGenerator, SpannedText
-from colmlm.model.annotate.spans import SpanAnnotator
 from colmlm.model.evaluate.recall import Encodes, Recall, document_keys, recall
 from colmlm.model.lm.checkpoint import Checkpoint
 from colmlm.model.lm.encoder import KeyEncoder
 
 if TYPE_CHECKING:
-    from colmlm.model.annotate.spans import Tagged
+    from colmlm.model.annotate.annotators import Tagged
 
 
 THRESHOLDS = (

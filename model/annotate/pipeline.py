@@ -32,13 +32,13 @@ class QuestionAndAnswer(Protocol):
 
 
 class SpanFinder(Protocol):
-    """Finds the fact spans of texts as offsets in code points, sorted and without overlap (`model.annotate.spans`)."""
+    """Finds the fact spans of texts as offsets in code points, sorted and without overlap."""
 
     def spans(self, texts: Sequence[str]) -> Sequence[Sequence[Offsets]]: ...
 
 
 class QuestionWriter(Protocol):
-    """Writes a question and an answer for each span of a text, or None (`model.annotate.questions`)."""
+    """Writes a question and an answer for each span of a text, or None (`model.annotate.annotators`)."""
 
     def questions(
         self, text: str, spans: Sequence[Offsets], title: str | None

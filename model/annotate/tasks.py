@@ -13,10 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from colmlm.kb.corpus.format import AnnotatedDocument
-from colmlm.model.annotate.bio import OUTSIDE, tags_of
-from colmlm.model.annotate.checkpoint import QUESTIONS, SPANS
-from colmlm.model.annotate.config import QuestionConfig, SpanConfig
-from colmlm.model.annotate.questions import (
+from colmlm.model.annotate.annotators import (
     NUMBERS,
     GeneratedQuestion,
     Prefix,
@@ -26,10 +23,12 @@ from colmlm.model.annotate.questions import (
     suffix,
     target,
 )
+from colmlm.model.annotate.bio import OUTSIDE, tags_of
+from colmlm.model.annotate.checkpoint import QUESTIONS, SPANS
+from colmlm.model.annotate.config import QuestionConfig, SpanConfig
 from colmlm.model.annotate.tuner import TunerTask
-from colmlm.model.annotate.windows import WordTokenizer, windows
 from colmlm.model.text.markup import STANDARD
-from colmlm.model.text.tokens import FactTokenizer, padded
+from colmlm.model.text.tokens import FactTokenizer, WordTokenizer, padded, windows
 from colmlm.model.training.task import StepContext
 
 # Training of the span annotator: BIO tags of words, with a lower weight for words that may be unmarked facts.

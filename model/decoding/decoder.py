@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,8 +12,7 @@ import torch
 from torch import Tensor
 
 from colmlm.kb.texts.asked import asked_text
-from colmlm.model.decoding.config import DecodeConfig, Prompt
-from colmlm.model.decoding.lookup import LookupAsked, LookupPort
+from colmlm.model.decoding.config import DecodeConfig, LookupAsked, LookupPort, Prompt
 from colmlm.model.decoding.rows import (
     Prefixes,
     Queries,
@@ -24,8 +24,7 @@ from colmlm.model.decoding.rows import (
 )
 from colmlm.model.lm.checkpoint import Checkpoint
 from colmlm.model.lm.past import BLOCK, Piece, block_end
-from colmlm.model.lm.threads import threads_for
-from colmlm.model.text.tokens import FactTokenizer
+from colmlm.model.text.tokens import FactTokenizer, length_groups
 
 OnStep = Callable[[], object]
 
@@ -150,19 +149,20 @@ def output_of(row: Row, tokenizer: FactTokenizer) -> DecodedOutput:
 
 # A decoding run: rows that are decoded together, each with a queue of forced tokens, and their lookups.
 #
-# Design: - Rows join before any step and leave after any. Each has settings and a past of its own; one
-# forward feeds all. - A row whose queue (its prompt, later the spliced values) is empty samples. A short
-# queue is fed in one step. A longer one is fed in blocks between the steps of the others, which it delays by
-# one block at most; alone it takes many. - All lookups of a step that ask alike go to the knowledge base in
-# one batch. - No match is a normal outcome: the row continues from the logits before the lookup, at that
-# position, and lookups are forbidden for a while (appendix A, enforced lookup). The tokens fed since are
-# overwritten in the past. - Where a row abstains, the first lookup without a match ends it, and it is cut
-# behind its last hit when it ends. - Attribution is recorded at the splice itself, in offsets of the output's
-# characters, with the query. - A lookup that fails ends the rows that asked, and no other.
+# - Rows join before any step and leave after any. Each has settings and a past of its own; one forward feeds all.
+# - A row whose queue (its prompt, later the spliced values) is empty samples. A short queue is fed in one step. A
+#   longer one is fed in blocks between the steps of the others, which it delays by one block at most; alone it takes
+#   many.
+# - All lookups of a step that ask alike go to the knowledge base in one batch.
+# - No match is a normal outcome: the row continues from the logits before the lookup, at that position, and lookups
+#   are forbidden for a while (appendix A, enforced lookup). The tokens fed since are overwritten in the past.
+# - Where a row abstains, the first lookup without a match ends it, and it is cut behind its last hit when it ends.
+# - Attribution is recorded at the splice itself, in offsets of the output's characters, with the query.
+# - A lookup that fails ends the rows that asked, and no other.
 
 NO_FACT_AFTER_MISS = 8
 STORED = np.dtype("<f2")  # the format in which keys are stored, so that a query can be sent again
-WIDE = 512  # tokens of long queues that a step feeds where nobody waits for the next token
+LONG_QUEUE_TOKENS = 512  # tokens of long queues that a step feeds where nobody waits for the next token
 
 
 class DecodingRun:
@@ -256,7 +256,7 @@ class DecodingRun:
     def _shares(self) -> list[tuple[Row, int]]:
         """Gives the number of tokens that this step feeds of each queue, those not fed for longest first."""
         short = [(row, len(row.pending)) for row in self.live if len(row.pending) <= BLOCK]
-        left = 1 if any(row.sampled or row.splices for row in self.live) else WIDE
+        left = 1 if any(row.sampled or row.splices for row in self.live) else LONG_QUEUE_TOKENS
         for row in sorted((row for row in self.live if len(row.pending) > BLOCK), key=lambda r: r.last_fed):
             if left <= 0:
                 break
@@ -493,3 +493,87 @@ def sample(
         torch.multinomial(row, 1, generator=own) for row, own in zip(ordered_NV, generators, strict=True)
     ]
     return [int(order_V[at]) for order_V, at in zip(order_NV, drawn, strict=True)]
+
+
+# The number of threads that a product is computed with.
+#
+# A step of few tokens waits for memory, and a further thread brings little; one of many tokens computes. So a server
+# can leave a core to all else that it does, and take it for a moment where that pays. The bits do not depend on it
+# (tested).
+
+COMPUTING_TOKENS = 24  # tokens from which on a step computes rather than waits for memory
+
+
+@contextmanager
+def threads_for(num_tokens: int, wide: int | None) -> Iterator[None]:
+    """Computes with `wide` threads within the block where so many tokens are many, else as before."""
+    before = torch.get_num_threads()
+    if wide is None or num_tokens < COMPUTING_TOKENS or wide == before:
+        yield
+        return
+    torch.set_num_threads(wide)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+# Log-probabilities of texts under the model alone: each token's, given those before it.
+#
+# Lookups are off, so the tokens of the markup have probability 0, as in decoding without lookups, and the others sum
+# to one. There is no temperature and no penalty, since these are the model's probabilities and not a sampler's.
+
+POSITIONS_AT_ONCE = 256  # a vocabulary is large
+
+
+@dataclass(frozen=True, slots=True)
+class TokenScore:
+    """A token's log-probability, and the likeliest tokens in its place with theirs, best first."""
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
+def score(
+    checkpoint: Checkpoint,
+    sequences: Sequence[Sequence[int]],
+    *,
+    top: int = 1,
+    at_once: int = POSITIONS_AT_ONCE,
+) -> list[list[TokenScore]]:
+    """Scores the tokens of each sequence except the first, which has none before it.
+
+    Sequences are ids as `FactTokenizer.prompt` gives them. Logits of `at_once` positions are held at a time. Raises
+    `ValueError` if a sequence exceeds the context.
+    """
+    longest = max((len(ids) for ids in sequences), default=0)
+    if longest > checkpoint.lm.inference.context:
+        raise ValueError(f"{longest} tokens exceed the context of {checkpoint.lm.inference.context}")
+    scored: list[list[TokenScore]] = [[] for _ in sequences]
+    for group in length_groups([len(ids) for ids in sequences]):
+        width = len(sequences[group[0]])
+        padded_BT = torch.tensor([[*sequences[i], *[0] * (width - len(sequences[i]))] for i in group])
+        with torch.inference_mode():
+            states_BTD = checkpoint.lm.inference.states(padded_BT)
+            for row, i in enumerate(group):
+                scored[i] = _scores(checkpoint, states_BTD[row], sequences[i], top, at_once)
+    return scored
+
+
+def _scores(
+    checkpoint: Checkpoint, states_TD: Tensor, ids: Sequence[int], top: int, at_once: int
+) -> list[TokenScore]:
+    """Scores `ids[1:]`, from the states of the tokens before each."""
+    scores: list[TokenScore] = []
+    for start in range(0, len(ids) - 1, at_once):
+        targets = torch.tensor(ids[start + 1 : start + 1 + at_once], device=states_TD.device)
+        logits_NV = checkpoint.lm.inference.logits(states_TD[start : start + len(targets)])
+        logits_NV[:, checkpoint.tokenizer.added] = -math.inf
+        logprobs_NV = torch.log_softmax(logits_NV, dim=-1)
+        own = logprobs_NV.gather(1, targets[:, None])[:, 0].tolist()
+        best = logprobs_NV.topk(top, dim=-1) if top else None
+        for n, (token, logprob) in enumerate(zip(targets.tolist(), own, strict=True)):
+            likeliest = zip(best.indices[n].tolist(), best.values[n].tolist(), strict=True) if best else ()
+            scores.append(TokenScore(token, logprob, tuple(likeliest)))
+    return scores

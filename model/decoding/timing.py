@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from colmlm.kb.corpus.format import AnnotatedDocument
-from colmlm.model.decoding.config import DecodeConfig
+from colmlm.model.decoding.config import DecodeConfig, LookupAsked
 from colmlm.model.decoding.decoder import DecodedOutput, Decoder, penalise
-from colmlm.model.decoding.lookup import LookupAsked
 from colmlm.model.evaluate.answers import exact_match
 from colmlm.model.lm.checkpoint import Checkpoint
 from colmlm.model.lm.encoder import KeyEncoder

@@ -23,7 +23,7 @@ import numpy as np
 
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.model.baselines.passages import PassageIndex, passages_of
-from colmlm.model.evaluate.intervals import of_share
+from colmlm.model.evaluate.run_log import of_share
 
 if TYPE_CHECKING:
     from colmlm.model.decoding.rows import SpliceRecord

@@ -1,6 +1,6 @@
 """The likelihood of continuations after a context, without lookups or as decoding with lookups would give them.
 
-Without lookups this is the score of lm_eval: the model's own probability, lookups forbidden (`model.decoding.scoring`).
+Without lookups this is the score of lm_eval: the model's own probability, lookups forbidden (`model.decoding.decoder`).
 
 With lookups the context is read without any, and the continuation is scored as decoding in mode *auto* at temperature 1
 would give it. Before each of its tokens the model may open a lookup, with its own probability p (the checkpoint's fact
@@ -32,11 +32,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from colmlm.model.decoding.config import DecodeConfig
-from colmlm.model.decoding.decoder import Decoder
-from colmlm.model.decoding.lookup import LookupPort
+from colmlm.model.decoding.config import DecodeConfig, LookupPort
+from colmlm.model.decoding.decoder import POSITIONS_AT_ONCE, Decoder, score
 from colmlm.model.decoding.rows import needs_space
-from colmlm.model.decoding.scoring import POSITIONS_AT_ONCE, score
 from colmlm.model.lm.checkpoint import Checkpoint
 from colmlm.model.lm.language_model import unit
 from colmlm.model.text.tokens import FactTokenizer

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from colmlm.kb.texts.sentences import sentence_ends
 from colmlm.model.annotate.seed import rough_tokens
 from colmlm.model.evaluate.answers import FIRST_CHARACTERS
-from colmlm.model.evaluate.intervals import Draw, bootstrap
+from colmlm.model.evaluate.run_log import Draw, bootstrap
 from colmlm.model.lm.chat_endpoint import (
     Chat,
     ConversationRefused,

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.model.evaluate.answers import Output, exact_match, folded
-from colmlm.model.evaluate.intervals import bootstrap, of_share
+from colmlm.model.evaluate.run_log import bootstrap, of_share
 
 
 class RewriteError(ValueError):

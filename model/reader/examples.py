@@ -10,11 +10,10 @@ from typing import Literal
 
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.model.annotate.bio import Span
-from colmlm.model.annotate.words import telling
+from colmlm.model.annotate.checks import telling
 from colmlm.model.baselines.passages import PassageIndex
-from colmlm.model.reader.asking import keywords, statement, stopped
-from colmlm.model.reader.config import ReaderConfig
-from colmlm.model.reader.windows import sentences_of, usual_window, window_around, windows_of
+from colmlm.model.reader.config import ReaderConfig, keywords, statement, stopped
+from colmlm.model.reader.verification import sentences_of, usual_window, window_around, windows_of
 
 Form = Literal["question", "keywords", "statement"]
 _NO_MARK = 0.3  # the share of questions that come without a question mark

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import csv
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
 from colmlm.kb.answers.reading import Passage, PassageReading, Reader
-from colmlm.model.reader.asking import keywords, statement
+from colmlm.model.reader.config import keywords, statement
 from colmlm.model.reader.examples import ReaderExample
+from colmlm.model.reader.training import ReaderTask
+from colmlm.model.training.task import StepMetrics
 
 _KINDS = ("who", "when", "where", "why", "which", "what")
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
@@ -133,3 +137,42 @@ def _right(judged: Iterable[tuple[str, bool, float]]) -> RightShare:
         round(sum(exact for _, exact, _ in rows) / count, 4),
         round(sum(shared for *_, shared in rows) / count, 4),
     )
+
+
+# The learning curve of a reader: its figures on held-out questions, by the examples it has seen.
+
+CURVE_FILE = "held_out.csv"
+_COLUMNS = ("examples", "exact", "f1", "none_auc")
+
+
+def train_with_curve(
+    task: ReaderTask, directory: Path, held_out: Sequence[ReaderExample], every: int
+) -> Iterator[StepMetrics]:
+    """Trains in `directory`, and measures after each `every` examples and at the end; yields each step's metrics."""
+    path, batch = directory / CURVE_FILE, task.config.batch
+    for metrics in task.run(directory):
+        seen = metrics.step * batch
+        at_end = metrics.step == task.num_steps or metrics.done >= 1.0
+        if held_out and (at_end or seen // every > (seen - batch) // every):
+            _add(path, seen, task, held_out)
+        yield metrics
+
+
+def _add(path: Path, seen: int, task: ReaderTask, held_out: Sequence[ReaderExample]) -> None:
+    """Adds a line, and removes those of later steps, whose work was lost in an interruption."""
+    with task.reader() as reader:
+        measured = measure(reader, held_out)
+    rows = [row for row in _rows(path) if int(row["examples"]) < seen]
+    figures = (seen, measured.answered.exact, measured.answered.f1, measured.none_auc)
+    rows.append(dict(zip(_COLUMNS, map(str, figures), strict=True)))
+    with path.open("w", newline="") as target:
+        writer = csv.DictWriter(target, _COLUMNS)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    if not path.is_file():
+        return []
+    with path.open(newline="") as source:
+        return list(csv.DictReader(source))

@@ -15,11 +15,18 @@ from torch.nn import functional as F
 from colmlm.model.annotate.bio import Span
 from colmlm.model.annotate.checkpoint import ANSWERS, AnnotatorConfig, Loaded
 from colmlm.model.annotate.tuner import TunerTask
-from colmlm.model.annotate.windows import Words, WordTokenizer
 from colmlm.model.reader.config import ReaderConfig
 from colmlm.model.reader.examples import ReaderExample, ReaderExamples
-from colmlm.model.reader.inputs import Joined, batched, joined, last_tokens, logits, words_of
-from colmlm.model.reader.reader import ExtractiveReader
+from colmlm.model.reader.reader import (
+    ExtractiveReader,
+    Joined,
+    batched,
+    joined,
+    last_tokens,
+    logits,
+    words_of,
+)
+from colmlm.model.text.tokens import Words, WordTokenizer
 from colmlm.model.training.task import StepContext
 
 WINDOW = 320

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from types import NoneType
 from typing import Any, TypeVar, get_args, get_type_hints
 
-from colmlm.model.reader.asking import keywords, statement
+from colmlm.model.reader.config import keywords, statement
 from colmlm.model.text.markup import MARKUPS, Markup
 
 RANDOM = "random"
@@ -224,7 +224,7 @@ def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
 #
 # `questions` are five ways to put a question. `many` are thirty ways, one of which is drawn for every pair:
 # as a question, in keywords, in a chat, in a list of questions, and in running text. Keywords and running
-# text are made of the question by rule (`model.reader.asking`); where the rules make nothing of it, it is put
+# text are made of the question by rule (`model.reader.config`); where the rules make nothing of it, it is put
 # as a question.
 
 QA_FORMS = (

@@ -1,4 +1,6 @@
-"""Training runs by name, as functions. The values of the paper's tables are written here and nowhere else.
+"""Training runs by name, as functions, and the GPUs and objectives of unlearning that go by name.
+
+The values of the paper's tables are written here and nowhere else.
 
 The paper's runs are those of appendix A (pre-training hyperparameters); its LMLM-Asker and standard models are trained
 with the same values, without those of the contrastive loss. `scratch-co-lmlm` and `scratch-standard` ask the paper's
@@ -8,7 +10,7 @@ question of perplexity at a size that two CPU cores train.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from colmlm.model.text.markup import CO_LMLM, MARKUPS
@@ -176,3 +178,28 @@ def _named(run: str, method: str) -> str:
     if method == CO_LMLM.method:
         return run
     return run.replace(CO_LMLM.method, method) if CO_LMLM.method in run else f"{run}-{method}"
+
+
+# Graphics processors that a plan knows.
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """Peak of dense bf16 arithmetic in FLOP/s, and memory in bytes, as the vendor states them."""
+
+    peak: float
+    memory: int
+
+
+GPUS = {
+    "a100": Gpu(312e12, 80 * 10**9),
+    "h100": Gpu(989e12, 80 * 10**9),
+    "h200": Gpu(989e12, 141 * 10**9),
+    "b200": Gpu(2250e12, 180 * 10**9),
+}
+
+
+# The objectives of unlearning, by name.
+
+NPO, GRAD_ASCENT = "npo", "grad-ascent"
+OBJECTIVES = (NPO, GRAD_ASCENT)

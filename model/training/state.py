@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from pickle import UnpicklingError
@@ -19,7 +20,10 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from colmlm.model.lm.checkpoint import ship
+from colmlm.model.lm.config import CheckpointConfig, CheckpointError
 from colmlm.model.training.gather import gather_equal, gather_lines, here
+from colmlm.model.training.logs import LOSS_FILE
 
 STATE_FILE = "state.pt"
 FORMAT = 2
@@ -232,3 +236,17 @@ def restore_all(state: Mapping[str, Tensor]) -> None:
     *key, position = state["numpy"].tolist()
     has_gauss, cached = state["numpy_gauss"].tolist()
     np.random.set_state(("MT19937", np.array(key, dtype=np.uint32), position, int(has_gauss), cached))
+
+
+# The release of a finished run in a size that can be shipped: half-precision weights, no optimiser state.
+
+
+def release(run: Path, target: Path) -> CheckpointConfig:
+    """Writes the adapter of a run as a checkpoint of at most 16 MB: weights, config, loss log."""
+    config = CheckpointConfig.load(run)
+    if config.kind != "adapter":
+        raise CheckpointError(f"{run}: only an adapter is released; export a full checkpoint instead")
+    ship(run, target, config.base)
+    shutil.copyfile(run / LOSS_FILE, target / LOSS_FILE)
+    config.save(target)
+    return config

@@ -40,10 +40,9 @@ from colmlm.model.training.contrast import (
 from colmlm.model.training.corpora import Corpus, DataError, apportion, tokenise
 from colmlm.model.training.gather import accumulation, gather_rows, here, largest, micro_batches
 from colmlm.model.training.loop import Loop, LoopConfig, Progress, Schedule
-from colmlm.model.training.packing import Rows, lay_out
 from colmlm.model.training.start import start
 from colmlm.model.training.state import STATE_FILE, restore_torch, torch_state
-from colmlm.model.training.steps import Drawn, Step, Steps
+from colmlm.model.training.steps import Drawn, Rows, Step, Steps, lay_out
 from colmlm.model.training.task import StepContext, StepMetrics, Task
 
 # Micro-batches as tensors: the input of one forward of the joint objective (section 3.2).
@@ -51,7 +50,7 @@ from colmlm.model.training.task import StepContext, StepMetrics, Task
 
 @dataclass(frozen=True, slots=True)
 class JointBatch:
-    """Sequences laid out in `rows` (`model.training.packing`), and the positions where their losses apply.
+    """Sequences laid out in `rows` (`model.training.steps`), and the positions where their losses apply.
 
     Positions are numbered consecutively over all rows: those of the first of `rows`, line by line, then the second's.
     `scored_N` are positions whose state predicts a token of `targets_N`: all outside M, or a sample of them. `facts_P`

@@ -34,7 +34,7 @@ from colmlm.model.text.tokens import FactTokenizer
 from colmlm.model.training.config import TrainConfig
 from colmlm.model.training.gather import here, micro_batches
 from colmlm.model.training.loop import Loop, LoopConfig, Progress, Schedule
-from colmlm.model.training.objectives import NPO, OBJECTIVES
+from colmlm.model.training.presets import NPO, OBJECTIVES
 from colmlm.model.training.start import start
 from colmlm.model.training.task import StepContext, StepMetrics, Task
 from colmlm.model.training.trainer import hardware

@@ -14,7 +14,7 @@ from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.decoding.decoder import Decoder
 from colmlm.model.lm.checkpoint import Checkpoint, load
 from colmlm.model.training.config import TrainConfig
-from colmlm.model.training.plan import plan
+from colmlm.model.training.start import plan
 from colmlm.model.training.trainer import Trainer
 from tests.kb.corpora import ingest, numbered
 from tests.tiny_families import FAMILIES, tiny_family

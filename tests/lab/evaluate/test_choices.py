@@ -14,7 +14,7 @@ import pytest
 
 from colmlm.kb import interpreter
 from colmlm.lab.harness import entry as harness
-from colmlm.model.decoding.scoring import score
+from colmlm.model.decoding.decoder import score
 from colmlm.model.evaluate.continuations import Item, choose, with_shots
 from colmlm.model.lm.checkpoint import load
 from tests.cli.conftest import ROOT, Run, invoke

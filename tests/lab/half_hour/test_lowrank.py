@@ -12,8 +12,8 @@ from colmlm.lab.half_hour.training import as_adapter
 from colmlm.model.lm.checkpoint import Checkpoint, load
 from colmlm.model.training.config import TrainConfig
 from colmlm.model.training.logs import LOSS_FILE
-from colmlm.model.training.release import release
 from colmlm.model.training.start import LORA_MODULES
+from colmlm.model.training.state import release
 from colmlm.model.training.trainer import Trainer
 from tests.kb.corpora import numbered
 from tests.tiny import tiny_base

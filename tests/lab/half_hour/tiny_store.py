@@ -25,7 +25,7 @@ from colmlm.model.annotate.tasks import QuestionTask
 from colmlm.model.lm.base_models import DIGESTS, WEIGHTS, WHEEL_BASE
 from colmlm.model.lm.config import file_digest
 from colmlm.model.training import presets
-from colmlm.model.training.release import release
+from colmlm.model.training.state import release
 from colmlm.model.training.trainer import Trainer
 from tests.kb.corpora import document
 from tests.tiny import tiny_base

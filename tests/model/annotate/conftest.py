@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from colmlm.model.annotate.annotators import QuestionGenerator, SpanAnnotator
 from colmlm.model.annotate.checkpoint import QUESTIONS, Loaded, load
-from colmlm.model.annotate.questions import QuestionGenerator
-from colmlm.model.annotate.spans import SpanAnnotator
 from tests.tiny_annotators import tiny_line_writer, tiny_question_generator, tiny_span_annotator
 
 

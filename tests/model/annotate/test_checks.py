@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, parse_inline
-from colmlm.model.annotate.checks import Fault, Reviewed, review, span_fault, spans_of
-from colmlm.model.annotate.words import words
+from colmlm.model.annotate.checks import Fault, Reviewed, review, span_fault, spans_of, words
 from tests.kb.corpora import inline
 from tests.strategies import texts
 

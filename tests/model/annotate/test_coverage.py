@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from colmlm.model.annotate.annotators import Tagged
 from colmlm.model.annotate.evaluate import compared, coverage, coverage_curve, threshold_for
-from colmlm.model.annotate.spans import Tagged
 from colmlm.model.annotate.wholes import Wholes
 
 TEXT = "Lima is old. The Cusco is older. 1981 is late."

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colmlm.model.annotate.questions import (
+from colmlm.model.annotate.annotators import (
     NUMBERS,
     GeneratedQuestion,
     mark,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from colmlm.model.annotate.checkpoint import Loaded
-from colmlm.model.annotate.questions import (
+from colmlm.model.annotate.annotators import (
     GeneratedQuestion,
     QuestionGenerator,
     SpannedText,
@@ -15,6 +14,7 @@ from colmlm.model.annotate.questions import (
     parse,
     suffix,
 )
+from colmlm.model.annotate.checkpoint import Loaded
 
 TEXT = (
     "The capital of Peru is Lima. Its great lake (Titicaca) is old. In 1911 a man came to the city of Cusco. "

@@ -14,10 +14,9 @@ from safetensors.torch import load_file
 from torch.nn import functional as F
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
+from colmlm.model.annotate.annotators import QuestionGenerator, SpanAnnotator
 from colmlm.model.annotate.checkpoint import AnnotatorConfig, release
 from colmlm.model.annotate.config import minilm, smollm2_135m
-from colmlm.model.annotate.questions import QuestionGenerator
-from colmlm.model.annotate.spans import SpanAnnotator
 from colmlm.model.annotate.tasks import (
     Annotated,
     QuestionTask,
@@ -27,9 +26,9 @@ from colmlm.model.annotate.tasks import (
     tagged_windows,
 )
 from colmlm.model.annotate.tuner import LengthBatches
-from colmlm.model.annotate.windows import WordTokenizer
 from colmlm.model.lm.checkpoint import ADAPTER
 from colmlm.model.lm.config import CheckpointError
+from colmlm.model.text.tokens import WordTokenizer
 from colmlm.model.training.state import ResumeRefused
 from colmlm.model.training.task import StepMetrics
 from tests.tiny import byte_tokenizer, tiny_base

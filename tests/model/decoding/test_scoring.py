@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from colmlm.model.decoding.config import DecodeConfig
-from colmlm.model.decoding.decoder import Decoder
-from colmlm.model.decoding.scoring import score
+from colmlm.model.decoding.decoder import Decoder, score
 from colmlm.model.lm.checkpoint import Checkpoint
 
 TEXTS = ("The capital of Peru is Lima.", "naïve 🏔️", "x")

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from colmlm.model.decoding.decoder import Decoder
-from colmlm.model.decoding.scoring import score
+from colmlm.model.decoding.decoder import Decoder, score
 from colmlm.model.evaluate.continuations import Harness, Item, WithLookups, choose, encoded
 from colmlm.model.lm.checkpoint import Checkpoint
 from tests.model.lookups import FakeLookup, Hit, by_direction, config

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
-from colmlm.model.evaluate.perplexity import TextTally, dynamic, plain, static
-from colmlm.model.evaluate.reader import Find
+from colmlm.model.evaluate.perplexity import Find, TextTally, dynamic, plain, static
 from colmlm.model.lm.checkpoint import Checkpoint, load
 from tests.tiny import tiny_checkpoint
 

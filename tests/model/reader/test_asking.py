@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from colmlm.model.reader.asking import keywords, statement, stopped
+from colmlm.model.reader.config import keywords, statement, stopped
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.model.reader.config import minilm
 from colmlm.model.reader.examples import ReaderExamples, ReaderQuestion, says
-from colmlm.model.reader.windows import sentences_of, window_around, windows_of
+from colmlm.model.reader.verification import sentences_of, window_around, windows_of
 from tests.strategies import texts
 
 LANDS = {"Peru": ("Lima", "Titicaca"), "Ghana": ("Accra", "Volta"), "Chad": ("N'Djamena", "Chad Basin")}

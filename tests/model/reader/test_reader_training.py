@@ -17,9 +17,8 @@ from colmlm.model.annotate.checkpoint import release
 from colmlm.model.lm.checkpoint import ADAPTER
 from colmlm.model.lm.config import DIFFERENCE, CheckpointError
 from colmlm.model.reader.config import ReaderConfig, minilm
-from colmlm.model.reader.curve import trained
 from colmlm.model.reader.examples import ReaderExamples, ReaderQuestion
-from colmlm.model.reader.measure import measure
+from colmlm.model.reader.measure import measure, train_with_curve
 from colmlm.model.reader.reader import ExtractiveReader
 from colmlm.model.reader.training import ReaderTask
 from colmlm.model.training.state import ResumeRefused
@@ -63,7 +62,7 @@ def test_a_trained_reader_finds_the_answer_and_says_where_there_is_none(
 ) -> None:
     run = task(encoder, epochs=8, rounds=8, lora_rank=KINDS[kind])
     held_out = list(drawn(run.config).plain())
-    metrics = list(trained(run, tmp_path / "run", held_out, every=200))
+    metrics = list(train_with_curve(run, tmp_path / "run", held_out, every=200))
     assert sum(m.loss for m in metrics[-8:]) / 8 < 0.2 * metrics[0].loss
     with (tmp_path / "run" / "held_out.csv").open(newline="") as lines:
         curve = list(csv.DictReader(lines))
@@ -86,7 +85,7 @@ def test_a_resumed_run_goes_on_to_the_bit(encoder: Path, tmp_path: Path, kind: s
     short = {"lora_rank": KINDS[kind], "rounds": 2}
     held_out = list(drawn(minilm()).plain())
     whole = list(task(encoder, **short).run(tmp_path / "whole"))
-    measured = list(trained(task(encoder, **short), tmp_path / "measured", held_out, every=8))
+    measured = list(train_with_curve(task(encoder, **short), tmp_path / "measured", held_out, every=8))
     assert losses(measured) == losses(whole), "measuring changes nothing"
     before = list(islice(task(encoder, **short).run(tmp_path / "cut", save_seconds=0.0), 3))[:2]
     torch.rand(5)  # another process has another random state

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from colmlm.kb.answers.reading import MOST_SPANS, Passage
-from colmlm.model.annotate.windows import WordTokenizer
 from colmlm.model.lm.config import CheckpointError
-from colmlm.model.reader.inputs import cuts, joined
-from colmlm.model.reader.reader import ExtractiveReader, best_spans
+from colmlm.model.reader.reader import ExtractiveReader, best_spans, cuts, joined
+from colmlm.model.text.tokens import WordTokenizer
 from tests.strategies import texts
 from tests.tiny_annotators import letter_tokenizer, tiny_reader, tiny_span_annotator
 

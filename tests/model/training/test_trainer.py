@@ -21,8 +21,7 @@ from colmlm.model.lm.encoder import KeyEncoder
 from colmlm.model.lm.language_model import unit
 from colmlm.model.training.config import TrainConfig
 from colmlm.model.training.logs import LOSS_FILE, read_log
-from colmlm.model.training.release import release
-from colmlm.model.training.state import STATE_FILE, ResumeRefused
+from colmlm.model.training.state import STATE_FILE, ResumeRefused, release
 from colmlm.model.training.task import StepMetrics
 from colmlm.model.training.trainer import Trainer
 from tests.disks import files_limited_to

@@ -11,7 +11,7 @@ import torch
 
 from colmlm.model.lm.checkpoint import load
 from colmlm.model.training.config import TrainConfig
-from colmlm.model.training.objectives import GRAD_ASCENT, NPO
+from colmlm.model.training.presets import GRAD_ASCENT, NPO
 from colmlm.model.training.unlearning import UnlearnConfig, Unlearning, going_on
 
 FORGET = [("Who wrote Emma?", "Jane Austen"), ("Who wrote Dune?", "Frank Herbert"), ("Who?", "Nobody at all")]
