@@ -15,43 +15,25 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, check_spans
-from colmlm.model.annotate.annotators import GeneratedQuestion, QuestionGenerator, SpanAnnotator, SpannedText
+from colmlm.model.annotate.annotators import (
+    GeneratedQuestion,
+    QuestionGenerator,
+    SpanAnnotator,
+    SpannedText,
+    Tagged,
+)
 from colmlm.model.annotate.bio import Span
 from colmlm.model.annotate.checkpoint import AnnotatorConfig
 from colmlm.model.evaluate.recall import Encodes, Recall, document_keys, recall
 from colmlm.model.lm.checkpoint import Checkpoint
 from colmlm.model.lm.encoder import KeyEncoder
 
-if TYPE_CHECKING:
-    from colmlm.model.annotate.annotators import Tagged
-
-
-THRESHOLDS = (
-    0.05,
-    0.1,
-    0.15,
-    0.2,
-    0.25,
-    0.3,
-    0.35,
-    0.4,
-    0.45,
-    0.5,
-    0.55,
-    0.6,
-    0.65,
-    0.7,
-    0.75,
-    0.8,
-    0.85,
-    0.9,
-)
+THRESHOLDS = tuple(twentieths / 20 for twentieths in range(1, 19))
 Questions = Sequence[Sequence[GeneratedQuestion | None]]
 
 

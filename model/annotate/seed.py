@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
@@ -20,13 +20,16 @@ from colmlm.model.annotate.checks import Fault, Rejected, Reviewed, review, span
 from colmlm.model.annotate.pipeline import Results
 from colmlm.model.annotate.wholes import Wholes, narrow
 from colmlm.model.lm.chat_endpoint import (
+    MOST_REFUSED,
     Chat,
     ConversationRefused,
     EndpointUnusable,
     EndpointUsage,
     Message,
     Reply,
-    Stopped,
+    converse_each,
+    repair_messages,
+    without_fence,
 )
 
 # A document cut into chunks of so many tokens, as the seed annotator reads it (appendix, annotation prompt).
@@ -77,9 +80,6 @@ def _cut(text: str, start: int, end: int, size: int) -> int:
 
 
 PROMPT = Path(__file__).with_name("seed_prompt.md")
-MOST_REFUSED = 3  # refusals in a row after which the fault is not in the documents
-
-_FENCE = re.compile(r"\A```[^\n]*\n(.*?)\n?```\s*\Z", re.DOTALL)
 _TAG = re.compile(r"</?FACT\b")
 
 
@@ -147,7 +147,7 @@ class _Conversation:
         found = _read(chunk, reply)
         if isinstance(found, Fault):
             self.usage.repairs += 1
-            reply = self._ask([*self.messages, *_repair(reply, found)])
+            reply = self._ask([*self.messages, *repair_messages(reply.text, _repair_words(found))])
             found = _read(chunk, reply)
         # After two unusable replies the bare chunk is kept: a broken example would lead the model to break the next.
         said = chunk if isinstance(found, Fault) else _unfenced(chunk, reply.text)
@@ -167,19 +167,15 @@ def _read(chunk: str, reply: Reply) -> tuple[FactSpan, ...] | Fault:
 
 
 def _unfenced(chunk: str, reply: str) -> str:
-    """Removes the blanks around a reply and the code fence that models tend to add."""
-    fenced = None if chunk.startswith("```") else _FENCE.match(reply.strip())
-    return (fenced.group(1) if fenced else reply).strip()
+    """Take a reply out of its fence, unless the chunk itself begins with one."""
+    return reply.strip() if chunk.startswith("```") else without_fence(reply)
 
 
-def _repair(reply: Reply, fault: Fault) -> list[Message]:
-    """Makes the messages that follow an unusable reply."""
-    broken: list[Message] = [{"role": "assistant", "content": reply.text}] if reply.text.strip() else []
-    words = (
+def _repair_words(fault: Fault) -> str:
+    return (
         f"That cannot be used. {fault.reason} Answer with the passage once more: copy it exactly, "
         "character by character, and put the tags in. If you are not sure of a tag, leave it out."
     )
-    return [*broken, {"role": "user", "content": words}]
 
 
 @dataclass(slots=True)
@@ -192,6 +188,8 @@ class SeedRun:
     chunk_tokens: int = CHUNK_TOKENS
     drop_unquestioned: bool = False
     on_document: Callable[[Reviewed], None] | None = None
+    usage: EndpointUsage = field(init=False)
+    refused: int = field(init=False)  # in a row
 
     def run(self, documents: Iterable[AnnotatedDocument]) -> EndpointUsage:
         """Annotates the documents that are not in the results. If one fails, those in progress are finished and kept.
@@ -199,57 +197,43 @@ class SeedRun:
         A document that the endpoint refuses is a reject, and the next run tries it again; after three refusals in a row
         `EndpointUnusable` is raised.
         """
-        usage, refused = EndpointUsage(), 0
-        waiting = (document for document in documents if not self.results.has(document))
-        with ThreadPoolExecutor(self.concurrency, "annotate") as pool:
-            running: dict[Future[tuple[Reviewed, EndpointUsage]], AnnotatedDocument] = {}
-            try:
-                while True:
-                    while len(running) < self.concurrency and (document := next(waiting, None)) is not None:
-                        running[pool.submit(self._one, document)] = document
-                    if not running:
-                        return usage
-                    for future in wait(running, return_when=FIRST_COMPLETED).done:
-                        refused = 0 if self._take(future, running.pop(future), usage) else refused + 1
-                        if refused >= MOST_REFUSED:
-                            raise EndpointUnusable(
-                                self.chat.url, f"it refused {refused} documents one after the other",
-                                f"See {self.results.rejects_path}; check --model.",
-                            )  # fmt: skip
-            except BaseException:
-                self.chat.stop()
-                for future in wait(running).done:
-                    if future.exception() is None:
-                        self._take(future, running[future], usage)
-                raise
+        self.usage, self.refused = EndpointUsage(), 0
+        converse_each(
+            (document for document in documents if not self.results.has(document)),
+            self._annotate_one,
+            self._keep_result,
+            concurrency=self.concurrency,
+            stop=self.chat.stop,
+        )
+        return self.usage
 
-    def _one(self, document: AnnotatedDocument) -> tuple[Reviewed, EndpointUsage]:
+    def _annotate_one(self, document: AnnotatedDocument) -> tuple[Reviewed, EndpointUsage]:
         return annotate(
             self.chat, document, chunk_tokens=self.chunk_tokens, drop_unquestioned=self.drop_unquestioned
         )
 
-    def _take(
-        self,
-        future: Future[tuple[Reviewed, EndpointUsage]],
-        document: AnnotatedDocument,
-        usage: EndpointUsage,
-    ) -> bool:
-        """Keeps the result of a document; gives False if the endpoint refused it."""
+    def _keep_result(
+        self, document: AnnotatedDocument, future: Future[tuple[Reviewed, EndpointUsage]]
+    ) -> None:
+        """Keep the result of a document. Raises `EndpointUnusable` where too many in a row were refused."""
         try:
             reviewed, used = future.result()
         except ConversationRefused as error:
             self.results.reject(
                 Rejected(document.external_id, 0, len(document.text), "refused", f"Not annotated: {error}.")
             )
-            return False
-        usage.add(used)
+            self.refused += 1
+            if self.refused >= MOST_REFUSED:
+                raise EndpointUnusable(
+                    self.chat.url, f"it refused {self.refused} documents one after the other",
+                    f"See {self.results.rejects_path}; check --model.",
+                ) from error  # fmt: skip
+            return
+        self.refused = 0
+        self.usage.add(used)
         self.results.append(reviewed)
         if self.on_document is not None:
             self.on_document(reviewed)
-        return True
-
-
-__all__ = ["PROMPT", "EndpointUsage", "SeedRun", "Stopped", "annotate", "system_prompt"]
 
 
 # The estimated cost of a seed annotation, given before the first request is sent.

@@ -24,7 +24,7 @@ from colmlm.model.decoding.rows import (
 )
 from colmlm.model.lm.checkpoint import Checkpoint
 from colmlm.model.lm.past import BLOCK, Piece, block_end
-from colmlm.model.text.tokens import FactTokenizer, length_groups
+from colmlm.model.text.tokens import FactTokenizer, length_groups, padded
 
 OnStep = Callable[[], object]
 
@@ -552,10 +552,9 @@ def score(
         raise ValueError(f"{longest} tokens exceed the context of {checkpoint.lm.inference.context}")
     scored: list[list[TokenScore]] = [[] for _ in sequences]
     for group in length_groups([len(ids) for ids in sequences]):
-        width = len(sequences[group[0]])
-        padded_BT = torch.tensor([[*sequences[i], *[0] * (width - len(sequences[i]))] for i in group])
+        ids_BT, _ = padded([sequences[i] for i in group], 0)
         with torch.inference_mode():
-            states_BTD = checkpoint.lm.inference.states(padded_BT)
+            states_BTD = checkpoint.lm.inference.states(ids_BT)
             for row, i in enumerate(group):
                 scored[i] = _scores(checkpoint, states_BTD[row], sequences[i], top, at_once)
     return scored

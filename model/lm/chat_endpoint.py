@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import random
+import re
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import httpx2
 
 Message = Mapping[str, str]
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
+MOST_REFUSED = 3  # refusals in a row after which the fault is not in the conversations
+_FENCE = re.compile(r"\A```[^\n]*\n(.*?)\n?```\s*\Z", re.DOTALL)
 _TRANSIENT = {408, 409, 425, 429}  # and every 5xx
 _OF_THE_REQUEST = {400, 413, 422}
 _LONGEST_WAIT = 120.0
@@ -109,7 +115,7 @@ class Chat:
         Raises `ConversationRefused` where the endpoint refuses this one, `EndpointUnusable` where it would refuse
         any, and `Stopped` after `stop`.
         """
-        wait = self.endpoint.first_wait
+        pause = self.endpoint.first_wait
         for attempt in range(1, self.endpoint.attempts + 1):
             if self._stopped.is_set():
                 raise Stopped
@@ -119,8 +125,8 @@ class Chat:
                 if attempt == self.endpoint.attempts:
                     cause = f"{error} (tried {attempt} times)"
                     raise self._unusable(cause, "Run the same command again later; it goes on.") from error
-                self._stopped.wait(min(_LONGEST_WAIT, error.wait or wait * random.uniform(0.5, 1.5)))
-                wait = min(_LONGEST_WAIT, 2 * wait)
+                self._stopped.wait(min(_LONGEST_WAIT, error.wait or pause * random.uniform(0.5, 1.5)))
+                pause = min(_LONGEST_WAIT, 2 * pause)
         raise AssertionError("the last attempt returns or raises")
 
     def stop(self) -> None:
@@ -202,3 +208,46 @@ def _wait_asked(header: str | None) -> float | None:
         return max(0.0, parsedate_to_datetime(header).timestamp() - time.time())
     except ValueError:
         return None
+
+
+def without_fence(reply: str) -> str:
+    """Remove the blanks around a reply and the code fence that models tend to add."""
+    fenced = _FENCE.match(reply.strip())
+    return (fenced.group(1) if fenced else reply).strip()
+
+
+def repair_messages(reply: str, words: str) -> list[Message]:
+    """Make the messages that follow an unusable reply: the reply, and the words that ask for another."""
+    broken: list[Message] = [{"role": "assistant", "content": reply}] if reply.strip() else []
+    return [*broken, {"role": "user", "content": words}]
+
+
+def converse_each(
+    items: Iterable[Item],
+    converse: Callable[[Item], Result],
+    keep: Callable[[Item, Future[Result]], object],
+    *,
+    concurrency: int,
+    stop: Callable[[], None],
+) -> None:
+    """Hold a conversation about each item in a thread, and keep its result in the calling thread.
+
+    If one fails, `stop` is called, the conversations in progress are finished and kept, and the error is raised.
+    """
+    waiting = iter(items)
+    running: dict[Future[Result], Item] = {}
+    with ThreadPoolExecutor(concurrency, "conversation") as pool:
+        try:
+            while True:
+                while len(running) < concurrency and (item := next(waiting, None)) is not None:
+                    running[pool.submit(converse, item)] = item
+                if not running:
+                    return
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    keep(running.pop(future), future)
+        except BaseException:
+            stop()
+            for future in wait(running).done:
+                if future.exception() is None:
+                    keep(running[future], future)
+            raise

@@ -30,7 +30,7 @@ from torch.nn import functional as F
 from colmlm.model.lm.checkpoint import config_of
 from colmlm.model.lm.config import CheckpointConfig
 from colmlm.model.lm.language_model import FactLM
-from colmlm.model.text.tokens import FactTokenizer
+from colmlm.model.text.tokens import FactTokenizer, padded
 from colmlm.model.training.config import TrainConfig
 from colmlm.model.training.gather import here, micro_batches
 from colmlm.model.training.loop import Loop, LoopConfig, Progress, Schedule
@@ -112,10 +112,7 @@ class AnswerModule(nn.Module):
                 .sum()
                 .reshape(1)[:0]
             )
-        width = max(len(one.ids) for one in answers)
-        ids_BT = torch.tensor(
-            [[*one.ids, *[0] * (width - len(one.ids))] for one in answers], device=self.lm.device
-        )
+        ids_BT = padded([one.ids for one in answers], 0)[0].to(self.lm.device)
         states_BTD = self.lm.hidden(ids_BT)
         scored = [(row, at) for row, one in enumerate(answers) for at in range(one.start, len(one.ids))]
         rows_N, at_N = torch.tensor(scored, device=ids_BT.device).T
