@@ -47,13 +47,13 @@ class Tagged:
     wholes: Wholes
 
     def spans(self, threshold: float) -> list[Span]:
-        """Gives the spans at a threshold: sorted, without overlap, trimmed, and completed to wholes."""
+        """Give the spans at a threshold: sorted, without overlap, trimmed, and completed to wholes."""
         tagged = spans_of(self.text, self.words, best_tags(self.log_probs_N3, threshold))
         return whole_spans(self.text, tagged, self.wholes)
 
 
 class SpanAnnotator:
-    """Finds the facts of texts. `batch_tokens` bounds the padded tokens of a forward."""
+    """Find the facts of texts. `batch_tokens` bounds the padded tokens of a forward."""
 
     def __init__(self, loaded: Loaded, *, threshold: float | None = None, batch_tokens: int = 4096) -> None:
         reading = loaded.config.reading
@@ -70,19 +70,19 @@ class SpanAnnotator:
     def load(
         cls, path: Path, cache: Path | None = None, *, threshold: float | None = None, precision: str = "auto"
     ) -> Self:
-        """Loads an annotator's directory. `cache` holds base models; `threshold` overrides the annotator's own.
+        """Load an annotator's directory. `cache` holds base models; `threshold` overrides the annotator's own.
 
         Raises `CheckpointError` and `BaseNotFound`.
         """
         return cls(load(path, SPANS, cache or Path(), precision=precision), threshold=threshold)
 
     def spans(self, texts: Sequence[str]) -> list[list[Span]]:
-        """Finds the fact spans of each text, in code points: sorted, without overlap, never blank."""
+        """Find the fact spans of each text, in code points: sorted, without overlap, never blank."""
         return [tagged.spans(self.threshold) for tagged in self.tag(texts)]
 
     @torch.inference_mode()
     def tag(self, texts: Sequence[str]) -> list[Tagged]:
-        """Computes the tags' probabilities of every word, from which spans at any threshold follow."""
+        """Compute the tags' probabilities of every word, from which spans at any threshold follow."""
         encoded = [self.tokenizer.encode(text) for text in texts]
         tagged = [
             Tagged(text, e.words, np.zeros((len(e.words), 3), dtype=np.float32), Wholes(text))
@@ -101,7 +101,7 @@ class SpanAnnotator:
     def _forward(
         self, encoded: Sequence[Words], batch: Sequence[tuple[int, WordWindow]]
     ) -> Iterator[NDArray[np.float32]]:
-        """Yields for each window the log-probabilities of its words, read at each word's first token."""
+        """Yield for each window the log-probabilities of its words, read at each word's first token."""
         framed = [self.tokenizer.framed(encoded[i].ids[w.start : w.end]) for i, w in batch]
         ids_BT, mask_BT = padded(framed, self.tokenizer.pad)
         logits_BT3 = self.model(
@@ -145,7 +145,7 @@ class _Row:
 
 
 class QuestionGenerator:
-    """Writes questions, greedily. `batch_tokens` bounds the tokens that a batch of rows keeps in its cache."""
+    """Write questions, greedily. `batch_tokens` bounds the tokens that a batch of rows keeps in its cache."""
 
     def __init__(self, loaded: Loaded, *, batch_tokens: int = BATCH_TOKENS) -> None:
         reading = loaded.config.reading
@@ -165,19 +165,19 @@ class QuestionGenerator:
     def load(
         cls, path: Path, cache: Path, *, precision: str = "auto", batch_tokens: int = BATCH_TOKENS
     ) -> Self:
-        """Loads an annotator's directory; `cache` holds base models. Raises `CheckpointError` and `BaseNotFound`."""
+        """Load an annotator's directory; `cache` holds base models. Raises `CheckpointError` and `BaseNotFound`."""
         return cls(load(path, QUESTIONS, cache, precision=precision), batch_tokens=batch_tokens)
 
     def questions(
         self, text: str, spans: Sequence[Span], title: str | None = None
     ) -> list[GeneratedQuestion | None]:
-        """Writes a question for each span (sorted, without overlap), or None where the model did not write one."""
+        """Write a question for each span (sorted, without overlap), or None where the model did not write one."""
         return self.annotate([SpannedText(text, spans, title)])[0]
 
     def annotate(
         self, passages: Sequence[SpannedText], *, share_prefix: bool = True
     ) -> list[list[GeneratedQuestion | None]]:
-        """Writes the questions of several documents, decoded together.
+        """Write the questions of several documents, decoded together.
 
         Without `share_prefix` each span's part of the document is read anew; the gain of sharing is measured against
         that.
@@ -208,7 +208,7 @@ class QuestionGenerator:
 
     @torch.inference_mode()
     def _write(self, passages: Sequence[SpannedText], batch: Sequence[tuple[int, Prefix]]) -> list[_Row]:
-        """Reads the prefixes, then writes the questions of all their spans, as many at a time as the cache may hold."""
+        """Read the prefixes, then write the questions of all their spans, as many at a time as the cache may hold."""
         ids_BT, _ = padded(
             [prefix.ids for _, prefix in batch], 0
         )  # attention is causal, so padding needs no mask
@@ -223,7 +223,7 @@ class QuestionGenerator:
         return rows
 
     def _decode(self, prefilled: Any, width: int, rows: list[_Row]) -> None:
-        """Decodes rows to their ends. Finished rows are removed from the batch once they are half of it."""
+        """Decode rows to their ends. Finished rows are removed from the batch once they are half of it."""
         cache = expanded(prefilled, torch.tensor([row.prefix for row in rows], device=self.device))
         ids_RT, fed_RT = padded([row.suffix for row in rows], 0)
         stops_R = torch.tensor([row.stop for row in rows])
@@ -249,7 +249,7 @@ class QuestionGenerator:
             next_R = next_R + 1
 
     def _take(self, row: _Row, token: int) -> None:
-        """Adds a token to a row, unless the token ends it: at the end of the text, or of its second line."""
+        """Add a token to a row, unless the token ends it: at the end of the text, or of its second line."""
         if row.finished:
             return
         if token in self.ends:
@@ -260,7 +260,7 @@ class QuestionGenerator:
         row.finished = row.breaks > 1
 
     def _advance(self, ids_RT: Tensor, attended_RS: Tensor, positions_RT: Tensor, cache: Any) -> Tensor:
-        """Gives the [R, T, D] states of the next T tokens of every row; slots that are not attended are masked."""
+        """Give the [R, T, D] states of the next T tokens of every row; slots that are not attended are masked."""
         output = self.model.model(
             input_ids=ids_RT.to(self.device),
             attention_mask=attended_RS.to(self.device),
@@ -272,7 +272,7 @@ class QuestionGenerator:
 
 
 def expanded(cache: Any, rows_R: Tensor) -> Any:
-    """Makes a cache whose row i is a copy of row `rows_R[i]` of `cache`, which is not changed."""
+    """Make a cache whose row i is a copy of row `rows_R[i]` of `cache`, which is not changed."""
     copy: Any = DynamicCache()
     for depth, layer in enumerate(cache.layers):
         copy.update(layer.keys[rows_R], layer.values[rows_R], depth)
@@ -334,7 +334,7 @@ class Prefix:
 def mark(
     tokenizer: FactTokenizer, text: str, spans: Sequence[Span], title: str | None, *, first: int = 1
 ) -> Marked:
-    """Makes the tokens of a document, with `spans` (sorted, without overlap) numbered from `first` on."""
+    """Make the tokens of a document, with `spans` (sorted, without overlap) numbered from `first` on."""
     ends = sentence_stops(text, spans)
     cuts = sorted({0, len(text), *ends, *(offset for span in spans for offset in span)})
     marked = {start: number(i, first) for i, (start, _) in enumerate(spans)}
@@ -355,23 +355,23 @@ def mark(
 
 
 def number(index: int, first: int = 1) -> int:
-    """Gives the number that span `index` of a document is marked with."""
+    """Give the number that span `index` of a document is marked with."""
     return (index + first - 1) % NUMBERS + 1
 
 
 def suffix(tokenizer: FactTokenizer, value: str, number: int) -> list[int]:
-    """Makes the tokens that ask about one span."""
+    """Make the tokens that ask about one span."""
     return tokenizer.encode(f"\n\n[{number}: {value[:LONGEST_VALUE]}]\nQuestion:")
 
 
 def target(tokenizer: FactTokenizer, written: GeneratedQuestion) -> list[int]:
-    """Makes the tokens that the model is to write after a suffix."""
+    """Make the tokens that the model is to write after a suffix."""
     lines = f" {' '.join(written.question.split())}\nAnswer: {' '.join(written.answer.split())}"
     return [*tokenizer.encode(lines), tokenizer.end_of_text]
 
 
 def parse(written: str) -> GeneratedQuestion | None:
-    """Reads the question and the answer that the model wrote; gives None unless both are there, on their lines."""
+    """Read the question and the answer that the model wrote; give None unless both are there, on their lines."""
     match = _WRITTEN.match(written)
     if match is None or unstorable_characters(match.group()) is not None:
         return None
@@ -379,7 +379,7 @@ def parse(written: str) -> GeneratedQuestion | None:
 
 
 def prefixes(marked: Marked, size: int) -> Iterator[Prefix]:
-    """Yields the prefixes of at most `size` tokens in which a document's spans ask; there is mostly one.
+    """Yield the prefixes of at most `size` tokens in which a document's spans ask; there is mostly one.
 
     Windows begin at multiples of half a window, and a span asks in the first that reaches its stop, so it sees at least
     half a window of the text before it.
@@ -398,7 +398,7 @@ def prefixes(marked: Marked, size: int) -> Iterator[Prefix]:
 
 
 def one_each(prefix: Prefix) -> list[Prefix]:
-    """Gives each span its own part of the prefix, as it would be read without sharing."""
+    """Give each span its own part of the prefix, as it would be read without sharing."""
     return [
         Prefix(prefix.ids[:stop], [span], [stop])
         for span, stop in zip(prefix.spans, prefix.stops, strict=True)
@@ -406,7 +406,7 @@ def one_each(prefix: Prefix) -> list[Prefix]:
 
 
 def sentence_stops(text: str, spans: Sequence[Span]) -> list[int]:
-    """Finds where the sentence that holds each span ends, without the blanks that follow.
+    """Find where the sentence that holds each span ends, without the blanks that follow.
 
     In a long sentence it is `LONGEST_SENTENCE` code points after the span. A stop within another span moves before it.
     """

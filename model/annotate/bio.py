@@ -25,7 +25,7 @@ _INITIALS = re.compile(r"(?:\w\.){2,}$")
 
 
 def tags_of(words: Sequence[Span], spans: Sequence[Span]) -> list[int]:
-    """Tags every word; both sequences are sorted and do not overlap.
+    """Tag every word; both sequences are sorted and do not overlap.
 
     A word that a span covers in part belongs to that span; one that two spans share belongs to the first.
     """
@@ -42,7 +42,7 @@ def tags_of(words: Sequence[Span], spans: Sequence[Span]) -> list[int]:
 
 
 def best_tags(log_probs_N3: NDArray[np.floating], threshold: float = 0.5) -> list[int]:
-    """Finds the likeliest sequence of tags in which no I follows an O or begins the text (Viterbi).
+    """Find the likeliest sequence of tags in which no I follows an O or begins the text (Viterbi).
 
     The tags' probabilities are read as those of a chain: a span continues over a word with the probability of I there,
     given that the word before is in a span. So a span's length does not depend on the probability that it is one, which
@@ -64,7 +64,7 @@ def best_tags(log_probs_N3: NDArray[np.floating], threshold: float = 0.5) -> lis
 
 
 def chain_scores(log_probs_N3: NDArray[np.floating]) -> Iterator[tuple[float, float, float]]:
-    """Yields for each word the log-probabilities that a span ends before it, begins at it, or continues over it.
+    """Yield for each word the log-probabilities that a span ends before it, begins at it, or continues over it.
 
     The beginning is given that no span continues, the others that a span holds the word before.
     """
@@ -78,7 +78,7 @@ def chain_scores(log_probs_N3: NDArray[np.floating]) -> Iterator[tuple[float, fl
 
 
 def _traced(back: Sequence[tuple[bool, bool]], is_within: bool) -> list[int]:
-    """Follows the best sequence of tags back from its end."""
+    """Follow the best sequence of tags back from its end."""
     tags: list[int] = []
     for ended, longer in reversed(back):
         tags.append((INSIDE if longer else BEGIN) if is_within else OUTSIDE)
@@ -87,7 +87,7 @@ def _traced(back: Sequence[tuple[bool, bool]], is_within: bool) -> list[int]:
 
 
 def spans_of(text: str, words: Sequence[Span], tags: Sequence[int]) -> list[Span]:
-    """Gives the spans that valid tags mark: trimmed, sorted, without overlap, and not of punctuation only."""
+    """Give the spans that valid tags mark: trimmed, sorted, without overlap, and not of punctuation only."""
     spans: list[Span] = []
     reached = 0
     for first, (word, tag) in enumerate(zip(words, tags, strict=True)):
@@ -104,7 +104,7 @@ def spans_of(text: str, words: Sequence[Span], tags: Sequence[int]) -> list[Span
 
 
 def trim(text: str, start: int, end: int) -> Span | None:
-    """Trims blanks and outer punctuation, keeping the last letter's combining marks; gives None if nothing is left.
+    """Trim blanks and outer punctuation, keeping the last letter's combining marks; give None if nothing is left.
 
     Punctuation that belongs to the value stays: a sign before a number, a percent sign, a bracket whose partner is
     inside, the last point of initials ("U.S.").

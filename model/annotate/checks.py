@@ -1,4 +1,4 @@
-"""Checks that an annotation must pass (section 3.3, and the specification of the annotation prompt).
+"""Check that an annotation must pass (section 3.3, and the specification of the annotation prompt).
 
 The work of every annotator goes through `review`. A fault has a code (`Code`) and a sentence that names what is wrong.
 Only the part at fault is removed: a bad answer leaves the question, a bad question leaves the fact.
@@ -89,7 +89,7 @@ class Word:
 
 
 def words(text: str) -> Iterator[Word]:
-    """Yields the words and numbers of a text, in order; a hyphen parts words, "19th" and "1990s" are numbers."""
+    """Yield the words and numbers of a text, in order; a hyphen parts words, "19th" and "1990s" are numbers."""
     for found in _TOKEN.finditer(text):
         if number := found.group("number"):
             digits = number.replace(",", "")
@@ -106,7 +106,7 @@ def telling(text: str) -> frozenset[str]:
 
 
 def fold(word: str) -> str:
-    """Removes case and accents from the word."""
+    """Remove case and accents from the word."""
     if word.isascii():
         return word.lower()
     parts = unicodedata.normalize("NFKD", word)
@@ -114,7 +114,7 @@ def fold(word: str) -> str:
 
 
 def root(folded: str) -> str:
-    """Gives the form that related words share: without a common ending, cut at six letters; a month at three.
+    """Give the form that related words share: without a common ending, cut at six letters; a month at three.
 
     "discovered" and "discovery" have one root, as have "city" and "cities", "Sep" and "September"; "won" and "win" do
     not.
@@ -197,7 +197,7 @@ def review(
     drop_unquestioned: bool = False,
     verify: Callable[[FactSpan], Fault | None] = lambda _: None,
 ) -> Reviewed:
-    """Checks every fact of a document whose spans are sorted and do not overlap.
+    """Check every fact of a document whose spans are sorted and do not overlap.
 
     `verify` finds what else is wrong with the question of a span; it is asked last, where no rule found a fault.
 
@@ -235,7 +235,7 @@ def review(
 
 
 def spans_of(source: str, annotated: str) -> tuple[FactSpan, ...] | Fault:
-    """Reads the spans of a text in the inline form; it must equal the source once its tags are removed."""
+    """Read the spans of a text in the inline form; it must equal the source once its tags are removed."""
     try:
         plain, spans = parse_inline(annotated)
     except InlineError as error:
@@ -252,7 +252,7 @@ def spans_of(source: str, annotated: str) -> tuple[FactSpan, ...] | Fault:
 
 
 def span_fault(text: str, span: FactSpan) -> Fault | None:
-    """Finds what is wrong with a span itself."""
+    """Find what is wrong with a span itself."""
     if not any(character.isalnum() for character in span.value):
         return Fault("span", f"The span {span.value!r} has neither a letter nor a digit.")
     said = list(words(span.value))
@@ -271,7 +271,7 @@ def _says_nothing(word: Word) -> bool:
 
 
 def _subject_fault(title: str | None, span: FactSpan) -> Fault | None:
-    """Finds whether a span and the title share a name, which every question about the document would contain.
+    """Find whether a span and the title share a name, which every question about the document would contain.
 
     Its key would be the state after the title only, and any question about the document is near to that. A title of one
     word may well be a part of another thing's name.
@@ -287,7 +287,7 @@ def _content(text: str) -> set[str]:
 
 
 def _is_inside_word(before: str, after: str) -> bool:
-    """Tells whether the two characters belong to one word; scripts without capitals may have no spaces."""
+    """Tell whether the two characters belong to one word; scripts without capitals may have no spaces."""
     return all(c.isdigit() or c.islower() or c.isupper() for c in (before, after))
 
 
@@ -311,7 +311,7 @@ class DocumentReader:
                     self._values.setdefault(said[0].folded, []).append((span, said))
 
     def question_fault(self, span: FactSpan) -> Fault | None:
-        """Finds the first thing that is wrong with a span's question."""
+        """Find the first thing that is wrong with a span's question."""
         question = span.question or ""
         asked = list(words(question))
         return (
@@ -323,13 +323,13 @@ class DocumentReader:
         )
 
     def answer_fault(self, span: FactSpan) -> Fault | None:
-        """Finds the first thing that is wrong with a span's answer."""
+        """Find the first thing that is wrong with a span's answer."""
         answer = span.answer or ""
         begins, _ = sentence_around(self._ends, span.start, span.end)
         return _clause_fault(span, answer) or _lossy_fault(span, answer, at_start=begins == span.start)
 
     def _forward_fault(self, span: FactSpan, question: str, asked: Sequence[Word]) -> Fault | None:
-        """Applies the sentence-boundary test."""
+        """Apply the sentence-boundary test."""
         _, limit = sentence_around(self._ends, span.start, span.end)
         for number, word in enumerate(asked):
             first = self._first.get(word.key, inf)
@@ -343,7 +343,7 @@ class DocumentReader:
         return None
 
     def _reveals_fault(self, span: FactSpan, asked: Sequence[Word]) -> Fault | None:
-        """Finds whether the question says a later span, or its answer, that the text before this span does not."""
+        """Find whether the question says a later span, or its answer, that the text before this span does not."""
         folded = [word.folded for word in asked]
         for at, word in enumerate(folded):
             for later, said in self._values.get(word, ()):

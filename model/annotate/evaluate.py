@@ -62,7 +62,7 @@ class SpanQuality:
 
 
 def span_quality(documents: Sequence[AnnotatedDocument], found: Sequence[Sequence[Span]]) -> SpanQuality:
-    """Compares found spans with those that the documents mark."""
+    """Compare found spans with those that the documents mark."""
     marked = [[(span.start, span.end) for span in document.facts] for document in documents]
     num_marked, num_found = sum(map(len, marked)), sum(map(len, found))
     exact = sum(len(set(m) & set(f)) for m, f in zip(marked, found, strict=True))
@@ -84,7 +84,7 @@ def round_trip(
     questions: Questions,
     keys_KD: NDArray[np.float32],
 ) -> Recall:
-    """Measures how often a written question finds its own fact among those of all documents (keys `keys_KD`)."""
+    """Measure how often a written question finds its own fact among those of all documents (keys `keys_KD`)."""
     written = [question for asked in questions for question in asked]
     rows = [row for row, question in enumerate(written) if question is not None]
     queries_QD = encoder.encode_questions([q.question for q in written if q is not None])
@@ -107,7 +107,7 @@ class PrefixGain:
 
 
 def prefix_gain(generator: QuestionGenerator, passages: Sequence[SpannedText]) -> PrefixGain:
-    """Asks about every span of the passages, a document at a time, with the prefix shared and without."""
+    """Ask about every span of the passages, a document at a time, with the prefix shared and without."""
     generator.annotate(passages[:1])  # the first forward allocates memory
     shared, shared_seconds = _timed(lambda: [generator.annotate([p])[0] for p in passages])
     separate, separate_seconds = _timed(
@@ -124,7 +124,7 @@ def prefix_gain(generator: QuestionGenerator, passages: Sequence[SpannedText]) -
 
 
 def passage(document: AnnotatedDocument) -> SpannedText:
-    """Gives a document as the question generator takes it, with the spans that it marks."""
+    """Give a document as the question generator takes it, with the spans that it marks."""
     return SpannedText(document.text, [(span.start, span.end) for span in document.facts], document.title)
 
 
@@ -134,7 +134,7 @@ def _timed(work: Callable[[], list[list[GeneratedQuestion | None]]]) -> tuple[Qu
 
 
 def _met(spans: Sequence[Span], others: Sequence[Span]) -> int:
-    """Counts the `spans` that share a character with one of `others`. Both are sorted and do not overlap."""
+    """Count the `spans` that share a character with one of `others`. Both are sorted and do not overlap."""
     met = at = 0
     for start, end in spans:
         while at < len(others) and others[at][1] <= start:
@@ -216,7 +216,7 @@ def measure(
     question_generator: Path | None,
     on_documents: OnDocuments,
 ) -> AnnotatorMeasures:
-    """Measures the annotators in these directories; None leaves one out. Questions are asked about the marked spans."""
+    """Measure the annotators in these directories; None leaves one out. Questions are asked about the marked spans."""
     tokens = sum(len(checkpoint.tokenizer.encode(document.text)) for document in documents)
     spans = span_annotator and _spans(SpanAnnotator.load(span_annotator, cache), documents, tokens)
     questions = question_generator and _questions(
@@ -230,7 +230,7 @@ def measure(
 def calibrate(
     directory: Path, cache: Path, documents: Sequence[AnnotatedDocument], per_100_words: float
 ) -> float:
-    """Sets the threshold of the span annotator in `directory` to so many facts, in documents it was not trained on."""
+    """Set the threshold of the span annotator in `directory` to so many facts, in documents it was not trained on."""
     tagged = SpanAnnotator.load(directory, cache).tag([document.text for document in documents])
     threshold = threshold_for(tagged, per_100_words)
     config = AnnotatorConfig.load(directory)
@@ -327,7 +327,7 @@ def coverage(
     found: Sequence[Sequence[Span]],
     threshold: float | None = None,
 ) -> Coverage:
-    """Compares the values that people asked for in each text with the facts found there: sorted, without overlap."""
+    """Compare the values that people asked for in each text with the facts found there: sorted, without overlap."""
     exact = verbatim = overlap = inside = 0
     for text, values, facts in zip(texts, asked, found, strict=True):
         ends = [end for _, end in facts]
@@ -351,7 +351,7 @@ def coverage(
 def coverage_curve(
     asked: Sequence[Sequence[Span]], tagged: Sequence[Tagged], densities: Sequence[float] = PER_100_WORDS
 ) -> list[Coverage]:
-    """Measures the coverage at the thresholds that give so many facts per 100 words, or as many as there are."""
+    """Measure the coverage at the thresholds that give so many facts per 100 words, or as many as there are."""
     texts = [text.text for text in tagged]
     curve = []
     for density in densities:
@@ -361,7 +361,7 @@ def coverage_curve(
 
 
 def threshold_for(tagged: Sequence[Tagged], per_100_words: float) -> float:
-    """Finds the threshold at which there are so many facts per 100 words, or the lowest where there never are."""
+    """Find the threshold at which there are so many facts per 100 words, or the lowest where there never are."""
     words = sum(len(text.text.split()) for text in tagged)
     low, high = _LOWEST, 1 - _LOWEST
     for _ in range(_STEPS):
@@ -372,5 +372,5 @@ def threshold_for(tagged: Sequence[Tagged], per_100_words: float) -> float:
 
 
 def compared(value: str) -> str:
-    """Gives a value as SQuAD compares answers: without case, punctuation and articles."""
+    """Give a value as SQuAD compares answers: without case, punctuation and articles."""
     return " ".join(_ARTICLE.sub(" ", _SIGN.sub("", value.lower())).split())

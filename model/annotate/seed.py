@@ -41,12 +41,12 @@ _PIECE = re.compile(r"[A-Za-z]{1,7}|[0-9]{1,3}|[^\sA-Za-z0-9]")
 
 
 def rough_tokens(text: str) -> int:
-    """Estimates how many tokens a text has."""
+    """Estimate how many tokens a text has."""
     return sum(1 for _ in _PIECE.finditer(text))
 
 
 def chunks(text: str, size: int = CHUNK_TOKENS) -> Iterator[tuple[int, int]]:
-    """Yields the offsets of chunks of at most `size` tokens, in order, without the blanks between them.
+    """Yield the offsets of chunks of at most `size` tokens, in order, without the blanks between them.
 
     A chunk ends where a sentence ends. Only a sentence that is too long by itself is cut, at a blank if there is one.
     """
@@ -72,7 +72,7 @@ def _stripped(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 def _cut(text: str, start: int, end: int, size: int) -> int:
-    """Finds where to cut a sentence that is too long: after `size` tokens, at the blank before that if there is one."""
+    """Find where to cut a sentence that is too long: after `size` tokens, at the blank before that if there is one."""
     pieces = _PIECE.finditer(text, start, end)
     limit = next(found.end() for number, found in enumerate(pieces, start=1) if number == size)
     blank = max(text.rfind(" ", start, limit), text.rfind("\n", start, limit))
@@ -84,7 +84,7 @@ _TAG = re.compile(r"</?FACT\b")
 
 
 def system_prompt(title: str | None) -> str:
-    """Gives the system prompt, which begins every conversation."""
+    """Give the system prompt, which begins every conversation."""
     specification = PROMPT.read_text(encoding="utf-8")
     return f"{specification}\n## The document\n\nIts title: {title}\n" if title else specification
 
@@ -96,7 +96,7 @@ def annotate(
     chunk_tokens: int = CHUNK_TOKENS,
     drop_unquestioned: bool = False,
 ) -> tuple[Reviewed, EndpointUsage]:
-    """Gives the document with the facts that the model marked and that passed the checks, the rejects, and the cost.
+    """Give the document with the facts that the model marked and that passed the checks, the rejects, and the cost.
 
     A chunk with an unusable reply is asked for once more; if that fails too, it has no facts, and the reply is
     rejected. Raises what `Chat.reply` raises, and `ConversationRefused` for a text that holds FACT tags itself.
@@ -129,7 +129,7 @@ def annotate(
 
 
 def _placed(text: str, span: FactSpan, offset: int, wholes: Wholes) -> FactSpan:
-    """Moves the span of a chunk to its place in the document, without blanks at its ends."""
+    """Move the span of a chunk to its place in the document, without blanks at its ends."""
     start, end = narrow(text, span.start + offset, span.end + offset, wholes)
     return replace(span, start=start, end=end, value=text[start:end])
 
@@ -141,7 +141,7 @@ class _Conversation:
         self.chat, self.messages, self.usage = chat, messages, EndpointUsage()
 
     def annotated(self, chunk: str) -> tuple[tuple[FactSpan, ...] | Fault, str]:
-        """Gives the spans of a chunk, or the fault of the second reply too; and the last reply."""
+        """Give the spans of a chunk, or the fault of the second reply too; and the last reply."""
         self.messages.append({"role": "user", "content": chunk})
         reply = self._ask(self.messages)
         found = _read(chunk, reply)
@@ -180,7 +180,7 @@ def _repair_words(fault: Fault) -> str:
 
 @dataclass(slots=True)
 class SeedRun:
-    """Annotates many documents, `concurrency` conversations at a time, and keeps each as soon as it is done."""
+    """Annotate many documents, `concurrency` conversations at a time, and keep each as soon as it is done."""
 
     chat: Chat
     results: Results
@@ -192,7 +192,7 @@ class SeedRun:
     refused: int = field(init=False)  # in a row
 
     def run(self, documents: Iterable[AnnotatedDocument]) -> EndpointUsage:
-        """Annotates the documents that are not in the results. If one fails, those in progress are finished and kept.
+        """Annotate the documents that are not in the results. If one fails, those in progress are finished and kept.
 
         A document that the endpoint refuses is a reject, and the next run tries it again; after three refusals in a row
         `EndpointUnusable` is raised.
@@ -253,12 +253,12 @@ class Estimate:
     tokens_out: int
 
     def price(self, per_million_in: float, per_million_out: float) -> float:
-        """Gives the price, in the currency of the two prices per million tokens."""
+        """Give the price, in the currency of the two prices per million tokens."""
         return (self.tokens_in * per_million_in + self.tokens_out * per_million_out) / 1_000_000
 
 
 def estimate(documents: Iterable[AnnotatedDocument], *, chunk_tokens: int = CHUNK_TOKENS) -> Estimate:
-    """Estimates the cost. Every request repeats the conversation so far, so a long document costs most."""
+    """Estimate the cost. Every request repeats the conversation so far, so a long document costs most."""
     num_documents = characters = num_chunks = tokens_in = tokens_out = 0
     for document in documents:
         num_documents += 1

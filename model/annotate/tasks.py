@@ -66,7 +66,7 @@ class Annotated:
 def tagged_windows(
     tokenizer: WordTokenizer, corpora: Sequence[Annotated], config: SpanConfig
 ) -> Iterator[TaggedWindow]:
-    """Yields every window of every document, with each word in the one window where it will be read."""
+    """Yield every window of every document, with each word in the one window where it will be read."""
     for corpus in corpora:
         outside = 1.0 if corpus.dense else config.outside_weight
         for document in corpus.documents:
@@ -83,7 +83,7 @@ def tagged_windows(
 
 
 def tag_loss(module: Any, batch: Sequence[TaggedWindow], pad: int, device: torch.device) -> Tensor:
-    """Sums the weighted cross-entropies of the batch's words."""
+    """Sum the weighted cross-entropies of the batch's words."""
     ids_BT, mask_BT = padded([window.ids for window in batch], pad)
     logits_BT3 = module(input_ids=ids_BT.to(device), attention_mask=mask_BT.to(device)).logits
     tags_BT = torch.full(ids_BT.shape, _NO_TAG)
@@ -130,7 +130,7 @@ class QuestionSequence:
 def examples(
     tokenizer: FactTokenizer, documents: Sequence[AnnotatedDocument], config: QuestionConfig
 ) -> Iterator[QuestionSequence]:
-    """Yields every window of every document that has a question with its answer.
+    """Yield every window of every document that has a question with its answer.
 
     Numbering begins at a random number, since a short document would otherwise never show a high one.
     """
@@ -167,7 +167,7 @@ def _asked(
 
 
 def visible(asked: QuestionSequence, length: int) -> Tensor:
-    """Makes the [T, T] mask, True where token i may look at token j; indices from the sequence's end on are padding.
+    """Make the [T, T] mask, True where token i may look at token j; indices from the sequence's end on are padding.
 
     A padding row looks at itself, since a row that sees nothing has no softmax.
     """
@@ -191,7 +191,7 @@ class QuestionNet(nn.Module):
     def forward(
         self, ids_BT: Tensor, positions_BT: Tensor, visible_B1TT: Tensor, learnt_BT: Tensor
     ) -> Tensor:
-        """Gives [N, V] logits of the N learnt tokens, each read at the token before it, in float32."""
+        """Give [N, V] logits of the N learnt tokens, each read at the token before it, in float32."""
         causal = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
         states_BTD = causal.model(
             input_ids=ids_BT, position_ids=positions_BT, attention_mask=visible_B1TT, use_cache=False
@@ -201,7 +201,7 @@ class QuestionNet(nn.Module):
 
 
 def question_loss(module: Any, batch: Sequence[QuestionSequence], device: torch.device) -> Tensor:
-    """Sums the cross-entropies of the batch's questions and answers."""
+    """Sum the cross-entropies of the batch's questions and answers."""
     ids_BT, _ = padded([asked.ids for asked in batch], 0)
     positions_BT, _ = padded([asked.positions for asked in batch], 0)
     learnt_BT = padded([[int(x) for x in asked.learnt] for asked in batch], 0)[0].bool()
@@ -216,7 +216,7 @@ DEFAULT_THRESHOLD = 0.5
 
 
 class SpanTask(TunerTask[TaggedWindow]):
-    """Trains the fact-span annotator (section 3.3, appendix A.2)."""
+    """Train the fact-span annotator (section 3.3, appendix A.2)."""
 
     role = SPANS
     config: SpanConfig
@@ -246,7 +246,7 @@ class SpanTask(TunerTask[TaggedWindow]):
 
 
 class QuestionTask(TunerTask[QuestionSequence]):
-    """Trains the question generator (section 3.3, appendix A.2)."""
+    """Train the question generator (section 3.3, appendix A.2)."""
 
     role = QUESTIONS
     prefix = "model."

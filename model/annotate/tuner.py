@@ -42,7 +42,7 @@ class TunerTask(Task[Sequence[Example]]):
     prefix = ""  # the prefix that the module adds to the model's own names
 
     def __init__(self, config: TunerConfig, cache: Path, name: str, start: Path | None = None) -> None:
-        """Loads the base from `cache`, or goes on from the weights of the run in `start`, with another schedule."""
+        """Load the base from `cache`, or go on from the weights of the run in `start`, with another schedule."""
         torch.manual_seed(config.seed)  # for the initial weights of the adapter and the head
         self.config, self.name = config, name
         self.source = base_directory(config.base, cache)
@@ -68,17 +68,17 @@ class TunerTask(Task[Sequence[Example]]):
 
     @property
     def num_steps(self) -> int:
-        """The number of steps of the whole run."""
+        """Give the number of steps of the whole run."""
         return max(1, math.ceil(self.config.epochs * self.batches.per_epoch))
 
     def run(self, directory: Path, *, save_seconds: float = 180.0) -> Iterator[StepMetrics]:
-        """Trains in `directory`, which is a loadable annotator from the first save on; resumes a run that is there."""
+        """Train in `directory`, which is a loadable annotator from the first save on; resume a run that is there."""
         self.loop: Loop[Sequence[Example]] = Loop(self, self._loop_config(save_seconds), directory)
         yield from self.loop.run()
 
     @property
     def progress(self) -> Progress:
-        """How far the run has got."""
+        """Give how far the run has got."""
         return self.loop.progress
 
     def _loop_config(self, save_seconds: float) -> LoopConfig:
@@ -121,10 +121,10 @@ class TunerTask(Task[Sequence[Example]]):
 
     @abstractmethod
     def reading(self) -> dict[str, Any]:
-        """Gives the settings with which the finished annotator reads texts."""
+        """Give the settings with which the finished annotator reads texts."""
 
     def save(self, directory: Path, weights: Mapping[str, Tensor]) -> None:
-        """Writes the adapter, or all weights with their tokenizer, and the description last."""
+        """Write the adapter, or all weights with their tokenizer, and the description last."""
         peft = self.model if isinstance(self.model, PeftModel) else None
         plain = {name.removeprefix(self.prefix): tensor.contiguous() for name, tensor in weights.items()}
         if peft is not None:
@@ -161,7 +161,7 @@ class TunerTask(Task[Sequence[Example]]):
 
 
 def _described(start: Path, role: str, config: TunerConfig, base_sha256: str) -> AnnotatorConfig:
-    """Gives the description of a run to go on from: of this role and base, an adapter or all weights as asked for."""
+    """Give the description of a run to go on from: of this role and base, an adapter or all weights as asked for."""
     before = AnnotatorConfig.load(start, role)
     fits = (before.kind == "adapter") == (config.lora_rank is not None)
     if not fits or before.training.get("base_sha256") != base_sha256:
@@ -172,7 +172,7 @@ def _described(start: Path, role: str, config: TunerConfig, base_sha256: str) ->
 
 
 def _digest(examples: Iterable[_Sequence]) -> str:
-    """Computes the SHA-256 of the examples' contents."""
+    """Compute the SHA-256 of the examples' contents."""
     digest = hashlib.sha256()
     for example in examples:
         digest.update(repr(example).encode())
@@ -201,7 +201,7 @@ class LengthBatches:
         self.per_epoch = len(lengths) // self.batch
 
     def starting_at(self, step: int) -> Iterator[list[int]]:
-        """Yields the batches from step number `step` on, each a list of indices of examples."""
+        """Yield the batches from step number `step` on, each a list of indices of examples."""
         while True:
             epoch, within = divmod(step, self.per_epoch)
             yield from self._epoch(epoch)[within:]

@@ -88,7 +88,7 @@ class Wholes:
         self._openings, self._closings = _columns([(start - 1, end + 1) for start, end in quotations])
 
     def around(self, start: int, end: int) -> Span:
-        """Gives the span with every whole that it cuts, and with both quotation marks where it has one."""
+        """Give the span with every whole that it cuts, and with both quotation marks where it has one."""
         wider = self._quoted(*self._uncut(start, end))
         while wider != (start, end):
             start, end = wider
@@ -96,7 +96,7 @@ class Wholes:
         return wider
 
     def at(self, place: int) -> Span:
-        """Gives the whole that the character at `place` is in, or that character."""
+        """Give the whole that the character at `place` is in, or that character."""
         n = bisect_right(self._starts, place) - 1
         return self.spans[n] if n >= 0 and place < self._ends[n] else (place, place + 1)
 
@@ -123,7 +123,7 @@ def _columns(spans: Sequence[Span]) -> tuple[list[int], list[int]]:
 
 
 def _united(spans: Iterable[Span]) -> list[Span]:
-    """Makes one span of those that overlap; gives them in order."""
+    """Make one span of those that overlap; give them in order."""
     united: list[Span] = []
     for start, end in sorted(spans):
         if united and start < united[-1][1]:
@@ -134,7 +134,7 @@ def _united(spans: Iterable[Span]) -> list[Span]:
 
 
 def _words(text: str) -> Iterator[Span]:
-    """Yields words, whole with their hyphens and apostrophes, but without a possessive."""
+    """Yield words, whole with their hyphens and apostrophes, but without a possessive."""
     for found in _WORD.finditer(text):
         start, end = found.span()
         possessive = _POSSESSIVE.search(text, start, end)
@@ -142,7 +142,7 @@ def _words(text: str) -> Iterator[Span]:
 
 
 def _numbers(text: str) -> Iterator[Span]:
-    """Yields numbers with their currency, scale and unit, dates, and initials; of "1914-1918" each year is a whole."""
+    """Yield numbers with their currency, scale and unit, dates, and initials; of "1914-1918" each year is a whole."""
     for found in _NUMBER.finditer(text):
         if _YEARS.fullmatch(found.group()) is None:
             yield found.span()
@@ -150,7 +150,7 @@ def _numbers(text: str) -> Iterator[Span]:
 
 
 def _quotations(text: str) -> Iterator[Span]:
-    """Yields the titles in quotation marks, without these."""
+    """Yield the titles in quotation marks, without these."""
     for found in _QUOTATION.finditer(text):
         start, end = found.span(found.lastindex or 0)
         if _is_title(text[start:end].split()):
@@ -158,13 +158,13 @@ def _quotations(text: str) -> Iterator[Span]:
 
 
 def _is_title(said: Sequence[str]) -> bool:
-    """Says whether quoted words are a title and not speech: few, or most that are longer than "with" capitalised."""
+    """Say whether quoted words are a title and not speech: few, or most that are longer than "with" capitalised."""
     long = [word[0].isupper() for word in said if len(word) > 4]
     return len(said) <= 3 or (len(said) <= MOST_QUOTED and 2 * sum(long) > len(long))
 
 
 def _names(text: str) -> Iterator[Span]:
-    """Yields runs of capitalised words; a number ends a run and is part of it ("Apollo 11")."""
+    """Yield runs of capitalised words; a number ends a run and is part of it ("Apollo 11")."""
     run: list[Span] = []
     for start, end in _words(text):
         if run and not _joins(text, run[-1], (start, end)):
@@ -186,7 +186,7 @@ def _run(run: Sequence[Span]) -> Iterator[Span]:
 
 
 def _joins(text: str, before: Span, word: Span) -> bool:
-    """Says whether a name can go on with a word after one of its words."""
+    """Say whether a name can go on with a word after one of its words."""
     between = text[before[1] : word[0]]
     if not _BETWEEN.fullmatch(between):
         return False
@@ -197,7 +197,7 @@ def _joins(text: str, before: Span, word: Span) -> bool:
 
 
 def _opens(text: str, start: int, end: int) -> bool:
-    """Says whether a word has its capital from beginning a sentence, and not from being a name."""
+    """Say whether a word has its capital from beginning a sentence, and not from being a name."""
     return _is_opener(text, start, end) and _SENTENCE_ENDS.search(text, max(0, start - 8), start) is not None
 
 
@@ -219,7 +219,7 @@ _LEFT_ALONE = frozenset(("what", "when", "where", "which", "who", "whom", "whose
 
 
 def whole_spans(text: str, spans: Sequence[Span], wholes: Wholes | None = None) -> list[Span]:
-    """Gives sorted spans without overlap completed to wholes and narrowed; those that then overlap are one. Of a span
+    """Give sorted spans without overlap completed to wholes and narrowed; those that then overlap are one. Of a span
     that goes on in another paragraph only the longest part is taken.
 
     What it gives it leaves as it is. `wholes` are those of the text, where they are known.
@@ -250,7 +250,7 @@ def _in_one_paragraph(text: str, start: int, end: int) -> Span:
 
 
 def narrow(text: str, start: int, end: int, wholes: Wholes) -> Span:
-    """Takes blanks, articles and "and" off the beginning, and prepositions off the end, but nothing off a whole."""
+    """Take blanks, articles and "and" off the beginning, and prepositions off the end, but nothing off a whole."""
     end = start + len(text[start:end].rstrip())
     while (
         (found := _LAST.search(text, start, end))

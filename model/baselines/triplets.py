@@ -36,7 +36,7 @@ class CallError(ValueError):
 
 
 def read_triplets(path: Path) -> Iterator[Parsed]:
-    """Reads every document of a file of annotated examples. The id is a hash of the annotated text."""
+    """Read every document of a file of annotated examples. The id is a hash of the annotated text."""
     record = parse_json(path.read_bytes(), path.name)
     if isinstance(record, Refusal):
         yield Parsed(None, (record,))
@@ -64,7 +64,7 @@ def _document(where: str, example: Any) -> Parsed:
 
 
 def parse_calls(marked: str) -> tuple[str, tuple[FactSpan, ...]]:
-    """Gives the text with each call replaced by its value, and the spans of these. Raises `CallError` on a bad call."""
+    """Give the text with each call replaced by its value, and the spans of these. Raises `CallError` on a bad call."""
     pieces: list[str] = []
     spans: list[FactSpan] = []
     length = at = 0
@@ -79,7 +79,7 @@ def parse_calls(marked: str) -> tuple[str, tuple[FactSpan, ...]]:
 
 
 def _call(marked: str, start: int) -> tuple[str, str, str, int]:
-    """Reads the call at `start`: gives its entity, relation and value, and the offset of its end."""
+    """Read the call at `start`: give its entity, relation and value, and the offset of its end."""
     call = _CALL.match(marked, start)
     if call is None or OPENS in call.group()[1:]:
         raise CallError(start, "a call that is not [dblookup('entity', 'relation') -> value]")
@@ -94,7 +94,7 @@ def _call(marked: str, start: int) -> tuple[str, str, str, int]:
 
 
 def _closing(text: str, at: int) -> int:
-    """Finds where the bracket around a value closes, or gives -1. The value may hold brackets itself."""
+    """Find where the bracket around a value closes, or give -1. The value may hold brackets itself."""
     depth = 0
     for position in range(at, len(text)):
         if text[position] == "[":

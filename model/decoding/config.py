@@ -125,5 +125,5 @@ class LookupPort(Protocol):
     def find(
         self, queries_BD: NDArray[np.float32], *, checkpoint_id: str, **asked: Unpack[LookupAsked]
     ) -> Sequence[LookupResult]:
-        """Gives one result per query; a result without hits at or above the threshold is *no match*."""
+        """Give one result per query; a result without hits at or above the threshold is *no match*."""
         ...

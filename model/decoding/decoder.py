@@ -52,7 +52,7 @@ class DecodedOutput:
 
 
 class Decoder:
-    """Decodes prompts with one checkpoint, against one knowledge base.
+    """Decode prompts with one checkpoint, against one knowledge base.
 
     A method that asks in words needs a `query_encoder` for the key space of the keyset that it queries.
     """
@@ -66,7 +66,7 @@ class Decoder:
     def generate(
         self, prompts: Sequence[Prompt], config: DecodeConfig, on_step: OnStep = lambda: None
     ) -> list[DecodedOutput]:
-        """Decodes all prompts as one batch; each row's output is the same as if it were decoded alone.
+        """Decode all prompts as one batch; each row's output is the same as if it were decoded alone.
 
         `on_step` is called after each forward, and may end the decoding by raising an error.
         """
@@ -80,7 +80,7 @@ class Decoder:
     def stream(
         self, prompt: Prompt, config: DecodeConfig, on_step: OnStep = lambda: None
     ) -> Iterator[str | SpliceRecord | DecodedOutput]:
-        """Yields pieces of the output as they are decoded (joined, they are the output), then the generation.
+        """Yield pieces of the output as they are decoded (joined, they are the output), then the generation.
 
         Each lookup is yielded in between; one with a hit comes right after the piece that ends with its value.
         """
@@ -92,17 +92,17 @@ class Decoder:
         yield output_of(row, self.tokenizer)
 
     def run(self, prompts: Sequence[Prompt], config: DecodeConfig) -> tuple[DecodingRun, list[Row]]:
-        """Makes the run that decodes these prompts, not yet started. Raises `ValueError` if it could not look up."""
+        """Make the run that decodes these prompts, not yet started. Raises `ValueError` if it could not look up."""
         self.check(config)
         run = self.new_run()
         return run, [run.join(prompt, config, config.seed + n) for n, prompt in enumerate(prompts)]
 
     def new_run(self, prefixes: Prefixes | None = None, wide_threads: int | None = None) -> DecodingRun:
-        """Makes a run without rows."""
+        """Make a run without rows."""
         return DecodingRun(self.checkpoint, self.lookup, self._queries(), prefixes, wide_threads)
 
     def check(self, config: DecodeConfig) -> None:
-        """Raises `ValueError` where what is asked could not be looked up."""
+        """Raise `ValueError` where what is asked could not be looked up."""
         if config.mode != "off":
             self._check_lookups(config.mode)
 
@@ -138,7 +138,7 @@ class RowNews:
 
 
 def output_of(row: Row, tokenizer: FactTokenizer) -> DecodedOutput:
-    """Gives the output of a finished row. Raises the error that ended it."""
+    """Give the output of a finished row. Raises the error that ended it."""
     if row.failure is not None:
         raise row.failure
     return DecodedOutput(
@@ -195,7 +195,7 @@ class DecodingRun:
 
     @torch.inference_mode()
     def join(self, prompt: Prompt, config: DecodeConfig, seed: int) -> Row:
-        """Makes the row of this prompt, which is decoded from the next step on."""
+        """Make the row of this prompt, which is decoded from the next step on."""
         row = self._row(prompt, config, seed)
         if len(row.pending) >= self.forward.context:
             row.finish = "context"
@@ -219,18 +219,18 @@ class DecodingRun:
         return Row(ids, text, given, config, self.forward.past(), generator, seen_V, ids)
 
     def leave(self, row: Row) -> None:
-        """Takes a row out that nobody waits for any more."""
+        """Take a row out that nobody waits for any more."""
         self.live = [other for other in self.live if other is not row]
 
     def steps(self) -> Iterator[None]:
-        """Decodes to the end, yielding after every step."""
+        """Decode to the end, yielding after every step."""
         while self.live:
             self.step()
             yield
 
     @torch.inference_mode()
     def step(self) -> None:
-        """Feeds every row its next tokens; rows whose queue is then empty choose a token or look up."""
+        """Feed every row its next tokens; rows whose queue is then empty choose a token or look up."""
         self.num_steps += 1
         fed, states = self._feed(self._shares())
         ready = [row for row in fed if not row.pending]
@@ -247,14 +247,14 @@ class DecodingRun:
         self._part()
 
     def _part(self) -> None:
-        """Takes finished rows out."""
+        """Take finished rows out."""
         for row in self.live:
             if row.finish is not None and row.config.abstains:
                 row.keep_cited()
         self.live = [row for row in self.live if row.finish is None]
 
     def _shares(self) -> list[tuple[Row, int]]:
-        """Gives the number of tokens that this step feeds of each queue, those not fed for longest first."""
+        """Give the number of tokens that this step feeds of each queue, those not fed for longest first."""
         short = [(row, len(row.pending)) for row in self.live if len(row.pending) <= BLOCK]
         left = 1 if any(row.sampled or row.splices for row in self.live) else LONG_QUEUE_TOKENS
         for row in sorted((row for row in self.live if len(row.pending) > BLOCK), key=lambda r: r.last_fed):
@@ -267,7 +267,7 @@ class DecodingRun:
         return short
 
     def _feed(self, shares: Sequence[tuple[Row, int]]) -> tuple[list[Row], dict[Row, Tensor]]:
-        """Feeds these numbers of tokens; gives the rows that were fed with the state of each one's last token."""
+        """Feed these numbers of tokens; give the rows that were fed with the state of each one's last token."""
         rows = [row for row, _ in shares]
         pieces = [Piece(row.feed(share), row.position - share, row.past) for row, share in shares]
         with threads_for(sum(share for _, share in shares), self.wide_threads):
@@ -281,7 +281,7 @@ class DecodingRun:
         return rows, last
 
     def _remember(self, row: Row, piece: Piece, states_TD: Tensor) -> None:
-        """Keeps a prompt that was fed to its end, and the logits of the token before a forced lookup."""
+        """Keep a prompt that was fed to its end, and the logits of the token before a forced lookup."""
         before = row.opened_at - 1 - piece.start if row.is_forced and row.opened_at is not None else -1
         if 0 <= before < len(piece.ids):
             row.fallback_V = self.forward.logits(states_TD[before : before + 1])[0]
@@ -289,7 +289,7 @@ class DecodingRun:
             self.prefixes.keep(row.prompt_ids, row.past)
 
     def _sample(self, rows: Sequence[Row], logits_NV: Tensor) -> list[Row]:
-        """Samples and records each row's next token; gives the rows whose query in words is now complete."""
+        """Sample and record each row's next token; give the rows whose query in words is now complete."""
         logits_of = dict(zip(rows, logits_NV, strict=True))
         asking = []
         for alike in _grouped(rows, lambda row: row.drawn_by):
@@ -305,7 +305,7 @@ class DecodingRun:
         return asking
 
     def _chose(self, row: Row, token: int, logits_V: Tensor) -> bool:
-        """Takes a row's next token; tells whether it completes a query in words."""
+        """Take a row's next token; tell whether it completes a query in words."""
         if row.opened_at is not None:
             return self.queries.write(row, token)
         if token == self.opens:
@@ -315,7 +315,7 @@ class DecodingRun:
         return False
 
     def _adjusted(self, rows: Sequence[Row], logits_NV: Tensor, penalty: float) -> Tensor:
-        """Lowers the logits of tokens that a row has used, and sets those of forbidden tokens to minus infinity.
+        """Lower the logits of tokens that a row has used, and set those of forbidden tokens to minus infinity.
 
         A query in words has no repetition penalty: it has to repeat words of the text that it is about.
         """
@@ -352,7 +352,7 @@ class DecodingRun:
             row.finish = "length"
 
     def _look_up(self, rows: Sequence[Row], states: Sequence[Tensor]) -> None:
-        """Looks up for rows that ask alike, in one batch. Rows without a match sample from the logits before the
+        """Look up for rows that ask alike, in one batch. Rows without a match sample from the logits before the
         lookup, or end where they abstain.
         """
         asked = [row for row in rows if row.words or not self.queries.in_words]
@@ -378,7 +378,7 @@ class DecodingRun:
             assert not again, "a lookup is forbidden after a miss"
 
     def _answer(self, rows: Sequence[Row], queries_ND: np.ndarray) -> list[tuple[Row, Tensor]]:
-        """Splices each hit; gives the rows without a match, each with the logits to continue from."""
+        """Splice each hit; give the rows without a match, each with the logits to continue from."""
         assert self.lookup is not None
         queries_ND = self._with_questions(rows, queries_ND)
         results = self.lookup.find(queries_ND, checkpoint_id=self.queries.checkpoint_id, **self._asked(rows))
@@ -417,7 +417,7 @@ class DecodingRun:
         return row.words or asked_text(row.prompt, row.output(self.tokenizer))
 
     def _asked(self, rows: Sequence[Row]) -> LookupAsked:
-        """Gives what is asked of the lookups, with a text for each where the ranking looks at more than the key."""
+        """Give what is asked of the lookups, with a text for each where the ranking looks at more than the key."""
         config = rows[0].config
         asked: LookupAsked = {"k": 1, "threshold": config.threshold, "min_seq": config.min_seq}
         if config.ranking != "key":
@@ -442,7 +442,7 @@ def _grouped(rows: Sequence[Row], by: Callable[[Row], Hashable]) -> list[list[Ro
 
 
 def _bias(checkpoint: Checkpoint, config: DecodeConfig) -> float:
-    """Gives the bias on the logit of a lookup, which applies only where the model decides on lookups."""
+    """Give the bias on the logit of a lookup, which applies only where the model decides on lookups."""
     if config.mode != "auto":
         return 0.0
     own = float(checkpoint.config.decoding.get("fact_bias", 0.0))
@@ -453,7 +453,7 @@ def _bias(checkpoint: Checkpoint, config: DecodeConfig) -> float:
 
 
 def penalise(logits_NV: Tensor, seen_NV: Tensor, penalty: float) -> Tensor:
-    """Makes tokens already seen less likely: divides positive logits by `penalty` and multiplies negative ones."""
+    """Make tokens already seen less likely: divide positive logits by `penalty` and multiply negative ones."""
     if penalty == 1.0:
         return logits_NV
     at = seen_NV.nonzero(as_tuple=True)  # few of the vocabulary
@@ -462,7 +462,7 @@ def penalise(logits_NV: Tensor, seen_NV: Tensor, penalty: float) -> Tensor:
 
 
 def add(logits_NV: Tensor, biases: Iterable[tuple[int, int, float]]) -> Tensor:
-    """Adds biases to logits, each given as (row, token, bias).
+    """Add biases to logits, each given as (row, token, bias).
 
     Minus infinity is a ban: the token cannot be chosen at all. The paper's no-KB setting adds -100 (appendix A), but a
     logit more than 100 above the others would defeat such a ban, and after a miss decoding would then never end.
@@ -479,7 +479,7 @@ def add(logits_NV: Tensor, biases: Iterable[tuple[int, int, float]]) -> Tensor:
 def sample(
     logits_NV: Tensor, *, temperature: float, top_p: float, generators: Sequence[torch.Generator]
 ) -> list[int]:
-    """Chooses one token a row: the likeliest at temperature 0, else one drawn from the smallest set of mass `top_p`."""
+    """Choose one token a row: the likeliest at temperature 0, else one drawn from the smallest set of mass `top_p`."""
     if temperature == 0.0:
         return logits_NV.argmax(dim=-1).tolist()
     below_NV = (
@@ -506,7 +506,7 @@ COMPUTING_TOKENS = 24  # tokens from which on a step computes rather than waits 
 
 @contextmanager
 def threads_for(num_tokens: int, wide: int | None) -> Iterator[None]:
-    """Computes with `wide` threads within the block where so many tokens are many, else as before."""
+    """Compute with `wide` threads within the block where so many tokens are many, else as before."""
     before = torch.get_num_threads()
     if wide is None or num_tokens < COMPUTING_TOKENS or wide == before:
         yield
@@ -542,7 +542,7 @@ def score(
     top: int = 1,
     at_once: int = POSITIONS_AT_ONCE,
 ) -> list[list[TokenScore]]:
-    """Scores the tokens of each sequence except the first, which has none before it.
+    """Score the tokens of each sequence except the first, which has none before it.
 
     Sequences are ids as `FactTokenizer.prompt` gives them. Logits of `at_once` positions are held at a time. Raises
     `ValueError` if a sequence exceeds the context.
@@ -563,7 +563,7 @@ def score(
 def _scores(
     checkpoint: Checkpoint, states_TD: Tensor, ids: Sequence[int], top: int, at_once: int
 ) -> list[TokenScore]:
-    """Scores `ids[1:]`, from the states of the tokens before each."""
+    """Score `ids[1:]`, from the states of the tokens before each."""
     scores: list[TokenScore] = []
     for start in range(0, len(ids) - 1, at_once):
         targets = torch.tensor(ids[start + 1 : start + 1 + at_once], device=states_TD.device)

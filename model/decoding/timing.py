@@ -42,11 +42,11 @@ class Margins:
     others: Floats
 
     def site_rate(self, bias: float) -> float:
-        """Gives the share of a text's lookups that are made with this bias."""
+        """Give the share of a text's lookups that are made with this bias."""
         return float(np.mean(self.sites < bias)) if len(self.sites) else math.nan
 
     def false_per_100(self, bias: float) -> float:
-        """Gives the lookups made where the text has none, per 100 tokens of it."""
+        """Give the lookups made where the text has none, per 100 tokens of it."""
         return 100 * float(np.mean(self.others < bias)) if len(self.others) else math.nan
 
 
@@ -75,7 +75,7 @@ class MemoryLookup:
     def find(
         self, queries_BD: Floats, *, checkpoint_id: str, **asked: Unpack[LookupAsked]
     ) -> list[MemoryFound]:
-        """Gives the nearest fact of each query if its score reaches the threshold."""
+        """Give the nearest fact of each query if its score reaches the threshold."""
         threshold = asked.get("threshold")
         least = self.threshold if threshold is None else threshold
         return [self._found(scores_K, least) for scores_K in queries_BD @ self.keys_KD.T]
@@ -120,7 +120,7 @@ class Curve:
     points: tuple[Point, ...]
 
     def choose(self) -> Point:
-        """Chooses the smallest bias whose exact match is within one standard error of the best."""
+        """Choose the smallest bias whose exact match is within one standard error of the best."""
         best = max(point.exact_match for point in self.points)
         error = math.sqrt(best * (1 - best) / self.questions)
         return next(p for p in sorted(self.points, key=lambda p: p.bias) if p.exact_match >= best - error)
@@ -147,7 +147,7 @@ def measure(
     batch: int = 16,
     on_done: OnDone = lambda more: None,
 ) -> Curve:
-    """Measures the curve over `documents`, whose facts are the knowledge base, with that many of their questions.
+    """Measure the curve over `documents`, whose facts are the knowledge base, with that many of their questions.
 
     `threshold` None takes the score that balances refusing facts that are there with accepting others that are not.
     `on_done` is told how many more of `num_steps` are done.
@@ -203,7 +203,7 @@ def measure(
 def num_steps(
     documents: Sequence[AnnotatedDocument], questions: int, biases: Sequence[float] = BIASES
 ) -> int:
-    """Counts the steps of `measure`, in the unit that `on_done` is told."""
+    """Count the steps of `measure`, in the unit that `on_done` is told."""
     available = sum(bool(span.question) for document in documents for span in document.facts)
     return 2 * len(documents) + (len(biases) + 2) * min(questions, available)
 
@@ -214,7 +214,7 @@ def text_margins(
     *,
     on_done: OnDone = lambda more: None,
 ) -> Margins:
-    """Measures the margins at every token that the model itself would choose, so none of values and closing tokens."""
+    """Measure the margins at every token that the model itself would choose, so none of values and closing tokens."""
     sites: list[Floats] = []
     others: list[Floats] = []
     opens, window = checkpoint.tokenizer.fact, checkpoint.lm.inference.context
@@ -231,14 +231,14 @@ def text_margins(
 
 
 def prompt_margins(checkpoint: Checkpoint, prompts: Sequence[str]) -> Floats:
-    """Measures the margin at the first token after each prompt: [n]."""
+    """Measure the margin at the first token after each prompt: [n]."""
     found = [_margins(checkpoint, checkpoint.tokenizer.prompt(prompt))[-1] for prompt in prompts]
     return np.array(found, dtype=np.float32)
 
 
 @torch.inference_mode()
 def _margins(checkpoint: Checkpoint, ids: Sequence[int]) -> Floats:
-    """Gives [T]: by how much the greatest other logit exceeds that of a lookup, after each token of one text."""
+    """Give [T]: by how much the greatest other logit exceeds that of a lookup, after each token of one text."""
     forward, tokenizer = checkpoint.lm.inference, checkpoint.tokenizer
     ids_T = torch.tensor(ids, device=checkpoint.lm.device)
     states_TD = forward.states(ids_T[None])[0]
@@ -260,7 +260,7 @@ def _margins(checkpoint: Checkpoint, ids: Sequence[int]) -> Floats:
 def balanced_threshold(
     encoder: KeyEncoder, asked: Sequence[TimedQuestion], keys_KD: Floats, values: Sequence[str]
 ) -> float:
-    """Gives the score with the fewest errors: facts refused that are there, and others accepted where they are not.
+    """Give the score with the fewest errors: facts refused that are there, and others accepted where they are not.
 
     Each question is asked as the decoder asks it: once with all facts, and once as if those of its value were deleted.
     """
@@ -275,12 +275,12 @@ def balanced_threshold(
 
 
 def _right(asked: Sequence[TimedQuestion], made: Sequence[DecodedOutput]) -> float:
-    """Gives the share of outputs that have the answer in their first characters, ignoring case."""
+    """Give the share of outputs that have the answer in their first characters, ignoring case."""
     return float(np.mean([exact_match(g.output, [a.value]) for a, g in zip(asked, made, strict=True)]))
 
 
 def _spread(items: Sequence[TimedQuestion], count: int) -> list[TimedQuestion]:
-    """Takes at most `count` items, spread evenly over all."""
+    """Take at most `count` items, spread evenly over all."""
     if len(items) <= count:
         return list(items)
     return [items[i * len(items) // count] for i in range(count)]

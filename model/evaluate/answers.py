@@ -1,4 +1,4 @@
-"""Scores of closed-book answers (appendix A): exact match within the first 100 characters, or, for an answer that
+"""Score of closed-book answers (appendix A): exact match within the first 100 characters, or, for an answer that
 completes a statement, within the first five tokens.
 
 The paper strips "annotation tokens" before it scores. Those are the tags: the value that Co-LMLM splices at a lookup
@@ -89,13 +89,13 @@ class Answered:
 
 
 def exact_match(output: str, answers: Sequence[str]) -> bool:
-    """Tells whether any answer is in the first 100 characters of the output, ignoring case."""
+    """Tell whether any answer is in the first 100 characters of the output, ignoring case."""
     said = output[:FIRST_CHARACTERS].lower()
     return any(answer.strip().lower() in said for answer in answers if answer.strip())
 
 
 def without_values(output: str, splices: Sequence[SpliceRecord]) -> str:
-    """Removes the spliced values from the output."""
+    """Remove the spliced values from the output."""
     kept, at = [], 0
     for splice in splices:
         kept.append(output[at : splice.output_start])
@@ -104,7 +104,7 @@ def without_values(output: str, splices: Sequence[SpliceRecord]) -> str:
 
 
 def score(asked: AskedQuestion, generation: Output, opening: Callable[[str], str]) -> Answered:
-    """Scores one output; `opening` gives its first tokens, in which a statement must be completed."""
+    """Score one output; `opening` gives its first tokens, in which a statement must be completed."""
     looked_at = opening if asked.is_statement else str
     splices = list(generation.splices)
     hits = [s for s in splices if s.outcome == "hit"]
@@ -134,7 +134,7 @@ def score(asked: AskedQuestion, generation: Output, opening: Callable[[str], str
 
 
 def folded(text: str) -> str:
-    """Gives the text in the form in which it is compared: case folded, one space between words."""
+    """Give the text in the form in which it is compared: case folded, one space between words."""
     return " ".join(text.casefold().split())
 
 
@@ -148,7 +148,7 @@ class Share:
 
 
 def share(holds: Sequence[bool], seed: int = 0, resamples: int = RESAMPLES) -> Share:
-    """Gives the share that holds. A resample of the questions is drawn as a binomial with this share."""
+    """Give the share that holds. A resample of the questions is drawn as a binomial with this share."""
     if not holds:
         raise ValueError("no questions to take a share of")
     mean = float(np.mean(holds))
@@ -184,7 +184,7 @@ class Summary:
 
 
 def summarise(rows: Sequence[Answered], with_fact: Sequence[str], seed: int = 0) -> Summary:
-    """Computes the figures over all rows; `with_fact` are the ids of the questions whose fact is known."""
+    """Compute the figures over all rows; `with_fact` are the ids of the questions whose fact is known."""
     known = [row.right_fact for row in rows if row.question_id in set(with_fact)]
     finishes = [row.finish for row in rows]
     return Summary(
@@ -223,11 +223,11 @@ class Evidence:
         self._lock = threading.Lock()
 
     def covers(self, name: str) -> bool:
-        """Tells whether there is a document about this person."""
+        """Tell whether there is a document about this person."""
         return folded(name) in self._of
 
     def passages(self, name: str, claim: str) -> list[str]:
-        """Gives the passages most similar to the claim, from the documents of that name or, without any, from all."""
+        """Give the passages most similar to the claim, from the documents of that name or, without any, from all."""
         own = folded(name) if self.covers(name) else None
         with self._lock:
             if own not in self._indices:
@@ -297,7 +297,7 @@ class QuestionSetError(ValueError):
 
 
 def read_question_set(path: Path) -> list[AskedQuestion]:
-    """Reads every row of a file, or of the files of a folder, in order; of equal rows it keeps the first.
+    """Read every row of a file, or of the files of a folder, in order; of equal rows it keeps the first.
 
     Rows with the same question and other answers are kept apart, since each is an example of its set. Raises
     `QuestionSetError`, which names the row, if one is no question.
@@ -309,7 +309,7 @@ def read_question_set(path: Path) -> list[AskedQuestion]:
 
 
 def digest(path: Path) -> str:
-    """Computes the SHA-256 of a question set's files, in order."""
+    """Compute the SHA-256 of a question set's files, in order."""
     return sha256(b"".join(sha256(file.read_bytes()).digest() for file in _files(path))).hexdigest()
 
 
@@ -362,7 +362,7 @@ def _statement(where: str, row: Mapping[str, Any]) -> str:
 
 
 def _texts(found: Any) -> tuple[str, ...]:
-    """Reads answers given as one text, as several, or as several in JSON within one text."""
+    """Read answers given as one text, as several, or as several in JSON within one text."""
     if isinstance(found, str) and found.startswith("["):
         with suppress(ValueError):  # it is an answer that begins with a bracket
             found = json.loads(found)

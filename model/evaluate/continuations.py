@@ -54,14 +54,14 @@ class Likelihood:
 
 
 def encoded(tokenizer: FactTokenizer, context: str, continuation: str) -> tuple[list[int], list[int]]:
-    """Encodes a context and its continuation, cut where the context's tokens end; its last blanks go to the latter."""
+    """Encode a context and its continuation, cut where the context's tokens end; its last blanks go to the latter."""
     stripped = context.rstrip()
     before = tokenizer.encode(stripped)
     return before, tokenizer.encode(f"{context}{continuation}")[len(before) :]
 
 
 def without_lookups(checkpoint: Checkpoint, pairs: Sequence[Pair]) -> list[Likelihood]:
-    """Scores with the model alone. Raises `ValueError` if a pair exceeds its context."""
+    """Score with the model alone. Raises `ValueError` if a pair exceeds its context."""
     sequences = [checkpoint.tokenizer.prompt([*before, *after]) for before, after in pairs]
     likely = []
     for (_, after), scored in zip(pairs, score(checkpoint, sequences), strict=True):
@@ -72,7 +72,7 @@ def without_lookups(checkpoint: Checkpoint, pairs: Sequence[Pair]) -> list[Likel
 
 
 class WithLookups:
-    """Scores continuations as decoding with lookups would give them, one after the other."""
+    """Score continuations as decoding with lookups would give them, one after the other."""
 
     def __init__(self, checkpoint: Checkpoint, lookup: LookupPort, *, threshold: float | None = None) -> None:
         markup = checkpoint.tokenizer.markup
@@ -85,7 +85,7 @@ class WithLookups:
         self.bias = float(checkpoint.config.decoding.get("fact_bias", 0.0))
 
     def __call__(self, pairs: Sequence[Pair]) -> list[Likelihood]:
-        """Scores the pairs. Raises `ValueError` if one exceeds the context."""
+        """Score the pairs. Raises `ValueError` if one exceeds the context."""
         return [self._likelihood(before, after) for before, after in pairs]
 
     @torch.inference_mode()
@@ -107,11 +107,11 @@ class WithLookups:
         return Likelihood(logprob, is_greedy)
 
     def _room(self, prefix: Sequence[int], rest: Sequence[int]) -> bool:
-        """Tells whether the two tags of one more lookup fit."""
+        """Tell whether the two tags of one more lookup fit."""
         return len(prefix) + len(rest) + 2 <= self.forward.context
 
     def _read(self, prefix: Sequence[int], rest: Sequence[int]) -> tuple[_Odds, dict[int, str]]:
-        """Reads `rest` after `prefix`; gives the odds before each token, and the values that lookups found."""
+        """Read `rest` after `prefix`; give the odds before each token, and the values that lookups found."""
         ids = [*prefix, *rest]
         if len(ids) > self.forward.context:
             raise ValueError(f"{len(ids)} tokens exceed the context of {self.forward.context}")
@@ -138,7 +138,7 @@ class WithLookups:
         return {at: one.hits[0].value for at, one in zip(queries, found, strict=True) if one.hits}
 
     def _odds(self, states_ND: Tensor, rest: Sequence[int]) -> _Odds:
-        """Computes the odds from the states [N, D] before the N tokens of `rest`, in pieces to save memory."""
+        """Compute the odds from the states [N, D] before the N tokens of `rest`, in pieces to save memory."""
         odds = _Odds([], [], [], [], [])
         for start in range(0, len(rest), POSITIONS_AT_ONCE):
             logits_NV = self.forward.logits(states_ND[start : start + POSITIONS_AT_ONCE])
@@ -157,7 +157,7 @@ class WithLookups:
         return odds
 
     def _stretch(self, rest: Sequence[int], before: str, at: int, value: str) -> int:
-        """Counts the tokens of `rest` from `at` that say the value as decoding would splice it; 0 if they do not."""
+        """Count the tokens of `rest` from `at` that say the value as decoding would splice it; 0 if they do not."""
         said = self.tokenizer.decode(rest[:at])
         spliced = f" {value}" if self.tokenizer.space_inside and needs_space(before + said) else value
         for end in range(at + 1, len(rest) + 1):
@@ -181,7 +181,7 @@ class _Odds:
 
 
 class _Walk:
-    """Walks over a continuation up to the first lookup that gives its tokens with a higher probability, or to the end.
+    """Walk over a continuation up to the first lookup that gives its tokens with a higher probability, or to the end.
 
     Then `at` is the place at which that lookup opens and `taken` the number of tokens it gives; 0 at the end.
     """
@@ -210,7 +210,7 @@ class _Walk:
                 self._say(1, against=value is not None)
 
     def _say(self, width: int, *, against: bool) -> None:
-        """Scores tokens without a lookup; with `against` also that no lookup with another value opens."""
+        """Score tokens without a lookup; with `against` also that no lookup with another value opens."""
         self.logprob += self._own(width, against)
         self.is_greedy = self.is_greedy and self._is_likeliest(width, against)
         self.at += width
@@ -267,7 +267,7 @@ class ScoredChoices:
 
 
 def with_shots(items: Sequence[Item], shots: Sequence[Item], count: int, seed: int) -> Iterator[Item]:
-    """Puts `count` solved exemplars before each item, drawn from `shots` as lm_eval draws them."""
+    """Put `count` solved exemplars before each item, drawn from `shots` as lm_eval draws them."""
     rng = random.Random(seed)
     for item in items:
         solved = [shot.solved for shot in rng.sample(list(shots), count)] if count else []
@@ -277,7 +277,7 @@ def with_shots(items: Sequence[Item], shots: Sequence[Item], count: int, seed: i
 def choose(
     checkpoint: Checkpoint, items: Sequence[Item], likely: Likely | None = None
 ) -> list[ScoredChoices]:
-    """Lets the model choose; `likely` scores with lookups (`continuations.WithLookups`), by default without.
+    """Let the model choose; `likely` scores with lookups (`continuations.WithLookups`), by default without.
 
     Raises `ValueError` if an item exceeds its context.
     """
@@ -340,19 +340,19 @@ class Harness:
             raise ValueError("mode 'auto' needs a knowledge base")
 
     def loglikelihood(self, requests: Sequence[HarnessRequest]) -> list[tuple[float, bool]]:
-        """Gives the log-probability of each (context, continuation), and whether greedy decoding gives it."""
+        """Give the log-probability of each (context, continuation), and whether greedy decoding gives it."""
         tokenizer = self.decoder.tokenizer
         pairs = [self._kept(*encoded(tokenizer, *request.args)) for request in requests]
         return [(one.logprob, one.is_greedy) for one in self._scored(pairs)]
 
     def loglikelihood_rolling(self, requests: Sequence[HarnessRequest]) -> list[float]:
-        """Gives the log-probability of each whole text, in windows if it is longer than the context."""
+        """Give the log-probability of each whole text, in windows if it is longer than the context."""
         windows = [list(self._windows(*request.args)) for request in requests]
         scored = iter(self._scored([pair for some in windows for pair in some]))
         return [sum(next(scored).logprob for _ in some) for some in windows]
 
     def generate_until(self, requests: Sequence[HarnessRequest]) -> list[str]:
-        """Generates text after each (context, options), up to one of the strings in `until`, which is left out.
+        """Generate text after each (context, options), up to one of the strings in `until`, which is left out.
 
         Raises `ValueError` for options that decoding does not have.
         """
@@ -378,7 +378,7 @@ class Harness:
 
     @property
     def _room(self) -> int:
-        """The number of tokens of a text that can be scored, after the token that begins it."""
+        """Give the number of tokens of a text that can be scored, after the token that begins it."""
         room = self.decoder.checkpoint.lm.inference.context - 1
         return room - _TAGS if self.mode == "auto" else room
 
@@ -387,7 +387,7 @@ class Harness:
         return before[max(0, len(before) + len(after) - self._room) :], after
 
     def _windows(self, text: str) -> Iterator[Pair]:
-        """Yields the text's tokens in windows, each token once; the last window has as many tokens before it as fit."""
+        """Yield the text's tokens in windows, each token once; the last window has as many tokens before it as fit."""
         ids, room = self.decoder.tokenizer.encode(text), self._room
         yield [], ids[:room]
         for start in range(room, len(ids), room - 1):

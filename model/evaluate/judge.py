@@ -108,11 +108,11 @@ class Judge(Protocol):
     name: str
 
     def grade(self, question: str, references: Sequence[str], said: str) -> Opinion[str]:
-        """Gives one of `VERDICTS`."""
+        """Give one of `VERDICTS`."""
         ...
 
     def claims(self, topic: str, text: str) -> Opinion[list[str]]:
-        """Gives the facts that a text states about its topic, each as a sentence."""
+        """Give the facts that a text states about its topic, each as a sentence."""
         ...
 
     def supports(self, topic: str, claim: str, passages: Sequence[str]) -> Opinion[bool]: ...
@@ -141,7 +141,7 @@ class ChatJudge:
         return Opinion(None if found.value is None else found.value.supported, found.said)
 
     def _ask(self, messages: list[Message], form: type[T]) -> Opinion[T]:
-        """Asks for an answer of this form. Raises what `Chat.reply` raises; a refusal of the text gives no verdict."""
+        """Ask for an answer of this form. Raises what `Chat.reply` raises; a refusal of the text gives no verdict."""
         said = ""
         for attempt in range(ATTEMPTS):
             try:
@@ -177,7 +177,7 @@ class ChatJudge:
 
 
 def rubric() -> str:
-    """Computes a digest of the judge's instructions; verdicts given under other instructions belong to another run."""
+    """Compute a digest of the judge's instructions; verdicts given under other instructions belong to another run."""
     return sha256("\n".join((GRADE, SPLIT, CHECK)).encode()).hexdigest()[:16]
 
 
@@ -194,12 +194,12 @@ def checking(topic: str, claim: str, passages: Sequence[str]) -> list[Message]:
 
 
 def tokens_of(messages: Sequence[Message]) -> int:
-    """Estimates how many tokens a conversation has."""
+    """Estimate how many tokens a conversation has."""
     return sum(rough_tokens(message["content"]) for message in messages)
 
 
 def _conversation(system: str, asked: Mapping[str, Any]) -> list[Message]:
-    """Sends the question as JSON, so that no text in it can end its own quotation."""
+    """Send the question as JSON, so that no text in it can end its own quotation."""
     told = json.dumps(asked, ensure_ascii=False, indent=1)
     return [{"role": "system", "content": system}, {"role": "user", "content": told}]
 
@@ -228,7 +228,7 @@ LEAST_CLAIMS = 10  # FActScore's gamma: a biography with fewer claims scores les
 
 
 def simple_qa(verdicts: Sequence[str]) -> dict[str, Any]:
-    """Computes SimpleQA's figures.
+    """Compute SimpleQA's figures.
 
     They are shares of all answers, `correct_given_attempted`, and `f_score`, the harmonic mean of that and of
     `correct`.
@@ -258,7 +258,7 @@ class Checked:
 
 
 def fact_score(biographies: Sequence[Checked]) -> dict[str, Any]:
-    """Computes FActScore's figures.
+    """Compute FActScore's figures.
 
     They are the mean share of supported claims over the biographies that state any, the same with those of fewer than
     `LEAST_CLAIMS` claims scored lower, the share that states nothing, and the mean number of claims.
@@ -316,7 +316,7 @@ _TELLING = re.compile(r"[A-Z][\w'’-]*|\d[\d,.]*\d|\d")
 
 
 class LocalJudge:
-    """Accepts an answer with a gold answer among its first words, ignoring case, accents, articles and punctuation.
+    """Accept an answer with a gold answer among its first words, ignoring case, accents, articles and punctuation.
 
     A claim is a sentence, and is supported if the passages hold all its numbers and names; one without any is not
     judged.
@@ -348,6 +348,6 @@ class LocalJudge:
 
 
 def normalised(text: str) -> str:
-    """Gives the words of a text in lower case, without accents, punctuation and articles."""
+    """Give the words of a text in lower case, without accents, punctuation and articles."""
     bare = "".join(c for c in unicodedata.normalize("NFKD", text.casefold()) if not unicodedata.combining(c))
     return " ".join(word for word in re.findall(r"\w+", bare) if word not in _ARTICLES)

@@ -55,7 +55,7 @@ class MarkedText:
 
     @classmethod
     def of(cls, encoded: Encoded, tokenizer: FactTokenizer, room: int) -> MarkedText:
-        """Takes as much of the sequence as fits in `room`, with whole lookups only."""
+        """Take as much of the sequence as fits in `room`, with whole lookups only."""
         ids = list(encoded.ids)
         outside: list[list[int]] = []
         spans: list[list[int]] = []
@@ -71,7 +71,7 @@ class MarkedText:
 
     @property
     def num_tokens(self) -> int:
-        """The number of tokens of the text without markup, and without the first, which no token precedes."""
+        """Give the number of tokens of the text without markup, and without the first, which no token precedes."""
         return sum(map(len, self.outside)) + sum(map(len, self.spans)) - 1
 
 
@@ -103,11 +103,11 @@ class SequenceReader:
         self.queued += [(token, kind) for token in ids]
 
     def at_once(self) -> Course:
-        """Yields once, so that the queued tokens are read in one pass."""
+        """Yield once, so that the queued tokens are read in one pass."""
         yield
 
     def with_lookups(self, text: MarkedText, splice: Splice) -> Course:
-        """Queues a text with its lookups; the loss of each opening token is summed separately.
+        """Queue a text with its lookups; the loss of each opening token is summed separately.
 
         `splice` gets a lookup's query and the ids of the text's own span, and gives the ids to splice. If it gives
         None, the lookup is taken back and the span is scored.
@@ -125,20 +125,20 @@ class SequenceReader:
         yield
 
     def hear(self, states_TD: Tensor) -> None:
-        """Takes the states [T, D] of the queued tokens."""
+        """Take the states [T, D] of the queued tokens."""
         self._score(states_TD)
         self.states = [*self.states[-1:], *states_TD[-2:]][-2:]
         self.position += len(self.queued)
         self.queued = []
 
     def _take_back(self) -> None:
-        """Removes the token read last; the next one must not be of the markup."""
+        """Remove the token read last; the next one must not be of the markup."""
         self.position -= 1
         self.states.pop()
         self.took_back = True
 
     def _score(self, states_TD: Tensor) -> None:
-        """Adds the losses of the queued tokens, each from the state before it; the first of a sequence has none."""
+        """Add the losses of the queued tokens, each from the state before it; the first of a sequence has none."""
         before_TD = torch.cat([*(state[None] for state in self.states[-1:]), states_TD[:-1]])
         queued = self.queued[len(self.queued) - len(before_TD) :]
         rows = [row for row, (_, kind) in enumerate(queued) if kind != GIVEN]
@@ -159,13 +159,13 @@ class SequenceReader:
             self.markup_loss += markup if kind == SAID else 0.0
 
     def _of_markup(self, logits_NV: Tensor) -> list[float]:
-        """Gives for each row by how much a token of text would be likelier, in nats, if no markup could follow."""
+        """Give for each row by how much a token of text would be likelier, in nats, if no markup could follow."""
         text_NV = logits_NV.index_fill(1, torch.tensor(self.tokenizer.added, dtype=torch.long), -math.inf)
         return list((logits_NV.logsumexp(dim=1) - text_NV.logsumexp(dim=1)).tolist())
 
 
 def read(readers: Sequence[tuple[SequenceReader, Course]], cache: RowCache) -> None:
-    """Runs every reader's course to its end; each reader has a row of the cache, and finished ones are removed."""
+    """Run every reader's course to its end; each reader has a row of the cache, and finished ones are removed."""
     live = list(readers)
     while True:
         staying = [row for row, (_, course) in enumerate(live) if next(course, _DONE) is not _DONE]
@@ -178,7 +178,7 @@ def read(readers: Sequence[tuple[SequenceReader, Course]], cache: RowCache) -> N
 
 
 def _advance(readers: Sequence[SequenceReader], cache: RowCache) -> None:
-    """Reads each reader's queued tokens in one pass; the padding of the shorter ones is overwritten later."""
+    """Read each reader's queued tokens in one pass; the padding of the shorter ones is overwritten later."""
     lengths = [len(reader.queued) for reader in readers]
     width = max(lengths)
     if not width:
@@ -219,7 +219,7 @@ def answer_losses(
     answers: Sequence[tuple[AnnotatedDocument, Masking]],
     find: Find | None = None,
 ) -> list[tuple[float, int]]:
-    """Gives for each answer the summed loss in nats of its scored tokens, with the end of the text, and their number.
+    """Give for each answer the summed loss in nats of its scored tokens, with the end of the text, and their number.
 
     The answers follow ``Question: ...`` and ``Answer:`` on the next line, which are read once; lookups are made where
     the answers have their facts.
@@ -251,7 +251,7 @@ def _course(reader: SequenceReader, text: MarkedText, masking: Masking, find: Fi
 
 
 def _answer(answer: AnnotatedDocument, tokenizer: FactTokenizer) -> MarkedText:
-    """Encodes the answer as it follows the prompt: after a space, and without the token that begins a text."""
+    """Encode the answer as it follows the prompt: after a space, and without the token that begins a text."""
     encoded = tokenizer.spans(" ", answer.text, answer.facts)
     text = MarkedText.of(encoded, tokenizer, len(encoded.ids))
     return MarkedText([text.outside[0][1:], *text.outside[1:]], text.spans)
@@ -274,7 +274,7 @@ def _splice(tokenizer: FactTokenizer, masking: Masking, find: Find) -> Splice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextTally:
-    """Sums over one text. Losses are in nats; `right` counts the lookups that found exactly the span's value.
+    """Sum over one text. Losses are in nats; `right` counts the lookups that found exactly the span's value.
 
     `markup_loss` is the part of `loss` that is there because the markup's tokens have some of the probability.
     """
@@ -291,7 +291,7 @@ class TextTally:
 
 @torch.inference_mode()
 def static(checkpoint: Checkpoint, document: AnnotatedDocument, *, max_tokens: int = 1024) -> TextTally:
-    """Scores the document with its own spans given, in one pass."""
+    """Score the document with its own spans given, in one pass."""
     text = _text(checkpoint, document, max_tokens)
     reader, tokenizer = SequenceReader(checkpoint), checkpoint.tokenizer
     for outside, span in zip(text.outside, text.spans, strict=False):
@@ -307,7 +307,7 @@ def static(checkpoint: Checkpoint, document: AnnotatedDocument, *, max_tokens: i
 def dynamic(
     checkpoint: Checkpoint, document: AnnotatedDocument, finds: Sequence[Find], *, max_tokens: int = 1024
 ) -> list[TextTally]:
-    """Scores the document once per `find`, with the values that it gives in place of the document's spans."""
+    """Score the document once per `find`, with the values that it gives in place of the document's spans."""
     text = _text(checkpoint, document, max_tokens)
     splices = [_Splices(checkpoint.tokenizer, find) for find in finds]
     readers = [SequenceReader(checkpoint) for _ in finds]
@@ -321,7 +321,7 @@ def dynamic(
 
 @dataclass(slots=True)
 class _Splices:
-    """Encodes the values that `find` gives; counts the lookups with a match, and those that found exactly the span."""
+    """Encode the values that `find` gives; count the lookups with a match, and those that found exactly the span."""
 
     tokenizer: FactTokenizer
     find: Find
@@ -340,7 +340,7 @@ class _Splices:
 def plain(
     checkpoint: Checkpoint, marked: FactTokenizer, document: AnnotatedDocument, *, max_tokens: int = 1024
 ) -> tuple[TextTally, TextTally]:
-    """Scores a model without lookups on the text without markup: all its tokens, and those that Co-LMLM is scored on.
+    """Score a model without lookups on the text without markup: all its tokens, and those that Co-LMLM is scored on.
 
     Both use the same tokens, cut at the spans as `marked`, the other model's tokenizer, cuts them. Leaving out fact
     tokens makes a text easier, so the second is the fair comparison.
@@ -393,7 +393,7 @@ class DocumentSums:
     indexes: dict[str, list[TextTally]]
 
     def sums(self) -> dict[str, Sums]:
-        """Gives losses and tokens of every reported figure, by its name."""
+        """Give losses and tokens of every reported figure, by its name."""
         found = {
             "static": _outside(self.static),
             "static_without_markup": _without_markup(self.static),
@@ -423,7 +423,7 @@ def _without_markup(tallies: Sequence[TextTally]) -> Sums:
 
 
 def openings(tallies: Sequence[TextTally]) -> dict[str, float]:
-    """Gives the probability of ``<FACT>`` where a span follows, and that of markup elsewhere, as geometric means."""
+    """Give the probability of ``<FACT>`` where a span follows, and that of markup elsewhere, as geometric means."""
     spans, tokens = sum(t.lookups for t in tallies), sum(t.tokens for t in tallies)
     opening, markup = sum(t.opening_loss for t in tallies), sum(t.markup_loss for t in tallies)
     return {"at_spans": exp(-opening / max(spans, 1)), "elsewhere": 1 - exp(-markup / max(tokens, 1))}
@@ -436,7 +436,7 @@ def _with_openings(tallies: Sequence[TextTally], *, by_text: bool = False) -> Su
 
 
 def perplexities(sums: dict[str, Sums], documents: int) -> dict[str, dict[str, Any]]:
-    """Gives perplexities over all tokens together, so that long documents weigh more, with intervals over documents."""
+    """Give perplexities over all tokens together, so that long documents weigh more, with intervals over documents."""
 
     def measure(draw: Callable[[int], NDArray[np.int64]]) -> dict[str, float]:
         rows = draw(documents)

@@ -43,7 +43,7 @@ class Formed:
 
 @dataclass(slots=True)
 class Former:
-    """Forms queries with one checkpoint. `encoder` makes vectors of words and is None if the state is the query.
+    """Form queries with one checkpoint. `encoder` makes vectors of words and is None if the state is the query.
 
     With `gold` the gold query is written instead of the model's own: the same forwards, with a meaningful length even
     if the model was not trained to ask.
@@ -60,7 +60,7 @@ class Former:
         self.ends = self.checkpoint.end_tokens
 
     def sites(self, document: AnnotatedDocument) -> list[Site]:
-        """Gives the lookups of a document that have a question, in order, without those beyond the context."""
+        """Give the lookups of a document that have a question, in order, without those beyond the context."""
         tokenizer = self.checkpoint.tokenizer
         encoded = tokenizer.document(document, close=False)
         in_words = tokenizer.markup.asks is not None
@@ -76,7 +76,7 @@ class Former:
 
     @torch.inference_mode()
     def form(self, site: Site) -> Formed:
-        """Forms the query at a site; the time begins once the text before it is in the cache."""
+        """Form the query at a site; the time begins once the text before it is in the cache."""
         forward = self.checkpoint.lm.inference
         cache = forward.cache(1)
         cache.reserve(len(site.prefix) + MAX_QUERY_TOKENS + 1)
@@ -94,7 +94,7 @@ class Former:
         return Formed(decoded - started, time.perf_counter() - decoded, len(words), vector)
 
     def _write(self, state_1D: torch.Tensor, site: Site, cache: RowCache) -> list[int]:
-        """Decodes the query up to the token that ends it."""
+        """Decode the query up to the token that ends it."""
         tokenizer, forward = self.checkpoint.tokenizer, self.checkpoint.lm.inference
         closes = tokenizer.id_of(tokenizer.markup.asks)
         words: list[int] = []
@@ -112,7 +112,7 @@ class Former:
         return self.checkpoint.lm.inference.advance(torch.tensor([[token]]), [position], cache)[:, -1]
 
     def _settle(self) -> None:
-        """Waits for the accelerator, if there is one, since its work is asynchronous."""
+        """Wait for the accelerator, if there is one, since its work is asynchronous."""
         if self.checkpoint.lm.device.type == "cuda":
             torch.cuda.synchronize()
 
@@ -141,7 +141,7 @@ def measure(
     sites: int,
     done: Callable[[int], None] = lambda _: None,
 ) -> QueryCost:
-    """Measures both methods in turns at the same sites, the first `sites` of these documents.
+    """Measure both methods in turns at the same sites, the first `sites` of these documents.
 
     One site is measured twice to warm up. Raises `ValueError` if there is no site.
     """
@@ -178,7 +178,7 @@ def measure(
 def _pairs(
     state: Former, words: Former, documents: Sequence[AnnotatedDocument]
 ) -> Iterator[tuple[Site, Site]]:
-    """Yields the sites that fit the context of both methods."""
+    """Yield the sites that fit the context of both methods."""
     for document in documents:
         yield from zip(state.sites(document), words.sites(document), strict=False)
 

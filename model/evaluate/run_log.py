@@ -27,7 +27,7 @@ class RunLog:
 
     @classmethod
     def open(cls, path: Path | None, run: Mapping[str, Any]) -> Self:
-        """Opens the log of `run` with the rows it already has. Raises `OtherRun` if the file is of another run."""
+        """Open the log of `run` with the rows it already has. Raises `OtherRun` if the file is of another run."""
         if path is None:
             return cls(None, {})
         if not path.is_file() or not path.stat().st_size:
@@ -44,7 +44,7 @@ class RunLog:
         return cls(path, {row.pop(NAME): row for row in rows})
 
     def add(self, rows: Mapping[str, Row]) -> None:
-        """Adds these rows, and writes them if there is a file."""
+        """Add these rows, and write them if there is a file."""
         self.rows |= rows
         if self.path is not None:
             with self.path.open("a", encoding="utf-8") as target:
@@ -71,7 +71,7 @@ Interval = tuple[float, float]
 def bootstrap(
     measure: Callable[[Draw], Mapping[str, float]], *, resamples: int = 1000, seed: int = 0
 ) -> dict[str, Interval]:
-    """Gives the 95 % interval of every number that `measure` gives.
+    """Give the 95 % interval of every number that `measure` gives.
 
     `measure` is called once per resample, with a function that draws rows with replacement from a count of them.
     """
@@ -81,7 +81,7 @@ def bootstrap(
 
 
 def of_share(share: float, interval: Interval, independent: int) -> Interval:
-    """Gives the interval of a share of so many independent draws.
+    """Give the interval of a share of so many independent draws.
 
     If all or none hold, every resample is the same and the bootstrap does not show how few there were. The interval is
     then the exact one (Clopper and Pearson, 1934); of 0 out of 14 it is 0 to 0.232.

@@ -43,7 +43,7 @@ _HUB_FILES = [*_FILES, INDEX, "model-*-of-*.safetensors"]
 
 
 def resolve_base(name: str, cache: Path) -> Path:
-    """Gives the directory of a base model: ``config.json``, ``tokenizer.json``, and weights in one file or several."""
+    """Give the directory of a base model: ``config.json``, ``tokenizer.json``, and weights in one file or several."""
     local = Path(name).expanduser()
     if (local / "config.json").is_file():
         return _whole(name, local)
@@ -68,7 +68,7 @@ def resolve_base(name: str, cache: Path) -> Path:
 
 
 def weight_files(directory: Path) -> list[Path]:
-    """Gives the files of a model's weights: the one, or those that its index names, in the order of their names."""
+    """Give the files of a model's weights: the one, or those that its index names, in the order of their names."""
     if (directory / WEIGHTS).is_file() or not (directory / INDEX).is_file():
         return [directory / WEIGHTS]
     try:
@@ -79,7 +79,7 @@ def weight_files(directory: Path) -> list[Path]:
 
 
 def weights_digest(directory: Path) -> str:
-    """Digests a model's weights: the SHA-256 of their file, or of those of several files."""
+    """Digest a model's weights: the SHA-256 of their file, or of those of several files."""
     digests = [file_digest(file) for file in weight_files(directory)]
     return digests[0] if len(digests) == 1 else hashlib.sha256("\n".join(digests).encode()).hexdigest()
 
@@ -120,7 +120,7 @@ def _from_wheels(name: str, cache: Path, convert: Callable[[Path], None]) -> Pat
 
 
 def _is_converted(directory: Path) -> bool:
-    """Tells whether every file is there and still holds what the conversion wrote."""
+    """Tell whether every file is there and still holds what the conversion wrote."""
     try:
         digests = json.loads((directory / DIGESTS).read_bytes())
         return set(digests) == set(_FILES) and damaged(directory, digests) is None

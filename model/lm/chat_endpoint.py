@@ -99,7 +99,7 @@ class _Transient(Exception):
 
 
 class Chat:
-    """Sends conversations to an endpoint. Threads may share it; `stop` ends waits between attempts in all of them."""
+    """Send conversations to an endpoint. Threads may share it; `stop` ends waits between attempts in all of them."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
@@ -109,7 +109,7 @@ class Chat:
         self._stopped = threading.Event()
 
     def reply(self, messages: Sequence[Message]) -> Reply:
-        """Gives the model's answer to a conversation.
+        """Give the model's answer to a conversation.
 
         The request is sent again after 429, 5xx, time-outs, cut connections and responses that are no chat completion.
         Raises `ConversationRefused` where the endpoint refuses this one, `EndpointUnusable` where it would refuse
@@ -130,7 +130,7 @@ class Chat:
         raise AssertionError("the last attempt returns or raises")
 
     def stop(self) -> None:
-        """Keeps any further request from being sent."""
+        """Keep any further request from being sent."""
         self._stopped.set()
 
     def close(self) -> None:
@@ -168,7 +168,7 @@ class Chat:
         raise self._unusable(cause, f"Check {' and '.join(self.endpoint.options)}.")
 
     def _said(self, response: httpx2.Response) -> str:
-        """Gives the endpoint's own message in one line, without the key, which some endpoints repeat."""
+        """Give the endpoint's own message in one line, without the key, which some endpoints repeat."""
         said = " ".join(response.text.split())
         if self.endpoint.api_key:
             said = said.replace(self.endpoint.api_key, "***")
@@ -179,7 +179,7 @@ class Chat:
 
 
 def _reply(response: httpx2.Response) -> Reply:
-    """Reads the reply in a response of status 200. Raises `_Transient` for anything else that a proxy or an overloaded
+    """Read the reply in a response of status 200. Raises `_Transient` for anything else that a proxy or an overloaded
     server sends.
     """
     try:
@@ -197,7 +197,7 @@ def _reply(response: httpx2.Response) -> Reply:
 
 
 def _wait_asked(header: str | None) -> float | None:
-    """Gives the seconds of a Retry-After header, which holds seconds or a date."""
+    """Give the seconds of a Retry-After header, which holds seconds or a date."""
     if header is None:
         return None
     try:

@@ -42,7 +42,7 @@ class Checkpoint:
 
     @property
     def end_tokens(self) -> list[int]:
-        """The tokens that end a text."""
+        """Give the tokens that end a text."""
         eos = self.lm.causal.config.eos_token_id
         others = [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
         return sorted({self.tokenizer.end_of_text, *others})
@@ -53,7 +53,7 @@ class Checkpoint:
 
 
 def compute_dtype(precision: str = "auto") -> torch.dtype:
-    """Gives bfloat16 where the processor (or the GPU) multiplies it natively, else float32."""
+    """Give bfloat16 where the processor (or the GPU) multiplies it natively, else float32."""
     if precision != "auto":
         return {"bf16": torch.bfloat16, "fp32": torch.float32}[precision]
     native = torch.cuda.is_available() or torch.cpu._is_avx512_bf16_supported()
@@ -61,7 +61,7 @@ def compute_dtype(precision: str = "auto") -> torch.dtype:
 
 
 def load(path: Path, cache: Path, *, precision: str = "auto") -> Checkpoint:
-    """Loads a checkpoint for inference: adapter merged, gradients off, on the GPU if there is one."""
+    """Load a checkpoint for inference: adapter merged, gradients off, on the GPU if there is one."""
     if not (path / CONFIG_FILE).is_file():
         return import_released(path, precision=precision)
     config = config_of(path)
@@ -78,7 +78,7 @@ def load(path: Path, cache: Path, *, precision: str = "auto") -> Checkpoint:
 
 
 def weights_bytes(path: Path, cache: Path) -> int:
-    """Gives the bytes of the files of weights that loading a checkpoint reads, an adapter's base among them."""
+    """Give the bytes of the files of weights that loading a checkpoint reads, an adapter's base among them."""
     files = [*weight_files(path), path / ADAPTER]
     if (path / CONFIG_FILE).is_file():
         config = CheckpointConfig.load(path)
@@ -90,7 +90,7 @@ def weights_bytes(path: Path, cache: Path) -> int:
 def base_checkpoint(
     base: str, cache: Path, *, precision: str = "auto", markup: Markup = CO_LMLM
 ) -> Checkpoint:
-    """Gives the untrained base with new rows for a method's tokens: the baseline for what is trained from it."""
+    """Give the untrained base with new rows for a method's tokens: the baseline for what is trained from it."""
     directory = resolve_base(base, cache)
     tokenizer = FactTokenizer.load(directory / "tokenizer.json", markup=markup)
     model = with_token_rows(model_at(directory, torch.float32), tokenizer)
@@ -101,7 +101,7 @@ def base_checkpoint(
 
 
 def import_released(path: Path, *, precision: str = "auto") -> Checkpoint:
-    """Loads a plain model whose tokenizer has the three tokens: the form that the paper's authors release."""
+    """Load a plain model whose tokenizer has the three tokens: the form that the paper's authors release."""
     if not (path / "config.json").is_file():
         raise CheckpointError(
             f"{path}: neither {CONFIG_FILE} nor config.json is there; name a checkpoint directory"
@@ -117,7 +117,7 @@ def import_released(path: Path, *, precision: str = "auto") -> Checkpoint:
 
 
 def with_token_rows(model: Any, tokenizer: FactTokenizer) -> Any:
-    """Gives a model a vocabulary row for each token; those of added tokens are the mean of the others.
+    """Give a model a vocabulary row for each token; those of added tokens are the mean of the others.
 
     Some families fill their vocabulary up with rows that no token has: these go. Some have a token or two without a
     row, for pictures: these get the mean, too. A model of another tokenizer is left as it is, see `same_vocabulary`.
@@ -140,7 +140,7 @@ def tokenizer_digest(tokenizer: FactTokenizer) -> str:
 
 
 def config_of(path: Path) -> CheckpointConfig:
-    """Reads a checkpoint's config, and checks the files beside it against their digests."""
+    """Read a checkpoint's config, and check the files beside it against their digests."""
     try:
         config = CheckpointConfig.load(path)
     except (ValueError, TypeError) as error:
@@ -160,13 +160,13 @@ def _markup(config: CheckpointConfig) -> Markup:
 
 
 def _scaling(path: Path) -> str:
-    """Gives the scaling settings of an adapter, on which keys depend and which its weights file does not hold."""
+    """Give the scaling settings of an adapter, on which keys depend and which its weights file does not hold."""
     record = json.loads((path / "adapter_config.json").read_text())
     return json.dumps([record.get(name) for name in ("r", "lora_alpha", "use_rslora", "alpha_pattern")])
 
 
 def same_vocabulary(name: str, model: Any, tokenizer: FactTokenizer) -> None:
-    """Requires that the added tokens have the model's last rows; otherwise another token's row would be read."""
+    """Require that the added tokens have the model's last rows; otherwise another token's row would be read."""
     if model.config.vocab_size != tokenizer.vocabulary_size:
         added = ", ".join(tokenizer.markup.tokens)
         raise CheckpointError(
@@ -176,7 +176,7 @@ def same_vocabulary(name: str, model: Any, tokenizer: FactTokenizer) -> None:
 
 
 def base_of(config: CheckpointConfig, cache: Path) -> Path:
-    """Gives the directory of an adapter's base. Raises `CheckpointError` if its weights changed since training."""
+    """Give the directory of an adapter's base. Raises `CheckpointError` if its weights changed since training."""
     assert config.base is not None
     base = resolve_base(config.base, cache)
     expected = config.training.get("base_sha256")
@@ -188,7 +188,7 @@ def base_of(config: CheckpointConfig, cache: Path) -> Path:
 
 
 def tokenizer_at(directory: Path, config: CheckpointConfig) -> FactTokenizer:
-    """Reads the tokenizer in `directory`, with the tokens and the spacing of a checkpoint's config."""
+    """Read the tokenizer in `directory`, with the tokens and the spacing of a checkpoint's config."""
     return FactTokenizer.load(
         directory / "tokenizer.json", markup=_markup(config), space_inside=config.space_inside
     )
@@ -226,7 +226,7 @@ _SETS = ("target_modules", "modules_to_save", "exclude_modules")  # peft writes 
 
 
 def adapted(model: Any, path: Path, *, trainable: bool = False) -> PeftModel:
-    """Puts `model` under the adapter in `path`. Refuses an incomplete adapter, of which peft only warns."""
+    """Put `model` under the adapter in `path`. Refuses an incomplete adapter, of which peft only warns."""
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Found missing adapter keys")
@@ -242,7 +242,7 @@ def adapted(model: Any, path: Path, *, trainable: bool = False) -> PeftModel:
 
 
 def ship(run: Path, target: Path, base: str | None) -> None:
-    """Writes the adapter of a run in float16, naming `base` as its base. Raises `CheckpointError` above 16 MB.
+    """Write the adapter of a run in float16, naming `base` as its base. Raises `CheckpointError` above 16 MB.
 
     float16 keeps more of these small numbers than bfloat16; loading converts them back to float32.
     """

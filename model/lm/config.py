@@ -12,13 +12,13 @@ from typing import Any
 
 
 def file_digest(path: Path) -> str:
-    """Computes the SHA-256 of a file, in hexadecimal (270 MB take 0.2 seconds)."""
+    """Compute the SHA-256 of a file, in hexadecimal (270 MB take 0.2 seconds)."""
     with path.open("rb") as source:
         return hashlib.file_digest(source, "sha256").hexdigest()
 
 
 def damaged(directory: Path, digests: Mapping[str, str]) -> str | None:
-    """Gives the name of the first file in `directory` that is missing or has another digest than the one recorded."""
+    """Give the name of the first file in `directory` that is missing or has another digest than the one recorded."""
     for name, digest in digests.items():
         if not (directory / name).is_file() or file_digest(directory / name) != digest:
             return name
@@ -64,7 +64,7 @@ class CheckpointConfig:
     digests: dict[str, str] = field(default_factory=dict)
 
     def save(self, directory: Path) -> None:
-        """Writes the config with the digests of the files in `directory`; it must be the last file written there."""
+        """Write the config with the digests of the files in `directory`; it must be the last file written there."""
         sealed = [name for name in SEALED_FILES if (directory / name).is_file()]
         record = asdict(self) | {"digests": {name: file_digest(directory / name) for name in sealed}}
         (directory / CONFIG_FILE).write_text(json.dumps(record, indent=2, sort_keys=True) + "\n")
@@ -103,12 +103,12 @@ class WeightWheel:
         return f"{self.name}=={self.version}"
 
     def found(self) -> Path | None:
-        """Gives the package's directory; None where it is not installed."""
+        """Give the package's directory; None where it is not installed."""
         spec = importlib.util.find_spec(self.package)
         return None if spec is None or spec.origin is None else Path(spec.origin).parent
 
     def directory(self) -> Path:
-        """Gives the package's directory. Raises `BaseNotFound`, which tells how to install it."""
+        """Give the package's directory. Raises `BaseNotFound`, which tells how to install it."""
         if (found := self.found()) is None:
             raise BaseNotFound(
                 f"{self.model}: run 'colmlm weights' ({self.megabytes} MB), which does "

@@ -39,7 +39,7 @@ class Window:
 
 
 class KeyEncoder:
-    """Makes keys with one checkpoint. One pass over a document gives the keys of all its facts.
+    """Make keys with one checkpoint. One pass over a document gives the keys of all its facts.
 
     `batch_tokens` bounds the padded tokens of a forward; sequences of similar length share one. A document longer than
     `window` tokens is read in windows that overlap by half; each fact is read in the first window that reaches it,
@@ -67,7 +67,7 @@ class KeyEncoder:
         return self.checkpoint.lm.dim
 
     def encode_documents(self, documents: Sequence[AnnotatedDocument]) -> list[NDArray[np.float32]]:
-        """Gives for each document a [num_facts, dim] array of unit rows, in the order of `document.facts`."""
+        """Give for each document a [num_facts, dim] array of unit rows, in the order of `document.facts`."""
         windows = [w for number, d in enumerate(documents) if d.facts for w in self._windows(number, d)]
         keys = [np.zeros((len(d.facts), self.dim), dtype=np.float32) for d in documents]
         at_markers = self._at_markers([w.encoded for w in windows], [w.positions for w in windows])
@@ -76,13 +76,13 @@ class KeyEncoder:
         return keys
 
     def encode_questions(self, questions: Sequence[str]) -> NDArray[np.float32]:
-        """Gives [n, dim] unit rows, read at ``<FACT-q>`` after each question."""
+        """Give [n, dim] unit rows, read at ``<FACT-q>`` after each question."""
         encoded = [self.checkpoint.tokenizer.question(question) for question in questions]
         rows = self._at_markers(encoded, [e.fact_positions for e in encoded])
         return np.concatenate(rows) if rows else np.zeros((0, self.dim), dtype=np.float32)
 
     def encode_contexts(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Gives [n, dim] unit rows, read at a ``<FACT>`` after each text: the queries that a decoder would send there.
+        """Give [n, dim] unit rows, read at a ``<FACT>`` after each text: the queries that a decoder would send there.
 
         Of a text longer than the window the end is kept.
         """
@@ -91,7 +91,7 @@ class KeyEncoder:
         return np.concatenate(rows) if rows else np.zeros((0, self.dim), dtype=np.float32)
 
     def batches(self, documents: Sequence[AnnotatedDocument]) -> tuple[int, list[Tensor]]:
-        """Gives what `encode_documents` feeds the model: the number of tokens, and the padded batches [B, T]."""
+        """Give what `encode_documents` feeds the model: the number of tokens, and the padded batches [B, T]."""
         sequences = [
             w.encoded for number, d in enumerate(documents) if d.facts for w in self._windows(number, d)
         ]
@@ -140,7 +140,7 @@ Floats = NDArray[np.float32]
 
 
 def sentence_of(text: str, span: FactSpan) -> str:
-    """Gives the sentence (or sentences) that `span` lies in."""
+    """Give the sentence (or sentences) that `span` lies in."""
     start, stop = sentence_around(sentence_ends(text), span.start, span.end)
     return text[start:stop].strip()
 
@@ -185,7 +185,7 @@ class SentenceEncoder:
         return f"{MINILM.model} of {self.keys}s"
 
     def encode_documents(self, documents: Sequence[AnnotatedDocument]) -> list[Floats]:
-        """Gives for each document a [num_facts, dim] array of unit rows, in the order of its facts."""
+        """Give for each document a [num_facts, dim] array of unit rows, in the order of its facts."""
         texts = [self.key_text(document, span) for document in documents for span in document.facts]
         rows = iter(self.encode_questions(texts))
         return [
@@ -194,18 +194,18 @@ class SentenceEncoder:
         ]
 
     def key_text(self, document: AnnotatedDocument, span: FactSpan) -> str:
-        """Gives the text that the key of this fact is made from."""
+        """Give the text that the key of this fact is made from."""
         if self.keys == "question" and span.question:
             return span.question
         return sentence_of(document.text, span)
 
     def encode_contexts(self, texts: Sequence[str]) -> Floats:
-        """Gives [n, dim] unit rows of the last sentence of each text, the only query there without words."""
+        """Give [n, dim] unit rows of the last sentence of each text, the only query there without words."""
         return self.encode_questions([_last_sentence(text.strip()) for text in texts])
 
     @torch.inference_mode()
     def encode_questions(self, questions: Sequence[str]) -> Floats:
-        """Gives [n, dim] unit rows. The parts of a query on several lines are read as one line."""
+        """Give [n, dim] unit rows. The parts of a query on several lines are read as one line."""
         encoded = self.tokenizer.encode_batch([" ".join(question.split()) for question in questions])
         rows_ND = np.zeros((len(encoded), self.dim), dtype=np.float32)
         for group in length_groups([len(e.ids) for e in encoded], max_tokens=self.batch_tokens):
@@ -228,7 +228,7 @@ ROWS = 32
 
 @dataclass(frozen=True, slots=True)
 class MeanSentenceEncoder:
-    """Encodes sentences and questions by all-MiniLM-L6-v2: what means nearly the same has a cosine near 1.
+    """Encode sentences and questions by all-MiniLM-L6-v2: what means nearly the same has a cosine near 1.
 
     A vector is the mean of the last layer over a text's tokens, with length 1, as the model was trained to be compared.
     """
@@ -247,7 +247,7 @@ class MeanSentenceEncoder:
 
     @torch.inference_mode()
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Encodes texts, [N, d]; those of similar length together."""
+        """Encode texts, [N, d]; those of similar length together."""
         framed = [self.tokenizer.framed(self.tokenizer.encode(text).ids[:MOST_TOKENS]) for text in texts]
         order = sorted(range(len(framed)), key=lambda number: len(framed[number]))
         vectors_ND = np.zeros((len(texts), self.model.config.hidden_size), dtype=np.float32)

@@ -43,7 +43,7 @@ CHAT_TEMPLATE = (
 
 
 def export_plain(checkpoint: Checkpoint, target: Path, *, dtype: str | None = None) -> None:
-    """Writes the plain form, with a model card and the licence; `load` reads it back with the same keys.
+    """Write the plain form, with a model card and the licence; `load` reads it back with the same keys.
 
     `dtype` is one of `DTYPES`; None is the one in which the checkpoint is loaded.
     """
@@ -62,14 +62,14 @@ def export_plain(checkpoint: Checkpoint, target: Path, *, dtype: str | None = No
 
 
 def write_card(checkpoint: Checkpoint, target: Path) -> None:
-    """Writes the model card, and the licence where it is this program's."""
+    """Write the model card, and the licence where it is this program's."""
     (target / "README.md").write_text(card(checkpoint))
     if is_of_ours(checkpoint.config):
         (target / "LICENSE").write_text(_licence())
 
 
 def plain_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerFast:
-    """Gives the tokenizer as transformers has it. It begins each text as documents begin."""
+    """Give the tokenizer as transformers has it. It begins each text as documents begin."""
     ours = checkpoint.tokenizer
     tokenizer = Tokenizer.from_str(ours.tokenizer.to_str())
     tokenizer.encode_special_tokens = False
@@ -89,7 +89,7 @@ def plain_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerFast:
 
 
 def _licence() -> str:
-    """Gives the licence of this program, under which its weights are released, too."""
+    """Give the licence of this program, under which its weights are released, too."""
     try:
         text = distribution("colmlm").read_text("licenses/LICENSE")
     except PackageNotFoundError:  # run from its sources
@@ -98,7 +98,7 @@ def _licence() -> str:
 
 
 def _plain_model(checkpoint: Checkpoint, dtype: str | None) -> PreTrainedModel:
-    """Gives a copy of the model that says by which tokens a text ends."""
+    """Give a copy of the model that says by which tokens a text ends."""
     causal = checkpoint.lm.causal
     wanted = causal.dtype if dtype is None else DTYPES[dtype]
     plain = model_of(type(causal.config).from_dict(causal.config.to_dict())).to(wanted)
@@ -163,7 +163,7 @@ NEVER = "It never asks: it is the baseline that was trained without lookups."
 
 
 def card(checkpoint: Checkpoint) -> str:
-    """Gives the card as Markdown with the front matter that model hubs read. All of it is of the checkpoint itself."""
+    """Give the card as Markdown with the front matter that model hubs read. All of it is of the checkpoint itself."""
     config, markup = checkpoint.config, checkpoint.tokenizer.markup
     asking = NEVER if markup.opens is None else BY_STATE if markup.key == CO_LMLM.key else BY_WORDS
     named = {"opens": markup.opens, "closes": markup.closes, "asks": markup.asks, "key": markup.key}
@@ -183,17 +183,17 @@ def card(checkpoint: Checkpoint) -> str:
 
 
 def is_of_ours(config: CheckpointConfig) -> bool:
-    """Tells whether the weights have this program's licence: they are its own, or lie over the base that it brings."""
+    """Tell whether the weights have this program's licence: they are its own, or lie over the base that it brings."""
     return config.base in (None, WHEEL_BASE, WHEEL_HUB_ID)
 
 
 def licence(config: CheckpointConfig) -> str:
-    """Gives the licence as hubs name it; over other bases it is that of the base, which is not known here."""
+    """Give the licence as hubs name it; over other bases it is that of the base, which is not known here."""
     return "apache-2.0" if is_of_ours(config) else "other"
 
 
 def _training(checkpoint: Checkpoint) -> str:
-    """Gives a row for each plain value of the record of the training run."""
+    """Give a row for each plain value of the record of the training run."""
     record = checkpoint.config.training
     rows = {name: value for name, value in record.items() if isinstance(value, str | int | float)}
     return "".join(f"| {name.replace('_', ' ')} | {value} |\n" for name, value in sorted(rows.items()))
@@ -215,7 +215,7 @@ Tensor = tuple[str, np.ndarray]
 
 
 def export_gguf(checkpoint: Checkpoint, target: Path, *, dtype: str | None = None) -> Path:
-    """Writes the file into this folder, with the card and the licence, and gives its path.
+    """Write the file into this folder, with the card and the licence, and give its path.
 
     `dtype` is one of `GGUF_TYPES`; None is the one in which the checkpoint is loaded. Raises `CheckpointError` for
     models that are not written in this form.
@@ -249,7 +249,7 @@ def _require_known(checkpoint: Checkpoint) -> None:
 
 
 def _step_kinds(pre_tokenizer: dict[str, Any] | None) -> set[str]:
-    """Gives the kinds of the steps by which a tokenizer cuts a text into words."""
+    """Give the kinds of the steps by which a tokenizer cuts a text into words."""
     steps = (pre_tokenizer or {}).get("pretokenizers", [pre_tokenizer or {"type": "nothing"}])
     return {step["type"] for step in steps}
 
@@ -270,7 +270,7 @@ def _write_gguf(
 
 
 def gguf_tensors(model: LlamaForCausalLM) -> Iterator[Tensor]:
-    """Yields the weights in fp32 by their names in the format; a tied output layer is that of the embeddings."""
+    """Yield the weights in fp32 by their names in the format; a tied output layer is that of the embeddings."""
     config = model.config
     names = gguf.get_tensor_name_map(ARCHITECTURE, config.num_hidden_layers)
     for name, tensor in model.state_dict().items():
@@ -285,7 +285,7 @@ def gguf_tensors(model: LlamaForCausalLM) -> Iterator[Tensor]:
 
 
 def _in_pairs(values: np.ndarray, heads: int) -> np.ndarray:
-    """Puts the two numbers that a rotation turns beside each other; here they are half a head apart."""
+    """Put the two numbers that a rotation turns beside each other; here they are half a head apart."""
     rows, width = values.shape
     return values.reshape(heads, 2, rows // heads // 2, width).swapaxes(1, 2).reshape(rows, width)
 
@@ -348,7 +348,7 @@ class HubCommit:
 
 
 def push_checkpoint(folder: Path, repo: str, *, private: bool) -> HubCommit:
-    """Pushes an exported checkpoint as one commit, and makes the repository where there is none.
+    """Push an exported checkpoint as one commit, and make the repository where there is none.
 
     Raises `CheckpointError` where the hub refuses, or is not reached.
     """
@@ -367,7 +367,7 @@ def push_checkpoint(folder: Path, repo: str, *, private: bool) -> HubCommit:
 
 
 def pull_checkpoint(repo: str, target: Path, *, revision: str | None = None) -> None:
-    """Fetches a checkpoint into a new folder, and checks its files against their digests.
+    """Fetch a checkpoint into a new folder, and check its files against their digests.
 
     Raises `CheckpointError` where it cannot be fetched or is no checkpoint; then nothing is left in the folder.
     """
@@ -396,5 +396,5 @@ def _require_checkpoint(repo: str, target: Path) -> None:
 
 
 def _error_line(error: Exception) -> str:
-    """Gives what the hub said in one line."""
+    """Give what the hub said in one line."""
     return " ".join(str(error).split())[:MOST_ERROR_CHARACTERS]

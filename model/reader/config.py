@@ -46,7 +46,7 @@ class ReaderConfig(TunerConfig):
 
 
 def minilm() -> ReaderConfig:
-    """Small: all weights of all-MiniLM-L6-v2 but those of its tokens."""
+    """Give small settings: all weights of all-MiniLM-L6-v2 but those of its tokens."""
     return ReaderConfig(
         preset="minilm",
         base=MINILM,
@@ -60,7 +60,7 @@ def minilm() -> ReaderConfig:
 
 
 def mpnet() -> ReaderConfig:
-    """Larger: LoRA on all-mpnet-base-v2, which reads what the small reader likes best."""
+    """Give larger settings: LoRA on all-mpnet-base-v2, which reads what the small reader likes best."""
     return ReaderConfig(
         preset="mpnet",
         base=MPNET[0].model,
@@ -108,13 +108,13 @@ _DROPPED, _KEPT = 0.25, 3
 
 
 def keywords(question: str) -> str | None:
-    """Gives the question's words without grammar and question words: "capital Peru"."""
+    """Give the question's words without grammar and question words: "capital Peru"."""
     said = [word for word in _WORD.findall(question) if word.lower() not in _STOP]
     return " ".join(said) if len(said) >= 2 else None
 
 
 def statement(question: str) -> str | None:
-    """Turns a question into the sentence that its answer would end: "The capital of Peru is"."""
+    """Turn a question into the sentence that its answer would end: "The capital of Peru is"."""
     plain = question.strip().rstrip("?").rstrip()
     if (found := _OPEN.fullmatch(plain)) and not _ENDS_OPEN.search(found["rest"]):
         return f"{found['rest']} {found['be']}"
@@ -128,7 +128,7 @@ def statement(question: str) -> str | None:
 
 
 def stopped(text: str, start: int, end: int, rng: random.Random) -> str | None:
-    """Gives ``text[start:end]``, the part of a sentence before its value, with some of its earlier words dropped.
+    """Give ``text[start:end]``, the part of a sentence before its value, with some of its earlier words dropped.
 
     Words are dropped since the same words stand before the value in the passage too: what is written is seldom what is
     read, to the word.

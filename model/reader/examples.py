@@ -44,7 +44,7 @@ class ReaderExample:
 
 
 class ReaderExamples:
-    """Draws examples from documents and what was asked about them."""
+    """Draw examples from documents and what was asked about them."""
 
     def __init__(
         self, documents: Sequence[AnnotatedDocument], asked: Sequence[ReaderQuestion], config: ReaderConfig
@@ -57,7 +57,7 @@ class ReaderExamples:
         self._nearest: list[list[int]] | None = None
 
     def round(self, number: int) -> Iterator[ReaderExample]:
-        """Yields each question once where it is answered, and as many as the config says where it is not."""
+        """Yield each question once where it is answered, and as many as the config says where it is not."""
         also = self.config.none / (1 - self.config.none)
         for n, one in enumerate(self.asked):
             rng = random.Random(f"{self.config.seed}/{number}/{n}")
@@ -71,7 +71,7 @@ class ReaderExamples:
                 yield self._formed(empty, one, rng)
 
     def plain(self) -> Iterator[ReaderExample]:
-        """Yields each question with the window that answers it, and with one that does not; for measuring."""
+        """Yield each question with the window that answers it, and with one that does not; for measuring."""
         for n, one in enumerate(self.asked):
             if one.answer is None:
                 continue
@@ -80,7 +80,7 @@ class ReaderExamples:
                 yield empty
 
     def whole(self) -> Iterator[ReaderExample]:
-        """Yields each question with the whole text of its document, which answers it or not; for measuring."""
+        """Yield each question with the whole text of its document, which answers it or not; for measuring."""
         for one in self.asked:
             yield self._answered(one, (0, len(self.documents[one.document].text)))
 
@@ -100,7 +100,7 @@ class ReaderExamples:
         return self._answered(one, likeliest if rng.random() < _LIKELIEST else rng.choice(windows))
 
     def _unanswered(self, number: int, rng: random.Random) -> ReaderExample | None:
-        """Gives the question with a window that does not say its answer, from its document or one like it."""
+        """Give the question with a window that does not say its answer, from its document or one like it."""
         one = self.asked[number]
         own = [(one.document, window) for window in self._windows[one.document]]
         near = own if rng.random() < self.config.neighbours else self._others(number)
@@ -114,7 +114,7 @@ class ReaderExamples:
         return None
 
     def _others(self, number: int) -> list[tuple[int, Span]]:
-        """Gives the windows of other documents that share most words with the question."""
+        """Give the windows of other documents that share most words with the question."""
         if self._nearest is None:
             titled = [
                 f"{self.documents[n].title or ''} {self.documents[n].text[start:end]}"
@@ -128,7 +128,7 @@ class ReaderExamples:
         return found[: self.config.nearest]
 
     def _formed(self, example: ReaderExample, one: ReaderQuestion, rng: random.Random) -> ReaderExample:
-        """Gives the example as it is asked this time: in another form, without question mark, without title."""
+        """Give the example as it is asked this time: in another form, without question mark, without title."""
         drawn, said, form = rng.random(), None, example.form
         if drawn < self.config.keywords:
             said, form = keywords(one.question), "keywords"
@@ -149,5 +149,5 @@ class ReaderExamples:
 
 
 def says(text: str, answer: str) -> bool:
-    """Tells whether the text says the answer as whole words, in any case."""
+    """Tell whether the text says the answer as whole words, in any case."""
     return re.search(rf"(?<!\w){re.escape(answer.strip())}(?!\w)", text, re.IGNORECASE) is not None

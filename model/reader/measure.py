@@ -51,7 +51,7 @@ def measure(
     examples: Sequence[ReaderExample],
     on_examples: Callable[[int, int | None], None] = lambda *_: None,
 ) -> ReaderMeasures:
-    """Measures a reader on examples with and without an answer."""
+    """Measure a reader on examples with and without an answer."""
     readings = _read(reader, examples, on_examples)
     judged = [
         (kind(example.question), *_compared(example, reading))
@@ -71,7 +71,7 @@ def measure(
 
 
 def forms(examples: Sequence[ReaderExample]) -> dict[str, list[ReaderExample]]:
-    """Gives the examples as questions, without titles, as keywords and as statements, where the rules make one."""
+    """Give the examples as questions, without titles, as keywords and as statements, where the rules make one."""
     made: dict[str, Callable[[str], str | None]] = {"keywords": keywords, "statements": statement}
     return {
         "questions": list(examples),
@@ -84,7 +84,7 @@ def forms(examples: Sequence[ReaderExample]) -> dict[str, list[ReaderExample]]:
 
 
 def kind(question: str) -> str:
-    """Gives the word that says what is asked for, "how many" or "how", or "other"."""
+    """Give the word that says what is asked for, "how many" or "how", or "other"."""
     words = re.findall(r"[a-z]+", question.lower())
     if "how" in words:
         return "how many" if "how many" in " ".join(words) or "how much" in " ".join(words) else "how"
@@ -92,19 +92,19 @@ def kind(question: str) -> str:
 
 
 def normalised(answer: str) -> str:
-    """Gives an answer as SQuAD's evaluation compares it: in lower case, without articles and punctuation."""
+    """Give an answer as SQuAD's evaluation compares it: in lower case, without articles and punctuation."""
     return " ".join(_ARTICLES.sub(" ", answer.lower().translate(_PUNCTUATION)).split())
 
 
 def f1(said: str, gold: str) -> float:
-    """Gives the harmonic mean of precision and recall of the words, as SQuAD's evaluation does."""
+    """Give the harmonic mean of precision and recall of the words, as SQuAD's evaluation does."""
     ours, theirs = normalised(said).split(), normalised(gold).split()
     common = sum((Counter(ours) & Counter(theirs)).values())
     return 2 * common / (len(ours) + len(theirs)) if common else 0.0
 
 
 def auc(higher: Sequence[float], lower: Sequence[float]) -> float:
-    """Gives the probability that one of `higher` is above one of `lower`; equal ones count half."""
+    """Give the probability that one of `higher` is above one of `lower`; equal ones count half."""
     if not higher or not lower:
         return float("nan")
     below = np.sort(np.asarray(lower))
@@ -148,7 +148,7 @@ _COLUMNS = ("examples", "exact", "f1", "none_auc")
 def train_with_curve(
     task: ReaderTask, directory: Path, held_out: Sequence[ReaderExample], every: int
 ) -> Iterator[StepMetrics]:
-    """Trains in `directory`, and measures after each `every` examples and at the end; yields each step's metrics."""
+    """Train in `directory`, and measure after each `every` examples and at the end; yield each step's metrics."""
     path, batch = directory / CURVE_FILE, task.config.batch
     for metrics in task.run(directory):
         seen = metrics.step * batch
@@ -159,7 +159,7 @@ def train_with_curve(
 
 
 def _add(path: Path, seen: int, task: ReaderTask, held_out: Sequence[ReaderExample]) -> None:
-    """Adds a line, and removes those of later steps, whose work was lost in an interruption."""
+    """Add a line, and remove those of later steps, whose work was lost in an interruption."""
     with task.reader() as reader:
         measured = measure(reader, held_out)
     rows = [row for row in _rows(path) if int(row["examples"]) < seen]

@@ -56,14 +56,14 @@ class ReaderBatch:
 
 
 def joined(tokenizer: WordTokenizer, question: Words, title: Words, text: Sequence[int]) -> Joined:
-    """Joins the three. Question and title are cut at their longest lengths."""
+    """Join the three. Question and title are cut at their longest lengths."""
     head = tokenizer.framed(question.ids[:LONGEST_QUESTION])
     named = [*title.ids[:LONGEST_TITLE], tokenizer.sep] if title.ids else []
     return Joined([*head, *named, *text, tokenizer.sep], len(head), len(head) + len(named))
 
 
 def batched(sequences: Sequence[Joined], pad: int) -> ReaderBatch:
-    """Pads the sequences on the right."""
+    """Pad the sequences on the right."""
     ids_BT, mask_BT = padded([sequence.ids for sequence in sequences], pad)
     types_BT, open_BT = torch.zeros_like(ids_BT), torch.zeros_like(ids_BT, dtype=torch.bool)
     open_BT[:, 0] = True
@@ -74,7 +74,7 @@ def batched(sequences: Sequence[Joined], pad: int) -> ReaderBatch:
 
 
 def logits(module: torch.nn.Module, batch: ReaderBatch, device: torch.device) -> Tensor:
-    """Computes the logits of starts and ends, [B, T, 2] in float32; where none may be, minus infinity."""
+    """Compute the logits of starts and ends, [B, T, 2] in float32; where none may be, minus infinity."""
     inputs = {"input_ids": batch.ids_BT.to(device), "attention_mask": batch.mask_BT.to(device)}
     if getattr(module.config, "type_vocab_size", 0) > 1:
         inputs["token_type_ids"] = batch.types_BT.to(device)
@@ -83,17 +83,17 @@ def logits(module: torch.nn.Module, batch: ReaderBatch, device: torch.device) ->
 
 
 def cuts(text: str) -> set[int]:
-    """Gives the offsets at which no answer begins or ends, since it would cut a number or a word."""
+    """Give the offsets at which no answer begins or ends, since it would cut a number or a word."""
     return {at for found in _UNCUT.finditer(text) for at in range(found.start() + 1, found.end())}
 
 
 def last_tokens(words: Words) -> list[int]:
-    """Gives the last token of each word."""
+    """Give the last token of each word."""
     return [after - 1 for after in (*words.first[1:], len(words.ids))] if words.words else []
 
 
 def words_of(words: Words, span: Span) -> tuple[int, int] | None:
-    """Gives the first and the last word that the span covers, in part or whole; None if it covers none."""
+    """Give the first and the last word that the span covers, in part or whole; None if it covers none."""
     covered = [n for n, (start, end) in enumerate(words.words) if start < span[1] and end > span[0]]
     return (covered[0], covered[-1]) if covered else None
 
@@ -106,7 +106,7 @@ _SPARE = 3  # pairs of words looked at for each span that is given, since trimmi
 
 
 class ExtractiveReader:
-    """Finds answers as spans. It reads the first tokens of a longer passage, as many as its description says."""
+    """Find answers as spans. It reads the first tokens of a longer passage, as many as its description says."""
 
     def __init__(self, loaded: Loaded) -> None:
         self.config, self.model, self.device = loaded.config, loaded.model, loaded.device
@@ -115,15 +115,15 @@ class ExtractiveReader:
 
     @classmethod
     def load(cls, path: Path, cache: Path | None = None) -> Self:
-        """Loads a reader's directory. `cache` holds base models. Raises `CheckpointError` and `BaseNotFound`."""
+        """Load a reader's directory. `cache` holds base models. Raises `CheckpointError` and `BaseNotFound`."""
         return cls(load(path, ANSWERS, cache or Path(), precision=_precision(path)))
 
     def read(self, question: str, windows: Sequence[Passage]) -> list[PassageReading]:
-        """Reads the question in each of the windows, in one forward, and gives a reading of each."""
+        """Read the question in each of the windows, in one forward, and give a reading of each."""
         return self._readings([(question, window) for window in windows])
 
     def read_all(self, asked: Sequence[tuple[str, Sequence[Passage]]]) -> list[list[PassageReading]]:
-        """Reads several questions, each in windows of its own, in as few forwards as memory allows."""
+        """Read several questions, each in windows of its own, in as few forwards as memory allows."""
         pairs = [(question, window) for question, windows in asked for window in windows]
         parts = (pairs[at : at + TOGETHER] for at in range(0, len(pairs), TOGETHER))
         readings = chain.from_iterable(map(self._readings, parts))
@@ -131,7 +131,7 @@ class ExtractiveReader:
 
     @torch.inference_mode()
     def _readings(self, pairs: Sequence[tuple[str, Passage]]) -> list[PassageReading]:
-        """Reads questions in a window each, in one forward."""
+        """Read questions in a window each, in one forward."""
         if not pairs:
             return []
         asked = {question: self.tokenizer.encode(question) for question, _ in pairs}
@@ -157,7 +157,7 @@ class ExtractiveReader:
 
 
 class CascadeReader:
-    """Reads with a small model first, and the `most` passages that it likes best with a large one.
+    """Read with a small model first, and the `most` passages that it likes best with a large one.
 
     Passages come in the order in which a search found them, and each place in it counts against one as a logit of the
     small model does. The readings are the large model's. In a passage that it did not read, there is no span.
@@ -167,11 +167,11 @@ class CascadeReader:
         self.first, self.second, self.most = first, second, most
 
     def read(self, question: str, windows: Sequence[Passage]) -> list[PassageReading]:
-        """Reads the question in each of the windows, and gives a reading of each."""
+        """Read the question in each of the windows, and give a reading of each."""
         return self.read_all([(question, windows)])[0]
 
     def read_all(self, asked: Sequence[tuple[str, Sequence[Passage]]]) -> list[list[PassageReading]]:
-        """Reads several questions, each in windows of its own, in as few forwards as memory allows."""
+        """Read several questions, each in windows of its own, in as few forwards as memory allows."""
         chosen = [self._likeliest(readings) for readings in self.first.read_all(asked)]
         kept = [
             (question, [windows[n] for n in likely])
@@ -206,7 +206,7 @@ def _precision(path: Path) -> str:
 
 
 def best_spans(text: str, words: Words, scores_T2: NDArray[np.float32]) -> tuple[tuple[int, int, float], ...]:
-    """Gives the spans of words with the best sums of a start's and an end's score, trimmed, each once, best first.
+    """Give the spans of words with the best sums of a start's and an end's score, trimmed, each once, best first.
 
     `scores_T2` are those of the text's tokens, or of its first ones; words beyond them are in no span.
     """
@@ -230,7 +230,7 @@ def best_spans(text: str, words: Words, scores_T2: NDArray[np.float32]) -> tuple
 
 
 def _largest(scores: NDArray[np.float32], count: int) -> NDArray[np.int64]:
-    """Gives the indices of the largest finite scores, largest first."""
+    """Give the indices of the largest finite scores, largest first."""
     chosen = np.argpartition(-scores, min(count, len(scores)) - 1)[:count]
     chosen = chosen[np.isfinite(scores[chosen])]
     return chosen[np.argsort(-scores[chosen], kind="stable")]

@@ -47,7 +47,7 @@ class ReadingExample(Joined):
 def reading_examples(
     tokenizer: WordTokenizer, examples: Iterable[ReaderExample], longest: int
 ) -> Iterator[ReadingExample]:
-    """Yields the examples as tokens; one whose answer has no word, or more tokens than are read, is left out."""
+    """Yield the examples as tokens; one whose answer has no word, or more tokens than are read, is left out."""
     for example in examples:
         text = tokenizer.encode(example.text)
         place = _place(text, example.answer, longest)
@@ -65,7 +65,7 @@ def reading_examples(
 
 
 def _place(text: Words, answer: Span | None, longest: int) -> tuple[int, Span | None] | None:
-    """Gives the token from which a text is read, and the answer's first and last token; None if they do not fit."""
+    """Give the token from which a text is read, and the answer's first and last token; None if they do not fit."""
     if answer is None:
         return 0, None
     covered = words_of(text, answer)
@@ -81,7 +81,7 @@ def _place(text: Words, answer: Span | None, longest: int) -> tuple[int, Span | 
 def reading_loss(
     module: Any, batch: Sequence[ReadingExample], pad: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Sums the losses of the batch; gives beside it how many of the examples' answers are the likeliest of all."""
+    """Sum the losses of the batch; give beside it how many of the examples' answers are the likeliest of all."""
     logits_BT2 = logits(module, batched(batch, pad), device)
     gold_B2 = torch.tensor([(example.start, example.end) for example in batch], device=device)
     loss = F.cross_entropy(logits_BT2, gold_B2, reduction="sum") / 2
@@ -89,7 +89,7 @@ def reading_loss(
 
 
 class ReaderTask(TunerTask[ReadingExample]):
-    """Trains a reader."""
+    """Train a reader."""
 
     role = ANSWERS
     config: ReaderConfig
@@ -131,7 +131,7 @@ class ReaderTask(TunerTask[ReadingExample]):
 
     @contextmanager
     def reader(self) -> Iterator[ExtractiveReader]:
-        """Gives a reader with the weights as they are now; training goes on when the block is left."""
+        """Give a reader with the weights as they are now; training goes on when the block is left."""
         config = AnnotatorConfig(
             name=self.name, role=self.role, kind="adapter", base=self.config.base, reading=self.reading()
         )

@@ -23,25 +23,25 @@ from colmlm.model.annotate.checks import Fault, telling
 
 
 def sentences_of(text: str) -> list[Span]:
-    """Gives the sentences of a text without outer blanks; blank ones are left out."""
+    """Give the sentences of a text without outer blanks; blank ones are left out."""
     bounds = zip((0, *(ends := sentence_ends(text))), ends, strict=False)
     stripped = (_stripped(text, start, end) for start, end in bounds)
     return [span for span in stripped if span[0] < span[1]]
 
 
 def windows_of(sentences: Sequence[Span]) -> list[Span]:
-    """Gives the window of each sentence: from the beginning of the one before it to its own end."""
+    """Give the window of each sentence: from the beginning of the one before it to its own end."""
     return [(sentences[max(0, n - 1)][0], end) for n, (_, end) in enumerate(sentences)]
 
 
 def usual_window(sentences: Sequence[Span], gold: Span) -> Span:
-    """Gives the window of the sentence that holds `gold`, or of the sentences."""
+    """Give the window of the sentence that holds `gold`, or of the sentences."""
     first, last = _held(sentences, gold)
     return sentences[max(0, first - 1)][0], sentences[last][1]
 
 
 def window_around(text: str, sentences: Sequence[Span], gold: Span, rng: random.Random) -> Span:
-    """Draws a window that holds `gold`: mostly its sentence with the one before it.
+    """Draw a window that holds `gold`: mostly its sentence with the one before it.
 
     The others are cuts that a search may make as well: the sentence alone, with the one after it, with both, or a
     stretch that begins and ends at any word.
@@ -63,7 +63,7 @@ def window_around(text: str, sentences: Sequence[Span], gold: Span, rng: random.
 
 
 def _held(sentences: Sequence[Span], gold: Span) -> tuple[int, int]:
-    """Gives the first and the last sentence that hold a part of `gold`."""
+    """Give the first and the last sentence that hold a part of `gold`."""
     held = [n for n, (start, end) in enumerate(sentences) if start < gold[1] and end > gold[0]]
     return held[0], held[-1]
 
@@ -88,7 +88,7 @@ class Verifier:
     margin: float = MARGIN
 
     def of(self, document: AnnotatedDocument) -> DocumentVerifier:
-        """Gives what verifies the questions of a document."""
+        """Give what verifies the questions of a document."""
         windows = windows_of(sentences_of(document.text))
         said = [telling(document.text[start:end]) for start, end in windows]
         return DocumentVerifier(self, document, windows, said)
@@ -104,7 +104,7 @@ class DocumentVerifier:
     said: Sequence[frozenset[str]]
 
     def __call__(self, span: FactSpan) -> Fault | None:
-        """Reads a span's question in the document; finds a fault where it leads elsewhere, or nowhere."""
+        """Read a span's question in the document; find a fault where it leads elsewhere, or nowhere."""
         text, title = self.document.text, self.document.title or ""
         chosen = self._chosen(span)
         passages = [Passage(title, text[start:end]) for start, end in chosen]
@@ -125,7 +125,7 @@ class DocumentVerifier:
         return None
 
     def _chosen(self, span: FactSpan) -> list[Span]:
-        """Gives the windows that hold a part of the span, and the `OTHERS` that share most with its question."""
+        """Give the windows that hold a part of the span, and the `OTHERS` that share most with its question."""
         holding = [window for window in self.windows if window[0] < span.end and span.start < window[1]]
         asked = telling(span.question or "")
         weight = self._weights(asked)
@@ -137,6 +137,6 @@ class DocumentVerifier:
         return holding + [window for _, window in shared[:OTHERS]]
 
     def _weights(self, asked: frozenset[str]) -> dict[str, float]:
-        """Weighs words: the fewer windows say one, the more it tells."""
+        """Weigh words: the fewer windows say one, the more it tells."""
         times = Counter(word for said in self.said for word in asked & said)
         return {word: log(1 + len(self.said) / (1 + times[word])) for word in asked}

@@ -130,7 +130,7 @@ class TrainConfig:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> TrainConfig:
-        """Reads the config in a checkpoint's record, also one written before fields were added.
+        """Read the config in a checkpoint's record, also one written before fields were added.
 
         Raises ValueError where the record has a setting that this program does not know.
         """
@@ -143,17 +143,17 @@ class TrainConfig:
 
     @property
     def markup(self) -> Markup:
-        """The markup in which this method writes a lookup."""
+        """Give the markup in which this method writes a lookup."""
         return MARKUPS[self.method]
 
     @property
     def cooldown_share(self) -> float:
-        """The share of the run, by steps or by time, over which the rate falls."""
+        """Give the share of the run, by steps or by time, over which the rate falls."""
         return self.cooldown if self.cooldown_steps is None else self.cooldown_steps / self.steps
 
     @property
     def cooldown_start(self) -> int:
-        """The first step of the cooldown in a run that ends by its steps; from here on `cooldown_mix` applies."""
+        """Give the first step of the cooldown in a run that ends by its steps; from here on `cooldown_mix` applies."""
         length = round(self.cooldown * self.steps) if self.cooldown_steps is None else self.cooldown_steps
         return self.steps - length
 
@@ -282,12 +282,12 @@ _RULES: Mapping[str, Callable[[str], str | None]] = {"keywords": keywords, "stat
 
 
 def one_of_questions(question: str, rng: random.Random) -> str:
-    """Puts the question in one of five forms."""
+    """Put the question in one of five forms."""
     return rng.choice(QA_FORMS).format(question=question)
 
 
 def one_of_many(question: str, rng: random.Random) -> str:
-    """Puts the question in one of thirty forms: two fifths as questions, the others in equal parts."""
+    """Put the question in one of thirty forms: two fifths as questions, the others in equal parts."""
     (kind,) = rng.choices(_KINDS, _SHARES)
     return _put(rng.choice(kind), question) or rng.choice(_ASKED).format(question=question)
 
@@ -299,7 +299,7 @@ ASKING: Mapping[str, Callable[[str, random.Random], str]] = {
 
 
 def forms() -> Sequence[str]:
-    """Lists all forms of `many`."""
+    """List all forms of `many`."""
     return [form for kind in _KINDS for form in kind]
 
 
@@ -317,7 +317,7 @@ Config = TypeVar("Config")
 
 
 def with_settings(config: Config, settings: Sequence[str], **given: Any) -> Config:
-    """Gives `config`, a dataclass, with these fields changed: each is typed as NAME=VALUE.
+    """Give `config`, a dataclass, with these fields changed: each is typed as NAME=VALUE.
 
     Numbers, booleans and lists are written as in JSON, None as ``none``. Fields that are `given` as values are changed
     with them, at once, since one may be possible only beside another. Raises ValueError, which names the setting.
@@ -356,7 +356,7 @@ def _value(name: str, hint: Any, text: str) -> Any:
 
 
 def _number(kind: type, value: Any) -> Any:
-    """Checks that `value`, read from JSON, is of this kind: an integer is also a float, but true is no integer."""
+    """Check that `value`, read from JSON, is of this kind: an integer is also a float, but true is no integer."""
     if type(value) is int and kind is float:
         return float(value)
     if type(value) is not kind:

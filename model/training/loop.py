@@ -76,7 +76,7 @@ class LoopConfig:
     tensorboard: bool | None = None
 
     def fingerprint(self) -> dict[str, str]:
-        """Gives the settings that a resumed run must share."""
+        """Give the settings that a resumed run must share."""
         names = ("beta1", "beta2", "epsilon", "weight_decay", "clip_norm", "seed")
         values = asdict(self.schedule) | {name: getattr(self, name) for name in names}
         plain = {"kind": "schedule", "peak": "peak rate", "final": "final rate"}
@@ -106,7 +106,7 @@ class Loop(Generic[MicroBatch]):
         self._latest = 0.0  # seconds of the last step that this process made
 
     def run(self) -> Iterator[StepMetrics]:
-        """Trains to the end, saving every few minutes and at the end. Resumes from the last save, if there is one.
+        """Train to the end, saving every few minutes and at the end. Resumes from the last save, if there is one.
 
         Raises ResumeRefused where the directory holds another run, RanksDiffer where another process has other data or
         settings, Diverged where a gradient is not finite, and RankLost where another process has ended.
@@ -133,7 +133,7 @@ class Loop(Generic[MicroBatch]):
 
     @property
     def done(self) -> float:
-        """The share of the run that is done, by steps or by time, whichever is more."""
+        """Give the share of the run that is done, by steps or by time, whichever is more."""
         return self.config.schedule.done(self.progress.step, self.progress.seconds)
 
     @property
@@ -145,11 +145,11 @@ class Loop(Generic[MicroBatch]):
         return progress.seconds + (self._latest or progress.seconds / progress.step) > limit
 
     def fingerprint(self) -> dict[str, str]:
-        """Gives the settings and digests that a run must share to resume from this one's state."""
+        """Give the settings and digests that a run must share to resume from this one's state."""
         return self.config.fingerprint() | self.task.fingerprint()
 
     def save(self) -> None:
-        """Writes the checkpoint and then the state, replacing each file atomically. All processes must call it."""
+        """Write the checkpoint and then the state, replacing each file atomically. All processes must call it."""
         module = self._accelerator.unwrap_model(self._module)
         weights = whole_weights(module)
         moments = whole_moments(module, self._adamw)
@@ -171,7 +171,7 @@ class Loop(Generic[MicroBatch]):
         self._accelerator.wait_for_everyone()
 
     def export(self, directory: Path) -> None:
-        """Writes the current checkpoint into another directory. All processes must call it."""
+        """Write the current checkpoint into another directory. All processes must call it."""
         weights = whole_weights(self._accelerator.unwrap_model(self._module))
         if self._accelerator.is_main_process:
             directory.mkdir(parents=True, exist_ok=True)
@@ -179,7 +179,7 @@ class Loop(Generic[MicroBatch]):
         self._accelerator.wait_for_everyone()
 
     def _prepare(self) -> None:
-        """Places the module as accelerate's configuration says, and makes its optimiser."""
+        """Place the module as accelerate's configuration says, and make its optimiser."""
         config = self.config
         self._accelerator = make_accelerator(config.precision)
         require_same_run(self.fingerprint(), self._accelerator.device)
@@ -284,7 +284,7 @@ class Loop(Generic[MicroBatch]):
         return self._metrics(sums, micro_batches, rate, norm, started)
 
     def context(self, micro_batches: Sequence[MicroBatch] = ()) -> StepContext:
-        """Makes the context of a step of these micro-batches, or, without any, of a forward between steps."""
+        """Make the context of a step of these micro-batches, or, without any, of a forward between steps."""
         device = self._accelerator.device
         (total,) = add_up([sum(map(self.task.size, micro_batches))], device)
         return StepContext(
@@ -299,7 +299,7 @@ class Loop(Generic[MicroBatch]):
     def _backward(
         self, micro_batches: Sequence[MicroBatch], context: StepContext
     ) -> dict[str, float | Tensor]:
-        """Accumulates the gradient of the step's loss; gives this process's sums of the loss and of its parts."""
+        """Accumulate the gradient of the step's loss; give this process's sums of the loss and of its parts."""
         sums: dict[str, float | Tensor] = {}
         for number, micro_batch in enumerate(micro_batches, start=1):
             is_last = number == len(micro_batches)
@@ -319,7 +319,7 @@ class Loop(Generic[MicroBatch]):
         norm: float,
         started: float,
     ) -> StepMetrics:
-        """Counts the step and gives its metrics, the same in every process; the time is the first process's."""
+        """Count the step and give its metrics, the same in every process; the time is the first process's."""
         names = sorted(sums)
         tokens = sum(map(self.task.tokens, micro_batches))
         values = [float(sums[name]) for name in names]
@@ -351,7 +351,7 @@ class Loop(Generic[MicroBatch]):
 
 
 def make_accelerator(precision: str) -> Accelerator:
-    """Makes an Accelerator of this precision, as the environment and accelerate's configuration say.
+    """Make an Accelerator of this precision, as the environment and accelerate's configuration say.
 
     Raises ValueError for FSDP's first version, whose flattened weights have no names of their own.
     """
@@ -401,18 +401,18 @@ class Schedule:
             raise ValueError("0 <= final <= peak, warmup_steps >= 0 and cooldown within [0, 1] must hold")
 
     def done(self, step: int, seconds: float) -> float:
-        """Gives the share of the run that is done after `step` steps and `seconds`; 1 or more at its end."""
+        """Give the share of the run that is done after `step` steps and `seconds`; 1 or more at its end."""
         by_time = seconds / self.max_seconds if self.max_seconds else 0.0
         return max(step / self.steps, by_time)
 
     def rate(self, step: int, seconds: float) -> float:
-        """Gives the learning rate of step number `step`, counted from 0, which begins after `seconds`."""
+        """Give the learning rate of step number `step`, counted from 0, which begins after `seconds`."""
         if step < self.warmup_steps:
             return self.peak * (step + 1) / self.warmup_steps
         return self.final + (self.peak - self.final) * self._height(self.done(step, seconds))
 
     def _height(self, done: float) -> float:
-        """Gives how far the rate is between `final` (0) and `peak` (1), after the warm-up."""
+        """Give how far the rate is between `final` (0) and `peak` (1), after the warm-up."""
         if self.kind == COSINE:
             warmed = min(1.0, self.warmup_steps / self.steps)
             along = (done - warmed) / (1 - warmed) if warmed < 1 else 1.0

@@ -75,7 +75,7 @@ def build_shards(
     *,
     per_shard: int = 10_000,
 ) -> Iterator[BuiltShards]:
-    """Writes the documents as shards; yields the totals after each shard, and at the end those of all.
+    """Write the documents as shards; yield the totals after each shard, and at the end those of all.
 
     An interrupted build is continued: finished shards are kept if they hold the same documents with the same settings.
     Raises `ShardError` if they do not.
@@ -100,7 +100,7 @@ def build_shards(
 
 
 def open_shards(directory: Path, tokenizer: FactTokenizer, config: TrainConfig) -> Corpus:
-    """Opens a folder of shards as a memory-mapped corpus; all of it is read once, to check its digests.
+    """Open a folder of shards as a memory-mapped corpus; all of it is read once, to check its digests.
 
     Raises `ShardError` for a damaged or unfinished folder, and for one of another tokenizer or other settings.
     """
@@ -112,7 +112,7 @@ def open_shards(directory: Path, tokenizer: FactTokenizer, config: TrainConfig) 
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:
-    """Reads ``shards.json``: ``made``, ``built`` and the digest of each shard's description."""
+    """Read ``shards.json``: ``made``, ``built`` and the digest of each shard's description."""
     try:
         record: dict[str, Any] = json.loads((directory / SHARDS_FILE).read_text())
     except FileNotFoundError as error:
@@ -129,7 +129,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
 def _write_shard(
     target: Path, documents: Sequence[AnnotatedDocument], tokenizer: FactTokenizer, made: Made
 ) -> dict[str, Any]:
-    """Writes a shard whole or not at all; gives its description."""
+    """Write a shard whole or not at all; give its description."""
     shard = shard_of(documents, tokenizer, made)
     scratch = target.with_name(f".{target.name}")
     shutil.rmtree(scratch, ignore_errors=True)
@@ -152,7 +152,7 @@ def _write_shard(
 
 
 def _finished(target: Path, made: Made) -> dict[str, Any] | None:
-    """Reads the description of an earlier build's shard; gives None if there is none, or it is damaged."""
+    """Read the description of an earlier build's shard; give None if there is none, or it is damaged."""
     try:
         record: dict[str, Any] = json.loads((target / SHARD_FILE).read_text())
         whole = damaged(target, record["files"]) is None
@@ -174,7 +174,7 @@ def _built(records: Sequence[Mapping[str, Any]], kept: int = 0) -> BuiltShards:
 
 
 def _seal(directory: Path, made: Made, records: Sequence[Mapping[str, Any]]) -> None:
-    """Writes the manifest, which says that the shards are complete."""
+    """Write the manifest, which says that the shards are complete."""
     names = [f"{number:05d}" for number in range(len(records))]
     found = {path.name for path in directory.glob("[0-9]*")}
     if extra := sorted(found - set(names)):

@@ -54,7 +54,7 @@ class Start:
     base_sha256: str | None
 
     def save(self, directory: Path, weights: Mapping[str, Tensor]) -> None:
-        """Writes the trained weights: an adapter over the base, or all weights with their tokenizer."""
+        """Write the trained weights: an adapter over the base, or all weights with their tokenizer."""
         if isinstance(self.lm.model, PeftModel):
             self.lm.model.save_pretrained(
                 str(directory), state_dict=dict(weights), save_embedding_layers=False
@@ -66,7 +66,7 @@ class Start:
 
 
 def start(config: TrainConfig, cache: Path) -> Start:
-    """Makes the model and the tokenizer that `config` starts with; the same seed gives the same weights.
+    """Make the model and the tokenizer that `config` starts with; the same seed gives the same weights.
 
     Raises `CheckpointError` or `BaseNotFound` if training cannot start from `config.init`.
     """
@@ -82,7 +82,7 @@ def start(config: TrainConfig, cache: Path) -> Start:
 
 
 def located(config: TrainConfig, cache: Path) -> tuple[Path, CheckpointConfig | None]:
-    """Finds the directory of the weights that a run starts from, and the config of the checkpoint if it is one.
+    """Find the directory of the weights that a run starts from, and the config of the checkpoint if it is one.
 
     For an adapter it is the directory of its base.
     """
@@ -94,7 +94,7 @@ def located(config: TrainConfig, cache: Path) -> tuple[Path, CheckpointConfig | 
 
 
 def tokenizer_of(config: TrainConfig, cache: Path) -> FactTokenizer:
-    """Gives the tokenizer of a run, with the tokens of its method."""
+    """Give the tokenizer of a run, with the tokens of its method."""
     if config.init == RANDOM:
         return FactTokenizer.load(tokenizer_file(config.tokenizer, cache), markup=config.markup)
     directory, known = located(config, cache)
@@ -102,7 +102,7 @@ def tokenizer_of(config: TrainConfig, cache: Path) -> FactTokenizer:
 
 
 def tokenizer_file(name: str, cache: Path) -> Path:
-    """Finds the ``tokenizer.json`` of a base model or of a directory; `name` may also be the file itself."""
+    """Find the ``tokenizer.json`` of a base model or of a directory; `name` may also be the file itself."""
     path = Path(name).expanduser()
     if path.is_file():
         return path
@@ -112,7 +112,7 @@ def tokenizer_file(name: str, cache: Path) -> Path:
 
 
 def llama_config(architecture: Architecture, tokenizer: FactTokenizer) -> LlamaConfig:
-    """Makes the transformers config of an architecture with this tokenizer's vocabulary, added tokens included."""
+    """Make the transformers config of an architecture with this tokenizer's vocabulary, added tokens included."""
     return LlamaConfig(
         vocab_size=tokenizer.vocabulary_size,
         hidden_size=architecture.width,
@@ -132,7 +132,7 @@ def llama_config(architecture: Architecture, tokenizer: FactTokenizer) -> LlamaC
 
 
 def lora_config(config: TrainConfig, shape: Any, tokenizer: FactTokenizer) -> LoraConfig:
-    """Makes the config of an adapter on every linear layer of the chosen layers; the added tokens' rows are trained.
+    """Make the config of an adapter on every linear layer of the chosen layers; the added tokens' rows are trained.
 
     `shape` is the model's own config: where its output layer is not that of the embeddings, both have such rows.
     """
@@ -156,7 +156,7 @@ def _random(config: TrainConfig, cache: Path) -> Start:
 
 
 def _from_weights(config: TrainConfig, directory: Path, known: CheckpointConfig | None) -> Start:
-    """Starts from a base, or a checkpoint with all its weights: keeps its vocabulary rows and adds missing ones."""
+    """Start from a base, or a checkpoint with all its weights: keep its vocabulary rows and add missing ones."""
     tokenizer = _tokenizer(directory, known, config.markup)
     frozen = config.adapt == "lora"
     model = model_at(directory, compute_dtype(config.precision) if frozen else torch.float32)
@@ -170,7 +170,7 @@ def _from_weights(config: TrainConfig, directory: Path, known: CheckpointConfig 
 
 
 def _from_adapter(config: TrainConfig, base: Path, known: CheckpointConfig) -> Start:
-    """Starts from an adapter over its own base: trained further, or merged if all weights are to be trained."""
+    """Start from an adapter over its own base: trained further, or merged if all weights are to be trained."""
     path = Path(config.init).expanduser()
     tokenizer = tokenizer_at(base, known)
     digest = weights_digest(base)
@@ -207,7 +207,7 @@ def _may_go_on(config: TrainConfig, known: CheckpointConfig) -> None:
 
 
 def _same_adapter(config: TrainConfig, path: Path, num_layers: int) -> None:
-    """Requires that an adapter that is trained further keeps its shape."""
+    """Require that an adapter that is trained further keeps its shape."""
     record = json.loads((path / "adapter_config.json").read_text())
     layers = record.get("layers_to_transform")
     theirs = (record["r"], record["lora_alpha"], len(layers) if layers else None)
@@ -220,14 +220,14 @@ def _same_adapter(config: TrainConfig, path: Path, num_layers: int) -> None:
 
 
 def _layers(config: TrainConfig, num_layers: int) -> list[int] | None:
-    """Gives the layers under the adapter, counted from below; None for all."""
+    """Give the layers under the adapter, counted from below; None for all."""
     if config.lora_layers is None or config.lora_layers >= num_layers:
         return None
     return list(range(num_layers - config.lora_layers, num_layers))
 
 
 def _tokenizer(directory: Path, known: CheckpointConfig | None, markup: Markup) -> FactTokenizer:
-    """Reads the tokenizer in `directory`.
+    """Read the tokenizer in `directory`.
 
     Plain weights whose tokenizer has the tokens are the form that the paper releases, with spaces outside the tags.
     """
@@ -239,7 +239,7 @@ def _tokenizer(directory: Path, known: CheckpointConfig | None, markup: Markup) 
 
 
 def _name(init: str) -> str:
-    """Gives a base's name, or a directory's absolute path, since the checkpoint will be read from elsewhere."""
+    """Give a base's name, or a directory's absolute path, since the checkpoint will be read from elsewhere."""
     path = Path(init).expanduser()
     return str(path.absolute()) if (path / "config.json").is_file() else init
 
@@ -324,7 +324,7 @@ def plan(
     mfu: float = 0.35,
     ratios: Ratios | None = None,
 ) -> TrainingPlan:
-    """Estimates the needs of `config` on `gpus` of this kind, without building a large model or reading weights."""
+    """Estimate the needs of `config` on `gpus` of this kind, without building a large model or reading weights."""
     ratios = ratios or Ratios()
     shape, tokenizer = _shape(config, cache)
     parameters = count_parameters(config, shape, tokenizer)
@@ -357,7 +357,7 @@ def plan(
 
 
 def count_parameters(config: TrainConfig, shape: PreTrainedConfig, tokenizer: FactTokenizer) -> Parameters:
-    """Counts parameters on the meta device, where a model of any size takes no memory."""
+    """Count parameters on the meta device, where a model of any size takes no memory."""
     with torch.device("meta"):
         model = model_of(shape)
         total = sum(p.numel() for p in model.parameters())
@@ -378,7 +378,7 @@ def count_parameters(config: TrainConfig, shape: PreTrainedConfig, tokenizer: Fa
 
 
 def saved_bytes(shape: PreTrainedConfig, *, layers: int, tokens: int, bf16: bool, checkpointed: bool) -> int:
-    """Measures the bytes that a forward of so many layers and tokens keeps for its gradient, not counting weights."""
+    """Measure the bytes that a forward of so many layers and tokens keeps for its gradient, not counting weights."""
     fewer = {"num_hidden_layers": layers, "vocab_size": 8, "pad_token_id": None}
     of_each_layer = {"layer_types": None, "no_rope_layers": None}  # lists that are made anew
     with torch.device("meta"):
@@ -402,7 +402,7 @@ def saved_bytes(shape: PreTrainedConfig, *, layers: int, tokens: int, bf16: bool
 
 
 def _shape(config: TrainConfig, cache: Path) -> tuple[PreTrainedConfig, FactTokenizer]:
-    """Gives the shape of the model with its added rows, and its tokenizer."""
+    """Give the shape of the model with its added rows, and its tokenizer."""
     tokenizer = tokenizer_of(config, cache)
     if config.architecture is not None:
         return llama_config(config.architecture, tokenizer), tokenizer
@@ -412,7 +412,7 @@ def _shape(config: TrainConfig, cache: Path) -> tuple[PreTrainedConfig, FactToke
 
 
 def _activations(config: TrainConfig, shape: PreTrainedConfig) -> dict[str, float]:
-    """Gives the bytes kept for one token: by all layers whole, or their inputs and one layer whole at a time."""
+    """Give the bytes kept for one token: by all layers whole, or their inputs and one layer whole at a time."""
     bf16 = compute_dtype(config.precision) is torch.bfloat16
 
     def a_layer(checkpointed: bool) -> float:
@@ -460,7 +460,7 @@ def _tokens_per_step(config: TrainConfig) -> int:
 def _flop(
     config: TrainConfig, shape: PreTrainedConfig, parameters: Parameters, documents: int, questions: int
 ) -> float:
-    """Computes the FLOP of one step; `_formulas` has the formula."""
+    """Compute the FLOP of one step; `_formulas` has the formula."""
     backward = 4 if config.adapt == "full" else 2
     twice = (
         2 if config.markup.key and (config.micro_documents or config.micro_rows) else 0

@@ -79,18 +79,18 @@ class _Phase:
 
 
 def question_answer(question: str, value: str, form: str = QA_FORMS[0]) -> AnnotatedDocument:
-    """Makes a document that asks `question` and answers it with the fact `value`."""
+    """Make a document that asks `question` and answers it with the fact `value`."""
     return answered(form.format(question=question), value, question)
 
 
 def answered(lead: str, value: str, question: str) -> AnnotatedDocument:
-    """Makes a document of `lead`, which asks for the fact, and the fact `value`."""
+    """Make a document of `lead`, which asks for the fact, and the fact `value`."""
     span = FactSpan(len(lead), len(lead) + len(value), value, question)
     return AnnotatedDocument("qa", lead + value, (span,))
 
 
 def hold_out(documents: Sequence[Item], count: int, seed: int = 5) -> tuple[list[Item], list[Item]]:
-    """Splits documents into those to train on and `count` random ones to measure with, both in their order."""
+    """Split documents into those to train on and `count` random ones to measure with, both in their order."""
     drawn = set(random.Random(seed).sample(range(len(documents)), count))
     kept = [document for i, document in enumerate(documents) if i not in drawn]
     return kept, [documents[i] for i in sorted(drawn)]
@@ -128,7 +128,7 @@ class Steps:
 
     @property
     def sha256(self) -> str:
-        """A digest of all data."""
+        """Give a digest of all data."""
         return self.corpora[-1].sha256
 
     @property
@@ -136,11 +136,11 @@ class Steps:
         return self.corpora[-1].num_documents
 
     def epochs(self, steps: int) -> float:
-        """Computes how often `steps` steps go through the corpus that the run begins with."""
+        """Compute how often `steps` steps go through the corpus that the run begins with."""
         return min(steps, self._ends(0)) / self._phases[0].streams[0][1].per_epoch
 
     def micro(self, count: int) -> int | None:
-        """Gives how many of a step's `count` documents one forward may take; None: all."""
+        """Give how many of a step's `count` documents one forward may take; None: all."""
         rows, batch = self.config.micro_rows, self.config.batch_rows
         if batch is None:
             return self.config.micro_documents
@@ -153,7 +153,7 @@ class Steps:
         return (self.build(self.drawn(n)) for n in count(step))
 
     def drawn(self, step: int) -> list[Drawn]:
-        """Names the documents of a step."""
+        """Name the documents of a step."""
         phase = next(phase for phase in reversed(self._phases) if phase.begin <= step)
         return [
             Drawn(corpus, self._pieces[corpus].place(int(number)), f"{self.config.seed}/{step}/{corpus}/{number}")
@@ -162,7 +162,7 @@ class Steps:
         ]  # fmt: skip
 
     def build(self, documents: Sequence[Drawn]) -> Step:
-        """Makes the sequences of these documents, with a question or a question-answer document for each fact."""
+        """Make the sequences of these documents, with a question or a question-answer document for each fact."""
         sequences: list[Encoded] = []
         scored: list[bool] = []
         pairs: list[Pair] = []
@@ -187,7 +187,7 @@ class Steps:
         return Step(tuple(sequences), tuple(scored), tuple(pairs))
 
     def state(self) -> dict[str, Any]:
-        """Gives the state that a resumed run must restore; empty without hard negatives."""
+        """Give the state that a resumed run must restore; empty without hard negatives."""
         streams = [stream.state() for phase in self._phases for _, stream in phase.streams]
         return {"streams": streams} if any(streams) else {}
 
@@ -241,7 +241,7 @@ class Steps:
         return compose
 
     def _mined(self, corpus: int, number: int) -> Mined:
-        """Gives a document's facts and their questions, from which its hard negatives are found."""
+        """Give a document's facts and their questions, from which its hard negatives are found."""
         place = self._pieces[corpus].place(number)
         shard = self.corpora[corpus].shards[place.shard]
         encoded, facts = shard.piece(place.document, place.start, place.end)
@@ -258,7 +258,7 @@ class Steps:
 
 
 def quiz_documents(documents: Iterable[AnnotatedDocument]) -> Iterator[AnnotatedDocument]:
-    """Makes a document for each fact that has a question; the fact's place decides which form it takes."""
+    """Make a document for each fact that has a question; the fact's place decides which form it takes."""
     for document in documents:
         for number, span in enumerate(document.facts):
             if span.question:
@@ -287,7 +287,7 @@ class Rows(NamedTuple):
 def lay_out(
     sequences: Sequence[Encoded], *, layout: str = "padded", row_length: int = 512, max_tokens: int = 8192
 ) -> tuple[tuple[Rows, ...], list[int]]:
-    """Lays out sequences as rows for successive forwards; also gives the position where each sequence begins.
+    """Lay out sequences as rows for successive forwards; also gives the position where each sequence begins.
 
     Positions are numbered consecutively: those of the first rows, line by line, then those of the second. `layout` is
     "padded" or "packed" and changes nothing but the time. The rows of a forward hold at most `max_tokens` including
@@ -311,7 +311,7 @@ def lay_out(
 
 
 def rows_of(lengths: Sequence[int], row_length: int) -> list[list[int]]:
-    """Puts sequences, by index, into rows of at most `row_length` tokens: longest first, each into the first with room.
+    """Put sequences, by index, into rows of at most `row_length` tokens: longest first, each into the first with room.
 
     A longer sequence has a row of its own.
     """
@@ -329,7 +329,7 @@ def rows_of(lengths: Sequence[int], row_length: int) -> list[list[int]]:
 
 
 def packed_batches(lengths: Sequence[int], row_length: int, max_tokens: int) -> list[list[list[int]]]:
-    """Groups rows into batches for one forward each, of at most `max_tokens` tokens including padding."""
+    """Group rows into batches for one forward each, of at most `max_tokens` tokens including padding."""
     sized = [(sum(lengths[i] for i in row), row) for row in rows_of(lengths, row_length)]
     made: list[list[list[int]]] = []
     width = 0
@@ -345,7 +345,7 @@ def packed_batches(lengths: Sequence[int], row_length: int, max_tokens: int) -> 
 def _rows(
     sequences: Sequence[Encoded], rows: Sequence[Sequence[int]], *, positions: bool
 ) -> tuple[Rows, dict[int, int]]:
-    """Makes tensors of rows; also gives the place where each sequence begins in them, counted line by line.
+    """Make tensors of rows; also gives the place where each sequence begins in them, counted line by line.
 
     The unused end of a packed row is numbered as a sequence of its own, and no result is read from it.
     """

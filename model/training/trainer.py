@@ -75,11 +75,11 @@ class JointBatch:
         return replace(self, rows=tuple(row.to(device) for row in self.rows), **moved)
 
     def without_targets(self) -> JointBatch:
-        """Gives the same batch for its pairs alone."""
+        """Give the same batch for its pairs alone."""
         return replace(self, scored_N=self.scored_N[:0], targets_N=self.targets_N[:0])
 
     def with_rows(self, count: int) -> JointBatch:
-        """Adds rows of one token until there are `count`, so that all processes make equally many forwards."""
+        """Add rows of one token until there are `count`, so that all processes make equally many forwards."""
         filler = lay_out(())[0] * (count - len(self.rows))
         return replace(self, rows=self.rows + filler)
 
@@ -87,7 +87,7 @@ class JointBatch:
 def joint_batch(
     step: Step, *, pairs: bool, fraction: float, salt: int, layout: str = "padded", row_length: int = 512
 ) -> JointBatch:
-    """Makes the tensors of a step, or of a part of one. `pairs` False leaves the contrastive part out.
+    """Make the tensors of a step, or of a part of one. `pairs` False leaves the contrastive part out.
 
     A share `fraction` of the positions is scored. Which ones depends on `salt` and on the sequence alone, not on the
     rest of the batch or on where it runs.
@@ -112,7 +112,7 @@ def joint_batch(
 
 
 def lookups_batch(sequences: Sequence[Encoded]) -> JointBatch:
-    """Lays out sequences without a loss; `facts_P` are the positions of all their lookups, in order."""
+    """Lay out sequences without a loss; `facts_P` are the positions of all their lookups, in order."""
     rows, starts = lay_out(sequences)
     nothing = torch.zeros(0, dtype=torch.long)
     lookups = [
@@ -123,7 +123,7 @@ def lookups_batch(sequences: Sequence[Encoded]) -> JointBatch:
 
 
 def _kept(sequence: Encoded, fraction: float, salt: int) -> Tensor:
-    """Gives the positions of a sequence whose tokens carry the next-token loss."""
+    """Give the positions of a sequence whose tokens carry the next-token loss."""
     outside = ~torch.tensor(sequence.masked)
     outside[:1] = False  # no token before it predicts it
     if fraction < 1.0:
@@ -162,7 +162,7 @@ class JointModule(nn.Module):
     def forward(
         self, rows: Sequence[Rows], scored_N: Tensor, targets_N: Tensor, facts_P: Tensor, queries_P: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Gives the sum of -log p over the targets, and the unit vectors [P, D] at the facts and at the questions."""
+        """Give the sum of -log p over the targets, and the unit vectors [P, D] at the facts and at the questions."""
         states_TD = torch.cat([self.lm.hidden(*some).flatten(0, 1) for some in rows])
         next_token = next_token_sum(self.lm, states_TD.index_select(0, scored_N), targets_N)
         facts_PD, queries_PD = (unit(states_TD.index_select(0, at_P)) for at_P in (facts_P, queries_P))
@@ -208,7 +208,7 @@ class Trainer(Task[JointBatch]):
         self._turns: deque[_Turn] = deque()
 
     def run(self) -> Iterator[StepMetrics]:
-        """Trains to the end, saving every few minutes and once more at the end; resumes from the last save."""
+        """Train to the end, saving every few minutes and once more at the end; resume from the last save."""
         return self.loop.run()
 
     @property
@@ -217,7 +217,7 @@ class Trainer(Task[JointBatch]):
 
     @property
     def is_contrastive(self) -> bool:
-        """Whether this method has a contrastive loss: its queries are hidden states."""
+        """Tell whether this method has a contrastive loss: its queries are hidden states."""
         return self.config.markup.key is not None and self.config.contrastive_weight > 0
 
     def steps(self, start: int) -> Iterator[list[JointBatch]]:
@@ -260,13 +260,13 @@ class Trainer(Task[JointBatch]):
         self.config = fitted
 
     def begin(self, micro_batches: Sequence[JointBatch], context: StepContext) -> None:
-        """Finds the contrastive gradient at all micro-batches of a step first, if there are several."""
+        """Find the contrastive gradient at all micro-batches of a step first, if there are several."""
         self._turns = deque(_Turn(count) for count in self._row_counts(micro_batches, context))
         if self.is_contrastive and len(micro_batches) > 1:
             self._turns = self._look_ahead(micro_batches, context)
 
     def loss(self, micro_batch: JointBatch, context: StepContext) -> tuple[Tensor, dict[str, float | Tensor]]:
-        """Computes L_NTP + weight * L_CL: this micro-batch's share of both sums (section 3.2)."""
+        """Compute L_NTP + weight * L_CL: this micro-batch's share of both sums (section 3.2)."""
         turn = self._turns.popleft()
         if turn.random is not None:
             restore_torch(turn.random)
@@ -331,7 +331,7 @@ class Trainer(Task[JointBatch]):
         )
 
     def _batches(self, number: int) -> list[JointBatch]:
-        """Makes this process's micro-batches of a step."""
+        """Make this process's micro-batches of a step."""
         drawn = self.source.drawn(number)
         shares = micro_batches(drawn, self.source.micro(len(drawn)), here())
         return [self._batch(share, number) for share in shares]
@@ -348,7 +348,7 @@ class Trainer(Task[JointBatch]):
         )
 
     def _look_ahead(self, batches: Sequence[JointBatch], context: StepContext) -> deque[_Turn]:
-        """Runs the first pass of gradient caching: all vectors without gradients, then the loss's gradient at them.
+        """Run the first pass of gradient caching: all vectors without gradients, then the loss's gradient at them.
 
         Both passes must have the same dropout, so the generators' states before each micro-batch are kept for the
         second.
@@ -367,7 +367,7 @@ class Trainer(Task[JointBatch]):
         )
 
     def _keys(self, sequences: Sequence[Encoded]) -> list[NDArray[np.float32]]:
-        """Gives the unit rows at the lookups of sequences with the current model; each process computes a share."""
+        """Give the unit rows at the lookups of sequences with the current model; each process computes a share."""
         context = self.loop.context()
         batches = [lookups_batch(some) for some in micro_batches(sequences, KEYS_AT_ONCE, here())]
         counts = self._row_counts(batches, context)
@@ -383,7 +383,7 @@ class Trainer(Task[JointBatch]):
         return list(np.split(gathered, ends[:-1]))
 
     def _row_counts(self, batches: Sequence[JointBatch], context: StepContext) -> list[int]:
-        """Counts the forwards that each batch needs; under FSDP as many as the process that needs most."""
+        """Count the forwards that each batch needs; under FSDP as many as the process that needs most."""
         counts = [len(batch.rows) for batch in batches]
         return largest(counts, context.device) if context.sharded else counts
 
@@ -396,7 +396,7 @@ def _forward(batch: JointBatch, context: StepContext) -> tuple[Tensor, Tensor, T
 
 
 def loop_config(config: TrainConfig) -> LoopConfig:
-    """Gives the loop's settings from those of the run."""
+    """Give the loop's settings from those of the run."""
     schedule = Schedule(
         steps=config.steps,
         max_seconds=config.max_seconds,
@@ -413,7 +413,7 @@ def loop_config(config: TrainConfig) -> LoopConfig:
 
 
 def hardware() -> str:
-    """Describes the hardware that trains, in a line."""
+    """Describe the hardware that trains, in a line."""
     processes = f"{here().world} x " if here().world > 1 else ""
     if torch.cuda.is_available():
         return processes + torch.cuda.get_device_name()

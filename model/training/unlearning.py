@@ -105,7 +105,7 @@ class AnswerModule(nn.Module):
         self.lm = lm
 
     def forward(self, answers: Sequence[AnswerSequence]) -> Tensor:
-        """Gives [B] losses in nats."""
+        """Give [B] losses in nats."""
         if not answers:  # a process without answers must still take part in the forward
             return (
                 self.lm.hidden(torch.zeros(1, 1, dtype=torch.long, device=self.lm.device))
@@ -136,7 +136,7 @@ class Unlearning(Task[Batch]):
         *,
         keep_epochs: bool = False,
     ) -> None:
-        """Prepares the run. With `keep_epochs` the checkpoints after all epochs but the last are kept as `epoch-1` etc.
+        """Prepare the run. With `keep_epochs` the checkpoints after all epochs but the last are kept as `epoch-1` etc.
 
         Raises `CheckpointError` if training cannot start from `init`.
         """
@@ -180,7 +180,7 @@ class Unlearning(Task[Batch]):
         return sum(len(one.ids) for one in (*micro_batch.forget, *micro_batch.retain))
 
     def begin(self, micro_batches: Sequence[Batch], context: StepContext) -> None:
-        """Measures, before the first step, the loss of each answer to forget under the initial model."""
+        """Measure, before the first step, the loss of each answer to forget under the initial model."""
         if len(self.before) or self.config.objective != NPO:
             return
         context.module.eval()
@@ -243,14 +243,14 @@ class Unlearning(Task[Batch]):
         self.before = state["before"]
 
     def _forgotten(self, number: int) -> list[AnswerSequence]:
-        """Chooses the answers that a step forgets: each epoch goes through all of them in an order of its own."""
+        """Choose the answers that a step forgets: each epoch goes through all of them in an order of its own."""
         epoch, place = divmod(number, self.steps_per_epoch)
         order = list(self.forget)
         random.Random(f"{self.config.seed}/epoch {epoch}").shuffle(order)
         return order[place * self.config.batch : (place + 1) * self.config.batch]
 
     def _forgetting(self, answers: Sequence[AnswerSequence], losses_B: Tensor) -> Tensor:
-        """Gives [B]: what each answer to forget adds to the loss."""
+        """Give [B]: what each answer to forget adds to the loss."""
         if self.config.objective != NPO:
             return -losses_B / _scored(answers, losses_B)
         before_B = self.before[[one.number for one in answers]].to(losses_B)
@@ -270,12 +270,12 @@ class Unlearning(Task[Batch]):
 
 
 def _scored(answers: Sequence[AnswerSequence], like: Tensor) -> Tensor:
-    """Gives [B]: how many tokens of each answer are scored."""
+    """Give [B]: how many tokens of each answer are scored."""
     return torch.tensor([one.num_scored for one in answers]).to(like)
 
 
 def going_on(path: Path) -> TrainConfig:
-    """Gives the config for training a checkpoint further, as it was trained: its adapter, or all of its weights."""
+    """Give the config for training a checkpoint further, as it was trained: its adapter, or all of its weights."""
     known = config_of(path)
     record = known.training.get("config")
     config = TrainConfig.from_record(record) if isinstance(record, dict) else TrainConfig()
