@@ -101,5 +101,5 @@ def released(run: Path, target: Path, as_json: bool) -> None:
     if target.is_dir() and any(target.iterdir()):
         raise typer.BadParameter(f"{target} is not empty; name a new directory.", param_hint="DIR")
     with Runtime.from_environment() as runtime:
-        annotators.release(run, target, runtime.settings.home / "models")
+        annotators.release_annotator(run, target, runtime.settings.home / "models")
     report(target, as_json)

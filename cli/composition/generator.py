@@ -281,7 +281,7 @@ def logprobs(
     A prompt's first token has no log-probability, as the protocol says. Raises `PromptRefused` beyond the model's
     context.
     """
-    from colmlm.model.decoding.decoder import score
+    from colmlm.model.decoding.decoder import score_tokens
 
     tokenizer = checkpoint.tokenizer
     started = [tokenizer.prompt(prompt) for prompt in prompts]
@@ -289,7 +289,7 @@ def logprobs(
         [*ids, *_kept(checkpoint, generation)] for ids, generation in zip(started, generations, strict=True)
     ]
     try:
-        scored = score(checkpoint, sequences, top=top)
+        scored = score_tokens(checkpoint, sequences, top=top)
     except ValueError as error:
         raise PromptRefused(str(error)) from error
     found = []

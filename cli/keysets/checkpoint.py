@@ -91,7 +91,7 @@ def release(
 ) -> None:
     """Write a run's adapter in half precision, with its config and loss log and without optimiser state."""
     _require_empty(target)
-    from colmlm.model.training.state import release as write
+    from colmlm.model.training.state import release_adapter as write
 
     config = write(run, target)
     released = {"path": str(target.absolute()), "name": config.name, "training": config.training}

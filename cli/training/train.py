@@ -144,7 +144,7 @@ def shards(
 def _tokenised(
     documents: Sequence[AnnotatedDocument], tokenizer: FactTokenizer, config: TrainConfig, advance: Advance
 ) -> Corpus:
-    from colmlm.model.training.corpora import DataError, merged, tokenise
+    from colmlm.model.training.corpora import DataError, merge_corpora, tokenise
 
     if not documents:
         raise DataError("a file holds no documents")
@@ -152,7 +152,7 @@ def _tokenised(
     for start in range(0, len(documents), _AT_ONCE):
         parts.append(tokenise(documents[start : start + _AT_ONCE], tokenizer, config))
         advance(min(start + _AT_ONCE, len(documents)), len(documents))
-    return merged(parts)
+    return merge_corpora(parts)
 
 
 def _build(
@@ -233,7 +233,7 @@ def unlearn(
     """
     from colmlm.model.evaluate.tofu import read_rows
     from colmlm.model.training.gather import here
-    from colmlm.model.training.unlearning import UnlearnConfig, Unlearning, going_on
+    from colmlm.model.training.unlearning import UnlearnConfig, Unlearning, continue_config
 
     try:
         config = UnlearnConfig(
@@ -248,7 +248,7 @@ def unlearn(
     with Runtime.from_environment() as runtime:
         cache = runtime.settings.home / "models"
     task = Unlearning(
-        config, going_on(init), forgotten, kept, out, cache, name or out.name, keep_epochs=keep_epochs
+        config, continue_config(init), forgotten, kept, out, cache, name or out.name, keep_epochs=keep_epochs
     )
     with shown() as show:
         for metrics in task.run():
@@ -401,7 +401,7 @@ def train(
     The run's directory is a checkpoint at any time: pass it as --checkpoint or COLMLM_CHECKPOINT. With --max-minutes a
     step takes fewer documents where this machine would make fewer than ten steps in that time.
     """
-    from colmlm.model.training.start import plan
+    from colmlm.model.training.start import plan_run
 
     if context.invoked_subcommand is not None:
         return
@@ -419,7 +419,9 @@ def train(
         cache = runtime.settings.home / "models"
     if dry_run:
         show_plan(
-            config, plan(config, cache, gpus=gpus, gpu=gpu, mfu=mfu, ratios=sources.ratios()), as_json=as_json
+            config,
+            plan_run(config, cache, gpus=gpus, gpu=gpu, mfu=mfu, ratios=sources.ratios()),
+            as_json=as_json,
         )
         return
     _train(config, sources, out, cache, name, as_json=as_json)
@@ -513,7 +515,7 @@ def chosen(
             changes |= {"init": init}
             changes |= {} if init == RANDOM else {"architecture": None}
         if steps is not None:
-            config = presets.shortened(config, steps)
+            config = presets.shorten_run(config, steps)
         by_rows = config.batch_rows is not None
         changes |= {"batch_rows" if by_rows else "batch_documents": batch}
         changes |= {"micro_rows" if by_rows else "micro_documents": micro}

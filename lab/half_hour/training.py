@@ -26,7 +26,7 @@ from colmlm.lab.half_hour.places import (
     co_lmlm,
     scratch,
 )
-from colmlm.model.annotate.checkpoint import release as release_annotator
+from colmlm.model.annotate.checkpoint import release_annotator as release_annotator
 from colmlm.model.annotate.config import smollm2_135m
 from colmlm.model.annotate.tasks import QuestionTask
 from colmlm.model.lm.base_models import resolve_base
@@ -40,7 +40,7 @@ from colmlm.model.training.config import TrainConfig
 from colmlm.model.training.logs import LOSS_FILE
 from colmlm.model.training.shards import open_shards
 from colmlm.model.training.start import lora_config
-from colmlm.model.training.state import release
+from colmlm.model.training.state import release_adapter
 from colmlm.model.training.trainer import Trainer
 
 _HELD_OUT = 0.05  # of the titles that the reader learns from
@@ -87,7 +87,7 @@ def train_co_lmlm(place: Place) -> Path:
     whole, small, target = place.run(CO_LMLM), place.run(SMALL), place.run(f"released/{CO_LMLM}")
     kept = as_adapter(whole, small, place.sizes.rank, place.cache)
     shutil.rmtree(target, ignore_errors=True)
-    release(small, target)
+    release_adapter(small, target)
     (target / "kept.txt").write_text(f"{kept:.4f} of the squared change of all weights\n")
     return target
 

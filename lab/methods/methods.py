@@ -120,10 +120,12 @@ class LivePassages:
 
     def augment(self, prompts: Sequence[str]) -> list[str]:
         """Puts the passages that BM25 finds for it before each prompt."""
-        from colmlm.model.baselines.passages import augmented
+        from colmlm.model.baselines.passages import prompt_with_passages
 
         found = self._current().search(prompts)
-        return [augmented(prompt, passages) for prompt, passages in zip(prompts, found, strict=True)]
+        return [
+            prompt_with_passages(prompt, passages) for prompt, passages in zip(prompts, found, strict=True)
+        ]
 
     def _current(self) -> PassageIndex:
         from colmlm.model.baselines.passages import PassageIndex, passages_of

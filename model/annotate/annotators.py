@@ -224,7 +224,7 @@ class QuestionGenerator:
 
     def _decode(self, prefilled: Any, width: int, rows: list[_Row]) -> None:
         """Decode rows to their ends. Finished rows are removed from the batch once they are half of it."""
-        cache = expanded(prefilled, torch.tensor([row.prefix for row in rows], device=self.device))
+        cache = expand_cache(prefilled, torch.tensor([row.prefix for row in rows], device=self.device))
         ids_RT, fed_RT = padded([row.suffix for row in rows], 0)
         stops_R = torch.tensor([row.stop for row in rows])
         attended_RS = torch.cat([torch.arange(width) < stops_R[:, None], fed_RT.bool()], dim=1)
@@ -271,7 +271,7 @@ class QuestionGenerator:
         return output.last_hidden_state
 
 
-def expanded(cache: Any, rows_R: Tensor) -> Any:
+def expand_cache(cache: Any, rows_R: Tensor) -> Any:
     """Make a cache whose row i is a copy of row `rows_R[i]` of `cache`, which is not changed."""
     copy: Any = DynamicCache()
     for depth, layer in enumerate(cache.layers):

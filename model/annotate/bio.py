@@ -60,7 +60,7 @@ def best_tags(log_probs_N3: NDArray[np.floating], threshold: float = 0.5) -> lis
         fresh, longer = rest + begins - price, within + goes_on
         back.append((ended, longer >= fresh))
         out, within = rest + math.log1p(-math.exp(begins)), max(fresh, longer)
-    return _traced(back, within > out)
+    return _trace_tags(back, within > out)
 
 
 def chain_scores(log_probs_N3: NDArray[np.floating]) -> Iterator[tuple[float, float, float]]:
@@ -77,7 +77,7 @@ def chain_scores(log_probs_N3: NDArray[np.floating]) -> Iterator[tuple[float, fl
         before = begin + inside
 
 
-def _traced(back: Sequence[tuple[bool, bool]], is_within: bool) -> list[int]:
+def _trace_tags(back: Sequence[tuple[bool, bool]], is_within: bool) -> list[int]:
     """Follow the best sequence of tags back from its end."""
     tags: list[int] = []
     for ended, longer in reversed(back):

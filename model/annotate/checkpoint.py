@@ -26,8 +26,8 @@ from transformers.utils import logging as transformers_logging
 from colmlm.model.annotate.bio import TAGS
 from colmlm.model.annotate.config import MINILM, AnnotatorError, TunerConfig
 from colmlm.model.lm.base_models import WEIGHTS, resolve_base
-from colmlm.model.lm.checkpoint import MAX_BYTES, adapted, compute_dtype, ship
-from colmlm.model.lm.config import DIFFERENCE, SEALED_FILES, CheckpointError, damaged, file_digest
+from colmlm.model.lm.checkpoint import MAX_BYTES, compute_dtype, ship_adapter, with_adapter_from
+from colmlm.model.lm.config import DIFFERENCE, SEALED_FILES, CheckpointError, damaged_file, file_digest
 from colmlm.model.lm.config import MINILM as MINILM_WHEEL
 
 _RELEASED = Path(__file__).resolve().parent.parent / "released"
@@ -74,7 +74,7 @@ class AnnotatorConfig:
             raise AnnotatorError(f"{directory / ANNOTATOR_FILE} cannot be read ({error})") from error
         if role is not None and config.role != role:
             raise AnnotatorError(f"{directory}: this annotator makes {config.role}, not {role}")
-        if name := damaged(directory, config.digests):
+        if name := damaged_file(directory, config.digests):
             raise AnnotatorError(
                 f"{directory / name} is not the file that was written with {ANNOTATOR_FILE}: damaged or replaced; "
                 "take the annotator again from where it came"
@@ -100,31 +100,31 @@ def load(path: Path, role: str, cache: Path, *, precision: str = "auto") -> Load
     config = AnnotatorConfig.load(path, role)
     source = path
     if config.kind == "full":
-        model = bare(role, path, torch.float32)
+        model = bare_model(role, path, torch.float32)
     else:
         source = base_directory(config.base, cache)
         if file_digest(source / WEIGHTS) != config.training.get("base_sha256"):
             raise AnnotatorError(
                 f"{config.name}: trained on another {config.base} than the weights in {source}; remove that copy"
             )
-        model = bare(role, source, torch.float32)
+        model = bare_model(role, source, torch.float32)
         over = config.kind == "adapter"
-        model = adapted(model, path).merge_and_unload() if over else with_weights(model, path)
+        model = with_adapter_from(model, path).merge_and_unload() if over else with_weights(model, path)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = model.to(device=device, dtype=compute_dtype(precision)).requires_grad_(False).eval()
     return Loaded(config, model, source / "tokenizer.json", device)
 
 
-def release(run: Path, target: Path, cache: Path) -> AnnotatorConfig:
+def release_annotator(run: Path, target: Path, cache: Path) -> AnnotatorConfig:
     """Write what a run has trained with its description, without optimiser state, in at most 16 MB.
 
     That is its adapter in float16, or the difference of all weights to the base, which `cache` may hold.
     """
     config = AnnotatorConfig.load(run)
     if config.kind == "adapter":
-        ship(run, target, config.base)
+        ship_adapter(run, target, config.base)
     else:
-        base = bare(config.role, base_directory(config.base, cache), torch.float32)
+        base = bare_model(config.role, base_directory(config.base, cache), torch.float32)
         ship_difference(load_file(run / WEIGHTS), base, target)
         config = replace(config, kind="difference")
     for log in run.glob("*.csv"):
@@ -146,7 +146,7 @@ def base_directory(base: str, cache: Path) -> Path:
     return MINILM_WHEEL.directory() / "model"
 
 
-def bare(role: str, directory: Path, dtype: torch.dtype) -> Any:
+def bare_model(role: str, directory: Path, dtype: torch.dtype) -> Any:
     """Load the base as a language model, or as a tagger of words with a new random head for the role's labels."""
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()  # transformers would warn of the tagger's new head

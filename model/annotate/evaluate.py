@@ -66,8 +66,8 @@ def span_quality(documents: Sequence[AnnotatedDocument], found: Sequence[Sequenc
     marked = [[(span.start, span.end) for span in document.facts] for document in documents]
     num_marked, num_found = sum(map(len, marked)), sum(map(len, found))
     exact = sum(len(set(m) & set(f)) for m, f in zip(marked, found, strict=True))
-    met = sum(_met(f, m) for m, f in zip(marked, found, strict=True))
-    reached = sum(_met(m, f) for m, f in zip(marked, found, strict=True))
+    met = sum(_count_met(f, m) for m, f in zip(marked, found, strict=True))
+    reached = sum(_count_met(m, f) for m, f in zip(marked, found, strict=True))
     held = sum(_verbatim(document, spans) for document, spans in zip(documents, found, strict=True))
     return SpanQuality(
         marked=num_marked,
@@ -109,8 +109,8 @@ class PrefixGain:
 def prefix_gain(generator: QuestionGenerator, passages: Sequence[SpannedText]) -> PrefixGain:
     """Ask about every span of the passages, a document at a time, with the prefix shared and without."""
     generator.annotate(passages[:1])  # the first forward allocates memory
-    shared, shared_seconds = _timed(lambda: [generator.annotate([p])[0] for p in passages])
-    separate, separate_seconds = _timed(
+    shared, shared_seconds = _time_work(lambda: [generator.annotate([p])[0] for p in passages])
+    separate, separate_seconds = _time_work(
         lambda: [generator.annotate([p], share_prefix=False)[0] for p in passages]
     )
     pairs = [pair for s, o in zip(shared, separate, strict=True) for pair in zip(s, o, strict=True)]
@@ -128,12 +128,12 @@ def passage(document: AnnotatedDocument) -> SpannedText:
     return SpannedText(document.text, [(span.start, span.end) for span in document.facts], document.title)
 
 
-def _timed(work: Callable[[], list[list[GeneratedQuestion | None]]]) -> tuple[Questions, float]:
+def _time_work(work: Callable[[], list[list[GeneratedQuestion | None]]]) -> tuple[Questions, float]:
     started = perf_counter()
     return work(), perf_counter() - started
 
 
-def _met(spans: Sequence[Span], others: Sequence[Span]) -> int:
+def _count_met(spans: Sequence[Span], others: Sequence[Span]) -> int:
     """Count the `spans` that share a character with one of `others`. Both are sorted and do not overlap."""
     met = at = 0
     for start, end in spans:
@@ -337,9 +337,9 @@ def coverage(
             while at < len(facts) and facts[at][0] < end:
                 met.append(facts[at])
                 at += 1
-            said = compared(text[start:end])
+            said = normalise_value(text[start:end])
             overlap += bool(met)
-            exact += any(compared(text[a:b]) == said for a, b in met)
+            exact += any(normalise_value(text[a:b]) == said for a, b in met)
             verbatim += (start, end) in met
             inside += any(a <= start and end <= b for a, b in met)
     total = sum(map(len, asked))
@@ -371,6 +371,6 @@ def threshold_for(tagged: Sequence[Tagged], per_100_words: float) -> float:
     return round(high, 4)
 
 
-def compared(value: str) -> str:
+def normalise_value(value: str) -> str:
     """Give a value as SQuAD compares answers: without case, punctuation and articles."""
     return " ".join(_ARTICLE.sub(" ", _SIGN.sub("", value.lower())).split())

@@ -91,7 +91,7 @@ class Annotator:
             Rejected(r.document, r.offset, r.offset, "span", f"The span is refused: {r.reason}.")
             for r in refusals
         )
-        asked = replace(document, facts=tuple(self._asked(document, sound)))
+        asked = replace(document, facts=tuple(self._with_questions(document, sound)))
         reviewed = review(
             asked,
             drop_unquestioned=self.drop_unquestioned and self.question_generator is not None,
@@ -99,7 +99,7 @@ class Annotator:
         )
         return Reviewed(reviewed.document, rejected + reviewed.rejected)
 
-    def _asked(self, document: AnnotatedDocument, spans: Sequence[FactSpan]) -> Iterator[FactSpan]:
+    def _with_questions(self, document: AnnotatedDocument, spans: Sequence[FactSpan]) -> Iterator[FactSpan]:
         """Yield the spans, each with a question and an answer if they were written."""
         if self.question_generator is None or not spans:
             yield from spans

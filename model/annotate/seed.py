@@ -54,24 +54,24 @@ def chunks(text: str, size: int = CHUNK_TOKENS) -> Iterator[tuple[int, int]]:
     for end in sentence_ends(text):
         here = rough_tokens(text[reached:end])
         if tokens and tokens + here > size:
-            yield from _stripped(text, start, reached)
+            yield from _strip_chunk(text, start, reached)
             start, tokens = reached, 0
         while here > size:
-            cut = _cut(text, start, end, size)
-            yield from _stripped(text, start, cut)
+            cut = _find_cut(text, start, end, size)
+            yield from _strip_chunk(text, start, cut)
             start, here = cut, rough_tokens(text[cut:end])
         tokens += here
         reached = end
-    yield from _stripped(text, start, reached)
+    yield from _strip_chunk(text, start, reached)
 
 
-def _stripped(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+def _strip_chunk(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
     piece = text[start:end]
     if piece.strip():
         yield start + len(piece) - len(piece.lstrip()), start + len(piece.rstrip())
 
 
-def _cut(text: str, start: int, end: int, size: int) -> int:
+def _find_cut(text: str, start: int, end: int, size: int) -> int:
     """Find where to cut a sentence that is too long: after `size` tokens, at the blank before that if there is one."""
     pieces = _PIECE.finditer(text, start, end)
     limit = next(found.end() for number, found in enumerate(pieces, start=1) if number == size)
@@ -110,7 +110,7 @@ def annotate(
     rejected: list[Rejected] = []
     wholes = Wholes(document.text)
     for start, end in chunks(document.text, chunk_tokens):
-        found, reply = conversation.annotated(document.text[start:end])
+        found, reply = conversation.annotate_chunk(document.text[start:end])
         if isinstance(found, Fault):
             rejected.append(
                 Rejected(
@@ -118,7 +118,7 @@ def annotate(
                 )
             )
             continue
-        spans += (_placed(document.text, span, start, wholes) for span in found)
+        spans += (_place_span(document.text, span, start, wholes) for span in found)
     rejected += (
         Rejected(document.external_id, s.start, s.end, "form", "The tag has no question.", s.value)
         for s in spans
@@ -128,7 +128,7 @@ def annotate(
     return Reviewed(reviewed.document, (*rejected, *reviewed.rejected)), conversation.usage
 
 
-def _placed(text: str, span: FactSpan, offset: int, wholes: Wholes) -> FactSpan:
+def _place_span(text: str, span: FactSpan, offset: int, wholes: Wholes) -> FactSpan:
     """Move the span of a chunk to its place in the document, without blanks at its ends."""
     start, end = narrow(text, span.start + offset, span.end + offset, wholes)
     return replace(span, start=start, end=end, value=text[start:end])
@@ -140,17 +140,17 @@ class _Conversation:
     def __init__(self, chat: Chat, messages: list[Message]) -> None:
         self.chat, self.messages, self.usage = chat, messages, EndpointUsage()
 
-    def annotated(self, chunk: str) -> tuple[tuple[FactSpan, ...] | Fault, str]:
+    def annotate_chunk(self, chunk: str) -> tuple[tuple[FactSpan, ...] | Fault, str]:
         """Give the spans of a chunk, or the fault of the second reply too; and the last reply."""
         self.messages.append({"role": "user", "content": chunk})
         reply = self._ask(self.messages)
-        found = _read(chunk, reply)
+        found = _read_spans(chunk, reply)
         if isinstance(found, Fault):
             self.usage.repairs += 1
             reply = self._ask([*self.messages, *repair_messages(reply.text, _repair_words(found))])
-            found = _read(chunk, reply)
+            found = _read_spans(chunk, reply)
         # After two unusable replies the bare chunk is kept: a broken example would lead the model to break the next.
-        said = chunk if isinstance(found, Fault) else _unfenced(chunk, reply.text)
+        said = chunk if isinstance(found, Fault) else _take_out_of_fence(chunk, reply.text)
         self.messages.append({"role": "assistant", "content": said})
         return found, reply.text
 
@@ -160,13 +160,13 @@ class _Conversation:
         return reply
 
 
-def _read(chunk: str, reply: Reply) -> tuple[FactSpan, ...] | Fault:
+def _read_spans(chunk: str, reply: Reply) -> tuple[FactSpan, ...] | Fault:
     if not reply.finished:
         return Fault("malformed", "The reply was cut off at the endpoint's limit of tokens.")
-    return spans_of(chunk, _unfenced(chunk, reply.text))
+    return spans_of(chunk, _take_out_of_fence(chunk, reply.text))
 
 
-def _unfenced(chunk: str, reply: str) -> str:
+def _take_out_of_fence(chunk: str, reply: str) -> str:
     """Take a reply out of its fence, unless the chunk itself begins with one."""
     return reply.strip() if chunk.startswith("```") else without_fence(reply)
 

@@ -139,12 +139,12 @@ def examples(
         spans = [(span.start, span.end) for span in document.facts]
         marked = mark(tokenizer, document.text, spans, document.title, first=first)
         for prefix in prefixes(marked, config.max_length):
-            asked = _asked(tokenizer, document, prefix, first)
+            asked = _question_sequence(tokenizer, document, prefix, first)
             if asked.num_learnt:
                 yield asked
 
 
-def _asked(
+def _question_sequence(
     tokenizer: FactTokenizer, document: AnnotatedDocument, prefix: Prefix, first: int
 ) -> QuestionSequence:
     length = len(prefix.ids)

@@ -16,10 +16,16 @@ from peft import PeftModel, get_peft_model_state_dict
 from safetensors.torch import save_file
 from torch import Tensor
 
-from colmlm.model.annotate.checkpoint import AnnotatorConfig, bare, base_directory, with_adapter, with_weights
+from colmlm.model.annotate.checkpoint import (
+    AnnotatorConfig,
+    bare_model,
+    base_directory,
+    with_adapter,
+    with_weights,
+)
 from colmlm.model.annotate.config import TunerConfig
 from colmlm.model.lm.base_models import WEIGHTS
-from colmlm.model.lm.checkpoint import ADAPTER, adapted, compute_dtype
+from colmlm.model.lm.checkpoint import ADAPTER, compute_dtype, with_adapter_from
 from colmlm.model.lm.config import CheckpointError, file_digest
 from colmlm.model.training.gather import here, micro_batches
 from colmlm.model.training.loop import COSINE, Loop, LoopConfig, Progress, Schedule
@@ -47,17 +53,17 @@ class TunerTask(Task[Sequence[Example]]):
         self.config, self.name = config, name
         self.source = base_directory(config.base, cache)
         self.base_sha256 = file_digest(self.source / WEIGHTS)
-        self.before = None if start is None else _described(start, self.role, config, self.base_sha256)
+        self.before = None if start is None else _description_of(start, self.role, config, self.base_sha256)
         # A frozen base is kept in the precision of the arithmetic; trained weights are kept in float32.
         if config.lora_rank is None:
-            model = bare(self.role, self.source, torch.float32)
+            model = bare_model(self.role, self.source, torch.float32)
             self.model = model if start is None else with_weights(model, start)
             return
-        model = bare(self.role, self.source, compute_dtype(config.precision))
+        model = bare_model(self.role, self.source, compute_dtype(config.precision))
         if start is None:
             self.model = with_adapter(self.role, model, config)
         else:
-            self.model = adapted(model, start, trainable=True)
+            self.model = with_adapter_from(model, start, trainable=True)
 
     def _take(self, examples: Sequence[Example], documents: int) -> None:
         self.examples: Sequence[Example] = examples
@@ -160,7 +166,7 @@ class TunerTask(Task[Sequence[Example]]):
         ).save(directory)
 
 
-def _described(start: Path, role: str, config: TunerConfig, base_sha256: str) -> AnnotatorConfig:
+def _description_of(start: Path, role: str, config: TunerConfig, base_sha256: str) -> AnnotatorConfig:
     """Give the description of a run to go on from: of this role and base, an adapter or all weights as asked for."""
     before = AnnotatorConfig.load(start, role)
     fits = (before.kind == "adapter") == (config.lora_rank is not None)

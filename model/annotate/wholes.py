@@ -83,16 +83,16 @@ class Wholes:
 
     def __init__(self, text: str) -> None:
         quotations = list(_quotations(text))
-        self.spans = _united([*_words(text), *_numbers(text), *_names(text), *quotations])
+        self.spans = _unite_spans([*_words(text), *_numbers(text), *_names(text), *quotations])
         self._starts, self._ends = _columns(self.spans)
         self._openings, self._closings = _columns([(start - 1, end + 1) for start, end in quotations])
 
     def around(self, start: int, end: int) -> Span:
         """Give the span with every whole that it cuts, and with both quotation marks where it has one."""
-        wider = self._quoted(*self._uncut(start, end))
+        wider = self._widen_to_quotation(*self._widen_to_wholes(start, end))
         while wider != (start, end):
             start, end = wider
-            wider = self._quoted(*self._uncut(start, end))
+            wider = self._widen_to_quotation(*self._widen_to_wholes(start, end))
         return wider
 
     def at(self, place: int) -> Span:
@@ -100,7 +100,7 @@ class Wholes:
         n = bisect_right(self._starts, place) - 1
         return self.spans[n] if n >= 0 and place < self._ends[n] else (place, place + 1)
 
-    def _uncut(self, start: int, end: int) -> Span:
+    def _widen_to_wholes(self, start: int, end: int) -> Span:
         first, last = bisect_right(self._ends, start), bisect_left(self._starts, end) - 1
         if first < len(self.spans):
             start = min(start, self._starts[first])
@@ -108,7 +108,7 @@ class Wholes:
             end = max(end, self._ends[last])
         return start, end
 
-    def _quoted(self, start: int, end: int) -> Span:
+    def _widen_to_quotation(self, start: int, end: int) -> Span:
         for n in range(bisect_right(self._closings, start), bisect_left(self._openings, end)):
             opening, closing = self._openings[n], self._closings[n]
             if start <= opening and end < closing:
@@ -122,7 +122,7 @@ def _columns(spans: Sequence[Span]) -> tuple[list[int], list[int]]:
     return [start for start, _ in spans], [end for _, end in spans]
 
 
-def _united(spans: Iterable[Span]) -> list[Span]:
+def _unite_spans(spans: Iterable[Span]) -> list[Span]:
     """Make one span of those that overlap; give them in order."""
     united: list[Span] = []
     for start, end in sorted(spans):
@@ -226,13 +226,13 @@ def whole_spans(text: str, spans: Sequence[Span], wholes: Wholes | None = None) 
     """
     wholes = wholes or Wholes(text)
     for _ in range(_MOST_ROUNDS):
-        before, spans = list(spans), _completed(text, spans, wholes)
+        before, spans = list(spans), _complete_span(text, spans, wholes)
         if spans == before:
             break
     return list(spans)
 
 
-def _completed(text: str, spans: Sequence[Span], wholes: Wholes) -> list[Span]:
+def _complete_span(text: str, spans: Sequence[Span], wholes: Wholes) -> list[Span]:
     completed: list[Span] = []
     for start, end in spans:
         start, end = wholes.around(*_in_one_paragraph(text, start, end))

@@ -30,7 +30,7 @@ def passages_of(documents: Iterable[AnnotatedDocument], words: int = WORDS) -> I
             yield lead + " ".join(said[start : start + words])
 
 
-def augmented(prompt: str, passages: Sequence[str]) -> str:
+def prompt_with_passages(prompt: str, passages: Sequence[str]) -> str:
     """Put the passages before the prompt; a prompt without passages stays unchanged."""
     return _FORM.format(passages="\n".join(passages), prompt=prompt) if passages else prompt
 

@@ -186,11 +186,11 @@ class DecodingRun:
         self.markup = self.tokenizer.markup
         self.opens = None if self.markup.opens is None else self.tokenizer.fact
         self.ends = checkpoint.end_tokens
-        self.unseen_V = self._unseen()
+        self.unseen_V = self._unseen_tokens()
         self.live: list[Row] = []
         self.num_steps = 0
 
-    def _unseen(self) -> Tensor:
+    def _unseen_tokens(self) -> Tensor:
         return torch.zeros(self.tokenizer.vocabulary_size, dtype=torch.bool, device=self.checkpoint.lm.device)
 
     @torch.inference_mode()
@@ -208,7 +208,7 @@ class DecodingRun:
         return row
 
     def _row(self, prompt: Prompt, config: DecodeConfig, seed: int) -> Row:
-        ids, seen_V = self.tokenizer.prompt(prompt), self._unseen()
+        ids, seen_V = self.tokenizer.prompt(prompt), self._unseen_tokens()
         seen_V[ids[1:]] = True
         text, given = (
             (prompt, len(ids) - 1)
@@ -240,7 +240,7 @@ class DecodingRun:
         if sampling:
             logits_NV = self.forward.logits(torch.stack([states[row] for row in sampling]))
             asking += self._sample(sampling, logits_NV)
-        for alike in _grouped(asking, lambda row: row.asked):
+        for alike in _group_rows(asking, lambda row: row.asked):
             self._look_up(alike, [states[row] for row in alike if row in at_once])
         for row in fed:
             self._check_context(row)
@@ -292,10 +292,10 @@ class DecodingRun:
         """Sample and record each row's next token; give the rows whose query in words is now complete."""
         logits_of = dict(zip(rows, logits_NV, strict=True))
         asking = []
-        for alike in _grouped(rows, lambda row: row.drawn_by):
+        for alike in _group_rows(rows, lambda row: row.drawn_by):
             penalty, temperature, top_p = alike[0].drawn_by
-            tokens = sample(
-                self._adjusted(alike, torch.stack([logits_of[row] for row in alike]), penalty),
+            tokens = sample_tokens(
+                self._adjust_logits(alike, torch.stack([logits_of[row] for row in alike]), penalty),
                 temperature=temperature,
                 top_p=top_p,
                 generators=[row.generator for row in alike],
@@ -314,7 +314,7 @@ class DecodingRun:
             self._say(row, token)
         return False
 
-    def _adjusted(self, rows: Sequence[Row], logits_NV: Tensor, penalty: float) -> Tensor:
+    def _adjust_logits(self, rows: Sequence[Row], logits_NV: Tensor, penalty: float) -> Tensor:
         """Lower the logits of tokens that a row has used, and set those of forbidden tokens to minus infinity.
 
         A query in words has no repetition penalty: it has to repeat words of the text that it is about.
@@ -323,8 +323,8 @@ class DecodingRun:
             seen_NV = torch.stack(
                 [self.unseen_V if row.opened_at is not None else row.seen_V for row in rows]
             )
-            logits_NV = penalise(logits_NV, seen_NV, penalty)
-        return add(logits_NV, (bias for n, row in enumerate(rows) for bias in self._biases(n, row)))
+            logits_NV = penalise_seen(logits_NV, seen_NV, penalty)
+        return add_biases(logits_NV, (bias for n, row in enumerate(rows) for bias in self._biases(n, row)))
 
     def _biases(self, number: int, row: Row) -> Iterator[tuple[int, int, float]]:
         allowed = [self.opens]
@@ -381,7 +381,9 @@ class DecodingRun:
         """Splice each hit; give the rows without a match, each with the logits to continue from."""
         assert self.lookup is not None
         queries_ND = self._with_questions(rows, queries_ND)
-        results = self.lookup.find(queries_ND, checkpoint_id=self.queries.checkpoint_id, **self._asked(rows))
+        results = self.lookup.find(
+            queries_ND, checkpoint_id=self.queries.checkpoint_id, **self._lookup_options(rows)
+        )
         missed = []
         for row, query_D, found in zip(rows, queries_ND, results, strict=True):
             kept, words = query_D.astype(STORED).tobytes(), row.words or None
@@ -411,17 +413,17 @@ class DecodingRun:
         mixed_ND[[n for n, _ in asked]] = self.queries.encode_questions([question for _, question in asked])
         return mixed_ND
 
-    def _text(self, row: Row) -> str:
+    def _text_of(self, row: Row) -> str:
         if (question := row.question) is not None:
             return question
         return row.words or asked_text(row.prompt, row.output(self.tokenizer))
 
-    def _asked(self, rows: Sequence[Row]) -> LookupAsked:
+    def _lookup_options(self, rows: Sequence[Row]) -> LookupAsked:
         """Give what is asked of the lookups, with a text for each where the ranking looks at more than the key."""
         config = rows[0].config
         asked: LookupAsked = {"k": 1, "threshold": config.threshold, "min_seq": config.min_seq}
         if config.ranking != "key":
-            asked |= {"ranking": config.ranking, "texts": [self._text(row) for row in rows]}
+            asked |= {"ranking": config.ranking, "texts": [self._text_of(row) for row in rows]}
         if config.accepted_only:
             asked["accepted_only"] = True
         return asked
@@ -434,7 +436,7 @@ class DecodingRun:
             row.finish = "context"
 
 
-def _grouped(rows: Sequence[Row], by: Callable[[Row], Hashable]) -> list[list[Row]]:
+def _group_rows(rows: Sequence[Row], by: Callable[[Row], Hashable]) -> list[list[Row]]:
     groups: dict[Hashable, list[Row]] = {}
     for row in rows:
         groups.setdefault(by(row), []).append(row)
@@ -452,7 +454,7 @@ def _bias(checkpoint: Checkpoint, config: DecodeConfig) -> float:
 # The choice of the next tokens of a batch: repetition penalty, bans, temperature, top-p.
 
 
-def penalise(logits_NV: Tensor, seen_NV: Tensor, penalty: float) -> Tensor:
+def penalise_seen(logits_NV: Tensor, seen_NV: Tensor, penalty: float) -> Tensor:
     """Make tokens already seen less likely: divide positive logits by `penalty` and multiply negative ones."""
     if penalty == 1.0:
         return logits_NV
@@ -461,7 +463,7 @@ def penalise(logits_NV: Tensor, seen_NV: Tensor, penalty: float) -> Tensor:
     return logits_NV.index_put(at, torch.where(logits > 0, logits / penalty, logits * penalty))
 
 
-def add(logits_NV: Tensor, biases: Iterable[tuple[int, int, float]]) -> Tensor:
+def add_biases(logits_NV: Tensor, biases: Iterable[tuple[int, int, float]]) -> Tensor:
     """Add biases to logits, each given as (row, token, bias).
 
     Minus infinity is a ban: the token cannot be chosen at all. The paper's no-KB setting adds -100 (appendix A), but a
@@ -476,7 +478,7 @@ def add(logits_NV: Tensor, biases: Iterable[tuple[int, int, float]]) -> Tensor:
     return logits_NV
 
 
-def sample(
+def sample_tokens(
     logits_NV: Tensor, *, temperature: float, top_p: float, generators: Sequence[torch.Generator]
 ) -> list[int]:
     """Choose one token a row: the likeliest at temperature 0, else one drawn from the smallest set of mass `top_p`."""
@@ -535,7 +537,7 @@ class TokenScore:
     top: tuple[tuple[int, float], ...]
 
 
-def score(
+def score_tokens(
     checkpoint: Checkpoint,
     sequences: Sequence[Sequence[int]],
     *,

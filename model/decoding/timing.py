@@ -20,7 +20,7 @@ from torch import Tensor
 
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.model.decoding.config import DecodeConfig, LookupAsked
-from colmlm.model.decoding.decoder import DecodedOutput, Decoder, penalise
+from colmlm.model.decoding.decoder import DecodedOutput, Decoder, penalise_seen
 from colmlm.model.evaluate.answers import exact_match
 from colmlm.model.lm.checkpoint import Checkpoint
 from colmlm.model.lm.encoder import KeyEncoder
@@ -78,9 +78,9 @@ class MemoryLookup:
         """Give the nearest fact of each query if its score reaches the threshold."""
         threshold = asked.get("threshold")
         least = self.threshold if threshold is None else threshold
-        return [self._found(scores_K, least) for scores_K in queries_BD @ self.keys_KD.T]
+        return [self._nearest_fact(scores_K, least) for scores_K in queries_BD @ self.keys_KD.T]
 
-    def _found(self, scores_K: Floats, least: float) -> MemoryFound:
+    def _nearest_fact(self, scores_K: Floats, least: float) -> MemoryFound:
         at = int(scores_K.argmax())
         score = float(scores_K[at])
         return (
@@ -152,7 +152,7 @@ def measure(
     `threshold` None takes the score that balances refusing facts that are there with accepting others that are not.
     `on_done` is told how many more of `num_steps` are done.
     """
-    asked = _spread(
+    asked = _spread_evenly(
         [TimedQuestion(s.question, s.value) for d in documents for s in d.facts if s.question], questions
     )
     if not asked:
@@ -250,7 +250,7 @@ def _margins(checkpoint: Checkpoint, ids: Sequence[int]) -> Floats:
         logits_NV = forward.logits(states_TD[start : start + _POSITIONS])
         wanted_N = logits_NV[:, tokenizer.fact].clone()
         at_N = torch.arange(start, start + len(logits_NV), device=ids_T.device)
-        logits_NV = penalise(logits_NV, first_V <= at_N[:, None], _PENALTY)
+        logits_NV = penalise_seen(logits_NV, first_V <= at_N[:, None], _PENALTY)
         logits_NV[:, tokenizer.added] = -math.inf
         pieces.append(logits_NV.max(dim=-1).values - wanted_N)
     margins: Floats = torch.cat(pieces).float().cpu().numpy()
@@ -279,7 +279,7 @@ def _right(asked: Sequence[TimedQuestion], made: Sequence[DecodedOutput]) -> flo
     return float(np.mean([exact_match(g.output, [a.value]) for a, g in zip(asked, made, strict=True)]))
 
 
-def _spread(items: Sequence[TimedQuestion], count: int) -> list[TimedQuestion]:
+def _spread_evenly(items: Sequence[TimedQuestion], count: int) -> list[TimedQuestion]:
     """Take at most `count` items, spread evenly over all."""
     if len(items) <= count:
         return list(items)

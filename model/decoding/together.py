@@ -78,7 +78,7 @@ class DecoderTogether:
         """Decode as `Decoder.generate`. Raises what `refusal` gives."""
         if not prompts:
             return []
-        tickets = self._asked(prompts, config, streams=False)
+        tickets = self._queue_prompts(prompts, config, streams=False)
         try:
             return [output for ticket in tickets for output in self._outputs(ticket, on_step)]
         finally:
@@ -88,7 +88,7 @@ class DecoderTogether:
         self, prompt: Prompt, config: DecodeConfig, on_step: OnStep = lambda: None
     ) -> Iterator[str | SpliceRecord | DecodedOutput]:
         """Decode as `Decoder.stream`. Raises what `refusal` gives."""
-        tickets = self._asked([prompt], config, streams=True)
+        tickets = self._queue_prompts([prompt], config, streams=True)
         try:
             yield from self._news(tickets[0], on_step)
         finally:
@@ -110,7 +110,9 @@ class DecoderTogether:
             if isinstance(told, DecodedOutput):
                 return
 
-    def _asked(self, prompts: Sequence[Prompt], config: DecodeConfig, *, streams: bool) -> list[Ticket]:
+    def _queue_prompts(
+        self, prompts: Sequence[Prompt], config: DecodeConfig, *, streams: bool
+    ) -> list[Ticket]:
         """Queue prompts, and see that a thread works on them."""
         self.decoder.check(config)
         asker, until = self.asker(), time.monotonic() + self.room.seconds
@@ -171,7 +173,7 @@ class DecoderTogether:
     def _work_off(self) -> None:
         while True:
             with self._changed:
-                joining = self._admitted()
+                joining = self._admit_tickets()
                 if not self._live and not self._changed.wait(IDLE_SECONDS) and not len(self.queue):
                     self._thread = None
                     return
@@ -180,7 +182,7 @@ class DecoderTogether:
             except Exception as error:  # noqa: BLE001 - every thread that waits is told, and the next run is a new one
                 self._fail(error)
 
-    def _admitted(self) -> list[Ticket]:
+    def _admit_tickets(self) -> list[Ticket]:
         """Let those in that have a row now, give them, and refuse those that have waited too long."""
         self.queue.drop(lambda ticket: ticket.has_left)
         joining: list[Ticket] = []
@@ -207,7 +209,7 @@ class DecoderTogether:
         if rows := self.run.live:
             began, before = time.monotonic(), sum(row.content for row in rows)
             self.run.step()
-            self._pace.stepped(time.monotonic() - began, sum(row.content for row in rows) - before)
+            self._pace.note_step(time.monotonic() - began, sum(row.content for row in rows) - before)
         going_on = [ticket for ticket in self._live if not self._is_over(ticket)]
         with self._changed:
             self._live = going_on
@@ -323,18 +325,18 @@ class Pace:
 
     def __init__(self) -> None:
         self._seconds = self._tokens = 0.0
-        self._written = self._asked = 0.0
+        self._written = self._asked_tokens = 0.0
 
-    def stepped(self, seconds: float, tokens: int) -> None:
+    def note_step(self, seconds: float, tokens: int) -> None:
         self._seconds = KEPT * self._seconds + seconds
         self._tokens = KEPT * self._tokens + tokens
 
     def ended(self, written: int, asked: int) -> None:
         """Note an output that has `written` tokens of the `asked` that it could have."""
         self._written = KEPT * self._written + written
-        self._asked = KEPT * self._asked + asked
+        self._asked_tokens = KEPT * self._asked_tokens + asked
 
     def seconds(self, tokens: int) -> float:
         """Give the seconds that outputs which may have that many tokens will take; 0 where nothing was measured."""
-        share = self._written / self._asked if self._asked else 1.0
+        share = self._written / self._asked_tokens if self._asked_tokens else 1.0
         return tokens * share * self._seconds / self._tokens if self._tokens else 0.0

@@ -111,7 +111,7 @@ def score(asked: AskedQuestion, generation: Output, opening: Callable[[str], str
     values = [generation.output[s.output_start : s.output_end] for s in hits]
     bare = without_values(generation.output, splices)
     outcomes = [s.outcome for s in splices]
-    wanted = {folded(answer) for answer in asked.answers}
+    wanted = {fold_text(answer) for answer in asked.answers}
     return Answered(
         question_id=asked.question_id,
         question=asked.text,
@@ -127,13 +127,13 @@ def score(asked: AskedQuestion, generation: Output, opening: Callable[[str], str
         no_matches=outcomes.count("no_match"),
         abstained=outcomes.count("abstained"),
         right_fact=asked.fact_id is not None and any(s.fact_id == asked.fact_id for s in hits),
-        right_value=any(folded(value) in wanted for value in values),
+        right_value=any(fold_text(value) in wanted for value in values),
         content_tokens=generation.content_tokens,
         finish=generation.finish,
     )
 
 
-def folded(text: str) -> str:
+def fold_text(text: str) -> str:
     """Give the text in the form in which it is compared: case folded, one space between words."""
     return " ".join(text.casefold().split())
 
@@ -218,17 +218,17 @@ class Evidence:
         for document in documents:
             passages = list(passages_of([document]))
             self._every += passages
-            self._of[folded(document.title or "")] += passages
+            self._of[fold_text(document.title or "")] += passages
         self._indices: dict[str | None, PassageIndex] = {}
         self._lock = threading.Lock()
 
     def covers(self, name: str) -> bool:
         """Tell whether there is a document about this person."""
-        return folded(name) in self._of
+        return fold_text(name) in self._of
 
     def passages(self, name: str, claim: str) -> list[str]:
         """Give the passages most similar to the claim, from the documents of that name or, without any, from all."""
-        own = folded(name) if self.covers(name) else None
+        own = fold_text(name) if self.covers(name) else None
         with self._lock:
             if own not in self._indices:
                 self._indices[own] = PassageIndex(self._every if own is None else self._of[own])
@@ -302,7 +302,7 @@ def read_question_set(path: Path) -> list[AskedQuestion]:
     Rows with the same question and other answers are kept apart, since each is an example of its set. Raises
     `QuestionSetError`, which names the row, if one is no question.
     """
-    asked = [_asked(where, row) for where, row in _rows(path)]
+    asked = [_question_of(where, row) for where, row in _rows(path)]
     if not asked:
         raise QuestionSetError(f"{path} has no question")
     return list({one.question_id: one for one in asked}.values())
@@ -340,7 +340,7 @@ def _rows_of(file: Path) -> Iterator[Any]:
         yield from (json.loads(line) for line in text.split("\n") if line.strip())
 
 
-def _asked(where: str, row: Any) -> AskedQuestion:
+def _question_of(where: str, row: Any) -> AskedQuestion:
     if not isinstance(row, Mapping):
         raise QuestionSetError(f"{where} is no object")
     if "sub_label" in row:

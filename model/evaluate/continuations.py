@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from colmlm.model.decoding.config import DecodeConfig, LookupPort
-from colmlm.model.decoding.decoder import POSITIONS_AT_ONCE, Decoder, score
+from colmlm.model.decoding.decoder import POSITIONS_AT_ONCE, Decoder, score_tokens
 from colmlm.model.decoding.rows import needs_space
 from colmlm.model.lm.checkpoint import Checkpoint
 from colmlm.model.lm.language_model import unit
@@ -53,7 +53,7 @@ class Likelihood:
     is_greedy: bool
 
 
-def encoded(tokenizer: FactTokenizer, context: str, continuation: str) -> tuple[list[int], list[int]]:
+def encode_pair(tokenizer: FactTokenizer, context: str, continuation: str) -> tuple[list[int], list[int]]:
     """Encode a context and its continuation, cut where the context's tokens end; its last blanks go to the latter."""
     stripped = context.rstrip()
     before = tokenizer.encode(stripped)
@@ -64,7 +64,7 @@ def without_lookups(checkpoint: Checkpoint, pairs: Sequence[Pair]) -> list[Likel
     """Score with the model alone. Raises `ValueError` if a pair exceeds its context."""
     sequences = [checkpoint.tokenizer.prompt([*before, *after]) for before, after in pairs]
     likely = []
-    for (_, after), scored in zip(pairs, score(checkpoint, sequences), strict=True):
+    for (_, after), scored in zip(pairs, score_tokens(checkpoint, sequences), strict=True):
         own = scored[len(scored) - len(after) :]
         is_greedy = all(one.top[0][0] == one.token for one in own)
         likely.append(Likelihood(sum(one.logprob for one in own), is_greedy))
@@ -93,7 +93,7 @@ class WithLookups:
         prefix, rest = self.tokenizer.prompt(before), list(after)
         logprob, is_greedy = 0.0, True
         while rest:
-            odds, values = self._read(prefix, rest)
+            odds, values = self._read_odds(prefix, rest)
             stretch = partial(self._stretch, rest, self.tokenizer.decode(prefix))
             step = _Walk(rest, odds, values, stretch, has_room=self._room(prefix, rest))
             step.go()
@@ -110,7 +110,7 @@ class WithLookups:
         """Tell whether the two tags of one more lookup fit."""
         return len(prefix) + len(rest) + 2 <= self.forward.context
 
-    def _read(self, prefix: Sequence[int], rest: Sequence[int]) -> tuple[_Odds, dict[int, str]]:
+    def _read_odds(self, prefix: Sequence[int], rest: Sequence[int]) -> tuple[_Odds, dict[int, str]]:
         """Read `rest` after `prefix`; give the odds before each token, and the values that lookups found."""
         ids = [*prefix, *rest]
         if len(ids) > self.forward.context:
@@ -211,12 +211,12 @@ class _Walk:
 
     def _say(self, width: int, *, against: bool) -> None:
         """Score tokens without a lookup; with `against` also that no lookup with another value opens."""
-        self.logprob += self._own(width, against)
+        self.logprob += self._own_logprob(width, against)
         self.is_greedy = self.is_greedy and self._is_likeliest(width, against)
         self.at += width
 
     def _either_way(self, width: int) -> None:
-        own, through = self._own(width, True), self.odds.opens[self.at]
+        own, through = self._own_logprob(width, True), self.odds.opens[self.at]
         greedily = self.odds.opens_greedily[self.at]
         self.logprob += float(np.logaddexp(own, through))
         self.is_greedy = self.is_greedy and (greedily or self._is_likeliest(width, True))
@@ -225,7 +225,7 @@ class _Walk:
         else:
             self.at += width
 
-    def _own(self, width: int, against: bool) -> float:
+    def _own_logprob(self, width: int, against: bool) -> float:
         return sum(self.odds.own[self.at : self.at + width]) + against * self.odds.passes[self.at]
 
     def _is_likeliest(self, width: int, against: bool) -> bool:
@@ -285,16 +285,16 @@ def choose(
     for start in range(0, len(items), ITEMS_TOGETHER):
         some = items[start : start + ITEMS_TOGETHER]
         pairs = [
-            encoded(checkpoint.tokenizer, item.context, f" {choice}")
+            encode_pair(checkpoint.tokenizer, item.context, f" {choice}")
             for item in some
             for choice in item.choices
         ]
         scores = iter(without_lookups(checkpoint, pairs) if likely is None else likely(pairs))
-        chosen += [_chosen(item, [next(scores).logprob for _ in item.choices]) for item in some]
+        chosen += [_score_choices(item, [next(scores).logprob for _ in item.choices]) for item in some]
     return chosen
 
 
-def _chosen(item: Item, logprobs: Sequence[float]) -> ScoredChoices:
+def _score_choices(item: Item, logprobs: Sequence[float]) -> ScoredChoices:
     by_character = [logprob / len(choice) for logprob, choice in zip(logprobs, item.choices, strict=True)]
     return ScoredChoices(
         logprobs=tuple(logprobs),
@@ -342,13 +342,13 @@ class Harness:
     def loglikelihood(self, requests: Sequence[HarnessRequest]) -> list[tuple[float, bool]]:
         """Give the log-probability of each (context, continuation), and whether greedy decoding gives it."""
         tokenizer = self.decoder.tokenizer
-        pairs = [self._kept(*encoded(tokenizer, *request.args)) for request in requests]
-        return [(one.logprob, one.is_greedy) for one in self._scored(pairs)]
+        pairs = [self._cut_pair(*encode_pair(tokenizer, *request.args)) for request in requests]
+        return [(one.logprob, one.is_greedy) for one in self._score_pairs(pairs)]
 
     def loglikelihood_rolling(self, requests: Sequence[HarnessRequest]) -> list[float]:
         """Give the log-probability of each whole text, in windows if it is longer than the context."""
         windows = [list(self._windows(*request.args)) for request in requests]
-        scored = iter(self._scored([pair for some in windows for pair in some]))
+        scored = iter(self._score_pairs([pair for some in windows for pair in some]))
         return [sum(next(scored).logprob for _ in some) for some in windows]
 
     def generate_until(self, requests: Sequence[HarnessRequest]) -> list[str]:
@@ -365,7 +365,7 @@ class Harness:
                 self.advance(len(said), len(requests))
         return said
 
-    def _scored(self, pairs: Sequence[Pair]) -> Iterator[Likelihood]:
+    def _score_pairs(self, pairs: Sequence[Pair]) -> Iterator[Likelihood]:
         for start in range(0, len(pairs), self.batch):
             some = pairs[start : start + self.batch]
             yield from self._likely(some)
@@ -382,7 +382,7 @@ class Harness:
         room = self.decoder.checkpoint.lm.inference.context - 1
         return room - _TAGS if self.mode == "auto" else room
 
-    def _kept(self, before: list[int], after: list[int]) -> Pair:
+    def _cut_pair(self, before: list[int], after: list[int]) -> Pair:
         after = after[-self._room :]
         return before[max(0, len(before) + len(after) - self._room) :], after
 

@@ -326,8 +326,8 @@ class LocalJudge:
     name = "local"
 
     def grade(self, question: str, references: Sequence[str], said: str) -> Opinion[str]:
-        words = f" {normalised(said[:FIRST_CHARACTERS])} "
-        if any(f" {wanted} " in words for one in references if (wanted := normalised(one))):
+        words = f" {normalise_words(said[:FIRST_CHARACTERS])} "
+        if any(f" {wanted} " in words for one in references if (wanted := normalise_words(one))):
             return Opinion("correct", said)
         declines = not words.strip() or words.strip().startswith(_DECLINES)
         return Opinion("not_attempted" if declines else "incorrect", said)
@@ -340,14 +340,14 @@ class LocalJudge:
         return Opinion([sentence for sentence in (*found, text[start:].strip()) if sentence], text)
 
     def supports(self, topic: str, claim: str, passages: Sequence[str]) -> Opinion[bool]:
-        known = f" {normalised(' '.join(passages))} "
-        own = set(normalised(topic).split())
-        telling = [normalised(found.group()) for found in _TELLING.finditer(claim) if found.start()]
+        known = f" {normalise_words(' '.join(passages))} "
+        own = set(normalise_words(topic).split())
+        telling = [normalise_words(found.group()) for found in _TELLING.finditer(claim) if found.start()]
         asked = [word for word in telling if word and not set(word.split()) <= own]
         return Opinion(all(f" {word} " in known for word in asked) if asked else None, claim)
 
 
-def normalised(text: str) -> str:
+def normalise_words(text: str) -> str:
     """Give the words of a text in lower case, without accents, punctuation and articles."""
     bare = "".join(c for c in unicodedata.normalize("NFKD", text.casefold()) if not unicodedata.combining(c))
     return " ".join(word for word in re.findall(r"\w+", bare) if word not in _ARTICLES)

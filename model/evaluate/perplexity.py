@@ -164,7 +164,7 @@ class SequenceReader:
         return list((logits_NV.logsumexp(dim=1) - text_NV.logsumexp(dim=1)).tolist())
 
 
-def read(readers: Sequence[tuple[SequenceReader, Course]], cache: RowCache) -> None:
+def read_courses(readers: Sequence[tuple[SequenceReader, Course]], cache: RowCache) -> None:
     """Run every reader's course to its end; each reader has a row of the cache, and finished ones are removed."""
     live = list(readers)
     while True:
@@ -227,7 +227,7 @@ def answer_losses(
     tokenizer = checkpoint.tokenizer
     prompt, cache = SequenceReader(checkpoint), checkpoint.lm.inference.cache(1)
     prompt.queue([tokenizer.begin, *tokenizer.encode(f"Question: {question}\nAnswer:")], GIVEN)
-    read([(prompt, prompt.at_once())], cache)
+    read_courses([(prompt, prompt.at_once())], cache)
     cache.keep([0] * len(answers))
     readers = [
         SequenceReader(checkpoint, without_markup=masking is Masking.none, after=prompt)
@@ -237,7 +237,7 @@ def answer_losses(
         _course(reader, _answer(answer, tokenizer), masking, find)
         for reader, (answer, masking) in zip(readers, answers, strict=True)
     ]
-    read(list(zip(readers, courses, strict=True)), cache)
+    read_courses(list(zip(readers, courses, strict=True)), cache)
     return [(reader.losses[SAID], reader.counts[SAID]) for reader in readers]
 
 
@@ -290,7 +290,7 @@ class TextTally:
 
 
 @torch.inference_mode()
-def static(checkpoint: Checkpoint, document: AnnotatedDocument, *, max_tokens: int = 1024) -> TextTally:
+def static_tally(checkpoint: Checkpoint, document: AnnotatedDocument, *, max_tokens: int = 1024) -> TextTally:
     """Score the document with its own spans given, in one pass."""
     text = _text(checkpoint, document, max_tokens)
     reader, tokenizer = SequenceReader(checkpoint), checkpoint.tokenizer
@@ -299,12 +299,12 @@ def static(checkpoint: Checkpoint, document: AnnotatedDocument, *, max_tokens: i
         reader.queue([tokenizer.fact], APART)
         reader.queue([*span, tokenizer.fact_end], GIVEN)
     reader.queue(text.outside[-1], SAID)
-    read([(reader, reader.at_once())], checkpoint.lm.inference.cache(1))
+    read_courses([(reader, reader.at_once())], checkpoint.lm.inference.cache(1))
     return _tally(reader, text)
 
 
 @torch.inference_mode()
-def dynamic(
+def dynamic_tallies(
     checkpoint: Checkpoint, document: AnnotatedDocument, finds: Sequence[Find], *, max_tokens: int = 1024
 ) -> list[TextTally]:
     """Score the document once per `find`, with the values that it gives in place of the document's spans."""
@@ -312,7 +312,7 @@ def dynamic(
     splices = [_Splices(checkpoint.tokenizer, find) for find in finds]
     readers = [SequenceReader(checkpoint) for _ in finds]
     courses = [one.with_lookups(text, splice) for one, splice in zip(readers, splices, strict=True)]
-    read(list(zip(readers, courses, strict=True)), checkpoint.lm.inference.cache(len(finds)))
+    read_courses(list(zip(readers, courses, strict=True)), checkpoint.lm.inference.cache(len(finds)))
     return [
         replace(_tally(reader, text), matched=splice.matched, right=splice.right)
         for reader, splice in zip(readers, splices, strict=True)
@@ -337,7 +337,7 @@ class _Splices:
 
 
 @torch.inference_mode()
-def plain(
+def plain_tallies(
     checkpoint: Checkpoint, marked: FactTokenizer, document: AnnotatedDocument, *, max_tokens: int = 1024
 ) -> tuple[TextTally, TextTally]:
     """Score a model without lookups on the text without markup: all its tokens, and those that Co-LMLM is scored on.
@@ -351,7 +351,7 @@ def plain(
         reader.queue(outside, SAID)
         reader.queue(span, APART)
     reader.queue(text.outside[-1], SAID)
-    read([(reader, reader.at_once())], checkpoint.lm.inference.cache(1))
+    read_courses([(reader, reader.at_once())], checkpoint.lm.inference.cache(1))
     found = _tally(reader, text)
     every = TextTally(
         loss=found.loss + found.opening_loss, tokens=text.num_tokens, text_tokens=text.num_tokens

@@ -297,7 +297,7 @@ def fit_residual(
     out = max(1, len(order) // 10)
     network = ResidualMap(old.shape[1], new.shape[1], hidden)
     optimiser = torch.optim.AdamW(network.parameters(), rate, weight_decay=0.01)
-    best, kept, waited = float("inf"), _copied(network), 0
+    best, kept, waited = float("inf"), _copy_weights(network), 0
     for _ in range(epochs):
         for at in range(out, len(order), _BATCH):
             rows = slice(at, at + _BATCH)
@@ -306,7 +306,9 @@ def fit_residual(
             optimiser.step()
         with torch.inference_mode():
             missed = float(_loss(network, old[:out], start[:out], new[:out]))
-        best, kept, waited = (missed, _copied(network), 0) if missed < best else (best, kept, waited + 1)
+        best, kept, waited = (
+            (missed, _copy_weights(network), 0) if missed < best else (best, kept, waited + 1)
+        )
         if waited == _PATIENCE:
             break
     network.load_state_dict(kept)
@@ -323,5 +325,5 @@ def _loss(network: ResidualMap, old: Tensor, start: Tensor, new: Tensor) -> Tens
     return 1 - (network(old, start) * new).sum(dim=-1).mean()
 
 
-def _copied(network: nn.Module) -> dict[str, Tensor]:
+def _copy_weights(network: nn.Module) -> dict[str, Tensor]:
     return {name: values.clone() for name, values in network.state_dict().items()}

@@ -129,7 +129,7 @@ class TofuLog:
     @classmethod
     def read(cls, file: Path) -> TofuLog:
         """Read a log as JSON, gzipped or not. Raises `TofuLogError` if it is none."""
-        log = _decoded(file)
+        log = _decode_log(file)
         return cls(
             retain=_examples("eval_log.json", log.retain, restated=True),
             real_authors=_examples("eval_real_author_wo_options.json", log.real_authors, restated=False),
@@ -171,7 +171,7 @@ def forget_quality(unlearned: Examples, retained: Examples) -> tuple[float, floa
     return float(found.statistic), float(found.pvalue)
 
 
-def _decoded(file: Path) -> _Log:
+def _decode_log(file: Path) -> _Log:
     data = file.read_bytes()
     try:
         return msgspec.json.decode(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data, type=_Log)
@@ -251,8 +251,8 @@ def documents(
 
     The id is made from the content, so a row is the same document in every split.
     """
-    marked = _marked([(row.question, row.answer) for row in rows], finder, on_done)
-    return [_whole(row.question, answer) for row, answer in zip(rows, marked, strict=True)]
+    marked = _mark_answers([(row.question, row.answer) for row in rows], finder, on_done)
+    return [_whole_document(row.question, answer) for row, answer in zip(rows, marked, strict=True)]
 
 
 def examples(
@@ -268,7 +268,7 @@ def examples(
         marked = iter([AnnotatedDocument("", answer, ()) for _, answer in asked])
         on_done(len(asked))
     else:
-        marked = iter(_marked(asked, finder, on_done))
+        marked = iter(_mark_answers(asked, finder, on_done))
     found = []
     for row, answers in zip(rows, several, strict=True):
         answer, stated, *wrong = (next(marked) for _ in answers)
@@ -276,7 +276,9 @@ def examples(
     return found
 
 
-def _marked(asked: Sequence[tuple[str, str]], finder: SpanFinder, on_done: OnDone) -> list[AnnotatedDocument]:
+def _mark_answers(
+    asked: Sequence[tuple[str, str]], finder: SpanFinder, on_done: OnDone
+) -> list[AnnotatedDocument]:
     """Give the answers alone, with those facts that lie entirely in them.
 
     An answer is about the names in its question, as a document is about its title, so these are not facts of it.
@@ -306,7 +308,7 @@ def _answer(document: AnnotatedDocument, offset: int) -> AnnotatedDocument:
     return AnnotatedDocument("", document.text[offset:], facts)
 
 
-def _whole(question: str, answer: AnnotatedDocument) -> AnnotatedDocument:
+def _whole_document(question: str, answer: AnnotatedDocument) -> AnnotatedDocument:
     """Give the whole document; only its first fact has the question, since several would contradict each other."""
     lead = _lead(question)
     facts = tuple(

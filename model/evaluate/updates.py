@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
-from colmlm.model.evaluate.answers import Output, exact_match, folded
+from colmlm.model.evaluate.answers import Output, exact_match, fold_text
 from colmlm.model.evaluate.run_log import bootstrap, of_share
 
 
@@ -40,7 +40,7 @@ class Rewrite:
     @property
     def document(self) -> str:
         """Give the name of the document that holds its fact."""
-        return _named(self.prompt, self.value)
+        return _document_name(self.prompt, self.value)
 
     @property
     def prompts(self) -> tuple[str, ...]:
@@ -66,12 +66,12 @@ class PromptAnswer:
         """Tell whether the lookup found this value, or, without a match, whether the model itself says it."""
         if self.value is None:
             return exact_match(self.output, [value])
-        return folded(self.value) == folded(value)
+        return fold_text(self.value) == fold_text(value)
 
     def is_as(self, other: PromptAnswer) -> bool:
         if self.value is None or other.value is None:
             return self.value is other.value and self.output == other.output
-        return folded(self.value) == folded(other.value)
+        return fold_text(self.value) == fold_text(other.value)
 
 
 Answers = Mapping[str, PromptAnswer]  # by prompt
@@ -158,10 +158,10 @@ def documents(rewrites: Sequence[Rewrite]) -> list[AnnotatedDocument]:
 def _document(prompt: str, value: str) -> AnnotatedDocument:
     start = len(prompt) + 1
     span = FactSpan(start, start + len(value), value)
-    return AnnotatedDocument(_named(prompt, value), f"{prompt} {value}.", (span,))
+    return AnnotatedDocument(_document_name(prompt, value), f"{prompt} {value}.", (span,))
 
 
-def _named(prompt: str, value: str) -> str:
+def _document_name(prompt: str, value: str) -> str:
     return sha256(f"{prompt}\n{value}".encode()).hexdigest()[:16]
 
 

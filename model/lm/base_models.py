@@ -29,7 +29,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM, modeling_gguf_pytorch_utils
 from transformers.utils import logging as transformers_logging
 
-from colmlm.model.lm.config import MPNET, SMOLLM2, BaseNotFound, damaged, file_digest
+from colmlm.model.lm.config import MPNET, SMOLLM2, BaseNotFound, damaged_file, file_digest
 
 WHEEL_BASE = SMOLLM2.model
 WHEEL_HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
@@ -123,7 +123,7 @@ def _is_converted(directory: Path) -> bool:
     """Tell whether every file is there and still holds what the conversion wrote."""
     try:
         digests = json.loads((directory / DIGESTS).read_bytes())
-        return set(digests) == set(_FILES) and damaged(directory, digests) is None
+        return set(digests) == set(_FILES) and damaged_file(directory, digests) is None
     except (OSError, ValueError, TypeError):
         return False
 

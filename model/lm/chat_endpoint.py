@@ -152,13 +152,13 @@ class Chat:
             raise _Transient(str(error) or type(error).__name__) from error
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise self._unusable(str(error), f"Check {self.endpoint.options[0]}.") from error
-        return self._judged(response)
+        return self._reply_or_error(response)
 
-    def _judged(self, response: httpx2.Response) -> Reply:
+    def _reply_or_error(self, response: httpx2.Response) -> Reply:
         status = response.status_code
         if status == 200:
             return _reply(response)
-        cause = f"status {status}: {self._said(response)}"
+        cause = f"status {status}: {self._message_of(response)}"
         if status in _TRANSIENT or status >= 500:
             raise _Transient(cause, _wait_asked(response.headers.get("retry-after")))
         if status in _OF_THE_REQUEST:
@@ -167,7 +167,7 @@ class Chat:
             raise self._unusable(cause, f"Set {self.endpoint.key_from} to a key that may use it.")
         raise self._unusable(cause, f"Check {' and '.join(self.endpoint.options)}.")
 
-    def _said(self, response: httpx2.Response) -> str:
+    def _message_of(self, response: httpx2.Response) -> str:
         """Give the endpoint's own message in one line, without the key, which some endpoints repeat."""
         said = " ".join(response.text.split())
         if self.endpoint.api_key:

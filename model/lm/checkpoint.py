@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from transformers.utils import logging as transformers_logging
 
 from colmlm.model.lm.base_models import resolve_base, weight_files, weights_digest
-from colmlm.model.lm.config import CONFIG_FILE, CheckpointConfig, CheckpointError, damaged, file_digest
+from colmlm.model.lm.config import CONFIG_FILE, CheckpointConfig, CheckpointError, damaged_file, file_digest
 from colmlm.model.lm.language_model import FactLM, model_at
 from colmlm.model.text.markup import CO_LMLM, MARKUPS, Markup
 from colmlm.model.text.tokens import FactTokenizer
@@ -72,7 +72,7 @@ def load(path: Path, cache: Path, *, precision: str = "auto") -> Checkpoint:
         digest = weights_digest(path)
     else:
         bare = with_token_rows(model_at(source, torch.float32), tokenizer)
-        model = adapted(bare, path).merge_and_unload()
+        model = with_adapter_from(bare, path).merge_and_unload()
         digest = f"{weights_digest(source)}:{file_digest(path / ADAPTER)}:{_scaling(path)}"
     return _ready(config, model, tokenizer, digest, path, precision)
 
@@ -145,7 +145,7 @@ def config_of(path: Path) -> CheckpointConfig:
         config = CheckpointConfig.load(path)
     except (ValueError, TypeError) as error:
         raise CheckpointError(f"{path / CONFIG_FILE} cannot be read ({error})") from error
-    if name := damaged(path, config.digests):
+    if name := damaged_file(path, config.digests):
         raise CheckpointError(
             f"{path / name} is not the file that was written with {CONFIG_FILE}: damaged, replaced or half saved; "
             "take the checkpoint again from where it came, or go on with its training run"
@@ -225,7 +225,7 @@ MAX_BYTES = 16 * 1000 * 1000
 _SETS = ("target_modules", "modules_to_save", "exclude_modules")  # peft writes these in no fixed order
 
 
-def adapted(model: Any, path: Path, *, trainable: bool = False) -> PeftModel:
+def with_adapter_from(model: Any, path: Path, *, trainable: bool = False) -> PeftModel:
     """Put `model` under the adapter in `path`. Refuses an incomplete adapter, of which peft only warns."""
     try:
         with warnings.catch_warnings():
@@ -241,7 +241,7 @@ def adapted(model: Any, path: Path, *, trainable: bool = False) -> PeftModel:
     return peft
 
 
-def ship(run: Path, target: Path, base: str | None) -> None:
+def ship_adapter(run: Path, target: Path, base: str | None) -> None:
     """Write the adapter of a run in float16, naming `base` as its base. Raises `CheckpointError` above 16 MB.
 
     float16 keeps more of these small numbers than bfloat16; loading converts them back to float32.

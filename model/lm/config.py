@@ -17,7 +17,7 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(source, "sha256").hexdigest()
 
 
-def damaged(directory: Path, digests: Mapping[str, str]) -> str | None:
+def damaged_file(directory: Path, digests: Mapping[str, str]) -> str | None:
     """Give the name of the first file in `directory` that is missing or has another digest than the one recorded."""
     for name, digest in digests.items():
         if not (directory / name).is_file() or file_digest(directory / name) != digest:

@@ -108,7 +108,7 @@ class KeyEncoder:
     def _windows(self, number: int, document: AnnotatedDocument) -> list[Window]:
         encoded = self.checkpoint.tokenizer.document(document, close=False)
         # Tokens after the last marker cannot change a key, since attention is causal.
-        encoded = _cut(encoded, 0, encoded.fact_positions[-1] + 1)
+        encoded = _cut_sequence(encoded, 0, encoded.fact_positions[-1] + 1)
         if len(encoded) <= self.window:
             return [Window(number, encoded, tuple(range(len(document.facts))), encoded.fact_positions)]
         windows: list[Window] = []
@@ -118,11 +118,13 @@ class KeyEncoder:
             chosen.setdefault(max(0, position - self.window + half) // half * half, []).append(fact)
         for start, facts in chosen.items():
             positions = tuple(encoded.fact_positions[f] - start for f in facts)
-            windows.append(Window(number, _cut(encoded, start, start + self.window), tuple(facts), positions))
+            windows.append(
+                Window(number, _cut_sequence(encoded, start, start + self.window), tuple(facts), positions)
+            )
         return windows
 
 
-def _cut(encoded: Encoded, start: int, end: int) -> Encoded:
+def _cut_sequence(encoded: Encoded, start: int, end: int) -> Encoded:
     positions = tuple(p - start for p in encoded.fact_positions if start <= p < end)
     return Encoded(encoded.ids[start:end], positions, encoded.masked[start:end])
 

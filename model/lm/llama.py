@@ -203,7 +203,7 @@ class Llama:
 
         def attend(number: int, qkv: Tensor) -> Tensor:
             if tokens_N is not None:
-                qkv = _padded(qkv, tokens_N, rows, width)
+                qkv = _pad_rows(qkv, tokens_N, rows, width)
             kv = qkv[..., self.q_width :]
             if cache is not None and slots_N is not None:
                 cache.layers[number].index_copy_(0, slots_N, kv.reshape(-1, self.kv_width))
@@ -214,7 +214,7 @@ class Llama:
             return attended if tokens_N is None else attended.flatten(0, 1)[tokens_N]
 
         states = self._through_layers(x, cos, sin, attend)
-        return states if tokens_N is None else _padded(states, tokens_N, rows, width)
+        return states if tokens_N is None else _pad_rows(states, tokens_N, rows, width)
 
     def _through_layers(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
         """Give the states of these embeddings, after the final norm."""
@@ -231,7 +231,7 @@ class Llama:
     def _turn(self, heads: Tensor, layer: Layer, cos: Tensor, sin: Tensor) -> None:
         """Normalise and rotate the heads of q and k, [..., heads, head_dim], in place, each where the layer does."""
         if layer.head_norms is not None:
-            heads.copy_(_scaled(heads, self.eps))
+            heads.copy_(_scale_rows(heads, self.eps))
             parts = heads.split((self.heads, self.kv_heads), dim=-2)
             for part, weight_D in zip(parts, layer.head_norms, strict=True):
                 part.mul_(weight_D)
@@ -300,7 +300,7 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> None:
     x.mul_(cos).add_(swapped)
 
 
-def _padded(x_ND: Tensor, tokens_N: Tensor, rows: int, width: int) -> Tensor:
+def _pad_rows(x_ND: Tensor, tokens_N: Tensor, rows: int, width: int) -> Tensor:
     """Give [rows, width, D] with the tokens at their positions and zeros elsewhere."""
     padded = x_ND.new_zeros(rows * width, x_ND.shape[-1]).index_copy_(0, tokens_N, x_ND)
     return padded.view(rows, width, -1)
@@ -312,10 +312,10 @@ def _at_least_two(tokens: list[int]) -> list[int]:
 
 
 def _rms_norm(x: Tensor, weight_D: Tensor, eps: float) -> Tensor:
-    return _scaled(x, eps).mul_(weight_D)
+    return _scale_rows(x, eps).mul_(weight_D)
 
 
-def _scaled(x: Tensor, eps: float) -> Tensor:
+def _scale_rows(x: Tensor, eps: float) -> Tensor:
     """Bring rows to a mean square of one."""
     at_least_32 = x if x.dtype is torch.float64 else x.float()
     scale = at_least_32.square().mean(-1, keepdim=True).add_(eps).rsqrt_()

@@ -104,9 +104,9 @@ class BlocksOfStep:
     def attend(self, layer: int, q_NKGD: Tensor, kv_N2KD: Tensor) -> Tensor:
         """Keep the keys and values of these tokens; give what each attends to, as [N, heads * head_dim]."""
         pieces = zip(self.blocks, q_NKGD.split(self.lengths), kv_N2KD.split(self.lengths), strict=True)
-        return torch.cat([self._attended(block, layer, q, kv) for block, q, kv in pieces])
+        return torch.cat([self._attend_block(block, layer, q, kv) for block, q, kv in pieces])
 
-    def _attended(self, block: _Block, layer: int, q_TKGD: Tensor, kv_T2KD: Tensor) -> Tensor:
+    def _attend_block(self, block: _Block, layer: int, q_TKGD: Tensor, kv_T2KD: Tensor) -> Tensor:
         """Give what the tokens of one block attend to.
 
         Query heads that share a key head are folded into the token axis, as if they were further tokens; those of a

@@ -107,13 +107,13 @@ _LEAST_WORDS, _MOST_WORDS = 3, 25
 _DROPPED, _KEPT = 0.25, 3
 
 
-def keywords(question: str) -> str | None:
+def keywords_of(question: str) -> str | None:
     """Give the question's words without grammar and question words: "capital Peru"."""
     said = [word for word in _WORD.findall(question) if word.lower() not in _STOP]
     return " ".join(said) if len(said) >= 2 else None
 
 
-def statement(question: str) -> str | None:
+def statement_of(question: str) -> str | None:
     """Turn a question into the sentence that its answer would end: "The capital of Peru is"."""
     plain = question.strip().rstrip("?").rstrip()
     if (found := _OPEN.fullmatch(plain)) and not _ENDS_OPEN.search(found["rest"]):
@@ -127,7 +127,7 @@ def statement(question: str) -> str | None:
     return None
 
 
-def stopped(text: str, start: int, end: int, rng: random.Random) -> str | None:
+def stopped_sentence(text: str, start: int, end: int, rng: random.Random) -> str | None:
     """Give ``text[start:end]``, the part of a sentence before its value, with some of its earlier words dropped.
 
     Words are dropped since the same words stand before the value in the passage too: what is written is seldom what is

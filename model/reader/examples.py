@@ -12,7 +12,7 @@ from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.model.annotate.bio import Span
 from colmlm.model.annotate.checks import telling
 from colmlm.model.baselines.passages import PassageIndex
-from colmlm.model.reader.config import ReaderConfig, keywords, statement, stopped
+from colmlm.model.reader.config import ReaderConfig, keywords_of, statement_of, stopped_sentence
 from colmlm.model.reader.verification import sentences_of, usual_window, window_around, windows_of
 
 Form = Literal["question", "keywords", "statement"]
@@ -63,28 +63,28 @@ class ReaderExamples:
             rng = random.Random(f"{self.config.seed}/{number}/{n}")
             text, sentences = self.documents[one.document].text, self.sentences[one.document]
             if one.answer is None:
-                yield self._formed(self._asked_in_vain(one, rng), one, rng)
+                yield self._put_in_form(self._asked_in_vain(one, rng), one, rng)
                 continue
             window = window_around(text, sentences, one.answer, rng)
-            yield self._formed(self._answered(one, window), one, rng)
-            if rng.random() < also and (empty := self._unanswered(n, rng)) is not None:
-                yield self._formed(empty, one, rng)
+            yield self._put_in_form(self._with_answer(one, window), one, rng)
+            if rng.random() < also and (empty := self._without_answer(n, rng)) is not None:
+                yield self._put_in_form(empty, one, rng)
 
     def plain(self) -> Iterator[ReaderExample]:
         """Yield each question with the window that answers it, and with one that does not; for measuring."""
         for n, one in enumerate(self.asked):
             if one.answer is None:
                 continue
-            yield self._answered(one, usual_window(self.sentences[one.document], one.answer))
-            if (empty := self._unanswered(n, random.Random(f"{self.config.seed}/{n}"))) is not None:
+            yield self._with_answer(one, usual_window(self.sentences[one.document], one.answer))
+            if (empty := self._without_answer(n, random.Random(f"{self.config.seed}/{n}"))) is not None:
                 yield empty
 
     def whole(self) -> Iterator[ReaderExample]:
         """Yield each question with the whole text of its document, which answers it or not; for measuring."""
         for one in self.asked:
-            yield self._answered(one, (0, len(self.documents[one.document].text)))
+            yield self._with_answer(one, (0, len(self.documents[one.document].text)))
 
-    def _answered(self, one: ReaderQuestion, window: Span) -> ReaderExample:
+    def _with_answer(self, one: ReaderQuestion, window: Span) -> ReaderExample:
         """Give the question with a window that holds its answer, if it has one."""
         document, (start, end) = self.documents[one.document], window
         place = None if one.answer is None else (one.answer[0] - start, one.answer[1] - start)
@@ -94,12 +94,12 @@ class ReaderExamples:
         """Give a question that its document does not answer with a window of it, mostly the likeliest by its words."""
         text, windows = self.documents[one.document].text, self._windows[one.document]
         if not windows or rng.random() < _WHOLE:
-            return self._answered(one, (0, len(text)))
+            return self._with_answer(one, (0, len(text)))
         asked = telling(one.question)
         likeliest = max(windows, key=lambda window: len(asked & telling(text[slice(*window)])))
-        return self._answered(one, likeliest if rng.random() < _LIKELIEST else rng.choice(windows))
+        return self._with_answer(one, likeliest if rng.random() < _LIKELIEST else rng.choice(windows))
 
-    def _unanswered(self, number: int, rng: random.Random) -> ReaderExample | None:
+    def _without_answer(self, number: int, rng: random.Random) -> ReaderExample | None:
         """Give the question with a window that does not say its answer, from its document or one like it."""
         one = self.asked[number]
         own = [(one.document, window) for window in self._windows[one.document]]
@@ -127,25 +127,25 @@ class ReaderExamples:
         found = [self._places[place] for place in self._nearest[number] if self._places[place][0] != own]
         return found[: self.config.nearest]
 
-    def _formed(self, example: ReaderExample, one: ReaderQuestion, rng: random.Random) -> ReaderExample:
+    def _put_in_form(self, example: ReaderExample, one: ReaderQuestion, rng: random.Random) -> ReaderExample:
         """Give the example as it is asked this time: in another form, without question mark, without title."""
         drawn, said, form = rng.random(), None, example.form
         if drawn < self.config.keywords:
-            said, form = keywords(one.question), "keywords"
+            said, form = keywords_of(one.question), "keywords"
         elif drawn < self.config.keywords + self.config.statements:
-            said, form = statement(one.question) or self._stopped(one, rng), "statement"
+            said, form = statement_of(one.question) or self._stopped_sentence(one, rng), "statement"
         if said is None:
             bare = rng.random() < _NO_MARK
             said, form = one.question.rstrip("? ") if bare else one.question, "question"
         title = "" if rng.random() < self.config.untitled else example.title
         return replace(example, question=said, form=form, title=title)
 
-    def _stopped(self, one: ReaderQuestion, rng: random.Random) -> str | None:
+    def _stopped_sentence(self, one: ReaderQuestion, rng: random.Random) -> str | None:
         if one.answer is None:
             return None
         sentences, stop = self.sentences[one.document], one.answer[0]
         start = next((start for start, end in sentences if start <= stop < end), stop)
-        return stopped(self.documents[one.document].text, start, stop, rng)
+        return stopped_sentence(self.documents[one.document].text, start, stop, rng)
 
 
 def says(text: str, answer: str) -> bool:

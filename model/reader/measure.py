@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from colmlm.kb.answers.reading import Passage, PassageReading, Reader
-from colmlm.model.reader.config import keywords, statement
+from colmlm.model.reader.config import keywords_of, statement_of
 from colmlm.model.reader.examples import ReaderExample
 from colmlm.model.reader.training import ReaderTask
 from colmlm.model.training.task import StepMetrics
@@ -52,9 +52,9 @@ def measure(
     on_examples: Callable[[int, int | None], None] = lambda *_: None,
 ) -> ReaderMeasures:
     """Measure a reader on examples with and without an answer."""
-    readings = _read(reader, examples, on_examples)
+    readings = _read_examples(reader, examples, on_examples)
     judged = [
-        (kind(example.question), *_compared(example, reading))
+        (kind(example.question), *_compare_reading(example, reading))
         for example, reading in zip(examples, readings, strict=True)
         if example.answer is not None
     ]
@@ -72,7 +72,7 @@ def measure(
 
 def forms(examples: Sequence[ReaderExample]) -> dict[str, list[ReaderExample]]:
     """Give the examples as questions, without titles, as keywords and as statements, where the rules make one."""
-    made: dict[str, Callable[[str], str | None]] = {"keywords": keywords, "statements": statement}
+    made: dict[str, Callable[[str], str | None]] = {"keywords": keywords_of, "statements": statement_of}
     return {
         "questions": list(examples),
         "without title": [replace(example, title="") for example in examples],
@@ -91,14 +91,14 @@ def kind(question: str) -> str:
     return next((word for word in words if word in _KINDS), "other")
 
 
-def normalised(answer: str) -> str:
+def normalise_answer(answer: str) -> str:
     """Give an answer as SQuAD's evaluation compares it: in lower case, without articles and punctuation."""
     return " ".join(_ARTICLES.sub(" ", answer.lower().translate(_PUNCTUATION)).split())
 
 
 def f1(said: str, gold: str) -> float:
     """Give the harmonic mean of precision and recall of the words, as SQuAD's evaluation does."""
-    ours, theirs = normalised(said).split(), normalised(gold).split()
+    ours, theirs = normalise_answer(said).split(), normalise_answer(gold).split()
     common = sum((Counter(ours) & Counter(theirs)).values())
     return 2 * common / (len(ours) + len(theirs)) if common else 0.0
 
@@ -112,7 +112,7 @@ def auc(higher: Sequence[float], lower: Sequence[float]) -> float:
     return float((left + right).mean() / 2 / len(below))
 
 
-def _read(
+def _read_examples(
     reader: Reader, examples: Sequence[ReaderExample], on_examples: Callable[[int, int | None], None]
 ) -> list[PassageReading]:
     readings = []
@@ -122,11 +122,11 @@ def _read(
     return readings
 
 
-def _compared(example: ReaderExample, reading: PassageReading) -> tuple[bool, float]:
+def _compare_reading(example: ReaderExample, reading: PassageReading) -> tuple[bool, float]:
     assert example.answer is not None
     gold = example.text[slice(*example.answer)]
     said = example.text[slice(*reading.spans[0][:2])] if reading.spans else ""
-    return normalised(said) == normalised(gold), f1(said, gold)
+    return normalise_answer(said) == normalise_answer(gold), f1(said, gold)
 
 
 def _right(judged: Iterable[tuple[str, bool, float]]) -> RightShare:

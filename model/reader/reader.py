@@ -55,14 +55,14 @@ class ReaderBatch:
     open_BT: Tensor
 
 
-def joined(tokenizer: WordTokenizer, question: Words, title: Words, text: Sequence[int]) -> Joined:
+def join_sequence(tokenizer: WordTokenizer, question: Words, title: Words, text: Sequence[int]) -> Joined:
     """Join the three. Question and title are cut at their longest lengths."""
     head = tokenizer.framed(question.ids[:LONGEST_QUESTION])
     named = [*title.ids[:LONGEST_TITLE], tokenizer.sep] if title.ids else []
     return Joined([*head, *named, *text, tokenizer.sep], len(head), len(head) + len(named))
 
 
-def batched(sequences: Sequence[Joined], pad: int) -> ReaderBatch:
+def pad_sequences(sequences: Sequence[Joined], pad: int) -> ReaderBatch:
     """Pad the sequences on the right."""
     ids_BT, mask_BT = padded([sequence.ids for sequence in sequences], pad)
     types_BT, open_BT = torch.zeros_like(ids_BT), torch.zeros_like(ids_BT, dtype=torch.bool)
@@ -138,7 +138,7 @@ class ExtractiveReader:
         windows = [window for _, window in pairs]
         texts = [self.tokenizer.encode(window.text) for window in windows]
         sequences = [
-            joined(
+            join_sequence(
                 self.tokenizer,
                 asked[question],
                 self.tokenizer.encode(window.title),
@@ -146,7 +146,9 @@ class ExtractiveReader:
             )
             for (question, window), text in zip(pairs, texts, strict=True)
         ]
-        scores_BT2 = logits(self.model, batched(sequences, self.tokenizer.pad), self.device).cpu().numpy()
+        scores_BT2 = (
+            logits(self.model, pad_sequences(sequences, self.tokenizer.pad), self.device).cpu().numpy()
+        )
         return [
             PassageReading(
                 best_spans(window.text, text, scores_T2[sequence.text : len(sequence.ids) - 1]),

@@ -20,10 +20,10 @@ from colmlm.model.reader.examples import ReaderExample, ReaderExamples
 from colmlm.model.reader.reader import (
     ExtractiveReader,
     Joined,
-    batched,
-    joined,
+    join_sequence,
     last_tokens,
     logits,
+    pad_sequences,
     words_of,
 )
 from colmlm.model.text.tokens import Words, WordTokenizer
@@ -54,7 +54,7 @@ def reading_examples(
         if place is None:
             continue
         cut, answer = place
-        sequence = joined(
+        sequence = join_sequence(
             tokenizer,
             tokenizer.encode(example.question),
             tokenizer.encode(example.title),
@@ -82,7 +82,7 @@ def reading_loss(
     module: Any, batch: Sequence[ReadingExample], pad: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """Sum the losses of the batch; give beside it how many of the examples' answers are the likeliest of all."""
-    logits_BT2 = logits(module, batched(batch, pad), device)
+    logits_BT2 = logits(module, pad_sequences(batch, pad), device)
     gold_B2 = torch.tensor([(example.start, example.end) for example in batch], device=device)
     loss = F.cross_entropy(logits_BT2, gold_B2, reduction="sum") / 2
     return loss, (logits_BT2.argmax(dim=1) == gold_B2).all(dim=1).sum()

@@ -25,7 +25,7 @@ from colmlm.model.annotate.checks import Fault, telling
 def sentences_of(text: str) -> list[Span]:
     """Give the sentences of a text without outer blanks; blank ones are left out."""
     bounds = zip((0, *(ends := sentence_ends(text))), ends, strict=False)
-    stripped = (_stripped(text, start, end) for start, end in bounds)
+    stripped = (_strip_blanks(text, start, end) for start, end in bounds)
     return [span for span in stripped if span[0] < span[1]]
 
 
@@ -36,7 +36,7 @@ def windows_of(sentences: Sequence[Span]) -> list[Span]:
 
 def usual_window(sentences: Sequence[Span], gold: Span) -> Span:
     """Give the window of the sentence that holds `gold`, or of the sentences."""
-    first, last = _held(sentences, gold)
+    first, last = _sentences_holding(sentences, gold)
     return sentences[max(0, first - 1)][0], sentences[last][1]
 
 
@@ -46,7 +46,7 @@ def window_around(text: str, sentences: Sequence[Span], gold: Span, rng: random.
     The others are cuts that a search may make as well: the sentence alone, with the one after it, with both, or a
     stretch that begins and ends at any word.
     """
-    first, last = _held(sentences, gold)
+    first, last = _sentences_holding(sentences, gold)
     before, after = max(0, first - 1), min(len(sentences) - 1, last + 1)
     drawn = rng.random()
     if drawn < 0.55:
@@ -62,13 +62,13 @@ def window_around(text: str, sentences: Sequence[Span], gold: Span, rng: random.
     return start, len(text) if end < 0 else end
 
 
-def _held(sentences: Sequence[Span], gold: Span) -> tuple[int, int]:
+def _sentences_holding(sentences: Sequence[Span], gold: Span) -> tuple[int, int]:
     """Give the first and the last sentence that hold a part of `gold`."""
     held = [n for n, (start, end) in enumerate(sentences) if start < gold[1] and end > gold[0]]
     return held[0], held[-1]
 
 
-def _stripped(text: str, start: int, end: int) -> Span:
+def _strip_blanks(text: str, start: int, end: int) -> Span:
     said = text[start:end]
     return start + len(said) - len(said.lstrip()), end - len(said) + len(said.rstrip())
 
@@ -106,7 +106,7 @@ class DocumentVerifier:
     def __call__(self, span: FactSpan) -> Fault | None:
         """Read a span's question in the document; find a fault where it leads elsewhere, or nowhere."""
         text, title = self.document.text, self.document.title or ""
-        chosen = self._chosen(span)
+        chosen = self._choose_windows(span)
         passages = [Passage(title, text[start:end]) for start, end in chosen]
         readings = self.verifier.reader.read(span.question or "", passages)
         found = [
@@ -124,7 +124,7 @@ class DocumentVerifier:
             return Fault("unverified", f"Read with this question, the text answers {text[start:end]!r}.")
         return None
 
-    def _chosen(self, span: FactSpan) -> list[Span]:
+    def _choose_windows(self, span: FactSpan) -> list[Span]:
         """Give the windows that hold a part of the span, and the `OTHERS` that share most with its question."""
         holding = [window for window in self.windows if window[0] < span.end and span.start < window[1]]
         asked = telling(span.question or "")

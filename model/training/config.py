@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from types import NoneType
 from typing import Any, TypeVar, get_args, get_type_hints
 
-from colmlm.model.reader.config import keywords, statement
+from colmlm.model.reader.config import keywords_of, statement_of
 from colmlm.model.text.markup import MARKUPS, Markup
 
 RANDOM = "random"
@@ -274,11 +274,11 @@ _SHARES = (0.4, 0.2, 0.2, 0.2)
 
 
 def _sentence(question: str) -> str | None:
-    said = statement(question)
+    said = statement_of(question)
     return said and said[0].upper() + said[1:]
 
 
-_RULES: Mapping[str, Callable[[str], str | None]] = {"keywords": keywords, "statement": _sentence}
+_RULES: Mapping[str, Callable[[str], str | None]] = {"keywords": keywords_of, "statement": _sentence}
 
 
 def one_of_questions(question: str, rng: random.Random) -> str:
@@ -289,7 +289,7 @@ def one_of_questions(question: str, rng: random.Random) -> str:
 def one_of_many(question: str, rng: random.Random) -> str:
     """Put the question in one of thirty forms: two fifths as questions, the others in equal parts."""
     (kind,) = rng.choices(_KINDS, _SHARES)
-    return _put(rng.choice(kind), question) or rng.choice(_ASKED).format(question=question)
+    return _fill_form(rng.choice(kind), question) or rng.choice(_ASKED).format(question=question)
 
 
 ASKING: Mapping[str, Callable[[str, random.Random], str]] = {
@@ -303,7 +303,7 @@ def forms() -> Sequence[str]:
     return [form for kind in _KINDS for form in kind]
 
 
-def _put(form: str, question: str) -> str | None:
+def _fill_form(form: str, question: str) -> str | None:
     for name, rule in _RULES.items():
         if f"{{{name}}}" in form:
             said = rule(question)

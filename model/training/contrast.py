@@ -112,7 +112,7 @@ def pull_together(own: Pairs, temperature: float, memory: PairMemory) -> Pull:
 
     All processes must call it, even without pairs. If no process has a pair, the losses are empty.
     """
-    step, begin = _gathered(own)
+    step, begin = _gather_pairs(own)
     if not len(step):
         empty = own.facts_ND.new_zeros(0)
         return Pull(own.facts_ND, own.queries_ND, empty, empty)
@@ -138,7 +138,7 @@ def pull_together(own: Pairs, temperature: float, memory: PairMemory) -> Pull:
     return Pull(facts_KD[here], queries_KD[here], losses_N.detach(), _nearest(own, step, begin) / len(step))
 
 
-def _gathered(own: Pairs) -> tuple[Pairs, int]:
+def _gather_pairs(own: Pairs) -> tuple[Pairs, int]:
     facts_KD, begin = gather_rows(own.facts_ND)
     return Pairs(facts_KD, gather_rows(own.queries_ND)[0], gather_rows(own.ids_N)[0]), begin
 

@@ -50,7 +50,7 @@ class TokenShard:
         facts = range(int(found[0]), int(found[1]))
         positions = tuple(int(p) - start for p in self.positions[facts.start : facts.stop])
         ids = tuple(self.ids[at + start : at + end].tolist())
-        return Encoded(ids, positions, self._masked(at + start, at + end)), facts
+        return Encoded(ids, positions, self._mask_of(at + start, at + end)), facts
 
     def question(self, fact: int) -> tuple[int, ...]:
         """Give the ids of a fact's question with its closing token, or none if it has no question."""
@@ -60,11 +60,11 @@ class TokenShard:
     def value(self, document: int, fact: int) -> tuple[int, ...]:
         """Give the ids of a fact's value, without the tokens around it."""
         at = int(self.starts[document]) + int(self.positions[fact]) + 1
-        run = self._masked(at, int(self.starts[document + 1]))
+        run = self._mask_of(at, int(self.starts[document + 1]))
         length = run.index(False) if False in run else len(run)
         return tuple(self.ids[at : at + length - 1].tolist())  # the last masked token closes the value
 
-    def _masked(self, start: int, end: int) -> tuple[bool, ...]:
+    def _mask_of(self, start: int, end: int) -> tuple[bool, ...]:
         first = start // 8
         bits = np.unpackbits(self.masked[first : -(-end // 8)], bitorder="little")
         return tuple(bits[start - first * 8 : end - first * 8].astype(bool).tolist())
@@ -95,7 +95,7 @@ def question_sequence(ids: Sequence[int]) -> Encoded:
     return Encoded(tuple(ids), (len(ids) - 1,), (True,) * len(ids))
 
 
-def merged(corpora: Sequence[Corpus]) -> Corpus:
+def merge_corpora(corpora: Sequence[Corpus]) -> Corpus:
     """Join several corpora into one."""
     if len(corpora) == 1:
         return corpora[0]
@@ -152,7 +152,7 @@ def shard_of(
     positions, lengths, num_facts, asked = array("I"), array("q"), array("q"), array("q")
     for document in documents:
         titled = random.Random(f"title/{document.external_id}").random() < settings.title_fraction
-        said = spliced(document, settings.paraphrase_fraction)
+        said = splice_answers(document, settings.paraphrase_fraction)
         encoded = tokenizer.document(said, with_title=titled)
         ids.extend(encoded.ids)
         masked.extend(encoded.masked)
@@ -174,7 +174,7 @@ def shard_of(
     )
 
 
-def spliced(document: AnnotatedDocument, fraction: float) -> AnnotatedDocument:
+def splice_answers(document: AnnotatedDocument, fraction: float) -> AnnotatedDocument:
     """Put answers in place of values in a share of the spans that have one, as values that are looked up stand there.
 
     Offsets stay those of the text.

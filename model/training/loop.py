@@ -219,21 +219,21 @@ class Loop(Generic[MicroBatch]):
             tokens = max(1, self.task.tokens(probe))
             if each * tokens > (limit - spent) / 2:
                 break
-            seconds = self._timed(probe)
+            seconds = self._time_probe(probe)
             each, spent = seconds / tokens, spent + seconds
         self.progress.seconds += spent
         self.task.fit(each, limit - spent)
         seed_all(self.config.seed + here().rank)
 
-    def _timed(self, probe: MicroBatch) -> float:
+    def _time_probe(self, probe: MicroBatch) -> float:
         """Time the gradient of a micro-batch, and drop it. Gives the first process's seconds in all of them."""
         started = time.monotonic()
-        self._backward([probe], self._begun([probe]))
+        self._backward([probe], self._begin_step([probe]))
         self._optimizer.zero_grad()
         seconds = time.monotonic() - started if here().is_first else 0.0
         return add_up([seconds], self._accelerator.device)[0]
 
-    def _begun(self, micro_batches: Sequence[MicroBatch]) -> StepContext:
+    def _begin_step(self, micro_batches: Sequence[MicroBatch]) -> StepContext:
         context = self.context(micro_batches)
         self.task.begin(micro_batches, context)
         return context
@@ -271,7 +271,7 @@ class Loop(Generic[MicroBatch]):
         rate = self.config.schedule.rate(progress.step, progress.seconds)
         for group in self._optimizer.param_groups:
             group["lr"] = rate
-        sums = self._backward(micro_batches, self._begun(micro_batches))
+        sums = self._backward(micro_batches, self._begin_step(micro_batches))
         norm = float(
             self._accelerator.clip_grad_norm_(trainable(self._module).values(), self.config.clip_norm)
         )

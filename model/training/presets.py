@@ -138,14 +138,14 @@ _CO_LMLM: dict[str, Callable[[], TrainConfig]] = {
 
 def names() -> tuple[str, ...]:
     """List the presets: the Co-LMLM runs, and each for the other methods (``asker-360m``, ``small-standard``)."""
-    return tuple(_named(run, method) for method in MARKUPS for run in _CO_LMLM)
+    return tuple(_preset_name(run, method) for method in MARKUPS for run in _CO_LMLM)
 
 
 def preset(name: str) -> TrainConfig:
     """Give the preset of this name. Raises ValueError if there is none."""
     for run, make in _CO_LMLM.items():
         for method in MARKUPS:
-            if name == _named(run, method):
+            if name == _preset_name(run, method):
                 return make() if method == CO_LMLM.method else as_method(make(), method)
     raise ValueError(f"no preset {name!r}; there are {', '.join(names())}")
 
@@ -154,13 +154,13 @@ def as_method(config: TrainConfig, method: str) -> TrainConfig:
     """Give the same run for another method, without the settings of the contrastive loss."""
     if method not in MARKUPS:
         raise ValueError(f"method {method!r} is none of {', '.join(MARKUPS)}")
-    changes: dict[str, Any] = {"method": method, "preset": _named(config.preset, method)}
+    changes: dict[str, Any] = {"method": method, "preset": _preset_name(config.preset, method)}
     if MARKUPS[method].key is None:
         changes |= {"contrastive_weight": 0.0, "qa_fraction": 0.0, "memory": 0, "hard_negatives": 0}
     return replace(config, **changes)
 
 
-def shortened(config: TrainConfig, steps: int) -> TrainConfig:
+def shorten_run(config: TrainConfig, steps: int) -> TrainConfig:
     """Give the same run with another number of steps; warmup and cooldown are scaled if they would not fit."""
     share = steps / config.steps
     fixed = config.cooldown_steps
@@ -174,7 +174,7 @@ def shortened(config: TrainConfig, steps: int) -> TrainConfig:
     )
 
 
-def _named(run: str, method: str) -> str:
+def _preset_name(run: str, method: str) -> str:
     if method == CO_LMLM.method:
         return run
     return run.replace(CO_LMLM.method, method) if CO_LMLM.method in run else f"{run}-{method}"

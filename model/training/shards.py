@@ -21,7 +21,7 @@ import numpy as np
 
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.model.lm.checkpoint import tokenizer_digest
-from colmlm.model.lm.config import damaged, file_digest
+from colmlm.model.lm.config import damaged_file, file_digest
 from colmlm.model.text.tokens import FactTokenizer
 from colmlm.model.training.config import TrainConfig
 from colmlm.model.training.corpora import Corpus, DataError, Tokenising, TokenShard, data_hash, shard_of
@@ -85,7 +85,7 @@ def build_shards(
     reading, kept, records = iter(documents), 0, list[dict[str, Any]]()
     while chunk := list(islice(reading, per_shard)):
         target = directory / f"{len(records):05d}"
-        record = _finished(target, made)
+        record = _read_finished(target, made)
         if record is None:
             record = _write_shard(target, chunk, tokenizer, made)
         elif record["data_sha256"] != data_hash(chunk):
@@ -93,7 +93,7 @@ def build_shards(
         else:
             kept += 1
         records.append(record)
-        yield _built(records, kept)
+        yield _sum_records(records, kept)
     if not records:
         raise ShardError("there are no documents to make shards of")
     _seal(directory, made, records)
@@ -108,7 +108,7 @@ def open_shards(directory: Path, tokenizer: FactTokenizer, config: TrainConfig) 
     _same_making(directory, record["made"], Made.by(tokenizer, config))
     for name, digest in record["shards"].items():
         _check_shard(directory / name, digest)
-    return Corpus(tuple(_mapped(directory / name) for name in record["shards"]), record["built"]["sha256"])
+    return Corpus(tuple(_map_shard(directory / name) for name in record["shards"]), record["built"]["sha256"])
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:
@@ -151,11 +151,11 @@ def _write_shard(
     return record
 
 
-def _finished(target: Path, made: Made) -> dict[str, Any] | None:
+def _read_finished(target: Path, made: Made) -> dict[str, Any] | None:
     """Read the description of an earlier build's shard; give None if there is none, or it is damaged."""
     try:
         record: dict[str, Any] = json.loads((target / SHARD_FILE).read_text())
-        whole = damaged(target, record["files"]) is None
+        whole = damaged_file(target, record["files"]) is None
     except (FileNotFoundError, ValueError, KeyError):
         return None
     if not whole:
@@ -164,7 +164,7 @@ def _finished(target: Path, made: Made) -> dict[str, Any] | None:
     return record
 
 
-def _built(records: Sequence[Mapping[str, Any]], kept: int = 0) -> BuiltShards:
+def _sum_records(records: Sequence[Mapping[str, Any]], kept: int = 0) -> BuiltShards:
     sums = {
         name: sum(int(record[name]) for record in records)
         for name in ("documents", "tokens", "questions", "question_tokens")
@@ -181,7 +181,7 @@ def _seal(directory: Path, made: Made, records: Sequence[Mapping[str, Any]]) -> 
         raise ShardError(f"{directory / extra[0]} is not of these documents; name another folder")
     manifest = {
         "made": asdict(made),
-        "built": asdict(_built(records)),
+        "built": asdict(_sum_records(records)),
         "shards": {name: file_digest(directory / name / SHARD_FILE) for name in names},
     }
     unfinished = directory / f".{SHARDS_FILE}"
@@ -203,11 +203,11 @@ def _check_shard(shard: Path, digest: str) -> None:
         raise ShardError(f"{shard / SHARD_FILE} is missing or not the one that was written; make it again")
     files = json.loads((shard / SHARD_FILE).read_text())["files"]
     missing = next((name for name in files if not (shard / name).is_file()), None)
-    if name := missing or damaged(shard, files):
+    if name := missing or damaged_file(shard, files):
         raise ShardError(f"{shard / name} is missing or damaged; remove {shard} and make it again")
 
 
-def _mapped(shard: Path) -> TokenShard:
+def _map_shard(shard: Path) -> TokenShard:
     return TokenShard(
         **{name: np.load(shard / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in _ARRAYS}
     )

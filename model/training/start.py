@@ -17,12 +17,12 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedConfig, PreTra
 
 from colmlm.model.lm.base_models import WEIGHTS, resolve_base, weights_digest
 from colmlm.model.lm.checkpoint import (
-    adapted,
     base_of,
     compute_dtype,
     config_of,
     same_vocabulary,
     tokenizer_at,
+    with_adapter_from,
     with_token_rows,
 )
 from colmlm.model.lm.config import CONFIG_FILE, CheckpointConfig, CheckpointError
@@ -73,7 +73,7 @@ def start(config: TrainConfig, cache: Path) -> Start:
     torch.manual_seed(config.seed)
     if config.init == RANDOM:
         return _random(config, cache)
-    directory, known = located(config, cache)
+    directory, known = locate_weights(config, cache)
     if known is not None:
         _may_go_on(config, known)
         if known.kind == "adapter":
@@ -81,7 +81,7 @@ def start(config: TrainConfig, cache: Path) -> Start:
     return _from_weights(config, directory, known)
 
 
-def located(config: TrainConfig, cache: Path) -> tuple[Path, CheckpointConfig | None]:
+def locate_weights(config: TrainConfig, cache: Path) -> tuple[Path, CheckpointConfig | None]:
     """Find the directory of the weights that a run starts from, and the config of the checkpoint if it is one.
 
     For an adapter it is the directory of its base.
@@ -97,7 +97,7 @@ def tokenizer_of(config: TrainConfig, cache: Path) -> FactTokenizer:
     """Give the tokenizer of a run, with the tokens of its method."""
     if config.init == RANDOM:
         return FactTokenizer.load(tokenizer_file(config.tokenizer, cache), markup=config.markup)
-    directory, known = located(config, cache)
+    directory, known = locate_weights(config, cache)
     return _tokenizer(directory, known, config.markup)
 
 
@@ -180,9 +180,9 @@ def _from_adapter(config: TrainConfig, base: Path, known: CheckpointConfig) -> S
     same_vocabulary(str(base), model, tokenizer)
     if further:
         _same_adapter(config, path, model.config.num_hidden_layers)
-        peft = adapted(model, path, trainable=True)
+        peft = with_adapter_from(model, path, trainable=True)
         return Start(_lm(peft, config), tokenizer, "adapter", known.base, digest)
-    merged = adapted(model, path).merge_and_unload().requires_grad_(True)
+    merged = with_adapter_from(model, path).merge_and_unload().requires_grad_(True)
     if known.method != config.method:  # a standard model, without rows for added tokens
         tokenizer = FactTokenizer(tokenizer.tokenizer, markup=config.markup, space_inside=known.space_inside)
         merged = with_token_rows(merged, tokenizer)
@@ -315,7 +315,7 @@ class TrainingPlan:
     formulas: dict[str, str]
 
 
-def plan(
+def plan_run(
     config: TrainConfig,
     cache: Path,
     *,
@@ -406,7 +406,7 @@ def _shape(config: TrainConfig, cache: Path) -> tuple[PreTrainedConfig, FactToke
     tokenizer = tokenizer_of(config, cache)
     if config.architecture is not None:
         return llama_config(config.architecture, tokenizer), tokenizer
-    shape = config_at(located(config, cache)[0])
+    shape = config_at(locate_weights(config, cache)[0])
     shape.vocab_size = tokenizer.vocabulary_size
     return shape, tokenizer
 

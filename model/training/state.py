@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from colmlm.model.lm.checkpoint import ship
+from colmlm.model.lm.checkpoint import ship_adapter
 from colmlm.model.lm.config import CheckpointConfig, CheckpointError
 from colmlm.model.training.gather import gather_equal, gather_lines, here
 from colmlm.model.training.logs import LOSS_FILE
@@ -62,7 +62,7 @@ def put_weights(module: nn.Module, weights: Mapping[str, Tensor]) -> None:
         )
     with torch.no_grad():
         for name, parameter in parameters.items():
-            parameter.copy_(_placed(weights[name], parameter))
+            parameter.copy_(_place_tensor(weights[name], parameter))
 
 
 def whole_moments(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, dict[str, Tensor]]:
@@ -80,7 +80,7 @@ def put_moments(
     """Restore the optimiser's state of each weight. Adam's count of steps is a scalar and stays on the CPU."""
     for name, parameter in trainable(module).items():
         optimizer.state[parameter] = {
-            key: value.clone() if value.ndim == 0 and key == "step" else _placed(value, parameter)
+            key: value.clone() if value.ndim == 0 and key == "step" else _place_tensor(value, parameter)
             for key, value in moments.get(name, {}).items()
         }
 
@@ -171,7 +171,7 @@ def _whole(tensor: Any) -> Tensor | None:
     return tensor.cpu() if here().is_first else None
 
 
-def _placed(tensor: Tensor, like: Tensor) -> Tensor:
+def _place_tensor(tensor: Tensor, like: Tensor) -> Tensor:
     """Place `tensor` on the devices as `like` is placed."""
     tensor = tensor.to(like.device)
     if isinstance(like, DTensor):
@@ -241,12 +241,12 @@ def restore_all(state: Mapping[str, Tensor]) -> None:
 # The release of a finished run in a size that can be shipped: half-precision weights, no optimiser state.
 
 
-def release(run: Path, target: Path) -> CheckpointConfig:
+def release_adapter(run: Path, target: Path) -> CheckpointConfig:
     """Write the adapter of a run as a checkpoint of at most 16 MB: weights, config, loss log."""
     config = CheckpointConfig.load(run)
     if config.kind != "adapter":
         raise CheckpointError(f"{run}: only an adapter is released; export a full checkpoint instead")
-    ship(run, target, config.base)
+    ship_adapter(run, target, config.base)
     shutil.copyfile(run / LOSS_FILE, target / LOSS_FILE)
     config.save(target)
     return config

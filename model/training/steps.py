@@ -26,7 +26,7 @@ from colmlm.model.training.corpora import (
     Stream,
     apportion,
     confusable,
-    merged,
+    merge_corpora,
     question_sequence,
 )
 
@@ -80,10 +80,10 @@ class _Phase:
 
 def question_answer(question: str, value: str, form: str = QA_FORMS[0]) -> AnnotatedDocument:
     """Make a document that asks `question` and answers it with the fact `value`."""
-    return answered(form.format(question=question), value, question)
+    return document_answering(form.format(question=question), value, question)
 
 
-def answered(lead: str, value: str, question: str) -> AnnotatedDocument:
+def document_answering(lead: str, value: str, question: str) -> AnnotatedDocument:
     """Make a document of `lead`, which asks for the fact, and the fact `value`."""
     span = FactSpan(len(lead), len(lead) + len(value), value, question)
     return AnnotatedDocument("qa", lead + value, (span,))
@@ -118,7 +118,7 @@ class Steps:
                 raise DataError(f"the mix weighs {len(mix)} corpora, and there are {len(corpora)}")
         if config.hard_negatives and keys is None:
             raise DataError("hard negatives are looked for with the model's own keys")
-        self.corpora = [*corpora, merged(corpora)]
+        self.corpora = [*corpora, merge_corpora(corpora)]
         if config.markup.key and not self.corpora[-1].num_questions:
             raise DataError("nothing to train on: no document has a fact with a question")
         self._pieces: dict[int, Pieces] = {}
@@ -180,7 +180,7 @@ class Steps:
                 if rng.random() < self.config.qa_fraction:
                     value = shard.value(drawn.place.document, fact)
                     lead = ASKING[self.config.asking](question, rng)
-                    query, is_qa = self._asked(lead, value, question), True
+                    query, is_qa = self._question_document(lead, value, question), True
                 pairs.append(Pair(at, position, len(sequences), query.fact_positions[0], question))
                 sequences.append(query)
                 scored.append(is_qa)
@@ -197,11 +197,11 @@ class Steps:
             for stream, kept in zip(streams, state["streams"], strict=True):
                 stream.restore(kept)
 
-    def _asked(self, lead: str, value_ids: Sequence[int], question: str) -> Encoded:
+    def _question_document(self, lead: str, value_ids: Sequence[int], question: str) -> Encoded:
         value = self.tokenizer.decode(value_ids)
         if self.tokenizer.space_inside:
             value = value.removeprefix(" ")
-        return self.tokenizer.document(answered(lead, value, question))
+        return self.tokenizer.document(document_answering(lead, value, question))
 
     def _phase(self, name: str, begin: int, mix: Sequence[float]) -> _Phase:
         corpora = range(len(mix)) if mix else [len(self.corpora) - 1]
@@ -234,13 +234,13 @@ class Steps:
 
     def _composer(self, corpus: int) -> Callable[[Sequence[NDArray[np.int64]]], list[NDArray[np.int64]]]:
         def compose(steps: Sequence[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
-            mined = [self._mined(corpus, int(number)) for step in steps for number in step]
+            mined = [self._mined_document(corpus, int(number)) for step in steps for number in step]
             assert self._keys is not None
             return confusable(steps, mined, self._keys, self.config.hard_negatives)
 
         return compose
 
-    def _mined(self, corpus: int, number: int) -> Mined:
+    def _mined_document(self, corpus: int, number: int) -> Mined:
         """Give a document's facts and their questions, from which its hard negatives are found."""
         place = self._pieces[corpus].place(number)
         shard = self.corpora[corpus].shards[place.shard]

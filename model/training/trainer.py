@@ -96,14 +96,14 @@ def joint_batch(
     scored, targets = [], []
     for sequence, first_token, is_scored in zip(step.sequences, starts, step.scored, strict=True):
         if is_scored:
-            kept_N = _kept(sequence, fraction, salt)
+            kept_N = _kept_positions(sequence, fraction, salt)
             scored.append(first_token + kept_N - 1)
             targets.append(torch.tensor(sequence.ids)[kept_N])
     chosen = step.pairs if pairs else ()
     return JointBatch(
         rows=rows,
-        scored_N=_joined(scored),
-        targets_N=_joined(targets),
+        scored_N=_join_pieces(scored),
+        targets_N=_join_pieces(targets),
         facts_P=torch.tensor([starts[p.fact_sequence] + p.fact_position for p in chosen], dtype=torch.long),
         queries_P=torch.tensor([starts[p.query_sequence] + p.query_position for p in chosen], dtype=torch.long),
         questions_P=question_ids([p.question for p in chosen]),
@@ -122,7 +122,7 @@ def lookups_batch(sequences: Sequence[Encoded]) -> JointBatch:
     return JointBatch(rows, nothing, nothing, at_P, nothing, nothing, sum(map(len, sequences)))
 
 
-def _kept(sequence: Encoded, fraction: float, salt: int) -> Tensor:
+def _kept_positions(sequence: Encoded, fraction: float, salt: int) -> Tensor:
     """Give the positions of a sequence whose tokens carry the next-token loss."""
     outside = ~torch.tensor(sequence.masked)
     outside[:1] = False  # no token before it predicts it
@@ -132,7 +132,7 @@ def _kept(sequence: Encoded, fraction: float, salt: int) -> Tensor:
     return outside.nonzero().flatten()
 
 
-def _joined(pieces: Sequence[Tensor]) -> Tensor:
+def _join_pieces(pieces: Sequence[Tensor]) -> Tensor:
     return torch.cat(list(pieces)) if pieces else torch.zeros(0, dtype=torch.long)
 
 
@@ -256,7 +256,7 @@ class Trainer(Task[JointBatch]):
         self.source = Steps(self.corpora, self.tokenizer, fitted, keys=self._keys)
         self.memory = PairMemory(fitted.memory)
         if self._tell is not None:
-            self._tell(described_fit(self.config, fitted, cost * tokens, seconds))
+            self._tell(describe_fit(self.config, fitted, cost * tokens, seconds))
         self.config = fitted
 
     def begin(self, micro_batches: Sequence[JointBatch], context: StepContext) -> None:
@@ -491,7 +491,7 @@ def fitted_config(config: TrainConfig, step_seconds: float, seconds: float) -> T
     return fitted
 
 
-def described_fit(asked: TrainConfig, fitted: TrainConfig, step_seconds: float, seconds: float) -> str:
+def describe_fit(asked: TrainConfig, fitted: TrainConfig, step_seconds: float, seconds: float) -> str:
     """Say how long a step takes, how many fit, and whether they were made smaller for that."""
     before, after = StepSize.of(asked), StepSize.of(fitted)
     share = (after.batch_rows or after.batch_documents) / (before.batch_rows or before.batch_documents)

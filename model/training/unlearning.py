@@ -167,7 +167,7 @@ class Unlearning(Task[Batch]):
 
     def steps(self, start: int) -> Iterator[Sequence[Batch]]:
         for number in range(start, self.config.epochs * self.steps_per_epoch):
-            forget = self._forgotten(number)
+            forget = self._answers_to_forget(number)
             drawn = random.Random(f"{self.config.seed}/{number}")
             retain = drawn.choices(self.retain, k=len(forget)) if self.config.retain_weight else []
             shares = micro_batches(list(range(len(forget))), None, here())
@@ -195,11 +195,11 @@ class Unlearning(Task[Batch]):
         forget_B = context.module(micro_batch.forget)
         total = self._forgetting(micro_batch.forget, forget_B).sum() / context.total
         parts: dict[str, float | Tensor] = {
-            "forget": (forget_B / _scored(micro_batch.forget, forget_B)).detach().sum() / context.total
+            "forget": (forget_B / _scored_counts(micro_batch.forget, forget_B)).detach().sum() / context.total
         }
         if micro_batch.retain:
             retain_B = context.module(micro_batch.retain)
-            kept = (retain_B / _scored(micro_batch.retain, retain_B)).sum() / context.total
+            kept = (retain_B / _scored_counts(micro_batch.retain, retain_B)).sum() / context.total
             total = total + self.config.retain_weight * kept
             parts["retain"] = kept.detach()
         return total, parts
@@ -242,7 +242,7 @@ class Unlearning(Task[Batch]):
     def load_state(self, state: Mapping[str, Any]) -> None:
         self.before = state["before"]
 
-    def _forgotten(self, number: int) -> list[AnswerSequence]:
+    def _answers_to_forget(self, number: int) -> list[AnswerSequence]:
         """Choose the answers that a step forgets: each epoch goes through all of them in an order of its own."""
         epoch, place = divmod(number, self.steps_per_epoch)
         order = list(self.forget)
@@ -252,7 +252,7 @@ class Unlearning(Task[Batch]):
     def _forgetting(self, answers: Sequence[AnswerSequence], losses_B: Tensor) -> Tensor:
         """Give [B]: what each answer to forget adds to the loss."""
         if self.config.objective != NPO:
-            return -losses_B / _scored(answers, losses_B)
+            return -losses_B / _scored_counts(answers, losses_B)
         before_B = self.before[[one.number for one in answers]].to(losses_B)
         return -2 / self.config.beta * F.logsigmoid(self.config.beta * (losses_B - before_B))
 
@@ -269,12 +269,12 @@ class Unlearning(Task[Batch]):
         )  # fmt: skip
 
 
-def _scored(answers: Sequence[AnswerSequence], like: Tensor) -> Tensor:
+def _scored_counts(answers: Sequence[AnswerSequence], like: Tensor) -> Tensor:
     """Give [B]: how many tokens of each answer are scored."""
     return torch.tensor([one.num_scored for one in answers]).to(like)
 
 
-def going_on(path: Path) -> TrainConfig:
+def continue_config(path: Path) -> TrainConfig:
     """Give the config for training a checkpoint further, as it was trained: its adapter, or all of its weights."""
     known = config_of(path)
     record = known.training.get("config")

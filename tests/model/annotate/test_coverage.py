@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from colmlm.model.annotate.annotators import Tagged
-from colmlm.model.annotate.evaluate import compared, coverage, coverage_curve, threshold_for
+from colmlm.model.annotate.evaluate import coverage, coverage_curve, normalise_value, threshold_for
 from colmlm.model.annotate.wholes import Wholes
 
 TEXT = "Lima is old. The Cusco is older. 1981 is late."
@@ -45,4 +45,4 @@ def test_a_threshold_is_found_for_so_many_facts() -> None:
 
 
 def test_values_are_compared_without_case_signs_and_articles() -> None:
-    assert compared("The “House” of a King,") == compared("house of king") == "house of king"
+    assert normalise_value("The “House” of a King,") == normalise_value("house of king") == "house of king"

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.model.annotate.annotators import QuestionGenerator, SpanAnnotator
-from colmlm.model.annotate.checkpoint import AnnotatorConfig, release
+from colmlm.model.annotate.checkpoint import AnnotatorConfig, release_annotator
 from colmlm.model.annotate.config import minilm, smollm2_135m
 from colmlm.model.annotate.tasks import (
     Annotated,
@@ -135,7 +135,7 @@ def test_other_data_and_other_settings_are_refused(bases, tmp_path: Path):
 def test_a_run_says_what_it_was_and_its_release_reads_the_same(bases, tmp_path: Path):
     task = bases()
     list(task.run(tmp_path / "run"))
-    released = release(tmp_path / "run", tmp_path / "released", tmp_path)
+    released = release_annotator(tmp_path / "run", tmp_path / "released", tmp_path)
     record = json.loads((tmp_path / "released" / "annotator.json").read_text())
     assert record["training"]["steps"] == 16 and record["training"]["documents"] == len(DOCUMENTS)
     assert record["training"]["data_sha256"] == task.data_sha256 and record["training"]["epochs"] == 8

@@ -8,7 +8,7 @@ import pytest
 
 from colmlm.kb.answers.reading import Passage, PassageReading
 from colmlm.model.reader.examples import ReaderExample
-from colmlm.model.reader.measure import auc, f1, forms, kind, measure, normalised
+from colmlm.model.reader.measure import auc, f1, forms, kind, measure, normalise_answer
 
 TEXT = "The capital of Peru is the old city of Lima."
 
@@ -59,7 +59,7 @@ def test_the_kind_of_a_question_is_its_question_word(question: str, word: str) -
 
 
 def test_answers_are_compared_without_case_articles_and_punctuation() -> None:
-    assert normalised("The  U.S. Navy,") == "us navy"
+    assert normalise_answer("The  U.S. Navy,") == "us navy"
     assert f1("the old city", "Old city") == 1.0 and f1("Lima", "Cusco") == 0.0
 
 

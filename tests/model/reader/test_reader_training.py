@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from colmlm.kb.answers.reading import Passage
 from colmlm.kb.corpus.format import AnnotatedDocument
-from colmlm.model.annotate.checkpoint import release
+from colmlm.model.annotate.checkpoint import release_annotator
 from colmlm.model.lm.checkpoint import ADAPTER
 from colmlm.model.lm.config import DIFFERENCE, CheckpointError
 from colmlm.model.reader.config import ReaderConfig, minilm
@@ -68,7 +68,7 @@ def test_a_trained_reader_finds_the_answer_and_says_where_there_is_none(
         curve = list(csv.DictReader(lines))
     assert [int(row["examples"]) for row in curve][-1] == 4 * len(metrics) and len(curve) >= 2
     assert float(curve[-1]["exact"]) >= 0.75 and float(curve[-1]["none_auc"]) == 1.0
-    released = release(tmp_path / "run", tmp_path / "released", tmp_path)
+    released = release_annotator(tmp_path / "run", tmp_path / "released", tmp_path)
     assert released.kind == {"adapter": "adapter", "full": "difference"}[kind]
     assert (tmp_path / "released" / "held_out.csv").is_file()
     ours, theirs = (ExtractiveReader.load(tmp_path / name) for name in ("run", "released"))
@@ -122,7 +122,7 @@ def test_a_run_goes_on_from_the_weights_of_another(encoder: Path, tmp_path: Path
 
 def test_a_damaged_or_foreign_difference_is_refused(encoder: Path, tmp_path: Path) -> None:
     list(islice(task(encoder, lora_rank=None).run(tmp_path / "run", save_seconds=0.0), 2))
-    release(tmp_path / "run", tmp_path / "released", tmp_path)
+    release_annotator(tmp_path / "run", tmp_path / "released", tmp_path)
     weights = tmp_path / "released" / DIFFERENCE
     assert weights.stat().st_size < 0.5 * (tmp_path / "run" / "model.safetensors").stat().st_size
     weights.write_bytes(weights.read_bytes()[:-1])
@@ -132,5 +132,5 @@ def test_a_damaged_or_foreign_difference_is_refused(encoder: Path, tmp_path: Pat
 
 def test_an_adapter_is_released_as_one(encoder: Path, tmp_path: Path) -> None:
     list(islice(task(encoder).run(tmp_path / "run", save_seconds=0.0), 2))
-    release(tmp_path / "run", tmp_path / "released", tmp_path)
+    release_annotator(tmp_path / "run", tmp_path / "released", tmp_path)
     assert (tmp_path / "released" / ADAPTER).is_file() and not (tmp_path / "released" / DIFFERENCE).exists()

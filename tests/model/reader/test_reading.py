@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 
 from colmlm.kb.answers.reading import MOST_SPANS, Passage
 from colmlm.model.lm.config import CheckpointError
-from colmlm.model.reader.reader import ExtractiveReader, best_spans, cuts, joined
+from colmlm.model.reader.reader import ExtractiveReader, best_spans, cuts, join_sequence
 from colmlm.model.text.tokens import WordTokenizer
 from tests.strategies import texts
 from tests.tiny_annotators import letter_tokenizer, tiny_reader, tiny_span_annotator
@@ -96,7 +96,7 @@ def test_the_best_span_is_that_of_the_best_start_and_end() -> None:
 
 def test_a_question_with_the_words_of_markup_is_read_as_words() -> None:
     tokenizer = WordTokenizer(letter_tokenizer())
-    sequence = joined(
+    sequence = join_sequence(
         tokenizer, tokenizer.encode("[SEP] a"), tokenizer.encode("[CLS]"), tokenizer.encode("b [SEP]").ids
     )
     assert sequence.ids.count(tokenizer.sep) == 3 and sequence.ids.count(tokenizer.cls) == 1
