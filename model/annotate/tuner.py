@@ -30,7 +30,6 @@ from colmlm.model.lm.config import CheckpointError, file_digest
 from colmlm.model.training.gather import here, micro_batches
 from colmlm.model.training.loop import COSINE, Loop, LoopConfig, Progress, Schedule
 from colmlm.model.training.task import StepMetrics, Task
-from colmlm.model.training.trainer import hardware
 
 
 class _Sequence(Protocol):
@@ -141,19 +140,13 @@ class TunerTask(Task[Sequence[Example]]):
             frozen = {name: p.detach() for name, p in self.model.named_parameters() if not p.requires_grad}
             self.model.save_pretrained(directory, state_dict=frozen | plain)
             (directory / "tokenizer.json").write_bytes((self.source / "tokenizer.json").read_bytes())
-        progress = self.progress
-        training = {
+        training = self.progress.record() | {
             "config": asdict(self.config),
             "base_sha256": self.base_sha256,
             "data_sha256": self.data_sha256,
             "documents": self.num_documents,
             "examples": len(self.examples),
-            "steps": progress.step,
-            "tokens": progress.tokens,
-            "seconds": round(progress.seconds),
-            "epochs": round(progress.step / self.batches.per_epoch, 2),
-            "hardware": hardware(),
-            "torch": torch.__version__,
+            "epochs": round(self.progress.step / self.batches.per_epoch, 2),
             **({"before": self.before.training} if self.before else {}),
         }
         AnnotatorConfig(

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from colmlm.kb.corpus.format import AnnotatedDocument
-from colmlm.model.baselines.passages import PassageIndex, passages_of
 from colmlm.model.evaluate.run_log import of_share
+from colmlm.model.text.passages import PassageIndex, passages_of
 
 if TYPE_CHECKING:
     from colmlm.model.decoding.rows import SpliceRecord

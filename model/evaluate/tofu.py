@@ -376,7 +376,6 @@ def _scorer() -> RougeScorer:
 
 Table = Mapping[str, Mapping[str, Any]]  # columns of a published log, each by row
 Metrics = dict[str, Any]
-_TINY_OPEN_UNLEARNING = 1e-10
 
 _TABLES = {
     "retain": "eval_log.json",
@@ -439,7 +438,7 @@ def _among(right: Metrics, wrong: Metrics) -> Metrics:
     values = {}
     for row, one in right["value_by_index"].items():
         others = float(np.sum(wrong["value_by_index"][row]["prob"]))
-        values[row] = {"prob": one["prob"] / (one["prob"] + others + _TINY_OPEN_UNLEARNING)}
+        values[row] = {"prob": one["prob"] / (one["prob"] + others + _TINY)}
     return _metric([one["prob"] for one in values.values()], values)
 
 
@@ -447,12 +446,12 @@ def _ratio(stated: Metrics, wrong: Metrics, of: Callable[[float], float]) -> Met
     values = {}
     for row, one in stated["value_by_index"].items():
         wrong_mean = float(np.exp(-np.mean(wrong["value_by_index"][row]["avg_loss"])))
-        values[row] = {"score": wrong_mean / (float(np.exp(-one["avg_loss"])) + _TINY_OPEN_UNLEARNING)}
+        values[row] = {"score": wrong_mean / (float(np.exp(-one["avg_loss"])) + _TINY)}
     return _metric([of(one["score"]) for one in values.values()], values)
 
 
 def _nearest_one(ratio: float) -> float:
-    return min(ratio, 1 / (ratio + _TINY_OPEN_UNLEARNING))
+    return min(ratio, 1 / (ratio + _TINY))
 
 
 def _below_one(ratio: float) -> float:

@@ -11,9 +11,9 @@ from typing import Literal
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.model.annotate.bio import Span
 from colmlm.model.annotate.checks import telling
-from colmlm.model.baselines.passages import PassageIndex
 from colmlm.model.reader.config import ReaderConfig, keywords_of, statement_of, stopped_sentence
 from colmlm.model.reader.verification import sentences_of, usual_window, window_around, windows_of
+from colmlm.model.text.passages import PassageIndex
 
 Form = Literal["question", "keywords", "statement"]
 _NO_MARK = 0.3  # the share of questions that come without a question mark

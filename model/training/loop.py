@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import os
+import platform
 import shutil
 import tempfile
 import time
@@ -21,7 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Generic
+from typing import Any, Generic
 
 import torch
 from accelerate import Accelerator
@@ -90,6 +91,16 @@ class Progress:
     step: int = 0
     tokens: int = 0
     seconds: float = 0.0
+
+    def record(self) -> dict[str, Any]:
+        """Give what a checkpoint tells of its run: how far it got, and on what."""
+        return {
+            "steps": self.step,
+            "tokens": self.tokens,
+            "seconds": round(self.seconds),
+            "hardware": hardware(),
+            "torch": torch.__version__,
+        }
 
 
 class Loop(Generic[MicroBatch]):
@@ -368,6 +379,23 @@ def make_accelerator(precision: str) -> Accelerator:
             "FSDP version 1 is not supported: set fsdp_version to 2 in accelerate's configuration"
         )
     return accelerator
+
+
+def hardware() -> str:
+    """Describe the hardware that trains, in a line."""
+    processes = f"{here().world} x " if here().world > 1 else ""
+    if torch.cuda.is_available():
+        return processes + torch.cuda.get_device_name()
+    cpu = next(
+        (line.split(":")[1].strip() for line in _cpuinfo() if line.startswith("model name")),
+        platform.machine(),
+    )
+    return f"{processes}{torch.get_num_threads()} cores of {cpu}"
+
+
+def _cpuinfo() -> list[str]:
+    path = Path("/proc/cpuinfo")
+    return path.read_text().splitlines() if path.is_file() else []
 
 
 # Learning rates: warm-up, stable, cooldown (appendix A, pre-training) and cosine (appendix A, annotators).

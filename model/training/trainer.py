@@ -8,7 +8,6 @@ is cut into.
 from __future__ import annotations
 
 import json
-import platform
 import zlib
 from array import array
 from collections import deque
@@ -305,19 +304,13 @@ class Trainer(Task[JointBatch]):
         self.source.restore(state["data"])
 
     def checkpoint_config(self) -> CheckpointConfig:
-        progress = self.progress
-        training: dict[str, Any] = {
+        training: dict[str, Any] = self.progress.record() | {
             "config": asdict(self.config),
             "asked_steps": asdict(self.asked_steps),
             "base_sha256": self.begun.base_sha256,
             "data_sha256": self.source.sha256,
             "documents": self.source.num_documents,
-            "steps": progress.step,
-            "tokens": progress.tokens,
-            "seconds": round(progress.seconds),
-            "epochs": round(self.source.epochs(progress.step), 2),
-            "hardware": hardware(),
-            "torch": torch.__version__,
+            "epochs": round(self.source.epochs(self.progress.step), 2),
             "precision": str(self.lm.compute).removeprefix("torch."),
         }
         return CheckpointConfig(
@@ -410,23 +403,6 @@ def loop_config(config: TrainConfig) -> LoopConfig:
         weight_decay=config.weight_decay, clip_norm=config.clip_norm, precision=config.precision,
         save_seconds=config.save_seconds,
     )  # fmt: skip
-
-
-def hardware() -> str:
-    """Describe the hardware that trains, in a line."""
-    processes = f"{here().world} x " if here().world > 1 else ""
-    if torch.cuda.is_available():
-        return processes + torch.cuda.get_device_name()
-    cpu = next(
-        (line.split(":")[1].strip() for line in _cpuinfo() if line.startswith("model name")),
-        platform.machine(),
-    )
-    return f"{processes}{torch.get_num_threads()} cores of {cpu}"
-
-
-def _cpuinfo() -> list[str]:
-    path = Path("/proc/cpuinfo")
-    return path.read_text().splitlines() if path.is_file() else []
 
 
 # Fitting of steps into the time of a run: a step takes fewer documents where too few of its size would fit.

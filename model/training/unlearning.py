@@ -37,7 +37,6 @@ from colmlm.model.training.loop import Loop, LoopConfig, Progress, Schedule
 from colmlm.model.training.presets import NPO, OBJECTIVES
 from colmlm.model.training.start import start
 from colmlm.model.training.task import StepContext, StepMetrics, Task
-from colmlm.model.training.trainer import hardware
 
 Pair = tuple[str, str]  # a question and its answer
 
@@ -206,16 +205,11 @@ class Unlearning(Task[Batch]):
 
     def save(self, directory: Path, weights: Mapping[str, Tensor]) -> None:
         self.begun.save(directory, {name.removeprefix("lm.model."): w for name, w in weights.items()})
-        training = {
+        training = self.progress.record() | {
             "unlearning": asdict(self.config),
             "config": asdict(self.init),
             "base_sha256": self.begun.base_sha256,
             "data_sha256": self.data_sha256,
-            "steps": self.progress.step,
-            "tokens": self.progress.tokens,
-            "seconds": round(self.progress.seconds),
-            "hardware": hardware(),
-            "torch": torch.__version__,
         }
         CheckpointConfig(
             name=self.name,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from colmlm.kb.corpus.format import AnnotatedDocument
-from colmlm.model.baselines.passages import PassageIndex, passages_of, prompt_with_passages
+from colmlm.model.text.passages import PassageIndex, passages_of, prompt_with_passages
 
 DOCUMENTS = [
     AnnotatedDocument(
