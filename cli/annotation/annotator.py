@@ -117,8 +117,8 @@ def train_spans(
     With --hold-out the threshold is set to --per-100-words facts in those documents.
     """
     from colmlm.model.annotate.evaluate import calibrate
-    from colmlm.model.annotate.tasks import Annotated as Corpus
-    from colmlm.model.annotate.tasks import SpanTask
+    from colmlm.model.annotate.training import Annotated as Corpus
+    from colmlm.model.annotate.training import SpanTask
 
     sparse, kept_back = _split(squad or [], held_out if squad else 0)
     dense = _dense(annotated or [], demo)
@@ -159,7 +159,7 @@ def train_questions(
     as_json: AsJson = False,
 ) -> None:
     """Train the question generator on the questions of annotated documents."""
-    from colmlm.model.annotate.tasks import QuestionTask
+    from colmlm.model.annotate.training import QuestionTask
 
     documents = _split(squad or [], held_out)[0] + _dense(annotated or [], demo)
     _require(documents, "facts with questions")

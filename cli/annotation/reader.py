@@ -31,9 +31,8 @@ from colmlm.kb.corpus.squad import read_questions, read_squad
 from colmlm.model.reader.config import READER_PRESETS, ReaderConfig
 
 if TYPE_CHECKING:
-    from colmlm.model.reader.examples import ReaderExample, ReaderExamples
     from colmlm.model.reader.measure import ReaderMeasures
-    from colmlm.model.reader.training import ReaderTask
+    from colmlm.model.reader.training import ReaderExample, ReaderExamples, ReaderTask
 
 
 app = typer.Typer(
@@ -214,7 +213,7 @@ def _title(document: AnnotatedDocument) -> str:
 
 def drawn(squad: list[Path], documents: list[AnnotatedDocument], config: ReaderConfig) -> ReaderExamples:
     """Makes examples of what the files ask about these documents."""
-    from colmlm.model.reader.examples import ReaderExamples, ReaderQuestion
+    from colmlm.model.reader.training import ReaderExamples, ReaderQuestion
 
     numbers = {document.external_id: number for number, document in enumerate(documents)}
     asked = [

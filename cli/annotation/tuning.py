@@ -17,7 +17,7 @@ from colmlm.model.annotate.config import TunerConfig
 from colmlm.model.training.config import with_settings
 
 if TYPE_CHECKING:
-    from colmlm.model.annotate.tuner import TunerTask
+    from colmlm.model.annotate.training import TunerTask
     from colmlm.model.training.task import StepMetrics
 
 Config = TypeVar("Config", bound=TunerConfig)

@@ -28,7 +28,7 @@ from colmlm.lab.half_hour.places import (
 )
 from colmlm.model.annotate.checkpoint import release_annotator as release_annotator
 from colmlm.model.annotate.config import smollm2_135m
-from colmlm.model.annotate.tasks import QuestionTask
+from colmlm.model.annotate.training import QuestionTask
 from colmlm.model.lm.base_models import resolve_base
 from colmlm.model.lm.checkpoint import tokenizer_at, with_token_rows
 from colmlm.model.lm.config import CheckpointConfig

@@ -23,8 +23,8 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 from transformers.utils import logging as transformers_logging
 
-from colmlm.model.annotate.bio import TAGS
 from colmlm.model.annotate.config import MINILM, AnnotatorError, TunerConfig
+from colmlm.model.annotate.spans import TAGS
 from colmlm.model.lm.base_models import WEIGHTS, resolve_base
 from colmlm.model.lm.checkpoint import MAX_BYTES, compute_dtype, ship_adapter, with_adapter_from
 from colmlm.model.lm.config import DIFFERENCE, SEALED_FILES, CheckpointError, damaged_file, file_digest

@@ -27,8 +27,8 @@ from colmlm.model.annotate.annotators import (
     SpannedText,
     Tagged,
 )
-from colmlm.model.annotate.bio import Span
 from colmlm.model.annotate.checkpoint import AnnotatorConfig
+from colmlm.model.annotate.spans import Span
 from colmlm.model.evaluate.recall import Encodes, Recall, document_keys, recall
 from colmlm.model.lm.checkpoint import Checkpoint
 from colmlm.model.lm.encoder import KeyEncoder

@@ -18,7 +18,7 @@ from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.kb.texts.sentences import sentence_ends
 from colmlm.model.annotate.checks import Fault, Rejected, Reviewed, review, spans_of
 from colmlm.model.annotate.pipeline import Results
-from colmlm.model.annotate.wholes import Wholes, narrow
+from colmlm.model.annotate.spans import Wholes, narrow
 from colmlm.model.lm.chat_endpoint import (
     MOST_REFUSED,
     Chat,

@@ -14,8 +14,7 @@ import numpy as np
 
 from colmlm.kb.answers.reading import Passage, PassageReading, Reader
 from colmlm.model.reader.config import keywords_of, statement_of
-from colmlm.model.reader.examples import ReaderExample
-from colmlm.model.reader.training import ReaderTask
+from colmlm.model.reader.training import ReaderExample, ReaderTask
 from colmlm.model.training.task import StepMetrics
 
 _KINDS = ("who", "when", "where", "why", "which", "what")

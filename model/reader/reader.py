@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from colmlm.kb.answers.reading import MOST_SPANS, Passage, PassageReading
-from colmlm.model.annotate.bio import Span, trim
 from colmlm.model.annotate.checkpoint import ANSWERS, AnnotatorConfig, Loaded, load
+from colmlm.model.annotate.spans import Span, trim
 from colmlm.model.text.tokens import Words, WordTokenizer, padded
 
 # A question with a passage as the encoder reads them, and the spans of a passage that may be an answer.

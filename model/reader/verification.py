@@ -16,8 +16,8 @@ from math import log
 from colmlm.kb.answers.reading import Passage, Reader
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.kb.texts.sentences import sentence_ends
-from colmlm.model.annotate.bio import Span
 from colmlm.model.annotate.checks import Fault, telling
+from colmlm.model.annotate.spans import Span
 
 # Windows of a text as they are read: a sentence with the one before it, and other cuts around a value.
 

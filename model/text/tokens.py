@@ -17,7 +17,7 @@ import torch
 from tokenizers import AddedToken, Tokenizer
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
-from colmlm.model.annotate.bio import Span
+from colmlm.model.annotate.spans import Span
 from colmlm.model.text.markup import CO_LMLM, Markup
 
 END_OF_TEXT = "<|endoftext|>"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colmlm.model.annotate.bio import BEGIN, INSIDE, OUTSIDE, best_tags, spans_of, tags_of, trim
+from colmlm.model.annotate.spans import BEGIN, INSIDE, OUTSIDE, best_tags, spans_of, tags_of, trim
 from tests.strategies import texts
 
 VALID = {(OUTSIDE, OUTSIDE), (OUTSIDE, BEGIN)} | set(product((BEGIN, INSIDE), (OUTSIDE, BEGIN, INSIDE)))

@@ -6,7 +6,7 @@ import numpy as np
 
 from colmlm.model.annotate.annotators import Tagged
 from colmlm.model.annotate.evaluate import coverage, coverage_curve, normalise_value, threshold_for
-from colmlm.model.annotate.wholes import Wholes
+from colmlm.model.annotate.spans import Wholes
 
 TEXT = "Lima is old. The Cusco is older. 1981 is late."
 LIMA, THE_CUSCO, CUSCO, YEAR = (0, 4), (13, 22), (17, 22), (33, 37)

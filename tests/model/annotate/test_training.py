@@ -17,15 +17,15 @@ from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.model.annotate.annotators import QuestionGenerator, SpanAnnotator
 from colmlm.model.annotate.checkpoint import AnnotatorConfig, release_annotator
 from colmlm.model.annotate.config import minilm, smollm2_135m
-from colmlm.model.annotate.tasks import (
+from colmlm.model.annotate.training import (
     Annotated,
+    LengthBatches,
     QuestionTask,
     SpanTask,
     examples,
     question_loss,
     tagged_windows,
 )
-from colmlm.model.annotate.tuner import LengthBatches
 from colmlm.model.lm.checkpoint import ADAPTER
 from colmlm.model.lm.config import CheckpointError
 from colmlm.model.text.tokens import WordTokenizer

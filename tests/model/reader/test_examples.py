@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.model.reader.config import minilm
-from colmlm.model.reader.examples import ReaderExamples, ReaderQuestion, says
+from colmlm.model.reader.training import ReaderExamples, ReaderQuestion, says
 from colmlm.model.reader.verification import sentences_of, window_around, windows_of
 from tests.strategies import texts
 

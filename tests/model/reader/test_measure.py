@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from colmlm.kb.answers.reading import Passage, PassageReading
-from colmlm.model.reader.examples import ReaderExample
 from colmlm.model.reader.measure import auc, f1, forms, kind, measure, normalise_answer
+from colmlm.model.reader.training import ReaderExample
 
 TEXT = "The capital of Peru is the old city of Lima."
 

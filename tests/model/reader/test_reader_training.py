@@ -17,10 +17,9 @@ from colmlm.model.annotate.checkpoint import release_annotator
 from colmlm.model.lm.checkpoint import ADAPTER
 from colmlm.model.lm.config import DIFFERENCE, CheckpointError
 from colmlm.model.reader.config import ReaderConfig, minilm
-from colmlm.model.reader.examples import ReaderExamples, ReaderQuestion
 from colmlm.model.reader.measure import measure, train_with_curve
 from colmlm.model.reader.reader import ExtractiveReader
-from colmlm.model.reader.training import ReaderTask
+from colmlm.model.reader.training import ReaderExamples, ReaderQuestion, ReaderTask
 from colmlm.model.training.state import ResumeRefused
 from tests.tiny_annotators import tiny_encoder
 
