@@ -138,7 +138,7 @@ def evaluate(
     questions without an answer, as SQuAD 2.0 does, all are also read in the whole text of their document.
     """
     from colmlm.cli.composition.readers import reader_at
-    from colmlm.model.reader.measure import forms, measure
+    from colmlm.model.reader.measure import forms_of_asking, measure_reader
     from colmlm.model.reader.reader import load_reader
 
     config = READER_PRESETS[ReaderPreset.minilm]()
@@ -148,8 +148,8 @@ def evaluate(
     whole = some(list(found.whole()), questions) if is_told else []
     with Runtime.from_environment() as runtime, progress("passages") as update:
         model = load_reader(reader_at(runtime.user, reader), runtime.settings.home / "models")
-        asked_in = forms(asked) | ({"whole documents": whole} if whole else {})
-        measured = {how: measure(model, those, update) for how, those in asked_in.items()}
+        asked_in = forms_of_asking(asked) | ({"whole documents": whole} if whole else {})
+        measured = {how: measure_reader(model, those, update) for how, those in asked_in.items()}
     if as_json:
         print_json({how: asdict(figures) for how, figures in measured.items()})
     else:

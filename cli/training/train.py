@@ -23,7 +23,7 @@ from colmlm.kb.demo import DEMO_CORPUS
 from colmlm.model.lm.config import CONFIG_FILE
 from colmlm.model.training import presets
 from colmlm.model.training.config import RANDOM, TrainConfig, with_settings
-from colmlm.model.training.logs import LOSS_FILE, PLOT_FILE, draw
+from colmlm.model.training.logs import LOSS_FILE, PLOT_FILE, draw_plot
 from colmlm.model.training.presets import GPUS, OBJECTIVES
 
 if TYPE_CHECKING:
@@ -232,7 +232,7 @@ def unlearn(
     adapter is trained further as an adapter, another one with all its weights.
     """
     from colmlm.model.evaluate.tofu import read_rows
-    from colmlm.model.training.gather import here
+    from colmlm.model.training.gather import process_rank
     from colmlm.model.training.unlearning import UnlearnConfig, Unlearning, continue_config
 
     try:
@@ -252,9 +252,9 @@ def unlearn(
     )
     with shown() as show:
         for metrics in task.run():
-            if here().is_first:
+            if process_rank().is_first:
                 show(metrics, config.epochs * task.steps_per_epoch)
-    if not here().is_first:
+    if not process_rank().is_first:
         return
     done = task.progress
     report = {
@@ -441,14 +441,14 @@ def plot(
 ) -> None:
     """Draw a run's losses, rate, gradient norm and speed against its steps."""
     target = output or run / PLOT_FILE
-    draw(run / LOSS_FILE, target)
+    draw_plot(run / LOSS_FILE, target)
     print_json({"plot": str(target)}) if as_json else say(str(target))
 
 
 def _train(
     config: TrainConfig, sources: Sources, out: Path | None, cache: Path, name: str | None, *, as_json: bool
 ) -> None:
-    from colmlm.model.training.gather import here
+    from colmlm.model.training.gather import process_rank
     from colmlm.model.training.trainer import Trainer
 
     if out is None:
@@ -461,13 +461,13 @@ def _train(
         out,
         cache,
         name or out.name,
-        note if here().is_first else None,
+        note if process_rank().is_first else None,
     )
     with shown() as show:
         for metrics in trainer.run():
-            if here().is_first:
+            if process_rank().is_first:
                 show(metrics, config.steps)
-    if not here().is_first:
+    if not process_rank().is_first:
         return
     if as_json:
         print_json({"checkpoint": str(out), **asdict(trainer.checkpoint_config())})

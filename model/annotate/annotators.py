@@ -18,7 +18,7 @@ from transformers import DynamicCache
 
 from colmlm.kb.corpus.format import unstorable_characters
 from colmlm.kb.texts.sentences import sentence_around, sentence_ends
-from colmlm.model.annotate.checkpoint import QUESTIONS, SPANS, Loaded, load
+from colmlm.model.annotate.checkpoint import QUESTIONS, SPANS, Loaded, load_annotator
 from colmlm.model.annotate.spans import Span, Wholes, best_tags, spans_of, whole_spans
 from colmlm.model.text.markup import STANDARD
 from colmlm.model.text.tokens import (
@@ -73,7 +73,7 @@ class SpanAnnotator:
 
         Raises `CheckpointError` and `BaseNotFound`.
         """
-        return cls(load(path, SPANS, cache or Path(), precision=precision), threshold=threshold)
+        return cls(load_annotator(path, SPANS, cache or Path(), precision=precision), threshold=threshold)
 
     def spans(self, texts: Sequence[str]) -> list[list[Span]]:
         """Find the fact spans of each text, in code points: sorted, without overlap, never blank."""
@@ -165,7 +165,7 @@ class QuestionGenerator:
         cls, path: Path, cache: Path, *, precision: str = "auto", batch_tokens: int = BATCH_TOKENS
     ) -> Self:
         """Load an annotator's directory; `cache` holds base models. Raises `CheckpointError` and `BaseNotFound`."""
-        return cls(load(path, QUESTIONS, cache, precision=precision), batch_tokens=batch_tokens)
+        return cls(load_annotator(path, QUESTIONS, cache, precision=precision), batch_tokens=batch_tokens)
 
     def questions(
         self, text: str, spans: Sequence[Span], title: str | None = None
@@ -187,21 +187,23 @@ class QuestionGenerator:
             batch = [read[i] for i in group]
             for row in self._write(passages, batch):
                 if row.finished:
-                    found[row.passage][row.span] = parse(self.tokenizer.decode(row.written))
+                    found[row.passage][row.span] = parse_question(self.tokenizer.decode(row.written))
         return found
 
     def _prefixes(self, passage: SpannedText, share_prefix: bool) -> Iterator[Prefix]:
         if not passage.spans:
             return
-        for prefix in prefixes(mark(self.tokenizer, passage.text, passage.spans, passage.title), self.window):
-            yield from [prefix] if share_prefix else one_each(prefix)
+        for prefix in cut_prefixes(
+            mark_spans(self.tokenizer, passage.text, passage.spans, passage.title), self.window
+        ):
+            yield from [prefix] if share_prefix else prefix_for_each(prefix)
 
     def _rows(self, passages: Sequence[SpannedText], batch: Sequence[tuple[int, Prefix]]) -> list[_Row]:
         rows: list[_Row] = []
         for at, (i, prefix) in enumerate(batch):
             for span, stop in zip(prefix.spans, prefix.stops, strict=True):
                 start, end = passages[i].spans[span]
-                asked = suffix(self.tokenizer, passages[i].text[start:end], number(span))
+                asked = question_suffix(self.tokenizer, passages[i].text[start:end], span_number(span))
                 rows.append(_Row(i, span, at, stop, asked))
         return rows
 
@@ -330,13 +332,13 @@ class Prefix:
     stops: list[int]
 
 
-def mark(
+def mark_spans(
     tokenizer: FactTokenizer, text: str, spans: Sequence[Span], title: str | None, *, first: int = 1
 ) -> Marked:
     """Make the tokens of a document, with `spans` (sorted, without overlap) numbered from `first` on."""
     ends = sentence_stops(text, spans)
     cuts = sorted({0, len(text), *ends, *(offset for span in spans for offset in span)})
-    marked = {start: number(i, first) for i, (start, _) in enumerate(spans)}
+    marked = {start: span_number(i, first) for i, (start, _) in enumerate(spans)}
     ids: list[int] = []
     reached: dict[int, int] = {0: 0}
     space = ""
@@ -353,23 +355,23 @@ def mark(
     return Marked(lead, ids, [reached[end] for end in ends])
 
 
-def number(index: int, first: int = 1) -> int:
+def span_number(index: int, first: int = 1) -> int:
     """Give the number that span `index` of a document is marked with."""
     return (index + first - 1) % NUMBERS + 1
 
 
-def suffix(tokenizer: FactTokenizer, value: str, number: int) -> list[int]:
+def question_suffix(tokenizer: FactTokenizer, value: str, number: int) -> list[int]:
     """Make the tokens that ask about one span."""
     return tokenizer.encode(f"\n\n[{number}: {value[:LONGEST_VALUE]}]\nQuestion:")
 
 
-def target(tokenizer: FactTokenizer, written: GeneratedQuestion) -> list[int]:
+def question_target(tokenizer: FactTokenizer, written: GeneratedQuestion) -> list[int]:
     """Make the tokens that the model is to write after a suffix."""
     lines = f" {' '.join(written.question.split())}\nAnswer: {' '.join(written.answer.split())}"
     return [*tokenizer.encode(lines), tokenizer.end_of_text]
 
 
-def parse(written: str) -> GeneratedQuestion | None:
+def parse_question(written: str) -> GeneratedQuestion | None:
     """Read the question and the answer that the model wrote; give None unless both are there, on their lines."""
     match = _WRITTEN.match(written)
     if match is None or unstorable_characters(match.group()) is not None:
@@ -377,7 +379,7 @@ def parse(written: str) -> GeneratedQuestion | None:
     return GeneratedQuestion(" ".join(match["question"].split()), " ".join(match["answer"].split()))
 
 
-def prefixes(marked: Marked, size: int) -> Iterator[Prefix]:
+def cut_prefixes(marked: Marked, size: int) -> Iterator[Prefix]:
     """Yield the prefixes of at most `size` tokens in which a document's spans ask; there is mostly one.
 
     Windows begin at multiples of half a window, and a span asks in the first that reaches its stop, so it sees at least
@@ -396,7 +398,7 @@ def prefixes(marked: Marked, size: int) -> Iterator[Prefix]:
         yield Prefix(ids, spans, stops)
 
 
-def one_each(prefix: Prefix) -> list[Prefix]:
+def prefix_for_each(prefix: Prefix) -> list[Prefix]:
     """Give each span its own part of the prefix, as it would be read without sharing."""
     return [
         Prefix(prefix.ids[:stop], [span], [stop])

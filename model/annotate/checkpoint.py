@@ -92,7 +92,7 @@ class Loaded:
     device: torch.device
 
 
-def load(path: Path, role: str, cache: Path, *, precision: str = "auto") -> Loaded:
+def load_annotator(path: Path, role: str, cache: Path, *, precision: str = "auto") -> Loaded:
     """Load an annotator with its adapter merged and gradients off, on the GPU if there is one.
 
     Raises `AnnotatorError`, and `BaseNotFound` if the base is not available.

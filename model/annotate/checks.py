@@ -88,7 +88,7 @@ class Word:
         return self.folded in ORDINARY
 
 
-def words(text: str) -> Iterator[Word]:
+def words_of_text(text: str) -> Iterator[Word]:
     """Yield the words and numbers of a text, in order; a hyphen parts words, "19th" and "1990s" are numbers."""
     for found in _TOKEN.finditer(text):
         if number := found.group("number"):
@@ -96,16 +96,16 @@ def words(text: str) -> Iterator[Word]:
             yield Word(digits, digits, found.start(), found.end(), True, False)
             continue
         word = _POSSESSIVE.sub("", found.group("word"))
-        plain = fold(word)
-        yield Word(root(plain), plain, found.start(), found.end(), False, word[:1].isupper())
+        plain = fold_word(word)
+        yield Word(word_root(plain), plain, found.start(), found.end(), False, word[:1].isupper())
 
 
-def telling(text: str) -> frozenset[str]:
+def telling_words(text: str) -> frozenset[str]:
     """Give the keys of the words of a text that are not ordinary."""
-    return frozenset(word.key for word in words(text) if not word.is_ordinary)
+    return frozenset(word.key for word in words_of_text(text) if not word.is_ordinary)
 
 
-def fold(word: str) -> str:
+def fold_word(word: str) -> str:
     """Remove case and accents from the word."""
     if word.isascii():
         return word.lower()
@@ -113,7 +113,7 @@ def fold(word: str) -> str:
     return "".join(part for part in parts if not unicodedata.combining(part)).casefold()
 
 
-def root(folded: str) -> str:
+def word_root(folded: str) -> str:
     """Give the form that related words share: without a common ending, cut at six letters; a month at three.
 
     "discovered" and "discovery" have one root, as have "city" and "cities", "Sep" and "September"; "won" and "win" do
@@ -255,7 +255,7 @@ def span_fault(text: str, span: FactSpan) -> Fault | None:
     """Find what is wrong with a span itself."""
     if not any(character.isalnum() for character in span.value):
         return Fault("span", f"The span {span.value!r} has neither a letter nor a digit.")
-    said = list(words(span.value))
+    said = list(words_of_text(span.value))
     named = span.value.isupper() or any(word.is_capitalised for word in said[1:])  # "IT", "The Who"
     if said and not named and all(_says_nothing(word) for word in said):
         return Fault("span", f"The span {span.value!r} says nothing.")
@@ -283,7 +283,7 @@ def _subject_fault(title: str | None, span: FactSpan) -> Fault | None:
 
 
 def _content(text: str) -> set[str]:
-    return {word.key for word in words(text) if word.folded not in _SAYS_NOTHING}
+    return {word.key for word in words_of_text(text) if word.folded not in _SAYS_NOTHING}
 
 
 def _is_inside_word(before: str, after: str) -> bool:
@@ -299,21 +299,21 @@ class DocumentReader:
         self._first: dict[
             str, float
         ] = {}  # where each word or number first occurs; title words have a place before the text
-        for word in words(document.title or ""):
+        for word in words_of_text(document.title or ""):
             self._first.setdefault(word.key, -1)
-        for word in words(document.text):
+        for word in words_of_text(document.text):
             self._first.setdefault(word.key, word.start)
         self._values: dict[str, list[tuple[FactSpan, list[Word]]]] = {}
         for span in spans:
             for text in dict.fromkeys(filter(None, (span.value, span.answer))):
-                said = list(words(text))
+                said = list(words_of_text(text))
                 if any(not word.is_ordinary for word in said):
                     self._values.setdefault(said[0].folded, []).append((span, said))
 
     def question_fault(self, span: FactSpan) -> Fault | None:
         """Find the first thing that is wrong with a span's question."""
         question = span.question or ""
-        asked = list(words(question))
+        asked = list(words_of_text(question))
         return (
             _form_fault(question)
             or _pointing_fault(question, asked)
@@ -388,7 +388,7 @@ def _pointing_fault(question: str, asked: Sequence[Word]) -> Fault | None:
 def _answered_fault(span: FactSpan, asked: Sequence[Word]) -> Fault | None:
     in_question = {word.folded for word in asked}
     for text in (span.value, span.answer or ""):
-        said = list(words(text))
+        said = list(words_of_text(text))
         telling = {word.folded for word in said if not word.is_ordinary} or {word.folded for word in said}
         if telling and telling <= in_question:
             return Fault("answered", f"The question holds the answer, {text!r}.")
@@ -396,7 +396,7 @@ def _answered_fault(span: FactSpan, asked: Sequence[Word]) -> Fault | None:
 
 
 def _clause_fault(span: FactSpan, answer: str) -> Fault | None:
-    said, in_span = list(words(answer)), list(words(span.value))
+    said, in_span = list(words_of_text(answer)), list(words_of_text(span.value))
     if not said:
         return Fault("clause", "The answer has no word and no number.")
     if len(said) > 2 * len(in_span) + 8:
@@ -415,8 +415,8 @@ def _clause_fault(span: FactSpan, answer: str) -> Fault | None:
 
 
 def _lossy_fault(span: FactSpan, answer: str, *, at_start: bool) -> Fault | None:
-    kept = {word.key for word in words(answer)}
-    in_span = list(words(span.value))
+    kept = {word.key for word in words_of_text(answer)}
+    in_span = list(words_of_text(span.value))
     for number, word in enumerate(in_span):
         opens_sentence = at_start and number == 0 and len(in_span) > 1  # any word has a capital there
         is_name = word.is_capitalised and not word.is_ordinary and not opens_sentence

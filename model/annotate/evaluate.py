@@ -29,7 +29,7 @@ from colmlm.model.annotate.annotators import (
 )
 from colmlm.model.annotate.checkpoint import AnnotatorConfig
 from colmlm.model.annotate.spans import Span
-from colmlm.model.evaluate.recall import Encodes, Recall, document_keys, recall
+from colmlm.model.evaluate.recall import Encodes, Recall, document_keys, measure_recall
 from colmlm.model.lm.checkpoint import Checkpoint
 from colmlm.model.lm.encoder import KeyEncoder
 
@@ -68,7 +68,7 @@ def span_quality(documents: Sequence[AnnotatedDocument], found: Sequence[Sequenc
     exact = sum(len(set(m) & set(f)) for m, f in zip(marked, found, strict=True))
     met = sum(_count_met(f, m) for m, f in zip(marked, found, strict=True))
     reached = sum(_count_met(m, f) for m, f in zip(marked, found, strict=True))
-    held = sum(_verbatim(document, spans) for document, spans in zip(documents, found, strict=True))
+    held = sum(_count_verbatim(document, spans) for document, spans in zip(documents, found, strict=True))
     return SpanQuality(
         marked=num_marked,
         found=num_found,
@@ -89,7 +89,7 @@ def round_trip(
     rows = [row for row, question in enumerate(written) if question is not None]
     queries_QD = encoder.encode_questions([q.question for q in written if q is not None])
     values = [span.value for document in documents for span in document.facts]
-    return recall(queries_QD, np.array(rows, dtype=np.int64), keys_KD, values)
+    return measure_recall(queries_QD, np.array(rows, dtype=np.int64), keys_KD, values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ def _count_met(spans: Sequence[Span], others: Sequence[Span]) -> int:
     return met
 
 
-def _verbatim(document: AnnotatedDocument, spans: Sequence[Span]) -> int:
+def _count_verbatim(document: AnnotatedDocument, spans: Sequence[Span]) -> int:
     facts = [FactSpan(start, end, document.text[start:end]) for start, end in spans]
     return len(check_spans(document.external_id, document.text, facts)[0])
 
@@ -207,7 +207,7 @@ class AnnotatorMeasures:
     questions: QuestionReport | None
 
 
-def measure(
+def measure_annotators(
     documents: Sequence[AnnotatedDocument],
     checkpoint: Checkpoint,
     cache: Path,
@@ -218,8 +218,8 @@ def measure(
 ) -> AnnotatorMeasures:
     """Measure the annotators in these directories; None leaves one out. Questions are asked about the marked spans."""
     tokens = sum(len(checkpoint.tokenizer.encode(document.text)) for document in documents)
-    spans = span_annotator and _spans(SpanAnnotator.load(span_annotator, cache), documents, tokens)
-    questions = question_generator and _questions(
+    spans = span_annotator and _report_spans(SpanAnnotator.load(span_annotator, cache), documents, tokens)
+    questions = question_generator and _report_questions(
         QuestionGenerator.load(question_generator, cache), documents, checkpoint, tokens, on_documents
     )
     return AnnotatorMeasures(
@@ -227,7 +227,7 @@ def measure(
     )
 
 
-def calibrate(
+def calibrate_threshold(
     directory: Path, cache: Path, documents: Sequence[AnnotatedDocument], per_100_words: float
 ) -> float:
     """Set the threshold of the span annotator in `directory` to so many facts, in documents it was not trained on."""
@@ -240,7 +240,9 @@ def calibrate(
     return threshold
 
 
-def _spans(annotator: SpanAnnotator, documents: Sequence[AnnotatedDocument], tokens: int) -> SpanReport:
+def _report_spans(
+    annotator: SpanAnnotator, documents: Sequence[AnnotatedDocument], tokens: int
+) -> SpanReport:
     texts = [document.text for document in documents]
     annotator.spans(texts[:1])  # the first forward allocates memory
     started = perf_counter()
@@ -254,12 +256,15 @@ def _spans(annotator: SpanAnnotator, documents: Sequence[AnnotatedDocument], tok
         threshold=annotator.threshold,
         quality=span_quality(documents, found),
         exact_by_threshold=curve,
-        coverage=[coverage(texts, marked, found, annotator.threshold), *coverage_curve(marked, tagged)],
+        coverage=[
+            measure_coverage(texts, marked, found, annotator.threshold),
+            *coverage_curve(marked, tagged),
+        ],
         seconds_per_1000_tokens=round(1000 * seconds / tokens, 3),
     )
 
 
-def _questions(
+def _report_questions(
     generator: QuestionGenerator,
     documents: Sequence[AnnotatedDocument],
     checkpoint: Checkpoint,
@@ -279,7 +284,7 @@ def _questions(
     encoder = KeyEncoder(checkpoint)
     keys_KD = document_keys(encoder, documents, lambda _: None)
     trips = [
-        round_trip(encoder, documents, questions, keys_KD) if _any(questions) else None
+        round_trip(encoder, documents, questions, keys_KD) if _has_question(questions) else None
         for questions in (asked, own)
     ]
     return QuestionReport(
@@ -292,7 +297,7 @@ def _questions(
     )
 
 
-def _any(questions: Sequence[Sequence[GeneratedQuestion | None]]) -> bool:
+def _has_question(questions: Sequence[Sequence[GeneratedQuestion | None]]) -> bool:
     return any(question is not None for asked in questions for question in asked)
 
 
@@ -321,7 +326,7 @@ class Coverage:
     inside: float
 
 
-def coverage(
+def measure_coverage(
     texts: Sequence[str],
     asked: Sequence[Sequence[Span]],
     found: Sequence[Sequence[Span]],
@@ -356,7 +361,7 @@ def coverage_curve(
     curve = []
     for density in densities:
         threshold = threshold_for(tagged, density)
-        curve.append(coverage(texts, asked, [text.spans(threshold) for text in tagged], threshold))
+        curve.append(measure_coverage(texts, asked, [text.spans(threshold) for text in tagged], threshold))
     return curve
 
 

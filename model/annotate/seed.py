@@ -18,7 +18,7 @@ from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.kb.texts.sentences import sentence_ends
 from colmlm.model.annotate.checks import Fault, Rejected, Reviewed, review, spans_of
 from colmlm.model.annotate.pipeline import Results
-from colmlm.model.annotate.spans import Wholes, narrow
+from colmlm.model.annotate.spans import Wholes, narrow_span
 from colmlm.model.lm.chat_endpoint import (
     MOST_REFUSED,
     Chat,
@@ -45,7 +45,7 @@ def rough_tokens(text: str) -> int:
     return sum(1 for _ in _PIECE.finditer(text))
 
 
-def chunks(text: str, size: int = CHUNK_TOKENS) -> Iterator[tuple[int, int]]:
+def text_chunks(text: str, size: int = CHUNK_TOKENS) -> Iterator[tuple[int, int]]:
     """Yield the offsets of chunks of at most `size` tokens, in order, without the blanks between them.
 
     A chunk ends where a sentence ends. Only a sentence that is too long by itself is cut, at a blank if there is one.
@@ -89,7 +89,7 @@ def system_prompt(title: str | None) -> str:
     return f"{specification}\n## The document\n\nIts title: {title}\n" if title else specification
 
 
-def annotate(
+def annotate_document(
     chat: Chat,
     document: AnnotatedDocument,
     *,
@@ -109,7 +109,7 @@ def annotate(
     spans: list[FactSpan] = []
     rejected: list[Rejected] = []
     wholes = Wholes(document.text)
-    for start, end in chunks(document.text, chunk_tokens):
+    for start, end in text_chunks(document.text, chunk_tokens):
         found, reply = conversation.annotate_chunk(document.text[start:end])
         if isinstance(found, Fault):
             rejected.append(
@@ -130,7 +130,7 @@ def annotate(
 
 def _place_span(text: str, span: FactSpan, offset: int, wholes: Wholes) -> FactSpan:
     """Move the span of a chunk to its place in the document, without blanks at its ends."""
-    start, end = narrow(text, span.start + offset, span.end + offset, wholes)
+    start, end = narrow_span(text, span.start + offset, span.end + offset, wholes)
     return replace(span, start=start, end=end, value=text[start:end])
 
 
@@ -208,7 +208,7 @@ class SeedRun:
         return self.usage
 
     def _annotate_one(self, document: AnnotatedDocument) -> tuple[Reviewed, EndpointUsage]:
-        return annotate(
+        return annotate_document(
             self.chat, document, chunk_tokens=self.chunk_tokens, drop_unquestioned=self.drop_unquestioned
         )
 
@@ -257,14 +257,14 @@ class Estimate:
         return (self.tokens_in * per_million_in + self.tokens_out * per_million_out) / 1_000_000
 
 
-def estimate(documents: Iterable[AnnotatedDocument], *, chunk_tokens: int = CHUNK_TOKENS) -> Estimate:
+def estimate_cost(documents: Iterable[AnnotatedDocument], *, chunk_tokens: int = CHUNK_TOKENS) -> Estimate:
     """Estimate the cost. Every request repeats the conversation so far, so a long document costs most."""
     num_documents = characters = num_chunks = tokens_in = tokens_out = 0
     for document in documents:
         num_documents += 1
         characters += len(document.text)
         conversation = rough_tokens(system_prompt(document.title))
-        for start, end in chunks(document.text, chunk_tokens):
+        for start, end in text_chunks(document.text, chunk_tokens):
             asked = rough_tokens(document.text[start:end])
             answered = round(asked * GROWTH)
             num_chunks += 1

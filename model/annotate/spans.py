@@ -97,14 +97,14 @@ def spans_of(text: str, words: Sequence[Span], tags: Sequence[int]) -> list[Span
         last = first
         while last + 1 < len(tags) and tags[last + 1] == INSIDE:
             last += 1
-        span = trim(text, max(word[0], reached), words[last][1])
+        span = trim_span(text, max(word[0], reached), words[last][1])
         if span is not None:
             spans.append(span)
             reached = span[1]
     return spans
 
 
-def trim(text: str, start: int, end: int) -> Span | None:
+def trim_span(text: str, start: int, end: int) -> Span | None:
     """Trim blanks and outer punctuation, keeping the last letter's combining marks; give None if nothing is left.
 
     Punctuation that belongs to the value stays: a sign before a number, a percent sign, a bracket whose partner is
@@ -379,7 +379,7 @@ def _complete_span(text: str, spans: Sequence[Span], wholes: Wholes) -> list[Spa
             completed[-1] = (completed[-1][0], max(end, completed[-1][1]))
         else:
             completed.append((start, end))
-    return [narrow(text, start, end, wholes) for start, end in completed]
+    return [narrow_span(text, start, end, wholes) for start, end in completed]
 
 
 def _in_one_paragraph(text: str, start: int, end: int) -> Span:
@@ -388,7 +388,7 @@ def _in_one_paragraph(text: str, start: int, end: int) -> Span:
     return max(parts, key=lambda part: part[1] - part[0])
 
 
-def narrow(text: str, start: int, end: int, wholes: Wholes) -> Span:
+def narrow_span(text: str, start: int, end: int, wholes: Wholes) -> Span:
     """Take blanks, articles and "and" off the beginning, and prepositions off the end, but nothing off a whole."""
     end = start + len(text[start:end].rstrip())
     while (

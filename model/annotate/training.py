@@ -22,11 +22,11 @@ from colmlm.model.annotate.annotators import (
     NUMBERS,
     GeneratedQuestion,
     Prefix,
-    mark,
-    number,
-    prefixes,
-    suffix,
-    target,
+    cut_prefixes,
+    mark_spans,
+    question_suffix,
+    question_target,
+    span_number,
 )
 from colmlm.model.annotate.checkpoint import (
     QUESTIONS,
@@ -44,7 +44,7 @@ from colmlm.model.lm.checkpoint import ADAPTER, compute_dtype, with_adapter_from
 from colmlm.model.lm.config import CheckpointError, file_digest
 from colmlm.model.text.markup import STANDARD
 from colmlm.model.text.tokens import FactTokenizer, WordTokenizer, padded, windows
-from colmlm.model.training.gather import here, micro_batches
+from colmlm.model.training.gather import micro_batches, process_rank
 from colmlm.model.training.loop import COSINE, Loop, LoopConfig, Progress, Schedule
 from colmlm.model.training.task import StepContext, StepMetrics, Task
 
@@ -127,7 +127,7 @@ class TunerTask(Task[Sequence[Example]]):
 
     def steps(self, start: int) -> Iterator[Sequence[Sequence[Example]]]:
         for chosen in self.batches.starting_at(start):
-            yield micro_batches([self.examples[i] for i in chosen], self.config.micro_batch, here())
+            yield micro_batches([self.examples[i] for i in chosen], self.config.micro_batch, process_rank())
 
     def tokens(self, micro_batch: Sequence[Example]) -> int:
         return sum(len(example.ids) for example in micro_batch)
@@ -335,7 +335,7 @@ class QuestionSequence:
         return sum(self.learnt)
 
 
-def examples(
+def question_sequences(
     tokenizer: FactTokenizer, documents: Sequence[AnnotatedDocument], config: QuestionConfig
 ) -> Iterator[QuestionSequence]:
     """Yield every window of every document that has a question with its answer.
@@ -345,8 +345,8 @@ def examples(
     for ordinal, document in enumerate(documents):
         first = random.Random(f"{config.seed}/{ordinal}").randrange(1, NUMBERS + 1)
         spans = [(span.start, span.end) for span in document.facts]
-        marked = mark(tokenizer, document.text, spans, document.title, first=first)
-        for prefix in prefixes(marked, config.max_length):
+        marked = mark_spans(tokenizer, document.text, spans, document.title, first=first)
+        for prefix in cut_prefixes(marked, config.max_length):
             asked = _question_sequence(tokenizer, document, prefix, first)
             if asked.num_learnt:
                 yield asked
@@ -363,8 +363,8 @@ def _question_sequence(
         span = document.facts[index]
         if not span.question:
             continue
-        lead = suffix(tokenizer, span.value, number(index, first))
-        written = target(tokenizer, GeneratedQuestion(span.question, span.answer or span.value))
+        lead = question_suffix(tokenizer, span.value, span_number(index, first))
+        written = question_target(tokenizer, GeneratedQuestion(span.question, span.answer or span.value))
         count = len(lead) + len(written)
         asked.ids.extend([*lead, *written])
         asked.segments.extend([segment] * count)
@@ -374,7 +374,7 @@ def _question_sequence(
     return asked
 
 
-def visible(asked: QuestionSequence, length: int) -> Tensor:
+def visibility_mask(asked: QuestionSequence, length: int) -> Tensor:
     """Make the [T, T] mask, True where token i may look at token j; indices from the sequence's end on are padding.
 
     A padding row looks at itself, since a row that sees nothing has no softmax.
@@ -413,7 +413,7 @@ def question_loss(module: Any, batch: Sequence[QuestionSequence], device: torch.
     ids_BT, _ = padded([asked.ids for asked in batch], 0)
     positions_BT, _ = padded([asked.positions for asked in batch], 0)
     learnt_BT = padded([[int(x) for x in asked.learnt] for asked in batch], 0)[0].bool()
-    visible_B1TT = torch.stack([visible(asked, ids_BT.shape[1]) for asked in batch])[:, None]
+    visible_B1TT = torch.stack([visibility_mask(asked, ids_BT.shape[1]) for asked in batch])[:, None]
     logits_NV = module(
         ids_BT.to(device), positions_BT.to(device), visible_B1TT.to(device), learnt_BT.to(device)
     )
@@ -471,7 +471,7 @@ class QuestionTask(TunerTask[QuestionSequence]):
         super().__init__(config, cache, name, start)
         self.module = QuestionNet(self.model)
         tokenizer = FactTokenizer.load(self.source / "tokenizer.json", markup=STANDARD)
-        self._take(list(examples(tokenizer, documents, config)), len(documents))
+        self._take(list(question_sequences(tokenizer, documents, config)), len(documents))
 
     def size(self, micro_batch: Sequence[QuestionSequence]) -> int:
         return sum(asked.num_learnt for asked in micro_batch)

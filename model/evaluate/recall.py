@@ -43,7 +43,7 @@ class Recall:
     mean_true_score: float
 
 
-def recall(
+def measure_recall(
     queries_QD: Floats, target_Q: NDArray[np.int64], keys: Floats | Sequence[Floats], values_K: Sequence[str]
 ) -> Recall:
     """Rank every fact for every query; `target_Q[i]` is the row of the fact that query i asks for.
@@ -241,7 +241,10 @@ def table(
     if as_decoder:
         queries["decoder"] = decoder_queries(encoder, asked.questions, done)
     return {
-        kind: {name: recall(queries_QD, asked.target_Q, keys, asked.values) for name, keys in kinds.items()}
+        kind: {
+            name: measure_recall(queries_QD, asked.target_Q, keys, asked.values)
+            for name, keys in kinds.items()
+        }
         for kind, queries_QD in queries.items()
     }
 

@@ -329,7 +329,7 @@ Columns = dict[str, Any]
 def columns(example: Example, generated: str, losses: Sequence[Loss]) -> Columns:
     """Give one example's values, by the names of the published logs. `losses` are of its answers, in their order."""
     right, stated, *wrong = losses
-    scores = rouge(example.answer.text, generated)
+    scores = rouge_scores(example.answer.text, generated)
     return {
         "avg_gt_loss": _mean(*right),
         "gt_loss": right[0],
@@ -351,7 +351,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> dict[str, Columns]:
     return {name: {str(i): row[name] for i, row in enumerate(rows)} for name in rows[0]}
 
 
-def rouge(answer: str, said: str) -> Mapping[str, Any]:
+def rouge_scores(answer: str, said: str) -> Mapping[str, Any]:
     """Compute ROUGE-1 and ROUGE-L of a generated text against an answer: precision, recall, F1."""
     scores: Mapping[str, Any] = _scorer().score(answer, said)
     return scores
@@ -465,7 +465,7 @@ def _rouge(table: Table) -> Metrics:
         values[row] = {"rougeL_recall": recall}
         if row in table.get("generated_text", {}):
             asked, said, answer = table["generated_text"][row]
-            scores = rouge(answer, said.removeprefix("Answer:"))
+            scores = rouge_scores(answer, said.removeprefix("Answer:"))
             values[row] |= {
                 "rouge1_recall": scores["rouge1"].recall,
                 "rougeL_f1": scores["rougeL"].fmeasure,

@@ -45,7 +45,7 @@ class ReaderMeasures:
     none_auc: float
 
 
-def measure(
+def measure_reader(
     reader: Reader,
     examples: Sequence[ReaderExample],
     on_examples: Callable[[int, int | None], None] = lambda *_: None,
@@ -53,7 +53,7 @@ def measure(
     """Measure a reader on examples with and without an answer."""
     readings = _read_examples(reader, examples, on_examples)
     judged = [
-        (kind(example.question), *_compare_reading(example, reading))
+        (question_kind(example.question), *_compare_reading(example, reading))
         for example, reading in zip(examples, readings, strict=True)
         if example.answer is not None
     ]
@@ -69,7 +69,7 @@ def measure(
     )
 
 
-def forms(examples: Sequence[ReaderExample]) -> dict[str, list[ReaderExample]]:
+def forms_of_asking(examples: Sequence[ReaderExample]) -> dict[str, list[ReaderExample]]:
     """Give the examples as questions, without titles, as keywords and as statements, where the rules make one."""
     made: dict[str, Callable[[str], str | None]] = {"keywords": keywords_of, "statements": statement_of}
     return {
@@ -82,7 +82,7 @@ def forms(examples: Sequence[ReaderExample]) -> dict[str, list[ReaderExample]]:
     }
 
 
-def kind(question: str) -> str:
+def question_kind(question: str) -> str:
     """Give the word that says what is asked for, "how many" or "how", or "other"."""
     words = re.findall(r"[a-z]+", question.lower())
     if "how" in words:
@@ -160,7 +160,7 @@ def train_with_curve(
 def _add(path: Path, seen: int, task: ReaderTask, held_out: Sequence[ReaderExample]) -> None:
     """Add a line, and remove those of later steps, whose work was lost in an interruption."""
     with task.reader() as reader:
-        measured = measure(reader, held_out)
+        measured = measure_reader(reader, held_out)
     rows = [row for row in _rows(path) if int(row["examples"]) < seen]
     figures = (seen, measured.answered.exact, measured.answered.f1, measured.none_auc)
     rows.append(dict(zip(_COLUMNS, map(str, figures), strict=True)))

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from colmlm.kb.answers.reading import MOST_SPANS, Passage, PassageReading
-from colmlm.model.annotate.checkpoint import ANSWERS, AnnotatorConfig, Loaded, load
-from colmlm.model.annotate.spans import Span, trim
+from colmlm.model.annotate.checkpoint import ANSWERS, AnnotatorConfig, Loaded, load_annotator
+from colmlm.model.annotate.spans import Span, trim_span
 from colmlm.model.text.tokens import Words, WordTokenizer, padded
 
 # A question with a passage as the encoder reads them, and the spans of a passage that may be an answer.
@@ -73,7 +73,7 @@ def pad_sequences(sequences: Sequence[Joined], pad: int) -> ReaderBatch:
     return ReaderBatch(ids_BT, mask_BT, types_BT, open_BT)
 
 
-def logits(module: torch.nn.Module, batch: ReaderBatch, device: torch.device) -> Tensor:
+def reader_logits(module: torch.nn.Module, batch: ReaderBatch, device: torch.device) -> Tensor:
     """Compute the logits of starts and ends, [B, T, 2] in float32; where none may be, minus infinity."""
     inputs = {"input_ids": batch.ids_BT.to(device), "attention_mask": batch.mask_BT.to(device)}
     if getattr(module.config, "type_vocab_size", 0) > 1:
@@ -82,7 +82,7 @@ def logits(module: torch.nn.Module, batch: ReaderBatch, device: torch.device) ->
     return logits_BT2.masked_fill(~batch.open_BT.to(device)[..., None], float("-inf"))
 
 
-def cuts(text: str) -> set[int]:
+def uncut_offsets(text: str) -> set[int]:
     """Give the offsets at which no answer begins or ends, since it would cut a number or a word."""
     return {at for found in _UNCUT.finditer(text) for at in range(found.start() + 1, found.end())}
 
@@ -116,7 +116,7 @@ class ExtractiveReader:
     @classmethod
     def load(cls, path: Path, cache: Path | None = None) -> Self:
         """Load a reader's directory. `cache` holds base models. Raises `CheckpointError` and `BaseNotFound`."""
-        return cls(load(path, ANSWERS, cache or Path(), precision=_precision(path)))
+        return cls(load_annotator(path, ANSWERS, cache or Path(), precision=_precision(path)))
 
     def read(self, question: str, windows: Sequence[Passage]) -> list[PassageReading]:
         """Read the question in each of the windows, in one forward, and give a reading of each."""
@@ -147,7 +147,7 @@ class ExtractiveReader:
             for (question, window), text in zip(pairs, texts, strict=True)
         ]
         scores_BT2 = (
-            logits(self.model, pad_sequences(sequences, self.tokenizer.pad), self.device).cpu().numpy()
+            reader_logits(self.model, pad_sequences(sequences, self.tokenizer.pad), self.device).cpu().numpy()
         )
         return [
             PassageReading(
@@ -216,7 +216,7 @@ def best_spans(text: str, words: Words, scores_T2: NDArray[np.float32]) -> tuple
     num_words = sum(last < len(scores_T2) for last in lasts)
     if not num_words:
         return ()
-    uncut, read = cuts(text), words.words[:num_words]
+    uncut, read = uncut_offsets(text), words.words[:num_words]
     starts_N = np.array([start not in uncut for start, _ in read])
     ends_N = np.array([end not in uncut for _, end in read])
     sums_NN = scores_T2[words.first[:num_words], 0][:, None] + scores_T2[lasts[:num_words], 1][None, :]
@@ -225,7 +225,7 @@ def best_spans(text: str, words: Words, scores_T2: NDArray[np.float32]) -> tuple
     spans: dict[Span, float] = {}
     for at in _largest(sums_NN.ravel(), _SPARE * MOST_SPANS):
         first, last = divmod(int(at), num_words)
-        span = trim(text, read[first][0], read[last][1])
+        span = trim_span(text, read[first][0], read[last][1])
         if span is not None and not uncut.intersection(span):
             spans.setdefault(span, float(sums_NN[first, last]))
     return tuple((start, end, score) for (start, end), score in islice(spans.items(), MOST_SPANS))

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.model.annotate.checkpoint import ANSWERS, AnnotatorConfig, Loaded
-from colmlm.model.annotate.checks import telling
+from colmlm.model.annotate.checks import telling_words
 from colmlm.model.annotate.spans import Span
 from colmlm.model.annotate.training import TunerTask
 from colmlm.model.reader.config import ReaderConfig, keywords_of, statement_of, stopped_sentence
@@ -28,8 +28,8 @@ from colmlm.model.reader.reader import (
     Joined,
     join_sequence,
     last_tokens,
-    logits,
     pad_sequences,
+    reader_logits,
     words_of,
 )
 from colmlm.model.reader.verification import sentences_of, usual_window, window_around, windows_of
@@ -117,8 +117,8 @@ class ReaderExamples:
         text, windows = self.documents[one.document].text, self._windows[one.document]
         if not windows or rng.random() < _WHOLE:
             return self._with_answer(one, (0, len(text)))
-        asked = telling(one.question)
-        likeliest = max(windows, key=lambda window: len(asked & telling(text[slice(*window)])))
+        asked = telling_words(one.question)
+        likeliest = max(windows, key=lambda window: len(asked & telling_words(text[slice(*window)])))
         return self._with_answer(one, likeliest if rng.random() < _LIKELIEST else rng.choice(windows))
 
     def _without_answer(self, number: int, rng: random.Random) -> ReaderExample | None:
@@ -131,7 +131,7 @@ class ReaderExamples:
         for chosen, (start, end) in rng.sample(near, len(near)):
             document = self.documents[chosen]
             text = document.text[start:end]
-            if not says(text, answer):
+            if not says_answer(text, answer):
                 return ReaderExample(one.question, "question", document.title or "", text, None)
         return None
 
@@ -170,7 +170,7 @@ class ReaderExamples:
         return stopped_sentence(self.documents[one.document].text, start, stop, rng)
 
 
-def says(text: str, answer: str) -> bool:
+def says_answer(text: str, answer: str) -> bool:
     """Tell whether the text says the answer as whole words, in any case."""
     return re.search(rf"(?<!\w){re.escape(answer.strip())}(?!\w)", text, re.IGNORECASE) is not None
 
@@ -230,7 +230,7 @@ def reading_loss(
     module: Any, batch: Sequence[ReadingExample], pad: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """Sum the losses of the batch; give beside it how many of the examples' answers are the likeliest of all."""
-    logits_BT2 = logits(module, pad_sequences(batch, pad), device)
+    logits_BT2 = reader_logits(module, pad_sequences(batch, pad), device)
     gold_B2 = torch.tensor([(example.start, example.end) for example in batch], device=device)
     loss = F.cross_entropy(logits_BT2, gold_B2, reduction="sum") / 2
     return loss, (logits_BT2.argmax(dim=1) == gold_B2).all(dim=1).sum()

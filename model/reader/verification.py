@@ -16,7 +16,7 @@ from math import log
 from colmlm.kb.answers.reading import Passage, Reader
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.kb.texts.sentences import sentence_ends
-from colmlm.model.annotate.checks import Fault, telling
+from colmlm.model.annotate.checks import Fault, telling_words
 from colmlm.model.annotate.spans import Span
 
 # Windows of a text as they are read: a sentence with the one before it, and other cuts around a value.
@@ -90,7 +90,7 @@ class Verifier:
     def of(self, document: AnnotatedDocument) -> DocumentVerifier:
         """Give what verifies the questions of a document."""
         windows = windows_of(sentences_of(document.text))
-        said = [telling(document.text[start:end]) for start, end in windows]
+        said = [telling_words(document.text[start:end]) for start, end in windows]
         return DocumentVerifier(self, document, windows, said)
 
 
@@ -127,7 +127,7 @@ class DocumentVerifier:
     def _choose_windows(self, span: FactSpan) -> list[Span]:
         """Give the windows that hold a part of the span, and the `OTHERS` that share most with its question."""
         holding = [window for window in self.windows if window[0] < span.end and span.start < window[1]]
-        asked = telling(span.question or "")
+        asked = telling_words(span.question or "")
         weight = self._weights(asked)
         shared = sorted(
             (-sum(weight[word] for word in asked & said), window)

@@ -34,7 +34,7 @@ class ProcessRank:
         return self.rank == 0
 
 
-def here() -> ProcessRank:
+def process_rank() -> ProcessRank:
     """Give this process's place; (0, 1) before accelerate has started a group."""
     if not (dist.is_available() and dist.is_initialized()):
         return ProcessRank()
@@ -47,26 +47,26 @@ def with_all_ranks() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:  # gloo's has no class of its own
-        if here().world == 1 or not (isinstance(error, dist.DistError) or "gloo" in str(error)):
+        if process_rank().world == 1 or not (isinstance(error, dist.DistError) or "gloo" in str(error)):
             raise
         raise RankLost(
-            f"another of the {here().world} ranks of this run has ended or is out of reach. Start all of them again: "
-            f"the run goes on from its last save. ({str(error).partition('. ')[0]})"
+            f"another of the {process_rank().world} ranks of this run has ended or is out of reach. Start all of "
+            f"them again: the run goes on from its last save. ({str(error).partition('. ')[0]})"
         ) from error
 
 
 def add_up(values: Sequence[float], device: torch.device) -> list[float]:
     """Sum each value over the processes, in double precision."""
-    if here().world == 1:
+    if process_rank().world == 1:
         return list(values)
     summed = torch.tensor(values, dtype=torch.float64, device=device)
     dist.all_reduce(summed)
     return [float(value) for value in summed.tolist()]
 
 
-def largest(values: Sequence[int], device: torch.device) -> list[int]:
+def largest_of_ranks(values: Sequence[int], device: torch.device) -> list[int]:
     """Give the maximum of each value over the processes."""
-    if here().world == 1:
+    if process_rank().world == 1:
         return list(values)
     greatest = torch.tensor(values, dtype=torch.int64, device=device)
     dist.all_reduce(greatest, op=dist.ReduceOp.MAX)
@@ -75,7 +75,7 @@ def largest(values: Sequence[int], device: torch.device) -> list[int]:
 
 def add_up_tensor(tensor: Tensor) -> Tensor:
     """Sum the tensor over the processes, elementwise and in place."""
-    if here().world > 1:
+    if process_rank().world > 1:
         dist.all_reduce(tensor)
     return tensor
 
@@ -85,7 +85,7 @@ def gather_rows(rows_ND: Tensor) -> tuple[Tensor, int]:
 
     The processes may have different numbers of rows, also none; shorter ones are padded for the exchange.
     """
-    place = here()
+    place = process_rank()
     if place.world == 1:
         return rows_ND, 0
     counts = _gather(torch.tensor([len(rows_ND)], device=rows_ND.device), place)
@@ -99,7 +99,7 @@ def gather_rows(rows_ND: Tensor) -> tuple[Tensor, int]:
 
 def gather_equal(tensor: Tensor) -> Tensor:
     """Give [world, ...]: this tensor from every process; it must have the same shape in all of them."""
-    place = here()
+    place = process_rank()
     return tensor[None] if place.world == 1 else torch.stack(_gather(tensor, place))
 
 

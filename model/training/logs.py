@@ -45,7 +45,7 @@ class TrainingLog:
 
     def plot(self) -> None:
         """Draw the plot again from the log."""
-        draw(self.directory / LOSS_FILE, self.directory / PLOT_FILE)
+        draw_plot(self.directory / LOSS_FILE, self.directory / PLOT_FILE)
 
     def close(self) -> None:
         self._lines.close()
@@ -74,7 +74,7 @@ def read_log(path: Path) -> dict[str, list[float]]:
     return {name: [float(row[name]) for row in rows] for name in (rows[0] if rows else {})}
 
 
-def draw(log: Path, target: Path) -> None:
+def draw_plot(log: Path, target: Path) -> None:
     """Plot every column of a log against the step, each in a panel of its own, with its running mean."""
     from matplotlib.figure import Figure  # importing it takes half a second
 

@@ -31,7 +31,7 @@ from accelerate.utils import DistributedType, GradientAccumulationPlugin
 from torch import Tensor
 
 from colmlm.model.lm.checkpoint import compute_dtype
-from colmlm.model.training.gather import add_up, here, with_all_ranks
+from colmlm.model.training.gather import add_up, process_rank, with_all_ranks
 from colmlm.model.training.logs import TrainingLog
 from colmlm.model.training.state import (
     check_fingerprint,
@@ -203,7 +203,7 @@ class Loop(Generic[MicroBatch]):
         )
         self._module, self._optimizer = self._accelerator.prepare(self.task.module, self._adamw)
         self._module.train()
-        seed_all(config.seed + here().rank)
+        seed_all(config.seed + process_rank().rank)
 
     def _resume(self) -> None:
         state = read_state(self.directory)
@@ -234,14 +234,14 @@ class Loop(Generic[MicroBatch]):
             each, spent = seconds / tokens, spent + seconds
         self.progress.seconds += spent
         self.task.fit(each, limit - spent)
-        seed_all(self.config.seed + here().rank)
+        seed_all(self.config.seed + process_rank().rank)
 
     def _time_probe(self, probe: MicroBatch) -> float:
         """Time the gradient of a micro-batch, and drop it. Gives the first process's seconds in all of them."""
         started = time.monotonic()
         self._backward([probe], self._begin_step([probe]))
         self._optimizer.zero_grad()
-        seconds = time.monotonic() - started if here().is_first else 0.0
+        seconds = time.monotonic() - started if process_rank().is_first else 0.0
         return add_up([seconds], self._accelerator.device)[0]
 
     def _begin_step(self, micro_batches: Sequence[MicroBatch]) -> StepContext:
@@ -302,7 +302,7 @@ class Loop(Generic[MicroBatch]):
             number=self.progress.step,
             module=self._module,
             device=device,
-            place=here(),
+            place=process_rank(),
             total=int(total),
             sharded=self._accelerator.distributed_type == DistributedType.FSDP,
         )
@@ -334,7 +334,7 @@ class Loop(Generic[MicroBatch]):
         names = sorted(sums)
         tokens = sum(map(self.task.tokens, micro_batches))
         values = [float(sums[name]) for name in names]
-        seconds = time.monotonic() - started if here().is_first else 0.0
+        seconds = time.monotonic() - started if process_rank().is_first else 0.0
         *values, all_tokens, seconds = add_up([*values, tokens, seconds], self._accelerator.device)
         progress = self.progress
         progress.step += 1
@@ -383,7 +383,7 @@ def make_accelerator(precision: str) -> Accelerator:
 
 def hardware() -> str:
     """Describe the hardware that trains, in a line."""
-    processes = f"{here().world} x " if here().world > 1 else ""
+    processes = f"{process_rank().world} x " if process_rank().world > 1 else ""
     if torch.cuda.is_available():
         return processes + torch.cuda.get_device_name()
     cpu = next(

@@ -22,7 +22,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from colmlm.model.lm.checkpoint import ship_adapter
 from colmlm.model.lm.config import CheckpointConfig, CheckpointError
-from colmlm.model.training.gather import gather_equal, gather_lines, here
+from colmlm.model.training.gather import gather_equal, gather_lines, process_rank
 from colmlm.model.training.logs import LOSS_FILE
 
 STATE_FILE = "state.pt"
@@ -88,7 +88,7 @@ def put_moments(
 def random_states() -> dict[str, Tensor]:
     """Gather the generators' states of every process: [world, ...]. All must call it."""
     device = torch.device("cuda") if torch.cuda.is_available() else torch.device("cpu")
-    on_device = here().world > 1
+    on_device = process_rank().world > 1
     return {
         name: gather_equal(state.to(device) if on_device else state).cpu()
         for name, state in all_states().items()
@@ -97,7 +97,7 @@ def random_states() -> dict[str, Tensor]:
 
 def put_random_states(states: Mapping[str, Tensor], seed: int) -> None:
     """Restore this process's generators, or seed them if the state was saved by another number of processes."""
-    place = here()
+    place = process_rank()
     if len(states["torch"]) == place.world:
         restore_all({name: state[place.rank] for name, state in states.items()})
     else:
@@ -168,7 +168,7 @@ def _whole(tensor: Any) -> Tensor | None:
     """Gather the tensor on the CPU in the first process; give None in the others."""
     if isinstance(tensor, DTensor):
         tensor = tensor.full_tensor()
-    return tensor.cpu() if here().is_first else None
+    return tensor.cpu() if process_rank().is_first else None
 
 
 def _place_tensor(tensor: Tensor, like: Tensor) -> Tensor:

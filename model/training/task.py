@@ -40,7 +40,7 @@ class Task(ABC, Generic[MicroBatch]):
 
     @abstractmethod
     def steps(self, start: int) -> Iterator[Sequence[MicroBatch]]:
-        """Yield, from step `start` on, each step's micro-batches of this process (`gather.here()`).
+        """Yield, from step `start` on, each step's micro-batches of this process (`gather.process_rank()`).
 
         Step n must be the same in every run; all processes must have as many micro-batches (`gather.micro_batches`).
         """

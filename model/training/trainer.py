@@ -37,7 +37,13 @@ from colmlm.model.training.contrast import (
     question_ids,
 )
 from colmlm.model.training.corpora import Corpus, DataError, apportion, tokenise
-from colmlm.model.training.gather import accumulation, gather_rows, here, largest, micro_batches
+from colmlm.model.training.gather import (
+    accumulation,
+    gather_rows,
+    largest_of_ranks,
+    micro_batches,
+    process_rank,
+)
 from colmlm.model.training.loop import Loop, LoopConfig, Progress, Schedule
 from colmlm.model.training.start import start
 from colmlm.model.training.state import STATE_FILE, restore_torch, torch_state
@@ -248,8 +254,12 @@ class Trainer(Task[JointBatch]):
     def fit(self, seconds_per_token: float, seconds: float) -> None:
         """Take fewer documents a step where this many do not fit. Raises DataError where not even one step does."""
         drawn = self.source.drawn(0)
-        several = accumulation(len(drawn), self.source.micro(len(drawn)), here().world) > 1
-        cost = seconds_per_token / here().world * (LOOK_AHEAD if several and self.is_contrastive else 1.0)
+        several = accumulation(len(drawn), self.source.micro(len(drawn)), process_rank().world) > 1
+        cost = (
+            seconds_per_token
+            / process_rank().world
+            * (LOOK_AHEAD if several and self.is_contrastive else 1.0)
+        )
         tokens = self.source.build(drawn).num_tokens
         fitted = fitted_config(self.config, cost * tokens, seconds)
         self.source = Steps(self.corpora, self.tokenizer, fitted, keys=self._keys)
@@ -326,7 +336,7 @@ class Trainer(Task[JointBatch]):
     def _batches(self, number: int) -> list[JointBatch]:
         """Make this process's micro-batches of a step."""
         drawn = self.source.drawn(number)
-        shares = micro_batches(drawn, self.source.micro(len(drawn)), here())
+        shares = micro_batches(drawn, self.source.micro(len(drawn)), process_rank())
         return [self._batch(share, number) for share in shares]
 
     def _batch(self, share: Sequence[Drawn], number: int) -> JointBatch:
@@ -362,7 +372,7 @@ class Trainer(Task[JointBatch]):
     def _keys(self, sequences: Sequence[Encoded]) -> list[NDArray[np.float32]]:
         """Give the unit rows at the lookups of sequences with the current model; each process computes a share."""
         context = self.loop.context()
-        batches = [lookups_batch(some) for some in micro_batches(sequences, KEYS_AT_ONCE, here())]
+        batches = [lookups_batch(some) for some in micro_batches(sequences, KEYS_AT_ONCE, process_rank())]
         counts = self._row_counts(batches, context)
         context.module.eval()
         with torch.no_grad():
@@ -378,7 +388,7 @@ class Trainer(Task[JointBatch]):
     def _row_counts(self, batches: Sequence[JointBatch], context: StepContext) -> list[int]:
         """Count the forwards that each batch needs; under FSDP as many as the process that needs most."""
         counts = [len(batch.rows) for batch in batches]
-        return largest(counts, context.device) if context.sharded else counts
+        return largest_of_ranks(counts, context.device) if context.sharded else counts
 
     def _pull(self, pairs: Pairs) -> Pull:
         return pull_together(pairs, self.config.temperature, self.memory)

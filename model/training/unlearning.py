@@ -32,7 +32,7 @@ from colmlm.model.lm.config import CheckpointConfig
 from colmlm.model.lm.language_model import FactLM
 from colmlm.model.text.tokens import FactTokenizer, padded
 from colmlm.model.training.config import TrainConfig
-from colmlm.model.training.gather import here, micro_batches
+from colmlm.model.training.gather import micro_batches, process_rank
 from colmlm.model.training.loop import Loop, LoopConfig, Progress, Schedule
 from colmlm.model.training.presets import NPO, OBJECTIVES
 from colmlm.model.training.start import start
@@ -169,7 +169,7 @@ class Unlearning(Task[Batch]):
             forget = self._answers_to_forget(number)
             drawn = random.Random(f"{self.config.seed}/{number}")
             retain = drawn.choices(self.retain, k=len(forget)) if self.config.retain_weight else []
-            shares = micro_batches(list(range(len(forget))), None, here())
+            shares = micro_batches(list(range(len(forget))), None, process_rank())
             yield [Batch([forget[i] for i in some], [retain[i] for i in some if retain]) for some in shares]
 
     def size(self, micro_batch: Batch) -> int:

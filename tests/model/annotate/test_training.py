@@ -22,8 +22,8 @@ from colmlm.model.annotate.training import (
     LengthBatches,
     QuestionTask,
     SpanTask,
-    examples,
     question_loss,
+    question_sequences,
     tagged_windows,
 )
 from colmlm.model.lm.checkpoint import ADAPTER
@@ -200,7 +200,7 @@ def test_each_question_is_learnt_as_it_will_be_asked(base: Path):
              (("lima", "which city?"), ("titicaca", "which lake?"), ("old", "how old?"))]  # fmt: skip
     documents = [AnnotatedDocument("a", text, tuple(spans), title="peru"), DOCUMENTS[0]]
     task = question_task(base, documents)
-    batch = list(examples(byte_tokenizer(), documents, task.config))
+    batch = list(question_sequences(byte_tokenizer(), documents, task.config))
     task.module.eval()
     with torch.no_grad():
         together = float(question_loss(task.module, batch, torch.device("cpu")))

@@ -17,7 +17,7 @@ from colmlm.model.annotate.checkpoint import release_annotator
 from colmlm.model.lm.checkpoint import ADAPTER
 from colmlm.model.lm.config import DIFFERENCE, CheckpointError
 from colmlm.model.reader.config import ReaderConfig, minilm
-from colmlm.model.reader.measure import measure, train_with_curve
+from colmlm.model.reader.measure import measure_reader, train_with_curve
 from colmlm.model.reader.reader import ExtractiveReader
 from colmlm.model.reader.training import ReaderExamples, ReaderQuestion, ReaderTask
 from colmlm.model.training.state import ResumeRefused
@@ -71,7 +71,7 @@ def test_a_trained_reader_finds_the_answer_and_says_where_there_is_none(
     assert released.kind == {"adapter": "adapter", "full": "difference"}[kind]
     assert (tmp_path / "released" / "held_out.csv").is_file()
     ours, theirs = (ExtractiveReader.load(tmp_path / name) for name in ("run", "released"))
-    assert measure(theirs, held_out).answered == measure(ours, held_out).answered
+    assert measure_reader(theirs, held_out).answered == measure_reader(ours, held_out).answered
     unseen = Passage("a man", "a man in 1337 saw 4 men. He left.")
     for one, other in zip(ours.read("when?", [unseen]), theirs.read("when?", [unseen]), strict=True):
         assert one.spans[0][:2] == other.spans[0][:2] and unseen.text[slice(*one.spans[0][:2])] == "1337"
