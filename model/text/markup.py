@@ -73,7 +73,7 @@ MARKUPS = {markup.method: markup for markup in (CO_LMLM, STANDARD, ASKER, REL_LM
 # Rel-LMLM's training texts, read from a JSON file: each has calls `[dblookup('entity', 'relation') -> value]`.
 #
 # A call becomes a fact span: its value replaces the call in the text, and its question is the entity and the
-# relation on separate lines, as `model.text.tokens.REL_LMLM` writes a query in words. The text after the span stays
+# relation on separate lines, as `REL_LMLM` writes a query in words. The text after the span stays
 # unchanged and mostly says the value once more, since such a model is trained to look up, read and repeat. Nothing
 # is guessed: a document with a call that cannot be read is refused with the offset and the reason.
 
