@@ -214,14 +214,8 @@ def _ready(
 # LoRA adapters on disk: loaded only if complete, and reduced to a size that can be shipped.
 
 ADAPTER = "adapter_model.safetensors"
-
-
 ADAPTER_CONFIG = "adapter_config.json"
-
-
 MAX_BYTES = 16 * 1000 * 1000
-
-
 _SETS = ("target_modules", "modules_to_save", "exclude_modules")  # peft writes these in no fixed order
 
 

@@ -43,30 +43,16 @@ class Markup:
 
 
 FACT, FACT_END, FACT_Q = "<FACT>", "</FACT>", "<FACT-q>"
-
-
 QUESTION, QUESTION_END = "<QUESTION>", "</QUESTION>"
-
-
 ENTITY, RELATION, RETURN, END = "<|db_entity|>", "<|db_relationship|>", "<|db_return|>", "<|db_end|>"
-
-
 CO_LMLM = Markup("co-lmlm", (FACT, FACT_END, FACT_Q), opens=FACT, closes=FACT_END, key=FACT_Q)
-
-
 STANDARD = Markup("standard")
-
-
 ASKER = Markup(
     "asker", (QUESTION, QUESTION_END, FACT_END), opens=QUESTION, asks=QUESTION_END, closes=FACT_END
 )
-
-
 REL_LMLM = Markup(
     "rel-lmlm", (ENTITY, RELATION, RETURN, END), opens=ENTITY, asks=RETURN, closes=END, parts=RELATION
 )
-
-
 MARKUPS = {markup.method: markup for markup in (CO_LMLM, STANDARD, ASKER, REL_LMLM)}
 
 
