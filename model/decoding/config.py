@@ -105,7 +105,7 @@ class LookupResult(Protocol):
 
 
 class LookupAsked(TypedDict, total=False):
-    """What a decoder may ask of a lookup: the `k` best facts (1) from a `threshold` on (None: the base's own).
+    """The options that a decoder has at a lookup: the `k` best facts (1) from a `threshold` on (None: the base's own).
 
     `min_seq` is a change that the answer must include. With a `ranking` by more than the key there are `texts`, one for
     each query. With `accepted_only` no fact is found that nobody has accepted.

@@ -124,7 +124,7 @@ class Decoder:
 
 
 class RowNews:
-    """What a row has to tell since it was last asked: the pieces of its output, and its lookups in between."""
+    """The news of a row since it was last asked: the pieces of its output, and its lookups in between."""
 
     def __init__(self, row: Row, tokenizer: FactTokenizer) -> None:
         self.row, self.tokenizer, self.told = row, tokenizer, 0

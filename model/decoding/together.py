@@ -35,8 +35,10 @@ class DecoderFull(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """How many `rows` are decoded at once, holding `tokens` together, how many prompts `waiting` for how many
-    `seconds`, the memory of beginnings that repeat, and the threads that compute a step of many tokens.
+    """The room of a server. `rows` are decoded at once, and hold `tokens` together.
+
+    So many prompts are `waiting`, for so many `seconds`. The others are the memory of beginnings that repeat, and the
+    threads that compute a step of many tokens.
     """
 
     rows: int = 64

@@ -41,7 +41,7 @@ _POSITIONS = 256  # positions whose logits are held at once
 
 @dataclass(frozen=True, slots=True)
 class Margins:
-    """By how much a lookup's logit falls short of the greatest: where the text has a lookup, and elsewhere."""
+    """The margins by which a lookup's logit falls short of the greatest: where the text has a lookup, and elsewhere."""
 
     sites: Floats
     others: Floats

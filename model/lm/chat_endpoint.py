@@ -69,7 +69,7 @@ class Reply:
 
 @dataclass(slots=True)
 class EndpointUsage:
-    """What conversations have cost so far, in tokens as the endpoint counts them.
+    """The cost of conversations so far, in tokens as the endpoint counts them.
 
     `repairs` counts the requests that followed an unusable answer.
     """

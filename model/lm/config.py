@@ -43,7 +43,7 @@ class CheckpointError(ValueError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckpointConfig:
-    """What a checkpoint directory holds and where it came from.
+    """The content of a checkpoint directory, and where it came from.
 
     `kind` is "adapter" (LoRA and token rows over `base`) or "full" (a plain model with all weights). `method` names its
     markup, which says in what form the model asks for facts, if it does. `training` records the run: config, data hash,

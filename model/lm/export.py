@@ -341,7 +341,7 @@ _FAILURES = (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError
 
 @dataclass(frozen=True, slots=True)
 class HubCommit:
-    """What was pushed: the address of the commit, and its id."""
+    """A commit that was pushed: its address and its id."""
 
     url: str
     commit: str

@@ -86,7 +86,7 @@ class LoopConfig:
 
 @dataclass(slots=True)
 class Progress:
-    """How far a run has got: steps, tokens and seconds."""
+    """The progress of a run: steps, tokens and seconds."""
 
     step: int = 0
     tokens: int = 0
