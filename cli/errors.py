@@ -75,7 +75,7 @@ _CODES = {
     "colmlm.cli.operating.serving.PortTaken": USAGE,
     "colmlm.model.annotate.config.AnnotatorError": MODEL,
     "colmlm.model.lm.config.CheckpointError": MODEL,
-    "colmlm.model.lm.wheels.BaseNotFound": MODEL,
+    "colmlm.model.lm.config.BaseNotFound": MODEL,
     "colmlm.model.text.tokens.TokenizerUnfit": MODEL,
     "colmlm.model.training.corpora.DataError": USAGE,
     "colmlm.model.training.state.RanksDiffer": USAGE,

@@ -13,8 +13,8 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from transformers import BertConfig, BertForTokenClassification, BertModel, PreTrainedModel
 
-from colmlm.model.annotate.bio import BEGIN, INSIDE, OUTSIDE, TAGS
 from colmlm.model.annotate.checkpoint import AnnotatorConfig
+from colmlm.model.annotate.spans import BEGIN, INSIDE, OUTSIDE, TAGS
 from colmlm.model.text.tokens import END_OF_TEXT
 from tests.tiny import bare_tokenizer, tiny_llama
 

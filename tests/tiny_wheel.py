@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from transformers import LlamaForCausalLM
 
 from colmlm.model.lm.base_models import WHEEL_FILE
-from colmlm.model.lm.wheels import SMOLLM2
+from colmlm.model.lm.config import SMOLLM2
 from colmlm.model.text.tokens import END_OF_TEXT
 from tests.tiny import bare_tokenizer, tiny_llama
 

@@ -249,10 +249,10 @@ def _greet(results: Results) -> None:
 def _estimate(job: AnnotationRun, options: SeedOptions) -> Estimate:
     """Estimates what is still to be annotated. Reads everything once, and writes nothing."""
     from colmlm.model.annotate.pipeline import Results
-    from colmlm.model.annotate.seed import estimate
+    from colmlm.model.annotate.seed import estimate_cost
 
     with Results(job.out) if job.out.exists() else nullcontext() as results:
-        return estimate(
+        return estimate_cost(
             (document for document in job.reading() if results is None or not results.has(document)),
             chunk_tokens=options.chunk_tokens,
         )

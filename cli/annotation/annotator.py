@@ -116,9 +116,9 @@ def train_spans(
 
     With --hold-out the threshold is set to --per-100-words facts in those documents.
     """
-    from colmlm.model.annotate.evaluate import calibrate
-    from colmlm.model.annotate.tasks import Annotated as Corpus
-    from colmlm.model.annotate.tasks import SpanTask
+    from colmlm.model.annotate.evaluate import calibrate_threshold
+    from colmlm.model.annotate.training import Annotated as Corpus
+    from colmlm.model.annotate.training import SpanTask
 
     sparse, kept_back = _split(squad or [], held_out if squad else 0)
     dense = _dense(annotated or [], demo)
@@ -132,7 +132,7 @@ def train_spans(
         task = SpanTask(config, corpora, cache, name or out.name)
         tune(task.run(out), task)
         if kept_back:
-            calibrate(out, cache, kept_back, per_100_words)
+            calibrate_threshold(out, cache, kept_back, per_100_words)
     report(out, as_json)
 
 
@@ -159,7 +159,7 @@ def train_questions(
     as_json: AsJson = False,
 ) -> None:
     """Train the question generator on the questions of annotated documents."""
-    from colmlm.model.annotate.tasks import QuestionTask
+    from colmlm.model.annotate.training import QuestionTask
 
     documents = _split(squad or [], held_out)[0] + _dense(annotated or [], demo)
     _require(documents, "facts with questions")
@@ -205,7 +205,7 @@ def evaluate(
     A question passes the round trip where its hidden state at <FACT-q> finds its own fact's key among those of all
     facts of the documents.
     """
-    from colmlm.model.annotate.evaluate import measure
+    from colmlm.model.annotate.evaluate import measure_annotators
     from colmlm.model.training.steps import hold_out
 
     chosen = _split(squad or [], 0)[0] + _dense(annotated or [], demo=False)
@@ -215,7 +215,7 @@ def evaluate(
     if not chosen:
         raise typer.BadParameter("no documents with marked facts; name a file with --squad or --annotated.")
     with Runtime.from_environment(checkpoint=checkpoint) as runtime, progress("documents") as update:
-        measured = measure(
+        measured = measure_annotators(
             chosen,
             runtime.checkpoint,
             runtime.settings.home / "models",

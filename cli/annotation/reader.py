@@ -31,9 +31,8 @@ from colmlm.kb.corpus.squad import read_questions, read_squad
 from colmlm.model.reader.config import READER_PRESETS, ReaderConfig
 
 if TYPE_CHECKING:
-    from colmlm.model.reader.examples import ReaderExample, ReaderExamples
     from colmlm.model.reader.measure import ReaderMeasures
-    from colmlm.model.reader.training import ReaderTask
+    from colmlm.model.reader.training import ReaderExample, ReaderExamples, ReaderTask
 
 
 app = typer.Typer(
@@ -88,7 +87,7 @@ def train(
     as_json: AsJson = False,
 ) -> None:
     """Train the reader on the questions of SQuAD files, with passages that answer them and passages that do not."""
-    from colmlm.model.reader.curve import trained
+    from colmlm.model.reader.measure import train_with_curve
     from colmlm.model.reader.training import ReaderTask
 
     config = changed(READER_PRESETS[preset](), settings, epochs, max_minutes)
@@ -100,7 +99,7 @@ def train(
         if dry_run:
             _foretell(task, as_json)
             return
-        tune(trained(task, out, some(measured), every), task)
+        tune(train_with_curve(task, out, some(measured), every), task)
     report(out, as_json)
 
 
@@ -139,7 +138,7 @@ def evaluate(
     questions without an answer, as SQuAD 2.0 does, all are also read in the whole text of their document.
     """
     from colmlm.cli.composition.readers import reader_at
-    from colmlm.model.reader.measure import forms, measure
+    from colmlm.model.reader.measure import forms_of_asking, measure_reader
     from colmlm.model.reader.reader import load_reader
 
     config = READER_PRESETS[ReaderPreset.minilm]()
@@ -149,8 +148,8 @@ def evaluate(
     whole = some(list(found.whole()), questions) if is_told else []
     with Runtime.from_environment() as runtime, progress("passages") as update:
         model = load_reader(reader_at(runtime.user, reader), runtime.settings.home / "models")
-        asked_in = forms(asked) | ({"whole documents": whole} if whole else {})
-        measured = {how: measure(model, those, update) for how, those in asked_in.items()}
+        asked_in = forms_of_asking(asked) | ({"whole documents": whole} if whole else {})
+        measured = {how: measure_reader(model, those, update) for how, those in asked_in.items()}
     if as_json:
         print_json({how: asdict(figures) for how, figures in measured.items()})
     else:
@@ -214,7 +213,7 @@ def _title(document: AnnotatedDocument) -> str:
 
 def drawn(squad: list[Path], documents: list[AnnotatedDocument], config: ReaderConfig) -> ReaderExamples:
     """Makes examples of what the files ask about these documents."""
-    from colmlm.model.reader.examples import ReaderExamples, ReaderQuestion
+    from colmlm.model.reader.training import ReaderExamples, ReaderQuestion
 
     numbers = {document.external_id: number for number, document in enumerate(documents)}
     asked = [

@@ -17,7 +17,7 @@ from colmlm.model.annotate.config import TunerConfig
 from colmlm.model.training.config import with_settings
 
 if TYPE_CHECKING:
-    from colmlm.model.annotate.tuner import TunerTask
+    from colmlm.model.annotate.training import TunerTask
     from colmlm.model.training.task import StepMetrics
 
 Config = TypeVar("Config", bound=TunerConfig)
@@ -101,5 +101,5 @@ def released(run: Path, target: Path, as_json: bool) -> None:
     if target.is_dir() and any(target.iterdir()):
         raise typer.BadParameter(f"{target} is not empty; name a new directory.", param_hint="DIR")
     with Runtime.from_environment() as runtime:
-        annotators.release(run, target, runtime.settings.home / "models")
+        annotators.release_annotator(run, target, runtime.settings.home / "models")
     report(target, as_json)

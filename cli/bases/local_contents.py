@@ -227,7 +227,7 @@ def _told(
 
 def _read(file: Path, format_: str, limits: Limits, on_bytes: Callable[[int], None]) -> Iterator[Parsed]:
     if format_ == "rel-lmlm":
-        from colmlm.model.baselines.triplets import read_triplets
+        from colmlm.model.text.markup import read_triplets
 
         return read_triplets(file)
     return read_corpus(file, format_, limits=limits, on_bytes=on_bytes)

@@ -319,8 +319,7 @@ def _num_words(one: QuestionToTry) -> int:
 
 def answered_fact(runtime: Runtime, corpus: str, to_try: Sequence[QuestionToTry]) -> int | None:
     """Asks the questions, and gives the first fact found by its own; None where none is, or nothing can read."""
-    from colmlm.model.lm.config import CheckpointError
-    from colmlm.model.lm.wheels import BaseNotFound
+    from colmlm.model.lm.config import BaseNotFound, CheckpointError
 
     try:
         answers = runtime.answers

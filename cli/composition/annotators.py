@@ -124,9 +124,8 @@ def light(
             drop_unquestioned,
         )
         return AnnotatorElsewhere(spreading, by, on_wait)
+    from colmlm.model.annotate.annotators import QuestionGenerator, SpanAnnotator
     from colmlm.model.annotate.pipeline import Annotator
-    from colmlm.model.annotate.questions import QuestionGenerator
-    from colmlm.model.annotate.spans import SpanAnnotator
     from colmlm.model.reader.verification import Verifier
 
     bases = runtime.settings.home / "models"

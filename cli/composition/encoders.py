@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from colmlm.kb.corpus.format import AnnotatedDocument
     from colmlm.kb.keys.rekey import Encoder
-    from colmlm.model.baselines.sentences import SentenceEncoder
+    from colmlm.model.lm.encoder import SentenceEncoder
 
 _REGISTERED = "encoder:"  # starts the path under which a sentence encoder is registered
 
@@ -54,7 +54,7 @@ class SentenceKeys:
 
     @classmethod
     def named(cls, name: EncoderName) -> SentenceKeys:
-        from colmlm.model.baselines.sentences import SentenceEncoder
+        from colmlm.model.lm.encoder import SentenceEncoder
 
         keys = "question" if name is EncoderName.minilm else "sentence"
         return cls(name, SentenceEncoder(keys=keys))

@@ -26,9 +26,8 @@ from colmlm.kb.texts.asked import question_in
 
 if TYPE_CHECKING:
     from colmlm.kb.service import KnowledgeBase
-    from colmlm.model.decoding.config import DecodeConfig
+    from colmlm.model.decoding.config import DecodeConfig, LookupPort
     from colmlm.model.decoding.decoder import DecodedOutput, Decoder
-    from colmlm.model.decoding.lookup import LookupPort
     from colmlm.model.decoding.rows import SpliceRecord
     from colmlm.model.decoding.together import DecoderTogether
     from colmlm.model.lm.checkpoint import Checkpoint
@@ -282,7 +281,7 @@ def logprobs(
     A prompt's first token has no log-probability, as the protocol says. Raises `PromptRefused` beyond the model's
     context.
     """
-    from colmlm.model.decoding.scoring import score
+    from colmlm.model.decoding.decoder import score_tokens
 
     tokenizer = checkpoint.tokenizer
     started = [tokenizer.prompt(prompt) for prompt in prompts]
@@ -290,7 +289,7 @@ def logprobs(
         [*ids, *_kept(checkpoint, generation)] for ids, generation in zip(started, generations, strict=True)
     ]
     try:
-        scored = score(checkpoint, sequences, top=top)
+        scored = score_tokens(checkpoint, sequences, top=top)
     except ValueError as error:
         raise PromptRefused(str(error)) from error
     found = []

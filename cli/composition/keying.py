@@ -109,8 +109,7 @@ def encoder_of(runtime: Runtime, keyset_id: int, named: Path | None = None) -> E
 
 def active_encoder_of(runtime: Runtime, keyset_id: int, named: Path | None = None) -> Encoder | None:
     """Loads the active keyset's encoder; gives None where that is `keyset_id`, none is active, or loading fails."""
-    from colmlm.model.lm.config import CheckpointError
-    from colmlm.model.lm.wheels import BaseNotFound
+    from colmlm.model.lm.config import BaseNotFound, CheckpointError
 
     try:
         active = runtime.kb.keysets.active()

@@ -199,7 +199,7 @@ class Runtime:
     @cached_property
     def sentence_encoder(self) -> SentenceEmbedder:
         """The encoder of sentences, by which those that mean what is asked come first."""
-        from colmlm.model.text.sentence_encoder import MeanSentenceEncoder
+        from colmlm.model.lm.encoder import MeanSentenceEncoder
 
         return MeanSentenceEncoder.load()
 

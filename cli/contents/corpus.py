@@ -297,9 +297,9 @@ def export(
         )
     documents = base.corpora.export(corpus, live_only=live_only)  # raises before a file is created
     if quiz:
-        from colmlm.model.baselines.quiz import quiz as quiz_of
+        from colmlm.model.training.steps import quiz_documents
 
-        documents = quiz_of(documents)
+        documents = quiz_documents(documents)
     if format_ is ExportFormat.parquet:
         from colmlm.kb.corpus.parquet import write_parquet
 

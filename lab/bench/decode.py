@@ -24,9 +24,8 @@ from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
 from colmlm.lab.bench.machine import Seconds, in_turns
-from colmlm.model.decoding.config import DecodeConfig
+from colmlm.model.decoding.config import DecodeConfig, LookupPort, LookupResult
 from colmlm.model.decoding.decoder import DecodedOutput, Decoder
-from colmlm.model.decoding.lookup import LookupPort, LookupResult
 from colmlm.model.lm.checkpoint import Checkpoint
 
 BATCH = 8

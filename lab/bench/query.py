@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from colmlm.model.decoding.rows import QueryEncoder
-    from colmlm.model.evaluate.query_cost import QueryCost
+    from colmlm.model.evaluate.lookups import QueryCost
     from colmlm.model.lm.checkpoint import Checkpoint
 
 QUERY_EXAMPLES = examples(
@@ -83,7 +83,7 @@ def query(
             other, gold = _other(runtime, asker, ASKER.method, base)
             costs["asker"] = _measure(ours, other, gold, encoder, questions, sites)
         if rel_lmlm is not None:
-            from colmlm.model.baselines.triplets import read_triplets
+            from colmlm.model.text.markup import read_triplets
 
             other, gold = _other(runtime, rel, REL_LMLM.method, base)
             calls = _documents([read_triplets(rel_lmlm)])
@@ -119,11 +119,11 @@ def _measure(
     documents: Sequence[AnnotatedDocument],
     sites: int,
 ) -> QueryCost:
-    from colmlm.model.evaluate.query_cost import Former, measure
+    from colmlm.model.evaluate.lookups import Former, measure_query_cost
 
     method = other.config.method
     with progress(f"Queries beside {method}") as advance:
-        return measure(
+        return measure_query_cost(
             Former(ours),
             Former(other, encoder, gold=gold),
             documents,

@@ -23,8 +23,7 @@ from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.kb.corpus.squad import read_squad
 from colmlm.kb.keys.adapting import best_map, shares_found
 from colmlm.kb.keys.keysets import STORED
-from colmlm.model.evaluate.recall import Encodes, decoder_queries, document_keys, in_batches
-from colmlm.model.evaluate.residual_maps import fit_residual
+from colmlm.model.evaluate.recall import Encodes, decoder_queries, document_keys, fit_residual, in_batches
 
 EXAMPLES = examples(
     "colmlm evaluate adapt --squad dev.jsonl --from runs/old --to runs/new --json",

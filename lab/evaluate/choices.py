@@ -28,8 +28,7 @@ from colmlm.model.evaluate.continuations import (
     choose,
     with_shots,
 )
-from colmlm.model.evaluate.intervals import bootstrap
-from colmlm.model.evaluate.run_log import RunLog
+from colmlm.model.evaluate.run_log import RunLog, bootstrap
 from colmlm.model.lm.checkpoint import Checkpoint
 
 EXAMPLES = examples(

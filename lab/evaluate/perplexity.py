@@ -31,17 +31,17 @@ from colmlm.kb.lookup.searcher import Searcher
 from colmlm.kb.lookup.specs import FLAT_SPEC, default_nlist
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.tables import DocumentRow, FactKeyRow, FactRow
-from colmlm.model.decoding.lookup import LookupPort
+from colmlm.model.decoding.config import LookupPort
 from colmlm.model.evaluate.perplexity import (
     DocumentSums,
+    Find,
     TextTally,
-    dynamic,
+    dynamic_tallies,
     openings,
     perplexities,
-    plain,
-    static,
+    plain_tallies,
+    static_tally,
 )
-from colmlm.model.evaluate.reader import Find
 from colmlm.model.lm.base_models import WHEEL_BASE
 from colmlm.model.lm.checkpoint import Checkpoint, base_checkpoint, load
 
@@ -161,12 +161,12 @@ def _measure(
     found = DocumentSums([], [], [], beside, {name: [] for name in trials})
     looked_up = (found.nearest, found.gated, *found.indexes.values())
     for document in _counted(documents):
-        found.static.append(static(checkpoint, document, max_tokens=max_tokens))
-        readings = dynamic(checkpoint, document, finds, max_tokens=max_tokens)
+        found.static.append(static_tally(checkpoint, document, max_tokens=max_tokens))
+        readings = dynamic_tallies(checkpoint, document, finds, max_tokens=max_tokens)
         for tallies, tally in zip(looked_up, readings, strict=True):
             tallies.append(tally)
         for other in others:
-            both = plain(other, checkpoint.tokenizer, document, max_tokens=max_tokens)
+            both = plain_tallies(other, checkpoint.tokenizer, document, max_tokens=max_tokens)
             for tallies, tally in zip(found.beside[other.config.name], both, strict=True):
                 tallies.append(tally)
     return found

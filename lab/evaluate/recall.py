@@ -35,7 +35,7 @@ from colmlm.model.evaluate.recall import (
 from colmlm.model.lm.base_models import WHEEL_BASE
 
 if TYPE_CHECKING:
-    from colmlm.model.annotate.questions import QuestionGenerator
+    from colmlm.model.annotate.annotators import QuestionGenerator
 
 
 RECALL_EXAMPLES = examples(
@@ -187,7 +187,7 @@ def _generated(
             raise typer.BadParameter("name the file to keep the questions in.", param_hint="--generated")
         return None
     if questions_by is not None:
-        from colmlm.model.annotate.questions import QuestionGenerator
+        from colmlm.model.annotate.annotators import QuestionGenerator
 
         documents = list(runtime.kb.corpora.export(corpus))
         generator = QuestionGenerator.load(questions_by, runtime.settings.home / "models")
@@ -210,9 +210,8 @@ def _others(
     runtime: Runtime, checkpoints: Sequence[Path], baselines: bool
 ) -> dict[str, Callable[[], Encodes]]:
     """Gives the other encoders to measure, by name, as functions that load them when their turn comes."""
-    from colmlm.model.baselines.sentences import SentenceEncoder
     from colmlm.model.lm.checkpoint import base_checkpoint
-    from colmlm.model.lm.encoder import KeyEncoder
+    from colmlm.model.lm.encoder import KeyEncoder, SentenceEncoder
 
     cache = runtime.settings.home / "models"
     loads: dict[str, Callable[[], Encodes]] = {

@@ -14,7 +14,7 @@ from colmlm.cli.options import AsJson, CheckpointPath, examples, finite
 from colmlm.cli.output import counting, print_json, print_table, say
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.corpus.squad import read_squad
-from colmlm.model.decoding.timing import BIASES, Curve, Point, measure, num_steps
+from colmlm.model.evaluate.lookups import BIASES, Curve, Point, measure_biases, num_steps
 from colmlm.model.lm.checkpoint import Checkpoint
 from colmlm.model.training.steps import hold_out
 
@@ -101,7 +101,7 @@ def _measure(
 ) -> Curve:
     with counting(name, num_steps(documents, questions, biases)) as done:
         try:
-            return measure(
+            return measure_biases(
                 checkpoint, documents, questions=questions, biases=biases, threshold=threshold, on_done=done
             )
         except ValueError as error:

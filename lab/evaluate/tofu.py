@@ -20,12 +20,12 @@ from colmlm.cli.output import counting, note, print_json, say
 from colmlm.kb.corpus.format import to_record
 from colmlm.lab.evaluate.kept import open_log
 from colmlm.lab.evaluate.tofu_log import beside, report_of, show
+from colmlm.model.annotate.annotators import SpanAnnotator
 from colmlm.model.annotate.checkpoint import RELEASED_SPANS
-from colmlm.model.annotate.spans import SpanAnnotator
 from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.decoding.decoder import DecodedOutput, Decoder
 from colmlm.model.evaluate.answers import digest, without_values
-from colmlm.model.evaluate.reader import Find, Masking, answer_losses
+from colmlm.model.evaluate.perplexity import Find, Masking, answer_losses
 from colmlm.model.evaluate.run_log import RunLog
 from colmlm.model.evaluate.tofu import (
     Example,

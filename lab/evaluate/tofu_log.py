@@ -10,7 +10,7 @@ import typer
 
 from colmlm.cli.options import AsJson, examples
 from colmlm.cli.output import note, print_json, print_table, say
-from colmlm.model.evaluate.intervals import Interval, bootstrap
+from colmlm.model.evaluate.run_log import Interval, bootstrap
 from colmlm.model.evaluate.tofu import Scores, TofuLog, TofuLogError, forget_quality
 
 EXAMPLES = examples(

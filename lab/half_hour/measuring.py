@@ -25,7 +25,14 @@ from colmlm.lab.half_hour.places import (
     Place,
     annotated,
 )
-from colmlm.model.evaluate.perplexity import DocumentSums, dynamic, openings, perplexities, plain, static
+from colmlm.model.evaluate.perplexity import (
+    DocumentSums,
+    dynamic_tallies,
+    openings,
+    perplexities,
+    plain_tallies,
+    static_tally,
+)
 from colmlm.model.evaluate.recall import AskedFacts, WrittenQuestions, document_keys, table
 from colmlm.model.lm.checkpoint import Checkpoint, load
 from colmlm.model.lm.encoder import KeyEncoder
@@ -97,10 +104,10 @@ def read(checkpoint: Checkpoint, beside: Sequence[Checkpoint], place: Place) -> 
     held = place.texts(HELD, place.sizes.held)
     found = DocumentSums([], [], [], {other.config.name: ([], []) for other in beside}, {})
     for document in held:
-        found.static.append(static(checkpoint, document, max_tokens=MAX_TOKENS))
-        found.nearest += dynamic(checkpoint, document, [find], max_tokens=MAX_TOKENS)
+        found.static.append(static_tally(checkpoint, document, max_tokens=MAX_TOKENS))
+        found.nearest += dynamic_tallies(checkpoint, document, [find], max_tokens=MAX_TOKENS)
         for other in beside:
-            both = plain(other, checkpoint.tokenizer, document, max_tokens=MAX_TOKENS)
+            both = plain_tallies(other, checkpoint.tokenizer, document, max_tokens=MAX_TOKENS)
             for tallies, tally in zip(found.beside[other.config.name], both, strict=True):
                 tallies.append(tally)
     return {

@@ -11,7 +11,7 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from colmlm.model.lm.files import damaged, file_digest
+from colmlm.model.lm.config import damaged_file, file_digest
 
 MANIFEST = "parcels.json"
 PART_BYTES = 54 * 2**20  # of 64 MiB that travel with a command; the rest is the program itself
@@ -41,10 +41,10 @@ def receive(part: Path, store: Path) -> list[str]:
     parts = store / "parts"
     parts.mkdir(parents=True, exist_ok=True)
     manifest: dict[str, str] = json.loads((part.parent / MANIFEST).read_text())
-    if damaged(part.parent, {part.name: manifest[part.name]}):
+    if damaged_file(part.parent, {part.name: manifest[part.name]}):
         raise ParcelError(f"{part} is not the part that was written: damaged on its way; send it again")
     (parts / part.name).write_bytes(part.read_bytes())
-    missing = [name for name, digest in manifest.items() if damaged(parts, {name: digest})]
+    missing = [name for name, digest in manifest.items() if damaged_file(parts, {name: digest})]
     if not missing:
         _unpack([parts / name for name in sorted(manifest)], store)
     return missing

@@ -30,7 +30,7 @@ from colmlm.lab.half_hour.places import (
 )
 from colmlm.model.annotate.checkpoint import RELEASED_QUESTIONS
 from colmlm.model.lm.base_models import WHEEL_FILE
-from colmlm.model.lm.wheels import MINILM, SMOLLM2
+from colmlm.model.lm.config import MINILM, SMOLLM2
 
 _SEED = 9
 _WHOLE = ("gguf", "bm25s")

@@ -17,8 +17,8 @@ def _base(place: Place) -> tuple[dict[str, Path], dict[str, Any]]:
     import torch
 
     from colmlm.model.lm.base_models import WEIGHTS, WHEEL_BASE, resolve_base
-    from colmlm.model.lm.files import file_digest
-    from colmlm.model.training.trainer import hardware
+    from colmlm.model.lm.config import file_digest
+    from colmlm.model.training.loop import hardware
 
     weights = resolve_base(WHEEL_BASE, place.cache) / WEIGHTS
     known = json.loads((place.before(ADAPTER) / "colmlm.json").read_text())["training"]["base_sha256"]

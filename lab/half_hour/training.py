@@ -26,21 +26,21 @@ from colmlm.lab.half_hour.places import (
     co_lmlm,
     scratch,
 )
-from colmlm.model.annotate.checkpoint import release as release_annotator
+from colmlm.model.annotate.checkpoint import release_annotator as release_annotator
 from colmlm.model.annotate.config import smollm2_135m
-from colmlm.model.annotate.tasks import QuestionTask
+from colmlm.model.annotate.training import QuestionTask
 from colmlm.model.lm.base_models import resolve_base
 from colmlm.model.lm.checkpoint import tokenizer_at, with_token_rows
 from colmlm.model.lm.config import CheckpointConfig
 from colmlm.model.lm.language_model import model_at
 from colmlm.model.reader.config import minilm
-from colmlm.model.reader.curve import trained
+from colmlm.model.reader.measure import train_with_curve
 from colmlm.model.reader.training import ReaderTask
 from colmlm.model.training.config import TrainConfig
 from colmlm.model.training.logs import LOSS_FILE
-from colmlm.model.training.release import release
 from colmlm.model.training.shards import open_shards
 from colmlm.model.training.start import lora_config
+from colmlm.model.training.state import release_adapter
 from colmlm.model.training.trainer import Trainer
 
 _HELD_OUT = 0.05  # of the titles that the reader learns from
@@ -60,7 +60,7 @@ def train_reader(place: Place) -> Path:
     curve = list(drawn([place.squad], kept_back, config).plain()) if kept_back else []
     curve = some(curve)[: 20 if sizes.reader_steps else None]
     with shown() as show:
-        for metrics in trained(task, place.run(READER), curve, _CURVE):
+        for metrics in train_with_curve(task, place.run(READER), curve, _CURVE):
             show(metrics, task.num_steps)
     return _released(place, READER)
 
@@ -87,7 +87,7 @@ def train_co_lmlm(place: Place) -> Path:
     whole, small, target = place.run(CO_LMLM), place.run(SMALL), place.run(f"released/{CO_LMLM}")
     kept = as_adapter(whole, small, place.sizes.rank, place.cache)
     shutil.rmtree(target, ignore_errors=True)
-    release(small, target)
+    release_adapter(small, target)
     (target / "kept.txt").write_text(f"{kept:.4f} of the squared change of all weights\n")
     return target
 

@@ -26,8 +26,8 @@ from colmlm.lab.half_hour.places import (
     co_lmlm,
     scratch,
 )
+from colmlm.model.annotate.annotators import QuestionGenerator, SpannedText
 from colmlm.model.annotate.checks import review
-from colmlm.model.annotate.questions import QuestionGenerator, SpannedText
 from colmlm.model.reader.reader import ExtractiveReader
 from colmlm.model.reader.verification import DocumentVerifier, Verifier
 from colmlm.model.training.shards import build_shards

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingClassifier
 
 from colmlm.lab.marks.candidates import CATEGORIES, Candidates
-from colmlm.model.annotate.evaluate import compared
+from colmlm.model.annotate.evaluate import normalise_value
 
 SEED = 17
 
@@ -39,8 +39,8 @@ def labelled(text: str, found: Candidates, asked: Sequence[tuple[int, int]]) -> 
     """Gives 1 for each candidate that is, up to articles and punctuation, a value that was asked for at this place."""
     labels_N = np.zeros(len(found.spans), dtype=np.int64)
     for begin, end in set(asked):
-        value = compared(text[begin:end])
+        value = normalise_value(text[begin:end])
         for n, (start, stop) in enumerate(found.spans):
-            if start < end and begin < stop and compared(text[start:stop]) == value:
+            if start < end and begin < stop and normalise_value(text[start:stop]) == value:
                 labels_N[n] = 1
     return labels_N

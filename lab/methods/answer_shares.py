@@ -18,7 +18,7 @@ from colmlm.kb.answers.records import PASSAGE, SPAN, Answer
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.corpus.squad import SquadQuestion, read_questions, read_squad
 from colmlm.kb.texts.wording import Span
-from colmlm.model.evaluate.intervals import Draw, bootstrap, of_share
+from colmlm.model.evaluate.run_log import Draw, bootstrap, of_share
 
 # Asks people's questions of raw texts: a knowledge base of its own gets the texts as `corpus add` would, and
 # answers.

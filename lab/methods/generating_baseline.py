@@ -25,10 +25,10 @@ from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.facts.records import Source
 from colmlm.kb.texts.sentences import sentence_ends
 from colmlm.lab.methods.answer_shares import RawAnswer, RawQuestion
-from colmlm.model.baselines.passages import PassageIndex, augmented, passages_of
 from colmlm.model.lm.base_models import WHEEL_BASE
 from colmlm.model.lm.checkpoint import Checkpoint, base_checkpoint, load
 from colmlm.model.text.markup import STANDARD
+from colmlm.model.text.passages import PassageIndex, passages_of, prompt_with_passages
 from colmlm.model.text.tokens import FactTokenizer
 
 MAX_TOKENS = 24
@@ -52,7 +52,7 @@ class PromptForm:
     ) -> tuple[list[int], list[int]]:
         """Gives the ids up to the end of the passages, and the others."""
         if not self.is_chat:
-            return tokenizer.prompt(augmented(f"Question: {question}\nAnswer:", passages)), []
+            return tokenizer.prompt(prompt_with_passages(f"Question: {question}\nAnswer:", passages)), []
         turn, end = tokenizer.id_of(TURN), tokenizer.id_of(END_OF_TURN)
         head = [turn, *tokenizer.encode("user\n" + "\n\n".join(passages))]
         asked = tokenizer.encode(f"\n\nQuestion: {question}\n{self.instruction}")

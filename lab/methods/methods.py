@@ -16,9 +16,9 @@ from colmlm.kb.keys.records import CheckpointInfo, KeysetRecord
 from colmlm.kb.service import KnowledgeBase
 
 if TYPE_CHECKING:
-    from colmlm.model.baselines.passages import PassageIndex
     from colmlm.model.decoding.decoder import Decoder
     from colmlm.model.lm.checkpoint import Checkpoint
+    from colmlm.model.text.passages import PassageIndex
 
 
 class Method(StrEnum):
@@ -120,13 +120,15 @@ class LivePassages:
 
     def augment(self, prompts: Sequence[str]) -> list[str]:
         """Puts the passages that BM25 finds for it before each prompt."""
-        from colmlm.model.baselines.passages import augmented
+        from colmlm.model.text.passages import prompt_with_passages
 
         found = self._current().search(prompts)
-        return [augmented(prompt, passages) for prompt, passages in zip(prompts, found, strict=True)]
+        return [
+            prompt_with_passages(prompt, passages) for prompt, passages in zip(prompts, found, strict=True)
+        ]
 
     def _current(self) -> PassageIndex:
-        from colmlm.model.baselines.passages import PassageIndex, passages_of
+        from colmlm.model.text.passages import PassageIndex, passages_of
 
         seq = self.kb.log.head_seq()  # before the texts: a change meanwhile is seen at the next call
         if self._index is None or seq != self._seq:

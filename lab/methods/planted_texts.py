@@ -15,7 +15,7 @@ from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.kb.facts.records import FactRecord
 from colmlm.kb.texts.alike import wording
 from colmlm.kb.texts.sentences import sentence_ends
-from colmlm.model.reader.asking import statement
+from colmlm.model.reader.config import statement_of
 
 KINDS = ("text", "reworded text", "other subject", "other subject, same value")
 TELLING = KINDS[:2]
@@ -118,7 +118,7 @@ def planted_text(
 def _sides(fact: FactRecord, texts: Mapping[int, str], rng: random.Random) -> list[tuple[str, str]]:
     """Gives what a text may say before and after the value."""
     question, sides = fact.question or "", []
-    if (said := statement(question)) is not None:
+    if (said := statement_of(question)) is not None:
         sides.append((f"{said[:1].upper()}{said[1:]} ", "."))
     frame = rng.choice(_FRAMES).replace("{question}", question)
     before, _, after = frame.partition("{value}")

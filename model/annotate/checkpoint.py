@@ -23,14 +23,12 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 from transformers.utils import logging as transformers_logging
 
-from colmlm.model.annotate.bio import TAGS
 from colmlm.model.annotate.config import MINILM, AnnotatorError, TunerConfig
-from colmlm.model.lm import wheels
-from colmlm.model.lm.adapters import MAX_BYTES, adapted, ship
+from colmlm.model.annotate.spans import TAGS
 from colmlm.model.lm.base_models import WEIGHTS, resolve_base
-from colmlm.model.lm.checkpoint import compute_dtype
-from colmlm.model.lm.config import DIFFERENCE, SEALED_FILES, CheckpointError
-from colmlm.model.lm.files import damaged, file_digest
+from colmlm.model.lm.checkpoint import MAX_BYTES, compute_dtype, ship_adapter, with_adapter_from
+from colmlm.model.lm.config import DIFFERENCE, SEALED_FILES, CheckpointError, damaged_file, file_digest
+from colmlm.model.lm.config import MINILM as MINILM_WHEEL
 
 _RELEASED = Path(__file__).resolve().parent.parent / "released"
 RELEASED_SPANS = _RELEASED / "span-annotator-minilm"
@@ -60,14 +58,14 @@ class AnnotatorConfig:
     format: int = 1
 
     def save(self, directory: Path) -> None:
-        """Writes the description with the digests of the files in `directory`; it must be written last."""
+        """Write the description with the digests of the files in `directory`; it must be written last."""
         sealed = [name for name in SEALED_FILES if (directory / name).is_file()]
         record = asdict(self) | {"digests": {name: file_digest(directory / name) for name in sealed}}
         (directory / ANNOTATOR_FILE).write_text(json.dumps(record, indent=2, sort_keys=True) + "\n")
 
     @classmethod
     def load(cls, directory: Path, role: str | None = None) -> AnnotatorConfig:
-        """Reads and checks a description. Raises `AnnotatorError` for a damaged or missing file or another role."""
+        """Read and check a description. Raises `AnnotatorError` for a damaged or missing file or another role."""
         if not (directory / ANNOTATOR_FILE).is_file():
             raise AnnotatorError(f"{directory}: no {ANNOTATOR_FILE} is there; name an annotator's directory")
         try:
@@ -76,7 +74,7 @@ class AnnotatorConfig:
             raise AnnotatorError(f"{directory / ANNOTATOR_FILE} cannot be read ({error})") from error
         if role is not None and config.role != role:
             raise AnnotatorError(f"{directory}: this annotator makes {config.role}, not {role}")
-        if name := damaged(directory, config.digests):
+        if name := damaged_file(directory, config.digests):
             raise AnnotatorError(
                 f"{directory / name} is not the file that was written with {ANNOTATOR_FILE}: damaged or replaced; "
                 "take the annotator again from where it came"
@@ -94,39 +92,39 @@ class Loaded:
     device: torch.device
 
 
-def load(path: Path, role: str, cache: Path, *, precision: str = "auto") -> Loaded:
-    """Loads an annotator with its adapter merged and gradients off, on the GPU if there is one.
+def load_annotator(path: Path, role: str, cache: Path, *, precision: str = "auto") -> Loaded:
+    """Load an annotator with its adapter merged and gradients off, on the GPU if there is one.
 
     Raises `AnnotatorError`, and `BaseNotFound` if the base is not available.
     """
     config = AnnotatorConfig.load(path, role)
     source = path
     if config.kind == "full":
-        model = bare(role, path, torch.float32)
+        model = bare_model(role, path, torch.float32)
     else:
         source = base_directory(config.base, cache)
         if file_digest(source / WEIGHTS) != config.training.get("base_sha256"):
             raise AnnotatorError(
                 f"{config.name}: trained on another {config.base} than the weights in {source}; remove that copy"
             )
-        model = bare(role, source, torch.float32)
+        model = bare_model(role, source, torch.float32)
         over = config.kind == "adapter"
-        model = adapted(model, path).merge_and_unload() if over else with_weights(model, path)
+        model = with_adapter_from(model, path).merge_and_unload() if over else with_weights(model, path)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = model.to(device=device, dtype=compute_dtype(precision)).requires_grad_(False).eval()
     return Loaded(config, model, source / "tokenizer.json", device)
 
 
-def release(run: Path, target: Path, cache: Path) -> AnnotatorConfig:
-    """Writes what a run has trained with its description, without optimiser state, in at most 16 MB.
+def release_annotator(run: Path, target: Path, cache: Path) -> AnnotatorConfig:
+    """Write what a run has trained with its description, without optimiser state, in at most 16 MB.
 
     That is its adapter in float16, or the difference of all weights to the base, which `cache` may hold.
     """
     config = AnnotatorConfig.load(run)
     if config.kind == "adapter":
-        ship(run, target, config.base)
+        ship_adapter(run, target, config.base)
     else:
-        base = bare(config.role, base_directory(config.base, cache), torch.float32)
+        base = bare_model(config.role, base_directory(config.base, cache), torch.float32)
         ship_difference(load_file(run / WEIGHTS), base, target)
         config = replace(config, kind="difference")
     for log in run.glob("*.csv"):
@@ -142,14 +140,14 @@ _LABELS = {SPANS: TAGS, ANSWERS: ("start", "end")}
 
 
 def base_directory(base: str, cache: Path) -> Path:
-    """Gives the directory of a base: all-MiniLM-L6-v2 in its wheel, any other as `resolve_base` finds it."""
+    """Give the directory of a base: all-MiniLM-L6-v2 in its wheel, any other as `resolve_base` finds it."""
     if base != MINILM:
         return resolve_base(base, cache)
-    return wheels.MINILM.directory() / "model"
+    return MINILM_WHEEL.directory() / "model"
 
 
-def bare(role: str, directory: Path, dtype: torch.dtype) -> Any:
-    """Loads the base as a language model, or as a tagger of words with a new random head for the role's labels."""
+def bare_model(role: str, directory: Path, dtype: torch.dtype) -> Any:
+    """Load the base as a language model, or as a tagger of words with a new random head for the role's labels."""
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()  # transformers would warn of the tagger's new head
     try:
@@ -167,7 +165,7 @@ def bare(role: str, directory: Path, dtype: torch.dtype) -> Any:
 
 
 def with_adapter(role: str, model: Any, config: TunerConfig) -> Any:
-    """Puts `model` under a new adapter on every linear layer of its blocks; a tagger's head is trained whole."""
+    """Put `model` under a new adapter on every linear layer of its blocks; a tagger's head is trained whole."""
     assert config.lora_rank is not None
     lora = LoraConfig(
         r=config.lora_rank,
@@ -195,7 +193,7 @@ _MOST = 127
 
 
 def ship_difference(tuned: Mapping[str, Tensor], base: Any, target: Path) -> None:
-    """Writes the difference between the tuned weights and the model `base`. Raises `CheckpointError` above 16 MB."""
+    """Write the difference between the tuned weights and the model `base`. Raises `CheckpointError` above 16 MB."""
     target.mkdir(parents=True, exist_ok=True)
     before = base.state_dict()
     kept: dict[str, Tensor] = {}
@@ -216,7 +214,7 @@ def ship_difference(tuned: Mapping[str, Tensor], base: Any, target: Path) -> Non
 
 
 def with_weights(base: Any, path: Path) -> Any:
-    """Gives the model `base` with the weights in `path`: all of them, or the difference put onto its own."""
+    """Give the model `base` with the weights in `path`: all of them, or the difference put onto its own."""
     try:
         kept = load_file(path / (DIFFERENCE if (path / DIFFERENCE).is_file() else WEIGHTS))
     except (OSError, SafetensorError) as error:
@@ -236,5 +234,5 @@ def with_weights(base: Any, path: Path) -> Any:
 
 
 def _is_matrix(base: Any, name: str, weights: Tensor) -> bool:
-    """Tells whether the weights are a matrix that the base has, and not one of the new head."""
+    """Tell whether the weights are a matrix that the base has, and not one of the new head."""
     return weights.ndim == 2 and name.startswith(f"{base.base_model_prefix}.")

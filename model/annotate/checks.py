@@ -1,4 +1,4 @@
-"""Checks that an annotation must pass (section 3.3, and the specification of the annotation prompt).
+"""Check that an annotation must pass (section 3.3, and the specification of the annotation prompt).
 
 The work of every annotator goes through `review`. A fault has a code (`Code`) and a sentence that names what is wrong.
 Only the part at fault is removed: a bad answer leaves the question, a bad question leaves the fact.
@@ -9,8 +9,8 @@ the sentence that holds the span. A question fails where
 - a number in it, or a name (a capitalised word that is not the question's first), is not in there, or
 - any other content word of it is not in there, but further on in the text.
 
-Words are compared by root (model/annotate/words.py); ordinary question words do not count. A word in small letters that
-is nowhere in the document passes: it is the annotator's own wording and cannot come from a later sentence.
+Words are compared by root; ordinary question words do not count. A word in small letters that is nowhere in the
+document passes: it is the annotator's own wording and cannot come from a later sentence.
 
 Limits: the test misses what is told later in other words, and a name that is written in small letters; a name from the
 same sentence passes even if it stands after the span; unrelated words may share a root.
@@ -19,7 +19,8 @@ same sentence passes even if it stands after the span; unrelated words may share
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Literal
@@ -32,7 +33,102 @@ from colmlm.kb.corpus.format import (
     unstorable_characters,
 )
 from colmlm.kb.texts.sentences import sentence_around, sentence_ends
-from colmlm.model.annotate.words import Word, words
+
+# Words as the checks of annotations compare them: content words by their root, numbers by their digits.
+#
+# Rules and no model: the result is the same everywhere and cheap enough for every question of a corpus. The rules
+# are made for English; in other languages of the Latin alphabet the roots are coarser, and a text without spaces is
+# one long word.
+
+_TOKEN = re.compile(
+    r"(?P<number>\d+(?:,\d{3})*)(?:(?:st|nd|rd|th|s)\b)?|(?P<word>[^\W\d_]+(?:['’][^\W\d_]+)*)"
+)
+_POSSESSIVE = re.compile(r"['’]s?$")
+_ENDINGS = ("ations", "ation", "ings", "ing", "ied", "ies", "ers", "ed", "er", "es", "ly", "e", "s", "y")
+_LEAST_ROOT, _MOST_ROOT = 3, 6
+_MONTH_NAMES = "january february march april may june july august september october november december sept"
+_MONTHS = frozenset(_MONTH_NAMES.split())
+
+# These may be in any question: grammar, question words, and verbs that only form a question.
+_ORDINARY = """
+    a about after against all also am among an and any are around as at be became become been before began begin
+    being belong belonged belongs between by call called can come comes contain contains consist consists could did do
+    does done during each far first for found from gave get give given had happen happened has have he her him his
+    how if in include included includes into is it its kind know known last like located made make many may me mean
+    means member more most much my name named names near no nor not of often old on one only or other our out over
+    own part people refer referred refers regarded said same say since serve served serves she should so some sort stand
+    stands such tall term than that the their them then there these they this those through to took type types under
+    until up upon use used uses using was we well were what when where which while who whom whose why will with
+    within without word would year years you your
+    age amount area born capital city color colour company country date day death decade did die died distance
+    event example field founded founding group height job language length located location long month nationality
+    number occupation ocean organisation organization person place position profession purpose reason region
+    relation result role size start started state subject team time title town village war way week weigh weight wide
+"""
+ORDINARY = frozenset(_ORDINARY.split())
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One word or number of a text.
+
+    `key` is what is compared: the digits of a number (thousands without commas), the root of a word. `folded` is the
+    word itself without accents, case and possessive.
+    """
+
+    key: str
+    folded: str
+    start: int
+    end: int
+    is_number: bool
+    is_capitalised: bool
+
+    @property
+    def is_ordinary(self) -> bool:
+        return self.folded in ORDINARY
+
+
+def words_of_text(text: str) -> Iterator[Word]:
+    """Yield the words and numbers of a text, in order; a hyphen parts words, "19th" and "1990s" are numbers."""
+    for found in _TOKEN.finditer(text):
+        if number := found.group("number"):
+            digits = number.replace(",", "")
+            yield Word(digits, digits, found.start(), found.end(), True, False)
+            continue
+        word = _POSSESSIVE.sub("", found.group("word"))
+        plain = fold_word(word)
+        yield Word(word_root(plain), plain, found.start(), found.end(), False, word[:1].isupper())
+
+
+def telling_words(text: str) -> frozenset[str]:
+    """Give the keys of the words of a text that are not ordinary."""
+    return frozenset(word.key for word in words_of_text(text) if not word.is_ordinary)
+
+
+def fold_word(word: str) -> str:
+    """Remove case and accents from the word."""
+    if word.isascii():
+        return word.lower()
+    parts = unicodedata.normalize("NFKD", word)
+    return "".join(part for part in parts if not unicodedata.combining(part)).casefold()
+
+
+def word_root(folded: str) -> str:
+    """Give the form that related words share: without a common ending, cut at six letters; a month at three.
+
+    "discovered" and "discovery" have one root, as have "city" and "cities", "Sep" and "September"; "won" and "win" do
+    not.
+    """
+    if folded in _MONTHS:
+        return folded[:3]
+    for ending in _ENDINGS:
+        if folded.endswith(ending) and len(folded) - len(ending) >= _LEAST_ROOT:
+            folded = folded.removesuffix(ending)
+            break
+    return folded[:_MOST_ROOT]
+
+
+# The checks: what is at fault in an annotation, and what is left of it.
 
 Code = Literal[
     "altered", "malformed", "span", "subject", "form", "pointing", "vague", "answered", "forward", "reveals", "clause",
@@ -101,7 +197,7 @@ def review(
     drop_unquestioned: bool = False,
     verify: Callable[[FactSpan], Fault | None] = lambda _: None,
 ) -> Reviewed:
-    """Checks every fact of a document whose spans are sorted and do not overlap.
+    """Check every fact of a document whose spans are sorted and do not overlap.
 
     `verify` finds what else is wrong with the question of a span; it is asked last, where no rule found a fault.
 
@@ -139,7 +235,7 @@ def review(
 
 
 def spans_of(source: str, annotated: str) -> tuple[FactSpan, ...] | Fault:
-    """Reads the spans of a text in the inline form; it must equal the source once its tags are removed."""
+    """Read the spans of a text in the inline form; it must equal the source once its tags are removed."""
     try:
         plain, spans = parse_inline(annotated)
     except InlineError as error:
@@ -156,10 +252,10 @@ def spans_of(source: str, annotated: str) -> tuple[FactSpan, ...] | Fault:
 
 
 def span_fault(text: str, span: FactSpan) -> Fault | None:
-    """Finds what is wrong with a span itself."""
+    """Find what is wrong with a span itself."""
     if not any(character.isalnum() for character in span.value):
         return Fault("span", f"The span {span.value!r} has neither a letter nor a digit.")
-    said = list(words(span.value))
+    said = list(words_of_text(span.value))
     named = span.value.isupper() or any(word.is_capitalised for word in said[1:])  # "IT", "The Who"
     if said and not named and all(_says_nothing(word) for word in said):
         return Fault("span", f"The span {span.value!r} says nothing.")
@@ -175,7 +271,7 @@ def _says_nothing(word: Word) -> bool:
 
 
 def _subject_fault(title: str | None, span: FactSpan) -> Fault | None:
-    """Finds whether a span and the title share a name, which every question about the document would contain.
+    """Find whether a span and the title share a name, which every question about the document would contain.
 
     Its key would be the state after the title only, and any question about the document is near to that. A title of one
     word may well be a part of another thing's name.
@@ -187,11 +283,11 @@ def _subject_fault(title: str | None, span: FactSpan) -> Fault | None:
 
 
 def _content(text: str) -> set[str]:
-    return {word.key for word in words(text) if word.folded not in _SAYS_NOTHING}
+    return {word.key for word in words_of_text(text) if word.folded not in _SAYS_NOTHING}
 
 
 def _is_inside_word(before: str, after: str) -> bool:
-    """Tells whether the two characters belong to one word; scripts without capitals may have no spaces."""
+    """Tell whether the two characters belong to one word; scripts without capitals may have no spaces."""
     return all(c.isdigit() or c.islower() or c.isupper() for c in (before, after))
 
 
@@ -203,21 +299,21 @@ class DocumentReader:
         self._first: dict[
             str, float
         ] = {}  # where each word or number first occurs; title words have a place before the text
-        for word in words(document.title or ""):
+        for word in words_of_text(document.title or ""):
             self._first.setdefault(word.key, -1)
-        for word in words(document.text):
+        for word in words_of_text(document.text):
             self._first.setdefault(word.key, word.start)
         self._values: dict[str, list[tuple[FactSpan, list[Word]]]] = {}
         for span in spans:
             for text in dict.fromkeys(filter(None, (span.value, span.answer))):
-                said = list(words(text))
+                said = list(words_of_text(text))
                 if any(not word.is_ordinary for word in said):
                     self._values.setdefault(said[0].folded, []).append((span, said))
 
     def question_fault(self, span: FactSpan) -> Fault | None:
-        """Finds the first thing that is wrong with a span's question."""
+        """Find the first thing that is wrong with a span's question."""
         question = span.question or ""
-        asked = list(words(question))
+        asked = list(words_of_text(question))
         return (
             _form_fault(question)
             or _pointing_fault(question, asked)
@@ -227,13 +323,13 @@ class DocumentReader:
         )
 
     def answer_fault(self, span: FactSpan) -> Fault | None:
-        """Finds the first thing that is wrong with a span's answer."""
+        """Find the first thing that is wrong with a span's answer."""
         answer = span.answer or ""
         begins, _ = sentence_around(self._ends, span.start, span.end)
         return _clause_fault(span, answer) or _lossy_fault(span, answer, at_start=begins == span.start)
 
     def _forward_fault(self, span: FactSpan, question: str, asked: Sequence[Word]) -> Fault | None:
-        """Applies the sentence-boundary test."""
+        """Apply the sentence-boundary test."""
         _, limit = sentence_around(self._ends, span.start, span.end)
         for number, word in enumerate(asked):
             first = self._first.get(word.key, inf)
@@ -247,7 +343,7 @@ class DocumentReader:
         return None
 
     def _reveals_fault(self, span: FactSpan, asked: Sequence[Word]) -> Fault | None:
-        """Finds whether the question says a later span, or its answer, that the text before this span does not."""
+        """Find whether the question says a later span, or its answer, that the text before this span does not."""
         folded = [word.folded for word in asked]
         for at, word in enumerate(folded):
             for later, said in self._values.get(word, ()):
@@ -292,7 +388,7 @@ def _pointing_fault(question: str, asked: Sequence[Word]) -> Fault | None:
 def _answered_fault(span: FactSpan, asked: Sequence[Word]) -> Fault | None:
     in_question = {word.folded for word in asked}
     for text in (span.value, span.answer or ""):
-        said = list(words(text))
+        said = list(words_of_text(text))
         telling = {word.folded for word in said if not word.is_ordinary} or {word.folded for word in said}
         if telling and telling <= in_question:
             return Fault("answered", f"The question holds the answer, {text!r}.")
@@ -300,7 +396,7 @@ def _answered_fault(span: FactSpan, asked: Sequence[Word]) -> Fault | None:
 
 
 def _clause_fault(span: FactSpan, answer: str) -> Fault | None:
-    said, in_span = list(words(answer)), list(words(span.value))
+    said, in_span = list(words_of_text(answer)), list(words_of_text(span.value))
     if not said:
         return Fault("clause", "The answer has no word and no number.")
     if len(said) > 2 * len(in_span) + 8:
@@ -319,8 +415,8 @@ def _clause_fault(span: FactSpan, answer: str) -> Fault | None:
 
 
 def _lossy_fault(span: FactSpan, answer: str, *, at_start: bool) -> Fault | None:
-    kept = {word.key for word in words(answer)}
-    in_span = list(words(span.value))
+    kept = {word.key for word in words_of_text(answer)}
+    in_span = list(words_of_text(span.value))
     for number, word in enumerate(in_span):
         opens_sentence = at_start and number == 0 and len(in_span) > 1  # any word has a capital there
         is_name = word.is_capitalised and not word.is_ordinary and not opens_sentence

@@ -77,7 +77,7 @@ MINILM = "minilm"
 
 
 def modernbert_large() -> SpanConfig:
-    """The paper's span annotator: all weights of ModernBERT-large."""
+    """Give the paper's span annotator: all weights of ModernBERT-large."""
     return SpanConfig(
         preset="modernbert-large",
         base="answerdotai/ModernBERT-large",
@@ -92,7 +92,7 @@ def modernbert_large() -> SpanConfig:
 
 
 def minilm() -> SpanConfig:
-    """Small: LoRA and a head on all-MiniLM-L6-v2, which was trained on 256 tokens."""
+    """Give small settings: LoRA and a head on all-MiniLM-L6-v2, which was trained on 256 tokens."""
     return SpanConfig(
         preset="minilm",
         base=MINILM,
@@ -110,7 +110,7 @@ def minilm() -> SpanConfig:
 
 
 def qwen_1_5b() -> QuestionConfig:
-    """The paper's question generator: LoRA on Qwen2.5-1.5B-Instruct."""
+    """Give the paper's question generator: LoRA on Qwen2.5-1.5B-Instruct."""
     return QuestionConfig(
         preset="qwen2.5-1.5b",
         base="Qwen/Qwen2.5-1.5B-Instruct",
@@ -127,7 +127,7 @@ def qwen_1_5b() -> QuestionConfig:
 
 
 def smollm2_135m() -> QuestionConfig:
-    """Small: LoRA on SmolLM2-135M-Instruct from its wheel."""
+    """Give small settings: LoRA on SmolLM2-135M-Instruct from its wheel."""
     return QuestionConfig(
         preset="smollm2-135m",
         base="smollm2-135m",

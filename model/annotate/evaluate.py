@@ -15,44 +15,25 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, check_spans
-from colmlm.model.annotate.bio import Span
+from colmlm.model.annotate.annotators import (
+    GeneratedQuestion,
+    QuestionGenerator,
+    SpanAnnotator,
+    SpannedText,
+    Tagged,
+)
 from colmlm.model.annotate.checkpoint import AnnotatorConfig
-from colmlm.model.annotate.questions import GeneratedQuestion, QuestionGenerator, SpannedText
-from colmlm.model.annotate.spans import SpanAnnotator
-from colmlm.model.evaluate.recall import Encodes, Recall, document_keys, recall
+from colmlm.model.annotate.spans import Span
+from colmlm.model.evaluate.recall import Encodes, Recall, document_keys, measure_recall
 from colmlm.model.lm.checkpoint import Checkpoint
 from colmlm.model.lm.encoder import KeyEncoder
 
-if TYPE_CHECKING:
-    from colmlm.model.annotate.spans import Tagged
-
-
-THRESHOLDS = (
-    0.05,
-    0.1,
-    0.15,
-    0.2,
-    0.25,
-    0.3,
-    0.35,
-    0.4,
-    0.45,
-    0.5,
-    0.55,
-    0.6,
-    0.65,
-    0.7,
-    0.75,
-    0.8,
-    0.85,
-    0.9,
-)
+THRESHOLDS = tuple(twentieths / 20 for twentieths in range(1, 19))
 Questions = Sequence[Sequence[GeneratedQuestion | None]]
 
 
@@ -81,13 +62,13 @@ class SpanQuality:
 
 
 def span_quality(documents: Sequence[AnnotatedDocument], found: Sequence[Sequence[Span]]) -> SpanQuality:
-    """Compares found spans with those that the documents mark."""
+    """Compare found spans with those that the documents mark."""
     marked = [[(span.start, span.end) for span in document.facts] for document in documents]
     num_marked, num_found = sum(map(len, marked)), sum(map(len, found))
     exact = sum(len(set(m) & set(f)) for m, f in zip(marked, found, strict=True))
-    met = sum(_met(f, m) for m, f in zip(marked, found, strict=True))
-    reached = sum(_met(m, f) for m, f in zip(marked, found, strict=True))
-    held = sum(_verbatim(document, spans) for document, spans in zip(documents, found, strict=True))
+    met = sum(_count_met(f, m) for m, f in zip(marked, found, strict=True))
+    reached = sum(_count_met(m, f) for m, f in zip(marked, found, strict=True))
+    held = sum(_count_verbatim(document, spans) for document, spans in zip(documents, found, strict=True))
     return SpanQuality(
         marked=num_marked,
         found=num_found,
@@ -103,12 +84,12 @@ def round_trip(
     questions: Questions,
     keys_KD: NDArray[np.float32],
 ) -> Recall:
-    """Measures how often a written question finds its own fact among those of all documents (keys `keys_KD`)."""
+    """Measure how often a written question finds its own fact among those of all documents (keys `keys_KD`)."""
     written = [question for asked in questions for question in asked]
     rows = [row for row, question in enumerate(written) if question is not None]
     queries_QD = encoder.encode_questions([q.question for q in written if q is not None])
     values = [span.value for document in documents for span in document.facts]
-    return recall(queries_QD, np.array(rows, dtype=np.int64), keys_KD, values)
+    return measure_recall(queries_QD, np.array(rows, dtype=np.int64), keys_KD, values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +107,10 @@ class PrefixGain:
 
 
 def prefix_gain(generator: QuestionGenerator, passages: Sequence[SpannedText]) -> PrefixGain:
-    """Asks about every span of the passages, a document at a time, with the prefix shared and without."""
+    """Ask about every span of the passages, a document at a time, with the prefix shared and without."""
     generator.annotate(passages[:1])  # the first forward allocates memory
-    shared, shared_seconds = _timed(lambda: [generator.annotate([p])[0] for p in passages])
-    separate, separate_seconds = _timed(
+    shared, shared_seconds = _time_work(lambda: [generator.annotate([p])[0] for p in passages])
+    separate, separate_seconds = _time_work(
         lambda: [generator.annotate([p], share_prefix=False)[0] for p in passages]
     )
     pairs = [pair for s, o in zip(shared, separate, strict=True) for pair in zip(s, o, strict=True)]
@@ -143,17 +124,17 @@ def prefix_gain(generator: QuestionGenerator, passages: Sequence[SpannedText]) -
 
 
 def passage(document: AnnotatedDocument) -> SpannedText:
-    """Gives a document as the question generator takes it, with the spans that it marks."""
+    """Give a document as the question generator takes it, with the spans that it marks."""
     return SpannedText(document.text, [(span.start, span.end) for span in document.facts], document.title)
 
 
-def _timed(work: Callable[[], list[list[GeneratedQuestion | None]]]) -> tuple[Questions, float]:
+def _time_work(work: Callable[[], list[list[GeneratedQuestion | None]]]) -> tuple[Questions, float]:
     started = perf_counter()
     return work(), perf_counter() - started
 
 
-def _met(spans: Sequence[Span], others: Sequence[Span]) -> int:
-    """Counts the `spans` that share a character with one of `others`. Both are sorted and do not overlap."""
+def _count_met(spans: Sequence[Span], others: Sequence[Span]) -> int:
+    """Count the `spans` that share a character with one of `others`. Both are sorted and do not overlap."""
     met = at = 0
     for start, end in spans:
         while at < len(others) and others[at][1] <= start:
@@ -162,7 +143,7 @@ def _met(spans: Sequence[Span], others: Sequence[Span]) -> int:
     return met
 
 
-def _verbatim(document: AnnotatedDocument, spans: Sequence[Span]) -> int:
+def _count_verbatim(document: AnnotatedDocument, spans: Sequence[Span]) -> int:
     facts = [FactSpan(start, end, document.text[start:end]) for start, end in spans]
     return len(check_spans(document.external_id, document.text, facts)[0])
 
@@ -226,7 +207,7 @@ class AnnotatorMeasures:
     questions: QuestionReport | None
 
 
-def measure(
+def measure_annotators(
     documents: Sequence[AnnotatedDocument],
     checkpoint: Checkpoint,
     cache: Path,
@@ -235,10 +216,10 @@ def measure(
     question_generator: Path | None,
     on_documents: OnDocuments,
 ) -> AnnotatorMeasures:
-    """Measures the annotators in these directories; None leaves one out. Questions are asked about the marked spans."""
+    """Measure the annotators in these directories; None leaves one out. Questions are asked about the marked spans."""
     tokens = sum(len(checkpoint.tokenizer.encode(document.text)) for document in documents)
-    spans = span_annotator and _spans(SpanAnnotator.load(span_annotator, cache), documents, tokens)
-    questions = question_generator and _questions(
+    spans = span_annotator and _report_spans(SpanAnnotator.load(span_annotator, cache), documents, tokens)
+    questions = question_generator and _report_questions(
         QuestionGenerator.load(question_generator, cache), documents, checkpoint, tokens, on_documents
     )
     return AnnotatorMeasures(
@@ -246,10 +227,10 @@ def measure(
     )
 
 
-def calibrate(
+def calibrate_threshold(
     directory: Path, cache: Path, documents: Sequence[AnnotatedDocument], per_100_words: float
 ) -> float:
-    """Sets the threshold of the span annotator in `directory` to so many facts, in documents it was not trained on."""
+    """Set the threshold of the span annotator in `directory` to so many facts, in documents it was not trained on."""
     tagged = SpanAnnotator.load(directory, cache).tag([document.text for document in documents])
     threshold = threshold_for(tagged, per_100_words)
     config = AnnotatorConfig.load(directory)
@@ -259,7 +240,9 @@ def calibrate(
     return threshold
 
 
-def _spans(annotator: SpanAnnotator, documents: Sequence[AnnotatedDocument], tokens: int) -> SpanReport:
+def _report_spans(
+    annotator: SpanAnnotator, documents: Sequence[AnnotatedDocument], tokens: int
+) -> SpanReport:
     texts = [document.text for document in documents]
     annotator.spans(texts[:1])  # the first forward allocates memory
     started = perf_counter()
@@ -273,12 +256,15 @@ def _spans(annotator: SpanAnnotator, documents: Sequence[AnnotatedDocument], tok
         threshold=annotator.threshold,
         quality=span_quality(documents, found),
         exact_by_threshold=curve,
-        coverage=[coverage(texts, marked, found, annotator.threshold), *coverage_curve(marked, tagged)],
+        coverage=[
+            measure_coverage(texts, marked, found, annotator.threshold),
+            *coverage_curve(marked, tagged),
+        ],
         seconds_per_1000_tokens=round(1000 * seconds / tokens, 3),
     )
 
 
-def _questions(
+def _report_questions(
     generator: QuestionGenerator,
     documents: Sequence[AnnotatedDocument],
     checkpoint: Checkpoint,
@@ -298,7 +284,7 @@ def _questions(
     encoder = KeyEncoder(checkpoint)
     keys_KD = document_keys(encoder, documents, lambda _: None)
     trips = [
-        round_trip(encoder, documents, questions, keys_KD) if _any(questions) else None
+        round_trip(encoder, documents, questions, keys_KD) if _has_question(questions) else None
         for questions in (asked, own)
     ]
     return QuestionReport(
@@ -311,7 +297,7 @@ def _questions(
     )
 
 
-def _any(questions: Sequence[Sequence[GeneratedQuestion | None]]) -> bool:
+def _has_question(questions: Sequence[Sequence[GeneratedQuestion | None]]) -> bool:
     return any(question is not None for asked in questions for question in asked)
 
 
@@ -340,13 +326,13 @@ class Coverage:
     inside: float
 
 
-def coverage(
+def measure_coverage(
     texts: Sequence[str],
     asked: Sequence[Sequence[Span]],
     found: Sequence[Sequence[Span]],
     threshold: float | None = None,
 ) -> Coverage:
-    """Compares the values that people asked for in each text with the facts found there: sorted, without overlap."""
+    """Compare the values that people asked for in each text with the facts found there: sorted, without overlap."""
     exact = verbatim = overlap = inside = 0
     for text, values, facts in zip(texts, asked, found, strict=True):
         ends = [end for _, end in facts]
@@ -356,9 +342,9 @@ def coverage(
             while at < len(facts) and facts[at][0] < end:
                 met.append(facts[at])
                 at += 1
-            said = compared(text[start:end])
+            said = normalise_value(text[start:end])
             overlap += bool(met)
-            exact += any(compared(text[a:b]) == said for a, b in met)
+            exact += any(normalise_value(text[a:b]) == said for a, b in met)
             verbatim += (start, end) in met
             inside += any(a <= start and end <= b for a, b in met)
     total = sum(map(len, asked))
@@ -370,17 +356,17 @@ def coverage(
 def coverage_curve(
     asked: Sequence[Sequence[Span]], tagged: Sequence[Tagged], densities: Sequence[float] = PER_100_WORDS
 ) -> list[Coverage]:
-    """Measures the coverage at the thresholds that give so many facts per 100 words, or as many as there are."""
+    """Measure the coverage at the thresholds that give so many facts per 100 words, or as many as there are."""
     texts = [text.text for text in tagged]
     curve = []
     for density in densities:
         threshold = threshold_for(tagged, density)
-        curve.append(coverage(texts, asked, [text.spans(threshold) for text in tagged], threshold))
+        curve.append(measure_coverage(texts, asked, [text.spans(threshold) for text in tagged], threshold))
     return curve
 
 
 def threshold_for(tagged: Sequence[Tagged], per_100_words: float) -> float:
-    """Finds the threshold at which there are so many facts per 100 words, or the lowest where there never are."""
+    """Find the threshold at which there are so many facts per 100 words, or the lowest where there never are."""
     words = sum(len(text.text.split()) for text in tagged)
     low, high = _LOWEST, 1 - _LOWEST
     for _ in range(_STEPS):
@@ -390,6 +376,6 @@ def threshold_for(tagged: Sequence[Tagged], per_100_words: float) -> float:
     return round(high, 4)
 
 
-def compared(value: str) -> str:
-    """Gives a value as SQuAD compares answers: without case, punctuation and articles."""
+def normalise_value(value: str) -> str:
+    """Give a value as SQuAD compares answers: without case, punctuation and articles."""
     return " ".join(_ARTICLE.sub(" ", _SIGN.sub("", value.lower())).split())

@@ -1,4 +1,4 @@
-"""Annotates raw documents with the two light annotators (section 3.3): spans, then a question for each."""
+"""Annotate raw documents with the two light annotators (section 3.3): spans, then a question for each."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class QuestionAndAnswer(Protocol):
 
 
 class SpanFinder(Protocol):
-    """Finds the fact spans of texts as offsets in code points, sorted and without overlap (`model.annotate.spans`)."""
+    """Find the fact spans of texts as offsets in code points, sorted and without overlap."""
 
     def spans(self, texts: Sequence[str]) -> Sequence[Sequence[Offsets]]: ...
 
 
 class QuestionWriter(Protocol):
-    """Writes a question and an answer for each span of a text, or None (`model.annotate.questions`)."""
+    """Write a question and an answer for each span of a text, or None (`model.annotate.annotators`)."""
 
     def questions(
         self, text: str, spans: Sequence[Offsets], title: str | None
@@ -46,14 +46,14 @@ class QuestionWriter(Protocol):
 
 
 class QuestionVerifier(Protocol):
-    """Gives, for a document, what finds that a span's question leads elsewhere (`model.reader.verification`)."""
+    """Give, for a document, what finds that a span's question leads elsewhere (`model.reader.verification`)."""
 
     def of(self, document: AnnotatedDocument) -> Callable[[FactSpan], Fault | None]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Annotator:
-    """Annotates documents; without a question generator their facts have no questions.
+    """Annotate documents; without a question generator their facts have no questions.
 
     Every question goes through `model.annotate.checks.review`, and where there is a `verifier` must lead it back to its
     span. `drop_unquestioned` drops the facts whose question was
@@ -68,7 +68,7 @@ class Annotator:
     def annotate(
         self, documents: Iterable[AnnotatedDocument], skip: Callable[[AnnotatedDocument], bool] | None = None
     ) -> Iterator[Reviewed]:
-        """Yields the documents with their facts, in order; facts that they had before are discarded.
+        """Yield the documents with their facts, in order; facts that they had before are discarded.
 
         Documents for which `skip` is true are left out. The spans of a batch are found together, and batches are made
         of all documents, so that a document gets the same facts whichever of its neighbours were done before.
@@ -91,7 +91,7 @@ class Annotator:
             Rejected(r.document, r.offset, r.offset, "span", f"The span is refused: {r.reason}.")
             for r in refusals
         )
-        asked = replace(document, facts=tuple(self._asked(document, sound)))
+        asked = replace(document, facts=tuple(self._with_questions(document, sound)))
         reviewed = review(
             asked,
             drop_unquestioned=self.drop_unquestioned and self.question_generator is not None,
@@ -99,8 +99,8 @@ class Annotator:
         )
         return Reviewed(reviewed.document, rejected + reviewed.rejected)
 
-    def _asked(self, document: AnnotatedDocument, spans: Sequence[FactSpan]) -> Iterator[FactSpan]:
-        """Yields the spans, each with a question and an answer if they were written."""
+    def _with_questions(self, document: AnnotatedDocument, spans: Sequence[FactSpan]) -> Iterator[FactSpan]:
+        """Yield the spans, each with a question and an answer if they were written."""
         if self.question_generator is None or not spans:
             yield from spans
             return
@@ -121,7 +121,7 @@ class Annotator:
 
 
 def rejects_beside(path: Path) -> Path:
-    """Gives the path of the rejects beside a file of results: ``mine.jsonl`` has ``mine.rejects.jsonl``."""
+    """Give the path of the rejects beside a file of results: ``mine.jsonl`` has ``mine.rejects.jsonl``."""
     return path.with_name(f"{path.name.removesuffix('.jsonl')}.rejects.jsonl")
 
 
@@ -153,7 +153,7 @@ class Results:
         return len(self._texts)
 
     def has(self, document: AnnotatedDocument) -> bool:
-        """Tells whether the document is in the file. Raises `ResultsUnusable` if it is there with another text."""
+        """Tell whether the document is in the file. Raises `ResultsUnusable` if it is there with another text."""
         known = self._texts.get(document.external_id)
         if known is not None and known != _digest(document.text):
             raise ResultsUnusable(
@@ -163,7 +163,7 @@ class Results:
         return known is not None
 
     def append(self, reviewed: Reviewed) -> None:
-        """Adds a document. Its rejects are written first, so that a document in the file has all its rejects."""
+        """Add a document. Its rejects are written first, so that a document in the file has all its rejects."""
         self.reject(*reviewed.rejected)
         document = reviewed.document
         self._file.write(json.dumps(to_record(document), ensure_ascii=False).encode() + b"\n")
@@ -171,7 +171,7 @@ class Results:
         self._texts[document.external_id] = _digest(document.text)
 
     def reject(self, *rejected: Rejected) -> None:
-        """Adds rejects alone: a document that could not be annotated is tried again by the next run."""
+        """Add rejects alone: a document that could not be annotated is tried again by the next run."""
         for one in rejected:
             self._rejects.write(json.dumps(asdict(one), ensure_ascii=False).encode() + b"\n")
         self._rejects.flush()
@@ -185,7 +185,7 @@ class Results:
                 os.fsync(file.fileno())
 
     def _whole_lines(self) -> Iterator[tuple[str, str]]:
-        """Yields each document's id and its text's digest; what follows the last line end is cut off."""
+        """Yield each document's id and its text's digest; what follows the last line end is cut off."""
         self._file.seek(0)
         reached = 0
         for number, line in enumerate(self._file, start=1):
@@ -201,7 +201,7 @@ class Results:
         self._file.truncate(reached)
 
     def _open_rejects(self) -> Any:
-        """Opens the rejects, keeping those of documents in the file and dropping the others."""
+        """Open the rejects, keeping those of documents in the file and dropping the others."""
         if self.rejects_path.exists():
             lines = self.rejects_path.read_bytes().splitlines(keepends=True)
             kept = [line for line in lines if _record(line).get("document") in self._texts]

@@ -10,23 +10,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.kb.texts.sentences import sentence_ends
 from colmlm.model.annotate.checks import Fault, Rejected, Reviewed, review, spans_of
 from colmlm.model.annotate.pipeline import Results
-from colmlm.model.annotate.wholes import Wholes, narrow
+from colmlm.model.annotate.spans import Wholes, narrow_span
 from colmlm.model.lm.chat_endpoint import (
+    MOST_REFUSED,
     Chat,
     ConversationRefused,
     EndpointUnusable,
     EndpointUsage,
     Message,
     Reply,
-    Stopped,
+    converse_each,
+    repair_messages,
+    without_fence,
 )
 
 # A document cut into chunks of so many tokens, as the seed annotator reads it (appendix, annotation prompt).
@@ -38,12 +41,12 @@ _PIECE = re.compile(r"[A-Za-z]{1,7}|[0-9]{1,3}|[^\sA-Za-z0-9]")
 
 
 def rough_tokens(text: str) -> int:
-    """Estimates how many tokens a text has."""
+    """Estimate how many tokens a text has."""
     return sum(1 for _ in _PIECE.finditer(text))
 
 
-def chunks(text: str, size: int = CHUNK_TOKENS) -> Iterator[tuple[int, int]]:
-    """Yields the offsets of chunks of at most `size` tokens, in order, without the blanks between them.
+def text_chunks(text: str, size: int = CHUNK_TOKENS) -> Iterator[tuple[int, int]]:
+    """Yield the offsets of chunks of at most `size` tokens, in order, without the blanks between them.
 
     A chunk ends where a sentence ends. Only a sentence that is too long by itself is cut, at a blank if there is one.
     """
@@ -51,25 +54,25 @@ def chunks(text: str, size: int = CHUNK_TOKENS) -> Iterator[tuple[int, int]]:
     for end in sentence_ends(text):
         here = rough_tokens(text[reached:end])
         if tokens and tokens + here > size:
-            yield from _stripped(text, start, reached)
+            yield from _strip_chunk(text, start, reached)
             start, tokens = reached, 0
         while here > size:
-            cut = _cut(text, start, end, size)
-            yield from _stripped(text, start, cut)
+            cut = _find_cut(text, start, end, size)
+            yield from _strip_chunk(text, start, cut)
             start, here = cut, rough_tokens(text[cut:end])
         tokens += here
         reached = end
-    yield from _stripped(text, start, reached)
+    yield from _strip_chunk(text, start, reached)
 
 
-def _stripped(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+def _strip_chunk(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
     piece = text[start:end]
     if piece.strip():
         yield start + len(piece) - len(piece.lstrip()), start + len(piece.rstrip())
 
 
-def _cut(text: str, start: int, end: int, size: int) -> int:
-    """Finds where to cut a sentence that is too long: after `size` tokens, at the blank before that if there is one."""
+def _find_cut(text: str, start: int, end: int, size: int) -> int:
+    """Find where to cut a sentence that is too long: after `size` tokens, at the blank before that if there is one."""
     pieces = _PIECE.finditer(text, start, end)
     limit = next(found.end() for number, found in enumerate(pieces, start=1) if number == size)
     blank = max(text.rfind(" ", start, limit), text.rfind("\n", start, limit))
@@ -77,26 +80,23 @@ def _cut(text: str, start: int, end: int, size: int) -> int:
 
 
 PROMPT = Path(__file__).with_name("seed_prompt.md")
-MOST_REFUSED = 3  # refusals in a row after which the fault is not in the documents
-
-_FENCE = re.compile(r"\A```[^\n]*\n(.*?)\n?```\s*\Z", re.DOTALL)
 _TAG = re.compile(r"</?FACT\b")
 
 
 def system_prompt(title: str | None) -> str:
-    """Gives the system prompt, which begins every conversation."""
+    """Give the system prompt, which begins every conversation."""
     specification = PROMPT.read_text(encoding="utf-8")
     return f"{specification}\n## The document\n\nIts title: {title}\n" if title else specification
 
 
-def annotate(
+def annotate_document(
     chat: Chat,
     document: AnnotatedDocument,
     *,
     chunk_tokens: int = CHUNK_TOKENS,
     drop_unquestioned: bool = False,
 ) -> tuple[Reviewed, EndpointUsage]:
-    """Gives the document with the facts that the model marked and that passed the checks, the rejects, and the cost.
+    """Give the document with the facts that the model marked and that passed the checks, the rejects, and the cost.
 
     A chunk with an unusable reply is asked for once more; if that fails too, it has no facts, and the reply is
     rejected. Raises what `Chat.reply` raises, and `ConversationRefused` for a text that holds FACT tags itself.
@@ -109,8 +109,8 @@ def annotate(
     spans: list[FactSpan] = []
     rejected: list[Rejected] = []
     wholes = Wholes(document.text)
-    for start, end in chunks(document.text, chunk_tokens):
-        found, reply = conversation.annotated(document.text[start:end])
+    for start, end in text_chunks(document.text, chunk_tokens):
+        found, reply = conversation.annotate_chunk(document.text[start:end])
         if isinstance(found, Fault):
             rejected.append(
                 Rejected(
@@ -118,7 +118,7 @@ def annotate(
                 )
             )
             continue
-        spans += (_placed(document.text, span, start, wholes) for span in found)
+        spans += (_place_span(document.text, span, start, wholes) for span in found)
     rejected += (
         Rejected(document.external_id, s.start, s.end, "form", "The tag has no question.", s.value)
         for s in spans
@@ -128,9 +128,9 @@ def annotate(
     return Reviewed(reviewed.document, (*rejected, *reviewed.rejected)), conversation.usage
 
 
-def _placed(text: str, span: FactSpan, offset: int, wholes: Wholes) -> FactSpan:
-    """Moves the span of a chunk to its place in the document, without blanks at its ends."""
-    start, end = narrow(text, span.start + offset, span.end + offset, wholes)
+def _place_span(text: str, span: FactSpan, offset: int, wholes: Wholes) -> FactSpan:
+    """Move the span of a chunk to its place in the document, without blanks at its ends."""
+    start, end = narrow_span(text, span.start + offset, span.end + offset, wholes)
     return replace(span, start=start, end=end, value=text[start:end])
 
 
@@ -140,17 +140,17 @@ class _Conversation:
     def __init__(self, chat: Chat, messages: list[Message]) -> None:
         self.chat, self.messages, self.usage = chat, messages, EndpointUsage()
 
-    def annotated(self, chunk: str) -> tuple[tuple[FactSpan, ...] | Fault, str]:
-        """Gives the spans of a chunk, or the fault of the second reply too; and the last reply."""
+    def annotate_chunk(self, chunk: str) -> tuple[tuple[FactSpan, ...] | Fault, str]:
+        """Give the spans of a chunk, or the fault of the second reply too; and the last reply."""
         self.messages.append({"role": "user", "content": chunk})
         reply = self._ask(self.messages)
-        found = _read(chunk, reply)
+        found = _read_spans(chunk, reply)
         if isinstance(found, Fault):
             self.usage.repairs += 1
-            reply = self._ask([*self.messages, *_repair(reply, found)])
-            found = _read(chunk, reply)
+            reply = self._ask([*self.messages, *repair_messages(reply.text, _repair_words(found))])
+            found = _read_spans(chunk, reply)
         # After two unusable replies the bare chunk is kept: a broken example would lead the model to break the next.
-        said = chunk if isinstance(found, Fault) else _unfenced(chunk, reply.text)
+        said = chunk if isinstance(found, Fault) else _take_out_of_fence(chunk, reply.text)
         self.messages.append({"role": "assistant", "content": said})
         return found, reply.text
 
@@ -160,31 +160,27 @@ class _Conversation:
         return reply
 
 
-def _read(chunk: str, reply: Reply) -> tuple[FactSpan, ...] | Fault:
+def _read_spans(chunk: str, reply: Reply) -> tuple[FactSpan, ...] | Fault:
     if not reply.finished:
         return Fault("malformed", "The reply was cut off at the endpoint's limit of tokens.")
-    return spans_of(chunk, _unfenced(chunk, reply.text))
+    return spans_of(chunk, _take_out_of_fence(chunk, reply.text))
 
 
-def _unfenced(chunk: str, reply: str) -> str:
-    """Removes the blanks around a reply and the code fence that models tend to add."""
-    fenced = None if chunk.startswith("```") else _FENCE.match(reply.strip())
-    return (fenced.group(1) if fenced else reply).strip()
+def _take_out_of_fence(chunk: str, reply: str) -> str:
+    """Take a reply out of its fence, unless the chunk itself begins with one."""
+    return reply.strip() if chunk.startswith("```") else without_fence(reply)
 
 
-def _repair(reply: Reply, fault: Fault) -> list[Message]:
-    """Makes the messages that follow an unusable reply."""
-    broken: list[Message] = [{"role": "assistant", "content": reply.text}] if reply.text.strip() else []
-    words = (
+def _repair_words(fault: Fault) -> str:
+    return (
         f"That cannot be used. {fault.reason} Answer with the passage once more: copy it exactly, "
         "character by character, and put the tags in. If you are not sure of a tag, leave it out."
     )
-    return [*broken, {"role": "user", "content": words}]
 
 
 @dataclass(slots=True)
 class SeedRun:
-    """Annotates many documents, `concurrency` conversations at a time, and keeps each as soon as it is done."""
+    """Annotate many documents, `concurrency` conversations at a time, and keep each as soon as it is done."""
 
     chat: Chat
     results: Results
@@ -192,64 +188,52 @@ class SeedRun:
     chunk_tokens: int = CHUNK_TOKENS
     drop_unquestioned: bool = False
     on_document: Callable[[Reviewed], None] | None = None
+    usage: EndpointUsage = field(init=False)
+    refused: int = field(init=False)  # in a row
 
     def run(self, documents: Iterable[AnnotatedDocument]) -> EndpointUsage:
-        """Annotates the documents that are not in the results. If one fails, those in progress are finished and kept.
+        """Annotate the documents that are not in the results. If one fails, those in progress are finished and kept.
 
         A document that the endpoint refuses is a reject, and the next run tries it again; after three refusals in a row
         `EndpointUnusable` is raised.
         """
-        usage, refused = EndpointUsage(), 0
-        waiting = (document for document in documents if not self.results.has(document))
-        with ThreadPoolExecutor(self.concurrency, "annotate") as pool:
-            running: dict[Future[tuple[Reviewed, EndpointUsage]], AnnotatedDocument] = {}
-            try:
-                while True:
-                    while len(running) < self.concurrency and (document := next(waiting, None)) is not None:
-                        running[pool.submit(self._one, document)] = document
-                    if not running:
-                        return usage
-                    for future in wait(running, return_when=FIRST_COMPLETED).done:
-                        refused = 0 if self._take(future, running.pop(future), usage) else refused + 1
-                        if refused >= MOST_REFUSED:
-                            raise EndpointUnusable(
-                                self.chat.url, f"it refused {refused} documents one after the other",
-                                f"See {self.results.rejects_path}; check --model.",
-                            )  # fmt: skip
-            except BaseException:
-                self.chat.stop()
-                for future in wait(running).done:
-                    if future.exception() is None:
-                        self._take(future, running[future], usage)
-                raise
+        self.usage, self.refused = EndpointUsage(), 0
+        converse_each(
+            (document for document in documents if not self.results.has(document)),
+            self._annotate_one,
+            self._keep_result,
+            concurrency=self.concurrency,
+            stop=self.chat.stop,
+        )
+        return self.usage
 
-    def _one(self, document: AnnotatedDocument) -> tuple[Reviewed, EndpointUsage]:
-        return annotate(
+    def _annotate_one(self, document: AnnotatedDocument) -> tuple[Reviewed, EndpointUsage]:
+        return annotate_document(
             self.chat, document, chunk_tokens=self.chunk_tokens, drop_unquestioned=self.drop_unquestioned
         )
 
-    def _take(
-        self,
-        future: Future[tuple[Reviewed, EndpointUsage]],
-        document: AnnotatedDocument,
-        usage: EndpointUsage,
-    ) -> bool:
-        """Keeps the result of a document; gives False if the endpoint refused it."""
+    def _keep_result(
+        self, document: AnnotatedDocument, future: Future[tuple[Reviewed, EndpointUsage]]
+    ) -> None:
+        """Keep the result of a document. Raises `EndpointUnusable` where too many in a row were refused."""
         try:
             reviewed, used = future.result()
         except ConversationRefused as error:
             self.results.reject(
                 Rejected(document.external_id, 0, len(document.text), "refused", f"Not annotated: {error}.")
             )
-            return False
-        usage.add(used)
+            self.refused += 1
+            if self.refused >= MOST_REFUSED:
+                raise EndpointUnusable(
+                    self.chat.url, f"it refused {self.refused} documents one after the other",
+                    f"See {self.results.rejects_path}; check --model.",
+                ) from error  # fmt: skip
+            return
+        self.refused = 0
+        self.usage.add(used)
         self.results.append(reviewed)
         if self.on_document is not None:
             self.on_document(reviewed)
-        return True
-
-
-__all__ = ["PROMPT", "EndpointUsage", "SeedRun", "Stopped", "annotate", "system_prompt"]
 
 
 # The estimated cost of a seed annotation, given before the first request is sent.
@@ -269,18 +253,18 @@ class Estimate:
     tokens_out: int
 
     def price(self, per_million_in: float, per_million_out: float) -> float:
-        """Gives the price, in the currency of the two prices per million tokens."""
+        """Give the price, in the currency of the two prices per million tokens."""
         return (self.tokens_in * per_million_in + self.tokens_out * per_million_out) / 1_000_000
 
 
-def estimate(documents: Iterable[AnnotatedDocument], *, chunk_tokens: int = CHUNK_TOKENS) -> Estimate:
-    """Estimates the cost. Every request repeats the conversation so far, so a long document costs most."""
+def estimate_cost(documents: Iterable[AnnotatedDocument], *, chunk_tokens: int = CHUNK_TOKENS) -> Estimate:
+    """Estimate the cost. Every request repeats the conversation so far, so a long document costs most."""
     num_documents = characters = num_chunks = tokens_in = tokens_out = 0
     for document in documents:
         num_documents += 1
         characters += len(document.text)
         conversation = rough_tokens(system_prompt(document.title))
-        for start, end in chunks(document.text, chunk_tokens):
+        for start, end in text_chunks(document.text, chunk_tokens):
             asked = rough_tokens(document.text[start:end])
             answered = round(asked * GROWTH)
             num_chunks += 1

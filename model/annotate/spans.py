@@ -1,97 +1,408 @@
-"""The fact-span annotator: an encoder that tags words as beginning, inside or outside a fact (section 3.3).
+"""Spans of a text: from BIO tags of words and back (section 3.3), and completed to wholes.
 
-Spans are offsets into the given text, so a value is always a stretch of it.
+A span is a pair of offsets in Unicode code points, so its value is always a stretch of the text. The tagged unit is the
+word as the tokenizer splits it: no span begins or ends within one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Self
+import math
+import re
+import unicodedata
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from colmlm.model.annotate.bio import Span, best_tags, spans_of
-from colmlm.model.annotate.checkpoint import SPANS, Loaded, load
-from colmlm.model.annotate.wholes import Wholes, whole_spans
-from colmlm.model.annotate.windows import Words, WordTokenizer, WordWindow, windows
-from colmlm.model.text.tokens import length_groups, padded
+Span = tuple[int, int]
+
+TAGS = ("O", "B", "I")
+OUTSIDE, BEGIN, INSIDE = range(3)
+_OPENER_OF = {")": "(", "]": "[", "}": "{", "»": "«", "”": "“", "’": "‘"}
+_CLOSER_OF = {opener: closer for closer, opener in _OPENER_OF.items()}
+_BELONGS = frozenset("#@&%‰§†′″*/\\")  # punctuation that belongs to the number or word beside it
+_ENDING_INITIALS = re.compile(r"(?:\w\.){2,}$")
 
 
-@dataclass(frozen=True, slots=True)
-class Tagged:
-    """A text's words and, for each, the log-probabilities of O, B and I: [num_words, 3]."""
+def tags_of(words: Sequence[Span], spans: Sequence[Span]) -> list[int]:
+    """Tag every word; both sequences are sorted and do not overlap.
 
-    text: str
-    words: list[Span]
-    log_probs_N3: NDArray[np.float32]
-    wholes: Wholes
+    A word that a span covers in part belongs to that span; one that two spans share belongs to the first.
+    """
+    tags = [OUTSIDE] * len(words)
+    at = 0
+    for start, end in spans:
+        while at < len(words) and words[at][1] <= start:
+            at += 1
+        tag = BEGIN
+        while at < len(words) and words[at][0] < end:
+            tags[at], tag = tag, INSIDE
+            at += 1
+    return tags
 
-    def spans(self, threshold: float) -> list[Span]:
-        """Gives the spans at a threshold: sorted, without overlap, trimmed, and completed to wholes."""
-        tagged = spans_of(self.text, self.words, best_tags(self.log_probs_N3, threshold))
-        return whole_spans(self.text, tagged, self.wholes)
+
+def best_tags(log_probs_N3: NDArray[np.floating], threshold: float = 0.5) -> list[int]:
+    """Find the likeliest sequence of tags in which no I follows an O or begins the text (Viterbi).
+
+    The tags' probabilities are read as those of a chain: a span continues over a word with the probability of I there,
+    given that the word before is in a span. So a span's length does not depend on the probability that it is one, which
+    matters where only some of the facts were marked in training. `threshold` trades precision for recall: at t, a span
+    begins at a word where the odds of that are at least t to 1 - t. A higher threshold never gives more spans.
+    """
+    if not 0 < threshold < 1:
+        raise ValueError(f"threshold {threshold} is not between 0 and 1")
+    price = math.log(threshold / (1 - threshold))
+    out, within = 0.0, -math.inf  # the best scores so far, ending outside and inside a span
+    back: list[tuple[bool, bool]] = []  # for each word: a span ends before it, one continues over it
+    for ends, begins, goes_on in chain_scores(log_probs_N3):
+        ended = within + ends > out
+        rest = within + ends if ended else out
+        fresh, longer = rest + begins - price, within + goes_on
+        back.append((ended, longer >= fresh))
+        out, within = rest + math.log1p(-math.exp(begins)), max(fresh, longer)
+    return _trace_tags(back, within > out)
 
 
-class SpanAnnotator:
-    """Finds the facts of texts. `batch_tokens` bounds the padded tokens of a forward."""
+def chain_scores(log_probs_N3: NDArray[np.floating]) -> Iterator[tuple[float, float, float]]:
+    """Yield for each word the log-probabilities that a span ends before it, begins at it, or continues over it.
 
-    def __init__(self, loaded: Loaded, *, threshold: float | None = None, batch_tokens: int = 4096) -> None:
-        reading = loaded.config.reading
-        self.config, self.model, self.device = loaded.config, loaded.model, loaded.device
-        self.tokenizer = WordTokenizer.load(loaded.tokenizer_file)
-        self.threshold = reading["threshold"] if threshold is None else threshold
-        self.window, self.overlap = (
-            int(reading["window"]) - 2,
-            int(reading["overlap"]),
-        )  # without [CLS] and [SEP]
-        self.batch_tokens = batch_tokens
+    The beginning is given that no span continues, the others that a span holds the word before.
+    """
+    tiny = 1e-9
+    before = 0.0
+    for outside, begin, inside in np.exp(np.asarray(log_probs_N3, dtype=np.float64)).tolist():
+        goes_on = min(max(inside / max(before, tiny), tiny), 1 - tiny) if before else tiny
+        begins = min(max(begin / max(begin + outside, tiny), tiny), 1 - tiny)
+        yield math.log1p(-goes_on), math.log(begins), math.log(goes_on)
+        before = begin + inside
 
-    @classmethod
-    def load(
-        cls, path: Path, cache: Path | None = None, *, threshold: float | None = None, precision: str = "auto"
-    ) -> Self:
-        """Loads an annotator's directory. `cache` holds base models; `threshold` overrides the annotator's own.
 
-        Raises `CheckpointError` and `BaseNotFound`.
-        """
-        return cls(load(path, SPANS, cache or Path(), precision=precision), threshold=threshold)
+def _trace_tags(back: Sequence[tuple[bool, bool]], is_within: bool) -> list[int]:
+    """Follow the best sequence of tags back from its end."""
+    tags: list[int] = []
+    for ended, longer in reversed(back):
+        tags.append((INSIDE if longer else BEGIN) if is_within else OUTSIDE)
+        is_within = True if is_within and longer else ended
+    return tags[::-1]
 
-    def spans(self, texts: Sequence[str]) -> list[list[Span]]:
-        """Finds the fact spans of each text, in code points: sorted, without overlap, never blank."""
-        return [tagged.spans(self.threshold) for tagged in self.tag(texts)]
 
-    @torch.inference_mode()
-    def tag(self, texts: Sequence[str]) -> list[Tagged]:
-        """Computes the tags' probabilities of every word, from which spans at any threshold follow."""
-        encoded = [self.tokenizer.encode(text) for text in texts]
-        tagged = [
-            Tagged(text, e.words, np.zeros((len(e.words), 3), dtype=np.float32), Wholes(text))
-            for text, e in zip(texts, encoded, strict=True)
-        ]
-        reads = [(i, w) for i, e in enumerate(encoded) for w in windows(e, self.window, self.overlap)]
-        for group in self._groups([window for _, window in reads]):
-            batch = [reads[i] for i in group]
-            for (i, window), log_probs in zip(batch, self._forward(encoded, batch), strict=True):
-                tagged[i].log_probs_N3[window.words.start : window.words.stop] = log_probs
-        return tagged
+def spans_of(text: str, words: Sequence[Span], tags: Sequence[int]) -> list[Span]:
+    """Give the spans that valid tags mark: trimmed, sorted, without overlap, and not of punctuation only."""
+    spans: list[Span] = []
+    reached = 0
+    for first, (word, tag) in enumerate(zip(words, tags, strict=True)):
+        if tag != BEGIN:
+            continue
+        last = first
+        while last + 1 < len(tags) and tags[last + 1] == INSIDE:
+            last += 1
+        span = trim_span(text, max(word[0], reached), words[last][1])
+        if span is not None:
+            spans.append(span)
+            reached = span[1]
+    return spans
 
-    def _groups(self, reads: Sequence[WordWindow]) -> list[list[int]]:
-        return length_groups([w.end - w.start + 2 for w in reads], max_tokens=self.batch_tokens)
 
-    def _forward(
-        self, encoded: Sequence[Words], batch: Sequence[tuple[int, WordWindow]]
-    ) -> Iterator[NDArray[np.float32]]:
-        """Yields for each window the log-probabilities of its words, read at each word's first token."""
-        framed = [self.tokenizer.framed(encoded[i].ids[w.start : w.end]) for i, w in batch]
-        ids_BT, mask_BT = padded(framed, self.tokenizer.pad)
-        logits_BT3 = self.model(
-            input_ids=ids_BT.to(self.device), attention_mask=mask_BT.to(self.device)
-        ).logits
-        log_probs_BT3 = logits_BT3.float().log_softmax(dim=-1).cpu()
-        for row, (i, window) in enumerate(batch):
-            at = [encoded[i].first[word] - window.start + 1 for word in window.words]
-            yield log_probs_BT3[row, at].numpy()
+def trim_span(text: str, start: int, end: int) -> Span | None:
+    """Trim blanks and outer punctuation, keeping the last letter's combining marks; give None if nothing is left.
+
+    Punctuation that belongs to the value stays: a sign before a number, a percent sign, a bracket whose partner is
+    inside, the last point of initials ("U.S.").
+    """
+    while start < end < len(text) and unicodedata.category(text[end])[0] == "M":
+        end += 1
+    while start < end:
+        if _dispensable_last(text, start, end):
+            end -= 1
+        elif _dispensable_first(text, start, end):
+            start += 1
+        else:
+            break
+    said = any(unicodedata.category(character)[0] in "LNS" for character in text[start:end])
+    return (start, end) if said else None
+
+
+def _dispensable_first(text: str, start: int, end: int) -> bool:
+    first, category = text[start], unicodedata.category(text[start])
+    if category[0] in "ZCM" or first.isspace():
+        return True
+    if category[0] != "P" or first in _BELONGS:
+        return False
+    if first in "-.":
+        return not text[start + 1 : end][:1].isdigit()
+    return first not in _CLOSER_OF or _CLOSER_OF[first] not in text[start + 1 : end - 1]
+
+
+def _dispensable_last(text: str, start: int, end: int) -> bool:
+    last, category = text[end - 1], unicodedata.category(text[end - 1])
+    if category[0] in "ZC" or last.isspace():
+        return True
+    if category[0] != "P" or last in _BELONGS:
+        return False
+    if last == ".":
+        return not _ENDING_INITIALS.search(text, start, end)
+    opener = _OPENER_OF.get(last)
+    return opener is None or text.count(opener, start, end) < text.count(last, start, end)
+
+
+# Stretches of a text that say one thing only as a whole: names, numbers with their units, dates, quoted titles.
+#
+# Rules and no model; made for English. They overlap ("the song “March 3, 1911”"), and then they are one.
+
+MOST_NAMES = 7  # words of a name; a longer run of capitals is a heading
+MOST_QUOTED = 8  # words of a quoted title; a longer quotation is speech, and parts of it are facts
+
+_MONTH = (
+    r"(?:January|February|March|April|May|June|July|August|September|October|November|December"
+    r"|Jan\.?|Feb\.?|Mar\.?|Apr\.?|Jun\.?|Jul\.?|Aug\.?|Sept?\.?|Oct\.?|Nov\.?|Dec\.?)"
+)
+_ERA = r"(?:\s?(?:BCE|BC|CE|AD|B\.C\.E?\.?|A\.D\.)(?!\w))"
+_DAY = r"\d{1,2}(?:st|nd|rd|th)?"
+_YEAR = r"\d{3,4}(?!\w)"
+_DATE = re.compile(
+    rf"(?<!\w)(?:{_DAY}(?:\s?[-–]\s?{_DAY})?\s(?:of\s)?{_MONTH}(?:,?\s(?:of\s)?{_YEAR}{_ERA}?)?(?!\w)"
+    rf"|{_MONTH}\s{_DAY}(?:\s?[-–]\s?{_DAY})?(?!\w)(?:,?\s{_YEAR}{_ERA}?)?"
+    rf"|{_MONTH},?\s(?:of\s)?{_YEAR}{_ERA}?"
+    rf"|(?:AD|CE)\s\d{{1,4}}(?!\w)|\d{{1,5}}{_ERA}"
+    rf"|\w+(?:st|nd|rd|th)[\s-]centur(?:y|ies)(?!\w){_ERA}?|\d{{1,2}}(?::\d\d)?\s?[ap]\.?m\.?(?!\w))"
+)
+_SCALE = r"(?:hundred|thousand|million|billion|trillion|dozen)"
+_UNIT = (
+    r"(?:percent|per\scent|percentage\spoints?|%|‰|°\s?[CFK]?"
+    r"|(?:square|cubic|metric|nautical)\s\w+|sq\.?\s?(?:mi|km|ft|m)\.?"
+    r"|(?:milli|centi|kilo|mega|giga|tera|micro|nano)?(?:met(?:er|re)|gram|lit(?:er|re)|watt|volt|hertz|byte|joule|bit)s?"
+    r"|tons?|tonnes?|miles?|mi|feet|foot|ft|inch(?:es)?|yards?|yd|acres?|hectares?|ha|pounds?|lbs?|ounces?|oz|gallons?"
+    r"|[kcmµn]?m[²³23]?|km[²³]?/?h?|mph|kph|[kmµ]?g|m?l|[kMG]?Hz|[kMGT]?[wW]h?|k?V|[KMGT]i?B|[kM]?J|K|AU"
+    r"|seconds?|minutes?|hours?|days?|weeks?|months?|years?|decades?|centuries|degrees?"
+    r"|dollars?|euros?|cents?|pence|francs?|yen|rupees?|roubles?|rubles?|marks)(?![\w])"
+)
+_SPELLED = (
+    r"(?i:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|(?:thir|four|fif|six|seven|eigh|nine)teen"
+    r"|(?:twen|thir|for|fif|six|seven|eigh|nine)ty(?:-(?:one|two|three|four|five|six|seven|eight|nine))?)"
+)
+_DIGITS = r"\d+(?:[.,:]\d+)*"
+_NUMBER = re.compile(
+    rf"(?:(?<![\w.,])[-−+±](?=\d))?(?:(?:US|A|C|HK|NZ)?[$£€¥₹]\s?)?{_DIGITS}(?:[/⁄-]\d+|\s?[–-]\s?{_DIGITS})*(?:st|nd|rd|th|s)?"
+    rf"(?:[\s-]{_SCALE}(?!\w))*(?:[\s-]?{_UNIT})?"
+    rf"|(?<!\w){_SPELLED}(?:[\s-]{_SCALE}(?!\w))+(?:[\s-]{_UNIT})?|(?<!\w){_SPELLED}[\s-]{_UNIT}",
+)
+_YEARS = re.compile(r"\d{4}\s?[-–]\s?\d{4}")
+_NUMERAL = re.compile(rf"\d{{1,4}}(?![\w.,:/–%°-]*\d)(?!\w|[\s-]?(?:{_UNIT}|{_SCALE}(?!\w)))")
+_QUOTATION = re.compile(r"“([^“”\n]{1,80})”|(?<!\w)\"(?=\S)([^\"\n]{1,80})(?<=\S)\"(?!\w)|«([^«»\n]{1,80})»")
+_SUFFIX = (
+    r"(?:based|born|led|era|style|speaking|owned|adjusted|nominated|winning)\b"  # "London-based" names London
+)
+_WORD = re.compile(rf"[^\W_](?:[\w\u0300-\u036f]|[-‐‑'’&](?!{_SUFFIX})(?=[^\W_]))*")
+_POSSESSIVE = re.compile(r"['’]s?$")
+_INITIALS = re.compile(r"(?:[^\W\d_]\.){2,}")
+_BETWEEN = re.compile(r"[ \u00a0]|\.[ \u00a0]?|[ \u00a0]&[ \u00a0]")
+_ABBREVIATED = "dr mr mrs ms st jr sr lt gen col sgt capt rev prof no mt ft"
+_BEFORE_POINT = frozenset(_ABBREVIATED.split())
+_SENTENCE_ENDS = re.compile(r"(?:^|[.!?:;\n•*|])[\s\"“”'‘’»)\]]*$")
+# Words that begin a sentence with a capital and are no part of the name that follows.
+_OPENING_WORDS = """
+    a about above according across after again against all along already also although among an and another any are
+    around as at back be because been before behind below beneath beside besides between beyond both but by can close
+    could currently despite did do does down due during each earlier eight either eventually even every except few
+    finally first five for former formerly four from further given had has have he hence her here his how however i if
+    in including indeed initially inside instead into is it its just last later like many may meanwhile more moreover
+    most much my near neither nevertheless next nine no nor not now of off often on once one only onto opposite or
+    originally other others our out outside over overall part per perhaps previously prior rather recently second seven
+    several she should similarly since six so some sometimes soon still subsequently such ten than that the their them
+    then there therefore these they third this those though three through throughout thus till to today together
+    toward towards two under unless unlike until up upon using was we were what when whenever where whereas whether
+    which while who whom whose why will with within without would yet you your
+"""
+_OPENERS = frozenset(_OPENING_WORDS.split())
+
+
+class Wholes:
+    """The wholes of one text: sorted, without overlap; none of them is to be cut."""
+
+    def __init__(self, text: str) -> None:
+        quotations = list(_quotations(text))
+        self.spans = _unite_spans([*_words(text), *_numbers(text), *_names(text), *quotations])
+        self._starts, self._ends = _columns(self.spans)
+        self._openings, self._closings = _columns([(start - 1, end + 1) for start, end in quotations])
+
+    def around(self, start: int, end: int) -> Span:
+        """Give the span with every whole that it cuts, and with both quotation marks where it has one."""
+        wider = self._widen_to_quotation(*self._widen_to_wholes(start, end))
+        while wider != (start, end):
+            start, end = wider
+            wider = self._widen_to_quotation(*self._widen_to_wholes(start, end))
+        return wider
+
+    def at(self, place: int) -> Span:
+        """Give the whole that the character at `place` is in, or that character."""
+        n = bisect_right(self._starts, place) - 1
+        return self.spans[n] if n >= 0 and place < self._ends[n] else (place, place + 1)
+
+    def _widen_to_wholes(self, start: int, end: int) -> Span:
+        first, last = bisect_right(self._ends, start), bisect_left(self._starts, end) - 1
+        if first < len(self.spans):
+            start = min(start, self._starts[first])
+        if last >= 0:
+            end = max(end, self._ends[last])
+        return start, end
+
+    def _widen_to_quotation(self, start: int, end: int) -> Span:
+        for n in range(bisect_right(self._closings, start), bisect_left(self._openings, end)):
+            opening, closing = self._openings[n], self._closings[n]
+            if start <= opening and end < closing:
+                end = closing
+            elif opening < start and closing <= end:
+                start = opening
+        return start, end
+
+
+def _columns(spans: Sequence[Span]) -> tuple[list[int], list[int]]:
+    return [start for start, _ in spans], [end for _, end in spans]
+
+
+def _unite_spans(spans: Iterable[Span]) -> list[Span]:
+    """Make one span of those that overlap; give them in order."""
+    united: list[Span] = []
+    for start, end in sorted(spans):
+        if united and start < united[-1][1]:
+            united[-1] = (united[-1][0], max(end, united[-1][1]))
+        else:
+            united.append((start, end))
+    return united
+
+
+def _words(text: str) -> Iterator[Span]:
+    """Yield words, whole with their hyphens and apostrophes, but without a possessive."""
+    for found in _WORD.finditer(text):
+        start, end = found.span()
+        possessive = _POSSESSIVE.search(text, start, end)
+        yield start, possessive.start() if possessive and possessive.start() > start else end
+
+
+def _numbers(text: str) -> Iterator[Span]:
+    """Yield numbers with their currency, scale and unit, dates, and initials; of "1914-1918" each year is a whole."""
+    for found in _NUMBER.finditer(text):
+        if _YEARS.fullmatch(found.group()) is None:
+            yield found.span()
+    yield from (found.span() for pattern in (_DATE, _INITIALS) for found in pattern.finditer(text))
+
+
+def _quotations(text: str) -> Iterator[Span]:
+    """Yield the titles in quotation marks, without these."""
+    for found in _QUOTATION.finditer(text):
+        start, end = found.span(found.lastindex or 0)
+        if _is_title(text[start:end].split()):
+            yield start, end
+
+
+def _is_title(said: Sequence[str]) -> bool:
+    """Say whether quoted words are a title and not speech: few, or most that are longer than "with" capitalised."""
+    long = [word[0].isupper() for word in said if len(word) > 4]
+    return len(said) <= 3 or (len(said) <= MOST_QUOTED and 2 * sum(long) > len(long))
+
+
+def _names(text: str) -> Iterator[Span]:
+    """Yield runs of capitalised words; a number ends a run and is part of it ("Apollo 11")."""
+    run: list[Span] = []
+    for start, end in _words(text):
+        if run and not _joins(text, run[-1], (start, end)):
+            yield from _run(run)
+            run = []
+        if text[start].isupper() and (run or not _opens(text, start, end)):
+            run.append((start, end))
+            continue
+        if run and _NUMERAL.match(text, start) and not _is_opener(text, *run[-1]):
+            run.append((start, end))
+        yield from _run(run)
+        run = []
+    yield from _run(run)
+
+
+def _run(run: Sequence[Span]) -> Iterator[Span]:
+    if 1 < len(run) <= MOST_NAMES:
+        yield run[0][0], run[-1][1]
+
+
+def _joins(text: str, before: Span, word: Span) -> bool:
+    """Say whether a name can go on with a word after one of its words."""
+    between = text[before[1] : word[0]]
+    if not _BETWEEN.fullmatch(between):
+        return False
+    if between[0] != ".":
+        return True
+    said = text[before[0] : before[1]]
+    return (len(said) == 1 and not _is_opener(text, *word)) or said.lower() in _BEFORE_POINT
+
+
+def _opens(text: str, start: int, end: int) -> bool:
+    """Say whether a word has its capital from beginning a sentence, and not from being a name."""
+    return _is_opener(text, start, end) and _SENTENCE_ENDS.search(text, max(0, start - 8), start) is not None
+
+
+def _is_opener(text: str, start: int, end: int) -> bool:
+    word = text[start:end].lower()
+    return word in _OPENERS or word.endswith("ly")
+
+
+# Completes spans: none cuts a number, a date, a name or a quoted title, and none ends in words that say
+# nothing.
+
+_FIRST = re.compile(r"\s*(and|or|the|an?)\s+(?=\S)", re.IGNORECASE)
+_LAST = re.compile(
+    r"[\s,;:(]+(a|an|and|as|at|but|by|for|from|in|into|of|on|or|than|the|to|which|who|with)\s*\Z"
+)
+_BREAK = re.compile(r"\s*\n[ \t\r]*\n\s*")  # between a heading or a paragraph and the next one
+_MOST_ROUNDS = 10  # two spans that became one may cut a whole that neither did
+_LEFT_ALONE = frozenset(("what", "when", "where", "which", "who", "whom", "whose", "why", "how"))  # "The Who"
+
+
+def whole_spans(text: str, spans: Sequence[Span], wholes: Wholes | None = None) -> list[Span]:
+    """Give sorted spans without overlap completed to wholes and narrowed; those that then overlap are one. Of a span
+    that goes on in another paragraph only the longest part is taken.
+
+    What it gives it leaves as it is. `wholes` are those of the text, where they are known.
+    """
+    wholes = wholes or Wholes(text)
+    for _ in range(_MOST_ROUNDS):
+        before, spans = list(spans), _complete_span(text, spans, wholes)
+        if spans == before:
+            break
+    return list(spans)
+
+
+def _complete_span(text: str, spans: Sequence[Span], wholes: Wholes) -> list[Span]:
+    completed: list[Span] = []
+    for start, end in spans:
+        start, end = wholes.around(*_in_one_paragraph(text, start, end))
+        if completed and start < completed[-1][1]:
+            completed[-1] = (completed[-1][0], max(end, completed[-1][1]))
+        else:
+            completed.append((start, end))
+    return [narrow_span(text, start, end, wholes) for start, end in completed]
+
+
+def _in_one_paragraph(text: str, start: int, end: int) -> Span:
+    breaks = [found.span() for found in _BREAK.finditer(text, start, end)]
+    parts = zip([start, *(last for _, last in breaks)], [*(first for first, _ in breaks), end], strict=True)
+    return max(parts, key=lambda part: part[1] - part[0])
+
+
+def narrow_span(text: str, start: int, end: int, wholes: Wholes) -> Span:
+    """Take blanks, articles and "and" off the beginning, and prepositions off the end, but nothing off a whole."""
+    end = start + len(text[start:end].rstrip())
+    while (
+        (found := _LAST.search(text, start, end))
+        and found.start() > start
+        and _is_whole(wholes, *found.span(1))
+    ):
+        end = found.start()
+    while (found := _FIRST.match(text, start, end)) and _is_whole(wholes, *found.span(1)):
+        if text[found.end() : end].lower() in _LEFT_ALONE:
+            break
+        start = found.end()
+    return end - len(text[start:end].lstrip()), end
+
+
+def _is_whole(wholes: Wholes, start: int, end: int) -> bool:
+    return wholes.at(start) == (start, end)

@@ -1,10 +1,14 @@
-"""Settings of decoding."""
+"""The settings of decoding, and the lookups that it needs as protocols."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypedDict, Unpack
+
+import numpy as np
+from numpy.typing import NDArray
 
 MODES = ("auto", "forced", "off")
 ON_MISS = ("abstain", "continue")
@@ -73,3 +77,53 @@ class DecodeConfig:
             raise ValueError(f"fact_bias {self.fact_bias} is not a finite number")
         if not -(2**63) <= self.seed < 2**63:
             raise ValueError(f"seed {self.seed} is no number of 64 bits")
+
+
+# The lookups that a decoder needs from a knowledge base, as protocols: the query and its answer.
+
+
+class FoundFact(Protocol):
+    @property
+    def fact_id(self) -> int: ...
+    @property
+    def version(self) -> int: ...
+    @property
+    def value(self) -> str: ...
+    @property
+    def score(self) -> float: ...
+
+
+class LookupResult(Protocol):
+    @property
+    def hits(self) -> Sequence[FoundFact]: ...
+    @property
+    def runner_up(self) -> float | None: ...
+    @property
+    def seq(self) -> int: ...
+    @property
+    def abstained(self) -> int | None: ...
+
+
+class LookupAsked(TypedDict, total=False):
+    """The options that a decoder has at a lookup: the `k` best facts (1) from a `threshold` on (None: the base's own).
+
+    `min_seq` is a change that the answer must include. With a `ranking` by more than the key there are `texts`, one for
+    each query. With `accepted_only` no fact is found that nobody has accepted.
+    """
+
+    k: int
+    threshold: float | None
+    min_seq: int | None
+    ranking: str
+    texts: Sequence[str]
+    accepted_only: bool
+
+
+class LookupPort(Protocol):
+    """A knowledge base that finds the best facts for unit-norm queries."""
+
+    def find(
+        self, queries_BD: NDArray[np.float32], *, checkpoint_id: str, **asked: Unpack[LookupAsked]
+    ) -> Sequence[LookupResult]:
+        """Give one result per query; a result without hits at or above the threshold is *no match*."""
+        ...

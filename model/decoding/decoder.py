@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,8 +12,7 @@ import torch
 from torch import Tensor
 
 from colmlm.kb.texts.asked import asked_text
-from colmlm.model.decoding.config import DecodeConfig, Prompt
-from colmlm.model.decoding.lookup import LookupAsked, LookupPort
+from colmlm.model.decoding.config import DecodeConfig, LookupAsked, LookupPort, Prompt
 from colmlm.model.decoding.rows import (
     Prefixes,
     Queries,
@@ -24,8 +24,7 @@ from colmlm.model.decoding.rows import (
 )
 from colmlm.model.lm.checkpoint import Checkpoint
 from colmlm.model.lm.past import BLOCK, Piece, block_end
-from colmlm.model.lm.threads import threads_for
-from colmlm.model.text.tokens import FactTokenizer
+from colmlm.model.text.tokens import FactTokenizer, length_groups, padded
 
 OnStep = Callable[[], object]
 
@@ -53,7 +52,7 @@ class DecodedOutput:
 
 
 class Decoder:
-    """Decodes prompts with one checkpoint, against one knowledge base.
+    """Decode prompts with one checkpoint, against one knowledge base.
 
     A method that asks in words needs a `query_encoder` for the key space of the keyset that it queries.
     """
@@ -67,7 +66,7 @@ class Decoder:
     def generate(
         self, prompts: Sequence[Prompt], config: DecodeConfig, on_step: OnStep = lambda: None
     ) -> list[DecodedOutput]:
-        """Decodes all prompts as one batch; each row's output is the same as if it were decoded alone.
+        """Decode all prompts as one batch; each row's output is the same as if it were decoded alone.
 
         `on_step` is called after each forward, and may end the decoding by raising an error.
         """
@@ -81,7 +80,7 @@ class Decoder:
     def stream(
         self, prompt: Prompt, config: DecodeConfig, on_step: OnStep = lambda: None
     ) -> Iterator[str | SpliceRecord | DecodedOutput]:
-        """Yields pieces of the output as they are decoded (joined, they are the output), then the generation.
+        """Yield pieces of the output as they are decoded (joined, they are the output), then the generation.
 
         Each lookup is yielded in between; one with a hit comes right after the piece that ends with its value.
         """
@@ -93,17 +92,17 @@ class Decoder:
         yield output_of(row, self.tokenizer)
 
     def run(self, prompts: Sequence[Prompt], config: DecodeConfig) -> tuple[DecodingRun, list[Row]]:
-        """Makes the run that decodes these prompts, not yet started. Raises `ValueError` if it could not look up."""
+        """Make the run that decodes these prompts, not yet started. Raises `ValueError` if it could not look up."""
         self.check(config)
         run = self.new_run()
         return run, [run.join(prompt, config, config.seed + n) for n, prompt in enumerate(prompts)]
 
     def new_run(self, prefixes: Prefixes | None = None, wide_threads: int | None = None) -> DecodingRun:
-        """Makes a run without rows."""
+        """Make a run without rows."""
         return DecodingRun(self.checkpoint, self.lookup, self._queries(), prefixes, wide_threads)
 
     def check(self, config: DecodeConfig) -> None:
-        """Raises `ValueError` where what is asked could not be looked up."""
+        """Raise `ValueError` where what is asked could not be looked up."""
         if config.mode != "off":
             self._check_lookups(config.mode)
 
@@ -125,7 +124,7 @@ class Decoder:
 
 
 class RowNews:
-    """What a row has to tell since it was last asked: the pieces of its output, and its lookups in between."""
+    """The news of a row since it was last asked: the pieces of its output, and its lookups in between."""
 
     def __init__(self, row: Row, tokenizer: FactTokenizer) -> None:
         self.row, self.tokenizer, self.told = row, tokenizer, 0
@@ -139,7 +138,7 @@ class RowNews:
 
 
 def output_of(row: Row, tokenizer: FactTokenizer) -> DecodedOutput:
-    """Gives the output of a finished row. Raises the error that ended it."""
+    """Give the output of a finished row. Raises the error that ended it."""
     if row.failure is not None:
         raise row.failure
     return DecodedOutput(
@@ -150,19 +149,20 @@ def output_of(row: Row, tokenizer: FactTokenizer) -> DecodedOutput:
 
 # A decoding run: rows that are decoded together, each with a queue of forced tokens, and their lookups.
 #
-# Design: - Rows join before any step and leave after any. Each has settings and a past of its own; one
-# forward feeds all. - A row whose queue (its prompt, later the spliced values) is empty samples. A short
-# queue is fed in one step. A longer one is fed in blocks between the steps of the others, which it delays by
-# one block at most; alone it takes many. - All lookups of a step that ask alike go to the knowledge base in
-# one batch. - No match is a normal outcome: the row continues from the logits before the lookup, at that
-# position, and lookups are forbidden for a while (appendix A, enforced lookup). The tokens fed since are
-# overwritten in the past. - Where a row abstains, the first lookup without a match ends it, and it is cut
-# behind its last hit when it ends. - Attribution is recorded at the splice itself, in offsets of the output's
-# characters, with the query. - A lookup that fails ends the rows that asked, and no other.
+# - Rows join before any step and leave after any. Each has settings and a past of its own; one forward feeds all.
+# - A row whose queue (its prompt, later the spliced values) is empty samples. A short queue is fed in one step. A
+#   longer one is fed in blocks between the steps of the others, which it delays by one block at most; alone it takes
+#   many.
+# - All lookups of a step that ask alike go to the knowledge base in one batch.
+# - No match is a normal outcome: the row continues from the logits before the lookup, at that position, and lookups
+#   are forbidden for a while (appendix A, enforced lookup). The tokens fed since are overwritten in the past.
+# - Where a row abstains, the first lookup without a match ends it, and it is cut behind its last hit when it ends.
+# - Attribution is recorded at the splice itself, in offsets of the output's characters, with the query.
+# - A lookup that fails ends the rows that asked, and no other.
 
 NO_FACT_AFTER_MISS = 8
 STORED = np.dtype("<f2")  # the format in which keys are stored, so that a query can be sent again
-WIDE = 512  # tokens of long queues that a step feeds where nobody waits for the next token
+LONG_QUEUE_TOKENS = 512  # tokens of long queues that a step feeds where nobody waits for the next token
 
 
 class DecodingRun:
@@ -186,16 +186,16 @@ class DecodingRun:
         self.markup = self.tokenizer.markup
         self.opens = None if self.markup.opens is None else self.tokenizer.fact
         self.ends = checkpoint.end_tokens
-        self.unseen_V = self._unseen()
+        self.unseen_V = self._unseen_tokens()
         self.live: list[Row] = []
         self.num_steps = 0
 
-    def _unseen(self) -> Tensor:
+    def _unseen_tokens(self) -> Tensor:
         return torch.zeros(self.tokenizer.vocabulary_size, dtype=torch.bool, device=self.checkpoint.lm.device)
 
     @torch.inference_mode()
     def join(self, prompt: Prompt, config: DecodeConfig, seed: int) -> Row:
-        """Makes the row of this prompt, which is decoded from the next step on."""
+        """Make the row of this prompt, which is decoded from the next step on."""
         row = self._row(prompt, config, seed)
         if len(row.pending) >= self.forward.context:
             row.finish = "context"
@@ -208,7 +208,7 @@ class DecodingRun:
         return row
 
     def _row(self, prompt: Prompt, config: DecodeConfig, seed: int) -> Row:
-        ids, seen_V = self.tokenizer.prompt(prompt), self._unseen()
+        ids, seen_V = self.tokenizer.prompt(prompt), self._unseen_tokens()
         seen_V[ids[1:]] = True
         text, given = (
             (prompt, len(ids) - 1)
@@ -219,18 +219,18 @@ class DecodingRun:
         return Row(ids, text, given, config, self.forward.past(), generator, seen_V, ids)
 
     def leave(self, row: Row) -> None:
-        """Takes a row out that nobody waits for any more."""
+        """Take a row out that nobody waits for any more."""
         self.live = [other for other in self.live if other is not row]
 
     def steps(self) -> Iterator[None]:
-        """Decodes to the end, yielding after every step."""
+        """Decode to the end, yielding after every step."""
         while self.live:
             self.step()
             yield
 
     @torch.inference_mode()
     def step(self) -> None:
-        """Feeds every row its next tokens; rows whose queue is then empty choose a token or look up."""
+        """Feed every row its next tokens; rows whose queue is then empty choose a token or look up."""
         self.num_steps += 1
         fed, states = self._feed(self._shares())
         ready = [row for row in fed if not row.pending]
@@ -240,23 +240,23 @@ class DecodingRun:
         if sampling:
             logits_NV = self.forward.logits(torch.stack([states[row] for row in sampling]))
             asking += self._sample(sampling, logits_NV)
-        for alike in _grouped(asking, lambda row: row.asked):
+        for alike in _group_rows(asking, lambda row: row.asked):
             self._look_up(alike, [states[row] for row in alike if row in at_once])
         for row in fed:
             self._check_context(row)
         self._part()
 
     def _part(self) -> None:
-        """Takes finished rows out."""
+        """Take finished rows out."""
         for row in self.live:
             if row.finish is not None and row.config.abstains:
                 row.keep_cited()
         self.live = [row for row in self.live if row.finish is None]
 
     def _shares(self) -> list[tuple[Row, int]]:
-        """Gives the number of tokens that this step feeds of each queue, those not fed for longest first."""
+        """Give the number of tokens that this step feeds of each queue, those not fed for longest first."""
         short = [(row, len(row.pending)) for row in self.live if len(row.pending) <= BLOCK]
-        left = 1 if any(row.sampled or row.splices for row in self.live) else WIDE
+        left = 1 if any(row.sampled or row.splices for row in self.live) else LONG_QUEUE_TOKENS
         for row in sorted((row for row in self.live if len(row.pending) > BLOCK), key=lambda r: r.last_fed):
             if left <= 0:
                 break
@@ -267,7 +267,7 @@ class DecodingRun:
         return short
 
     def _feed(self, shares: Sequence[tuple[Row, int]]) -> tuple[list[Row], dict[Row, Tensor]]:
-        """Feeds these numbers of tokens; gives the rows that were fed with the state of each one's last token."""
+        """Feed these numbers of tokens; give the rows that were fed with the state of each one's last token."""
         rows = [row for row, _ in shares]
         pieces = [Piece(row.feed(share), row.position - share, row.past) for row, share in shares]
         with threads_for(sum(share for _, share in shares), self.wide_threads):
@@ -281,7 +281,7 @@ class DecodingRun:
         return rows, last
 
     def _remember(self, row: Row, piece: Piece, states_TD: Tensor) -> None:
-        """Keeps a prompt that was fed to its end, and the logits of the token before a forced lookup."""
+        """Keep a prompt that was fed to its end, and the logits of the token before a forced lookup."""
         before = row.opened_at - 1 - piece.start if row.is_forced and row.opened_at is not None else -1
         if 0 <= before < len(piece.ids):
             row.fallback_V = self.forward.logits(states_TD[before : before + 1])[0]
@@ -289,13 +289,13 @@ class DecodingRun:
             self.prefixes.keep(row.prompt_ids, row.past)
 
     def _sample(self, rows: Sequence[Row], logits_NV: Tensor) -> list[Row]:
-        """Samples and records each row's next token; gives the rows whose query in words is now complete."""
+        """Sample and record each row's next token; give the rows whose query in words is now complete."""
         logits_of = dict(zip(rows, logits_NV, strict=True))
         asking = []
-        for alike in _grouped(rows, lambda row: row.drawn_by):
+        for alike in _group_rows(rows, lambda row: row.drawn_by):
             penalty, temperature, top_p = alike[0].drawn_by
-            tokens = sample(
-                self._adjusted(alike, torch.stack([logits_of[row] for row in alike]), penalty),
+            tokens = sample_tokens(
+                self._adjust_logits(alike, torch.stack([logits_of[row] for row in alike]), penalty),
                 temperature=temperature,
                 top_p=top_p,
                 generators=[row.generator for row in alike],
@@ -305,7 +305,7 @@ class DecodingRun:
         return asking
 
     def _chose(self, row: Row, token: int, logits_V: Tensor) -> bool:
-        """Takes a row's next token; tells whether it completes a query in words."""
+        """Take a row's next token; tell whether it completes a query in words."""
         if row.opened_at is not None:
             return self.queries.write(row, token)
         if token == self.opens:
@@ -314,8 +314,8 @@ class DecodingRun:
             self._say(row, token)
         return False
 
-    def _adjusted(self, rows: Sequence[Row], logits_NV: Tensor, penalty: float) -> Tensor:
-        """Lowers the logits of tokens that a row has used, and sets those of forbidden tokens to minus infinity.
+    def _adjust_logits(self, rows: Sequence[Row], logits_NV: Tensor, penalty: float) -> Tensor:
+        """Lower the logits of tokens that a row has used, and set those of forbidden tokens to minus infinity.
 
         A query in words has no repetition penalty: it has to repeat words of the text that it is about.
         """
@@ -323,8 +323,8 @@ class DecodingRun:
             seen_NV = torch.stack(
                 [self.unseen_V if row.opened_at is not None else row.seen_V for row in rows]
             )
-            logits_NV = penalise(logits_NV, seen_NV, penalty)
-        return add(logits_NV, (bias for n, row in enumerate(rows) for bias in self._biases(n, row)))
+            logits_NV = penalise_seen(logits_NV, seen_NV, penalty)
+        return add_biases(logits_NV, (bias for n, row in enumerate(rows) for bias in self._biases(n, row)))
 
     def _biases(self, number: int, row: Row) -> Iterator[tuple[int, int, float]]:
         allowed = [self.opens]
@@ -352,7 +352,7 @@ class DecodingRun:
             row.finish = "length"
 
     def _look_up(self, rows: Sequence[Row], states: Sequence[Tensor]) -> None:
-        """Looks up for rows that ask alike, in one batch. Rows without a match sample from the logits before the
+        """Look up for rows that ask alike, in one batch. Rows without a match sample from the logits before the
         lookup, or end where they abstain.
         """
         asked = [row for row in rows if row.words or not self.queries.in_words]
@@ -378,10 +378,12 @@ class DecodingRun:
             assert not again, "a lookup is forbidden after a miss"
 
     def _answer(self, rows: Sequence[Row], queries_ND: np.ndarray) -> list[tuple[Row, Tensor]]:
-        """Splices each hit; gives the rows without a match, each with the logits to continue from."""
+        """Splice each hit; give the rows without a match, each with the logits to continue from."""
         assert self.lookup is not None
         queries_ND = self._with_questions(rows, queries_ND)
-        results = self.lookup.find(queries_ND, checkpoint_id=self.queries.checkpoint_id, **self._asked(rows))
+        results = self.lookup.find(
+            queries_ND, checkpoint_id=self.queries.checkpoint_id, **self._lookup_options(rows)
+        )
         missed = []
         for row, query_D, found in zip(rows, queries_ND, results, strict=True):
             kept, words = query_D.astype(STORED).tobytes(), row.words or None
@@ -411,17 +413,17 @@ class DecodingRun:
         mixed_ND[[n for n, _ in asked]] = self.queries.encode_questions([question for _, question in asked])
         return mixed_ND
 
-    def _text(self, row: Row) -> str:
+    def _text_of(self, row: Row) -> str:
         if (question := row.question) is not None:
             return question
         return row.words or asked_text(row.prompt, row.output(self.tokenizer))
 
-    def _asked(self, rows: Sequence[Row]) -> LookupAsked:
-        """Gives what is asked of the lookups, with a text for each where the ranking looks at more than the key."""
+    def _lookup_options(self, rows: Sequence[Row]) -> LookupAsked:
+        """Give what is asked of the lookups, with a text for each where the ranking looks at more than the key."""
         config = rows[0].config
         asked: LookupAsked = {"k": 1, "threshold": config.threshold, "min_seq": config.min_seq}
         if config.ranking != "key":
-            asked |= {"ranking": config.ranking, "texts": [self._text(row) for row in rows]}
+            asked |= {"ranking": config.ranking, "texts": [self._text_of(row) for row in rows]}
         if config.accepted_only:
             asked["accepted_only"] = True
         return asked
@@ -434,7 +436,7 @@ class DecodingRun:
             row.finish = "context"
 
 
-def _grouped(rows: Sequence[Row], by: Callable[[Row], Hashable]) -> list[list[Row]]:
+def _group_rows(rows: Sequence[Row], by: Callable[[Row], Hashable]) -> list[list[Row]]:
     groups: dict[Hashable, list[Row]] = {}
     for row in rows:
         groups.setdefault(by(row), []).append(row)
@@ -442,7 +444,7 @@ def _grouped(rows: Sequence[Row], by: Callable[[Row], Hashable]) -> list[list[Ro
 
 
 def _bias(checkpoint: Checkpoint, config: DecodeConfig) -> float:
-    """Gives the bias on the logit of a lookup, which applies only where the model decides on lookups."""
+    """Give the bias on the logit of a lookup, which applies only where the model decides on lookups."""
     if config.mode != "auto":
         return 0.0
     own = float(checkpoint.config.decoding.get("fact_bias", 0.0))
@@ -452,8 +454,8 @@ def _bias(checkpoint: Checkpoint, config: DecodeConfig) -> float:
 # The choice of the next tokens of a batch: repetition penalty, bans, temperature, top-p.
 
 
-def penalise(logits_NV: Tensor, seen_NV: Tensor, penalty: float) -> Tensor:
-    """Makes tokens already seen less likely: divides positive logits by `penalty` and multiplies negative ones."""
+def penalise_seen(logits_NV: Tensor, seen_NV: Tensor, penalty: float) -> Tensor:
+    """Make tokens already seen less likely: divide positive logits by `penalty` and multiply negative ones."""
     if penalty == 1.0:
         return logits_NV
     at = seen_NV.nonzero(as_tuple=True)  # few of the vocabulary
@@ -461,8 +463,8 @@ def penalise(logits_NV: Tensor, seen_NV: Tensor, penalty: float) -> Tensor:
     return logits_NV.index_put(at, torch.where(logits > 0, logits / penalty, logits * penalty))
 
 
-def add(logits_NV: Tensor, biases: Iterable[tuple[int, int, float]]) -> Tensor:
-    """Adds biases to logits, each given as (row, token, bias).
+def add_biases(logits_NV: Tensor, biases: Iterable[tuple[int, int, float]]) -> Tensor:
+    """Add biases to logits, each given as (row, token, bias).
 
     Minus infinity is a ban: the token cannot be chosen at all. The paper's no-KB setting adds -100 (appendix A), but a
     logit more than 100 above the others would defeat such a ban, and after a miss decoding would then never end.
@@ -476,10 +478,10 @@ def add(logits_NV: Tensor, biases: Iterable[tuple[int, int, float]]) -> Tensor:
     return logits_NV
 
 
-def sample(
+def sample_tokens(
     logits_NV: Tensor, *, temperature: float, top_p: float, generators: Sequence[torch.Generator]
 ) -> list[int]:
-    """Chooses one token a row: the likeliest at temperature 0, else one drawn from the smallest set of mass `top_p`."""
+    """Choose one token a row: the likeliest at temperature 0, else one drawn from the smallest set of mass `top_p`."""
     if temperature == 0.0:
         return logits_NV.argmax(dim=-1).tolist()
     below_NV = (
@@ -493,3 +495,86 @@ def sample(
         torch.multinomial(row, 1, generator=own) for row, own in zip(ordered_NV, generators, strict=True)
     ]
     return [int(order_V[at]) for order_V, at in zip(order_NV, drawn, strict=True)]
+
+
+# The number of threads that a product is computed with.
+#
+# A step of few tokens waits for memory, and a further thread brings little; one of many tokens computes. So a server
+# can leave a core to all else that it does, and take it for a moment where that pays. The bits do not depend on it
+# (tested).
+
+COMPUTING_TOKENS = 24  # tokens from which on a step computes rather than waits for memory
+
+
+@contextmanager
+def threads_for(num_tokens: int, wide: int | None) -> Iterator[None]:
+    """Compute with `wide` threads within the block where so many tokens are many, else as before."""
+    before = torch.get_num_threads()
+    if wide is None or num_tokens < COMPUTING_TOKENS or wide == before:
+        yield
+        return
+    torch.set_num_threads(wide)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+# Log-probabilities of texts under the model alone: each token's, given those before it.
+#
+# Lookups are off, so the tokens of the markup have probability 0, as in decoding without lookups, and the others sum
+# to one. There is no temperature and no penalty, since these are the model's probabilities and not a sampler's.
+
+POSITIONS_AT_ONCE = 256  # a vocabulary is large
+
+
+@dataclass(frozen=True, slots=True)
+class TokenScore:
+    """A token's log-probability, and the likeliest tokens in its place with theirs, best first."""
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
+def score_tokens(
+    checkpoint: Checkpoint,
+    sequences: Sequence[Sequence[int]],
+    *,
+    top: int = 1,
+    at_once: int = POSITIONS_AT_ONCE,
+) -> list[list[TokenScore]]:
+    """Score the tokens of each sequence except the first, which has none before it.
+
+    Sequences are ids as `FactTokenizer.prompt` gives them. Logits of `at_once` positions are held at a time. Raises
+    `ValueError` if a sequence exceeds the context.
+    """
+    longest = max((len(ids) for ids in sequences), default=0)
+    if longest > checkpoint.lm.inference.context:
+        raise ValueError(f"{longest} tokens exceed the context of {checkpoint.lm.inference.context}")
+    scored: list[list[TokenScore]] = [[] for _ in sequences]
+    for group in length_groups([len(ids) for ids in sequences]):
+        ids_BT, _ = padded([sequences[i] for i in group], 0)
+        with torch.inference_mode():
+            states_BTD = checkpoint.lm.inference.states(ids_BT)
+            for row, i in enumerate(group):
+                scored[i] = _scores(checkpoint, states_BTD[row], sequences[i], top, at_once)
+    return scored
+
+
+def _scores(
+    checkpoint: Checkpoint, states_TD: Tensor, ids: Sequence[int], top: int, at_once: int
+) -> list[TokenScore]:
+    """Score `ids[1:]`, from the states of the tokens before each."""
+    scores: list[TokenScore] = []
+    for start in range(0, len(ids) - 1, at_once):
+        targets = torch.tensor(ids[start + 1 : start + 1 + at_once], device=states_TD.device)
+        logits_NV = checkpoint.lm.inference.logits(states_TD[start : start + len(targets)])
+        logits_NV[:, checkpoint.tokenizer.added] = -math.inf
+        logprobs_NV = torch.log_softmax(logits_NV, dim=-1)
+        own = logprobs_NV.gather(1, targets[:, None])[:, 0].tolist()
+        best = logprobs_NV.topk(top, dim=-1) if top else None
+        for n, (token, logprob) in enumerate(zip(targets.tolist(), own, strict=True)):
+            likeliest = zip(best.indices[n].tolist(), best.values[n].tolist(), strict=True) if best else ()
+            scores.append(TokenScore(token, logprob, tuple(likeliest)))
+    return scores

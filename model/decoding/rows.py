@@ -88,33 +88,33 @@ class Row:
 
     @property
     def is_forced(self) -> bool:
-        """Whether the row is in a forced lookup, and the logits in its place are not known yet."""
+        """Tell whether the row is in a forced lookup, and the logits in its place are not known yet."""
         return self.opened_at is not None and self.fallback_V is None
 
     @property
     def after_splice(self) -> int:
-        """The offset in the output at which the text sampled since the last splice begins."""
+        """Give the offset in the output at which the text sampled since the last splice begins."""
         return len(self.text)
 
     @property
     def asked(self) -> tuple[object, ...]:
-        """What is asked of a lookup beside its query. Rows that ask the same are looked up together."""
+        """Give what is asked of a lookup beside its query. Rows that ask the same are looked up together."""
         config = self.config
         return config.threshold, config.min_seq, config.ranking, config.accepted_only
 
     @property
     def question(self) -> str | None:
-        """The question that a lookup of this row asks as `colmlm ask` would, as long as nothing has answered it."""
+        """Give the question that a lookup of this row asks as `colmlm ask` would, until something has answered it."""
         answered = any(splice.outcome == "hit" for splice in self.splices)
         return None if answered or self.config.ranking != "reader" else question_in(self.prompt)
 
     @property
     def drawn_by(self) -> tuple[float, float, float]:
-        """How tokens are chosen. Rows that choose alike do so together."""
+        """Give how tokens are chosen. Rows that choose alike do so together."""
         return self.config.repetition_penalty, self.config.temperature, self.config.top_p
 
     def feed(self, count: int) -> list[int]:
-        """Takes so many tokens out of the queue."""
+        """Take so many tokens out of the queue."""
         taken, self.pending = self.pending[:count], self.pending[count:]
         self.position += count
         return taken
@@ -123,7 +123,7 @@ class Row:
         return self.text + tokenizer.decode(self.tail)
 
     def take(self, token: int) -> None:
-        """Adds a sampled token to the output."""
+        """Add a sampled token to the output."""
         self.tail.append(token)
         self.sampled.append(token)
         self.seen_V[token] = True
@@ -131,13 +131,13 @@ class Row:
         self.content += 1
 
     def open(self, opens: int, fallback_V: Tensor | None) -> None:
-        """Begins a lookup; `fallback_V` may come later, if the token before has not been fed yet."""
+        """Begin a lookup; `fallback_V` may come later, if the token before has not been fed yet."""
         self.opened_at = self.position + len(self.pending)
         self.pending = [*self.pending, opens]
         self.fallback_V, self.query, self.words = fallback_V, [], ""
 
     def splice(self, tokenizer: FactTokenizer, hit: SpliceRecord, value: str) -> None:
-        """Splices a fact's value: queues its tokens and the closing one, and records its place in the output."""
+        """Splice a fact's value: queue its tokens and the closing one, and record its place in the output."""
         said = self.output(tokenizer)
         if tokenizer.space_inside and needs_space(self.prompt + said):
             said += " "
@@ -153,7 +153,7 @@ class Row:
         self.opened_at = self.fallback_V = None
 
     def miss(self, tokenizer: FactTokenizer, missed: SpliceRecord, ban_tokens: int) -> Tensor:
-        """Takes the lookup back; gives the logits before it. None may open in the next `ban_tokens` content tokens."""
+        """Take the lookup back; give the logits before it. None may open in the next `ban_tokens` content tokens."""
         at = len(self.output(tokenizer))
         self.splices.append(replace(missed, output_start=at, output_end=at))
         self.no_fact_until = self.content + ban_tokens
@@ -163,7 +163,7 @@ class Row:
         return fallback_V
 
     def stop_at(self, tokenizer: FactTokenizer, stop: Sequence[str]) -> bool:
-        """Cuts the output before the first stop string in the text sampled since the last splice, if there is one."""
+        """Cut the output before the first stop string in the text sampled since the last splice, if there is one."""
         if not stop:
             return False
         said = tokenizer.decode(self.tail)
@@ -174,19 +174,19 @@ class Row:
         return bool(cuts)
 
     def keep_cited(self) -> None:
-        """Cuts the output behind its last hit; all of it where there is none. Lookups without a match stay in it."""
+        """Cut the output behind its last hit; all of it where there is none. Lookups without a match stay in it."""
         end = max((s.output_end for s in self.splices if s.outcome == "hit"), default=0)
         self.text, self.tail = self.text[:end], []
         self._keep_splices(end)
 
     def _keep_splices(self, end: int) -> None:
-        """Moves what lay in the part of the output that was cut off to its end: lookups without a match."""
+        """Move what lay in the part of the output that was cut off to its end: lookups without a match."""
         self.splices = [
             s if s.output_end <= end else replace(s, output_start=end, output_end=end) for s in self.splices
         ]
 
     def release(self, tokenizer: FactTokenizer, stop: Sequence[str], only_cited: bool = False) -> str:
-        """Gives the text that may be shown now and was not shown before.
+        """Give the text that may be shown now and was not shown before.
 
         It holds back half a character, and an end that may turn out to be part of a stop string; with `only_cited` all
         that is said since the last splice.
@@ -205,7 +205,7 @@ class Row:
 
 
 def needs_space(before: str) -> bool:
-    """Tells whether a value that follows `before` needs a space first: not after a space or an opening mark."""
+    """Tell whether a value that follows `before` needs a space first: not after a space or an opening mark."""
     if not before or before[-1].isspace() or before[-1] in _OPENING:
         return False
     opens_quote = before[-1] in "\"'" and (len(before) == 1 or before[-2].isspace())
@@ -227,7 +227,7 @@ class QueryEncoder(Protocol):
     def checkpoint_id(self) -> str: ...
 
     def encode_questions(self, questions: Sequence[str]) -> NDArray[np.float32]:
-        """Gives [n, dim] unit rows."""
+        """Give [n, dim] unit rows."""
         ...
 
 
@@ -244,11 +244,11 @@ class Queries(Protocol):
     def checkpoint_id(self) -> str: ...
 
     def write(self, row: Row, token: int) -> bool:
-        """Takes the next token of a row's query, and tells whether that ended the query."""
+        """Take the next token of a row's query, and tell whether that ended the query."""
         ...
 
     def vectors(self, rows: Sequence[Row], states_ND: Tensor) -> NDArray[np.float32]:
-        """Gives the queries of these rows as [n, dim] unit rows; `states_ND` are those at each row's last token."""
+        """Give the queries of these rows as [n, dim] unit rows; `states_ND` are those at each row's last token."""
         ...
 
     def encode_questions(self, questions: Sequence[str]) -> NDArray[np.float32]:
@@ -258,7 +258,7 @@ class Queries(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StateQueries:
-    """Uses the state at the opening token as the query."""
+    """Use the state at the opening token as the query."""
 
     checkpoint: Checkpoint
     in_words: bool = False
@@ -279,7 +279,7 @@ class StateQueries:
 
 @dataclass(frozen=True, slots=True)
 class WordQueries:
-    """Lets the model write the query, up to the token that ends it; `ends` are the tokens that end a text.
+    """Let the model write the query, up to the token that ends it; `ends` are the tokens that end a text.
 
     A query without an end (the text ends first, or the query grows too long) or without a word leaves the row's `words`
     empty, and no lookup is made.
@@ -327,7 +327,7 @@ class Prefixes:
         self._blocks: OrderedDict[bytes, Tensor] = OrderedDict()
 
     def recall(self, ids: Sequence[int], past: Past) -> int:
-        """Puts the longest beginning of `ids` that is known into the past; gives its number of tokens."""
+        """Put the longest beginning of `ids` that is known into the past; give its number of tokens."""
         known = []
         for name in _names(ids):
             if (block := self._blocks.get(name)) is None:
@@ -340,7 +340,7 @@ class Prefixes:
         return len(known) * BLOCK
 
     def keep(self, ids: Sequence[int], past: Past) -> None:
-        """Keeps the whole blocks of these tokens, which the past holds from its start."""
+        """Keep the whole blocks of these tokens, which the past holds from its start."""
         for at, name in enumerate(_names(ids)):
             if name not in self._blocks:
                 block = past.kv[:, :, :, at * BLOCK : (at + 1) * BLOCK].clone()
@@ -351,7 +351,7 @@ class Prefixes:
 
 
 def _names(ids: Sequence[int]) -> Iterator[bytes]:
-    """Names each whole block by all tokens up to its end."""
+    """Name each whole block by all tokens up to its end."""
     seen = hashlib.sha256()
     for end in range(BLOCK, len(ids) + 1, BLOCK):
         seen.update(array("i", ids[end - BLOCK : end]).tobytes())

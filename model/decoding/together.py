@@ -35,8 +35,10 @@ class DecoderFull(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """How many `rows` are decoded at once, holding `tokens` together, how many prompts `waiting` for how many
-    `seconds`, the memory of beginnings that repeat, and the threads that compute a step of many tokens.
+    """The room of a server. `rows` are decoded at once, and hold `tokens` together.
+
+    So many prompts are `waiting`, for so many `seconds`. The others are the memory of beginnings that repeat, and the
+    threads that compute a step of many tokens.
     """
 
     rows: int = 64
@@ -48,7 +50,7 @@ class Room:
 
 
 class DecoderTogether:
-    """Decodes for many threads at once. Each output is what `Decoder` gives alone.
+    """Decode for many threads at once. Each output is what `Decoder` gives alone.
 
     `asker` names who asks in the current thread; `refusal` makes the error that refuses a prompt.
     """
@@ -75,10 +77,10 @@ class DecoderTogether:
     def generate(
         self, prompts: Sequence[Prompt], config: DecodeConfig, on_step: OnStep = lambda: None
     ) -> list[DecodedOutput]:
-        """Decodes as `Decoder.generate`. Raises what `refusal` gives."""
+        """Decode as `Decoder.generate`. Raises what `refusal` gives."""
         if not prompts:
             return []
-        tickets = self._asked(prompts, config, streams=False)
+        tickets = self._queue_prompts(prompts, config, streams=False)
         try:
             return [output for ticket in tickets for output in self._outputs(ticket, on_step)]
         finally:
@@ -87,8 +89,8 @@ class DecoderTogether:
     def stream(
         self, prompt: Prompt, config: DecodeConfig, on_step: OnStep = lambda: None
     ) -> Iterator[str | SpliceRecord | DecodedOutput]:
-        """Decodes as `Decoder.stream`. Raises what `refusal` gives."""
-        tickets = self._asked([prompt], config, streams=True)
+        """Decode as `Decoder.stream`. Raises what `refusal` gives."""
+        tickets = self._queue_prompts([prompt], config, streams=True)
         try:
             yield from self._news(tickets[0], on_step)
         finally:
@@ -110,8 +112,10 @@ class DecoderTogether:
             if isinstance(told, DecodedOutput):
                 return
 
-    def _asked(self, prompts: Sequence[Prompt], config: DecodeConfig, *, streams: bool) -> list[Ticket]:
-        """Queues prompts, and sees that a thread works on them."""
+    def _queue_prompts(
+        self, prompts: Sequence[Prompt], config: DecodeConfig, *, streams: bool
+    ) -> list[Ticket]:
+        """Queue prompts, and see that a thread works on them."""
         self.decoder.check(config)
         asker, until = self.asker(), time.monotonic() + self.room.seconds
         tickets = [
@@ -132,12 +136,12 @@ class DecoderTogether:
         return len(self.decoder.tokenizer.prompt(prompt)) + config.max_tokens
 
     def _let_go(self, tickets: Sequence[Ticket]) -> None:
-        """Marks these as left; they leave before the next step."""
+        """Mark these as left; they leave before the next step."""
         for ticket in tickets:
             ticket.has_left = True
 
     def _make_room(self, tickets: Sequence[Ticket]) -> None:
-        """Refuses others' newest prompts where there is no place for these, or these where nobody has more waiting."""
+        """Refuse others' newest prompts where there is no place for these, or these where nobody has more waiting."""
         over = len(self.queue) + len(self._live) + len(tickets) - self.room.rows - self.room.waiting
         crowded_out = self.queue.make_room(tickets[0].asker, len(tickets), max(0, over))
         if crowded_out is None:
@@ -146,7 +150,7 @@ class DecoderTogether:
             ticket.told.put(self._busy(ticket))
 
     def _busy(self, ticket: Ticket) -> Exception:
-        """Makes the refusal, with the seconds in which those who come before this one now will have begun.
+        """Make the refusal, with the seconds in which those who come before this one now will have begun.
 
         Nobody waits for longer than the room allows, so neither does who comes after them.
         """
@@ -157,7 +161,7 @@ class DecoderTogether:
         return self.refusal(len(self.queue), max(1, ceil(seconds)))
 
     def _work(self) -> None:
-        """Steps the run as long as there are rows, in the decoder's thread."""
+        """Step the run as long as there are rows, in the decoder's thread."""
         try:
             self._work_off()
         except Exception as error:  # noqa: BLE001 - who waits is told, and the next prompt gets another thread
@@ -171,7 +175,7 @@ class DecoderTogether:
     def _work_off(self) -> None:
         while True:
             with self._changed:
-                joining = self._admitted()
+                joining = self._admit_tickets()
                 if not self._live and not self._changed.wait(IDLE_SECONDS) and not len(self.queue):
                     self._thread = None
                     return
@@ -180,8 +184,8 @@ class DecoderTogether:
             except Exception as error:  # noqa: BLE001 - every thread that waits is told, and the next run is a new one
                 self._fail(error)
 
-    def _admitted(self) -> list[Ticket]:
-        """Lets those in that have a row now and gives them, and refuses those that have waited too long."""
+    def _admit_tickets(self) -> list[Ticket]:
+        """Let those in that have a row now, give them, and refuse those that have waited too long."""
         self.queue.drop(lambda ticket: ticket.has_left)
         joining: list[Ticket] = []
         held = sum(ticket.tokens for ticket in self._live)
@@ -207,13 +211,13 @@ class DecoderTogether:
         if rows := self.run.live:
             began, before = time.monotonic(), sum(row.content for row in rows)
             self.run.step()
-            self._pace.stepped(time.monotonic() - began, sum(row.content for row in rows) - before)
+            self._pace.note_step(time.monotonic() - began, sum(row.content for row in rows) - before)
         going_on = [ticket for ticket in self._live if not self._is_over(ticket)]
         with self._changed:
             self._live = going_on
 
     def _is_over(self, ticket: Ticket) -> bool:
-        """Tells what is new to who asked, or takes the row out where nobody waits; tells whether that was all."""
+        """Tell what is new to who asked, or take the row out where nobody waits; tell whether that was all."""
         assert ticket.telling is not None
         row = ticket.telling.row
         if ticket.has_left:
@@ -253,7 +257,7 @@ class Ticket:
     has_left: bool = False
 
     def tell(self) -> bool:
-        """Tells what is new; tells whether that was all."""
+        """Tell what is new; tell whether that was all."""
         assert self.telling is not None
         row = self.telling.row
         if self.streams and row.failure is None:
@@ -281,7 +285,7 @@ class Queue:
         return next(iter(self._by_asker.values()))[0] if self._by_asker else None
 
     def take(self) -> Ticket:
-        """Takes the next ticket; the next one is then another asker's, where others wait."""
+        """Take the next ticket; the next one is then another asker's, where others wait."""
         asker, tickets = self._by_asker.popitem(last=False)
         ticket = tickets.popleft()
         if tickets:
@@ -289,7 +293,7 @@ class Queue:
         return ticket
 
     def drop(self, unwanted: Callable[[Ticket], bool]) -> list[Ticket]:
-        """Takes out and gives the tickets that are unwanted."""
+        """Take out and give the tickets that are unwanted."""
         dropped = [ticket for tickets in self._by_asker.values() for ticket in tickets if unwanted(ticket)]
         for asker, tickets in list(self._by_asker.items()):
             if kept := deque(ticket for ticket in tickets if ticket not in dropped):
@@ -299,7 +303,7 @@ class Queue:
         return dropped
 
     def make_room(self, asker: str, wanted: int, places: int) -> list[Ticket] | None:
-        """Takes out the newest tickets of whoever has most, until `places` are free for `wanted` of this asker's.
+        """Take out the newest tickets of whoever has most, until `places` are free for `wanted` of this asker's.
 
         None, and nothing is taken out, where the others have no more waiting than it would have itself.
         """
@@ -309,7 +313,7 @@ class Queue:
         return [max(self._by_asker.values(), key=len).pop() for _ in range(places)]
 
     def tokens_before(self, asker: str) -> int:
-        """Counts the tokens that may be chosen for the tickets that are taken before another one of this asker's."""
+        """Count the tokens that may be chosen for the tickets that are taken before another one of this asker's."""
         own = len(self._by_asker.get(asker, ()))
         return sum(
             ticket.config.max_tokens
@@ -323,18 +327,18 @@ class Pace:
 
     def __init__(self) -> None:
         self._seconds = self._tokens = 0.0
-        self._written = self._asked = 0.0
+        self._written = self._asked_tokens = 0.0
 
-    def stepped(self, seconds: float, tokens: int) -> None:
+    def note_step(self, seconds: float, tokens: int) -> None:
         self._seconds = KEPT * self._seconds + seconds
         self._tokens = KEPT * self._tokens + tokens
 
     def ended(self, written: int, asked: int) -> None:
-        """Notes an output that has `written` tokens of the `asked` that it could have."""
+        """Note an output that has `written` tokens of the `asked` that it could have."""
         self._written = KEPT * self._written + written
-        self._asked = KEPT * self._asked + asked
+        self._asked_tokens = KEPT * self._asked_tokens + asked
 
     def seconds(self, tokens: int) -> float:
-        """Gives the seconds that outputs which may have that many tokens will take; 0 where nothing was measured."""
-        share = self._written / self._asked if self._asked else 1.0
+        """Give the seconds that outputs which may have that many tokens will take; 0 where nothing was measured."""
+        share = self._written / self._asked_tokens if self._asked_tokens else 1.0
         return tokens * share * self._seconds / self._tokens if self._tokens else 0.0

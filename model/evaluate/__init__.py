@@ -1,1 +1,1 @@
-"""Measures of checkpoints: recall (texts encoded and scored), answers and their judges, unlearning, perplexity."""
+"""Measure of checkpoints: recall (texts encoded and scored), answers and their judges, unlearning, perplexity."""

@@ -1,4 +1,4 @@
-"""Scores of closed-book answers (appendix A): exact match within the first 100 characters, or, for an answer that
+"""Score of closed-book answers (appendix A): exact match within the first 100 characters, or, for an answer that
 completes a statement, within the first five tokens.
 
 The paper strips "annotation tokens" before it scores. Those are the tags: the value that Co-LMLM splices at a lookup
@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from colmlm.kb.corpus.format import AnnotatedDocument
-from colmlm.model.baselines.passages import PassageIndex, passages_of
-from colmlm.model.evaluate.intervals import of_share
+from colmlm.model.evaluate.run_log import of_share
+from colmlm.model.text.passages import PassageIndex, passages_of
 
 if TYPE_CHECKING:
     from colmlm.model.decoding.rows import SpliceRecord
@@ -89,13 +89,13 @@ class Answered:
 
 
 def exact_match(output: str, answers: Sequence[str]) -> bool:
-    """Tells whether any answer is in the first 100 characters of the output, ignoring case."""
+    """Tell whether any answer is in the first 100 characters of the output, ignoring case."""
     said = output[:FIRST_CHARACTERS].lower()
     return any(answer.strip().lower() in said for answer in answers if answer.strip())
 
 
 def without_values(output: str, splices: Sequence[SpliceRecord]) -> str:
-    """Removes the spliced values from the output."""
+    """Remove the spliced values from the output."""
     kept, at = [], 0
     for splice in splices:
         kept.append(output[at : splice.output_start])
@@ -104,14 +104,14 @@ def without_values(output: str, splices: Sequence[SpliceRecord]) -> str:
 
 
 def score(asked: AskedQuestion, generation: Output, opening: Callable[[str], str]) -> Answered:
-    """Scores one output; `opening` gives its first tokens, in which a statement must be completed."""
+    """Score one output; `opening` gives its first tokens, in which a statement must be completed."""
     looked_at = opening if asked.is_statement else str
     splices = list(generation.splices)
     hits = [s for s in splices if s.outcome == "hit"]
     values = [generation.output[s.output_start : s.output_end] for s in hits]
     bare = without_values(generation.output, splices)
     outcomes = [s.outcome for s in splices]
-    wanted = {folded(answer) for answer in asked.answers}
+    wanted = {fold_text(answer) for answer in asked.answers}
     return Answered(
         question_id=asked.question_id,
         question=asked.text,
@@ -127,14 +127,14 @@ def score(asked: AskedQuestion, generation: Output, opening: Callable[[str], str
         no_matches=outcomes.count("no_match"),
         abstained=outcomes.count("abstained"),
         right_fact=asked.fact_id is not None and any(s.fact_id == asked.fact_id for s in hits),
-        right_value=any(folded(value) in wanted for value in values),
+        right_value=any(fold_text(value) in wanted for value in values),
         content_tokens=generation.content_tokens,
         finish=generation.finish,
     )
 
 
-def folded(text: str) -> str:
-    """Gives the text in the form in which it is compared: case folded, one space between words."""
+def fold_text(text: str) -> str:
+    """Give the text in the form in which it is compared: case folded, one space between words."""
     return " ".join(text.casefold().split())
 
 
@@ -148,7 +148,7 @@ class Share:
 
 
 def share(holds: Sequence[bool], seed: int = 0, resamples: int = RESAMPLES) -> Share:
-    """Gives the share that holds. A resample of the questions is drawn as a binomial with this share."""
+    """Give the share that holds. A resample of the questions is drawn as a binomial with this share."""
     if not holds:
         raise ValueError("no questions to take a share of")
     mean = float(np.mean(holds))
@@ -184,7 +184,7 @@ class Summary:
 
 
 def summarise(rows: Sequence[Answered], with_fact: Sequence[str], seed: int = 0) -> Summary:
-    """Computes the figures over all rows; `with_fact` are the ids of the questions whose fact is known."""
+    """Compute the figures over all rows; `with_fact` are the ids of the questions whose fact is known."""
     known = [row.right_fact for row in rows if row.question_id in set(with_fact)]
     finishes = [row.finish for row in rows]
     return Summary(
@@ -218,17 +218,17 @@ class Evidence:
         for document in documents:
             passages = list(passages_of([document]))
             self._every += passages
-            self._of[folded(document.title or "")] += passages
+            self._of[fold_text(document.title or "")] += passages
         self._indices: dict[str | None, PassageIndex] = {}
         self._lock = threading.Lock()
 
     def covers(self, name: str) -> bool:
-        """Tells whether there is a document about this person."""
-        return folded(name) in self._of
+        """Tell whether there is a document about this person."""
+        return fold_text(name) in self._of
 
     def passages(self, name: str, claim: str) -> list[str]:
-        """Gives the passages most similar to the claim, from the documents of that name or, without any, from all."""
-        own = folded(name) if self.covers(name) else None
+        """Give the passages most similar to the claim, from the documents of that name or, without any, from all."""
+        own = fold_text(name) if self.covers(name) else None
         with self._lock:
             if own not in self._indices:
                 self._indices[own] = PassageIndex(self._every if own is None else self._of[own])
@@ -297,19 +297,19 @@ class QuestionSetError(ValueError):
 
 
 def read_question_set(path: Path) -> list[AskedQuestion]:
-    """Reads every row of a file, or of the files of a folder, in order; of equal rows it keeps the first.
+    """Read every row of a file, or of the files of a folder, in order; of equal rows it keeps the first.
 
     Rows with the same question and other answers are kept apart, since each is an example of its set. Raises
     `QuestionSetError`, which names the row, if one is no question.
     """
-    asked = [_asked(where, row) for where, row in _rows(path)]
+    asked = [_question_of(where, row) for where, row in _rows(path)]
     if not asked:
         raise QuestionSetError(f"{path} has no question")
     return list({one.question_id: one for one in asked}.values())
 
 
 def digest(path: Path) -> str:
-    """Computes the SHA-256 of a question set's files, in order."""
+    """Compute the SHA-256 of a question set's files, in order."""
     return sha256(b"".join(sha256(file.read_bytes()).digest() for file in _files(path))).hexdigest()
 
 
@@ -340,7 +340,7 @@ def _rows_of(file: Path) -> Iterator[Any]:
         yield from (json.loads(line) for line in text.split("\n") if line.strip())
 
 
-def _asked(where: str, row: Any) -> AskedQuestion:
+def _question_of(where: str, row: Any) -> AskedQuestion:
     if not isinstance(row, Mapping):
         raise QuestionSetError(f"{where} is no object")
     if "sub_label" in row:
@@ -362,7 +362,7 @@ def _statement(where: str, row: Mapping[str, Any]) -> str:
 
 
 def _texts(found: Any) -> tuple[str, ...]:
-    """Reads answers given as one text, as several, or as several in JSON within one text."""
+    """Read answers given as one text, as several, or as several in JSON within one text."""
     if isinstance(found, str) and found.startswith("["):
         with suppress(ValueError):  # it is an answer that begins with a bracket
             found = json.loads(found)

@@ -1,6 +1,6 @@
 """The likelihood of continuations after a context, without lookups or as decoding with lookups would give them.
 
-Without lookups this is the score of lm_eval: the model's own probability, lookups forbidden (`model.decoding.scoring`).
+Without lookups this is the score of lm_eval: the model's own probability, lookups forbidden (`model.decoding.decoder`).
 
 With lookups the context is read without any, and the continuation is scored as decoding in mode *auto* at temperature 1
 would give it. Before each of its tokens the model may open a lookup, with its own probability p (the checkpoint's fact
@@ -32,11 +32,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from colmlm.model.decoding.config import DecodeConfig
-from colmlm.model.decoding.decoder import Decoder
-from colmlm.model.decoding.lookup import LookupPort
+from colmlm.model.decoding.config import DecodeConfig, LookupPort
+from colmlm.model.decoding.decoder import POSITIONS_AT_ONCE, Decoder, score_tokens
 from colmlm.model.decoding.rows import needs_space
-from colmlm.model.decoding.scoring import POSITIONS_AT_ONCE, score
 from colmlm.model.lm.checkpoint import Checkpoint
 from colmlm.model.lm.language_model import unit
 from colmlm.model.text.tokens import FactTokenizer
@@ -55,18 +53,18 @@ class Likelihood:
     is_greedy: bool
 
 
-def encoded(tokenizer: FactTokenizer, context: str, continuation: str) -> tuple[list[int], list[int]]:
-    """Encodes a context and its continuation, cut where the context's tokens end; its last blanks go to the latter."""
+def encode_pair(tokenizer: FactTokenizer, context: str, continuation: str) -> tuple[list[int], list[int]]:
+    """Encode a context and its continuation, cut where the context's tokens end; its last blanks go to the latter."""
     stripped = context.rstrip()
     before = tokenizer.encode(stripped)
     return before, tokenizer.encode(f"{context}{continuation}")[len(before) :]
 
 
 def without_lookups(checkpoint: Checkpoint, pairs: Sequence[Pair]) -> list[Likelihood]:
-    """Scores with the model alone. Raises `ValueError` if a pair exceeds its context."""
+    """Score with the model alone. Raises `ValueError` if a pair exceeds its context."""
     sequences = [checkpoint.tokenizer.prompt([*before, *after]) for before, after in pairs]
     likely = []
-    for (_, after), scored in zip(pairs, score(checkpoint, sequences), strict=True):
+    for (_, after), scored in zip(pairs, score_tokens(checkpoint, sequences), strict=True):
         own = scored[len(scored) - len(after) :]
         is_greedy = all(one.top[0][0] == one.token for one in own)
         likely.append(Likelihood(sum(one.logprob for one in own), is_greedy))
@@ -74,7 +72,7 @@ def without_lookups(checkpoint: Checkpoint, pairs: Sequence[Pair]) -> list[Likel
 
 
 class WithLookups:
-    """Scores continuations as decoding with lookups would give them, one after the other."""
+    """Score continuations as decoding with lookups would give them, one after the other."""
 
     def __init__(self, checkpoint: Checkpoint, lookup: LookupPort, *, threshold: float | None = None) -> None:
         markup = checkpoint.tokenizer.markup
@@ -87,7 +85,7 @@ class WithLookups:
         self.bias = float(checkpoint.config.decoding.get("fact_bias", 0.0))
 
     def __call__(self, pairs: Sequence[Pair]) -> list[Likelihood]:
-        """Scores the pairs. Raises `ValueError` if one exceeds the context."""
+        """Score the pairs. Raises `ValueError` if one exceeds the context."""
         return [self._likelihood(before, after) for before, after in pairs]
 
     @torch.inference_mode()
@@ -95,7 +93,7 @@ class WithLookups:
         prefix, rest = self.tokenizer.prompt(before), list(after)
         logprob, is_greedy = 0.0, True
         while rest:
-            odds, values = self._read(prefix, rest)
+            odds, values = self._read_odds(prefix, rest)
             stretch = partial(self._stretch, rest, self.tokenizer.decode(prefix))
             step = _Walk(rest, odds, values, stretch, has_room=self._room(prefix, rest))
             step.go()
@@ -109,11 +107,11 @@ class WithLookups:
         return Likelihood(logprob, is_greedy)
 
     def _room(self, prefix: Sequence[int], rest: Sequence[int]) -> bool:
-        """Tells whether the two tags of one more lookup fit."""
+        """Tell whether the two tags of one more lookup fit."""
         return len(prefix) + len(rest) + 2 <= self.forward.context
 
-    def _read(self, prefix: Sequence[int], rest: Sequence[int]) -> tuple[_Odds, dict[int, str]]:
-        """Reads `rest` after `prefix`; gives the odds before each token, and the values that lookups found."""
+    def _read_odds(self, prefix: Sequence[int], rest: Sequence[int]) -> tuple[_Odds, dict[int, str]]:
+        """Read `rest` after `prefix`; give the odds before each token, and the values that lookups found."""
         ids = [*prefix, *rest]
         if len(ids) > self.forward.context:
             raise ValueError(f"{len(ids)} tokens exceed the context of {self.forward.context}")
@@ -140,7 +138,7 @@ class WithLookups:
         return {at: one.hits[0].value for at, one in zip(queries, found, strict=True) if one.hits}
 
     def _odds(self, states_ND: Tensor, rest: Sequence[int]) -> _Odds:
-        """Computes the odds from the states [N, D] before the N tokens of `rest`, in pieces to save memory."""
+        """Compute the odds from the states [N, D] before the N tokens of `rest`, in pieces to save memory."""
         odds = _Odds([], [], [], [], [])
         for start in range(0, len(rest), POSITIONS_AT_ONCE):
             logits_NV = self.forward.logits(states_ND[start : start + POSITIONS_AT_ONCE])
@@ -159,7 +157,7 @@ class WithLookups:
         return odds
 
     def _stretch(self, rest: Sequence[int], before: str, at: int, value: str) -> int:
-        """Counts the tokens of `rest` from `at` that say the value as decoding would splice it; 0 if they do not."""
+        """Count the tokens of `rest` from `at` that say the value as decoding would splice it; 0 if they do not."""
         said = self.tokenizer.decode(rest[:at])
         spliced = f" {value}" if self.tokenizer.space_inside and needs_space(before + said) else value
         for end in range(at + 1, len(rest) + 1):
@@ -183,7 +181,7 @@ class _Odds:
 
 
 class _Walk:
-    """Walks over a continuation up to the first lookup that gives its tokens with a higher probability, or to the end.
+    """Walk over a continuation up to the first lookup that gives its tokens with a higher probability, or to the end.
 
     Then `at` is the place at which that lookup opens and `taken` the number of tokens it gives; 0 at the end.
     """
@@ -212,13 +210,13 @@ class _Walk:
                 self._say(1, against=value is not None)
 
     def _say(self, width: int, *, against: bool) -> None:
-        """Scores tokens without a lookup; with `against` also that no lookup with another value opens."""
-        self.logprob += self._own(width, against)
+        """Score tokens without a lookup; with `against` also that no lookup with another value opens."""
+        self.logprob += self._own_logprob(width, against)
         self.is_greedy = self.is_greedy and self._is_likeliest(width, against)
         self.at += width
 
     def _either_way(self, width: int) -> None:
-        own, through = self._own(width, True), self.odds.opens[self.at]
+        own, through = self._own_logprob(width, True), self.odds.opens[self.at]
         greedily = self.odds.opens_greedily[self.at]
         self.logprob += float(np.logaddexp(own, through))
         self.is_greedy = self.is_greedy and (greedily or self._is_likeliest(width, True))
@@ -227,7 +225,7 @@ class _Walk:
         else:
             self.at += width
 
-    def _own(self, width: int, against: bool) -> float:
+    def _own_logprob(self, width: int, against: bool) -> float:
         return sum(self.odds.own[self.at : self.at + width]) + against * self.odds.passes[self.at]
 
     def _is_likeliest(self, width: int, against: bool) -> bool:
@@ -269,7 +267,7 @@ class ScoredChoices:
 
 
 def with_shots(items: Sequence[Item], shots: Sequence[Item], count: int, seed: int) -> Iterator[Item]:
-    """Puts `count` solved exemplars before each item, drawn from `shots` as lm_eval draws them."""
+    """Put `count` solved exemplars before each item, drawn from `shots` as lm_eval draws them."""
     rng = random.Random(seed)
     for item in items:
         solved = [shot.solved for shot in rng.sample(list(shots), count)] if count else []
@@ -279,7 +277,7 @@ def with_shots(items: Sequence[Item], shots: Sequence[Item], count: int, seed: i
 def choose(
     checkpoint: Checkpoint, items: Sequence[Item], likely: Likely | None = None
 ) -> list[ScoredChoices]:
-    """Lets the model choose; `likely` scores with lookups (`continuations.WithLookups`), by default without.
+    """Let the model choose; `likely` scores with lookups (`continuations.WithLookups`), by default without.
 
     Raises `ValueError` if an item exceeds its context.
     """
@@ -287,16 +285,16 @@ def choose(
     for start in range(0, len(items), ITEMS_TOGETHER):
         some = items[start : start + ITEMS_TOGETHER]
         pairs = [
-            encoded(checkpoint.tokenizer, item.context, f" {choice}")
+            encode_pair(checkpoint.tokenizer, item.context, f" {choice}")
             for item in some
             for choice in item.choices
         ]
         scores = iter(without_lookups(checkpoint, pairs) if likely is None else likely(pairs))
-        chosen += [_chosen(item, [next(scores).logprob for _ in item.choices]) for item in some]
+        chosen += [_score_choices(item, [next(scores).logprob for _ in item.choices]) for item in some]
     return chosen
 
 
-def _chosen(item: Item, logprobs: Sequence[float]) -> ScoredChoices:
+def _score_choices(item: Item, logprobs: Sequence[float]) -> ScoredChoices:
     by_character = [logprob / len(choice) for logprob, choice in zip(logprobs, item.choices, strict=True)]
     return ScoredChoices(
         logprobs=tuple(logprobs),
@@ -342,19 +340,19 @@ class Harness:
             raise ValueError("mode 'auto' needs a knowledge base")
 
     def loglikelihood(self, requests: Sequence[HarnessRequest]) -> list[tuple[float, bool]]:
-        """Gives the log-probability of each (context, continuation), and whether greedy decoding gives it."""
+        """Give the log-probability of each (context, continuation), and whether greedy decoding gives it."""
         tokenizer = self.decoder.tokenizer
-        pairs = [self._kept(*encoded(tokenizer, *request.args)) for request in requests]
-        return [(one.logprob, one.is_greedy) for one in self._scored(pairs)]
+        pairs = [self._cut_pair(*encode_pair(tokenizer, *request.args)) for request in requests]
+        return [(one.logprob, one.is_greedy) for one in self._score_pairs(pairs)]
 
     def loglikelihood_rolling(self, requests: Sequence[HarnessRequest]) -> list[float]:
-        """Gives the log-probability of each whole text, in windows if it is longer than the context."""
+        """Give the log-probability of each whole text, in windows if it is longer than the context."""
         windows = [list(self._windows(*request.args)) for request in requests]
-        scored = iter(self._scored([pair for some in windows for pair in some]))
+        scored = iter(self._score_pairs([pair for some in windows for pair in some]))
         return [sum(next(scored).logprob for _ in some) for some in windows]
 
     def generate_until(self, requests: Sequence[HarnessRequest]) -> list[str]:
-        """Generates text after each (context, options), up to one of the strings in `until`, which is left out.
+        """Generate text after each (context, options), up to one of the strings in `until`, which is left out.
 
         Raises `ValueError` for options that decoding does not have.
         """
@@ -367,7 +365,7 @@ class Harness:
                 self.advance(len(said), len(requests))
         return said
 
-    def _scored(self, pairs: Sequence[Pair]) -> Iterator[Likelihood]:
+    def _score_pairs(self, pairs: Sequence[Pair]) -> Iterator[Likelihood]:
         for start in range(0, len(pairs), self.batch):
             some = pairs[start : start + self.batch]
             yield from self._likely(some)
@@ -380,16 +378,16 @@ class Harness:
 
     @property
     def _room(self) -> int:
-        """The number of tokens of a text that can be scored, after the token that begins it."""
+        """Give the number of tokens of a text that can be scored, after the token that begins it."""
         room = self.decoder.checkpoint.lm.inference.context - 1
         return room - _TAGS if self.mode == "auto" else room
 
-    def _kept(self, before: list[int], after: list[int]) -> Pair:
+    def _cut_pair(self, before: list[int], after: list[int]) -> Pair:
         after = after[-self._room :]
         return before[max(0, len(before) + len(after) - self._room) :], after
 
     def _windows(self, text: str) -> Iterator[Pair]:
-        """Yields the text's tokens in windows, each token once; the last window has as many tokens before it as fit."""
+        """Yield the text's tokens in windows, each token once; the last window has as many tokens before it as fit."""
         ids, room = self.decoder.tokenizer.encode(text), self._room
         yield [], ids[:room]
         for start in range(room, len(ids), room - 1):

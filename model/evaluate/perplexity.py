@@ -12,25 +12,269 @@ itself, so that its tokens are scored as any others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from math import exp
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from colmlm.kb.corpus.format import AnnotatedDocument
-from colmlm.model.evaluate.intervals import bootstrap
-from colmlm.model.evaluate.reader import APART, GIVEN, SAID, Find, MarkedText, Query, SequenceReader, read
+from colmlm.model.evaluate.run_log import bootstrap
 from colmlm.model.lm.checkpoint import Checkpoint
-from colmlm.model.text.tokens import FactTokenizer
+from colmlm.model.lm.language_model import unit
+from colmlm.model.lm.past import RowCache
+from colmlm.model.text.tokens import Encoded, FactTokenizer
+
+# Texts with marked facts, read token by token as a decoder would, and the losses of their tokens.
+#
+# A token's loss is of one of three kinds: not counted (`GIVEN`), summed (`SAID`), or summed separately (`APART`).
+# Several texts are read side by side: a text has few tokens between its lookups, and for so few, reading the model's
+# weights costs more than multiplying by them.
+
+Query = NDArray[np.float32]  # [dim], unit norm
+Find = Callable[[Query], str | None]  # gives the value to splice; None: no match
+Splice = Callable[[Query, Sequence[int]], Sequence[int] | None]
+
+GIVEN, SAID, APART = range(3)
+_DONE = object()
+
+
+@dataclass(frozen=True, slots=True)
+class MarkedText:
+    """A document cut into the stretches outside of lookups (one more than there are spans), and the spans."""
+
+    outside: list[list[int]]
+    spans: list[list[int]]
+
+    @classmethod
+    def of(cls, encoded: Encoded, tokenizer: FactTokenizer, room: int) -> MarkedText:
+        """Take as much of the sequence as fits in `room`, with whole lookups only."""
+        ids = list(encoded.ids)
+        outside: list[list[int]] = []
+        spans: list[list[int]] = []
+        at = 0
+        for position in encoded.fact_positions:
+            end = ids.index(tokenizer.fact_end, position)
+            if end >= room:
+                return cls([*outside, ids[at : min(position, room)]], spans)
+            outside.append(ids[at:position])
+            spans.append(ids[position + 1 : end])
+            at = end + 1
+        return cls([*outside, ids[at:room]], spans)
+
+    @property
+    def num_tokens(self) -> int:
+        """Give the number of tokens of the text without markup, and without the first, which no token precedes."""
+        return sum(map(len, self.outside)) + sum(map(len, self.spans)) - 1
+
+
+Course = Iterator[None]  # queues tokens of a reader, and yields when they are to be read
+
+
+class SequenceReader:
+    """One sequence, read in as few passes as its lookups allow, and the losses of its tokens.
+
+    A reader that is `after` another continues the sequence that the other has read. `markup_loss` is the part of the
+    `SAID` losses that is there because the markup's tokens have some of the probability.
+    """
+
+    def __init__(
+        self, checkpoint: Checkpoint, *, without_markup: bool = False, after: SequenceReader | None = None
+    ) -> None:
+        self.without_markup = without_markup
+        self.forward = checkpoint.lm.inference
+        self.tokenizer = checkpoint.tokenizer
+        self.queued: list[tuple[int, int]] = []
+        self.position: int = after.position if after else 0
+        self.states: list[Tensor] = list(after.states) if after else []  # [dim] of the last two tokens
+        self.took_back = False
+        self.losses = {SAID: 0.0, APART: 0.0}
+        self.counts = {SAID: 0, APART: 0}
+        self.markup_loss = 0.0
+
+    def queue(self, ids: Sequence[int], kind: int) -> None:
+        self.queued += [(token, kind) for token in ids]
+
+    def at_once(self) -> Course:
+        """Yield once, so that the queued tokens are read in one pass."""
+        yield
+
+    def with_lookups(self, text: MarkedText, splice: Splice) -> Course:
+        """Queue a text with its lookups; the loss of each opening token is summed separately.
+
+        `splice` gets a lookup's query and the ids of the text's own span, and gives the ids to splice. If it gives
+        None, the lookup is taken back and the span is scored.
+        """
+        for outside, span in zip(text.outside, text.spans, strict=False):
+            self.queue(outside, SAID)
+            self.queue([self.tokenizer.fact], APART)
+            yield
+            if (ids := splice(unit(self.states[-1][None]).cpu().numpy()[0], span)) is None:
+                self._take_back()
+                self.queue(span, SAID)
+            else:
+                self.queue([*ids, self.tokenizer.fact_end], GIVEN)
+        self.queue(text.outside[-1], SAID)
+        yield
+
+    def hear(self, states_TD: Tensor) -> None:
+        """Take the states [T, D] of the queued tokens."""
+        self._score(states_TD)
+        self.states = [*self.states[-1:], *states_TD[-2:]][-2:]
+        self.position += len(self.queued)
+        self.queued = []
+
+    def _take_back(self) -> None:
+        """Remove the token read last; the next one must not be of the markup."""
+        self.position -= 1
+        self.states.pop()
+        self.took_back = True
+
+    def _score(self, states_TD: Tensor) -> None:
+        """Add the losses of the queued tokens, each from the state before it; the first of a sequence has none."""
+        before_TD = torch.cat([*(state[None] for state in self.states[-1:]), states_TD[:-1]])
+        queued = self.queued[len(self.queued) - len(before_TD) :]
+        rows = [row for row, (_, kind) in enumerate(queued) if kind != GIVEN]
+        if not rows:
+            return
+        logits_NV = self.forward.logits(before_TD[rows])
+        if self.without_markup:
+            logits_NV[:, self.tokenizer.added] = -math.inf
+        elif self.took_back and rows[0] == 0:
+            logits_NV[0, self.tokenizer.added] = -math.inf
+        self.took_back = False
+        targets_N = torch.tensor([queued[row][0] for row in rows], device=logits_NV.device)
+        losses_N = cross_entropy(logits_NV, targets_N, reduction="none")
+        for row, loss, markup in zip(rows, losses_N.tolist(), self._of_markup(logits_NV), strict=True):
+            kind = queued[row][1]
+            self.losses[kind] += loss
+            self.counts[kind] += 1
+            self.markup_loss += markup if kind == SAID else 0.0
+
+    def _of_markup(self, logits_NV: Tensor) -> list[float]:
+        """Give for each row by how much a token of text would be likelier, in nats, if no markup could follow."""
+        text_NV = logits_NV.index_fill(1, torch.tensor(self.tokenizer.added, dtype=torch.long), -math.inf)
+        return list((logits_NV.logsumexp(dim=1) - text_NV.logsumexp(dim=1)).tolist())
+
+
+def read_courses(readers: Sequence[tuple[SequenceReader, Course]], cache: RowCache) -> None:
+    """Run every reader's course to its end; each reader has a row of the cache, and finished ones are removed."""
+    live = list(readers)
+    while True:
+        staying = [row for row, (_, course) in enumerate(live) if next(course, _DONE) is not _DONE]
+        if not staying:
+            return
+        if len(staying) < len(live):
+            cache.keep(staying)
+            live = [live[row] for row in staying]
+        _advance([reader for reader, _ in live], cache)
+
+
+def _advance(readers: Sequence[SequenceReader], cache: RowCache) -> None:
+    """Read each reader's queued tokens in one pass; the padding of the shorter ones is overwritten later."""
+    lengths = [len(reader.queued) for reader in readers]
+    width = max(lengths)
+    if not width:
+        return
+    ids_BT = torch.zeros(len(readers), width, dtype=torch.long)
+    for row, reader in enumerate(readers):
+        ids_BT[row, : len(reader.queued)] = torch.tensor([token for token, _ in reader.queued])
+    states_BTD = readers[0].forward.advance(ids_BT, [reader.position for reader in readers], cache, lengths)
+    for states_TD, length, reader in zip(states_BTD, lengths, readers, strict=True):
+        reader.hear(states_TD[:length])
+
+
+# The losses of answers under a model that may look facts up, from which TOFU's metrics are computed.
+#
+# The paper scores Co-LMLM "with answer masking" and does not say what that is. Two readings of it are
+# measured, and a model without lookups has neither:
+#
+# - *masked*: tokens of fact spans have no loss, whatever they are. The value that a lookup finds is spliced before the
+#   following tokens; without a match it is the answer's own span. Answers that differ only in their facts are then
+#   equally likely.
+# - *spoken*: a span has no loss where the lookup finds exactly its value; otherwise its tokens have the model's own
+#   loss, as in decoding, where a lookup without a match is taken back. Wrong answers then have the loss of their own
+#   tokens.
+
+
+class Masking(StrEnum):
+    """The tokens of an answer that are scored. `none` scores all, for a model that makes no lookups."""
+
+    none = "none"
+    masked = "masked"
+    spoken = "spoken"
+
+
+@torch.inference_mode()
+def answer_losses(
+    checkpoint: Checkpoint,
+    question: str,
+    answers: Sequence[tuple[AnnotatedDocument, Masking]],
+    find: Find | None = None,
+) -> list[tuple[float, int]]:
+    """Give for each answer the summed loss in nats of its scored tokens, with the end of the text, and their number.
+
+    The answers follow ``Question: ...`` and ``Answer:`` on the next line, which are read once; lookups are made where
+    the answers have their facts.
+    """
+    tokenizer = checkpoint.tokenizer
+    prompt, cache = SequenceReader(checkpoint), checkpoint.lm.inference.cache(1)
+    prompt.queue([tokenizer.begin, *tokenizer.encode(f"Question: {question}\nAnswer:")], GIVEN)
+    read_courses([(prompt, prompt.at_once())], cache)
+    cache.keep([0] * len(answers))
+    readers = [
+        SequenceReader(checkpoint, without_markup=masking is Masking.none, after=prompt)
+        for _, masking in answers
+    ]
+    courses = [
+        _course(reader, _answer(answer, tokenizer), masking, find)
+        for reader, (answer, masking) in zip(readers, answers, strict=True)
+    ]
+    read_courses(list(zip(readers, courses, strict=True)), cache)
+    return [(reader.losses[SAID], reader.counts[SAID]) for reader in readers]
+
+
+def _course(reader: SequenceReader, text: MarkedText, masking: Masking, find: Find | None) -> Course:
+    if masking is not Masking.none and find is not None:
+        return reader.with_lookups(text, _splice(reader.tokenizer, masking, find))
+    for outside, span in zip(text.outside, text.spans, strict=False):
+        reader.queue([*outside, *span], SAID)
+    reader.queue(text.outside[-1], SAID)
+    return reader.at_once()
+
+
+def _answer(answer: AnnotatedDocument, tokenizer: FactTokenizer) -> MarkedText:
+    """Encode the answer as it follows the prompt: after a space, and without the token that begins a text."""
+    encoded = tokenizer.spans(" ", answer.text, answer.facts)
+    text = MarkedText.of(encoded, tokenizer, len(encoded.ids))
+    return MarkedText([text.outside[0][1:], *text.outside[1:]], text.spans)
+
+
+def _splice(tokenizer: FactTokenizer, masking: Masking, find: Find) -> Splice:
+    def splice(query: Query, span: Sequence[int]) -> Sequence[int] | None:
+        value, own = find(query), tokenizer.decode(span)
+        if masking is Masking.spoken:
+            return span if value == own.strip() else None
+        if value is None:
+            return span
+        return tokenizer.encode(f" {value}" if own.startswith(" ") else value)
+
+    return splice
+
+
+# The forms of perplexity, over one text.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextTally:
-    """Sums over one text. Losses are in nats; `right` counts the lookups that found exactly the span's value.
+    """Sum over one text. Losses are in nats; `right` counts the lookups that found exactly the span's value.
 
     `markup_loss` is the part of `loss` that is there because the markup's tokens have some of the probability.
     """
@@ -46,8 +290,8 @@ class TextTally:
 
 
 @torch.inference_mode()
-def static(checkpoint: Checkpoint, document: AnnotatedDocument, *, max_tokens: int = 1024) -> TextTally:
-    """Scores the document with its own spans given, in one pass."""
+def static_tally(checkpoint: Checkpoint, document: AnnotatedDocument, *, max_tokens: int = 1024) -> TextTally:
+    """Score the document with its own spans given, in one pass."""
     text = _text(checkpoint, document, max_tokens)
     reader, tokenizer = SequenceReader(checkpoint), checkpoint.tokenizer
     for outside, span in zip(text.outside, text.spans, strict=False):
@@ -55,20 +299,20 @@ def static(checkpoint: Checkpoint, document: AnnotatedDocument, *, max_tokens: i
         reader.queue([tokenizer.fact], APART)
         reader.queue([*span, tokenizer.fact_end], GIVEN)
     reader.queue(text.outside[-1], SAID)
-    read([(reader, reader.at_once())], checkpoint.lm.inference.cache(1))
+    read_courses([(reader, reader.at_once())], checkpoint.lm.inference.cache(1))
     return _tally(reader, text)
 
 
 @torch.inference_mode()
-def dynamic(
+def dynamic_tallies(
     checkpoint: Checkpoint, document: AnnotatedDocument, finds: Sequence[Find], *, max_tokens: int = 1024
 ) -> list[TextTally]:
-    """Scores the document once per `find`, with the values that it gives in place of the document's spans."""
+    """Score the document once per `find`, with the values that it gives in place of the document's spans."""
     text = _text(checkpoint, document, max_tokens)
     splices = [_Splices(checkpoint.tokenizer, find) for find in finds]
     readers = [SequenceReader(checkpoint) for _ in finds]
     courses = [one.with_lookups(text, splice) for one, splice in zip(readers, splices, strict=True)]
-    read(list(zip(readers, courses, strict=True)), checkpoint.lm.inference.cache(len(finds)))
+    read_courses(list(zip(readers, courses, strict=True)), checkpoint.lm.inference.cache(len(finds)))
     return [
         replace(_tally(reader, text), matched=splice.matched, right=splice.right)
         for reader, splice in zip(readers, splices, strict=True)
@@ -77,7 +321,7 @@ def dynamic(
 
 @dataclass(slots=True)
 class _Splices:
-    """Encodes the values that `find` gives; counts the lookups with a match, and those that found exactly the span."""
+    """Encode the values that `find` gives; count the lookups with a match, and those that found exactly the span."""
 
     tokenizer: FactTokenizer
     find: Find
@@ -93,10 +337,10 @@ class _Splices:
 
 
 @torch.inference_mode()
-def plain(
+def plain_tallies(
     checkpoint: Checkpoint, marked: FactTokenizer, document: AnnotatedDocument, *, max_tokens: int = 1024
 ) -> tuple[TextTally, TextTally]:
-    """Scores a model without lookups on the text without markup: all its tokens, and those that Co-LMLM is scored on.
+    """Score a model without lookups on the text without markup: all its tokens, and those that Co-LMLM is scored on.
 
     Both use the same tokens, cut at the spans as `marked`, the other model's tokenizer, cuts them. Leaving out fact
     tokens makes a text easier, so the second is the fair comparison.
@@ -107,7 +351,7 @@ def plain(
         reader.queue(outside, SAID)
         reader.queue(span, APART)
     reader.queue(text.outside[-1], SAID)
-    read([(reader, reader.at_once())], checkpoint.lm.inference.cache(1))
+    read_courses([(reader, reader.at_once())], checkpoint.lm.inference.cache(1))
     found = _tally(reader, text)
     every = TextTally(
         loss=found.loss + found.opening_loss, tokens=text.num_tokens, text_tokens=text.num_tokens
@@ -131,7 +375,7 @@ def _tally(reader: SequenceReader, text: MarkedText) -> TextTally:
     )
 
 
-# Perplexities over many documents, of the sums that `model.evaluate.perplexity` makes of each.
+# Perplexities over many documents, of the sums of each.
 
 Sums = tuple[NDArray[np.float64], NDArray[np.float64]]  # for each document: losses in nats, and tokens
 
@@ -149,7 +393,7 @@ class DocumentSums:
     indexes: dict[str, list[TextTally]]
 
     def sums(self) -> dict[str, Sums]:
-        """Gives losses and tokens of every reported figure, by its name."""
+        """Give losses and tokens of every reported figure, by its name."""
         found = {
             "static": _outside(self.static),
             "static_without_markup": _without_markup(self.static),
@@ -179,7 +423,7 @@ def _without_markup(tallies: Sequence[TextTally]) -> Sums:
 
 
 def openings(tallies: Sequence[TextTally]) -> dict[str, float]:
-    """Gives the probability of ``<FACT>`` where a span follows, and that of markup elsewhere, as geometric means."""
+    """Give the probability of ``<FACT>`` where a span follows, and that of markup elsewhere, as geometric means."""
     spans, tokens = sum(t.lookups for t in tallies), sum(t.tokens for t in tallies)
     opening, markup = sum(t.opening_loss for t in tallies), sum(t.markup_loss for t in tallies)
     return {"at_spans": exp(-opening / max(spans, 1)), "elsewhere": 1 - exp(-markup / max(tokens, 1))}
@@ -192,7 +436,7 @@ def _with_openings(tallies: Sequence[TextTally], *, by_text: bool = False) -> Su
 
 
 def perplexities(sums: dict[str, Sums], documents: int) -> dict[str, dict[str, Any]]:
-    """Gives perplexities over all tokens together, so that long documents weigh more, with intervals over documents."""
+    """Give perplexities over all tokens together, so that long documents weigh more, with intervals over documents."""
 
     def measure(draw: Callable[[int], NDArray[np.int64]]) -> dict[str, float]:
         rows = draw(documents)

@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.model.training.steps import question_answer
@@ -40,10 +43,10 @@ class Recall:
     mean_true_score: float
 
 
-def recall(
+def measure_recall(
     queries_QD: Floats, target_Q: NDArray[np.int64], keys: Floats | Sequence[Floats], values_K: Sequence[str]
 ) -> Recall:
-    """Ranks every fact for every query; `target_Q[i]` is the row of the fact that query i asks for.
+    """Rank every fact for every query; `target_Q[i]` is the row of the fact that query i asks for.
 
     `keys` are [K, D], or an array for each kind of key: a fact scores as its best key, and a row of NaN is no key. On
     ties the target ranks last among its equals, so that a model that gives all facts one key scores 0.
@@ -72,7 +75,7 @@ def recall(
 
 
 def best_scores(queries_QD: Floats, keys: Floats | Sequence[Floats]) -> Floats:
-    """Gives [Q, K]: the score of each fact's best key; minus infinity for a fact without one."""
+    """Give [Q, K]: the score of each fact's best key; minus infinity for a fact without one."""
     kinds = [keys] if isinstance(keys, np.ndarray) else keys
     scores = [queries_QD @ keys_KD.T for keys_KD in kinds]
     best_QK = np.fmax.reduce(scores)
@@ -91,7 +94,7 @@ def _share(values: NDArray[np.floating] | NDArray[np.bool_]) -> float:
 def in_batches(
     encode: Callable[[list[str]], Floats], texts: Sequence[str], done: OnDone, size: int = 128
 ) -> Floats:
-    """Encodes texts in batches, telling `done` how many more are finished.
+    """Encode texts in batches, telling `done` how many more are finished.
 
     The longest come first, so that texts of similar length are padded together, and too little memory shows at once.
     """
@@ -111,7 +114,7 @@ def in_batches(
 def document_keys(
     encoder: Encodes, documents: Sequence[AnnotatedDocument], done: OnDone, size: int = 32
 ) -> Floats:
-    """Gives the [num_facts, dim] keys of all facts of `documents`, in order."""
+    """Give the [num_facts, dim] keys of all facts of `documents`, in order."""
     parts = []
     for at in range(0, len(documents), size):
         batch = documents[at : at + size]
@@ -121,7 +124,7 @@ def document_keys(
 
 
 def decoder_queries(encoder: Encodes, questions: Sequence[str], done: OnDone) -> Floats:
-    """Gives the queries that the decoder itself sends: the states at ``<FACT>`` after ``Question: ... Answer:``."""
+    """Give the queries that the decoder itself sends: the states at ``<FACT>`` after ``Question: ... Answer:``."""
 
     def at_fact(batch: list[str]) -> Floats:
         return np.concatenate(encoder.encode_documents([question_answer(q, "?") for q in batch]))
@@ -150,7 +153,7 @@ class AskedFacts:
 
     @classmethod
     def of(cls, documents: Sequence[AnnotatedDocument]) -> AskedFacts:
-        """Takes all facts of these documents, in order; those with a question are asked for."""
+        """Take all facts of these documents, in order; those with a question are asked for."""
         places = [(d.external_id, s.start, s.end) for d in documents for s in d.facts]
         return cls.where(
             places,
@@ -160,7 +163,7 @@ class AskedFacts:
 
     @classmethod
     def where(cls, places: list[Place], values: list[str], questions: Sequence[str | None]) -> AskedFacts:
-        """Takes facts at these places, with their questions if they have any."""
+        """Take facts at these places, with their questions if they have any."""
         rows = [row for row, question in enumerate(questions) if question]
         return cls(places, values, [questions[row] or "" for row in rows], np.array(rows, dtype=np.int64))
 
@@ -183,7 +186,7 @@ class WrittenQuestions:
         )
 
     def of_facts(self, asked: AskedFacts) -> list[str | None]:
-        """Gives each fact's generated question, or None. Raises `ValueError` if the questions are of other texts."""
+        """Give each fact's generated question, or None. Raises `ValueError` if the questions are of other texts."""
         found: list[str | None] = []
         for place, value in zip(asked.places, asked.values, strict=True):
             question, said = self.questions.get(place, (None, value))
@@ -199,14 +202,14 @@ class WrittenQuestions:
         return found
 
     def num_asked(self, asked: AskedFacts) -> int:
-        """Counts the generated questions that equal, word for word, the question that is asked of their fact."""
+        """Count the generated questions that equal, word for word, the question that is asked of their fact."""
         of_facts = self.of_facts(asked)
         pairs = zip(asked.target_Q.tolist(), asked.questions, strict=True)
         return sum((of_facts[row] or "").casefold() == question.casefold() for row, question in pairs)
 
 
 def question_keys(encoder: Encodes, questions: Sequence[str | None], done: OnDone) -> Floats:
-    """Gives the [K, D] keys of the questions at ``<FACT-q>``, with rows of NaN for missing ones."""
+    """Give the [K, D] keys of the questions at ``<FACT-q>``, with rows of NaN for missing ones."""
     rows = [row for row, question in enumerate(questions) if question]
     made = in_batches(encoder.encode_questions, [questions[row] or "" for row in rows], done)
     keys_KD = np.full((len(questions), made.shape[1]), np.nan, np.float32)
@@ -223,7 +226,7 @@ def table(
     as_decoder: bool,
     done: OnDone,
 ) -> Table:
-    """Measures recall by kind of query ("question", "decoder") and by kind of key ("context", "question", "both").
+    """Measure recall by kind of query ("question", "decoder") and by kind of key ("context", "question", "both").
 
     `contexts` are the keys of the facts' contexts [K, D], or the documents to make them from. `done` is told how many
     more of `num_encodings` are made.
@@ -238,7 +241,10 @@ def table(
     if as_decoder:
         queries["decoder"] = decoder_queries(encoder, asked.questions, done)
     return {
-        kind: {name: recall(queries_QD, asked.target_Q, keys, asked.values) for name, keys in kinds.items()}
+        kind: {
+            name: measure_recall(queries_QD, asked.target_Q, keys, asked.values)
+            for name, keys in kinds.items()
+        }
         for kind, queries_QD in queries.items()
     }
 
@@ -246,7 +252,81 @@ def table(
 def num_encodings(
     asked: AskedFacts, *, has_contexts: bool, generated: WrittenQuestions | None, as_decoder: bool
 ) -> int:
-    """Counts the texts that `table` encodes."""
+    """Count the texts that `recall_table` encodes."""
     contexts = 0 if has_contexts else len(asked.values)
     questions = sum(question is not None for question in generated.of_facts(asked)) if generated else 0
     return contexts + questions + (1 + as_decoder) * len(asked.questions)
+
+
+# A small residual network that corrects keys which a linear map predicts, to be compared with that map.
+
+_BATCH = 256
+_PATIENCE = 10  # epochs without a better figure on what was left out
+
+
+class ResidualMap(nn.Module):
+    """Add to a predicted key what two layers make of the old one. It begins as the linear map alone."""
+
+    def __init__(self, old_dim: int, new_dim: int, hidden: int) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(old_dim, hidden), nn.Linear(hidden, new_dim)
+        nn.init.zeros_(self.outer.weight)
+        nn.init.zeros_(self.outer.bias)
+
+    def forward(self, old_ND: Tensor, start_NE: Tensor) -> Tensor:
+        made_NE: Tensor = F.normalize(start_NE + self.outer(F.gelu(self.inner(old_ND))), dim=-1)
+        return made_NE
+
+
+def fit_residual(
+    old_ND: Floats,
+    start_NE: Floats,
+    new_NE: Floats,
+    *,
+    hidden: int = 256,
+    epochs: int = 200,
+    rate: float = 1e-3,
+    seed: int = 0,
+) -> Callable[[Floats, Floats], Floats]:
+    """Fit the network to the cosine of true keys; a tenth is left out, and training ends where that gets no better.
+
+    `start_NE` should be predicted by a map that was fitted without each fact, else there is nothing left to correct.
+    """
+    torch.manual_seed(seed)
+    order = torch.randperm(len(old_ND))
+    old, start, new = (
+        torch.from_numpy(rows.astype(np.float32))[order] for rows in (old_ND, start_NE, new_NE)
+    )
+    out = max(1, len(order) // 10)
+    network = ResidualMap(old.shape[1], new.shape[1], hidden)
+    optimiser = torch.optim.AdamW(network.parameters(), rate, weight_decay=0.01)
+    best, kept, waited = float("inf"), _copy_weights(network), 0
+    for _ in range(epochs):
+        for at in range(out, len(order), _BATCH):
+            rows = slice(at, at + _BATCH)
+            optimiser.zero_grad()
+            _loss(network, old[rows], start[rows], new[rows]).backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+        with torch.inference_mode():
+            missed = float(_loss(network, old[:out], start[:out], new[:out]))
+        best, kept, waited = (
+            (missed, _copy_weights(network), 0) if missed < best else (best, kept, waited + 1)
+        )
+        if waited == _PATIENCE:
+            break
+    network.load_state_dict(kept)
+
+    @torch.inference_mode()
+    def predict(keys_ND: Floats, begun_NE: Floats) -> Floats:
+        made: Floats = network(torch.from_numpy(keys_ND), torch.from_numpy(begun_NE)).numpy()
+        return made
+
+    return predict
+
+
+def _loss(network: ResidualMap, old: Tensor, start: Tensor, new: Tensor) -> Tensor:
+    return 1 - (network(old, start) * new).sum(dim=-1).mean()
+
+
+def _copy_weights(network: nn.Module) -> dict[str, Tensor]:
+    return {name: values.clone() for name, values in network.state_dict().items()}

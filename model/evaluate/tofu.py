@@ -66,7 +66,7 @@ class Examples:
 
     @classmethod
     def of(cls, *, right_N: Floats, stated_N: Floats, wrong_N: Sequence[Floats], rouge_N: Floats) -> Examples:
-        """Computes the scores from losses of three kinds.
+        """Compute the scores from losses of three kinds.
 
         They are those of the answer itself, of the wording that wrong answers are compared with, and of the wrong
         answers.
@@ -85,7 +85,7 @@ class Examples:
         return len(self.rouge_N)
 
     def drawn(self, rows_N: NDArray[np.int64]) -> Examples:
-        """Gives the examples of these rows, which may repeat."""
+        """Give the examples of these rows, which may repeat."""
         return Examples(**{column.name: getattr(self, column.name)[rows_N] for column in fields(self)})
 
 
@@ -100,13 +100,13 @@ class Scores:
 
     @classmethod
     def kept(cls, examples: Examples, *, choice: bool) -> Scores:
-        """Scores a table that a model should know. With `choice` the probability is that among the named answers."""
+        """Score a table that a model should know. With `choice` the probability is that among the named answers."""
         probability_N = examples.choice_N if choice else examples.probability_N
         return cls._of(examples, probability_N, np.maximum(0, 1 - examples.truth_ratio_N))
 
     @classmethod
     def forgotten(cls, examples: Examples) -> Scores:
-        """Scores a table that a model should have forgotten; a truth ratio near 1 tells right from wrong least."""
+        """Score a table that a model should have forgotten; a truth ratio near 1 tells right from wrong least."""
         ratio_N = examples.truth_ratio_N
         return cls._of(examples, examples.probability_N, np.minimum(ratio_N, 1 / (ratio_N + _TINY)))
 
@@ -128,8 +128,8 @@ class TofuLog:
 
     @classmethod
     def read(cls, file: Path) -> TofuLog:
-        """Reads a log as JSON, gzipped or not. Raises `TofuLogError` if it is none."""
-        log = _decoded(file)
+        """Read a log as JSON, gzipped or not. Raises `TofuLogError` if it is none."""
+        log = _decode_log(file)
         return cls(
             retain=_examples("eval_log.json", log.retain, restated=True),
             real_authors=_examples("eval_real_author_wo_options.json", log.real_authors, restated=False),
@@ -138,7 +138,7 @@ class TofuLog:
         )
 
     def drawn(self, draw: Callable[[int], NDArray[np.int64]]) -> TofuLog:
-        """Resamples each table's examples with `draw`, which gives rows for a number of examples."""
+        """Resample each table's examples with `draw`, which gives rows for a number of examples."""
         return TofuLog(
             retain=self.retain.drawn(draw(len(self.retain))),
             real_authors=self.real_authors.drawn(draw(len(self.real_authors))),
@@ -148,7 +148,7 @@ class TofuLog:
 
     @property
     def kept(self) -> dict[str, Scores]:
-        """Gives the scores of the three tables that a model should still know, under their usual short names."""
+        """Give the scores of the three tables that a model should still know, under their usual short names."""
         return {
             "retain": Scores.kept(self.retain, choice=False),
             "ra": Scores.kept(self.real_authors, choice=True),
@@ -157,13 +157,13 @@ class TofuLog:
 
     @property
     def utility(self) -> float:
-        """Computes model utility: the harmonic mean of nine numbers, 0 if one of them is."""
+        """Compute model utility: the harmonic mean of nine numbers, 0 if one of them is."""
         nine = [n for s in self.kept.values() for n in (s.probability, s.rouge, s.truth_ratio)]
         return float(hmean(nine))
 
 
 def forget_quality(unlearned: Examples, retained: Examples) -> tuple[float, float]:
-    """Computes the two-sided Kolmogorov-Smirnov statistic and p-value between the truth ratios of two models.
+    """Compute the two-sided Kolmogorov-Smirnov statistic and p-value between the truth ratios of two models.
 
     `retained` is of a model that never saw what `unlearned` forgot. A p above 0.05 is no evidence that they differ.
     """
@@ -171,7 +171,7 @@ def forget_quality(unlearned: Examples, retained: Examples) -> tuple[float, floa
     return float(found.statistic), float(found.pvalue)
 
 
-def _decoded(file: Path) -> _Log:
+def _decode_log(file: Path) -> _Log:
     data = file.read_bytes()
     try:
         return msgspec.json.decode(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data, type=_Log)
@@ -180,7 +180,7 @@ def _decoded(file: Path) -> _Log:
 
 
 def _examples(name: str, table: _Table, *, restated: bool) -> Examples:
-    """Computes the scores of one table.
+    """Compute the scores of one table.
 
     With `restated` wrong answers are compared with a paraphrase of the right one, since only that was never trained on.
     Otherwise they are compared with the answer itself, which some logs have under that name a second time.
@@ -232,7 +232,7 @@ class Example:
 
 
 def read_rows(file: Path) -> list[TofuRow]:
-    """Reads the rows of a file. Raises `TofuLogError` if a line is none."""
+    """Read the rows of a file. Raises `TofuLogError` if a line is none."""
     rows = []
     for number, line in enumerate(file.read_bytes().splitlines(), start=1):
         try:
@@ -247,18 +247,18 @@ def read_rows(file: Path) -> list[TofuRow]:
 def documents(
     rows: Sequence[TofuRow], finder: SpanFinder, on_done: OnDone = lambda more: None
 ) -> list[AnnotatedDocument]:
-    """Makes a document of each question and answer, as the decoder would write it, with the answer's facts marked.
+    """Make a document of each question and answer, as the decoder would write it, with the answer's facts marked.
 
     The id is made from the content, so a row is the same document in every split.
     """
-    marked = _marked([(row.question, row.answer) for row in rows], finder, on_done)
-    return [_whole(row.question, answer) for row, answer in zip(rows, marked, strict=True)]
+    marked = _mark_answers([(row.question, row.answer) for row in rows], finder, on_done)
+    return [_whole_document(row.question, answer) for row, answer in zip(rows, marked, strict=True)]
 
 
 def examples(
     rows: Sequence[TofuRow], finder: SpanFinder | None, on_done: OnDone = lambda more: None
 ) -> list[Example]:
-    """Marks the facts in each row's answers; without a finder they have none.
+    """Mark the facts in each row's answers; without a finder they have none.
 
     Without a paraphrase `stated` is the answer itself.
     """
@@ -268,7 +268,7 @@ def examples(
         marked = iter([AnnotatedDocument("", answer, ()) for _, answer in asked])
         on_done(len(asked))
     else:
-        marked = iter(_marked(asked, finder, on_done))
+        marked = iter(_mark_answers(asked, finder, on_done))
     found = []
     for row, answers in zip(rows, several, strict=True):
         answer, stated, *wrong = (next(marked) for _ in answers)
@@ -276,8 +276,10 @@ def examples(
     return found
 
 
-def _marked(asked: Sequence[tuple[str, str]], finder: SpanFinder, on_done: OnDone) -> list[AnnotatedDocument]:
-    """Gives the answers alone, with those facts that lie entirely in them.
+def _mark_answers(
+    asked: Sequence[tuple[str, str]], finder: SpanFinder, on_done: OnDone
+) -> list[AnnotatedDocument]:
+    """Give the answers alone, with those facts that lie entirely in them.
 
     An answer is about the names in its question, as a document is about its title, so these are not facts of it.
     """
@@ -306,8 +308,8 @@ def _answer(document: AnnotatedDocument, offset: int) -> AnnotatedDocument:
     return AnnotatedDocument("", document.text[offset:], facts)
 
 
-def _whole(question: str, answer: AnnotatedDocument) -> AnnotatedDocument:
-    """Gives the whole document; only its first fact has the question, since several would contradict each other."""
+def _whole_document(question: str, answer: AnnotatedDocument) -> AnnotatedDocument:
+    """Give the whole document; only its first fact has the question, since several would contradict each other."""
     lead = _lead(question)
     facts = tuple(
         replace(span, start=span.start + len(lead), end=span.end + len(lead), question=asked)
@@ -325,9 +327,9 @@ Columns = dict[str, Any]
 
 
 def columns(example: Example, generated: str, losses: Sequence[Loss]) -> Columns:
-    """Gives one example's values, by the names of the published logs. `losses` are of its answers, in their order."""
+    """Give one example's values, by the names of the published logs. `losses` are of its answers, in their order."""
     right, stated, *wrong = losses
-    scores = rouge(example.answer.text, generated)
+    scores = rouge_scores(example.answer.text, generated)
     return {
         "avg_gt_loss": _mean(*right),
         "gt_loss": right[0],
@@ -345,12 +347,12 @@ def columns(example: Example, generated: str, losses: Sequence[Loss]) -> Columns
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> dict[str, Columns]:
-    """Gives the examples' values by column, as the published logs have them."""
+    """Give the examples' values by column, as the published logs have them."""
     return {name: {str(i): row[name] for i, row in enumerate(rows)} for name in rows[0]}
 
 
-def rouge(answer: str, said: str) -> Mapping[str, Any]:
-    """Computes ROUGE-1 and ROUGE-L of a generated text against an answer: precision, recall, F1."""
+def rouge_scores(answer: str, said: str) -> Mapping[str, Any]:
+    """Compute ROUGE-1 and ROUGE-L of a generated text against an answer: precision, recall, F1."""
     scores: Mapping[str, Any] = _scorer().score(answer, said)
     return scores
 
@@ -374,7 +376,6 @@ def _scorer() -> RougeScorer:
 
 Table = Mapping[str, Mapping[str, Any]]  # columns of a published log, each by row
 Metrics = dict[str, Any]
-_TINY_OPEN_UNLEARNING = 1e-10
 
 _TABLES = {
     "retain": "eval_log.json",
@@ -394,7 +395,7 @@ FORGET_RATIO = "forget_truth_ratio"
 def evaluation(
     log: Mapping[str, Table], retained: Mapping[str, Table] | None = None
 ) -> Metrics:  # as TOFU_EVAL.json
-    """Computes every metric of a log, by name. `retained`, of a model without the forget set, gives forget quality."""
+    """Compute every metric of a log, by name. `retained`, of a model without the forget set, gives forget quality."""
     found: Metrics = {}
     for name, file in _TABLES.items():
         found |= _of_table(name, log[file])
@@ -407,7 +408,7 @@ def evaluation(
 
 
 def summary(metrics: Metrics) -> dict[str, float]:
-    """Gives each metric's one number: TOFU_SUMMARY.json."""
+    """Give each metric's one number: TOFU_SUMMARY.json."""
     return {name: one["agg_value"] for name, one in metrics.items()}
 
 
@@ -425,7 +426,7 @@ def _of_table(name: str, table: Table) -> Metrics:
 
 
 def _answers(losses: Mapping[str, Any]) -> Metrics:
-    """Gives the probabilities of one answer, or of several, for each example."""
+    """Give the probabilities of one answer, or of several, for each example."""
     values = {
         row: {"prob": np.exp(-np.asarray(loss)).tolist(), "avg_loss": loss} for row, loss in losses.items()
     }
@@ -433,11 +434,11 @@ def _answers(losses: Mapping[str, Any]) -> Metrics:
 
 
 def _among(right: Metrics, wrong: Metrics) -> Metrics:
-    """Gives the right answer's probability among all answers that the example names."""
+    """Give the right answer's probability among all answers that the example names."""
     values = {}
     for row, one in right["value_by_index"].items():
         others = float(np.sum(wrong["value_by_index"][row]["prob"]))
-        values[row] = {"prob": one["prob"] / (one["prob"] + others + _TINY_OPEN_UNLEARNING)}
+        values[row] = {"prob": one["prob"] / (one["prob"] + others + _TINY)}
     return _metric([one["prob"] for one in values.values()], values)
 
 
@@ -445,12 +446,12 @@ def _ratio(stated: Metrics, wrong: Metrics, of: Callable[[float], float]) -> Met
     values = {}
     for row, one in stated["value_by_index"].items():
         wrong_mean = float(np.exp(-np.mean(wrong["value_by_index"][row]["avg_loss"])))
-        values[row] = {"score": wrong_mean / (float(np.exp(-one["avg_loss"])) + _TINY_OPEN_UNLEARNING)}
+        values[row] = {"score": wrong_mean / (float(np.exp(-one["avg_loss"])) + _TINY)}
     return _metric([of(one["score"]) for one in values.values()], values)
 
 
 def _nearest_one(ratio: float) -> float:
-    return min(ratio, 1 / (ratio + _TINY_OPEN_UNLEARNING))
+    return min(ratio, 1 / (ratio + _TINY))
 
 
 def _below_one(ratio: float) -> float:
@@ -458,13 +459,13 @@ def _below_one(ratio: float) -> float:
 
 
 def _rouge(table: Table) -> Metrics:
-    """Gives the ROUGE scores of the generated text, with the texts if the log has them."""
+    """Give the ROUGE scores of the generated text, with the texts if the log has them."""
     values: dict[str, Any] = {}
     for row, recall in table["rougeL_recall"].items():
         values[row] = {"rougeL_recall": recall}
         if row in table.get("generated_text", {}):
             asked, said, answer = table["generated_text"][row]
-            scores = rouge(answer, said.removeprefix("Answer:"))
+            scores = rouge_scores(answer, said.removeprefix("Answer:"))
             values[row] |= {
                 "rouge1_recall": scores["rouge1"].recall,
                 "rougeL_f1": scores["rougeL"].fmeasure,

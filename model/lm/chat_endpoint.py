@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import random
+import re
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import httpx2
 
 Message = Mapping[str, str]
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
+MOST_REFUSED = 3  # refusals in a row after which the fault is not in the conversations
+_FENCE = re.compile(r"\A```[^\n]*\n(.*?)\n?```\s*\Z", re.DOTALL)
 _TRANSIENT = {408, 409, 425, 429}  # and every 5xx
 _OF_THE_REQUEST = {400, 413, 422}
 _LONGEST_WAIT = 120.0
@@ -63,7 +69,7 @@ class Reply:
 
 @dataclass(slots=True)
 class EndpointUsage:
-    """What conversations have cost so far, in tokens as the endpoint counts them.
+    """The cost of conversations so far, in tokens as the endpoint counts them.
 
     `repairs` counts the requests that followed an unusable answer.
     """
@@ -93,7 +99,7 @@ class _Transient(Exception):
 
 
 class Chat:
-    """Sends conversations to an endpoint. Threads may share it; `stop` ends waits between attempts in all of them."""
+    """Send conversations to an endpoint. Threads may share it; `stop` ends waits between attempts in all of them."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
@@ -103,13 +109,13 @@ class Chat:
         self._stopped = threading.Event()
 
     def reply(self, messages: Sequence[Message]) -> Reply:
-        """Gives the model's answer to a conversation.
+        """Give the model's answer to a conversation.
 
         The request is sent again after 429, 5xx, time-outs, cut connections and responses that are no chat completion.
         Raises `ConversationRefused` where the endpoint refuses this one, `EndpointUnusable` where it would refuse
         any, and `Stopped` after `stop`.
         """
-        wait = self.endpoint.first_wait
+        pause = self.endpoint.first_wait
         for attempt in range(1, self.endpoint.attempts + 1):
             if self._stopped.is_set():
                 raise Stopped
@@ -119,12 +125,12 @@ class Chat:
                 if attempt == self.endpoint.attempts:
                     cause = f"{error} (tried {attempt} times)"
                     raise self._unusable(cause, "Run the same command again later; it goes on.") from error
-                self._stopped.wait(min(_LONGEST_WAIT, error.wait or wait * random.uniform(0.5, 1.5)))
-                wait = min(_LONGEST_WAIT, 2 * wait)
+                self._stopped.wait(min(_LONGEST_WAIT, error.wait or pause * random.uniform(0.5, 1.5)))
+                pause = min(_LONGEST_WAIT, 2 * pause)
         raise AssertionError("the last attempt returns or raises")
 
     def stop(self) -> None:
-        """Keeps any further request from being sent."""
+        """Keep any further request from being sent."""
         self._stopped.set()
 
     def close(self) -> None:
@@ -146,13 +152,13 @@ class Chat:
             raise _Transient(str(error) or type(error).__name__) from error
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise self._unusable(str(error), f"Check {self.endpoint.options[0]}.") from error
-        return self._judged(response)
+        return self._reply_or_error(response)
 
-    def _judged(self, response: httpx2.Response) -> Reply:
+    def _reply_or_error(self, response: httpx2.Response) -> Reply:
         status = response.status_code
         if status == 200:
             return _reply(response)
-        cause = f"status {status}: {self._said(response)}"
+        cause = f"status {status}: {self._message_of(response)}"
         if status in _TRANSIENT or status >= 500:
             raise _Transient(cause, _wait_asked(response.headers.get("retry-after")))
         if status in _OF_THE_REQUEST:
@@ -161,8 +167,8 @@ class Chat:
             raise self._unusable(cause, f"Set {self.endpoint.key_from} to a key that may use it.")
         raise self._unusable(cause, f"Check {' and '.join(self.endpoint.options)}.")
 
-    def _said(self, response: httpx2.Response) -> str:
-        """Gives the endpoint's own message in one line, without the key, which some endpoints repeat."""
+    def _message_of(self, response: httpx2.Response) -> str:
+        """Give the endpoint's own message in one line, without the key, which some endpoints repeat."""
         said = " ".join(response.text.split())
         if self.endpoint.api_key:
             said = said.replace(self.endpoint.api_key, "***")
@@ -173,7 +179,7 @@ class Chat:
 
 
 def _reply(response: httpx2.Response) -> Reply:
-    """Reads the reply in a response of status 200. Raises `_Transient` for anything else that a proxy or an overloaded
+    """Read the reply in a response of status 200. Raises `_Transient` for anything else that a proxy or an overloaded
     server sends.
     """
     try:
@@ -191,7 +197,7 @@ def _reply(response: httpx2.Response) -> Reply:
 
 
 def _wait_asked(header: str | None) -> float | None:
-    """Gives the seconds of a Retry-After header, which holds seconds or a date."""
+    """Give the seconds of a Retry-After header, which holds seconds or a date."""
     if header is None:
         return None
     try:
@@ -202,3 +208,46 @@ def _wait_asked(header: str | None) -> float | None:
         return max(0.0, parsedate_to_datetime(header).timestamp() - time.time())
     except ValueError:
         return None
+
+
+def without_fence(reply: str) -> str:
+    """Remove the blanks around a reply and the code fence that models tend to add."""
+    fenced = _FENCE.match(reply.strip())
+    return (fenced.group(1) if fenced else reply).strip()
+
+
+def repair_messages(reply: str, words: str) -> list[Message]:
+    """Make the messages that follow an unusable reply: the reply, and the words that ask for another."""
+    broken: list[Message] = [{"role": "assistant", "content": reply}] if reply.strip() else []
+    return [*broken, {"role": "user", "content": words}]
+
+
+def converse_each(
+    items: Iterable[Item],
+    converse: Callable[[Item], Result],
+    keep: Callable[[Item, Future[Result]], object],
+    *,
+    concurrency: int,
+    stop: Callable[[], None],
+) -> None:
+    """Hold a conversation about each item in a thread, and keep its result in the calling thread.
+
+    If one fails, `stop` is called, the conversations in progress are finished and kept, and the error is raised.
+    """
+    waiting = iter(items)
+    running: dict[Future[Result], Item] = {}
+    with ThreadPoolExecutor(concurrency, "conversation") as pool:
+        try:
+            while True:
+                while len(running) < concurrency and (item := next(waiting, None)) is not None:
+                    running[pool.submit(converse, item)] = item
+                if not running:
+                    return
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    keep(running.pop(future), future)
+        except BaseException:
+            stop()
+            for future in wait(running).done:
+                if future.exception() is None:
+                    keep(running[future], future)
+            raise

@@ -10,17 +10,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from peft import PeftModel, get_peft_model_state_dict
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from transformers.utils import logging as transformers_logging
 
-from colmlm.model.lm.adapters import ADAPTER, adapted
 from colmlm.model.lm.base_models import resolve_base, weight_files, weights_digest
-from colmlm.model.lm.config import CONFIG_FILE, CheckpointConfig, CheckpointError
-from colmlm.model.lm.files import damaged, file_digest
+from colmlm.model.lm.config import CONFIG_FILE, CheckpointConfig, CheckpointError, damaged_file, file_digest
 from colmlm.model.lm.language_model import FactLM, model_at
 from colmlm.model.text.markup import CO_LMLM, MARKUPS, Markup
 from colmlm.model.text.tokens import FactTokenizer
@@ -40,7 +42,7 @@ class Checkpoint:
 
     @property
     def end_tokens(self) -> list[int]:
-        """The tokens that end a text."""
+        """Give the tokens that end a text."""
         eos = self.lm.causal.config.eos_token_id
         others = [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
         return sorted({self.tokenizer.end_of_text, *others})
@@ -51,7 +53,7 @@ class Checkpoint:
 
 
 def compute_dtype(precision: str = "auto") -> torch.dtype:
-    """Gives bfloat16 where the processor (or the GPU) multiplies it natively, else float32."""
+    """Give bfloat16 where the processor (or the GPU) multiplies it natively, else float32."""
     if precision != "auto":
         return {"bf16": torch.bfloat16, "fp32": torch.float32}[precision]
     native = torch.cuda.is_available() or torch.cpu._is_avx512_bf16_supported()
@@ -59,7 +61,7 @@ def compute_dtype(precision: str = "auto") -> torch.dtype:
 
 
 def load(path: Path, cache: Path, *, precision: str = "auto") -> Checkpoint:
-    """Loads a checkpoint for inference: adapter merged, gradients off, on the GPU if there is one."""
+    """Load a checkpoint for inference: adapter merged, gradients off, on the GPU if there is one."""
     if not (path / CONFIG_FILE).is_file():
         return import_released(path, precision=precision)
     config = config_of(path)
@@ -70,13 +72,13 @@ def load(path: Path, cache: Path, *, precision: str = "auto") -> Checkpoint:
         digest = weights_digest(path)
     else:
         bare = with_token_rows(model_at(source, torch.float32), tokenizer)
-        model = adapted(bare, path).merge_and_unload()
+        model = with_adapter_from(bare, path).merge_and_unload()
         digest = f"{weights_digest(source)}:{file_digest(path / ADAPTER)}:{_scaling(path)}"
     return _ready(config, model, tokenizer, digest, path, precision)
 
 
 def weights_bytes(path: Path, cache: Path) -> int:
-    """Gives the bytes of the files of weights that loading a checkpoint reads, an adapter's base among them."""
+    """Give the bytes of the files of weights that loading a checkpoint reads, an adapter's base among them."""
     files = [*weight_files(path), path / ADAPTER]
     if (path / CONFIG_FILE).is_file():
         config = CheckpointConfig.load(path)
@@ -88,7 +90,7 @@ def weights_bytes(path: Path, cache: Path) -> int:
 def base_checkpoint(
     base: str, cache: Path, *, precision: str = "auto", markup: Markup = CO_LMLM
 ) -> Checkpoint:
-    """Gives the untrained base with new rows for a method's tokens: the baseline for what is trained from it."""
+    """Give the untrained base with new rows for a method's tokens: the baseline for what is trained from it."""
     directory = resolve_base(base, cache)
     tokenizer = FactTokenizer.load(directory / "tokenizer.json", markup=markup)
     model = with_token_rows(model_at(directory, torch.float32), tokenizer)
@@ -99,7 +101,7 @@ def base_checkpoint(
 
 
 def import_released(path: Path, *, precision: str = "auto") -> Checkpoint:
-    """Loads a plain model whose tokenizer has the three tokens: the form that the paper's authors release."""
+    """Load a plain model whose tokenizer has the three tokens: the form that the paper's authors release."""
     if not (path / "config.json").is_file():
         raise CheckpointError(
             f"{path}: neither {CONFIG_FILE} nor config.json is there; name a checkpoint directory"
@@ -115,7 +117,7 @@ def import_released(path: Path, *, precision: str = "auto") -> Checkpoint:
 
 
 def with_token_rows(model: Any, tokenizer: FactTokenizer) -> Any:
-    """Gives a model a vocabulary row for each token; those of added tokens are the mean of the others.
+    """Give a model a vocabulary row for each token; those of added tokens are the mean of the others.
 
     Some families fill their vocabulary up with rows that no token has: these go. Some have a token or two without a
     row, for pictures: these get the mean, too. A model of another tokenizer is left as it is, see `same_vocabulary`.
@@ -138,12 +140,12 @@ def tokenizer_digest(tokenizer: FactTokenizer) -> str:
 
 
 def config_of(path: Path) -> CheckpointConfig:
-    """Reads a checkpoint's config, and checks the files beside it against their digests."""
+    """Read a checkpoint's config, and check the files beside it against their digests."""
     try:
         config = CheckpointConfig.load(path)
     except (ValueError, TypeError) as error:
         raise CheckpointError(f"{path / CONFIG_FILE} cannot be read ({error})") from error
-    if name := damaged(path, config.digests):
+    if name := damaged_file(path, config.digests):
         raise CheckpointError(
             f"{path / name} is not the file that was written with {CONFIG_FILE}: damaged, replaced or half saved; "
             "take the checkpoint again from where it came, or go on with its training run"
@@ -158,13 +160,13 @@ def _markup(config: CheckpointConfig) -> Markup:
 
 
 def _scaling(path: Path) -> str:
-    """Gives the scaling settings of an adapter, on which keys depend and which its weights file does not hold."""
+    """Give the scaling settings of an adapter, on which keys depend and which its weights file does not hold."""
     record = json.loads((path / "adapter_config.json").read_text())
     return json.dumps([record.get(name) for name in ("r", "lora_alpha", "use_rslora", "alpha_pattern")])
 
 
 def same_vocabulary(name: str, model: Any, tokenizer: FactTokenizer) -> None:
-    """Requires that the added tokens have the model's last rows; otherwise another token's row would be read."""
+    """Require that the added tokens have the model's last rows; otherwise another token's row would be read."""
     if model.config.vocab_size != tokenizer.vocabulary_size:
         added = ", ".join(tokenizer.markup.tokens)
         raise CheckpointError(
@@ -174,7 +176,7 @@ def same_vocabulary(name: str, model: Any, tokenizer: FactTokenizer) -> None:
 
 
 def base_of(config: CheckpointConfig, cache: Path) -> Path:
-    """Gives the directory of an adapter's base. Raises `CheckpointError` if its weights changed since training."""
+    """Give the directory of an adapter's base. Raises `CheckpointError` if its weights changed since training."""
     assert config.base is not None
     base = resolve_base(config.base, cache)
     expected = config.training.get("base_sha256")
@@ -186,7 +188,7 @@ def base_of(config: CheckpointConfig, cache: Path) -> Path:
 
 
 def tokenizer_at(directory: Path, config: CheckpointConfig) -> FactTokenizer:
-    """Reads the tokenizer in `directory`, with the tokens and the spacing of a checkpoint's config."""
+    """Read the tokenizer in `directory`, with the tokens and the spacing of a checkpoint's config."""
     return FactTokenizer.load(
         directory / "tokenizer.json", markup=_markup(config), space_inside=config.space_inside
     )
@@ -207,3 +209,46 @@ def _ready(
     parts = f"{weights}:{tokenizer_digest(tokenizer)}:{config.space_inside}"
     checkpoint_id = hashlib.sha256(parts.encode()).hexdigest()[:16]
     return Checkpoint(checkpoint_id, config, FactLM(model, compute=torch.float32), tokenizer, path)
+
+
+# LoRA adapters on disk: loaded only if complete, and reduced to a size that can be shipped.
+
+ADAPTER = "adapter_model.safetensors"
+ADAPTER_CONFIG = "adapter_config.json"
+MAX_BYTES = 16 * 1000 * 1000
+_SETS = ("target_modules", "modules_to_save", "exclude_modules")  # peft writes these in no fixed order
+
+
+def with_adapter_from(model: Any, path: Path, *, trainable: bool = False) -> PeftModel:
+    """Put `model` under the adapter in `path`. Refuses an incomplete adapter, of which peft only warns."""
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Found missing adapter keys")
+            peft = PeftModel.from_pretrained(model, path, is_trainable=trainable)
+        stored = set(load_file(path / ADAPTER))
+    except (OSError, RuntimeError, SafetensorError, ValueError) as error:
+        raise CheckpointError(f"{path}: the adapter cannot be read ({error})") from error
+    if differing := stored ^ set(get_peft_model_state_dict(peft, save_embedding_layers=False)):
+        raise CheckpointError(
+            f"{path}: the adapter is not whole: {len(differing)} weights, {min(differing)} for one"
+        )
+    return peft
+
+
+def ship_adapter(run: Path, target: Path, base: str | None) -> None:
+    """Write the adapter of a run in float16, naming `base` as its base. Raises `CheckpointError` above 16 MB.
+
+    float16 keeps more of these small numbers than bfloat16; loading converts them back to float32.
+    """
+    target.mkdir(parents=True, exist_ok=True)
+    weights = {name: w.to(torch.float16) for name, w in load_file(run / ADAPTER).items()}
+    save_file(weights, target / ADAPTER, metadata={"format": "pt"})
+    if (size := (target / ADAPTER).stat().st_size) > MAX_BYTES:
+        raise CheckpointError(
+            f"{run}: the adapter takes {size} bytes, more than {MAX_BYTES}; train a lower rank"
+        )
+    adapter = json.loads((run / ADAPTER_CONFIG).read_text())
+    adapter["base_model_name_or_path"] = base  # and not a path on the machine that trained it
+    for name, value in adapter.items():
+        adapter[name] = sorted(value) if name in _SETS and isinstance(value, list) else value
+    (target / ADAPTER_CONFIG).write_text(json.dumps(adapter, indent=2, sort_keys=True) + "\n")

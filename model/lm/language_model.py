@@ -37,7 +37,7 @@ class FactLM(nn.Module):
 
     @property
     def causal(self) -> PreTrainedModel:
-        """The model itself, with the adapter's layers in place if there is one."""
+        """Give the model itself, with the adapter's layers in place if there is one."""
         return self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
 
     @property
@@ -50,7 +50,7 @@ class FactLM(nn.Module):
 
     @property
     def inference(self) -> ForwardPass:
-        """The forward pass for inference over these weights. Raises `TypeError` under an adapter."""
+        """Give the forward pass for inference over these weights. Raises `TypeError` under an adapter."""
         if self.causal is not self.model:
             raise TypeError(f"{type(self.model).__name__} is no plain model: merge the adapter first")
         if self._inference is None or not self._inference.is_of(self.causal):
@@ -59,7 +59,7 @@ class FactLM(nn.Module):
         return self._inference
 
     def hidden(self, ids_BT: Tensor, positions_BT: Tensor | None = None) -> Tensor:
-        """Gives the [B, T, D] states after the final norm. Right padding needs no mask: attention is causal.
+        """Give the [B, T, D] states after the final norm. Right padding needs no mask: attention is causal.
 
         Where `positions_BT` restart within a row, a new sequence begins there that does not see the one before.
         """
@@ -72,7 +72,7 @@ class FactLM(nn.Module):
             ).last_hidden_state
 
     def logits(self, hidden_ND: Tensor) -> Tensor:
-        """Gives the [N, V] next-token logits, in float32."""
+        """Give the [N, V] next-token logits, in float32."""
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.compute is torch.bfloat16):
             return self.causal.lm_head(hidden_ND).float()
 
@@ -83,7 +83,7 @@ class FactLM(nn.Module):
         max_tokens: int = 8192,
         keep: Sequence[Sequence[int]] | None = None,
     ) -> list[Tensor]:
-        """Gives the states of each sequence, in order: [T_i, D], or only those at the positions in `keep`.
+        """Give the states of each sequence, in order: [T_i, D], or only those at the positions in `keep`.
 
         Sequences of similar length are padded and run together (see `length_groups`).
         """
@@ -97,7 +97,7 @@ class FactLM(nn.Module):
 
     @property
     def _is_for_inference(self) -> bool:
-        """Tells whether these weights are frozen and used in their own precision, without an adapter."""
+        """Tell whether these weights are frozen and used in their own precision, without an adapter."""
         return (
             self.causal is self.model
             and self.compute is torch.float32
@@ -106,7 +106,7 @@ class FactLM(nn.Module):
 
 
 def unit(states_ND: Tensor) -> Tensor:
-    """L2-normalises rows in float32: the form of keys and queries."""
+    """L2-normalise rows in float32: the form of keys and queries."""
     return F.normalize(states_ND.float(), dim=-1)
 
 
@@ -130,7 +130,7 @@ class _PastOfBlock:
         return self.start
 
     def update(self, keys: Tensor, values: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Keeps the block's [1, kv heads, T, head_dim] keys and values; gives those of all tokens up to its end."""
+        """Keep the block's [1, kv heads, T, head_dim] keys and values; give those of all tokens up to its end."""
         kept, end = self.past.kv[layer], self.start + keys.shape[2]
         kept[0, :, self.start : end], kept[1, :, self.start : end] = keys[0], values[0]
         return kept[0, None, :, :end], kept[1, None, :, :end]
@@ -198,7 +198,7 @@ class TransformersPass:
         return states_BTD
 
     def _blocks(self, piece: Piece) -> Iterator[Tensor]:
-        """Yields the [T, D] states of a piece, block by block."""
+        """Yield the [T, D] states of a piece, block by block."""
         at, end = piece.start, piece.start + len(piece.ids)
         piece.past.reserve(end)
         while at < end:
@@ -218,7 +218,7 @@ class TransformersPass:
         return states[0]
 
     def _mask(self, positions_T: Tensor, window: int | None) -> Tensor | None:
-        """Hides what comes after a token, and what has left its window; a single token may see all that there is."""
+        """Hide what comes after a token, and what has left its window; a single token may see all that there is."""
         end = int(positions_T[-1]) + 1
         if len(positions_T) == 1 and (window is None or end <= window):
             return None
@@ -266,7 +266,7 @@ _UNKNOWN = (
 
 
 def config_at(directory: Path) -> Any:
-    """Reads the config of a model. Raises `CheckpointError` where it is none of these families, and names them."""
+    """Read the config of a model. Raises `CheckpointError` where it is none of these families, and names them."""
     try:
         kind = json.loads((directory / "config.json").read_bytes()).get("model_type")
     except (OSError, ValueError, AttributeError) as error:
@@ -286,7 +286,7 @@ def config_at(directory: Path) -> Any:
 
 
 def model_at(directory: Path, dtype: torch.dtype) -> Any:
-    """Loads the weights of a directory as `dtype`. Raises `CheckpointError` if any is missing."""
+    """Load the weights of a directory as `dtype`. Raises `CheckpointError` if any is missing."""
     config = config_at(directory)
     transformers_logging.disable_progress_bar()
     try:
@@ -301,17 +301,17 @@ def model_at(directory: Path, dtype: torch.dtype) -> Any:
 
 
 def model_of(config: Any) -> Any:
-    """Makes a model of this config, with random weights."""
+    """Make a model of this config, with random weights."""
     return _class_of(config.model_type)(config)
 
 
 def family_of(config: Any) -> Family:
-    """Gives the family of a model with this config."""
+    """Give the family of a model with this config."""
     return FAMILIES[config.model_type]
 
 
 def is_fast(config: Any) -> bool:
-    """Tells whether `model.lm.llama` computes the forward pass of a model with this config."""
+    """Tell whether `model.lm.llama` computes the forward pass of a model with this config."""
     layers = getattr(config, "layer_types", None) or ()
     return family_of(config).is_fast and SLIDING not in layers
 

@@ -70,7 +70,7 @@ class Cache:
         self.layers = [llama.embedding.new_zeros(0, llama.kv_width) for _ in llama.layers]
 
     def reserve(self, slots: int) -> None:
-        """Makes room for `slots` tokens in each row."""
+        """Make room for `slots` tokens in each row."""
         if slots <= self.slots:
             return
         more = min(max(slots + _ROOM, 2 * self.slots), max(slots, self.llama.context))
@@ -82,7 +82,7 @@ class Cache:
         self.slots = more
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Keeps only these rows, in this order."""
+        """Keep only these rows, in this order."""
         width = self.llama.kv_width
         self.layers = [
             layer.view(self.rows, self.slots, width)[list(rows)].view(-1, width) for layer in self.layers
@@ -110,25 +110,25 @@ class Llama:
             self.cos_SD, self.sin_SD = _rotations(causal, self.context)
 
     def is_of(self, causal: PreTrainedModel) -> bool:
-        """Tells whether `causal` still computes with these weights, which were not changed, moved or cast since."""
+        """Tell whether `causal` still computes with these weights, which were not changed, moved or cast since."""
         return causal.lm_head.weight is self.head.sources[0] and all(
             linear.is_current()
             for linear in (self.head, *(each for layer in self.layers for each in layer.linears))
         )
 
     def states(self, ids_BT: Tensor) -> Tensor:
-        """Gives the [B, T, D] states after the final norm. Right padding needs no mask: attention is causal."""
+        """Give the [B, T, D] states after the final norm. Right padding needs no mask: attention is causal."""
         width = ids_BT.shape[1]
         return self._forward(ids_BT, self.cos_SD[:width], self.sin_SD[:width])
 
     def cache(self, rows: int) -> Cache:
-        """Makes an empty cache for that many sequences."""
+        """Make an empty cache for that many sequences."""
         return Cache(self, rows)
 
     def advance(
         self, ids_BT: Tensor, starts: Sequence[int], cache: Cache, lengths: Sequence[int] | None = None
     ) -> Tensor:
-        """Gives the [B, T, D] states of up to T further tokens a row; row i's tokens begin at position `starts[i]`.
+        """Give the [B, T, D] states of up to T further tokens a row; row i's tokens begin at position `starts[i]`.
 
         Tokens that the cache held for a row at these positions or later are forgotten. In row i the first `lengths[i]`
         ids are tokens (None: all), and the states of its padding are zero.
@@ -153,11 +153,11 @@ class Llama:
         )
 
     def past(self) -> Past:
-        """Makes the empty past of a sequence that is decoded together with others."""
+        """Make the empty past of a sequence that is decoded together with others."""
         return Past(self.embedding, len(self.layers), self.kv_heads, self.head_dim)
 
     def feed(self, pieces: Sequence[Piece]) -> Tensor:
-        """Gives the [N, D] states of the tokens of all pieces, one after another; each sees its own past only.
+        """Give the [N, D] states of the tokens of all pieces, one after another; each sees its own past only.
 
         A piece's states are the same to the last bit whatever the others are (fp32).
         """
@@ -175,7 +175,7 @@ class Llama:
         return self._through_layers(x, self.cos_SD[at_N], self.sin_SD[at_N], attend)[: len(ids)]
 
     def logits(self, states_ND: Tensor) -> Tensor:
-        """Gives the [N, V] next-token logits, in float32 (float64 if the model is in float64)."""
+        """Give the [N, V] next-token logits, in float32 (float64 if the model is in float64)."""
         alone = len(states_ND) == 1  # multiplied as two, so that the last bits are those it has among others
         logits_NV = self.head(states_ND.expand(2, -1))[:1] if alone else self.head(states_ND)
         return logits_NV if logits_NV.dtype is torch.float64 else logits_NV.float()
@@ -192,7 +192,7 @@ class Llama:
         end: int = 0,
         tokens_N: Tensor | None = None,
     ) -> Tensor:
-        """Gives the [B, T, D] states.
+        """Give the [B, T, D] states.
 
         With `tokens_N`, the indices of tokens in B * T, activations are [N, ...] outside of attention.
         """
@@ -203,7 +203,7 @@ class Llama:
 
         def attend(number: int, qkv: Tensor) -> Tensor:
             if tokens_N is not None:
-                qkv = _padded(qkv, tokens_N, rows, width)
+                qkv = _pad_rows(qkv, tokens_N, rows, width)
             kv = qkv[..., self.q_width :]
             if cache is not None and slots_N is not None:
                 cache.layers[number].index_copy_(0, slots_N, kv.reshape(-1, self.kv_width))
@@ -214,10 +214,10 @@ class Llama:
             return attended if tokens_N is None else attended.flatten(0, 1)[tokens_N]
 
         states = self._through_layers(x, cos, sin, attend)
-        return states if tokens_N is None else _padded(states, tokens_N, rows, width)
+        return states if tokens_N is None else _pad_rows(states, tokens_N, rows, width)
 
     def _through_layers(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
-        """Gives the states of these embeddings, after the final norm."""
+        """Give the states of these embeddings, after the final norm."""
         cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)  # all heads share them
         for number, layer in enumerate(self.layers):
             qkv = layer.qkv(_rms_norm(x, layer.norm_D, self.eps))
@@ -229,9 +229,9 @@ class Llama:
         return _rms_norm(x, self.norm_D, self.eps)
 
     def _turn(self, heads: Tensor, layer: Layer, cos: Tensor, sin: Tensor) -> None:
-        """Normalises and rotates the heads of q and k, [..., heads, head_dim], in place, each where the layer does."""
+        """Normalise and rotate the heads of q and k, [..., heads, head_dim], in place, each where the layer does."""
         if layer.head_norms is not None:
-            heads.copy_(_scaled(heads, self.eps))
+            heads.copy_(_scale_rows(heads, self.eps))
             parts = heads.split((self.heads, self.kv_heads), dim=-2)
             for part, weight_D in zip(parts, layer.head_norms, strict=True):
                 part.mul_(weight_D)
@@ -239,7 +239,7 @@ class Llama:
             _rotate(heads, cos, sin)
 
     def _attend(self, q: Tensor, kv_BSW: Tensor, mask: Tensor | None) -> Tensor:
-        """Gives [B, T, heads * head_dim]. Without earlier tokens in the cache attention is causal over the T tokens."""
+        """Give [B, T, heads * head_dim]. Without earlier tokens in the cache attention is causal over the T tokens."""
         rows, width, _ = q.shape
         k, v = kv_BSW.view(rows, -1, 2, self.kv_heads, self.head_dim).permute(2, 0, 3, 1, 4)
         if k.shape[2] == width and width > 1:
@@ -255,7 +255,7 @@ class Llama:
         return out.view(q.shape).permute(0, 3, 1, 2, 4).reshape(rows, width, -1)
 
     def _mask(self, positions_BT: Tensor, end: int) -> Tensor:
-        """Makes the [B, 1, query heads per key head * T, S] mask, added to the scores to hide later slots."""
+        """Make the [B, 1, query heads per key head * T, S] mask, added to the scores to hide later slots."""
         unseen = torch.arange(end, device=positions_BT.device) > positions_BT[..., None]
         mask = torch.zeros(unseen.shape, dtype=self.embedding.dtype, device=unseen.device)
         mask.masked_fill_(unseen, float("-inf"))
@@ -275,7 +275,7 @@ def _layer(layer: nn.Module) -> Layer:
 
 
 def _steady_length(config: PreTrainedConfig) -> int:
-    """Gives the context, but no more than the length beyond which rotations of some kinds become others."""
+    """Give the context, but no more than the length beyond which rotations of some kinds become others."""
     longest, rope = int(config.max_position_embeddings), config.rope_parameters
     return (
         min(longest, int(rope["original_max_position_embeddings"]))
@@ -285,7 +285,7 @@ def _steady_length(config: PreTrainedConfig) -> int:
 
 
 def _rotations(causal: PreTrainedModel, context: int) -> tuple[Tensor, Tensor]:
-    """Gives [context, head_dim] cosines, and sines with the sign that `_rotate` expects: minus on the first half."""
+    """Give [context, head_dim] cosines, and sines with the sign that `_rotate` expects: minus on the first half."""
     weight = causal.model.embed_tokens.weight
     positions = torch.arange(context, device=weight.device)[None]
     with torch.no_grad():
@@ -295,28 +295,28 @@ def _rotations(causal: PreTrainedModel, context: int) -> tuple[Tensor, Tensor]:
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> None:
-    """Rotates [..., head_dim] in place; a coordinate of the first half is rotated with the same one of the second."""
+    """Rotate [..., head_dim] in place; a coordinate of the first half is rotated with the same one of the second."""
     swapped = x.roll(x.shape[-1] // 2, dims=-1).mul_(sin)
     x.mul_(cos).add_(swapped)
 
 
-def _padded(x_ND: Tensor, tokens_N: Tensor, rows: int, width: int) -> Tensor:
-    """Gives [rows, width, D] with the tokens at their positions and zeros elsewhere."""
+def _pad_rows(x_ND: Tensor, tokens_N: Tensor, rows: int, width: int) -> Tensor:
+    """Give [rows, width, D] with the tokens at their positions and zeros elsewhere."""
     padded = x_ND.new_zeros(rows * width, x_ND.shape[-1]).index_copy_(0, tokens_N, x_ND)
     return padded.view(rows, width, -1)
 
 
 def _at_least_two(tokens: list[int]) -> list[int]:
-    """Doubles a single token: a product of one row is another kernel, which rounds otherwise."""
+    """Double a single token: a product of one row is another kernel, which rounds otherwise."""
     return tokens * 2 if len(tokens) == 1 else tokens
 
 
 def _rms_norm(x: Tensor, weight_D: Tensor, eps: float) -> Tensor:
-    return _scaled(x, eps).mul_(weight_D)
+    return _scale_rows(x, eps).mul_(weight_D)
 
 
-def _scaled(x: Tensor, eps: float) -> Tensor:
-    """Brings rows to a mean square of one."""
+def _scale_rows(x: Tensor, eps: float) -> Tensor:
+    """Bring rows to a mean square of one."""
     at_least_32 = x if x.dtype is torch.float64 else x.float()
     scale = at_least_32.square().mean(-1, keepdim=True).add_(eps).rsqrt_()
     return (at_least_32 * scale).to(x.dtype)
@@ -358,7 +358,7 @@ class Linear:
         return [_identity(source) for source in self.sources] == self.made_of
 
     def _share(self) -> None:
-        """Makes each layer's weights a view of the joined ones."""
+        """Make each layer's weights a view of the joined ones."""
         at = 0
         for source in self.sources:
             source.data = self.weight[at : at + len(source)]
@@ -366,12 +366,12 @@ class Linear:
 
 
 def _identity(weight: Tensor) -> tuple[object, ...]:
-    """Gives values of which one changes when a weight is moved, cast or written to."""
+    """Give values of which one changes when a weight is moved, cast or written to."""
     return weight.data_ptr(), weight.dtype, weight._version
 
 
 def _can_pack(weight: Tensor) -> bool:
-    """Tells whether oneDNN can multiply weights of this device and type with the operations that this torch has."""
+    """Tell whether oneDNN can multiply weights of this device and type with the operations that this torch has."""
     return (
         weight.device.type == "cpu"
         and weight.dtype in (torch.bfloat16, torch.float32)
@@ -395,7 +395,7 @@ _JEMALLOC_CONFIG = "oversize_threshold:0,dirty_decay_ms:20000,muzzy_decay_ms:200
 
 
 def prefer_jemalloc(again: Sequence[str]) -> None:
-    """Restarts this process under jemalloc if the system has it; otherwise raises glibc's thresholds.
+    """Restart this process under jemalloc if the system has it; otherwise raises glibc's thresholds.
 
     `again` is the command line that starts the process again. Call this first: it replaces the process, and whatever
     was done before is lost. It returns only where no restart is needed, or none is possible.
@@ -417,7 +417,7 @@ def prefer_jemalloc(again: Sequence[str]) -> None:
 
 
 def keep_large_tensors() -> bool:
-    """Raises glibc's thresholds for this process, within bounds: without a bound glibc keeps all memory it ever freed.
+    """Raise glibc's thresholds for this process, within bounds: without a bound glibc keeps all memory it ever freed.
 
     Returns False where the C library is not glibc.
     """
@@ -431,7 +431,7 @@ def keep_large_tensors() -> bool:
 
 
 def collapse(address: int, num_bytes: int) -> int:
-    """Moves this memory into huge pages, where the system can, and gives their number; what it holds stays as it is.
+    """Move this memory into huge pages, where the system can, and give their number; what it holds stays as it is.
 
     Each page is asked for by itself, outwards to its bounds: small tensors share a page with their neighbours, and one
     that is not mapped as a whole stays as it was.

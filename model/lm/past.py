@@ -32,7 +32,7 @@ class Past:
         return self.kv.shape[3]
 
     def reserve(self, slots: int) -> None:
-        """Makes room for that many tokens."""
+        """Make room for that many tokens."""
         if slots > self.slots:
             layers, two, heads, _, width = self.kv.shape
             grown = self.kv.new_zeros(layers, two, heads, max(slots + _ROOM, 2 * self.slots), width)
@@ -65,7 +65,7 @@ class _Block:
 
 
 def block_end(position: int) -> int:
-    """Gives the position at which the block of the token at `position` ends; it depends on nothing else."""
+    """Give the position at which the block of the token at `position` ends; it depends on nothing else."""
     size = BLOCK if position < DEEP else BLOCK // 2
     return (position // size + 1) * size
 
@@ -93,7 +93,7 @@ class BlocksOfStep:
         return _Block(length, mask, new, seen[:, 0].unbind(), seen[:, 1].unbind())
 
     def _mask(self, start: int, length: int, like: Tensor) -> Tensor | None:
-        """Hides what comes after each token of a block; a single token sees all that there is."""
+        """Hide what comes after each token of a block; a single token sees all that there is."""
         if length == 1:
             return None
         own = torch.arange(start, start + length, device=like.device)
@@ -102,12 +102,12 @@ class BlocksOfStep:
         return mask.masked_fill_(unseen, float("-inf")).repeat(self.group, 1)
 
     def attend(self, layer: int, q_NKGD: Tensor, kv_N2KD: Tensor) -> Tensor:
-        """Keeps the keys and values of these tokens; gives what each attends to, as [N, heads * head_dim]."""
+        """Keep the keys and values of these tokens; give what each attends to, as [N, heads * head_dim]."""
         pieces = zip(self.blocks, q_NKGD.split(self.lengths), kv_N2KD.split(self.lengths), strict=True)
-        return torch.cat([self._attended(block, layer, q, kv) for block, q, kv in pieces])
+        return torch.cat([self._attend_block(block, layer, q, kv) for block, q, kv in pieces])
 
-    def _attended(self, block: _Block, layer: int, q_TKGD: Tensor, kv_T2KD: Tensor) -> Tensor:
-        """Gives what the tokens of one block attend to.
+    def _attend_block(self, block: _Block, layer: int, q_TKGD: Tensor, kv_T2KD: Tensor) -> Tensor:
+        """Give what the tokens of one block attend to.
 
         Query heads that share a key head are folded into the token axis, as if they were further tokens; those of a
         single token lie so already.
@@ -134,11 +134,11 @@ class RowCache(Protocol):
     """The pasts of several sequences that are read side by side."""
 
     def reserve(self, slots: int) -> None:
-        """Makes room for `slots` tokens in each row."""
+        """Make room for `slots` tokens in each row."""
         ...
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Keeps only these rows, in this order."""
+        """Keep only these rows, in this order."""
         ...
 
 
@@ -151,36 +151,36 @@ class ForwardPass(Protocol):
     def embedding(self) -> Tensor: ...
 
     def is_of(self, causal: Any) -> bool:
-        """Tells whether `causal` still computes with these weights, which were not changed, moved or cast since."""
+        """Tell whether `causal` still computes with these weights, which were not changed, moved or cast since."""
         ...
 
     def states(self, ids_BT: Tensor) -> Tensor:
-        """Gives the [B, T, D] states after the final norm. Right padding needs no mask: attention is causal."""
+        """Give the [B, T, D] states after the final norm. Right padding needs no mask: attention is causal."""
         ...
 
     def logits(self, states_ND: Tensor) -> Tensor:
-        """Gives the [N, V] next-token logits, in float32 (float64 if the model is in float64)."""
+        """Give the [N, V] next-token logits, in float32 (float64 if the model is in float64)."""
         ...
 
     def past(self) -> Past:
-        """Makes the empty past of a sequence that is decoded together with others."""
+        """Make the empty past of a sequence that is decoded together with others."""
         ...
 
     def feed(self, pieces: Sequence[Piece]) -> Tensor:
-        """Gives the [N, D] states of the tokens of all pieces, one after another; each sees its own past only.
+        """Give the [N, D] states of the tokens of all pieces, one after another; each sees its own past only.
 
         A piece's states are the same to the last bit whatever the others are (fp32).
         """
         ...
 
     def cache(self, rows: int) -> Any:
-        """Makes an empty `RowCache` for that many sequences."""
+        """Make an empty `RowCache` for that many sequences."""
         ...
 
     def advance(
         self, ids_BT: Tensor, starts: Sequence[int], cache: Any, lengths: Sequence[int] | None = None
     ) -> Tensor:
-        """Gives the [B, T, D] states of up to T further tokens a row; row i's tokens begin at position `starts[i]`.
+        """Give the [B, T, D] states of up to T further tokens a row; row i's tokens begin at position `starts[i]`.
 
         Tokens that the cache held for a row at these positions or later are forgotten. In row i the first `lengths[i]`
         ids are tokens (None: all), and the states of its padding are zero.

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import csv
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
 from colmlm.kb.answers.reading import Passage, PassageReading, Reader
-from colmlm.model.reader.asking import keywords, statement
-from colmlm.model.reader.examples import ReaderExample
+from colmlm.model.reader.config import keywords_of, statement_of
+from colmlm.model.reader.training import ReaderExample, ReaderTask
+from colmlm.model.training.task import StepMetrics
 
 _KINDS = ("who", "when", "where", "why", "which", "what")
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
@@ -42,15 +45,15 @@ class ReaderMeasures:
     none_auc: float
 
 
-def measure(
+def measure_reader(
     reader: Reader,
     examples: Sequence[ReaderExample],
     on_examples: Callable[[int, int | None], None] = lambda *_: None,
 ) -> ReaderMeasures:
-    """Measures a reader on examples with and without an answer."""
-    readings = _read(reader, examples, on_examples)
+    """Measure a reader on examples with and without an answer."""
+    readings = _read_examples(reader, examples, on_examples)
     judged = [
-        (kind(example.question), *_compared(example, reading))
+        (question_kind(example.question), *_compare_reading(example, reading))
         for example, reading in zip(examples, readings, strict=True)
         if example.answer is not None
     ]
@@ -66,9 +69,9 @@ def measure(
     )
 
 
-def forms(examples: Sequence[ReaderExample]) -> dict[str, list[ReaderExample]]:
-    """Gives the examples as questions, without titles, as keywords and as statements, where the rules make one."""
-    made: dict[str, Callable[[str], str | None]] = {"keywords": keywords, "statements": statement}
+def forms_of_asking(examples: Sequence[ReaderExample]) -> dict[str, list[ReaderExample]]:
+    """Give the examples as questions, without titles, as keywords and as statements, where the rules make one."""
+    made: dict[str, Callable[[str], str | None]] = {"keywords": keywords_of, "statements": statement_of}
     return {
         "questions": list(examples),
         "without title": [replace(example, title="") for example in examples],
@@ -79,28 +82,28 @@ def forms(examples: Sequence[ReaderExample]) -> dict[str, list[ReaderExample]]:
     }
 
 
-def kind(question: str) -> str:
-    """Gives the word that says what is asked for, "how many" or "how", or "other"."""
+def question_kind(question: str) -> str:
+    """Give the word that says what is asked for, "how many" or "how", or "other"."""
     words = re.findall(r"[a-z]+", question.lower())
     if "how" in words:
         return "how many" if "how many" in " ".join(words) or "how much" in " ".join(words) else "how"
     return next((word for word in words if word in _KINDS), "other")
 
 
-def normalised(answer: str) -> str:
-    """Gives an answer as SQuAD's evaluation compares it: in lower case, without articles and punctuation."""
+def normalise_answer(answer: str) -> str:
+    """Give an answer as SQuAD's evaluation compares it: in lower case, without articles and punctuation."""
     return " ".join(_ARTICLES.sub(" ", answer.lower().translate(_PUNCTUATION)).split())
 
 
 def f1(said: str, gold: str) -> float:
-    """Gives the harmonic mean of precision and recall of the words, as SQuAD's evaluation does."""
-    ours, theirs = normalised(said).split(), normalised(gold).split()
+    """Give the harmonic mean of precision and recall of the words, as SQuAD's evaluation does."""
+    ours, theirs = normalise_answer(said).split(), normalise_answer(gold).split()
     common = sum((Counter(ours) & Counter(theirs)).values())
     return 2 * common / (len(ours) + len(theirs)) if common else 0.0
 
 
 def auc(higher: Sequence[float], lower: Sequence[float]) -> float:
-    """Gives the probability that one of `higher` is above one of `lower`; equal ones count half."""
+    """Give the probability that one of `higher` is above one of `lower`; equal ones count half."""
     if not higher or not lower:
         return float("nan")
     below = np.sort(np.asarray(lower))
@@ -108,7 +111,7 @@ def auc(higher: Sequence[float], lower: Sequence[float]) -> float:
     return float((left + right).mean() / 2 / len(below))
 
 
-def _read(
+def _read_examples(
     reader: Reader, examples: Sequence[ReaderExample], on_examples: Callable[[int, int | None], None]
 ) -> list[PassageReading]:
     readings = []
@@ -118,11 +121,11 @@ def _read(
     return readings
 
 
-def _compared(example: ReaderExample, reading: PassageReading) -> tuple[bool, float]:
+def _compare_reading(example: ReaderExample, reading: PassageReading) -> tuple[bool, float]:
     assert example.answer is not None
     gold = example.text[slice(*example.answer)]
     said = example.text[slice(*reading.spans[0][:2])] if reading.spans else ""
-    return normalised(said) == normalised(gold), f1(said, gold)
+    return normalise_answer(said) == normalise_answer(gold), f1(said, gold)
 
 
 def _right(judged: Iterable[tuple[str, bool, float]]) -> RightShare:
@@ -133,3 +136,42 @@ def _right(judged: Iterable[tuple[str, bool, float]]) -> RightShare:
         round(sum(exact for _, exact, _ in rows) / count, 4),
         round(sum(shared for *_, shared in rows) / count, 4),
     )
+
+
+# The learning curve of a reader: its figures on held-out questions, by the examples it has seen.
+
+CURVE_FILE = "held_out.csv"
+_COLUMNS = ("examples", "exact", "f1", "none_auc")
+
+
+def train_with_curve(
+    task: ReaderTask, directory: Path, held_out: Sequence[ReaderExample], every: int
+) -> Iterator[StepMetrics]:
+    """Train in `directory`, and measure after each `every` examples and at the end; yield each step's metrics."""
+    path, batch = directory / CURVE_FILE, task.config.batch
+    for metrics in task.run(directory):
+        seen = metrics.step * batch
+        at_end = metrics.step == task.num_steps or metrics.done >= 1.0
+        if held_out and (at_end or seen // every > (seen - batch) // every):
+            _add(path, seen, task, held_out)
+        yield metrics
+
+
+def _add(path: Path, seen: int, task: ReaderTask, held_out: Sequence[ReaderExample]) -> None:
+    """Add a line, and remove those of later steps, whose work was lost in an interruption."""
+    with task.reader() as reader:
+        measured = measure_reader(reader, held_out)
+    rows = [row for row in _rows(path) if int(row["examples"]) < seen]
+    figures = (seen, measured.answered.exact, measured.answered.f1, measured.none_auc)
+    rows.append(dict(zip(_COLUMNS, map(str, figures), strict=True)))
+    with path.open("w", newline="") as target:
+        writer = csv.DictWriter(target, _COLUMNS)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    if not path.is_file():
+        return []
+    with path.open(newline="") as source:
+        return list(csv.DictReader(source))

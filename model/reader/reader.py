@@ -1,8 +1,10 @@
-"""Reads a question in several passages at once, and scores the spans of each that may answer it."""
+"""Readers: they read a question in several passages at once, and score the spans of each that may answer it."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 from typing import Self
@@ -10,12 +12,93 @@ from typing import Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from colmlm.kb.answers.reading import MOST_SPANS, Passage, PassageReading
-from colmlm.model.annotate.bio import Span, trim
-from colmlm.model.annotate.checkpoint import ANSWERS, AnnotatorConfig, Loaded, load
-from colmlm.model.annotate.windows import Words, WordTokenizer
-from colmlm.model.reader.inputs import batched, cuts, joined, last_tokens, logits
+from colmlm.model.annotate.checkpoint import ANSWERS, AnnotatorConfig, Loaded, load_annotator
+from colmlm.model.annotate.spans import Span, trim_span
+from colmlm.model.text.tokens import Words, WordTokenizer, padded
+
+# A question with a passage as the encoder reads them, and the spans of a passage that may be an answer.
+#
+# The sequence is ``[CLS] question [SEP] title [SEP] text [SEP]``, without title ``[CLS] question [SEP] text [SEP]``.
+# What follows the question is of the second token type. "None" is read at ``[CLS]``, starts and ends at the text's
+# words.
+
+LONGEST_QUESTION = 64
+LONGEST_TITLE = 48
+# Offsets strictly within these are no bounds of an answer: numbers with the sign or the short name of their unit,
+# ranges and compounds of numbers ("6-week"), initials, what follows an apostrophe.
+_NUMBER = r"\d+(?:[.,:]\d+)*"
+_UNIT = r"%|‰|°(?:[CF]\b)?|[€£$¥]|(?:[kMGT]i?B|[kMG]?Hz|[kcm]?m|[mk]?g|m?l|ms|kWh?|MWh?|km/h|mph)\b"
+_UNCUT = re.compile(
+    rf"(?:[€£$¥]\s?)?{_NUMBER}(?:[-–][^\W_]+|\s?(?:{_UNIT}))?|(?:[^\W\d_]\.){{2,}}|(?<=\w)['’]\w+"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Question, title and text as one sequence: `second` is where the second token type begins, `text` the text."""
+
+    ids: list[int]
+    second: int
+    text: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderBatch:
+    """Padded sequences: ids, mask, token types, and where a span may begin or end (``[CLS]`` and the text's tokens)."""
+
+    ids_BT: Tensor
+    mask_BT: Tensor
+    types_BT: Tensor
+    open_BT: Tensor
+
+
+def join_sequence(tokenizer: WordTokenizer, question: Words, title: Words, text: Sequence[int]) -> Joined:
+    """Join the three. Question and title are cut at their longest lengths."""
+    head = tokenizer.framed(question.ids[:LONGEST_QUESTION])
+    named = [*title.ids[:LONGEST_TITLE], tokenizer.sep] if title.ids else []
+    return Joined([*head, *named, *text, tokenizer.sep], len(head), len(head) + len(named))
+
+
+def pad_sequences(sequences: Sequence[Joined], pad: int) -> ReaderBatch:
+    """Pad the sequences on the right."""
+    ids_BT, mask_BT = padded([sequence.ids for sequence in sequences], pad)
+    types_BT, open_BT = torch.zeros_like(ids_BT), torch.zeros_like(ids_BT, dtype=torch.bool)
+    open_BT[:, 0] = True
+    for row, sequence in enumerate(sequences):
+        types_BT[row, sequence.second : len(sequence.ids)] = 1
+        open_BT[row, sequence.text : len(sequence.ids) - 1] = True
+    return ReaderBatch(ids_BT, mask_BT, types_BT, open_BT)
+
+
+def reader_logits(module: torch.nn.Module, batch: ReaderBatch, device: torch.device) -> Tensor:
+    """Compute the logits of starts and ends, [B, T, 2] in float32; where none may be, minus infinity."""
+    inputs = {"input_ids": batch.ids_BT.to(device), "attention_mask": batch.mask_BT.to(device)}
+    if getattr(module.config, "type_vocab_size", 0) > 1:
+        inputs["token_type_ids"] = batch.types_BT.to(device)
+    logits_BT2: Tensor = module(**inputs).logits.float()
+    return logits_BT2.masked_fill(~batch.open_BT.to(device)[..., None], float("-inf"))
+
+
+def uncut_offsets(text: str) -> set[int]:
+    """Give the offsets at which no answer begins or ends, since it would cut a number or a word."""
+    return {at for found in _UNCUT.finditer(text) for at in range(found.start() + 1, found.end())}
+
+
+def last_tokens(words: Words) -> list[int]:
+    """Give the last token of each word."""
+    return [after - 1 for after in (*words.first[1:], len(words.ids))] if words.words else []
+
+
+def words_of(words: Words, span: Span) -> tuple[int, int] | None:
+    """Give the first and the last word that the span covers, in part or whole; None if it covers none."""
+    covered = [n for n, (start, end) in enumerate(words.words) if start < span[1] and end > span[0]]
+    return (covered[0], covered[-1]) if covered else None
+
+
+# The readers: small, large, and one before the other.
 
 MOST_WORDS = 24  # of one answer, counting each punctuation mark as the tokenizer does
 TOGETHER = 64  # windows of several questions, in one forward
@@ -23,7 +106,7 @@ _SPARE = 3  # pairs of words looked at for each span that is given, since trimmi
 
 
 class ExtractiveReader:
-    """Finds answers as spans. It reads the first tokens of a longer passage, as many as its description says."""
+    """Find answers as spans. It reads the first tokens of a longer passage, as many as its description says."""
 
     def __init__(self, loaded: Loaded) -> None:
         self.config, self.model, self.device = loaded.config, loaded.model, loaded.device
@@ -32,15 +115,15 @@ class ExtractiveReader:
 
     @classmethod
     def load(cls, path: Path, cache: Path | None = None) -> Self:
-        """Loads a reader's directory. `cache` holds base models. Raises `CheckpointError` and `BaseNotFound`."""
-        return cls(load(path, ANSWERS, cache or Path(), precision=_precision(path)))
+        """Load a reader's directory. `cache` holds base models. Raises `CheckpointError` and `BaseNotFound`."""
+        return cls(load_annotator(path, ANSWERS, cache or Path(), precision=_precision(path)))
 
     def read(self, question: str, windows: Sequence[Passage]) -> list[PassageReading]:
-        """Reads the question in each of the windows, in one forward, and gives a reading of each."""
+        """Read the question in each of the windows, in one forward, and give a reading of each."""
         return self._readings([(question, window) for window in windows])
 
     def read_all(self, asked: Sequence[tuple[str, Sequence[Passage]]]) -> list[list[PassageReading]]:
-        """Reads several questions, each in windows of its own, in as few forwards as memory allows."""
+        """Read several questions, each in windows of its own, in as few forwards as memory allows."""
         pairs = [(question, window) for question, windows in asked for window in windows]
         parts = (pairs[at : at + TOGETHER] for at in range(0, len(pairs), TOGETHER))
         readings = chain.from_iterable(map(self._readings, parts))
@@ -48,14 +131,14 @@ class ExtractiveReader:
 
     @torch.inference_mode()
     def _readings(self, pairs: Sequence[tuple[str, Passage]]) -> list[PassageReading]:
-        """Reads questions in a window each, in one forward."""
+        """Read questions in a window each, in one forward."""
         if not pairs:
             return []
         asked = {question: self.tokenizer.encode(question) for question, _ in pairs}
         windows = [window for _, window in pairs]
         texts = [self.tokenizer.encode(window.text) for window in windows]
         sequences = [
-            joined(
+            join_sequence(
                 self.tokenizer,
                 asked[question],
                 self.tokenizer.encode(window.title),
@@ -63,7 +146,9 @@ class ExtractiveReader:
             )
             for (question, window), text in zip(pairs, texts, strict=True)
         ]
-        scores_BT2 = logits(self.model, batched(sequences, self.tokenizer.pad), self.device).cpu().numpy()
+        scores_BT2 = (
+            reader_logits(self.model, pad_sequences(sequences, self.tokenizer.pad), self.device).cpu().numpy()
+        )
         return [
             PassageReading(
                 best_spans(window.text, text, scores_T2[sequence.text : len(sequence.ids) - 1]),
@@ -74,7 +159,7 @@ class ExtractiveReader:
 
 
 class CascadeReader:
-    """Reads with a small model first, and the `most` passages that it likes best with a large one.
+    """Read with a small model first, and the `most` passages that it likes best with a large one.
 
     Passages come in the order in which a search found them, and each place in it counts against one as a logit of the
     small model does. The readings are the large model's. In a passage that it did not read, there is no span.
@@ -84,11 +169,11 @@ class CascadeReader:
         self.first, self.second, self.most = first, second, most
 
     def read(self, question: str, windows: Sequence[Passage]) -> list[PassageReading]:
-        """Reads the question in each of the windows, and gives a reading of each."""
+        """Read the question in each of the windows, and give a reading of each."""
         return self.read_all([(question, windows)])[0]
 
     def read_all(self, asked: Sequence[tuple[str, Sequence[Passage]]]) -> list[list[PassageReading]]:
-        """Reads several questions, each in windows of its own, in as few forwards as memory allows."""
+        """Read several questions, each in windows of its own, in as few forwards as memory allows."""
         chosen = [self._likeliest(readings) for readings in self.first.read_all(asked)]
         kept = [
             (question, [windows[n] for n in likely])
@@ -123,7 +208,7 @@ def _precision(path: Path) -> str:
 
 
 def best_spans(text: str, words: Words, scores_T2: NDArray[np.float32]) -> tuple[tuple[int, int, float], ...]:
-    """Gives the spans of words with the best sums of a start's and an end's score, trimmed, each once, best first.
+    """Give the spans of words with the best sums of a start's and an end's score, trimmed, each once, best first.
 
     `scores_T2` are those of the text's tokens, or of its first ones; words beyond them are in no span.
     """
@@ -131,7 +216,7 @@ def best_spans(text: str, words: Words, scores_T2: NDArray[np.float32]) -> tuple
     num_words = sum(last < len(scores_T2) for last in lasts)
     if not num_words:
         return ()
-    uncut, read = cuts(text), words.words[:num_words]
+    uncut, read = uncut_offsets(text), words.words[:num_words]
     starts_N = np.array([start not in uncut for start, _ in read])
     ends_N = np.array([end not in uncut for _, end in read])
     sums_NN = scores_T2[words.first[:num_words], 0][:, None] + scores_T2[lasts[:num_words], 1][None, :]
@@ -140,14 +225,14 @@ def best_spans(text: str, words: Words, scores_T2: NDArray[np.float32]) -> tuple
     spans: dict[Span, float] = {}
     for at in _largest(sums_NN.ravel(), _SPARE * MOST_SPANS):
         first, last = divmod(int(at), num_words)
-        span = trim(text, read[first][0], read[last][1])
+        span = trim_span(text, read[first][0], read[last][1])
         if span is not None and not uncut.intersection(span):
             spans.setdefault(span, float(sums_NN[first, last]))
     return tuple((start, end, score) for (start, end), score in islice(spans.items(), MOST_SPANS))
 
 
 def _largest(scores: NDArray[np.float32], count: int) -> NDArray[np.int64]:
-    """Gives the indices of the largest finite scores, largest first."""
+    """Give the indices of the largest finite scores, largest first."""
     chosen = np.argpartition(-scores, min(count, len(scores)) - 1)[:count]
     chosen = chosen[np.isfinite(scores[chosen])]
     return chosen[np.argsort(-scores[chosen], kind="stable")]

@@ -1,26 +1,181 @@
-"""Training of a reader: cross-entropies of the answer's first and last token among those of the passage and "none"."""
+"""Training of a reader: examples drawn from documents and what people asked about them, and the loss.
+
+The loss is of the answer's first and last token among those of the passage and "none".
+"""
 
 from __future__ import annotations
 
+import random
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from colmlm.model.annotate.bio import Span
+from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.model.annotate.checkpoint import ANSWERS, AnnotatorConfig, Loaded
-from colmlm.model.annotate.tuner import TunerTask
-from colmlm.model.annotate.windows import Words, WordTokenizer
-from colmlm.model.reader.config import ReaderConfig
-from colmlm.model.reader.examples import ReaderExample, ReaderExamples
-from colmlm.model.reader.inputs import Joined, batched, joined, last_tokens, logits, words_of
-from colmlm.model.reader.reader import ExtractiveReader
+from colmlm.model.annotate.checks import telling_words
+from colmlm.model.annotate.spans import Span
+from colmlm.model.annotate.training import TunerTask
+from colmlm.model.reader.config import ReaderConfig, keywords_of, statement_of, stopped_sentence
+from colmlm.model.reader.reader import (
+    ExtractiveReader,
+    Joined,
+    join_sequence,
+    last_tokens,
+    pad_sequences,
+    reader_logits,
+    words_of,
+)
+from colmlm.model.reader.verification import sentences_of, usual_window, window_around, windows_of
+from colmlm.model.text.passages import PassageIndex
+from colmlm.model.text.tokens import Words, WordTokenizer
 from colmlm.model.training.task import StepContext
+
+Form = Literal["question", "keywords", "statement"]
+_NO_MARK = 0.3  # the share of questions that come without a question mark
+_WHOLE, _LIKELIEST = (
+    0.2,
+    0.7,
+)  # of the questions that their document does not answer: with its whole text; with the likeliest window
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderQuestion:
+    """A question of the document of this number, and where its answer stands in the text; None: it says none."""
+
+    document: int
+    question: str
+    answer: Span | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderExample:
+    """A question with a passage, and the answer's place in the passage's text; None if it is not in there."""
+
+    question: str
+    form: Form
+    title: str
+    text: str
+    answer: Span | None
+
+
+class ReaderExamples:
+    """Draw examples from documents and what was asked about them."""
+
+    def __init__(
+        self, documents: Sequence[AnnotatedDocument], asked: Sequence[ReaderQuestion], config: ReaderConfig
+    ) -> None:
+        self.documents, self.asked, self.config = documents, asked, config
+        self.sentences = [sentences_of(document.text) for document in documents]
+        windows = [windows_of(sentences) for sentences in self.sentences]
+        self._windows = windows
+        self._places = [(n, window) for n, own in enumerate(windows) for window in own]
+        self._nearest: list[list[int]] | None = None
+
+    def round(self, number: int) -> Iterator[ReaderExample]:
+        """Yield each question once where it is answered, and as many as the config says where it is not."""
+        also = self.config.none / (1 - self.config.none)
+        for n, one in enumerate(self.asked):
+            rng = random.Random(f"{self.config.seed}/{number}/{n}")
+            text, sentences = self.documents[one.document].text, self.sentences[one.document]
+            if one.answer is None:
+                yield self._put_in_form(self._asked_in_vain(one, rng), one, rng)
+                continue
+            window = window_around(text, sentences, one.answer, rng)
+            yield self._put_in_form(self._with_answer(one, window), one, rng)
+            if rng.random() < also and (empty := self._without_answer(n, rng)) is not None:
+                yield self._put_in_form(empty, one, rng)
+
+    def plain(self) -> Iterator[ReaderExample]:
+        """Yield each question with the window that answers it, and with one that does not; for measuring."""
+        for n, one in enumerate(self.asked):
+            if one.answer is None:
+                continue
+            yield self._with_answer(one, usual_window(self.sentences[one.document], one.answer))
+            if (empty := self._without_answer(n, random.Random(f"{self.config.seed}/{n}"))) is not None:
+                yield empty
+
+    def whole(self) -> Iterator[ReaderExample]:
+        """Yield each question with the whole text of its document, which answers it or not; for measuring."""
+        for one in self.asked:
+            yield self._with_answer(one, (0, len(self.documents[one.document].text)))
+
+    def _with_answer(self, one: ReaderQuestion, window: Span) -> ReaderExample:
+        """Give the question with a window that holds its answer, if it has one."""
+        document, (start, end) = self.documents[one.document], window
+        place = None if one.answer is None else (one.answer[0] - start, one.answer[1] - start)
+        return ReaderExample(one.question, "question", document.title or "", document.text[start:end], place)
+
+    def _asked_in_vain(self, one: ReaderQuestion, rng: random.Random) -> ReaderExample:
+        """Give a question that its document does not answer with a window of it, mostly the likeliest by its words."""
+        text, windows = self.documents[one.document].text, self._windows[one.document]
+        if not windows or rng.random() < _WHOLE:
+            return self._with_answer(one, (0, len(text)))
+        asked = telling_words(one.question)
+        likeliest = max(windows, key=lambda window: len(asked & telling_words(text[slice(*window)])))
+        return self._with_answer(one, likeliest if rng.random() < _LIKELIEST else rng.choice(windows))
+
+    def _without_answer(self, number: int, rng: random.Random) -> ReaderExample | None:
+        """Give the question with a window that does not say its answer, from its document or one like it."""
+        one = self.asked[number]
+        own = [(one.document, window) for window in self._windows[one.document]]
+        near = own if rng.random() < self.config.neighbours else self._others(number)
+        assert one.answer is not None
+        answer = self.documents[one.document].text[slice(*one.answer)]
+        for chosen, (start, end) in rng.sample(near, len(near)):
+            document = self.documents[chosen]
+            text = document.text[start:end]
+            if not says_answer(text, answer):
+                return ReaderExample(one.question, "question", document.title or "", text, None)
+        return None
+
+    def _others(self, number: int) -> list[tuple[int, Span]]:
+        """Give the windows of other documents that share most words with the question."""
+        if self._nearest is None:
+            titled = [
+                f"{self.documents[n].title or ''} {self.documents[n].text[start:end]}"
+                for n, (start, end) in self._places
+            ]
+            index = PassageIndex(titled)
+            wanted = self.config.nearest + 10  # some are of the question's own document
+            self._nearest = index.nearest([one.question for one in self.asked], wanted)
+        own = self.asked[number].document
+        found = [self._places[place] for place in self._nearest[number] if self._places[place][0] != own]
+        return found[: self.config.nearest]
+
+    def _put_in_form(self, example: ReaderExample, one: ReaderQuestion, rng: random.Random) -> ReaderExample:
+        """Give the example as it is asked this time: in another form, without question mark, without title."""
+        drawn, said, form = rng.random(), None, example.form
+        if drawn < self.config.keywords:
+            said, form = keywords_of(one.question), "keywords"
+        elif drawn < self.config.keywords + self.config.statements:
+            said, form = statement_of(one.question) or self._stopped_sentence(one, rng), "statement"
+        if said is None:
+            bare = rng.random() < _NO_MARK
+            said, form = one.question.rstrip("? ") if bare else one.question, "question"
+        title = "" if rng.random() < self.config.untitled else example.title
+        return replace(example, question=said, form=form, title=title)
+
+    def _stopped_sentence(self, one: ReaderQuestion, rng: random.Random) -> str | None:
+        if one.answer is None:
+            return None
+        sentences, stop = self.sentences[one.document], one.answer[0]
+        start = next((start for start, end in sentences if start <= stop < end), stop)
+        return stopped_sentence(self.documents[one.document].text, start, stop, rng)
+
+
+def says_answer(text: str, answer: str) -> bool:
+    """Tell whether the text says the answer as whole words, in any case."""
+    return re.search(rf"(?<!\w){re.escape(answer.strip())}(?!\w)", text, re.IGNORECASE) is not None
+
+
+# The task: cross-entropies of the answer's first and last token.
 
 WINDOW = 320
 
@@ -40,14 +195,14 @@ class ReadingExample(Joined):
 def reading_examples(
     tokenizer: WordTokenizer, examples: Iterable[ReaderExample], longest: int
 ) -> Iterator[ReadingExample]:
-    """Yields the examples as tokens; one whose answer has no word, or more tokens than are read, is left out."""
+    """Yield the examples as tokens; one whose answer has no word, or more tokens than are read, is left out."""
     for example in examples:
         text = tokenizer.encode(example.text)
         place = _place(text, example.answer, longest)
         if place is None:
             continue
         cut, answer = place
-        sequence = joined(
+        sequence = join_sequence(
             tokenizer,
             tokenizer.encode(example.question),
             tokenizer.encode(example.title),
@@ -58,7 +213,7 @@ def reading_examples(
 
 
 def _place(text: Words, answer: Span | None, longest: int) -> tuple[int, Span | None] | None:
-    """Gives the token from which a text is read, and the answer's first and last token; None if they do not fit."""
+    """Give the token from which a text is read, and the answer's first and last token; None if they do not fit."""
     if answer is None:
         return 0, None
     covered = words_of(text, answer)
@@ -74,15 +229,15 @@ def _place(text: Words, answer: Span | None, longest: int) -> tuple[int, Span | 
 def reading_loss(
     module: Any, batch: Sequence[ReadingExample], pad: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Sums the losses of the batch; gives beside it how many of the examples' answers are the likeliest of all."""
-    logits_BT2 = logits(module, batched(batch, pad), device)
+    """Sum the losses of the batch; give beside it how many of the examples' answers are the likeliest of all."""
+    logits_BT2 = reader_logits(module, pad_sequences(batch, pad), device)
     gold_B2 = torch.tensor([(example.start, example.end) for example in batch], device=device)
     loss = F.cross_entropy(logits_BT2, gold_B2, reduction="sum") / 2
     return loss, (logits_BT2.argmax(dim=1) == gold_B2).all(dim=1).sum()
 
 
 class ReaderTask(TunerTask[ReadingExample]):
-    """Trains a reader."""
+    """Train a reader."""
 
     role = ANSWERS
     config: ReaderConfig
@@ -124,7 +279,7 @@ class ReaderTask(TunerTask[ReadingExample]):
 
     @contextmanager
     def reader(self) -> Iterator[ExtractiveReader]:
-        """Gives a reader with the weights as they are now; training goes on when the block is left."""
+        """Give a reader with the weights as they are now; training goes on when the block is left."""
         config = AnnotatorConfig(
             name=self.name, role=self.role, kind="adapter", base=self.config.base, reading=self.reading()
         )

@@ -1,1 +1,1 @@
-"""Texts as models take them: token ids, the markup tokens of each method, and batches padded to one length."""
+"""Texts as models take them: token ids, the markup of each method, batches, and passages before a prompt."""

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
 import torch
 from tokenizers import AddedToken, Tokenizer
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
+from colmlm.model.annotate.spans import Span
 from colmlm.model.text.markup import CO_LMLM, Markup
 
 END_OF_TEXT = "<|endoftext|>"
@@ -79,7 +81,7 @@ class FactTokenizer:
 
     @classmethod
     def load(cls, path: Path, *, markup: Markup = CO_LMLM, space_inside: bool = True) -> FactTokenizer:
-        """Reads a ``tokenizer.json``. Raises `TokenizerUnfit` if it cannot be read, or not be used."""
+        """Read a ``tokenizer.json``. Raises `TokenizerUnfit` if it cannot be read, or not be used."""
         try:
             return cls(Tokenizer.from_file(str(path)), markup=markup, space_inside=space_inside)
         except TokenizerUnfit as error:
@@ -91,17 +93,17 @@ class FactTokenizer:
 
     @property
     def fact(self) -> int:
-        """The token that begins a lookup."""
+        """Give the token that begins a lookup."""
         return self.id_of(self.markup.opens)
 
     @property
     def fact_end(self) -> int:
-        """The token after a value."""
+        """Give the token after a value."""
         return self.id_of(self.markup.closes)
 
     @property
     def fact_q(self) -> int:
-        """The token that ends a question and whose state is a key."""
+        """Give the token that ends a question and whose state is a key."""
         return self.id_of(self.markup.key)
 
     @property
@@ -110,18 +112,18 @@ class FactTokenizer:
 
     @property
     def num_learnt(self) -> int:
-        """The number of tokens that were learnt from texts, without those that were added by name."""
+        """Give the number of tokens that were learnt from texts, without those that were added by name."""
         return int(self.tokenizer.get_vocab_size(with_added_tokens=False))
 
     def encode(self, text: str) -> list[int]:
-        """Encodes plain text; special tokens in it are read as characters."""
+        """Encode plain text; special tokens in it are read as characters."""
         return list(self.tokenizer.encode(text, add_special_tokens=False).ids)
 
     def decode(self, ids: Sequence[int]) -> str:
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
 
     def prompt(self, prompt: str | Sequence[int]) -> list[int]:
-        """Gives the ids of a prompt, text or ids, beginning as every document does.
+        """Give the ids of a prompt, text or ids, beginning as every document does.
 
         Raises `ValueError` if the given ids hold a token of the markup, which would forge a lookup, or an unknown id,
         and for a text with half a character.
@@ -136,24 +138,24 @@ class FactTokenizer:
         return ids if ids[:1] == [self.begin] else [self.begin, *ids]
 
     def question(self, question: str, max_length: int = 128) -> Encoded:
-        """Encodes a question closed by ``<FACT-q>``, keeping the end of one that is too long (paper: 128 tokens)."""
+        """Encode a question closed by ``<FACT-q>``, keeping the end of one that is too long (paper: 128 tokens)."""
         ids = [self.begin, *self.encode(question.strip())[-(max_length - 2) :], self.fact_q]
         return Encoded(tuple(ids), (len(ids) - 1,), (True,) * len(ids))
 
     def context(self, text: str, max_length: int) -> Encoded:
-        """Encodes a text closed by ``<FACT>``, as a document has it up to there; of a longer text the end is kept."""
+        """Encode a text closed by ``<FACT>``, as a document has it up to there; of a longer text the end is kept."""
         if self.space_inside:
             text = text.removesuffix(" ")  # the space belongs to the value
         ids = [*self.prompt(text), self.fact][-max_length:]
         return Encoded(tuple(ids), (len(ids) - 1,), (False,) * len(ids))
 
     def bytes_of(self, token: int) -> bytes:
-        """Gives the bytes that a token stands for, which may be part of a character. A special token gives its name."""
+        """Give the bytes that a token stands for, which may be part of a character. A special token gives its name."""
         name = self.tokenizer.id_to_token(token) or ""
         return name.encode() if token in self.special else self.alphabet.bytes_of(name)
 
     def query_in_words(self, ids: Sequence[int]) -> str:
-        """Gives the text of a query written between `opens` and `asks`, with its parts on separate lines."""
+        """Give the text of a query written between `opens` and `asks`, with its parts on separate lines."""
         if self.markup.parts is None:
             return self.decode(ids).strip()
         parts: list[list[int]] = [[]]
@@ -168,12 +170,12 @@ class FactTokenizer:
     def document(
         self, document: AnnotatedDocument, *, with_title: bool = True, close: bool = True
     ) -> Encoded:
-        """Encodes a document with its lookups, and with its title, if any, as the first line."""
+        """Encode a document with its lookups, and with its title, if any, as the first line."""
         lead = f"{document.title}\n\n" if with_title and document.title else ""
         return self.spans(lead, document.text, document.facts, close=close)
 
     def spans(self, lead: str, text: str, facts: Sequence[FactSpan], *, close: bool = True) -> Encoded:
-        """Encodes `lead` and `text` as one sequence with each fact of `text` as a lookup; `close` appends end-of-text.
+        """Encode `lead` and `text` as one sequence with each fact of `text` as a lookup; `close` appends end-of-text.
 
         A markup without lookups leaves the text unchanged. One with queries in words writes each fact's question as the
         query, and leaves a fact without a question as plain text.
@@ -200,14 +202,14 @@ class FactTokenizer:
         self.tokenizer.save(str(path))
 
     def id_of(self, token: str | None) -> int:
-        """Gives the id of a token that this tokenizer must have."""
+        """Give the id of a token that this tokenizer must have."""
         token_id = None if token is None else self.tokenizer.token_to_id(token)
         if token_id is None:
             raise ValueError(f"method {self.markup.method}: the tokenizer has no {token or 'such'} token")
         return int(token_id)
 
     def _one_of(self, names: Sequence[str], otherwise: int | None) -> int:
-        """Gives the first of these special tokens that there is; texts may have the same names as ordinary tokens."""
+        """Give the first of these special tokens that there is; texts may have the same names as ordinary tokens."""
         found = (i for name in names if (i := self.tokenizer.token_to_id(name)) in self.special)
         token = next(found, otherwise)
         if token is None:
@@ -217,7 +219,7 @@ class FactTokenizer:
         return int(token)
 
     def _check_spaces(self) -> None:
-        """Requires that what is encoded piece by piece and put together is the text, as offsets in outputs need it."""
+        """Require that what is encoded piece by piece and put together is the text, as offsets in outputs need it."""
         if (again := self.decode(self.encode(_SPACED))) != _SPACED:
             raise TokenizerUnfit(
                 f"this tokenizer gives {again!r} back for {_SPACED!r}: it adds or drops spaces where a piece of a text "
@@ -225,7 +227,7 @@ class FactTokenizer:
             )
 
     def _query(self, question: str | None) -> list[int]:
-        """Encodes a query in words with its closing token; gives no ids where the state is the query."""
+        """Encode a query in words with its closing token; give no ids where the state is the query."""
         if self.markup.asks is None:
             return []
         words = question or ""
@@ -250,12 +252,12 @@ class Alphabet(Protocol):
     nuls: tuple[str, ...]
 
     def bytes_of(self, name: str) -> bytes:
-        """Gives the bytes that a token of this name stands for, which may be part of a character."""
+        """Give the bytes that a token of this name stands for, which may be part of a character."""
         ...
 
 
 def alphabet_of(tokenizer: Tokenizer) -> Alphabet:
-    """Gives the alphabet in which a tokenizer's tokens are written."""
+    """Give the alphabet in which a tokenizer's tokens are written."""
     return ByteAlphabet() if b'"ByteLevel"' in tokenizer.decoder.__getstate__() else SpaceAlphabet()
 
 
@@ -292,7 +294,7 @@ class SpaceAlphabet:
 
 
 def padded(sequences: Sequence[Sequence[int]], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pads sequences on the right: gives [B, T] ids, and [B, T] with 1 where there is a token."""
+    """Pad sequences on the right: give [B, T] ids, and [B, T] with 1 where there is a token."""
     longest = max(map(len, sequences))
     ids_BT = torch.full((len(sequences), longest), pad, dtype=torch.long)
     mask_BT = torch.zeros(len(sequences), longest, dtype=torch.long)
@@ -305,13 +307,13 @@ def padded(sequences: Sequence[Sequence[int]], pad: int) -> tuple[torch.Tensor, 
 def padded_batches(
     sequences: Sequence[Encoded], *, max_tokens: int = 8192
 ) -> Iterator[tuple[list[int], torch.Tensor]]:
-    """Groups sequences into batches padded on the right; yields the indices of each batch and its ids [B, T]."""
+    """Group sequences into batches padded on the right; yield the indices of each batch and its ids [B, T]."""
     for group in length_groups([len(s) for s in sequences], max_tokens=max_tokens):
         yield group, padded([sequences[i].ids for i in group], 0)[0]
 
 
 def length_groups(lengths: Sequence[int], waste: float = 0.15, max_tokens: int = 8192) -> list[list[int]]:
-    """Groups the indices of sequences that are padded together, longest first.
+    """Group the indices of sequences that are padded together, longest first.
 
     A group grows until padding would exceed the share `waste` of its tokens, or `max_tokens`.
     """
@@ -328,3 +330,98 @@ def length_groups(lengths: Sequence[int], waste: float = 0.15, max_tokens: int =
         groups.append([i])
         real = lengths[i]
     return groups
+
+
+# Texts as an encoder reads them: token ids, the words they belong to, and windows over long texts.
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """A text's tokens. `words[i]` are the offsets of word i in code points, and `first[i]` is its first token."""
+
+    ids: list[int]
+    words: list[Span]
+    first: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class WordWindow:
+    """Tokens ``[start, end)`` of a text, and the words whose tags are read in this window."""
+
+    start: int
+    end: int
+    words: range
+
+
+class WordTokenizer:
+    """An encoder's tokenizer, which encodes a literal ``[SEP]`` in a text as its characters, not as the token."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        tokenizer.encode_special_tokens = True
+        self.tokenizer = tokenizer
+        self.cls, self.sep, self.pad = map(self._id, ("[CLS]", "[SEP]", "[PAD]"), ("<s>", "</s>", "<pad>"))
+
+    @classmethod
+    def load(cls, path: Path) -> WordTokenizer:
+        """Read a ``tokenizer.json``."""
+        return cls(Tokenizer.from_file(str(path)))
+
+    def encode(self, text: str) -> Words:
+        """Encode the words of a text in order; what the tokenizer drops (controls, blanks) is in no word."""
+        encoding = self.tokenizer.encode(text, add_special_tokens=False)
+        words: list[Span] = []
+        first: list[int] = []
+        word_before: int | None = None
+        for token, (word, (start, end)) in enumerate(zip(encoding.word_ids, encoding.offsets, strict=True)):
+            if word is None or word != word_before:
+                words.append((start, end))
+                first.append(token)
+            else:
+                words[-1] = (words[-1][0], max(end, words[-1][1]))
+            word_before = word
+        return Words(list(encoding.ids), words, first)
+
+    def framed(self, ids: list[int]) -> list[int]:
+        """Put the ids between the tokens that begin and end a sequence."""
+        return [self.cls, *ids, self.sep]
+
+    def _id(self, *names: str) -> int:
+        """Give the id of a token under the first of its names: BERT's, or RoBERTa's, which MPNet has too."""
+        for name in names:
+            if (token_id := self.tokenizer.token_to_id(name)) is not None:
+                return int(token_id)
+        raise ValueError(f"the tokenizer has no token {names[0]}: it is none of an encoder")
+
+
+def windows(encoded: Words, size: int, overlap: int) -> list[WordWindow]:
+    """Make windows of at most `size` tokens that overlap by at least `overlap`.
+
+    Each word is read in the window where its first token is furthest from a cut, and so has the most context. The ends
+    of the text are no cuts.
+    """
+    if not 0 <= overlap < size:
+        raise ValueError(f"windows of {size} tokens cannot overlap by {overlap}")
+    length = len(encoded.ids)
+    starts = [*range(0, max(1, length - size), size - overlap)]
+    if length > size:
+        starts.append(length - size)
+    context_T = np.full(length, -1, dtype=np.int64)
+    owner_T = np.zeros(length, dtype=np.int64)
+    for number, start in enumerate(starts):
+        end = min(start + size, length)
+        at_T = np.arange(start, end)
+        left_T = at_T - start if start else np.full(len(at_T), length)
+        right_T = end - 1 - at_T if end < length else np.full(len(at_T), length)
+        here_T = np.minimum(left_T, right_T)
+        better_T = here_T > context_T[start:end]
+        context_T[start:end][better_T] = here_T[better_T]
+        owner_T[start:end][better_T] = number
+    owners = owner_T[np.array(encoded.first, dtype=np.int64)]  # never decreases from one word to the next
+    bounds = np.searchsorted(owners, np.arange(len(starts) + 1))
+    read = [
+        WordWindow(start, min(start + size, length), range(int(bounds[n]), int(bounds[n + 1])))
+        for n, start in enumerate(starts)
+    ]
+    return [window for window in read if window.words]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from types import NoneType
 from typing import Any, TypeVar, get_args, get_type_hints
 
-from colmlm.model.reader.asking import keywords, statement
+from colmlm.model.reader.config import keywords_of, statement_of
 from colmlm.model.text.markup import MARKUPS, Markup
 
 RANDOM = "random"
@@ -130,7 +130,7 @@ class TrainConfig:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> TrainConfig:
-        """Reads the config in a checkpoint's record, also one written before fields were added.
+        """Read the config in a checkpoint's record, also one written before fields were added.
 
         Raises ValueError where the record has a setting that this program does not know.
         """
@@ -143,17 +143,17 @@ class TrainConfig:
 
     @property
     def markup(self) -> Markup:
-        """The markup in which this method writes a lookup."""
+        """Give the markup in which this method writes a lookup."""
         return MARKUPS[self.method]
 
     @property
     def cooldown_share(self) -> float:
-        """The share of the run, by steps or by time, over which the rate falls."""
+        """Give the share of the run, by steps or by time, over which the rate falls."""
         return self.cooldown if self.cooldown_steps is None else self.cooldown_steps / self.steps
 
     @property
     def cooldown_start(self) -> int:
-        """The first step of the cooldown in a run that ends by its steps; from here on `cooldown_mix` applies."""
+        """Give the first step of the cooldown in a run that ends by its steps; from here on `cooldown_mix` applies."""
         length = round(self.cooldown * self.steps) if self.cooldown_steps is None else self.cooldown_steps
         return self.steps - length
 
@@ -224,7 +224,7 @@ def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
 #
 # `questions` are five ways to put a question. `many` are thirty ways, one of which is drawn for every pair:
 # as a question, in keywords, in a chat, in a list of questions, and in running text. Keywords and running
-# text are made of the question by rule (`model.reader.asking`); where the rules make nothing of it, it is put
+# text are made of the question by rule (`model.reader.config`); where the rules make nothing of it, it is put
 # as a question.
 
 QA_FORMS = (
@@ -274,22 +274,22 @@ _SHARES = (0.4, 0.2, 0.2, 0.2)
 
 
 def _sentence(question: str) -> str | None:
-    said = statement(question)
+    said = statement_of(question)
     return said and said[0].upper() + said[1:]
 
 
-_RULES: Mapping[str, Callable[[str], str | None]] = {"keywords": keywords, "statement": _sentence}
+_RULES: Mapping[str, Callable[[str], str | None]] = {"keywords": keywords_of, "statement": _sentence}
 
 
 def one_of_questions(question: str, rng: random.Random) -> str:
-    """Puts the question in one of five forms."""
+    """Put the question in one of five forms."""
     return rng.choice(QA_FORMS).format(question=question)
 
 
 def one_of_many(question: str, rng: random.Random) -> str:
-    """Puts the question in one of thirty forms: two fifths as questions, the others in equal parts."""
+    """Put the question in one of thirty forms: two fifths as questions, the others in equal parts."""
     (kind,) = rng.choices(_KINDS, _SHARES)
-    return _put(rng.choice(kind), question) or rng.choice(_ASKED).format(question=question)
+    return _fill_form(rng.choice(kind), question) or rng.choice(_ASKED).format(question=question)
 
 
 ASKING: Mapping[str, Callable[[str, random.Random], str]] = {
@@ -299,11 +299,11 @@ ASKING: Mapping[str, Callable[[str, random.Random], str]] = {
 
 
 def forms() -> Sequence[str]:
-    """Lists all forms of `many`."""
+    """List all forms of `many`."""
     return [form for kind in _KINDS for form in kind]
 
 
-def _put(form: str, question: str) -> str | None:
+def _fill_form(form: str, question: str) -> str | None:
     for name, rule in _RULES.items():
         if f"{{{name}}}" in form:
             said = rule(question)
@@ -317,7 +317,7 @@ Config = TypeVar("Config")
 
 
 def with_settings(config: Config, settings: Sequence[str], **given: Any) -> Config:
-    """Gives `config`, a dataclass, with these fields changed: each is typed as NAME=VALUE.
+    """Give `config`, a dataclass, with these fields changed: each is typed as NAME=VALUE.
 
     Numbers, booleans and lists are written as in JSON, None as ``none``. Fields that are `given` as values are changed
     with them, at once, since one may be possible only beside another. Raises ValueError, which names the setting.
@@ -356,7 +356,7 @@ def _value(name: str, hint: Any, text: str) -> Any:
 
 
 def _number(kind: type, value: Any) -> Any:
-    """Checks that `value`, read from JSON, is of this kind: an integer is also a float, but true is no integer."""
+    """Check that `value`, read from JSON, is of this kind: an integer is also a float, but true is no integer."""
     if type(value) is int and kind is float:
         return float(value)
     if type(value) is not kind:

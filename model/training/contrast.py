@@ -34,7 +34,7 @@ class Pairs:
 
     @classmethod
     def of(cls, parts: Sequence[Pairs]) -> Pairs:
-        """Joins several sets of pairs in this order."""
+        """Join several sets of pairs in this order."""
         return cls(
             torch.cat([pairs.facts_ND for pairs in parts]),
             torch.cat([pairs.queries_ND for pairs in parts]),
@@ -64,12 +64,12 @@ class Pull:
     nearest_N: Tensor
 
     def split(self, lengths: list[int]) -> list[Pull]:
-        """Splits these losses and gradients into those of the micro-batches."""
+        """Split these losses and gradients into those of the micro-batches."""
         columns = (self.facts_ND, self.queries_ND, self.losses_N, self.nearest_N)
         return [Pull(*piece) for piece in zip(*(c.split(lengths) for c in columns), strict=True)]
 
     def surrogate(self, facts_ND: Tensor, queries_ND: Tensor) -> Tensor:
-        """Gives a scalar with the value of these pairs' loss and the gradient of the step's loss at their vectors."""
+        """Give a scalar with the value of these pairs' loss and the gradient of the step's loss at their vectors."""
         linear = (facts_ND * self.facts_ND).sum() + (queries_ND * self.queries_ND).sum()
         return linear - linear.detach() + self.losses_N.sum()
 
@@ -85,14 +85,14 @@ class PairMemory:
         self.pairs: Pairs | None = None
 
     def extend(self, pairs: Pairs) -> Pairs:
-        """Gives these pairs followed by the remembered ones."""
+        """Give these pairs followed by the remembered ones."""
         if self.pairs is None:
             return pairs
         self.pairs = self.pairs.to(pairs.ids_N.device)
         return Pairs.of([pairs, self.pairs])
 
     def remember(self, pairs: Pairs) -> None:
-        """Puts a step's pairs, those of all processes, before the remembered ones and drops the oldest."""
+        """Put a step's pairs, those of all processes, before the remembered ones and drop the oldest."""
         if self.size:
             self.pairs = self.extend(pairs).first(self.size)
 
@@ -108,11 +108,11 @@ class PairMemory:
 
 
 def pull_together(own: Pairs, temperature: float, memory: PairMemory) -> Pull:
-    """Computes the contrastive loss of a step and its gradient at this process's pairs, and remembers the step's pairs.
+    """Compute the contrastive loss of a step and its gradient at this process's pairs, and remember the step's pairs.
 
     All processes must call it, even without pairs. If no process has a pair, the losses are empty.
     """
-    step, begin = _gathered(own)
+    step, begin = _gather_pairs(own)
     if not len(step):
         empty = own.facts_ND.new_zeros(0)
         return Pull(own.facts_ND, own.queries_ND, empty, empty)
@@ -138,7 +138,7 @@ def pull_together(own: Pairs, temperature: float, memory: PairMemory) -> Pull:
     return Pull(facts_KD[here], queries_KD[here], losses_N.detach(), _nearest(own, step, begin) / len(step))
 
 
-def _gathered(own: Pairs) -> tuple[Pairs, int]:
+def _gather_pairs(own: Pairs) -> tuple[Pairs, int]:
     facts_KD, begin = gather_rows(own.facts_ND)
     return Pairs(facts_KD, gather_rows(own.queries_ND)[0], gather_rows(own.ids_N)[0]), begin
 
@@ -148,7 +148,7 @@ def _gradient(leaf: Tensor) -> Tensor:
 
 
 def _nearest(own: Pairs, step: Pairs, begin: int) -> Tensor:
-    """Gives [N]: 1.0 where the nearest fact of the step to a question is its own."""
+    """Give [N]: 1.0 where the nearest fact of the step to a question is its own."""
     scores_NK = (own.queries_ND @ step.facts_ND.T).masked_fill(
         same_question(own.ids_N, step.ids_N, begin), -2.0
     )
@@ -162,7 +162,7 @@ HEAD_POSITIONS = 8192  # logits of so many positions at once: 1.6 GB in float32 
 
 
 def next_token_sum(lm: FactLM, states_ND: Tensor, targets_N: Tensor, at_once: int = HEAD_POSITIONS) -> Tensor:
-    """Sums -log p(target) over positions, from the states before them. Without positions it is a differentiable 0.
+    """Sum -log p(target) over positions, from the states before them. Without positions it is a differentiable 0.
 
     More positions than `at_once` pass the head in pieces, whose logits are recomputed for the gradient.
     """
@@ -185,7 +185,7 @@ def info_nce(
     temperature: float,
     left_out_NK: Tensor,
 ) -> Tensor:
-    """Gives [N]: for each pair the mean of its fact-to-query and its query-to-fact cross-entropy.
+    """Give [N]: for each pair the mean of its fact-to-query and its query-to-fact cross-entropy.
 
     Rows are unit vectors. Pair i is row i of both sides and row ``begin + i`` of both lists of candidates, which hold
     those of all processes and of the memory. Pairs marked in `left_out_NK` are not negatives; a pair's own row is never
@@ -204,14 +204,14 @@ def info_nce(
 
 
 def question_ids(questions: Sequence[str]) -> Tensor:
-    """Gives [N]: a number for each question, equal for equal words regardless of case and spacing."""
+    """Give [N]: a number for each question, equal for equal words regardless of case and spacing."""
     words = (" ".join(question.lower().split()) for question in questions)
     digests = (hashlib.sha256(text.encode()).digest()[:8] for text in words)
     return torch.tensor([int.from_bytes(digest, signed=True) for digest in digests], dtype=torch.int64)
 
 
 def same_question(ids_N: Tensor, all_ids_K: Tensor, begin: int) -> Tensor:
-    """Gives [N, K]: True where another pair asks the same question (no negative); False in a pair's own column."""
+    """Give [N, K]: True where another pair asks the same question (no negative); False in a pair's own column."""
     same_NK = ids_N[:, None] == all_ids_K[None, :]
     own_N = torch.arange(len(ids_N), device=ids_N.device)
     same_NK[own_N, begin + own_N] = False

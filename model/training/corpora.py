@@ -43,28 +43,28 @@ class TokenShard:
         return len(self.starts) - 1
 
     def piece(self, document: int, start: int, end: int) -> tuple[Encoded, range]:
-        """Gives tokens `start` to `end` of a document, and the facts whose lookups begin there."""
+        """Give tokens `start` to `end` of a document, and the facts whose lookups begin there."""
         at = int(self.starts[document])
         first, last = (int(n) for n in self.fact_starts[document : document + 2])
         found = first + np.searchsorted(self.positions[first:last], [start, end])
         facts = range(int(found[0]), int(found[1]))
         positions = tuple(int(p) - start for p in self.positions[facts.start : facts.stop])
         ids = tuple(self.ids[at + start : at + end].tolist())
-        return Encoded(ids, positions, self._masked(at + start, at + end)), facts
+        return Encoded(ids, positions, self._mask_of(at + start, at + end)), facts
 
     def question(self, fact: int) -> tuple[int, ...]:
-        """Gives the ids of a fact's question with its closing token, or none if it has no question."""
+        """Give the ids of a fact's question with its closing token, or none if it has no question."""
         start, end = (int(n) for n in self.question_starts[fact : fact + 2])
         return tuple(self.questions[start:end].tolist())
 
     def value(self, document: int, fact: int) -> tuple[int, ...]:
-        """Gives the ids of a fact's value, without the tokens around it."""
+        """Give the ids of a fact's value, without the tokens around it."""
         at = int(self.starts[document]) + int(self.positions[fact]) + 1
-        run = self._masked(at, int(self.starts[document + 1]))
+        run = self._mask_of(at, int(self.starts[document + 1]))
         length = run.index(False) if False in run else len(run)
         return tuple(self.ids[at : at + length - 1].tolist())  # the last masked token closes the value
 
-    def _masked(self, start: int, end: int) -> tuple[bool, ...]:
+    def _mask_of(self, start: int, end: int) -> tuple[bool, ...]:
         first = start // 8
         bits = np.unpackbits(self.masked[first : -(-end // 8)], bitorder="little")
         return tuple(bits[start - first * 8 : end - first * 8].astype(bool).tolist())
@@ -91,12 +91,12 @@ class Corpus:
 
 
 def question_sequence(ids: Sequence[int]) -> Encoded:
-    """Makes the sequence of a question's ids. Its key is read at the last token; the next-token loss leaves it out."""
+    """Make the sequence of a question's ids. Its key is read at the last token; the next-token loss leaves it out."""
     return Encoded(tuple(ids), (len(ids) - 1,), (True,) * len(ids))
 
 
-def merged(corpora: Sequence[Corpus]) -> Corpus:
-    """Joins several corpora into one."""
+def merge_corpora(corpora: Sequence[Corpus]) -> Corpus:
+    """Join several corpora into one."""
     if len(corpora) == 1:
         return corpora[0]
     digest = hashlib.sha256("".join(corpus.sha256 for corpus in corpora).encode())
@@ -104,7 +104,7 @@ def merged(corpora: Sequence[Corpus]) -> Corpus:
 
 
 def data_hash(documents: Iterable[AnnotatedDocument]) -> str:
-    """Computes a SHA-256 over every document's title, text, spans and paraphrases, in order."""
+    """Compute a SHA-256 over every document's title, text, spans and paraphrases, in order."""
     digest = hashlib.sha256()
     for document in documents:
         if document.title:
@@ -118,7 +118,7 @@ def data_hash(documents: Iterable[AnnotatedDocument]) -> str:
 
 
 def tokenise(documents: Sequence[AnnotatedDocument], tokenizer: FactTokenizer, config: TrainConfig) -> Corpus:
-    """Tokenises the documents into a corpus in memory."""
+    """Tokenise the documents into a corpus in memory."""
     shard = shard_of(documents, tokenizer, Tokenising.of(config))
     return Corpus((shard,), data_hash(documents))
 
@@ -143,7 +143,7 @@ class Tokenising:
 def shard_of(
     documents: Iterable[AnnotatedDocument], tokenizer: FactTokenizer, settings: Tokenising
 ) -> TokenShard:
-    """Tokenises the documents.
+    """Tokenise the documents.
 
     Whether one begins with its title depends on its id alone, and which of its spans are paraphrased on its id and
     their places.
@@ -152,7 +152,7 @@ def shard_of(
     positions, lengths, num_facts, asked = array("I"), array("q"), array("q"), array("q")
     for document in documents:
         titled = random.Random(f"title/{document.external_id}").random() < settings.title_fraction
-        said = spliced(document, settings.paraphrase_fraction)
+        said = splice_answers(document, settings.paraphrase_fraction)
         encoded = tokenizer.document(said, with_title=titled)
         ids.extend(encoded.ids)
         masked.extend(encoded.masked)
@@ -174,8 +174,8 @@ def shard_of(
     )
 
 
-def spliced(document: AnnotatedDocument, fraction: float) -> AnnotatedDocument:
-    """Puts answers in place of values in a share of the spans that have one, as values that are looked up stand there.
+def splice_answers(document: AnnotatedDocument, fraction: float) -> AnnotatedDocument:
+    """Put answers in place of values in a share of the spans that have one, as values that are looked up stand there.
 
     Offsets stay those of the text.
     """
@@ -193,7 +193,7 @@ def spliced(document: AnnotatedDocument, fraction: float) -> AnnotatedDocument:
 def _questions(
     document: AnnotatedDocument, encoded: Encoded, tokenizer: FactTokenizer, max_length: int
 ) -> Iterator[tuple[int, ...]]:
-    """Yields for each lookup of the document its question's ids, empty where the method makes no keys of questions."""
+    """Yield for each lookup of the document its question's ids, empty where the method makes no keys of questions."""
     if tokenizer.markup.key is None:
         yield from [()] * len(encoded.fact_positions)
         return
@@ -244,7 +244,7 @@ class Pieces:
         return DocumentPiece(shard, document - int(self._shards[shard]), start, end)
 
     def lengths(self) -> NDArray[np.int64]:
-        """Gives the number of tokens of every piece."""
+        """Give the number of tokens of every piece."""
         counts = np.diff(self._starts)
         whole = np.repeat(self._lengths, counts)
         number = np.arange(len(self)) - np.repeat(self._starts[:-1], counts)
@@ -289,7 +289,7 @@ class Stream:
             self.per_epoch = min(len(pieces), -(-int(pieces.lengths().sum()) // quota.tokens))
 
     def numbers(self, step: int) -> NDArray[np.int64]:
-        """Gives the pieces of a step, by number."""
+        """Give the pieces of a step, by number."""
         if self._compose is None:
             return self._drawn(step)
         epoch, within = divmod(step, self.per_epoch)
@@ -300,7 +300,7 @@ class Stream:
         return self._composed[1][step - first]
 
     def state(self) -> dict[str, Any]:
-        """Gives the exchanged steps, which a resumed run cannot compute again, since the model has changed since."""
+        """Give the exchanged steps, which a resumed run cannot compute again, since the model has changed since."""
         if self._composed is None:
             return {}
         return {"first": self._composed[0], "steps": [numbers.tolist() for numbers in self._composed[1]]}
@@ -319,7 +319,7 @@ class Stream:
         return order[edges[within] : edges[within + 1]]
 
     def _edges(self, order: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Gives the places in an epoch's order where its steps begin."""
+        """Give the places in an epoch's order where its steps begin."""
         if self.quota.documents is not None:
             return np.minimum(np.arange(self.per_epoch + 1) * self.quota.documents, len(order))
         reached = np.cumsum(self.pieces.lengths()[order])
@@ -332,7 +332,7 @@ class Stream:
 
 
 def epoch_order(count: int, block: int, tag: str) -> NDArray[np.int64]:
-    """Orders the numbers below `count` in shuffled blocks of neighbours, cut at another place for every tag.
+    """Order the numbers below `count` in shuffled blocks of neighbours, cut at another place for every tag.
 
     The shuffle sorts raw words of a PCG64, whose stream numpy keeps the same in all its versions.
     """
@@ -348,7 +348,7 @@ def epoch_order(count: int, block: int, tag: str) -> NDArray[np.int64]:
 
 
 def apportion(count: int, weights: Sequence[float]) -> list[int]:
-    """Divides `count` in proportion to the weights, rounding the largest remainders up.
+    """Divide `count` in proportion to the weights, rounding the largest remainders up.
 
     Raises DataError if a positive weight would get nothing.
     """
@@ -381,7 +381,7 @@ class Mined:
 
     @classmethod
     def of(cls, encoded: Encoded, questions: Sequence[tuple[int, ...]]) -> Mined:
-        """Chooses at most `FACTS_PER_DOCUMENT` facts with a question, spread over the document."""
+        """Choose at most `FACTS_PER_DOCUMENT` facts with a question, spread over the document."""
         asked = [i for i, ids in enumerate(questions) if ids]
         spread = np.linspace(0, len(asked) - 1, min(FACTS_PER_DOCUMENT, len(asked))).round().astype(int)
         chosen = [asked[i] for i in spread]
@@ -399,7 +399,7 @@ def confusable(
     keys: Callable[[Sequence[Encoded]], list[NDArray[np.float32]]],
     count: int,
 ) -> list[NDArray[np.int64]]:
-    """Regroups the documents of `steps` so that each is beside up to `count` documents that it is confused with.
+    """Regroup the documents of `steps` so that each is beside up to `count` documents that it is confused with.
 
     Steps keep their sizes. `mined` has one entry per document, in the order of the steps. The first document that is
     not placed yet takes the nearest ones that are not placed either, and so on; nothing is random.
@@ -424,7 +424,7 @@ def _nearest(
     asked: Sequence[tuple[int, ...]],
     count: int,
 ) -> dict[int, list[int]]:
-    """Gives for each document the others whose facts are nearest to its questions, nearest first."""
+    """Give for each document the others whose facts are nearest to its questions, nearest first."""
     names = {ids: number for number, ids in enumerate(dict.fromkeys(asked))}
     question_N = np.array([names[ids] for ids in asked])
     found: dict[int, dict[int, float]] = {}
@@ -445,7 +445,7 @@ def _nearest(
 
 
 def _together(ends: Sequence[int], near: dict[int, list[int]], count: int) -> list[int]:
-    """Orders documents so that each is followed by those near it, while its step has room; steps end at `ends`."""
+    """Order documents so that each is followed by those near it, while its step has room; steps end at `ends`."""
     placed: dict[int, None] = {}
     for document in range(ends[-1]):
         if document not in placed:

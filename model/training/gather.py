@@ -34,8 +34,8 @@ class ProcessRank:
         return self.rank == 0
 
 
-def here() -> ProcessRank:
-    """Gives this process's place; (0, 1) before accelerate has started a group."""
+def process_rank() -> ProcessRank:
+    """Give this process's place; (0, 1) before accelerate has started a group."""
     if not (dist.is_available() and dist.is_initialized()):
         return ProcessRank()
     return ProcessRank(dist.get_rank(), dist.get_world_size())
@@ -43,30 +43,30 @@ def here() -> ProcessRank:
 
 @contextmanager
 def with_all_ranks() -> Iterator[None]:
-    """Raises `RankLost` where a collective within fails because another rank is gone."""
+    """Raise `RankLost` where a collective within fails because another rank is gone."""
     try:
         yield
     except RuntimeError as error:  # gloo's has no class of its own
-        if here().world == 1 or not (isinstance(error, dist.DistError) or "gloo" in str(error)):
+        if process_rank().world == 1 or not (isinstance(error, dist.DistError) or "gloo" in str(error)):
             raise
         raise RankLost(
-            f"another of the {here().world} ranks of this run has ended or is out of reach. Start all of them again: "
-            f"the run goes on from its last save. ({str(error).partition('. ')[0]})"
+            f"another of the {process_rank().world} ranks of this run has ended or is out of reach. Start all of "
+            f"them again: the run goes on from its last save. ({str(error).partition('. ')[0]})"
         ) from error
 
 
 def add_up(values: Sequence[float], device: torch.device) -> list[float]:
-    """Sums each value over the processes, in double precision."""
-    if here().world == 1:
+    """Sum each value over the processes, in double precision."""
+    if process_rank().world == 1:
         return list(values)
     summed = torch.tensor(values, dtype=torch.float64, device=device)
     dist.all_reduce(summed)
     return [float(value) for value in summed.tolist()]
 
 
-def largest(values: Sequence[int], device: torch.device) -> list[int]:
-    """Gives the maximum of each value over the processes."""
-    if here().world == 1:
+def largest_of_ranks(values: Sequence[int], device: torch.device) -> list[int]:
+    """Give the maximum of each value over the processes."""
+    if process_rank().world == 1:
         return list(values)
     greatest = torch.tensor(values, dtype=torch.int64, device=device)
     dist.all_reduce(greatest, op=dist.ReduceOp.MAX)
@@ -74,18 +74,18 @@ def largest(values: Sequence[int], device: torch.device) -> list[int]:
 
 
 def add_up_tensor(tensor: Tensor) -> Tensor:
-    """Sums the tensor over the processes, elementwise and in place."""
-    if here().world > 1:
+    """Sum the tensor over the processes, elementwise and in place."""
+    if process_rank().world > 1:
         dist.all_reduce(tensor)
     return tensor
 
 
 def gather_rows(rows_ND: Tensor) -> tuple[Tensor, int]:
-    """Gives the rows of all processes in the order of their ranks, and the index of this process's first row.
+    """Give the rows of all processes in the order of their ranks, and the index of this process's first row.
 
     The processes may have different numbers of rows, also none; shorter ones are padded for the exchange.
     """
-    place = here()
+    place = process_rank()
     if place.world == 1:
         return rows_ND, 0
     counts = _gather(torch.tensor([len(rows_ND)], device=rows_ND.device), place)
@@ -98,13 +98,13 @@ def gather_rows(rows_ND: Tensor) -> tuple[Tensor, int]:
 
 
 def gather_equal(tensor: Tensor) -> Tensor:
-    """Gives [world, ...]: this tensor from every process; it must have the same shape in all of them."""
-    place = here()
+    """Give [world, ...]: this tensor from every process; it must have the same shape in all of them."""
+    place = process_rank()
     return tensor[None] if place.world == 1 else torch.stack(_gather(tensor, place))
 
 
 def gather_lines(line: str, device: torch.device) -> list[str]:
-    """Gives this line from every process, in the order of their ranks. It must be without line breaks."""
+    """Give this line from every process, in the order of their ranks. It must be without line breaks."""
     sent = torch.tensor(list(f"{line}\n".encode()), dtype=torch.uint8, device=device)
     rows, _ = gather_rows(sent[:, None])
     return bytes(rows.flatten().tolist()).decode().split("\n")[:-1]
@@ -117,7 +117,7 @@ def _gather(tensor: Tensor, place: ProcessRank) -> list[Tensor]:
 
 
 def accumulation(batch: int, micro: int | None, world: int) -> int:
-    """Gives how many micro-batches each of `world` processes takes a step.
+    """Give how many micro-batches each of `world` processes takes a step.
 
     The number is such that a batch holds `batch` items on any hardware (appendix A, Compute). `micro` is the maximum
     size of a micro-batch; None: no maximum.
@@ -127,7 +127,7 @@ def accumulation(batch: int, micro: int | None, world: int) -> int:
 
 
 def micro_batches(items: Sequence[Item], micro: int | None, place: ProcessRank) -> list[Sequence[Item]]:
-    """Gives this process's items of a batch, cut into micro-batches.
+    """Give this process's items of a batch, cut into micro-batches.
 
     The batch is cut into pieces of neighbouring items, as equal in size as possible and at least one for each process.
     Every process gets the same number of pieces, and the pieces of all processes in order are the batch. If there are

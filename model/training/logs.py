@@ -31,7 +31,7 @@ class TrainingLog:
         self._writer: csv.DictWriter[str] | None = None
 
     def write(self, step: int, row: Mapping[str, float]) -> None:
-        """Appends one step; the line is in the file when this returns."""
+        """Append one step; the line is in the file when this returns."""
         line = {"step": step, **row}
         if self._writer is None:
             self._writer = csv.DictWriter(self._lines, fieldnames=list(line))
@@ -44,8 +44,8 @@ class TrainingLog:
                 self._board.add_scalar(name, value, step)
 
     def plot(self) -> None:
-        """Draws the plot again from the log."""
-        draw(self.directory / LOSS_FILE, self.directory / PLOT_FILE)
+        """Draw the plot again from the log."""
+        draw_plot(self.directory / LOSS_FILE, self.directory / PLOT_FILE)
 
     def close(self) -> None:
         self._lines.close()
@@ -68,14 +68,14 @@ class TrainingLog:
 
 
 def read_log(path: Path) -> dict[str, list[float]]:
-    """Reads the columns of a run's CSV file."""
+    """Read the columns of a run's CSV file."""
     with path.open(newline="") as lines:
         rows = list(csv.DictReader(lines))
     return {name: [float(row[name]) for row in rows] for name in (rows[0] if rows else {})}
 
 
-def draw(log: Path, target: Path) -> None:
-    """Plots every column of a log against the step, each in a panel of its own, with its running mean."""
+def draw_plot(log: Path, target: Path) -> None:
+    """Plot every column of a log against the step, each in a panel of its own, with its running mean."""
     from matplotlib.figure import Figure  # importing it takes half a second
 
     columns = read_log(log)
@@ -110,7 +110,7 @@ def _running_mean(values: list[float]) -> list[float]:
 
 
 def _board(directory: Path, begin: int, wanted: bool | None) -> Any:
-    """Opens a TensorBoard writer, or gives None. Events after step `begin` of an earlier attempt are hidden."""
+    """Open a TensorBoard writer, or give None. Events after step `begin` of an earlier attempt are hidden."""
     if wanted is False:
         return None
     if importlib.util.find_spec("tensorboard") is None:

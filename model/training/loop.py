@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import os
+import platform
 import shutil
 import tempfile
 import time
@@ -21,7 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Generic
+from typing import Any, Generic
 
 import torch
 from accelerate import Accelerator
@@ -30,7 +31,7 @@ from accelerate.utils import DistributedType, GradientAccumulationPlugin
 from torch import Tensor
 
 from colmlm.model.lm.checkpoint import compute_dtype
-from colmlm.model.training.gather import add_up, here, with_all_ranks
+from colmlm.model.training.gather import add_up, process_rank, with_all_ranks
 from colmlm.model.training.logs import TrainingLog
 from colmlm.model.training.state import (
     check_fingerprint,
@@ -76,7 +77,7 @@ class LoopConfig:
     tensorboard: bool | None = None
 
     def fingerprint(self) -> dict[str, str]:
-        """Gives the settings that a resumed run must share."""
+        """Give the settings that a resumed run must share."""
         names = ("beta1", "beta2", "epsilon", "weight_decay", "clip_norm", "seed")
         values = asdict(self.schedule) | {name: getattr(self, name) for name in names}
         plain = {"kind": "schedule", "peak": "peak rate", "final": "final rate"}
@@ -85,11 +86,21 @@ class LoopConfig:
 
 @dataclass(slots=True)
 class Progress:
-    """How far a run has got: steps, tokens and seconds."""
+    """The progress of a run: steps, tokens and seconds."""
 
     step: int = 0
     tokens: int = 0
     seconds: float = 0.0
+
+    def record(self) -> dict[str, Any]:
+        """Give what a checkpoint tells of its run: how far it got, and on what."""
+        return {
+            "steps": self.step,
+            "tokens": self.tokens,
+            "seconds": round(self.seconds),
+            "hardware": hardware(),
+            "torch": torch.__version__,
+        }
 
 
 class Loop(Generic[MicroBatch]):
@@ -106,7 +117,7 @@ class Loop(Generic[MicroBatch]):
         self._latest = 0.0  # seconds of the last step that this process made
 
     def run(self) -> Iterator[StepMetrics]:
-        """Trains to the end, saving every few minutes and at the end. Resumes from the last save, if there is one.
+        """Train to the end, saving every few minutes and at the end. Resumes from the last save, if there is one.
 
         Raises ResumeRefused where the directory holds another run, RanksDiffer where another process has other data or
         settings, Diverged where a gradient is not finite, and RankLost where another process has ended.
@@ -133,7 +144,7 @@ class Loop(Generic[MicroBatch]):
 
     @property
     def done(self) -> float:
-        """The share of the run that is done, by steps or by time, whichever is more."""
+        """Give the share of the run that is done, by steps or by time, whichever is more."""
         return self.config.schedule.done(self.progress.step, self.progress.seconds)
 
     @property
@@ -145,11 +156,11 @@ class Loop(Generic[MicroBatch]):
         return progress.seconds + (self._latest or progress.seconds / progress.step) > limit
 
     def fingerprint(self) -> dict[str, str]:
-        """Gives the settings and digests that a run must share to resume from this one's state."""
+        """Give the settings and digests that a run must share to resume from this one's state."""
         return self.config.fingerprint() | self.task.fingerprint()
 
     def save(self) -> None:
-        """Writes the checkpoint and then the state, replacing each file atomically. All processes must call it."""
+        """Write the checkpoint and then the state, replacing each file atomically. All processes must call it."""
         module = self._accelerator.unwrap_model(self._module)
         weights = whole_weights(module)
         moments = whole_moments(module, self._adamw)
@@ -171,7 +182,7 @@ class Loop(Generic[MicroBatch]):
         self._accelerator.wait_for_everyone()
 
     def export(self, directory: Path) -> None:
-        """Writes the current checkpoint into another directory. All processes must call it."""
+        """Write the current checkpoint into another directory. All processes must call it."""
         weights = whole_weights(self._accelerator.unwrap_model(self._module))
         if self._accelerator.is_main_process:
             directory.mkdir(parents=True, exist_ok=True)
@@ -179,7 +190,7 @@ class Loop(Generic[MicroBatch]):
         self._accelerator.wait_for_everyone()
 
     def _prepare(self) -> None:
-        """Places the module as accelerate's configuration says, and makes its optimiser."""
+        """Place the module as accelerate's configuration says, and make its optimiser."""
         config = self.config
         self._accelerator = make_accelerator(config.precision)
         require_same_run(self.fingerprint(), self._accelerator.device)
@@ -192,7 +203,7 @@ class Loop(Generic[MicroBatch]):
         )
         self._module, self._optimizer = self._accelerator.prepare(self.task.module, self._adamw)
         self._module.train()
-        seed_all(config.seed + here().rank)
+        seed_all(config.seed + process_rank().rank)
 
     def _resume(self) -> None:
         state = read_state(self.directory)
@@ -219,21 +230,21 @@ class Loop(Generic[MicroBatch]):
             tokens = max(1, self.task.tokens(probe))
             if each * tokens > (limit - spent) / 2:
                 break
-            seconds = self._timed(probe)
+            seconds = self._time_probe(probe)
             each, spent = seconds / tokens, spent + seconds
         self.progress.seconds += spent
         self.task.fit(each, limit - spent)
-        seed_all(self.config.seed + here().rank)
+        seed_all(self.config.seed + process_rank().rank)
 
-    def _timed(self, probe: MicroBatch) -> float:
+    def _time_probe(self, probe: MicroBatch) -> float:
         """Time the gradient of a micro-batch, and drop it. Gives the first process's seconds in all of them."""
         started = time.monotonic()
-        self._backward([probe], self._begun([probe]))
+        self._backward([probe], self._begin_step([probe]))
         self._optimizer.zero_grad()
-        seconds = time.monotonic() - started if here().is_first else 0.0
+        seconds = time.monotonic() - started if process_rank().is_first else 0.0
         return add_up([seconds], self._accelerator.device)[0]
 
-    def _begun(self, micro_batches: Sequence[MicroBatch]) -> StepContext:
+    def _begin_step(self, micro_batches: Sequence[MicroBatch]) -> StepContext:
         context = self.context(micro_batches)
         self.task.begin(micro_batches, context)
         return context
@@ -271,7 +282,7 @@ class Loop(Generic[MicroBatch]):
         rate = self.config.schedule.rate(progress.step, progress.seconds)
         for group in self._optimizer.param_groups:
             group["lr"] = rate
-        sums = self._backward(micro_batches, self._begun(micro_batches))
+        sums = self._backward(micro_batches, self._begin_step(micro_batches))
         norm = float(
             self._accelerator.clip_grad_norm_(trainable(self._module).values(), self.config.clip_norm)
         )
@@ -284,14 +295,14 @@ class Loop(Generic[MicroBatch]):
         return self._metrics(sums, micro_batches, rate, norm, started)
 
     def context(self, micro_batches: Sequence[MicroBatch] = ()) -> StepContext:
-        """Makes the context of a step of these micro-batches, or, without any, of a forward between steps."""
+        """Make the context of a step of these micro-batches, or, without any, of a forward between steps."""
         device = self._accelerator.device
         (total,) = add_up([sum(map(self.task.size, micro_batches))], device)
         return StepContext(
             number=self.progress.step,
             module=self._module,
             device=device,
-            place=here(),
+            place=process_rank(),
             total=int(total),
             sharded=self._accelerator.distributed_type == DistributedType.FSDP,
         )
@@ -299,7 +310,7 @@ class Loop(Generic[MicroBatch]):
     def _backward(
         self, micro_batches: Sequence[MicroBatch], context: StepContext
     ) -> dict[str, float | Tensor]:
-        """Accumulates the gradient of the step's loss; gives this process's sums of the loss and of its parts."""
+        """Accumulate the gradient of the step's loss; give this process's sums of the loss and of its parts."""
         sums: dict[str, float | Tensor] = {}
         for number, micro_batch in enumerate(micro_batches, start=1):
             is_last = number == len(micro_batches)
@@ -319,11 +330,11 @@ class Loop(Generic[MicroBatch]):
         norm: float,
         started: float,
     ) -> StepMetrics:
-        """Counts the step and gives its metrics, the same in every process; the time is the first process's."""
+        """Count the step and give its metrics, the same in every process; the time is the first process's."""
         names = sorted(sums)
         tokens = sum(map(self.task.tokens, micro_batches))
         values = [float(sums[name]) for name in names]
-        seconds = time.monotonic() - started if here().is_first else 0.0
+        seconds = time.monotonic() - started if process_rank().is_first else 0.0
         *values, all_tokens, seconds = add_up([*values, tokens, seconds], self._accelerator.device)
         progress = self.progress
         progress.step += 1
@@ -351,7 +362,7 @@ class Loop(Generic[MicroBatch]):
 
 
 def make_accelerator(precision: str) -> Accelerator:
-    """Makes an Accelerator of this precision, as the environment and accelerate's configuration say.
+    """Make an Accelerator of this precision, as the environment and accelerate's configuration say.
 
     Raises ValueError for FSDP's first version, whose flattened weights have no names of their own.
     """
@@ -368,6 +379,23 @@ def make_accelerator(precision: str) -> Accelerator:
             "FSDP version 1 is not supported: set fsdp_version to 2 in accelerate's configuration"
         )
     return accelerator
+
+
+def hardware() -> str:
+    """Describe the hardware that trains, in a line."""
+    processes = f"{process_rank().world} x " if process_rank().world > 1 else ""
+    if torch.cuda.is_available():
+        return processes + torch.cuda.get_device_name()
+    cpu = next(
+        (line.split(":")[1].strip() for line in _cpuinfo() if line.startswith("model name")),
+        platform.machine(),
+    )
+    return f"{processes}{torch.get_num_threads()} cores of {cpu}"
+
+
+def _cpuinfo() -> list[str]:
+    path = Path("/proc/cpuinfo")
+    return path.read_text().splitlines() if path.is_file() else []
 
 
 # Learning rates: warm-up, stable, cooldown (appendix A, pre-training) and cosine (appendix A, annotators).
@@ -401,18 +429,18 @@ class Schedule:
             raise ValueError("0 <= final <= peak, warmup_steps >= 0 and cooldown within [0, 1] must hold")
 
     def done(self, step: int, seconds: float) -> float:
-        """Gives the share of the run that is done after `step` steps and `seconds`; 1 or more at its end."""
+        """Give the share of the run that is done after `step` steps and `seconds`; 1 or more at its end."""
         by_time = seconds / self.max_seconds if self.max_seconds else 0.0
         return max(step / self.steps, by_time)
 
     def rate(self, step: int, seconds: float) -> float:
-        """Gives the learning rate of step number `step`, counted from 0, which begins after `seconds`."""
+        """Give the learning rate of step number `step`, counted from 0, which begins after `seconds`."""
         if step < self.warmup_steps:
             return self.peak * (step + 1) / self.warmup_steps
         return self.final + (self.peak - self.final) * self._height(self.done(step, seconds))
 
     def _height(self, done: float) -> float:
-        """Gives how far the rate is between `final` (0) and `peak` (1), after the warm-up."""
+        """Give how far the rate is between `final` (0) and `peak` (1), after the warm-up."""
         if self.kind == COSINE:
             warmed = min(1.0, self.warmup_steps / self.steps)
             along = (done - warmed) / (1 - warmed) if warmed < 1 else 1.0

@@ -1,4 +1,6 @@
-"""Training runs by name, as functions. The values of the paper's tables are written here and nowhere else.
+"""Training runs by name, as functions, and the GPUs and objectives of unlearning that go by name.
+
+The values of the paper's tables are written here and nowhere else.
 
 The paper's runs are those of appendix A (pre-training hyperparameters); its LMLM-Asker and standard models are trained
 with the same values, without those of the contrastive loss. `scratch-co-lmlm` and `scratch-standard` ask the paper's
@@ -8,7 +10,7 @@ question of perplexity at a size that two CPU cores train.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from colmlm.model.text.markup import CO_LMLM, MARKUPS
@@ -22,24 +24,24 @@ SCRATCH_CONTEXT = (
 
 
 def smollm2_135m() -> Architecture:
-    """SmolLM2-135M, with the paper's context length."""
+    """Give SmolLM2-135M, with the paper's context length."""
     return Architecture(
         layers=30, width=576, heads=9, kv_heads=3, ffn=1536, context=PAPER_CONTEXT, spread=1 / 24
     )
 
 
 def smollm2_360m() -> Architecture:
-    """SmolLM2-360M, with the paper's context length."""
+    """Give SmolLM2-360M, with the paper's context length."""
     return Architecture(layers=32, width=960, heads=15, kv_heads=5, ffn=2560, context=PAPER_CONTEXT)
 
 
 def small() -> TrainConfig:
-    """An adapter on SmolLM2-135M, trained on two CPU cores in an hour or two."""
+    """Give an adapter on SmolLM2-135M, trained on two CPU cores in an hour or two."""
     return TrainConfig(preset="small", init=SMOLLM2, tokenizer=SMOLLM2)
 
 
 def scratch_co_lmlm() -> TrainConfig:
-    """Random weights of 12M, three quarters of them the vocabulary's, trained on two CPU cores in some hours.
+    """Give random weights of 12M, three quarters of them the vocabulary's, trained on two CPU cores in some hours.
 
     A step counts documents, not tokens: so every method reads the same texts in the same order, as long as none of them
     is cut, with its markup, at `max_length`.
@@ -68,17 +70,17 @@ def scratch_co_lmlm() -> TrainConfig:
 
 
 def co_lmlm_135m() -> TrainConfig:
-    """The paper's 135M model on annotated Wikipedia."""
+    """Give the paper's 135M model on annotated Wikipedia."""
     return _paper("co-lmlm-135m", smollm2_135m(), stable=88_000, cooldown=10_000)
 
 
 def co_lmlm_360m() -> TrainConfig:
-    """The paper's 360M model on annotated Wikipedia."""
+    """Give the paper's 360M model on annotated Wikipedia."""
     return _paper("co-lmlm-360m", smollm2_360m(), stable=88_000, cooldown=10_000)
 
 
 def co_lmlm_360m_fw() -> TrainConfig:
-    """The paper's 360M model on annotated FineWeb-Edu, with an equal share of Wikipedia in the cooldown.
+    """Give the paper's 360M model on annotated FineWeb-Edu, with an equal share of Wikipedia in the cooldown.
 
     The corpora must be given in this order.
     """
@@ -87,7 +89,7 @@ def co_lmlm_360m_fw() -> TrainConfig:
 
 
 def _paper(preset: str, architecture: Architecture, *, stable: int, cooldown: int) -> TrainConfig:
-    """The values of the paper's table.
+    """Give the values of the paper's table.
 
     A batch is 128 full rows of the context, from which the paper's "fewer than 100B tokens" of 170,000 steps follow.
     Documents begin with their title, as the paper's prompts for biographies do. `micro_rows` suits 80 GB of memory and
@@ -135,31 +137,31 @@ _CO_LMLM: dict[str, Callable[[], TrainConfig]] = {
 
 
 def names() -> tuple[str, ...]:
-    """Lists the presets: the Co-LMLM runs, and each for the other methods (``asker-360m``, ``small-standard``)."""
-    return tuple(_named(run, method) for method in MARKUPS for run in _CO_LMLM)
+    """List the presets: the Co-LMLM runs, and each for the other methods (``asker-360m``, ``small-standard``)."""
+    return tuple(_preset_name(run, method) for method in MARKUPS for run in _CO_LMLM)
 
 
 def preset(name: str) -> TrainConfig:
-    """Gives the preset of this name. Raises ValueError if there is none."""
+    """Give the preset of this name. Raises ValueError if there is none."""
     for run, make in _CO_LMLM.items():
         for method in MARKUPS:
-            if name == _named(run, method):
+            if name == _preset_name(run, method):
                 return make() if method == CO_LMLM.method else as_method(make(), method)
     raise ValueError(f"no preset {name!r}; there are {', '.join(names())}")
 
 
 def as_method(config: TrainConfig, method: str) -> TrainConfig:
-    """Gives the same run for another method, without the settings of the contrastive loss."""
+    """Give the same run for another method, without the settings of the contrastive loss."""
     if method not in MARKUPS:
         raise ValueError(f"method {method!r} is none of {', '.join(MARKUPS)}")
-    changes: dict[str, Any] = {"method": method, "preset": _named(config.preset, method)}
+    changes: dict[str, Any] = {"method": method, "preset": _preset_name(config.preset, method)}
     if MARKUPS[method].key is None:
         changes |= {"contrastive_weight": 0.0, "qa_fraction": 0.0, "memory": 0, "hard_negatives": 0}
     return replace(config, **changes)
 
 
-def shortened(config: TrainConfig, steps: int) -> TrainConfig:
-    """Gives the same run with another number of steps; warmup and cooldown are scaled if they would not fit."""
+def shorten_run(config: TrainConfig, steps: int) -> TrainConfig:
+    """Give the same run with another number of steps; warmup and cooldown are scaled if they would not fit."""
     share = steps / config.steps
     fixed = config.cooldown_steps
     if config.warmup_steps + (fixed or 0) <= steps:
@@ -172,7 +174,32 @@ def shortened(config: TrainConfig, steps: int) -> TrainConfig:
     )
 
 
-def _named(run: str, method: str) -> str:
+def _preset_name(run: str, method: str) -> str:
     if method == CO_LMLM.method:
         return run
     return run.replace(CO_LMLM.method, method) if CO_LMLM.method in run else f"{run}-{method}"
+
+
+# Graphics processors that a plan knows.
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """Peak of dense bf16 arithmetic in FLOP/s, and memory in bytes, as the vendor states them."""
+
+    peak: float
+    memory: int
+
+
+GPUS = {
+    "a100": Gpu(312e12, 80 * 10**9),
+    "h100": Gpu(989e12, 80 * 10**9),
+    "h200": Gpu(989e12, 141 * 10**9),
+    "b200": Gpu(2250e12, 180 * 10**9),
+}
+
+
+# The objectives of unlearning, by name.
+
+NPO, GRAD_ASCENT = "npo", "grad-ascent"
+OBJECTIVES = (NPO, GRAD_ASCENT)

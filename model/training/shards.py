@@ -21,7 +21,7 @@ import numpy as np
 
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.model.lm.checkpoint import tokenizer_digest
-from colmlm.model.lm.files import damaged, file_digest
+from colmlm.model.lm.config import damaged_file, file_digest
 from colmlm.model.text.tokens import FactTokenizer
 from colmlm.model.training.config import TrainConfig
 from colmlm.model.training.corpora import Corpus, DataError, Tokenising, TokenShard, data_hash, shard_of
@@ -75,7 +75,7 @@ def build_shards(
     *,
     per_shard: int = 10_000,
 ) -> Iterator[BuiltShards]:
-    """Writes the documents as shards; yields the totals after each shard, and at the end those of all.
+    """Write the documents as shards; yield the totals after each shard, and at the end those of all.
 
     An interrupted build is continued: finished shards are kept if they hold the same documents with the same settings.
     Raises `ShardError` if they do not.
@@ -85,7 +85,7 @@ def build_shards(
     reading, kept, records = iter(documents), 0, list[dict[str, Any]]()
     while chunk := list(islice(reading, per_shard)):
         target = directory / f"{len(records):05d}"
-        record = _finished(target, made)
+        record = _read_finished(target, made)
         if record is None:
             record = _write_shard(target, chunk, tokenizer, made)
         elif record["data_sha256"] != data_hash(chunk):
@@ -93,14 +93,14 @@ def build_shards(
         else:
             kept += 1
         records.append(record)
-        yield _built(records, kept)
+        yield _sum_records(records, kept)
     if not records:
         raise ShardError("there are no documents to make shards of")
     _seal(directory, made, records)
 
 
 def open_shards(directory: Path, tokenizer: FactTokenizer, config: TrainConfig) -> Corpus:
-    """Opens a folder of shards as a memory-mapped corpus; all of it is read once, to check its digests.
+    """Open a folder of shards as a memory-mapped corpus; all of it is read once, to check its digests.
 
     Raises `ShardError` for a damaged or unfinished folder, and for one of another tokenizer or other settings.
     """
@@ -108,11 +108,11 @@ def open_shards(directory: Path, tokenizer: FactTokenizer, config: TrainConfig) 
     _same_making(directory, record["made"], Made.by(tokenizer, config))
     for name, digest in record["shards"].items():
         _check_shard(directory / name, digest)
-    return Corpus(tuple(_mapped(directory / name) for name in record["shards"]), record["built"]["sha256"])
+    return Corpus(tuple(_map_shard(directory / name) for name in record["shards"]), record["built"]["sha256"])
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:
-    """Reads ``shards.json``: ``made``, ``built`` and the digest of each shard's description."""
+    """Read ``shards.json``: ``made``, ``built`` and the digest of each shard's description."""
     try:
         record: dict[str, Any] = json.loads((directory / SHARDS_FILE).read_text())
     except FileNotFoundError as error:
@@ -129,7 +129,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
 def _write_shard(
     target: Path, documents: Sequence[AnnotatedDocument], tokenizer: FactTokenizer, made: Made
 ) -> dict[str, Any]:
-    """Writes a shard whole or not at all; gives its description."""
+    """Write a shard whole or not at all; give its description."""
     shard = shard_of(documents, tokenizer, made)
     scratch = target.with_name(f".{target.name}")
     shutil.rmtree(scratch, ignore_errors=True)
@@ -151,11 +151,11 @@ def _write_shard(
     return record
 
 
-def _finished(target: Path, made: Made) -> dict[str, Any] | None:
-    """Reads the description of an earlier build's shard; gives None if there is none, or it is damaged."""
+def _read_finished(target: Path, made: Made) -> dict[str, Any] | None:
+    """Read the description of an earlier build's shard; give None if there is none, or it is damaged."""
     try:
         record: dict[str, Any] = json.loads((target / SHARD_FILE).read_text())
-        whole = damaged(target, record["files"]) is None
+        whole = damaged_file(target, record["files"]) is None
     except (FileNotFoundError, ValueError, KeyError):
         return None
     if not whole:
@@ -164,7 +164,7 @@ def _finished(target: Path, made: Made) -> dict[str, Any] | None:
     return record
 
 
-def _built(records: Sequence[Mapping[str, Any]], kept: int = 0) -> BuiltShards:
+def _sum_records(records: Sequence[Mapping[str, Any]], kept: int = 0) -> BuiltShards:
     sums = {
         name: sum(int(record[name]) for record in records)
         for name in ("documents", "tokens", "questions", "question_tokens")
@@ -174,14 +174,14 @@ def _built(records: Sequence[Mapping[str, Any]], kept: int = 0) -> BuiltShards:
 
 
 def _seal(directory: Path, made: Made, records: Sequence[Mapping[str, Any]]) -> None:
-    """Writes the manifest, which says that the shards are complete."""
+    """Write the manifest, which says that the shards are complete."""
     names = [f"{number:05d}" for number in range(len(records))]
     found = {path.name for path in directory.glob("[0-9]*")}
     if extra := sorted(found - set(names)):
         raise ShardError(f"{directory / extra[0]} is not of these documents; name another folder")
     manifest = {
         "made": asdict(made),
-        "built": asdict(_built(records)),
+        "built": asdict(_sum_records(records)),
         "shards": {name: file_digest(directory / name / SHARD_FILE) for name in names},
     }
     unfinished = directory / f".{SHARDS_FILE}"
@@ -203,11 +203,11 @@ def _check_shard(shard: Path, digest: str) -> None:
         raise ShardError(f"{shard / SHARD_FILE} is missing or not the one that was written; make it again")
     files = json.loads((shard / SHARD_FILE).read_text())["files"]
     missing = next((name for name in files if not (shard / name).is_file()), None)
-    if name := missing or damaged(shard, files):
+    if name := missing or damaged_file(shard, files):
         raise ShardError(f"{shard / name} is missing or damaged; remove {shard} and make it again")
 
 
-def _mapped(shard: Path) -> TokenShard:
+def _map_shard(shard: Path) -> TokenShard:
     return TokenShard(
         **{name: np.load(shard / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in _ARRAYS}
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from pickle import UnpicklingError
@@ -19,7 +20,10 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from colmlm.model.training.gather import gather_equal, gather_lines, here
+from colmlm.model.lm.checkpoint import ship_adapter
+from colmlm.model.lm.config import CheckpointConfig, CheckpointError
+from colmlm.model.training.gather import gather_equal, gather_lines, process_rank
+from colmlm.model.training.logs import LOSS_FILE
 
 STATE_FILE = "state.pt"
 FORMAT = 2
@@ -35,7 +39,7 @@ class RanksDiffer(ValueError):
 
 
 def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
-    """Gives the parameters that training changes, by name, without the names of accelerate's wrappers."""
+    """Give the parameters that training changes, by name, without the names of accelerate's wrappers."""
     return {
         name.replace("_checkpoint_wrapped_module.", "").replace("_orig_mod.", ""): parameter
         for name, parameter in module.named_parameters()
@@ -44,13 +48,13 @@ def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def whole_weights(module: nn.Module) -> dict[str, Tensor]:
-    """Gathers every trainable weight on the CPU of the first process; gives none in the others. All must call it."""
+    """Gather every trainable weight on the CPU of the first process; give none in the others. All must call it."""
     whole = {name: _whole(p.detach()) for name, p in trainable(module).items()}
     return {name: tensor for name, tensor in whole.items() if tensor is not None}
 
 
 def put_weights(module: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Writes `weights` into the module's trainable parameters on any device. The names of both must be the same."""
+    """Write `weights` into the module's trainable parameters on any device. The names of both must be the same."""
     parameters = trainable(module)
     if differing := sorted(parameters.keys() ^ weights.keys()):
         raise ResumeRefused(
@@ -58,11 +62,11 @@ def put_weights(module: nn.Module, weights: Mapping[str, Tensor]) -> None:
         )
     with torch.no_grad():
         for name, parameter in parameters.items():
-            parameter.copy_(_placed(weights[name], parameter))
+            parameter.copy_(_place_tensor(weights[name], parameter))
 
 
 def whole_moments(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, dict[str, Tensor]]:
-    """Gathers the optimiser's state of each trainable weight, as `whole_weights` does the weights."""
+    """Gather the optimiser's state of each trainable weight, as `whole_weights` does the weights."""
     moments = {}
     for name, parameter in trainable(module).items():
         kept = {key: _whole(value) for key, value in optimizer.state.get(parameter, {}).items()}
@@ -73,18 +77,18 @@ def whole_moments(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[s
 def put_moments(
     module: nn.Module, optimizer: torch.optim.Optimizer, moments: Mapping[str, Mapping[str, Tensor]]
 ) -> None:
-    """Restores the optimiser's state of each weight. Adam's count of steps is a scalar and stays on the CPU."""
+    """Restore the optimiser's state of each weight. Adam's count of steps is a scalar and stays on the CPU."""
     for name, parameter in trainable(module).items():
         optimizer.state[parameter] = {
-            key: value.clone() if value.ndim == 0 and key == "step" else _placed(value, parameter)
+            key: value.clone() if value.ndim == 0 and key == "step" else _place_tensor(value, parameter)
             for key, value in moments.get(name, {}).items()
         }
 
 
 def random_states() -> dict[str, Tensor]:
-    """Gathers the generators' states of every process: [world, ...]. All must call it."""
+    """Gather the generators' states of every process: [world, ...]. All must call it."""
     device = torch.device("cuda") if torch.cuda.is_available() else torch.device("cpu")
-    on_device = here().world > 1
+    on_device = process_rank().world > 1
     return {
         name: gather_equal(state.to(device) if on_device else state).cpu()
         for name, state in all_states().items()
@@ -92,8 +96,8 @@ def random_states() -> dict[str, Tensor]:
 
 
 def put_random_states(states: Mapping[str, Tensor], seed: int) -> None:
-    """Restores this process's generators, or seeds them if the state was saved by another number of processes."""
-    place = here()
+    """Restore this process's generators, or seed them if the state was saved by another number of processes."""
+    place = process_rank()
     if len(states["torch"]) == place.world:
         restore_all({name: state[place.rank] for name, state in states.items()})
     else:
@@ -101,7 +105,7 @@ def put_random_states(states: Mapping[str, Tensor], seed: int) -> None:
 
 
 def check_fingerprint(saved: Mapping[str, str], now: Mapping[str, str], directory: Path) -> None:
-    """Refuses to resume a run with other data, base or settings; the message names those that differ."""
+    """Refuse to resume a run with other data, base or settings; the message names those that differ."""
     if listed := _differences(saved, now, "there", "here"):
         raise ResumeRefused(
             f"{directory} holds a run with another {listed}; name another directory, or give the same again"
@@ -109,7 +113,7 @@ def check_fingerprint(saved: Mapping[str, str], now: Mapping[str, str], director
 
 
 def require_same_run(fingerprint: Mapping[str, str], device: torch.device) -> None:
-    """Refuses to train where the processes would train different runs, as with a stale copy of the data on one machine.
+    """Refuse to train where the processes would train different runs, as with a stale copy of the data on one machine.
 
     Raises `RanksDiffer` in all of them. All must call it.
     """
@@ -122,7 +126,7 @@ def require_same_run(fingerprint: Mapping[str, str], device: torch.device) -> No
 
 
 def require_same_save(state: Mapping[str, Any] | None, directory: Path, device: torch.device) -> None:
-    """Refuses to resume where the processes have read different saves. All must call it."""
+    """Refuse to resume where the processes have read different saves. All must call it."""
     step = torch.tensor(state["progress"]["step"] if state else 0, device=device)
     steps = sorted(set(gather_equal(step).tolist()))
     if len(steps) > 1:
@@ -133,7 +137,7 @@ def require_same_save(state: Mapping[str, Any] | None, directory: Path, device: 
 
 
 def write_state(directory: Path, state: Mapping[str, Any]) -> None:
-    """Writes the state file and replaces the old one atomically."""
+    """Write the state file and replace the old one atomically."""
     unfinished = directory / f".{STATE_FILE}"
     with unfinished.open("wb") as target:
         torch.save({"format": FORMAT, **state}, target)
@@ -143,7 +147,7 @@ def write_state(directory: Path, state: Mapping[str, Any]) -> None:
 
 
 def read_state(directory: Path) -> dict[str, Any] | None:
-    """Reads the saved state on the CPU; gives None if there is none."""
+    """Read the saved state on the CPU; give None if there is none."""
     path = directory / STATE_FILE
     if not path.is_file():
         return None
@@ -161,14 +165,14 @@ def read_state(directory: Path) -> dict[str, Any] | None:
 
 
 def _whole(tensor: Any) -> Tensor | None:
-    """Gathers the tensor on the CPU in the first process; gives None in the others."""
+    """Gather the tensor on the CPU in the first process; give None in the others."""
     if isinstance(tensor, DTensor):
         tensor = tensor.full_tensor()
-    return tensor.cpu() if here().is_first else None
+    return tensor.cpu() if process_rank().is_first else None
 
 
-def _placed(tensor: Tensor, like: Tensor) -> Tensor:
-    """Places `tensor` on the devices as `like` is placed."""
+def _place_tensor(tensor: Tensor, like: Tensor) -> Tensor:
+    """Place `tensor` on the devices as `like` is placed."""
     tensor = tensor.to(like.device)
     if isinstance(like, DTensor):
         return distribute_tensor(tensor, like.device_mesh, like.placements)
@@ -176,7 +180,7 @@ def _placed(tensor: Tensor, like: Tensor) -> Tensor:
 
 
 def _differences(one: Mapping[str, str], other: Mapping[str, str], of_one: str, of_other: str) -> str:
-    """Lists the names that differ, with both values if they are short; digests are left out."""
+    """List the names that differ, with both values if they are short; digests are left out."""
     listed = []
     for name in sorted(one.keys() | other.keys()):
         if (ours := one.get(name)) != (theirs := other.get(name)):
@@ -190,14 +194,14 @@ def _differences(one: Mapping[str, str], other: Mapping[str, str], of_one: str, 
 
 
 def seed_all(seed: int) -> None:
-    """Seeds Python's, numpy's and torch's generators, on all devices."""
+    """Seed Python's, numpy's and torch's generators, on all devices."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
 
 
 def torch_state() -> dict[str, Tensor]:
-    """Gives the states of torch's generators, on the CPU and on this process's GPU, from which dropout draws."""
+    """Give the states of torch's generators, on the CPU and on this process's GPU, from which dropout draws."""
     state = {"torch": torch.get_rng_state()}
     if torch.cuda.is_available():
         state["cuda"] = torch.cuda.get_rng_state()
@@ -212,7 +216,7 @@ def restore_torch(state: Mapping[str, Tensor]) -> None:
 
 
 def all_states() -> dict[str, Tensor]:
-    """Gives the states of torch's, Python's and numpy's generators, each as one tensor of a fixed shape."""
+    """Give the states of torch's, Python's and numpy's generators, each as one tensor of a fixed shape."""
     _, words, gauss = random.getstate()
     numbers = np.random.get_state(legacy=False)
     assert isinstance(numbers, dict)
@@ -225,10 +229,24 @@ def all_states() -> dict[str, Tensor]:
 
 
 def restore_all(state: Mapping[str, Tensor]) -> None:
-    """Sets every generator to the state that `all_states` gave."""
+    """Set every generator to the state that `all_states` gave."""
     restore_torch(state)
     has_gauss, gauss = state["python_gauss"].tolist()
     random.setstate((3, tuple(state["python"].tolist()), gauss if has_gauss else None))
     *key, position = state["numpy"].tolist()
     has_gauss, cached = state["numpy_gauss"].tolist()
     np.random.set_state(("MT19937", np.array(key, dtype=np.uint32), position, int(has_gauss), cached))
+
+
+# The release of a finished run in a size that can be shipped: half-precision weights, no optimiser state.
+
+
+def release_adapter(run: Path, target: Path) -> CheckpointConfig:
+    """Write the adapter of a run as a checkpoint of at most 16 MB: weights, config, loss log."""
+    config = CheckpointConfig.load(run)
+    if config.kind != "adapter":
+        raise CheckpointError(f"{run}: only an adapter is released; export a full checkpoint instead")
+    ship_adapter(run, target, config.base)
+    shutil.copyfile(run / LOSS_FILE, target / LOSS_FILE)
+    config.save(target)
+    return config

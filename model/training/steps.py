@@ -1,18 +1,20 @@
-"""The input of the trainer: documents as steps of sequences with their pairs."""
+"""The input of the trainer: documents as steps of sequences with their pairs, and their layout in forwards."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import count
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
-from colmlm.model.text.tokens import Encoded, FactTokenizer
+from colmlm.model.text.tokens import Encoded, FactTokenizer, length_groups
 from colmlm.model.training.config import ASKING, QA_FORMS, TrainConfig
 from colmlm.model.training.corpora import (
     Corpus,
@@ -24,7 +26,7 @@ from colmlm.model.training.corpora import (
     Stream,
     apportion,
     confusable,
-    merged,
+    merge_corpora,
     question_sequence,
 )
 
@@ -77,18 +79,18 @@ class _Phase:
 
 
 def question_answer(question: str, value: str, form: str = QA_FORMS[0]) -> AnnotatedDocument:
-    """Makes a document that asks `question` and answers it with the fact `value`."""
-    return answered(form.format(question=question), value, question)
+    """Make a document that asks `question` and answers it with the fact `value`."""
+    return document_answering(form.format(question=question), value, question)
 
 
-def answered(lead: str, value: str, question: str) -> AnnotatedDocument:
-    """Makes a document of `lead`, which asks for the fact, and the fact `value`."""
+def document_answering(lead: str, value: str, question: str) -> AnnotatedDocument:
+    """Make a document of `lead`, which asks for the fact, and the fact `value`."""
     span = FactSpan(len(lead), len(lead) + len(value), value, question)
     return AnnotatedDocument("qa", lead + value, (span,))
 
 
 def hold_out(documents: Sequence[Item], count: int, seed: int = 5) -> tuple[list[Item], list[Item]]:
-    """Splits documents into those to train on and `count` random ones to measure with, both in their order."""
+    """Split documents into those to train on and `count` random ones to measure with, both in their order."""
     drawn = set(random.Random(seed).sample(range(len(documents)), count))
     kept = [document for i, document in enumerate(documents) if i not in drawn]
     return kept, [documents[i] for i in sorted(drawn)]
@@ -116,7 +118,7 @@ class Steps:
                 raise DataError(f"the mix weighs {len(mix)} corpora, and there are {len(corpora)}")
         if config.hard_negatives and keys is None:
             raise DataError("hard negatives are looked for with the model's own keys")
-        self.corpora = [*corpora, merged(corpora)]
+        self.corpora = [*corpora, merge_corpora(corpora)]
         if config.markup.key and not self.corpora[-1].num_questions:
             raise DataError("nothing to train on: no document has a fact with a question")
         self._pieces: dict[int, Pieces] = {}
@@ -126,7 +128,7 @@ class Steps:
 
     @property
     def sha256(self) -> str:
-        """A digest of all data."""
+        """Give a digest of all data."""
         return self.corpora[-1].sha256
 
     @property
@@ -134,11 +136,11 @@ class Steps:
         return self.corpora[-1].num_documents
 
     def epochs(self, steps: int) -> float:
-        """Computes how often `steps` steps go through the corpus that the run begins with."""
+        """Compute how often `steps` steps go through the corpus that the run begins with."""
         return min(steps, self._ends(0)) / self._phases[0].streams[0][1].per_epoch
 
     def micro(self, count: int) -> int | None:
-        """Gives how many of a step's `count` documents one forward may take; None: all."""
+        """Give how many of a step's `count` documents one forward may take; None: all."""
         rows, batch = self.config.micro_rows, self.config.batch_rows
         if batch is None:
             return self.config.micro_documents
@@ -151,7 +153,7 @@ class Steps:
         return (self.build(self.drawn(n)) for n in count(step))
 
     def drawn(self, step: int) -> list[Drawn]:
-        """Names the documents of a step."""
+        """Name the documents of a step."""
         phase = next(phase for phase in reversed(self._phases) if phase.begin <= step)
         return [
             Drawn(corpus, self._pieces[corpus].place(int(number)), f"{self.config.seed}/{step}/{corpus}/{number}")
@@ -160,7 +162,7 @@ class Steps:
         ]  # fmt: skip
 
     def build(self, documents: Sequence[Drawn]) -> Step:
-        """Makes the sequences of these documents, with a question or a question-answer document for each fact."""
+        """Make the sequences of these documents, with a question or a question-answer document for each fact."""
         sequences: list[Encoded] = []
         scored: list[bool] = []
         pairs: list[Pair] = []
@@ -178,14 +180,14 @@ class Steps:
                 if rng.random() < self.config.qa_fraction:
                     value = shard.value(drawn.place.document, fact)
                     lead = ASKING[self.config.asking](question, rng)
-                    query, is_qa = self._asked(lead, value, question), True
+                    query, is_qa = self._question_document(lead, value, question), True
                 pairs.append(Pair(at, position, len(sequences), query.fact_positions[0], question))
                 sequences.append(query)
                 scored.append(is_qa)
         return Step(tuple(sequences), tuple(scored), tuple(pairs))
 
     def state(self) -> dict[str, Any]:
-        """Gives the state that a resumed run must restore; empty without hard negatives."""
+        """Give the state that a resumed run must restore; empty without hard negatives."""
         streams = [stream.state() for phase in self._phases for _, stream in phase.streams]
         return {"streams": streams} if any(streams) else {}
 
@@ -195,11 +197,11 @@ class Steps:
             for stream, kept in zip(streams, state["streams"], strict=True):
                 stream.restore(kept)
 
-    def _asked(self, lead: str, value_ids: Sequence[int], question: str) -> Encoded:
+    def _question_document(self, lead: str, value_ids: Sequence[int], question: str) -> Encoded:
         value = self.tokenizer.decode(value_ids)
         if self.tokenizer.space_inside:
             value = value.removeprefix(" ")
-        return self.tokenizer.document(answered(lead, value, question))
+        return self.tokenizer.document(document_answering(lead, value, question))
 
     def _phase(self, name: str, begin: int, mix: Sequence[float]) -> _Phase:
         corpora = range(len(mix)) if mix else [len(self.corpora) - 1]
@@ -232,14 +234,14 @@ class Steps:
 
     def _composer(self, corpus: int) -> Callable[[Sequence[NDArray[np.int64]]], list[NDArray[np.int64]]]:
         def compose(steps: Sequence[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
-            mined = [self._mined(corpus, int(number)) for step in steps for number in step]
+            mined = [self._mined_document(corpus, int(number)) for step in steps for number in step]
             assert self._keys is not None
             return confusable(steps, mined, self._keys, self.config.hard_negatives)
 
         return compose
 
-    def _mined(self, corpus: int, number: int) -> Mined:
-        """Gives a document's facts and their questions, from which its hard negatives are found."""
+    def _mined_document(self, corpus: int, number: int) -> Mined:
+        """Give a document's facts and their questions, from which its hard negatives are found."""
         place = self._pieces[corpus].place(number)
         shard = self.corpora[corpus].shards[place.shard]
         encoded, facts = shard.piece(place.document, place.start, place.end)
@@ -247,3 +249,117 @@ class Steps:
 
     def _ends(self, phase: int) -> int:
         return self._phases[phase + 1].begin if phase + 1 < len(self._phases) else self.config.steps
+
+
+# Documents that ask and answer one fact each, for methods that train on plain documents.
+#
+# Co-LMLM's trainer writes some questions in these forms itself. A method without a contrastive part reads documents
+# only, so a model that is to answer prompts of this form needs such documents beside the others.
+
+
+def quiz_documents(documents: Iterable[AnnotatedDocument]) -> Iterator[AnnotatedDocument]:
+    """Make a document for each fact that has a question; the fact's place decides which form it takes."""
+    for document in documents:
+        for number, span in enumerate(document.facts):
+            if span.question:
+                name = f"{document.external_id}/{number}"
+                form = random.Random(f"quiz/{name}").choice(QA_FORMS)
+                yield replace(question_answer(span.question, span.value, form), external_id=name)
+
+
+# Layouts of sequences in a forward: padded in groups of similar length, or packed so that a row holds several.
+#
+# Packed sequences do not see each other: positions restart in each, and from that transformers makes a mask that
+# separates them (`create_causal_mask`, where no mask is given). Attention kernels of the flash family separate
+# sequences only in a batch of one row, so for them everything goes into one row, which needs no mask at all.
+
+
+class Rows(NamedTuple):
+    """The input of one forward. Without positions each row is one sequence, followed by padding."""
+
+    ids_RT: Tensor
+    positions_RT: Tensor | None
+
+    def to(self, device: torch.device) -> Rows:
+        return Rows(*(None if tensor is None else tensor.to(device) for tensor in self))
+
+
+def lay_out(
+    sequences: Sequence[Encoded], *, layout: str = "padded", row_length: int = 512, max_tokens: int = 8192
+) -> tuple[tuple[Rows, ...], list[int]]:
+    """Lay out sequences as rows for successive forwards; also gives the position where each sequence begins.
+
+    Positions are numbered consecutively: those of the first rows, line by line, then those of the second. `layout` is
+    "padded" or "packed" and changes nothing but the time. The rows of a forward hold at most `max_tokens` including
+    padding, more only where one sequence is longer. Without sequences there is one row of one token.
+    """
+    if not sequences:
+        return (Rows(torch.zeros(1, 1, dtype=torch.long), None),), []
+    lengths = [len(sequence) for sequence in sequences]
+    if layout == "padded":
+        batches = [[[i] for i in group] for group in length_groups(lengths, max_tokens=max_tokens)]
+    else:
+        batches = packed_batches(lengths, row_length, max_tokens)
+    made, starts, reached = [], [0] * len(sequences), 0
+    for batch in batches:
+        rows, places = _rows(sequences, batch, positions=layout == "packed")
+        for i, place in places.items():
+            starts[i] = reached + place
+        made.append(rows)
+        reached += rows.ids_RT.numel()
+    return tuple(made), starts
+
+
+def rows_of(lengths: Sequence[int], row_length: int) -> list[list[int]]:
+    """Put sequences, by index, into rows of at most `row_length` tokens: longest first, each into the first with room.
+
+    A longer sequence has a row of its own.
+    """
+    rows: list[list[int]] = []
+    room: list[int] = []
+    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        row = next((row for row, left in enumerate(room) if left >= lengths[i]), None)
+        if row is None:
+            rows.append([i])
+            room.append(row_length - lengths[i])
+        else:
+            rows[row].append(i)
+            room[row] -= lengths[i]
+    return rows
+
+
+def packed_batches(lengths: Sequence[int], row_length: int, max_tokens: int) -> list[list[list[int]]]:
+    """Group rows into batches for one forward each, of at most `max_tokens` tokens including padding."""
+    sized = [(sum(lengths[i] for i in row), row) for row in rows_of(lengths, row_length)]
+    made: list[list[list[int]]] = []
+    width = 0
+    for size, row in sorted(sized, key=lambda pair: -pair[0]):
+        if made and width * (len(made[-1]) + 1) <= max_tokens:
+            made[-1].append(row)
+        else:
+            made.append([row])
+            width = size
+    return made
+
+
+def _rows(
+    sequences: Sequence[Encoded], rows: Sequence[Sequence[int]], *, positions: bool
+) -> tuple[Rows, dict[int, int]]:
+    """Make tensors of rows; also gives the place where each sequence begins in them, counted line by line.
+
+    The unused end of a packed row is numbered as a sequence of its own, and no result is read from it.
+    """
+    width = max(sum(len(sequences[i]) for i in row) for row in rows)
+    ids_RT = torch.zeros(len(rows), width, dtype=torch.long)
+    positions_RT = torch.zeros(len(rows), width, dtype=torch.long)
+    places: dict[int, int] = {}
+    for number, row in enumerate(rows):
+        at = 0
+        for i in row:
+            end = at + len(sequences[i])
+            ids_RT[number, at:end] = torch.tensor(sequences[i].ids)
+            positions_RT[number, at:end] = torch.arange(end - at)
+            places[i] = number * width + at
+            at = end
+        positions_RT[number, at:] = torch.arange(width - at)
+    return Rows(ids_RT, positions_RT if positions else None), places

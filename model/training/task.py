@@ -40,27 +40,27 @@ class Task(ABC, Generic[MicroBatch]):
 
     @abstractmethod
     def steps(self, start: int) -> Iterator[Sequence[MicroBatch]]:
-        """Yields, from step `start` on, each step's micro-batches of this process (`gather.here()`).
+        """Yield, from step `start` on, each step's micro-batches of this process (`gather.process_rank()`).
 
         Step n must be the same in every run; all processes must have as many micro-batches (`gather.micro_batches`).
         """
 
     @abstractmethod
     def size(self, micro_batch: MicroBatch) -> int:
-        """Counts the items that the micro-batch's loss sums over: targets, for one."""
+        """Count the items that the micro-batch's loss sums over: targets, for one."""
 
     @abstractmethod
     def loss(
         self, micro_batch: MicroBatch, context: StepContext
     ) -> tuple[Tensor, Mapping[str, float | Tensor]]:
-        """Gives the micro-batch's share of the step's loss and of each number to log; shares add up.
+        """Give the micro-batch's share of the step's loss and of each number to log; shares add up.
 
         A mean over the step is a sum over the micro-batch divided by `context.total`.
         """
 
     @abstractmethod
     def save(self, directory: Path, weights: Mapping[str, Tensor]) -> None:
-        """Writes a loadable checkpoint into the empty `directory`; called in the first process only.
+        """Write a loadable checkpoint into the empty `directory`; called in the first process only.
 
         `weights` are the module's trainable parameters by name, whole and on the CPU: those of `module` itself may be
         sharded.
@@ -68,14 +68,14 @@ class Task(ABC, Generic[MicroBatch]):
 
     @abstractmethod
     def fingerprint(self) -> dict[str, str]:
-        """Gives names and values, or digests, of all that a resumed run must share: data, base, batch, ..."""
+        """Give names and values, or digests, of all that a resumed run must share: data, base, batch, ..."""
 
     def tokens(self, micro_batch: MicroBatch) -> int:
-        """Counts the tokens of the micro-batch that the model reads."""
+        """Count the tokens of the micro-batch that the model reads."""
         return self.size(micro_batch)
 
     def begin(self, micro_batches: Sequence[MicroBatch], context: StepContext) -> None:
-        """Prepares the losses of a step; called before them with all micro-batches of this process."""
+        """Prepare the losses of a step; called before them with all micro-batches of this process."""
 
     def probes(self) -> Sequence[MicroBatch]:
         """Make small micro-batches of the first step, the smallest first, by which a step is timed.
@@ -91,11 +91,11 @@ class Task(ABC, Generic[MicroBatch]):
         """
 
     def state(self) -> dict[str, Any]:
-        """Gives the task's own state between steps: tensors and plain values, the same in all processes."""
+        """Give the task's own state between steps: tensors and plain values, the same in all processes."""
         return {}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restores what `state` gave."""
+        """Restore what `state` gave."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +117,10 @@ class StepMetrics:
 
     @property
     def seconds_left(self) -> float:
-        """The estimated time that is left, at the mean speed so far."""
+        """Give the estimated time that is left, at the mean speed so far."""
         return self.seconds * (1 - self.done) / self.done if 0 < self.done < 1 else 0.0
 
     def row(self) -> dict[str, float]:
-        """Gives the columns of the log's line, without the step."""
+        """Give the columns of the log's line, without the step."""
         names = ("tokens", "seconds", "loss", "learning_rate", "gradient_norm", "tokens_per_second")
         return {name: getattr(self, name) for name in names} | dict(self.parts)

@@ -8,7 +8,6 @@ is cut into.
 from __future__ import annotations
 
 import json
-import platform
 import zlib
 from array import array
 from collections import deque
@@ -38,12 +37,17 @@ from colmlm.model.training.contrast import (
     question_ids,
 )
 from colmlm.model.training.corpora import Corpus, DataError, apportion, tokenise
-from colmlm.model.training.gather import accumulation, gather_rows, here, largest, micro_batches
+from colmlm.model.training.gather import (
+    accumulation,
+    gather_rows,
+    largest_of_ranks,
+    micro_batches,
+    process_rank,
+)
 from colmlm.model.training.loop import Loop, LoopConfig, Progress, Schedule
-from colmlm.model.training.packing import Rows, lay_out
 from colmlm.model.training.start import start
 from colmlm.model.training.state import STATE_FILE, restore_torch, torch_state
-from colmlm.model.training.steps import Drawn, Step, Steps
+from colmlm.model.training.steps import Drawn, Rows, Step, Steps, lay_out
 from colmlm.model.training.task import StepContext, StepMetrics, Task
 
 # Micro-batches as tensors: the input of one forward of the joint objective (section 3.2).
@@ -51,7 +55,7 @@ from colmlm.model.training.task import StepContext, StepMetrics, Task
 
 @dataclass(frozen=True, slots=True)
 class JointBatch:
-    """Sequences laid out in `rows` (`model.training.packing`), and the positions where their losses apply.
+    """Sequences laid out in `rows` (`model.training.steps`), and the positions where their losses apply.
 
     Positions are numbered consecutively over all rows: those of the first of `rows`, line by line, then the second's.
     `scored_N` are positions whose state predicts a token of `targets_N`: all outside M, or a sample of them. `facts_P`
@@ -76,11 +80,11 @@ class JointBatch:
         return replace(self, rows=tuple(row.to(device) for row in self.rows), **moved)
 
     def without_targets(self) -> JointBatch:
-        """Gives the same batch for its pairs alone."""
+        """Give the same batch for its pairs alone."""
         return replace(self, scored_N=self.scored_N[:0], targets_N=self.targets_N[:0])
 
     def with_rows(self, count: int) -> JointBatch:
-        """Adds rows of one token until there are `count`, so that all processes make equally many forwards."""
+        """Add rows of one token until there are `count`, so that all processes make equally many forwards."""
         filler = lay_out(())[0] * (count - len(self.rows))
         return replace(self, rows=self.rows + filler)
 
@@ -88,7 +92,7 @@ class JointBatch:
 def joint_batch(
     step: Step, *, pairs: bool, fraction: float, salt: int, layout: str = "padded", row_length: int = 512
 ) -> JointBatch:
-    """Makes the tensors of a step, or of a part of one. `pairs` False leaves the contrastive part out.
+    """Make the tensors of a step, or of a part of one. `pairs` False leaves the contrastive part out.
 
     A share `fraction` of the positions is scored. Which ones depends on `salt` and on the sequence alone, not on the
     rest of the batch or on where it runs.
@@ -97,14 +101,14 @@ def joint_batch(
     scored, targets = [], []
     for sequence, first_token, is_scored in zip(step.sequences, starts, step.scored, strict=True):
         if is_scored:
-            kept_N = _kept(sequence, fraction, salt)
+            kept_N = _kept_positions(sequence, fraction, salt)
             scored.append(first_token + kept_N - 1)
             targets.append(torch.tensor(sequence.ids)[kept_N])
     chosen = step.pairs if pairs else ()
     return JointBatch(
         rows=rows,
-        scored_N=_joined(scored),
-        targets_N=_joined(targets),
+        scored_N=_join_pieces(scored),
+        targets_N=_join_pieces(targets),
         facts_P=torch.tensor([starts[p.fact_sequence] + p.fact_position for p in chosen], dtype=torch.long),
         queries_P=torch.tensor([starts[p.query_sequence] + p.query_position for p in chosen], dtype=torch.long),
         questions_P=question_ids([p.question for p in chosen]),
@@ -113,7 +117,7 @@ def joint_batch(
 
 
 def lookups_batch(sequences: Sequence[Encoded]) -> JointBatch:
-    """Lays out sequences without a loss; `facts_P` are the positions of all their lookups, in order."""
+    """Lay out sequences without a loss; `facts_P` are the positions of all their lookups, in order."""
     rows, starts = lay_out(sequences)
     nothing = torch.zeros(0, dtype=torch.long)
     lookups = [
@@ -123,8 +127,8 @@ def lookups_batch(sequences: Sequence[Encoded]) -> JointBatch:
     return JointBatch(rows, nothing, nothing, at_P, nothing, nothing, sum(map(len, sequences)))
 
 
-def _kept(sequence: Encoded, fraction: float, salt: int) -> Tensor:
-    """Gives the positions of a sequence whose tokens carry the next-token loss."""
+def _kept_positions(sequence: Encoded, fraction: float, salt: int) -> Tensor:
+    """Give the positions of a sequence whose tokens carry the next-token loss."""
     outside = ~torch.tensor(sequence.masked)
     outside[:1] = False  # no token before it predicts it
     if fraction < 1.0:
@@ -133,7 +137,7 @@ def _kept(sequence: Encoded, fraction: float, salt: int) -> Tensor:
     return outside.nonzero().flatten()
 
 
-def _joined(pieces: Sequence[Tensor]) -> Tensor:
+def _join_pieces(pieces: Sequence[Tensor]) -> Tensor:
     return torch.cat(list(pieces)) if pieces else torch.zeros(0, dtype=torch.long)
 
 
@@ -163,7 +167,7 @@ class JointModule(nn.Module):
     def forward(
         self, rows: Sequence[Rows], scored_N: Tensor, targets_N: Tensor, facts_P: Tensor, queries_P: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Gives the sum of -log p over the targets, and the unit vectors [P, D] at the facts and at the questions."""
+        """Give the sum of -log p over the targets, and the unit vectors [P, D] at the facts and at the questions."""
         states_TD = torch.cat([self.lm.hidden(*some).flatten(0, 1) for some in rows])
         next_token = next_token_sum(self.lm, states_TD.index_select(0, scored_N), targets_N)
         facts_PD, queries_PD = (unit(states_TD.index_select(0, at_P)) for at_P in (facts_P, queries_P))
@@ -209,7 +213,7 @@ class Trainer(Task[JointBatch]):
         self._turns: deque[_Turn] = deque()
 
     def run(self) -> Iterator[StepMetrics]:
-        """Trains to the end, saving every few minutes and once more at the end; resumes from the last save."""
+        """Train to the end, saving every few minutes and once more at the end; resume from the last save."""
         return self.loop.run()
 
     @property
@@ -218,7 +222,7 @@ class Trainer(Task[JointBatch]):
 
     @property
     def is_contrastive(self) -> bool:
-        """Whether this method has a contrastive loss: its queries are hidden states."""
+        """Tell whether this method has a contrastive loss: its queries are hidden states."""
         return self.config.markup.key is not None and self.config.contrastive_weight > 0
 
     def steps(self, start: int) -> Iterator[list[JointBatch]]:
@@ -250,24 +254,28 @@ class Trainer(Task[JointBatch]):
     def fit(self, seconds_per_token: float, seconds: float) -> None:
         """Take fewer documents a step where this many do not fit. Raises DataError where not even one step does."""
         drawn = self.source.drawn(0)
-        several = accumulation(len(drawn), self.source.micro(len(drawn)), here().world) > 1
-        cost = seconds_per_token / here().world * (LOOK_AHEAD if several and self.is_contrastive else 1.0)
+        several = accumulation(len(drawn), self.source.micro(len(drawn)), process_rank().world) > 1
+        cost = (
+            seconds_per_token
+            / process_rank().world
+            * (LOOK_AHEAD if several and self.is_contrastive else 1.0)
+        )
         tokens = self.source.build(drawn).num_tokens
         fitted = fitted_config(self.config, cost * tokens, seconds)
         self.source = Steps(self.corpora, self.tokenizer, fitted, keys=self._keys)
         self.memory = PairMemory(fitted.memory)
         if self._tell is not None:
-            self._tell(described_fit(self.config, fitted, cost * tokens, seconds))
+            self._tell(describe_fit(self.config, fitted, cost * tokens, seconds))
         self.config = fitted
 
     def begin(self, micro_batches: Sequence[JointBatch], context: StepContext) -> None:
-        """Finds the contrastive gradient at all micro-batches of a step first, if there are several."""
+        """Find the contrastive gradient at all micro-batches of a step first, if there are several."""
         self._turns = deque(_Turn(count) for count in self._row_counts(micro_batches, context))
         if self.is_contrastive and len(micro_batches) > 1:
             self._turns = self._look_ahead(micro_batches, context)
 
     def loss(self, micro_batch: JointBatch, context: StepContext) -> tuple[Tensor, dict[str, float | Tensor]]:
-        """Computes L_NTP + weight * L_CL: this micro-batch's share of both sums (section 3.2)."""
+        """Compute L_NTP + weight * L_CL: this micro-batch's share of both sums (section 3.2)."""
         turn = self._turns.popleft()
         if turn.random is not None:
             restore_torch(turn.random)
@@ -306,19 +314,13 @@ class Trainer(Task[JointBatch]):
         self.source.restore(state["data"])
 
     def checkpoint_config(self) -> CheckpointConfig:
-        progress = self.progress
-        training: dict[str, Any] = {
+        training: dict[str, Any] = self.progress.record() | {
             "config": asdict(self.config),
             "asked_steps": asdict(self.asked_steps),
             "base_sha256": self.begun.base_sha256,
             "data_sha256": self.source.sha256,
             "documents": self.source.num_documents,
-            "steps": progress.step,
-            "tokens": progress.tokens,
-            "seconds": round(progress.seconds),
-            "epochs": round(self.source.epochs(progress.step), 2),
-            "hardware": hardware(),
-            "torch": torch.__version__,
+            "epochs": round(self.source.epochs(self.progress.step), 2),
             "precision": str(self.lm.compute).removeprefix("torch."),
         }
         return CheckpointConfig(
@@ -332,9 +334,9 @@ class Trainer(Task[JointBatch]):
         )
 
     def _batches(self, number: int) -> list[JointBatch]:
-        """Makes this process's micro-batches of a step."""
+        """Make this process's micro-batches of a step."""
         drawn = self.source.drawn(number)
-        shares = micro_batches(drawn, self.source.micro(len(drawn)), here())
+        shares = micro_batches(drawn, self.source.micro(len(drawn)), process_rank())
         return [self._batch(share, number) for share in shares]
 
     def _batch(self, share: Sequence[Drawn], number: int) -> JointBatch:
@@ -349,7 +351,7 @@ class Trainer(Task[JointBatch]):
         )
 
     def _look_ahead(self, batches: Sequence[JointBatch], context: StepContext) -> deque[_Turn]:
-        """Runs the first pass of gradient caching: all vectors without gradients, then the loss's gradient at them.
+        """Run the first pass of gradient caching: all vectors without gradients, then the loss's gradient at them.
 
         Both passes must have the same dropout, so the generators' states before each micro-batch are kept for the
         second.
@@ -368,9 +370,9 @@ class Trainer(Task[JointBatch]):
         )
 
     def _keys(self, sequences: Sequence[Encoded]) -> list[NDArray[np.float32]]:
-        """Gives the unit rows at the lookups of sequences with the current model; each process computes a share."""
+        """Give the unit rows at the lookups of sequences with the current model; each process computes a share."""
         context = self.loop.context()
-        batches = [lookups_batch(some) for some in micro_batches(sequences, KEYS_AT_ONCE, here())]
+        batches = [lookups_batch(some) for some in micro_batches(sequences, KEYS_AT_ONCE, process_rank())]
         counts = self._row_counts(batches, context)
         context.module.eval()
         with torch.no_grad():
@@ -384,9 +386,9 @@ class Trainer(Task[JointBatch]):
         return list(np.split(gathered, ends[:-1]))
 
     def _row_counts(self, batches: Sequence[JointBatch], context: StepContext) -> list[int]:
-        """Counts the forwards that each batch needs; under FSDP as many as the process that needs most."""
+        """Count the forwards that each batch needs; under FSDP as many as the process that needs most."""
         counts = [len(batch.rows) for batch in batches]
-        return largest(counts, context.device) if context.sharded else counts
+        return largest_of_ranks(counts, context.device) if context.sharded else counts
 
     def _pull(self, pairs: Pairs) -> Pull:
         return pull_together(pairs, self.config.temperature, self.memory)
@@ -397,7 +399,7 @@ def _forward(batch: JointBatch, context: StepContext) -> tuple[Tensor, Tensor, T
 
 
 def loop_config(config: TrainConfig) -> LoopConfig:
-    """Gives the loop's settings from those of the run."""
+    """Give the loop's settings from those of the run."""
     schedule = Schedule(
         steps=config.steps,
         max_seconds=config.max_seconds,
@@ -411,23 +413,6 @@ def loop_config(config: TrainConfig) -> LoopConfig:
         weight_decay=config.weight_decay, clip_norm=config.clip_norm, precision=config.precision,
         save_seconds=config.save_seconds,
     )  # fmt: skip
-
-
-def hardware() -> str:
-    """Describes the hardware that trains, in a line."""
-    processes = f"{here().world} x " if here().world > 1 else ""
-    if torch.cuda.is_available():
-        return processes + torch.cuda.get_device_name()
-    cpu = next(
-        (line.split(":")[1].strip() for line in _cpuinfo() if line.startswith("model name")),
-        platform.machine(),
-    )
-    return f"{processes}{torch.get_num_threads()} cores of {cpu}"
-
-
-def _cpuinfo() -> list[str]:
-    path = Path("/proc/cpuinfo")
-    return path.read_text().splitlines() if path.is_file() else []
 
 
 # Fitting of steps into the time of a run: a step takes fewer documents where too few of its size would fit.
@@ -492,7 +477,7 @@ def fitted_config(config: TrainConfig, step_seconds: float, seconds: float) -> T
     return fitted
 
 
-def described_fit(asked: TrainConfig, fitted: TrainConfig, step_seconds: float, seconds: float) -> str:
+def describe_fit(asked: TrainConfig, fitted: TrainConfig, step_seconds: float, seconds: float) -> str:
     """Say how long a step takes, how many fit, and whether they were made smaller for that."""
     before, after = StepSize.of(asked), StepSize.of(fitted)
     share = (after.batch_rows or after.batch_documents) / (before.batch_rows or before.batch_documents)

@@ -30,14 +30,13 @@ from torch.nn import functional as F
 from colmlm.model.lm.checkpoint import config_of
 from colmlm.model.lm.config import CheckpointConfig
 from colmlm.model.lm.language_model import FactLM
-from colmlm.model.text.tokens import FactTokenizer
+from colmlm.model.text.tokens import FactTokenizer, padded
 from colmlm.model.training.config import TrainConfig
-from colmlm.model.training.gather import here, micro_batches
+from colmlm.model.training.gather import micro_batches, process_rank
 from colmlm.model.training.loop import Loop, LoopConfig, Progress, Schedule
-from colmlm.model.training.objectives import NPO, OBJECTIVES
+from colmlm.model.training.presets import NPO, OBJECTIVES
 from colmlm.model.training.start import start
 from colmlm.model.training.task import StepContext, StepMetrics, Task
-from colmlm.model.training.trainer import hardware
 
 Pair = tuple[str, str]  # a question and its answer
 
@@ -105,17 +104,14 @@ class AnswerModule(nn.Module):
         self.lm = lm
 
     def forward(self, answers: Sequence[AnswerSequence]) -> Tensor:
-        """Gives [B] losses in nats."""
+        """Give [B] losses in nats."""
         if not answers:  # a process without answers must still take part in the forward
             return (
                 self.lm.hidden(torch.zeros(1, 1, dtype=torch.long, device=self.lm.device))
                 .sum()
                 .reshape(1)[:0]
             )
-        width = max(len(one.ids) for one in answers)
-        ids_BT = torch.tensor(
-            [[*one.ids, *[0] * (width - len(one.ids))] for one in answers], device=self.lm.device
-        )
+        ids_BT = padded([one.ids for one in answers], 0)[0].to(self.lm.device)
         states_BTD = self.lm.hidden(ids_BT)
         scored = [(row, at) for row, one in enumerate(answers) for at in range(one.start, len(one.ids))]
         rows_N, at_N = torch.tensor(scored, device=ids_BT.device).T
@@ -139,7 +135,7 @@ class Unlearning(Task[Batch]):
         *,
         keep_epochs: bool = False,
     ) -> None:
-        """Prepares the run. With `keep_epochs` the checkpoints after all epochs but the last are kept as `epoch-1` etc.
+        """Prepare the run. With `keep_epochs` the checkpoints after all epochs but the last are kept as `epoch-1` etc.
 
         Raises `CheckpointError` if training cannot start from `init`.
         """
@@ -170,10 +166,10 @@ class Unlearning(Task[Batch]):
 
     def steps(self, start: int) -> Iterator[Sequence[Batch]]:
         for number in range(start, self.config.epochs * self.steps_per_epoch):
-            forget = self._forgotten(number)
+            forget = self._answers_to_forget(number)
             drawn = random.Random(f"{self.config.seed}/{number}")
             retain = drawn.choices(self.retain, k=len(forget)) if self.config.retain_weight else []
-            shares = micro_batches(list(range(len(forget))), None, here())
+            shares = micro_batches(list(range(len(forget))), None, process_rank())
             yield [Batch([forget[i] for i in some], [retain[i] for i in some if retain]) for some in shares]
 
     def size(self, micro_batch: Batch) -> int:
@@ -183,7 +179,7 @@ class Unlearning(Task[Batch]):
         return sum(len(one.ids) for one in (*micro_batch.forget, *micro_batch.retain))
 
     def begin(self, micro_batches: Sequence[Batch], context: StepContext) -> None:
-        """Measures, before the first step, the loss of each answer to forget under the initial model."""
+        """Measure, before the first step, the loss of each answer to forget under the initial model."""
         if len(self.before) or self.config.objective != NPO:
             return
         context.module.eval()
@@ -198,27 +194,22 @@ class Unlearning(Task[Batch]):
         forget_B = context.module(micro_batch.forget)
         total = self._forgetting(micro_batch.forget, forget_B).sum() / context.total
         parts: dict[str, float | Tensor] = {
-            "forget": (forget_B / _scored(micro_batch.forget, forget_B)).detach().sum() / context.total
+            "forget": (forget_B / _scored_counts(micro_batch.forget, forget_B)).detach().sum() / context.total
         }
         if micro_batch.retain:
             retain_B = context.module(micro_batch.retain)
-            kept = (retain_B / _scored(micro_batch.retain, retain_B)).sum() / context.total
+            kept = (retain_B / _scored_counts(micro_batch.retain, retain_B)).sum() / context.total
             total = total + self.config.retain_weight * kept
             parts["retain"] = kept.detach()
         return total, parts
 
     def save(self, directory: Path, weights: Mapping[str, Tensor]) -> None:
         self.begun.save(directory, {name.removeprefix("lm.model."): w for name, w in weights.items()})
-        training = {
+        training = self.progress.record() | {
             "unlearning": asdict(self.config),
             "config": asdict(self.init),
             "base_sha256": self.begun.base_sha256,
             "data_sha256": self.data_sha256,
-            "steps": self.progress.step,
-            "tokens": self.progress.tokens,
-            "seconds": round(self.progress.seconds),
-            "hardware": hardware(),
-            "torch": torch.__version__,
         }
         CheckpointConfig(
             name=self.name,
@@ -245,17 +236,17 @@ class Unlearning(Task[Batch]):
     def load_state(self, state: Mapping[str, Any]) -> None:
         self.before = state["before"]
 
-    def _forgotten(self, number: int) -> list[AnswerSequence]:
-        """Chooses the answers that a step forgets: each epoch goes through all of them in an order of its own."""
+    def _answers_to_forget(self, number: int) -> list[AnswerSequence]:
+        """Choose the answers that a step forgets: each epoch goes through all of them in an order of its own."""
         epoch, place = divmod(number, self.steps_per_epoch)
         order = list(self.forget)
         random.Random(f"{self.config.seed}/epoch {epoch}").shuffle(order)
         return order[place * self.config.batch : (place + 1) * self.config.batch]
 
     def _forgetting(self, answers: Sequence[AnswerSequence], losses_B: Tensor) -> Tensor:
-        """Gives [B]: what each answer to forget adds to the loss."""
+        """Give [B]: what each answer to forget adds to the loss."""
         if self.config.objective != NPO:
-            return -losses_B / _scored(answers, losses_B)
+            return -losses_B / _scored_counts(answers, losses_B)
         before_B = self.before[[one.number for one in answers]].to(losses_B)
         return -2 / self.config.beta * F.logsigmoid(self.config.beta * (losses_B - before_B))
 
@@ -272,13 +263,13 @@ class Unlearning(Task[Batch]):
         )  # fmt: skip
 
 
-def _scored(answers: Sequence[AnswerSequence], like: Tensor) -> Tensor:
-    """Gives [B]: how many tokens of each answer are scored."""
+def _scored_counts(answers: Sequence[AnswerSequence], like: Tensor) -> Tensor:
+    """Give [B]: how many tokens of each answer are scored."""
     return torch.tensor([one.num_scored for one in answers]).to(like)
 
 
-def going_on(path: Path) -> TrainConfig:
-    """Gives the config for training a checkpoint further, as it was trained: its adapter, or all of its weights."""
+def continue_config(path: Path) -> TrainConfig:
+    """Give the config for training a checkpoint further, as it was trained: its adapter, or all of its weights."""
     known = config_of(path)
     record = known.training.get("config")
     config = TrainConfig.from_record(record) if isinstance(record, dict) else TrainConfig()

@@ -36,7 +36,7 @@ from colmlm.kb.evidence.generation import GenerationRequest
 from colmlm.kb.lookup.records import Lookup
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
-from colmlm.model.decoding.lookup import LookupPort as AnyLookup
+from colmlm.model.decoding.config import LookupPort as AnyLookup
 from colmlm.model.lm.checkpoint import Checkpoint, load
 from tests.acceptance.programs import options_of, own_database, report
 from tests.kb.corpora import ingest, numbered

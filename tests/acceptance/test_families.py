@@ -14,7 +14,7 @@ from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.decoding.decoder import Decoder
 from colmlm.model.lm.checkpoint import Checkpoint, load
 from colmlm.model.training.config import TrainConfig
-from colmlm.model.training.plan import plan
+from colmlm.model.training.start import plan_run
 from colmlm.model.training.trainer import Trainer
 from tests.kb.corpora import ingest, numbered
 from tests.tiny_families import FAMILIES, tiny_family
@@ -35,7 +35,7 @@ def trained(name: str, folder: Path, **changes: str) -> Checkpoint:
     trainer = Trainer(config, numbered(24), folder / "run", folder, name)
     steps = list(trainer.run())
     assert len(steps) == 10 and steps[-1].loss < steps[0].loss
-    counted = plan(config, folder).parameters.trained
+    counted = plan_run(config, folder).parameters.trained
     assert counted == sum(p.numel() for p in trainer.lm.parameters() if p.requires_grad)
     checkpoint = load(folder / "run", folder, precision="fp32")
     ids = torch.tensor([checkpoint.tokenizer.prompt(PROMPT)])

@@ -20,7 +20,7 @@ from colmlm.kb.service import KnowledgeBase
 from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.decoding.decoder import Decoder
 from colmlm.model.lm.checkpoint import Checkpoint, load
-from colmlm.model.lm.export import export
+from colmlm.model.lm.export import export_plain
 from tests.api.serving import served
 from tests.kb.corpora import ingest, numbered
 from tests.places import ROOT
@@ -46,7 +46,7 @@ def test_it_gives_what_the_decoder_gives(
 ) -> None:
     ingest(kb, *numbered(12))
     keyset_id = kb.keysets.rekey(ModelEncoder(checkpoint)).keyset_id
-    export(checkpoint, tmp_path / "plain", dtype="fp32")
+    export_plain(checkpoint, tmp_path / "plain", dtype="fp32")
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "plain", dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "plain")
     config = DecodeConfig(max_tokens=24, repetition_penalty=1.0, fact_bias=0.0)

@@ -49,8 +49,7 @@ def test_an_explanation_is_one_line(error: Exception) -> None:
 
 
 def test_model_errors_are_known_by_their_real_names() -> None:
-    from colmlm.model.lm.config import CheckpointError
-    from colmlm.model.lm.wheels import BaseNotFound
+    from colmlm.model.lm.config import BaseNotFound, CheckpointError
 
     assert explain(CheckpointError("no")).exit_code == errors.MODEL
     assert explain(BaseNotFound("no")).exit_code == errors.MODEL

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from colmlm.kb.service import KnowledgeBase
-from colmlm.model.decoding.scoring import score
+from colmlm.model.decoding.decoder import score_tokens
 from tests.api.openai.conftest import MODEL, PROMPT
 from tests.api.tiny_server import TinyServer, eager_checkpoint, tiny_server
 
@@ -41,7 +41,7 @@ def test_a_harness_reads_how_likely_a_text_is(tiny: TinyServer) -> None:
     prompts = [tokenizer.encode(PROMPT), [tokenizer.end_of_text, *tokenizer.encode("naïve 🏔️")]]
     for prompt, choice in zip(prompts, harness(tiny, prompts), strict=True):
         told, started = choice["logprobs"], tokenizer.prompt(prompt)
-        (expected,) = score(tiny.checkpoint, [started])
+        (expected,) = score_tokens(tiny.checkpoint, [started])
         assert {len(listed) for listed in told.values()} == {len(prompt) + 1}, (
             "one token more, whatever it is"
         )

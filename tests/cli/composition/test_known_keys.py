@@ -18,7 +18,7 @@ from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, read_annotated
 from colmlm.kb.demo import DEMO_CORPUS, DEMO_KEYS
 from colmlm.kb.keys.records import CheckpointInfo
 from colmlm.model.lm.checkpoint import load
-from colmlm.model.lm.wheels import SMOLLM2
+from colmlm.model.lm.config import SMOLLM2
 from tests.fakes import FakeEncoder, Vectors
 
 TEXT = "Lima is the capital of Peru."

@@ -7,7 +7,7 @@ import pytest
 
 from colmlm.cli.composition.keying import describe_calibration
 from colmlm.kb.keys.calibration import Calibration
-from colmlm.model.lm.wheels import MINILM
+from colmlm.model.lm.config import MINILM
 from colmlm.model.text.markup import ASKER
 from tests.cli.conftest import Run
 from tests.tiny import tiny_checkpoint

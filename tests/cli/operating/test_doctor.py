@@ -17,7 +17,7 @@ from sqlalchemy import URL, Engine, create_engine, text
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.embedded_server import EmbeddedServer
 from colmlm.kb.store.settings import Settings
-from colmlm.model.lm.wheels import SMOLLM2
+from colmlm.model.lm.config import SMOLLM2
 from tests.cli.conftest import Ran, Run, invoke
 
 

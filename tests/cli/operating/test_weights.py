@@ -9,7 +9,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from colmlm.cli.errors import MODEL
-from colmlm.model.lm.wheels import REQUIREMENTS, WHEELS
+from colmlm.model.lm.config import REQUIREMENTS, WHEELS
 from tests.cli.conftest import Run
 
 

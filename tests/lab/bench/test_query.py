@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from colmlm.model.lm.wheels import MINILM
+from colmlm.model.lm.config import MINILM
 from colmlm.model.text.markup import STANDARD
 from tests.cli.conftest import Run
 from tests.tiny import tiny_base, tiny_checkpoint

@@ -26,7 +26,7 @@ from colmlm.lab.methods.answer_shares import (
 )
 from colmlm.lab.methods.generating_baseline import CHATS, END_OF_TURN, TURN, judged
 from colmlm.model.lm.base_models import DIGESTS, WEIGHTS, WHEEL_BASE
-from colmlm.model.lm.files import file_digest
+from colmlm.model.lm.config import file_digest
 from colmlm.model.text.markup import STANDARD
 from colmlm.model.text.tokens import FactTokenizer
 from tests.cli.conftest import Annotators, Run

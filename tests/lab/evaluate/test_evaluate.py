@@ -12,7 +12,7 @@ import typer
 
 from colmlm.kb.corpus.format import to_record
 from colmlm.lab.evaluate.recall import read_generated, write_generated
-from colmlm.model.annotate.questions import GeneratedQuestion, SpannedText
+from colmlm.model.annotate.annotators import GeneratedQuestion, SpannedText
 from tests.cli.conftest import Run, document
 from tests.tiny import tiny_checkpoint
 

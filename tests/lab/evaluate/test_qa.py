@@ -11,7 +11,7 @@ import pytest
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.service import KnowledgeBase
 from colmlm.lab.methods.methods import LivePassages
-from colmlm.model.lm.wheels import MINILM
+from colmlm.model.lm.config import MINILM
 from colmlm.model.text.markup import ASKER, STANDARD
 from tests.cli.conftest import Run
 from tests.kb.corpora import PERU, document, fact_id, ingest

@@ -12,8 +12,8 @@ from colmlm.lab.half_hour.training import as_adapter
 from colmlm.model.lm.checkpoint import Checkpoint, load
 from colmlm.model.training.config import TrainConfig
 from colmlm.model.training.logs import LOSS_FILE
-from colmlm.model.training.release import release
 from colmlm.model.training.start import LORA_MODULES
+from colmlm.model.training.state import release_adapter
 from colmlm.model.training.trainer import Trainer
 from tests.kb.corpora import numbered
 from tests.tiny import tiny_base
@@ -64,7 +64,7 @@ def test_a_change_of_low_rank_is_kept_whole(tmp_path: Path):
     whole, small = (load(path, tmp_path, precision="fp32") for path in (run, tmp_path / "small"))
     assert (small.config.kind, small.config.dim) == ("adapter", whole.config.dim)
     torch.testing.assert_close(states(small), states(whole), rtol=1e-4, atol=1e-4)
-    assert release(tmp_path / "small", tmp_path / "released").kind == "adapter"
+    assert release_adapter(tmp_path / "small", tmp_path / "released").kind == "adapter"
     assert (tmp_path / "released" / LOSS_FILE).is_file()
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from colmlm.kb.answers.reading import Passage, PassageReading
 from colmlm.lab.half_hour.places import annotated
 from colmlm.lab.half_hour.writing import Writer
-from colmlm.model.annotate.questions import QuestionGenerator
+from colmlm.model.annotate.annotators import QuestionGenerator
 from tests.kb.corpora import document
 from tests.tiny_annotators import tiny_asker
 

@@ -19,13 +19,13 @@ from colmlm.lab.half_hour.places import (
     Place,
     written,
 )
-from colmlm.model.annotate.checkpoint import release as release_annotator
+from colmlm.model.annotate.checkpoint import release_annotator as release_annotator
 from colmlm.model.annotate.config import smollm2_135m
-from colmlm.model.annotate.tasks import QuestionTask
+from colmlm.model.annotate.training import QuestionTask
 from colmlm.model.lm.base_models import DIGESTS, WEIGHTS, WHEEL_BASE
-from colmlm.model.lm.files import file_digest
+from colmlm.model.lm.config import file_digest
 from colmlm.model.training import presets
-from colmlm.model.training.release import release
+from colmlm.model.training.state import release_adapter
 from colmlm.model.training.trainer import Trainer
 from tests.kb.corpora import document
 from tests.tiny import tiny_base
@@ -46,7 +46,7 @@ def tiny_store(root: Path) -> Place:
             replace(presets.small(), steps=1, batch_documents=4, precision="fp32"), method
         )
         list(Trainer(config, texts, root / "made" / name, place.cache, name).run())
-        release(root / "made" / name, root / RELEASED / name)
+        release_adapter(root / "made" / name, root / RELEASED / name)
     config = replace(smollm2_135m(), epochs=0.1)
     made = root / "made" / GENERATOR
     list(QuestionTask(config, texts, place.cache, GENERATOR).run(made))

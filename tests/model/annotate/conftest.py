@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from colmlm.model.annotate.checkpoint import QUESTIONS, Loaded, load
-from colmlm.model.annotate.questions import QuestionGenerator
-from colmlm.model.annotate.spans import SpanAnnotator
+from colmlm.model.annotate.annotators import QuestionGenerator, SpanAnnotator
+from colmlm.model.annotate.checkpoint import QUESTIONS, Loaded, load_annotator
 from tests.tiny_annotators import tiny_line_writer, tiny_question_generator, tiny_span_annotator
 
 
@@ -31,7 +30,7 @@ def generator(tmp_path_factory: pytest.TempPathFactory) -> QuestionGenerator:
 def loaded_writer(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
     """Random weights that write a question and an answer of a few letters for each span."""
     path = tiny_line_writer(tmp_path_factory.mktemp("writer"))
-    loaded = load(path, QUESTIONS, path, precision="fp32")
+    loaded = load_annotator(path, QUESTIONS, path, precision="fp32")
     loaded.model.double()
     return loaded
 

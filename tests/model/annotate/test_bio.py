@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colmlm.model.annotate.bio import BEGIN, INSIDE, OUTSIDE, best_tags, spans_of, tags_of, trim
+from colmlm.model.annotate.spans import BEGIN, INSIDE, OUTSIDE, best_tags, spans_of, tags_of, trim_span
 from tests.strategies import texts
 
 VALID = {(OUTSIDE, OUTSIDE), (OUTSIDE, BEGIN)} | set(product((BEGIN, INSIDE), (OUTSIDE, BEGIN, INSIDE)))
@@ -94,7 +94,7 @@ def test_spans_are_verbatim_apart_trimmed_and_never_blank(text: str, data: st.Da
     for start, end in spans:
         value = text[start:end]
         assert value == value.strip() and value
-        assert trim(text, start, end) == (start, end)
+        assert trim_span(text, start, end) == (start, end)
 
 
 @given(texts, st.data())
@@ -102,7 +102,7 @@ def test_what_is_tagged_is_found_again(text: str, data: st.DataObject):
     words = [w for w in words_of(text) if text[w[0] : w[1]].isalnum()]
     picked = sorted(data.draw(st.sets(st.integers(0, len(words) - 1)))) if words else []
     spans = [words[i] for i in picked]
-    assert spans_of(text, words, tags_of(words, spans)) == [trim(text, *span) for span in spans]
+    assert spans_of(text, words, tags_of(words, spans)) == [trim_span(text, *span) for span in spans]
 
 
 def test_a_word_belongs_to_the_span_that_covers_a_part_of_it():
@@ -139,16 +139,16 @@ def test_a_word_belongs_to_the_span_that_covers_a_part_of_it():
 )
 def test_outer_punctuation_goes_and_what_belongs_to_a_value_stays(span: str, value: str):
     text = f"a {span} z"
-    found = trim(text, 2, 2 + len(span))
+    found = trim_span(text, 2, 2 + len(span))
     assert found is not None and text[found[0] : found[1]] == value
 
 
 def test_a_letter_keeps_its_combining_marks():
     text = "at cafe\u0301s and cafe\u0301, where"
-    assert trim(text, 3, 7) == (3, 8)
-    assert trim(text, 14, 18) == (14, 19)
+    assert trim_span(text, 3, 7) == (3, 8)
+    assert trim_span(text, 14, 18) == (14, 19)
 
 
 @pytest.mark.parametrize("span", ["", " ", '"', "...", "\u0301", "\u200b \r\n", "()", "—"])
 def test_what_says_nothing_is_no_span(span: str):
-    assert trim(f"a{span}", 1, 1 + len(span)) is None
+    assert trim_span(f"a{span}", 1, 1 + len(span)) is None

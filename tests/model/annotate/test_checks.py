@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, parse_inline
-from colmlm.model.annotate.checks import Fault, Reviewed, review, span_fault, spans_of
-from colmlm.model.annotate.words import words
+from colmlm.model.annotate.checks import Fault, Reviewed, review, span_fault, spans_of, words_of_text
 from tests.kb.corpora import inline
 from tests.strategies import texts
 
@@ -207,4 +206,4 @@ def test_a_verbatim_annotation_is_always_recognised(text: str, data: st.DataObje
     ],
 )  # fmt: skip
 def test_words_are_compared_by_their_roots(one: str, other: str, same: bool) -> None:
-    assert ([w.key for w in words(one)] == [w.key for w in words(other)]) is same
+    assert ([w.key for w in words_of_text(one)] == [w.key for w in words_of_text(other)]) is same

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from colmlm.model.annotate.evaluate import compared, coverage, coverage_curve, threshold_for
-from colmlm.model.annotate.spans import Tagged
-from colmlm.model.annotate.wholes import Wholes
+from colmlm.model.annotate.annotators import Tagged
+from colmlm.model.annotate.evaluate import coverage_curve, measure_coverage, normalise_value, threshold_for
+from colmlm.model.annotate.spans import Wholes
 
 TEXT = "Lima is old. The Cusco is older. 1981 is late."
 LIMA, THE_CUSCO, CUSCO, YEAR = (0, 4), (13, 22), (17, 22), (33, 37)
@@ -20,20 +20,20 @@ def tagged() -> Tagged:
 
 def test_an_asked_value_is_a_fact_up_to_articles_overlaps_one_or_lies_in_one() -> None:
     asked = [[LIMA, THE_CUSCO, CUSCO, (33, 43)]]
-    measured = coverage([TEXT], asked, [[LIMA, CUSCO, YEAR]])
+    measured = measure_coverage([TEXT], asked, [[LIMA, CUSCO, YEAR]])
     assert (measured.asked, measured.exact, measured.verbatim) == (4, 0.75, 0.5)
     assert (measured.overlap, measured.inside, measured.per_100_words) == (1.0, 0.5, 30.0)
 
 
 def test_a_fact_elsewhere_that_says_the_same_covers_nothing() -> None:
     text = "Lima or Lima"
-    measured = coverage([text], [[(0, 4)]], [[(8, 12)]])
+    measured = measure_coverage([text], [[(0, 4)]], [[(8, 12)]])
     assert (measured.exact, measured.overlap) == (0.0, 0.0)
 
 
 def test_nothing_asked_and_nothing_found_are_no_errors() -> None:
-    assert coverage([], [], []).exact == 0.0
-    assert coverage([TEXT], [[]], [[]]).per_100_words == 0.0
+    assert measure_coverage([], [], []).exact == 0.0
+    assert measure_coverage([TEXT], [[]], [[]]).per_100_words == 0.0
 
 
 def test_a_threshold_is_found_for_so_many_facts() -> None:
@@ -45,4 +45,4 @@ def test_a_threshold_is_found_for_so_many_facts() -> None:
 
 
 def test_values_are_compared_without_case_signs_and_articles() -> None:
-    assert compared("The “House” of a King,") == compared("house of king") == "house of king"
+    assert normalise_value("The “House” of a King,") == normalise_value("house of king") == "house of king"

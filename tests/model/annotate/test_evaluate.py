@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
+from colmlm.model.annotate.annotators import GeneratedQuestion, QuestionGenerator
 from colmlm.model.annotate.evaluate import (
     Agreement,
     passage,
@@ -15,7 +16,6 @@ from colmlm.model.annotate.evaluate import (
     round_trip,
     span_quality,
 )
-from colmlm.model.annotate.questions import GeneratedQuestion, QuestionGenerator
 
 TEXT = "Lima is old. Cusco is older. 1981 is late."
 LIMA, CUSCO, YEAR = (0, 4), (13, 18), (29, 33)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
-from colmlm.model.annotate.checkpoint import Loaded
-from colmlm.model.annotate.questions import (
+from colmlm.model.annotate.annotators import (
     GeneratedQuestion,
     QuestionGenerator,
     SpannedText,
-    mark,
-    number,
-    parse,
-    suffix,
+    mark_spans,
+    parse_question,
+    question_suffix,
+    span_number,
 )
+from colmlm.model.annotate.checkpoint import Loaded
 
 TEXT = (
     "The capital of Peru is Lima. Its great lake (Titicaca) is old. In 1911 a man came to the city of Cusco. "
@@ -36,11 +36,11 @@ PASSAGES = [
 def naive(generator: QuestionGenerator, passage: SpannedText) -> list[GeneratedQuestion | None]:
     """Writes each question by itself; every token by a pass over all earlier ones: no cache, no batch, no mask."""
     tokens, asked = generator.tokenizer, []
-    marked = mark(tokens, passage.text, passage.spans, passage.title)
+    marked = mark_spans(tokens, passage.text, passage.spans, passage.title)
     for i, (start, end) in enumerate(passage.spans):
         value = passage.text[start:end]
-        ids = [*marked.lead, *marked.ids[: marked.stops[i]], *suffix(tokens, value, number(i))]
-        asked.append(parse(tokens.decode(_written(generator, ids))))
+        ids = [*marked.lead, *marked.ids[: marked.stops[i]], *question_suffix(tokens, value, span_number(i))]
+        asked.append(parse_question(tokens.decode(_written(generator, ids))))
     return asked
 
 

@@ -13,7 +13,7 @@ from colmlm.kb.corpus.format import AnnotatedDocument, read_annotated
 from colmlm.model.annotate.checks import review, spans_of
 from colmlm.model.annotate.config import ResultsUnusable
 from colmlm.model.annotate.pipeline import Results
-from colmlm.model.annotate.seed import PROMPT, SeedRun, annotate, estimate
+from colmlm.model.annotate.seed import PROMPT, SeedRun, annotate_document, estimate_cost
 from colmlm.model.lm.chat_endpoint import Chat, ConversationRefused, Endpoint, EndpointUnusable
 from tests.model.annotate.chat_server import ChatServer, chat_server
 
@@ -52,7 +52,7 @@ def test_a_long_document_is_one_conversation_and_its_spans_stand_in_the_document
     chats: ChatServer, chat: Chat
 ) -> None:
     source = document(sentences=12)
-    reviewed, usage = annotate(chat, source, chunk_tokens=WORDS)
+    reviewed, usage = annotate_document(chat, source, chunk_tokens=WORDS)
     assert reviewed.document.text == source.text and reviewed.rejected == ()
     assert [fact.value for fact in reviewed.document.facts] == [str(1900 + n) for n in range(12)]
     assert all(source.text[fact.start : fact.end] == fact.value for fact in reviewed.document.facts)
@@ -69,7 +69,7 @@ def test_a_long_document_is_one_conversation_and_its_spans_stand_in_the_document
 
 def test_what_passes_by_itself_is_waited_for(chats: ChatServer, chat: Chat) -> None:
     chats.commands += ["429", "503", "cut", "html"]
-    reviewed, usage = annotate(chat, document())
+    reviewed, usage = annotate_document(chat, document())
     assert len(chats.requests) == 5 and usage.requests == 1
     assert [fact.value for fact in reviewed.document.facts] == ["1900"]
 
@@ -79,11 +79,11 @@ def test_what_does_not_pass_ends_with_cause_and_remedy_and_never_with_the_key(
 ) -> None:
     chats.commands += ["500"] * 5
     with pytest.raises(EndpointUnusable, match=r"status 500.*tried 5 times.*later"):
-        annotate(chat, document())
+        annotate_document(chat, document())
     for status, remedy in (("401", "COLMLM_ANNOTATOR_API_KEY"), ("404", "--model"), ("302", "--url")):
         chats.commands.append(status)
         with pytest.raises(EndpointUnusable, match=remedy) as raised:
-            annotate(chat, document())
+            annotate_document(chat, document())
         assert KEY not in str(raised.value) and "***" in str(raised.value)
     assert KEY not in repr(chat.endpoint)
 
@@ -99,21 +99,21 @@ def test_nobody_at_the_other_end_is_said_so(chat: Chat) -> None:
 @pytest.mark.parametrize("command", ["altered", "unclosed", "length", "quoted"])
 def test_a_broken_chunk_is_asked_for_once_more(chats: ChatServer, chat: Chat, command: str) -> None:
     chats.commands.append(command)
-    reviewed, usage = annotate(chat, document())
+    reviewed, usage = annotate_document(chat, document())
     assert usage.repairs == 1 and len(reviewed.document.facts) == 1 and reviewed.rejected == ()
     assert "cannot be used" in chats.requests[1][-1]["content"]
 
 
 def test_a_code_fence_is_taken_off(chats: ChatServer, chat: Chat) -> None:
     chats.commands.append("fenced")
-    reviewed, usage = annotate(chat, document())
+    reviewed, usage = annotate_document(chat, document())
     assert usage.repairs == 0 and len(reviewed.document.facts) == 1
 
 
 def test_a_chunk_that_stays_broken_is_given_up_and_the_rest_goes_on(chats: ChatServer, chat: Chat) -> None:
     chats.commands += ["behave", "altered", "unclosed"]
     source = document(sentences=12)
-    reviewed, _ = annotate(chat, source, chunk_tokens=WORDS)
+    reviewed, _ = annotate_document(chat, source, chunk_tokens=WORDS)
     (given_up,) = reviewed.rejected
     assert given_up.code == "malformed" and given_up.reason.startswith("Chunk given up.")
     assert "opened in" in source.text[given_up.start : given_up.end] and "<FACT" in given_up.value
@@ -124,7 +124,7 @@ def test_a_chunk_that_stays_broken_is_given_up_and_the_rest_goes_on(chats: ChatS
 
 def test_forward_references_are_rejected_and_their_facts_stay(chats: ChatServer, chat: Chat) -> None:
     chats.commands.append("forward")
-    reviewed, _ = annotate(chat, document())
+    reviewed, _ = annotate_document(chat, document())
     (rejected,) = reviewed.rejected
     assert rejected.code == "forward" and "'Zora'" in rejected.reason
     assert [(fact.value, fact.question) for fact in reviewed.document.facts] == [("1900", None)]
@@ -132,7 +132,7 @@ def test_forward_references_are_rejected_and_their_facts_stay(chats: ChatServer,
 
 def test_a_text_with_tags_of_its_own_is_sent_to_nobody(chats: ChatServer, chat: Chat) -> None:
     with pytest.raises(ConversationRefused):
-        annotate(chat, AnnotatedDocument("x", "a <FACT>b</FACT>"))
+        annotate_document(chat, AnnotatedDocument("x", "a <FACT>b</FACT>"))
     assert chats.requests == []
 
 
@@ -200,11 +200,11 @@ def test_results_belong_to_one_run_and_to_one_text(tmp_path: Path) -> None:
 
 
 def test_the_estimate_is_what_is_asked(chats: ChatServer, chat: Chat) -> None:
-    _, used = annotate(chat, document())
-    short = estimate([document()])
+    _, used = annotate_document(chat, document())
+    short = estimate_cost([document()])
     assert (short.chunks, short.tokens_in) == (1, used.tokens_in)
-    _, used = annotate(chat, document(sentences=30), chunk_tokens=WORDS)
-    long = estimate([document(sentences=30)], chunk_tokens=WORDS)
+    _, used = annotate_document(chat, document(sentences=30), chunk_tokens=WORDS)
+    long = estimate_cost([document(sentences=30)], chunk_tokens=WORDS)
     assert long.chunks == used.requests and 0.5 < long.tokens_in / used.tokens_in < 2
     assert long.price(1e6, 0) == long.tokens_in
 

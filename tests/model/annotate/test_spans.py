@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from colmlm.kb.corpus.format import FactSpan, check_spans
-from colmlm.model.annotate.spans import SpanAnnotator
+from colmlm.model.annotate.annotators import SpanAnnotator
 from colmlm.model.lm.config import CheckpointError
 from tests.strategies import texts
 from tests.tiny_annotators import tiny_question_generator, tiny_span_annotator

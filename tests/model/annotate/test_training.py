@@ -14,22 +14,21 @@ from safetensors.torch import load_file
 from torch.nn import functional as F
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
-from colmlm.model.annotate.checkpoint import AnnotatorConfig, release
+from colmlm.model.annotate.annotators import QuestionGenerator, SpanAnnotator
+from colmlm.model.annotate.checkpoint import AnnotatorConfig, release_annotator
 from colmlm.model.annotate.config import minilm, smollm2_135m
-from colmlm.model.annotate.questions import QuestionGenerator
-from colmlm.model.annotate.spans import SpanAnnotator
-from colmlm.model.annotate.tasks import (
+from colmlm.model.annotate.training import (
     Annotated,
+    LengthBatches,
     QuestionTask,
     SpanTask,
-    examples,
     question_loss,
+    question_sequences,
     tagged_windows,
 )
-from colmlm.model.annotate.tuner import LengthBatches
-from colmlm.model.annotate.windows import WordTokenizer
-from colmlm.model.lm.adapters import ADAPTER
+from colmlm.model.lm.checkpoint import ADAPTER
 from colmlm.model.lm.config import CheckpointError
+from colmlm.model.text.tokens import WordTokenizer
 from colmlm.model.training.state import ResumeRefused
 from colmlm.model.training.task import StepMetrics
 from tests.tiny import byte_tokenizer, tiny_base
@@ -136,7 +135,7 @@ def test_other_data_and_other_settings_are_refused(bases, tmp_path: Path):
 def test_a_run_says_what_it_was_and_its_release_reads_the_same(bases, tmp_path: Path):
     task = bases()
     list(task.run(tmp_path / "run"))
-    released = release(tmp_path / "run", tmp_path / "released", tmp_path)
+    released = release_annotator(tmp_path / "run", tmp_path / "released", tmp_path)
     record = json.loads((tmp_path / "released" / "annotator.json").read_text())
     assert record["training"]["steps"] == 16 and record["training"]["documents"] == len(DOCUMENTS)
     assert record["training"]["data_sha256"] == task.data_sha256 and record["training"]["epochs"] == 8
@@ -201,7 +200,7 @@ def test_each_question_is_learnt_as_it_will_be_asked(base: Path):
              (("lima", "which city?"), ("titicaca", "which lake?"), ("old", "how old?"))]  # fmt: skip
     documents = [AnnotatedDocument("a", text, tuple(spans), title="peru"), DOCUMENTS[0]]
     task = question_task(base, documents)
-    batch = list(examples(byte_tokenizer(), documents, task.config))
+    batch = list(question_sequences(byte_tokenizer(), documents, task.config))
     task.module.eval()
     with torch.no_grad():
         together = float(question_loss(task.module, batch, torch.device("cpu")))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from colmlm.model.annotate.wholes import Wholes, whole_spans
+from colmlm.model.annotate.spans import Wholes, whole_spans
 from tests.strategies import texts
 
 WORDS = (

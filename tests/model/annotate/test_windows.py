@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colmlm.model.annotate.windows import Words, WordTokenizer, windows
+from colmlm.model.text.tokens import Words, WordTokenizer, windows
 from tests.strategies import texts
 from tests.tiny_annotators import letter_tokenizer
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import RepetitionPenaltyLogitsProcessor, TopPLogitsWarper
 
-from colmlm.model.decoding.decoder import add, penalise, sample
+from colmlm.model.decoding.decoder import add_biases, penalise_seen, sample_tokens
 
 
 def logits(seed: int = 0, size: int = 50) -> torch.Tensor:
@@ -19,7 +19,7 @@ def logits(seed: int = 0, size: int = 50) -> torch.Tensor:
 def draw(values: torch.Tensor, count: int = 2000, **options: float) -> Counter[int]:
     generator = torch.Generator().manual_seed(7)
     settings = {"temperature": 1.0, "top_p": 1.0, **options}
-    return Counter(sample(values[None], generators=[generator], **settings)[0] for _ in range(count))
+    return Counter(sample_tokens(values[None], generators=[generator], **settings)[0] for _ in range(count))
 
 
 @pytest.mark.parametrize("penalty", [1.0, 1.2, 0.8])
@@ -29,7 +29,7 @@ def test_the_penalty_is_that_of_transformers(penalty: float, seen: list[int]):
     given = before.clone()
     marked = torch.zeros(before.shape, dtype=torch.bool)
     marked[1, seen] = True
-    ours = penalise(given, marked, penalty)
+    ours = penalise_seen(given, marked, penalty)
     ids = torch.tensor([seen], dtype=torch.long)
     theirs = RepetitionPenaltyLogitsProcessor(penalty)(ids, before[1:].clone())[0] if seen else before[1]
     torch.testing.assert_close(ours[1], theirs)
@@ -40,15 +40,15 @@ def test_the_penalty_is_that_of_transformers(penalty: float, seen: list[int]):
 def test_a_ban_holds_however_much_the_model_wants_the_token():
     values = logits()
     values[4] = 1e4
-    (banned,) = add(values[None], [(0, 4, 7.0), (0, 4, -math.inf)])
-    assert sample(banned[None], temperature=0.0, top_p=1.0, generators=[torch.Generator()]) != [4]
+    (banned,) = add_biases(values[None], [(0, 4, 7.0), (0, 4, -math.inf)])
+    assert sample_tokens(banned[None], temperature=0.0, top_p=1.0, generators=[torch.Generator()]) != [4]
     assert 4 not in draw(banned, temperature=50.0)
-    assert values[4] == 1e4 and add(values, []) is values
+    assert values[4] == 1e4 and add_biases(values, []) is values
 
 
 def test_a_bias_is_added_to_one_token_of_one_row():
     values = torch.stack([logits(), logits(1)])
-    biased = add(values, [(1, 3, 2.5)])
+    biased = add_biases(values, [(1, 3, 2.5)])
     assert biased[1, 3] == values[1, 3] + 2.5
     biased[1, 3] = values[1, 3]
     torch.testing.assert_close(biased, values, rtol=0, atol=0)
@@ -57,9 +57,11 @@ def test_a_bias_is_added_to_one_token_of_one_row():
 def test_rows_are_drawn_each_with_its_own_generator():
     values = torch.stack([logits(seed) for seed in range(4)])
     seeded = [torch.Generator().manual_seed(seed) for seed in range(4)]
-    together = sample(values, temperature=1.0, top_p=0.9, generators=seeded)
+    together = sample_tokens(values, temperature=1.0, top_p=0.9, generators=seeded)
     alone = [
-        sample(row[None], temperature=1.0, top_p=0.9, generators=[torch.Generator().manual_seed(seed)])[0]
+        sample_tokens(
+            row[None], temperature=1.0, top_p=0.9, generators=[torch.Generator().manual_seed(seed)]
+        )[0]
         for seed, row in enumerate(values)
     ]
     assert together == alone
@@ -91,7 +93,7 @@ def test_draws_follow_the_softmax():
 
 @pytest.mark.parametrize("temperature", [1e-45, 1e-30, 1e-3, 1e6])
 def test_no_temperature_breaks_the_draw(temperature: float):
-    (values,) = add(logits()[None] * 100, [(0, 1, -math.inf), (0, 2, -math.inf)])
+    (values,) = add_biases(logits()[None] * 100, [(0, 1, -math.inf), (0, 2, -math.inf)])
     drawn = draw(values, count=20, temperature=temperature)
     assert not {1, 2} & set(drawn)
     if temperature < 1e-2:

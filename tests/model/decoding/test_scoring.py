@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from colmlm.model.decoding.config import DecodeConfig
-from colmlm.model.decoding.decoder import Decoder
-from colmlm.model.decoding.scoring import score
+from colmlm.model.decoding.decoder import Decoder, score_tokens
 from colmlm.model.lm.checkpoint import Checkpoint
 
 TEXTS = ("The capital of Peru is Lima.", "naïve 🏔️", "x")
@@ -26,7 +25,7 @@ def expected(checkpoint: Checkpoint, ids: list[int]) -> torch.Tensor:
 @pytest.mark.parametrize("at_once", [256, 3])
 def test_scores_are_those_of_transformers(eager: Checkpoint, at_once: int):
     sequences = [eager.tokenizer.prompt(text) for text in TEXTS]
-    for ids, scores in zip(sequences, score(eager, sequences, top=3, at_once=at_once), strict=True):
+    for ids, scores in zip(sequences, score_tokens(eager, sequences, top=3, at_once=at_once), strict=True):
         table = expected(eager, ids)
         assert [one.token for one in scores] == ids[1:]
         theirs = table[range(len(ids) - 1), ids[1:]]
@@ -41,14 +40,14 @@ def test_what_is_said_greedily_is_the_likeliest_at_each_place(checkpoint: Checkp
     config = DecodeConfig(mode="off", max_tokens=12, repetition_penalty=1.0)
     (said,) = Decoder(checkpoint, None).generate([TEXTS[0]], config)
     prompt = checkpoint.tokenizer.prompt(TEXTS[0])
-    (scores,) = score(checkpoint, [[*prompt, *said.tokens]])
+    (scores,) = score_tokens(checkpoint, [[*prompt, *said.tokens]])
     for one in scores[len(prompt) - 1 :]:
         assert one.logprob == one.top[0][1]
 
 
 def test_a_text_beyond_the_context_is_refused(checkpoint: Checkpoint):
     with pytest.raises(ValueError, match="exceed the context"):
-        score(checkpoint, [[0] * (checkpoint.lm.inference.context + 1)])
+        score_tokens(checkpoint, [[0] * (checkpoint.lm.inference.context + 1)])
 
 
 def test_tokens_are_bytes(checkpoint: Checkpoint):

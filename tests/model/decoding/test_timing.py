@@ -10,13 +10,13 @@ import pytest
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.decoding.decoder import Decoder
-from colmlm.model.decoding.timing import (
+from colmlm.model.evaluate.lookups import (
     Curve,
     MemoryLookup,
     Point,
     TimedQuestion,
     balanced_threshold,
-    measure,
+    measure_biases,
     num_steps,
     prompt_margins,
     text_margins,
@@ -135,7 +135,7 @@ def test_the_least_bias_within_an_error_of_the_best_is_chosen(worth: dict[float,
 def test_a_curve_counts_what_decoding_does(eager: Checkpoint):
     done: list[int] = []
     biases = (-50.0, 0.0, 50.0)
-    curve = measure(
+    curve = measure_biases(
         eager, DOCUMENTS, questions=5, biases=biases, threshold=-1.0, max_tokens=6, on_done=done.append
     )
     assert sum(done) == num_steps(DOCUMENTS, 5, biases) and curve.questions == 5
@@ -147,4 +147,4 @@ def test_a_curve_counts_what_decoding_does(eager: Checkpoint):
 
 def test_documents_without_questions_are_refused(eager: Checkpoint):
     with pytest.raises(ValueError, match="no questions to measure with"):
-        measure(eager, [AnnotatedDocument("plain", "Nothing here.")], questions=5)
+        measure_biases(eager, [AnnotatedDocument("plain", "Nothing here.")], questions=5)

@@ -229,13 +229,13 @@ def test_the_pace_is_that_of_the_steps_and_of_what_outputs_use_of_their_most():
     pace = Pace()
     assert pace.seconds(100) == 0.0
     for _ in range(500):
-        pace.stepped(0.1, 4)  # what an idle hour in between would not change
+        pace.note_step(0.1, 4)  # what an idle hour in between would not change
     assert pace.seconds(100) == pytest.approx(2.5)
     for _ in range(500):
         pace.ended(written=10, asked=40)
     assert pace.seconds(100) == pytest.approx(0.625)
     for _ in range(500):
-        pace.stepped(0.4, 4)
+        pace.note_step(0.4, 4)
     assert pace.seconds(100) == pytest.approx(2.5, rel=0.01)
 
 
@@ -245,7 +245,7 @@ def test_a_refusal_says_how_long_what_waits_will_take(single: Checkpoint):
     def told(waiting: int, seconds: float) -> int:
         room = Room(rows=1, waiting=waiting, seconds=seconds)
         together = DecoderTogether(Decoder(single, None), room)
-        together._pace.stepped(1.0, 100)
+        together._pace.note_step(1.0, 100)
         for n in range(waiting):
             together.queue.put(ticket("", f"{n}", max_tokens=400))
         with pytest.raises(DecoderFull) as refused:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
-from colmlm.model.evaluate.reader import Find, Masking, answer_losses
+from colmlm.model.evaluate.perplexity import Find, Masking, answer_losses
 from colmlm.model.lm.checkpoint import Checkpoint, load
 from tests.tiny import tiny_checkpoint
 

@@ -14,7 +14,7 @@ from colmlm.model.evaluate.continuations import (
     LEAST_OPENING,
     Likelihood,
     WithLookups,
-    encoded,
+    encode_pair,
     without_lookups,
 )
 from colmlm.model.lm.checkpoint import Checkpoint, load
@@ -54,7 +54,7 @@ def next_logits(checkpoint: Checkpoint, ids: list[int]) -> torch.Tensor:
 def oracle(checkpoint: Checkpoint, context: str, after: str, value: str) -> float:
     """Computes the log-probability of `after` if every lookup that is made finds `value`."""
     tokenizer = checkpoint.tokenizer
-    before, rest = encoded(tokenizer, context, after)
+    before, rest = encode_pair(tokenizer, context, after)
     seen, total = tokenizer.prompt(before), 0.0
     while rest:
         opens = opening(checkpoint, seen)
@@ -79,7 +79,7 @@ def where(checkpoint: Checkpoint, holds: Callable[[float], bool]) -> str:
 
 
 def test_lookups_that_find_nothing_change_nothing(eager: Checkpoint) -> None:
-    pairs = [encoded(eager.tokenizer, context, " Lima, in the south.") for context in CONTEXTS[:6]]
+    pairs = [encode_pair(eager.tokenizer, context, " Lima, in the south.") for context in CONTEXTS[:6]]
     with_, without = WithLookups(eager, NEVER)(pairs), without_lookups(eager, pairs)
     assert NEVER.calls and [one.is_greedy for one in with_] == [one.is_greedy for one in without]
     assert [one.logprob for one in with_] == pytest.approx([one.logprob for one in without], abs=1e-6)
@@ -91,10 +91,10 @@ def test_a_value_that_is_said_is_likelier_and_another_stands_against_it(
 ) -> None:
     likely, unlikely = where(eager, lambda p: p > 0.5), where(eager, lambda p: p < LEAST_OPENING)
     for context in (likely, unlikely):
-        (found,) = WithLookups(eager, always("Lima"))([encoded(eager.tokenizer, context, after)])
+        (found,) = WithLookups(eager, always("Lima"))([encode_pair(eager.tokenizer, context, after)])
         assert found.logprob == pytest.approx(oracle(eager, context, after, "Lima"), abs=1e-6)
-    (alone,) = without_lookups(eager, [encoded(eager.tokenizer, likely, after)])
-    (found,) = WithLookups(eager, always("Lima"))([encoded(eager.tokenizer, likely, after)])
+    (alone,) = without_lookups(eager, [encode_pair(eager.tokenizer, likely, after)])
+    (found,) = WithLookups(eager, always("Lima"))([encode_pair(eager.tokenizer, likely, after)])
     assert (found.logprob > alone.logprob) == (after.startswith(" Lima"))
 
 
@@ -102,7 +102,7 @@ def test_greedy_is_what_greedy_decoding_says(eager: Checkpoint) -> None:
     context = where(eager, lambda p: p > 0.5)
     for lookup in (always("Lima"), NEVER):
         (said,) = Decoder(eager, lookup).generate([context], config(mode="auto", max_tokens=1))
-        scorer, (before, _) = WithLookups(eager, lookup), encoded(eager.tokenizer, context, "")
+        scorer, (before, _) = WithLookups(eager, lookup), encode_pair(eager.tokenizer, context, "")
         after = eager.tokenizer.encode(" Lima") if lookup is not NEVER else []
         after += said.tokens
         (likely,) = scorer([(before, after)])

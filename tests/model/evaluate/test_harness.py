@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from colmlm.model.decoding.decoder import Decoder
-from colmlm.model.decoding.scoring import score
-from colmlm.model.evaluate.continuations import Harness, Item, WithLookups, choose, encoded
+from colmlm.model.decoding.decoder import Decoder, score_tokens
+from colmlm.model.evaluate.continuations import Harness, Item, WithLookups, choose, encode_pair
 from colmlm.model.lm.checkpoint import Checkpoint
 from tests.model.lookups import FakeLookup, Hit, by_direction, config
 
@@ -52,12 +51,12 @@ def test_a_long_text_is_scored_in_windows_each_token_once(checkpoint: Checkpoint
     texts = ["short", "y" * room, "".join(chr(97 + n % 26) for n in range(2 * room + 40))]
     told = harness.loglikelihood_rolling([Asked((text,)) for text in texts])
     for text, logprob in zip(texts[:2], told, strict=False):
-        (whole,) = score(checkpoint, [tokenizer.prompt(text)])
+        (whole,) = score_tokens(checkpoint, [tokenizer.prompt(text)])
         assert len(whole) == len(text) and logprob == pytest.approx(sum(s.logprob for s in whole), abs=1e-3)
     ids, expected, done = tokenizer.encode(texts[2]), 0.0, 0
     while done < len(ids):
         end = min(done + (room - 1 if done else room), len(ids))
-        (scored,) = score(checkpoint, [tokenizer.prompt(ids[max(0, end - room) : end])])
+        (scored,) = score_tokens(checkpoint, [tokenizer.prompt(ids[max(0, end - room) : end])])
         expected, done = expected + sum(s.logprob for s in scored[done - end :]), end
     assert told[2] == pytest.approx(expected, abs=1e-3)
 
@@ -66,8 +65,8 @@ def test_a_context_that_is_too_long_loses_its_beginning(checkpoint: Checkpoint) 
     harness, tokenizer = Harness(Decoder(checkpoint, None)), checkpoint.tokenizer
     long = "".join(chr(97 + n % 26) for n in range(600))
     ((logprob, _),) = harness.loglikelihood([Asked((long, " end"))])
-    before, after = encoded(tokenizer, long, " end")
-    (kept,) = score(checkpoint, [tokenizer.prompt([*before, *after][-511:])])
+    before, after = encode_pair(tokenizer, long, " end")
+    (kept,) = score_tokens(checkpoint, [tokenizer.prompt([*before, *after][-511:])])
     assert logprob == pytest.approx(sum(one.logprob for one in kept[-4:]), abs=1e-4)
 
 

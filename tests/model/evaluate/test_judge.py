@@ -10,7 +10,7 @@ import pytest
 
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.model.evaluate.answers import Evidence
-from colmlm.model.evaluate.judge import ATTEMPTS, ChatJudge, LocalJudge, normalised
+from colmlm.model.evaluate.judge import ATTEMPTS, ChatJudge, LocalJudge, normalise_words
 from colmlm.model.lm.chat_endpoint import Chat, Endpoint, EndpointUnusable
 from tests.model.annotate.chat_server import ChatServer, chat_server
 
@@ -132,7 +132,7 @@ def test_the_judge_of_strings_takes_a_sentence_for_supported_by_its_names_and_nu
     assert judge.claims("Ada", text).value == text.replace(". ", ".\n").split("\n")
     held = [judge.supports("Ada", claim, passages).value for claim in judge.claims("Ada", text).value or ()]
     assert held == [True, False, None]
-    assert normalised("The Éclair, a 3.") == "eclair 3"
+    assert normalise_words("The Éclair, a 3.") == "eclair 3"
 
 
 def test_claims_are_checked_against_the_documents_of_that_name() -> None:

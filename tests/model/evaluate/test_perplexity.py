@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
-from colmlm.model.evaluate.perplexity import TextTally, dynamic, plain, static
-from colmlm.model.evaluate.reader import Find
+from colmlm.model.evaluate.perplexity import Find, TextTally, dynamic_tallies, plain_tallies, static_tally
 from colmlm.model.lm.checkpoint import Checkpoint, load
 from tests.tiny import tiny_checkpoint
 
@@ -86,7 +85,7 @@ def given(pieces: dict[str, list[int]], first: list[int], second: list[int]) -> 
 
 
 def test_static_scores_what_is_outside_of_lookups_after_the_own_spans(checkpoint: Checkpoint, pieces) -> None:
-    found = static(checkpoint, document())
+    found = static_tally(checkpoint, document())
     said = given(pieces, pieces["lima"], pieces["titicaca"])
     assert found.loss == pytest.approx(loss_of(checkpoint, said), abs=1e-3)
     assert found.tokens == len(pieces["first"] + pieces["second"] + pieces["last"])
@@ -98,13 +97,19 @@ def test_static_scores_what_is_outside_of_lookups_after_the_own_spans(checkpoint
 def test_the_part_of_the_loss_that_markup_takes_is_told_apart(checkpoint: Checkpoint, pieces) -> None:
     said = given(pieces, pieces["lima"], pieces["titicaca"])
     without = loss_of(checkpoint, said, always=True)
-    for found in (static(checkpoint, document()), dynamic(checkpoint, document(), [finding(*SPANS)])[0]):
+    for found in (
+        static_tally(checkpoint, document()),
+        dynamic_tallies(checkpoint, document(), [finding(*SPANS)])[0],
+    ):
         assert found.loss - found.markup_loss == pytest.approx(without, abs=1e-3) and found.markup_loss > 0.01
-    assert plain(checkpoint, checkpoint.tokenizer, document())[0].markup_loss == 0
+    assert plain_tallies(checkpoint, checkpoint.tokenizer, document())[0].markup_loss == 0
 
 
 def test_dynamic_with_the_right_spans_is_static(checkpoint: Checkpoint) -> None:
-    (found,), expected = dynamic(checkpoint, document(), [finding(*SPANS)]), static(checkpoint, document())
+    (found,), expected = (
+        dynamic_tallies(checkpoint, document(), [finding(*SPANS)]),
+        static_tally(checkpoint, document()),
+    )
     assert (found.lookups, found.matched, found.right) == (2, 2, 2)
     assert found.loss == pytest.approx(expected.loss, abs=1e-3)
     assert found.opening_loss == pytest.approx(expected.opening_loss, abs=1e-3)
@@ -112,7 +117,7 @@ def test_dynamic_with_the_right_spans_is_static(checkpoint: Checkpoint) -> None:
 
 
 def test_dynamic_goes_on_from_what_was_found_though_it_is_wrong(checkpoint: Checkpoint, pieces) -> None:
-    (found,) = dynamic(checkpoint, document(), [finding("Cusco, I think", "Titicaca")])
+    (found,) = dynamic_tallies(checkpoint, document(), [finding("Cusco, I think", "Titicaca")])
     said = given(pieces, checkpoint.tokenizer.encode(" Cusco, I think"), pieces["titicaca"])
     assert found.loss == pytest.approx(loss_of(checkpoint, said), abs=1e-3)
     assert (found.matched, found.right) == (2, 1)
@@ -121,7 +126,7 @@ def test_dynamic_goes_on_from_what_was_found_though_it_is_wrong(checkpoint: Chec
 def test_without_a_match_the_lookup_is_taken_back_and_the_span_is_said(
     checkpoint: Checkpoint, pieces
 ) -> None:
-    (found,) = dynamic(checkpoint, document(), [finding(None, "Titicaca")])
+    (found,) = dynamic_tallies(checkpoint, document(), [finding(None, "Titicaca")])
     said = [
         (pieces["first"], True), (pieces["lima"], True), (pieces["second"], True), (pieces["open"], False),
         (pieces["titicaca"], False), (pieces["close"], False), (pieces["last"], True),
@@ -133,7 +138,7 @@ def test_without_a_match_the_lookup_is_taken_back_and_the_span_is_said(
 
 def test_each_query_is_the_state_at_its_opening(checkpoint: Checkpoint, pieces) -> None:
     asked = []
-    dynamic(checkpoint, document(), [lambda query: asked.append(query) or None])
+    dynamic_tallies(checkpoint, document(), [lambda query: asked.append(query) or None])
     head = [checkpoint.tokenizer.end_of_text, *pieces["first"]]
     for query, before in zip(asked, (head, [*head, *pieces["lima"], *pieces["second"]]), strict=True):
         with torch.no_grad():
@@ -146,14 +151,14 @@ def test_each_query_is_the_state_at_its_opening(checkpoint: Checkpoint, pieces) 
 def test_a_model_without_lookups_is_scored_over_all_tokens_and_over_the_same(
     checkpoint: Checkpoint, pieces
 ) -> None:
-    every, same = plain(checkpoint, checkpoint.tokenizer, document())
+    every, same = plain_tallies(checkpoint, checkpoint.tokenizer, document())
     order = ("first", "lima", "second", "titicaca", "last")
     assert every.loss == pytest.approx(
         loss_of(checkpoint, [(pieces[n], True) for n in order], always=True), abs=1e-3
     )
     outside = [(pieces[n], n in ("first", "second", "last")) for n in order]
     assert same.loss == pytest.approx(loss_of(checkpoint, outside, always=True), abs=1e-3)
-    assert same.tokens == static(checkpoint, document()).tokens < every.tokens == every.text_tokens
+    assert same.tokens == static_tally(checkpoint, document()).tokens < every.tokens == every.text_tokens
 
 
 def test_readings_side_by_side_are_those_of_each_alone(checkpoint: Checkpoint) -> None:
@@ -164,15 +169,17 @@ def test_readings_side_by_side_are_those_of_each_alone(checkpoint: Checkpoint) -
         (None, None),
         ("Lima", "a very long lake"),
     ]
-    alone = [dynamic(checkpoint, document(), [finding(*some)])[0] for some in values]
-    together = dynamic(checkpoint, document(), [finding(*some) for some in values])
+    alone = [dynamic_tallies(checkpoint, document(), [finding(*some)])[0] for some in values]
+    together = dynamic_tallies(checkpoint, document(), [finding(*some) for some in values])
     for one, other in zip(together, alone, strict=True):
         assert (one.tokens, one.matched, one.right) == (other.tokens, other.matched, other.right)
         assert one.loss == pytest.approx(other.loss, abs=1e-4)
         assert one.opening_loss == pytest.approx(other.opening_loss, abs=1e-4)
 
 
-@pytest.mark.parametrize("measure", [static, lambda c, d, **o: dynamic(c, d, [lambda query: None], **o)[0]])
+@pytest.mark.parametrize(
+    "measure", [static_tally, lambda c, d, **o: dynamic_tallies(c, d, [lambda query: None], **o)[0]]
+)
 def test_a_long_text_is_cut_and_no_lookup_with_it(
     checkpoint: Checkpoint, measure: Callable[..., TextTally]
 ) -> None:
@@ -186,10 +193,10 @@ def test_a_long_text_is_cut_and_no_lookup_with_it(
 
 
 def test_texts_without_facts_and_lookups_beside_each_other_are_read(checkpoint: Checkpoint) -> None:
-    none = static(checkpoint, document(values=()))
+    none = static_tally(checkpoint, document(values=()))
     assert none.lookups == 0 and none.opening_loss == 0 and none.tokens == none.text_tokens
     joined = document("Lima Peru", ("Lima", "Peru"))
-    assert dynamic(checkpoint, joined, [finding("Lima", "Peru")])[0].loss == pytest.approx(
-        static(checkpoint, joined).loss, abs=1e-3
+    assert dynamic_tallies(checkpoint, joined, [finding("Lima", "Peru")])[0].loss == pytest.approx(
+        static_tally(checkpoint, joined).loss, abs=1e-3
     )
-    assert dynamic(checkpoint, joined, [finding(None, None)])[0].matched == 0
+    assert dynamic_tallies(checkpoint, joined, [finding(None, None)])[0].matched == 0

@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
-from colmlm.model.baselines.triplets import parse_calls
 from colmlm.model.decoding.rows import MAX_QUERY_TOKENS
-from colmlm.model.evaluate.query_cost import Former, measure
+from colmlm.model.evaluate.lookups import Former, measure_query_cost
 from colmlm.model.lm.checkpoint import Checkpoint, base_checkpoint
 from colmlm.model.lm.encoder import KeyEncoder
-from colmlm.model.text.markup import ASKER, REL_LMLM
+from colmlm.model.text.markup import ASKER, REL_LMLM, parse_calls
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import PERU, document, numbered
 
@@ -82,7 +81,7 @@ def test_both_methods_are_timed_at_the_same_facts(checkpoint: Checkpoint, asker:
     state, words = Former(checkpoint), Former(asker, Words(), gold=True)
     assert state.sites(unasked) == words.sites(unasked) == []
     heard: list[int] = []
-    cost = measure(state, words, [unasked, mixed, PERU, *numbered(9)], sites=6, done=heard.append)
+    cost = measure_query_cost(state, words, [unasked, mixed, PERU, *numbered(9)], sites=6, done=heard.append)
     assert (cost.sites, cost.query, heard[-1]) == (6, "gold", 6)
     assert cost.query_tokens_mean == pytest.approx(
         np.mean(
@@ -92,7 +91,7 @@ def test_both_methods_are_timed_at_the_same_facts(checkpoint: Checkpoint, asker:
     )
     assert cost.total_ms >= cost.decode_ms > cost.state_ms > 0 and cost.vs_state > 1
     with pytest.raises(ValueError, match="no document"):
-        measure(state, words, [unasked], sites=3)
+        measure_query_cost(state, words, [unasked], sites=3)
 
 
 def test_a_fact_beyond_the_context_is_no_site(checkpoint: Checkpoint, asker: Checkpoint):

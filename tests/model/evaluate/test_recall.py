@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from colmlm.model.evaluate.recall import best_scores, decoder_queries, document_keys, in_batches, recall
+from colmlm.model.evaluate.recall import (
+    best_scores,
+    decoder_queries,
+    document_keys,
+    in_batches,
+    measure_recall,
+)
 from colmlm.model.lm.checkpoint import Checkpoint
 from colmlm.model.lm.encoder import KeyEncoder
 from tests.fakes import FakeEncoder
@@ -31,7 +37,7 @@ def test_recall_is_the_share_of_ranks(count: int):
     target = np.random.default_rng(2).integers(0, 60, count)
     queries = keys[target] + 0.6 * vectors(count, 3)
     ranks = np.array(naive_ranks(queries, target, keys))
-    found = recall(queries, target, [keys], [f"v{i}" for i in range(60)])
+    found = measure_recall(queries, target, [keys], [f"v{i}" for i in range(60)])
     assert (found.facts, found.questions) == (60, count)
     assert found.recall_at_1 == pytest.approx(np.mean(ranks == 1), abs=2e-3)
     assert found.recall_at_10 == pytest.approx(np.mean(ranks <= 10), abs=2e-3)
@@ -44,19 +50,19 @@ def test_recall_is_the_share_of_ranks(count: int):
 
 def test_one_key_for_all_facts_finds_none():
     keys = np.tile(vectors(1, 1), (20, 1))
-    found = recall(keys[:5], np.arange(5), [keys], ["v"] * 20)
+    found = measure_recall(keys[:5], np.arange(5), [keys], ["v"] * 20)
     assert (found.recall_at_1, found.recall_at_10, found.mrr) == (0.0, 0.0, 0.05)
 
 
 def test_keys_that_are_no_numbers_find_none():
     keys = np.full((20, 6), np.nan, np.float32)
-    found = recall(vectors(5, 1), np.arange(5), [keys], ["v"] * 20)
+    found = measure_recall(vectors(5, 1), np.arange(5), [keys], ["v"] * 20)
     assert (found.recall_at_1, found.recall_at_10) == (0.0, 0.0)
 
 
 def test_another_fact_with_the_same_value_counts_as_the_value():
     keys = np.eye(4, dtype=np.float32)
-    found = recall(keys[[1, 2]], np.array([0, 2]), [keys], ["New  York", "new york", "Lima", "x"])
+    found = measure_recall(keys[[1, 2]], np.array([0, 2]), [keys], ["New  York", "new york", "Lima", "x"])
     assert found.recall_at_1 == 0.5 and found.value_at_1 == 1.0
 
 
@@ -68,13 +74,17 @@ def test_a_fact_scores_as_its_best_key_and_one_without_any_comes_last():
     scores = best_scores(np.eye(4, dtype=np.float32), [first, second])
     expected = np.array([[1, 1, -np.inf, 0], [0, 1, -np.inf, 0], [0, 0, -np.inf, 1], [0, 0, -np.inf, 1]])
     np.testing.assert_array_equal(scores, expected)
-    found = recall(np.eye(4, dtype=np.float32)[[1, 2]], np.array([1, 2]), [first, second], list("abcd"))
+    found = measure_recall(
+        np.eye(4, dtype=np.float32)[[1, 2]], np.array([1, 2]), [first, second], list("abcd")
+    )
     assert (found.recall_at_1, found.mrr, found.mean_true_score) == (0.5, 0.625, 1.0)
 
 
 def test_no_questions_are_an_error_that_says_so():
     with pytest.raises(ValueError, match="no questions"):
-        recall(np.zeros((0, 4), np.float32), np.zeros(0, np.int64), [np.eye(4, dtype=np.float32)], ["v"] * 4)
+        measure_recall(
+            np.zeros((0, 4), np.float32), np.zeros(0, np.int64), [np.eye(4, dtype=np.float32)], ["v"] * 4
+        )
 
 
 def test_batches_tell_how_much_is_done_and_keep_the_order():

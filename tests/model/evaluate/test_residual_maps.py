@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from colmlm.model.evaluate.residual_maps import fit_residual
+from colmlm.model.evaluate.recall import fit_residual
 
 
 def units(rows: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from colmlm.model.evaluate.intervals import bootstrap
+from colmlm.model.evaluate.run_log import bootstrap
 from colmlm.model.evaluate.tofu import Examples, Scores, TofuLog, TofuLogError, forget_quality
 from tests.places import SHARED_DATA
 

@@ -27,8 +27,7 @@ from colmlm.model.lm.base_models import (
     resolve_base,
 )
 from colmlm.model.lm.checkpoint import load
-from colmlm.model.lm.files import file_digest
-from colmlm.model.lm.wheels import MPNET, SMOLLM2, BaseNotFound
+from colmlm.model.lm.config import MPNET, SMOLLM2, BaseNotFound, file_digest
 from colmlm.model.text.tokens import FactTokenizer
 from tests.tiny_wheel import tiny_wheel
 

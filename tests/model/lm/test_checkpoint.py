@@ -23,10 +23,9 @@ from colmlm.model.lm.checkpoint import (
     import_released,
     load,
 )
-from colmlm.model.lm.config import CONFIG_FILE
+from colmlm.model.lm.config import CONFIG_FILE, damaged_file
 from colmlm.model.lm.encoder import KeyEncoder
-from colmlm.model.lm.export import export
-from colmlm.model.lm.files import damaged
+from colmlm.model.lm.export import export_plain
 from colmlm.model.lm.language_model import unit
 from colmlm.model.training.config import TrainConfig
 from colmlm.model.training.trainer import Trainer
@@ -94,7 +93,7 @@ def changed(path: Path, **tensors: torch.Tensor | None) -> None:
 @pytest.mark.parametrize("source", ["full", "adapter"])
 def test_an_export_is_loaded_by_transformers_alone(source: str, full: Path, adapter: Path, tmp_path: Path):
     checkpoint = opened(full if source == "full" else adapter / "run")
-    export(checkpoint, tmp_path / "plain")
+    export_plain(checkpoint, tmp_path / "plain")
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "plain", dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "plain")
     base_rows = 257
@@ -128,7 +127,7 @@ def test_an_export_is_taken_back_with_the_same_keys_and_tokens(
     source: str, full: Path, adapter: Path, tmp_path: Path
 ):
     checkpoint = opened(full if source == "full" else adapter / "run")
-    export(checkpoint, tmp_path / "plain")
+    export_plain(checkpoint, tmp_path / "plain")
     again = opened(tmp_path / "plain")
     np.testing.assert_allclose(keys(again), keys(checkpoint), atol=1e-5)
     assert again.config.space_inside == checkpoint.config.space_inside
@@ -219,7 +218,7 @@ def test_a_flipped_bit_is_refused_in_every_file_that_keys_depend_on(
 def test_the_released_checkpoint_is_whole_and_sealed():
     released = Path(model.__file__).parent / "released" / "co-lmlm-135m"
     digests = json.loads((released / CONFIG_FILE).read_text())["digests"]
-    assert set(digests) == {ADAPTER, "adapter_config.json"} and damaged(released, digests) is None
+    assert set(digests) == {ADAPTER, "adapter_config.json"} and damaged_file(released, digests) is None
 
 
 def test_an_adapter_is_refused_over_another_base(adapter: Path, tmp_path: Path):

@@ -13,9 +13,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from colmlm.api.openai.fields import Message, as_text
-from colmlm.model.lm import gguf_form
 from colmlm.model.lm.checkpoint import Checkpoint, load
-from colmlm.model.lm.export import DTYPES, export
+from colmlm.model.lm.export import DTYPES, GGUF_TYPES, export_gguf, export_plain, gguf_tensors
 from tests.tiny import tiny_checkpoint
 
 PROMPTS = ["Its capital is", "Question: What is the capital of Peru?\nAnswer:", "naïve 🏔️"]
@@ -28,7 +27,7 @@ def checkpoint(tmp_path: Path) -> Checkpoint:
 
 @pytest.fixture
 def plain(checkpoint: Checkpoint, tmp_path: Path) -> Path:
-    export(checkpoint, tmp_path / "plain")
+    export_plain(checkpoint, tmp_path / "plain")
     return tmp_path / "plain"
 
 
@@ -81,7 +80,7 @@ def test_rows_of_a_padded_batch_go_on_as_each_does_alone(plain: Path) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_weights_have_the_type_that_was_asked_for(checkpoint: Checkpoint, tmp_path: Path, dtype: str) -> None:
-    export(checkpoint, tmp_path / "plain", dtype=dtype)
+    export_plain(checkpoint, tmp_path / "plain", dtype=dtype)
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "plain")
     assert model.dtype is DTYPES[dtype]
     assert json.loads((tmp_path / "plain/config.json").read_text())["dtype"] == str(
@@ -100,11 +99,11 @@ def test_a_card_tells_what_it_is_and_how_it_asks(checkpoint: Checkpoint, plain: 
     assert {stat.S_IMODE(file.stat().st_mode) for file in plain.iterdir()} == {0o644}
 
 
-@pytest.mark.parametrize("dtype", gguf_form.TYPES)
+@pytest.mark.parametrize("dtype", GGUF_TYPES)
 def test_a_gguf_file_holds_the_same_tensors(checkpoint: Checkpoint, tmp_path: Path, dtype: str) -> None:
-    file = gguf_form.export(checkpoint, tmp_path / "gguf", dtype=dtype)
+    file = export_gguf(checkpoint, tmp_path / "gguf", dtype=dtype)
     read = {tensor.name: tensor for tensor in gguf.GGUFReader(file).tensors}
-    expected = dict(gguf_form.tensors(checkpoint.lm.causal))
+    expected = dict(gguf_tensors(checkpoint.lm.causal))
     assert set(read) == set(expected)
     for name, values in expected.items():
         stored = gguf.quants.dequantize(read[name].data, read[name].tensor_type).reshape(values.shape)
@@ -118,7 +117,7 @@ def test_a_gguf_file_holds_the_same_tensors(checkpoint: Checkpoint, tmp_path: Pa
 
 def test_a_gguf_file_is_the_same_model_to_another_reader(checkpoint: Checkpoint, tmp_path: Path) -> None:
     """transformers' own reader puts the pairs of rotations back, and takes the tokenizer out of the file."""
-    file = gguf_form.export(checkpoint, tmp_path / "gguf", dtype="fp32")
+    file = export_gguf(checkpoint, tmp_path / "gguf", dtype="fp32")
     model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
     ids = torch.tensor([checkpoint.tokenizer.prompt(PROMPTS[1])])
     with torch.inference_mode():

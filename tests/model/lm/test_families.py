@@ -13,15 +13,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.decoding.decoder import Decoder
-from colmlm.model.lm import gguf_form
 from colmlm.model.lm.base_models import WEIGHTS, resolve_base, weights_digest
 from colmlm.model.lm.checkpoint import Checkpoint, base_checkpoint, load
-from colmlm.model.lm.config import CONFIG_FILE, CheckpointError
-from colmlm.model.lm.export import card, export
+from colmlm.model.lm.config import CONFIG_FILE, BaseNotFound, CheckpointError
+from colmlm.model.lm.export import card, export_gguf, export_plain
 from colmlm.model.lm.language_model import TransformersPass
 from colmlm.model.lm.llama import Llama
 from colmlm.model.lm.past import Piece
-from colmlm.model.lm.wheels import BaseNotFound
 from tests.model.lookups import by_direction
 from tests.tiny_families import FAMILIES, tiny_family
 
@@ -174,7 +172,7 @@ def test_an_export_is_taken_back_and_by_transformers_alone(
 ):
     directory = bases(name)
     checkpoint = base_checkpoint(str(directory), directory, precision="fp32")
-    export(checkpoint, tmp_path / "plain")
+    export_plain(checkpoint, tmp_path / "plain")
     model, tokenizer = (
         made.from_pretrained(tmp_path / "plain") for made in (AutoModelForCausalLM, AutoTokenizer)
     )
@@ -196,7 +194,7 @@ def test_a_plain_model_whose_vocabulary_is_filled_up_is_taken_with_its_own_token
 ):
     """As another program leaves it that trained with the tokens and kept the family's round number of rows."""
     checkpoint = base_checkpoint(str(bases("Qwen 3")), tmp_path, precision="fp32")
-    export(checkpoint, tmp_path)
+    export_plain(checkpoint, tmp_path)
     (tmp_path / CONFIG_FILE).unlink()
     filled = AutoModelForCausalLM.from_pretrained(tmp_path)
     filled.resize_token_embeddings(checkpoint.tokenizer.vocabulary_size + 30, mean_resizing=False)
@@ -215,7 +213,7 @@ def test_what_is_not_written_as_gguf_is_refused_by_name(
     checkpoint = base_checkpoint(str(bases(name)), tmp_path, precision="fp32")
     reason = "kind llama3" if name == "Llama 3" else name.split(" with")[0]
     with pytest.raises(CheckpointError, match=rf"{reason}.* is not written as GGUF here"):
-        gguf_form.export(checkpoint, tmp_path / "gguf")
+        export_gguf(checkpoint, tmp_path / "gguf")
     assert not (tmp_path / "gguf").exists()
 
 

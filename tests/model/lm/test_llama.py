@@ -11,7 +11,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from colmlm.model.lm.checkpoint import Checkpoint, load
-from colmlm.model.lm.export import export
+from colmlm.model.lm.export import export_plain
 from colmlm.model.lm.language_model import FactLM
 from colmlm.model.lm.llama import Llama
 from colmlm.model.lm.past import Piece
@@ -177,7 +177,7 @@ def test_the_model_goes_on_as_before_and_can_still_be_saved(tmp_path: Path, dtyp
     before = model(ids).logits
     assert loaded.lm.inference.layers[0].qkv.is_packed == (dtype is torch.float32)
     torch.testing.assert_close(model(ids).logits, before, atol=1e-6, rtol=1e-6)
-    export(loaded, tmp_path / "exported")
+    export_plain(loaded, tmp_path / "exported")
     again = load(tmp_path / "exported", tmp_path, precision="fp32").lm.causal.state_dict()
     for name, weight in model.state_dict().items():
         torch.testing.assert_close(again[name], weight.float(), rtol=0, atol=0)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
+from colmlm.model.decoding.decoder import COMPUTING_TOKENS, threads_for
 from colmlm.model.lm.checkpoint import Checkpoint
 from colmlm.model.lm.past import BLOCK, DEEP, Piece, block_end
-from colmlm.model.lm.threads import WIDE, threads_for
 
 
-@pytest.mark.parametrize(("tokens", "wide", "inside"), [(WIDE, 3, 3), (WIDE - 1, 3, 1), (1000, None, 1)])
+@pytest.mark.parametrize(
+    ("tokens", "wide", "inside"), [(COMPUTING_TOKENS, 3, 3), (COMPUTING_TOKENS - 1, 3, 1), (1000, None, 1)]
+)
 def test_many_tokens_have_the_wide_number_of_threads_and_only_they(
     tokens: int, wide: int | None, inside: int
 ) -> None:
@@ -27,7 +29,7 @@ def test_many_tokens_have_the_wide_number_of_threads_and_only_they(
 def test_states_are_the_same_to_the_last_bit_by_one_thread_and_by_two(checkpoint: Checkpoint) -> None:
     forward, states = checkpoint.lm.inference, []
     for threads in (1, 2):
-        with threads_for(WIDE, threads), torch.inference_mode():
+        with threads_for(COMPUTING_TOKENS, threads), torch.inference_mode():
             pieces = [Piece(list(range(3, 3 + length)), 0, forward.past()) for length in (1, 14, 40)]
             states.append(forward.feed(pieces))
     assert torch.equal(*states)

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from colmlm.model.reader.asking import keywords, statement, stopped
+from colmlm.model.reader.config import keywords_of, statement_of, stopped_sentence
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from colmlm.model.reader.asking import keywords, statement, stopped
     ],
 )
 def test_keywords_are_a_question_without_its_grammar(question: str, said: str | None) -> None:
-    assert keywords(question) == said
+    assert keywords_of(question) == said
 
 
 @pytest.mark.parametrize(
@@ -37,13 +37,15 @@ def test_keywords_are_a_question_without_its_grammar(question: str, said: str | 
     ],
 )
 def test_a_statement_stops_where_the_answer_would_stand(question: str, said: str | None) -> None:
-    assert statement(question) == said
+    assert statement_of(question) == said
 
 
 def test_a_stopped_sentence_keeps_its_last_words_and_loses_some_others() -> None:
     text = "In the year 1911 an explorer from the north saw the old city, which is high above the river Urubamba."
     end = text.index("Urubamba")
-    drawn = {stopped(text, 0, end, random.Random(seed)) for seed in range(20)} - {None}
+    drawn = {stopped_sentence(text, 0, end, random.Random(seed)) for seed in range(20)} - {None}
     assert len(drawn) > 10
     assert all(said.endswith("above the river") and len(said) <= end for said in drawn)
-    assert stopped(text, 0, text.index("1911"), random.Random(1)) is None, "three words say too little"
+    assert stopped_sentence(text, 0, text.index("1911"), random.Random(1)) is None, (
+        "three words say too little"
+    )

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.model.reader.config import minilm
-from colmlm.model.reader.examples import ReaderExamples, ReaderQuestion, says
-from colmlm.model.reader.windows import sentences_of, window_around, windows_of
+from colmlm.model.reader.training import ReaderExamples, ReaderQuestion, says_answer
+from colmlm.model.reader.verification import sentences_of, window_around, windows_of
 from tests.strategies import texts
 
 LANDS = {"Peru": ("Lima", "Titicaca"), "Ghana": ("Accra", "Volta"), "Chad": ("N'Djamena", "Chad Basin")}
@@ -56,7 +56,7 @@ def test_an_answer_stands_in_its_passage_and_in_no_empty_one(neighbours: float) 
     for one in examples:
         value = VALUES[one.question if one.question.endswith("?") else f"{one.question}?"]
         if one.answer is None:
-            assert not says(one.text, value)
+            assert not says_answer(one.text, value)
         else:
             assert one.text[slice(*one.answer)] == value
     titles = {one.title == next(land for land in LANDS if land in one.question) for one in empty}
@@ -106,7 +106,7 @@ def test_measuring_reads_each_sentence_with_the_one_before_it() -> None:
     ],
 )
 def test_an_answer_is_said_as_whole_words(text: str, answer: str, said: bool) -> None:
-    assert says(text, answer) is said
+    assert says_answer(text, answer) is said
 
 
 @given(texts, st.integers(0, 2**16), st.data())

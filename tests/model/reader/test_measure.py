@@ -7,8 +7,15 @@ from collections.abc import Sequence
 import pytest
 
 from colmlm.kb.answers.reading import Passage, PassageReading
-from colmlm.model.reader.examples import ReaderExample
-from colmlm.model.reader.measure import auc, f1, forms, kind, measure, normalised
+from colmlm.model.reader.measure import (
+    auc,
+    f1,
+    forms_of_asking,
+    measure_reader,
+    normalise_answer,
+    question_kind,
+)
+from colmlm.model.reader.training import ReaderExample
 
 TEXT = "The capital of Peru is the old city of Lima."
 
@@ -29,7 +36,7 @@ def example(question: str, answer: str | None) -> ReaderExample:
 
 
 def test_answers_are_counted_by_what_is_asked_for() -> None:
-    figures = measure(
+    figures = measure_reader(
         LastWords(),
         [
             example("What is the capital?", "of Lima"),
@@ -55,11 +62,11 @@ def test_answers_are_counted_by_what_is_asked_for() -> None:
     ],
 )
 def test_the_kind_of_a_question_is_its_question_word(question: str, word: str) -> None:
-    assert kind(question) == word
+    assert question_kind(question) == word
 
 
 def test_answers_are_compared_without_case_articles_and_punctuation() -> None:
-    assert normalised("The  U.S. Navy,") == "us navy"
+    assert normalise_answer("The  U.S. Navy,") == "us navy"
     assert f1("the old city", "Old city") == 1.0 and f1("Lima", "Cusco") == 0.0
 
 
@@ -68,7 +75,7 @@ def test_auc_counts_pairs_and_equal_ones_half() -> None:
 
 
 def test_each_form_is_measured_where_there_is_one() -> None:
-    made = forms([example("What is the capital of Peru?", "Lima"), example("Who came?", None)])
+    made = forms_of_asking([example("What is the capital of Peru?", "Lima"), example("Who came?", None)])
     assert {how: [one.question for one in some] for how, some in made.items()} == {
         "questions": ["What is the capital of Peru?", "Who came?"],
         "without title": ["What is the capital of Peru?", "Who came?"],

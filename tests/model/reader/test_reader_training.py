@@ -13,15 +13,13 @@ from safetensors.torch import load_file
 
 from colmlm.kb.answers.reading import Passage
 from colmlm.kb.corpus.format import AnnotatedDocument
-from colmlm.model.annotate.checkpoint import release
-from colmlm.model.lm.adapters import ADAPTER
+from colmlm.model.annotate.checkpoint import release_annotator
+from colmlm.model.lm.checkpoint import ADAPTER
 from colmlm.model.lm.config import DIFFERENCE, CheckpointError
 from colmlm.model.reader.config import ReaderConfig, minilm
-from colmlm.model.reader.curve import trained
-from colmlm.model.reader.examples import ReaderExamples, ReaderQuestion
-from colmlm.model.reader.measure import measure
+from colmlm.model.reader.measure import measure_reader, train_with_curve
 from colmlm.model.reader.reader import ExtractiveReader
-from colmlm.model.reader.training import ReaderTask
+from colmlm.model.reader.training import ReaderExamples, ReaderQuestion, ReaderTask
 from colmlm.model.training.state import ResumeRefused
 from tests.tiny_annotators import tiny_encoder
 
@@ -63,17 +61,17 @@ def test_a_trained_reader_finds_the_answer_and_says_where_there_is_none(
 ) -> None:
     run = task(encoder, epochs=8, rounds=8, lora_rank=KINDS[kind])
     held_out = list(drawn(run.config).plain())
-    metrics = list(trained(run, tmp_path / "run", held_out, every=200))
+    metrics = list(train_with_curve(run, tmp_path / "run", held_out, every=200))
     assert sum(m.loss for m in metrics[-8:]) / 8 < 0.2 * metrics[0].loss
     with (tmp_path / "run" / "held_out.csv").open(newline="") as lines:
         curve = list(csv.DictReader(lines))
     assert [int(row["examples"]) for row in curve][-1] == 4 * len(metrics) and len(curve) >= 2
     assert float(curve[-1]["exact"]) >= 0.75 and float(curve[-1]["none_auc"]) == 1.0
-    released = release(tmp_path / "run", tmp_path / "released", tmp_path)
+    released = release_annotator(tmp_path / "run", tmp_path / "released", tmp_path)
     assert released.kind == {"adapter": "adapter", "full": "difference"}[kind]
     assert (tmp_path / "released" / "held_out.csv").is_file()
     ours, theirs = (ExtractiveReader.load(tmp_path / name) for name in ("run", "released"))
-    assert measure(theirs, held_out).answered == measure(ours, held_out).answered
+    assert measure_reader(theirs, held_out).answered == measure_reader(ours, held_out).answered
     unseen = Passage("a man", "a man in 1337 saw 4 men. He left.")
     for one, other in zip(ours.read("when?", [unseen]), theirs.read("when?", [unseen]), strict=True):
         assert one.spans[0][:2] == other.spans[0][:2] and unseen.text[slice(*one.spans[0][:2])] == "1337"
@@ -86,7 +84,7 @@ def test_a_resumed_run_goes_on_to_the_bit(encoder: Path, tmp_path: Path, kind: s
     short = {"lora_rank": KINDS[kind], "rounds": 2}
     held_out = list(drawn(minilm()).plain())
     whole = list(task(encoder, **short).run(tmp_path / "whole"))
-    measured = list(trained(task(encoder, **short), tmp_path / "measured", held_out, every=8))
+    measured = list(train_with_curve(task(encoder, **short), tmp_path / "measured", held_out, every=8))
     assert losses(measured) == losses(whole), "measuring changes nothing"
     before = list(islice(task(encoder, **short).run(tmp_path / "cut", save_seconds=0.0), 3))[:2]
     torch.rand(5)  # another process has another random state
@@ -123,7 +121,7 @@ def test_a_run_goes_on_from_the_weights_of_another(encoder: Path, tmp_path: Path
 
 def test_a_damaged_or_foreign_difference_is_refused(encoder: Path, tmp_path: Path) -> None:
     list(islice(task(encoder, lora_rank=None).run(tmp_path / "run", save_seconds=0.0), 2))
-    release(tmp_path / "run", tmp_path / "released", tmp_path)
+    release_annotator(tmp_path / "run", tmp_path / "released", tmp_path)
     weights = tmp_path / "released" / DIFFERENCE
     assert weights.stat().st_size < 0.5 * (tmp_path / "run" / "model.safetensors").stat().st_size
     weights.write_bytes(weights.read_bytes()[:-1])
@@ -133,5 +131,5 @@ def test_a_damaged_or_foreign_difference_is_refused(encoder: Path, tmp_path: Pat
 
 def test_an_adapter_is_released_as_one(encoder: Path, tmp_path: Path) -> None:
     list(islice(task(encoder).run(tmp_path / "run", save_seconds=0.0), 2))
-    release(tmp_path / "run", tmp_path / "released", tmp_path)
+    release_annotator(tmp_path / "run", tmp_path / "released", tmp_path)
     assert (tmp_path / "released" / ADAPTER).is_file() and not (tmp_path / "released" / DIFFERENCE).exists()

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from colmlm.kb.answers.reading import MOST_SPANS, Passage
-from colmlm.model.annotate.windows import WordTokenizer
 from colmlm.model.lm.config import CheckpointError
-from colmlm.model.reader.inputs import cuts, joined
-from colmlm.model.reader.reader import ExtractiveReader, best_spans
+from colmlm.model.reader.reader import ExtractiveReader, best_spans, join_sequence, uncut_offsets
+from colmlm.model.text.tokens import WordTokenizer
 from tests.strategies import texts
 from tests.tiny_annotators import letter_tokenizer, tiny_reader, tiny_span_annotator
 
@@ -38,14 +37,14 @@ def test_spans_of_any_passage_are_of_its_text_and_best_first(
     assert scores == sorted(scores, reverse=True) and np.isfinite([*scores, reading.none]).all()
     for start, end in spans:
         assert 0 <= start < end <= len(text) and text[start:end].strip() == text[start:end] != ""
-        assert not {start, end} & cuts(text)
+        assert not {start, end} & uncut_offsets(text)
 
 
 def test_a_span_cuts_no_number_and_no_word(reader: ExtractiveReader) -> None:
     (reading,) = reader.read("how many?", [Passage("", TEXT)])
     said = {TEXT[start:end] for start, end, _ in reading.spans}
     assert not said & {"1", "500", "10", "50", "U", "S", "s men", "U.S"}
-    inside = {TEXT[at - 1 : at + 1] for at in cuts(TEXT)}
+    inside = {TEXT[at - 1 : at + 1] for at in uncut_offsets(TEXT)}
     assert {"1,", ",5", "0.", ".5", "U.", ".S", "'s"} <= inside and "r'" not in inside
 
 
@@ -97,7 +96,7 @@ def test_the_best_span_is_that_of_the_best_start_and_end() -> None:
 
 def test_a_question_with_the_words_of_markup_is_read_as_words() -> None:
     tokenizer = WordTokenizer(letter_tokenizer())
-    sequence = joined(
+    sequence = join_sequence(
         tokenizer, tokenizer.encode("[SEP] a"), tokenizer.encode("[CLS]"), tokenizer.encode("b [SEP]").ids
     )
     assert sequence.ids.count(tokenizer.sep) == 3 and sequence.ids.count(tokenizer.cls) == 1

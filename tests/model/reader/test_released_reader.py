@@ -6,7 +6,7 @@ import pytest
 
 from colmlm.kb.answers.reading import Passage, Reader
 from colmlm.model.annotate.checkpoint import LARGE_READER, SMALL_READER
-from colmlm.model.lm.adapters import ADAPTER, MAX_BYTES
+from colmlm.model.lm.checkpoint import ADAPTER, MAX_BYTES
 from colmlm.model.lm.config import DIFFERENCE
 from colmlm.model.reader.reader import CascadeReader, load_reader
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from colmlm.kb.answers.reading import Passage, PassageReading
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
+from colmlm.model.annotate.annotators import GeneratedQuestion
 from colmlm.model.annotate.pipeline import Annotator, Offsets
-from colmlm.model.annotate.questions import GeneratedQuestion
 from colmlm.model.reader.verification import OTHERS, Verifier
 from tests.fakes import NearReader
 

@@ -21,7 +21,7 @@ from torch.distributed.tensor import DTensor
 from colmlm.kb import interpreter
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.model.training.config import TrainConfig
-from colmlm.model.training.gather import here
+from colmlm.model.training.gather import process_rank
 from colmlm.model.training.state import RanksDiffer, ResumeRefused
 from colmlm.model.training.task import StepMetrics
 from colmlm.model.training.trainer import Trainer
@@ -90,7 +90,7 @@ def train(root: Path, kind: str, name: str, *, until: int = STEPS, **settings: A
 
 def check_sharding(trainer: Trainer, kind: str) -> None:
     shards = [isinstance(p, DTensor) for p in trainer.module.parameters()]
-    assert all(shards) if here().world > 1 and kind.startswith("sharded") else not any(shards)
+    assert all(shards) if process_rank().world > 1 and kind.startswith("sharded") else not any(shards)
 
 
 def launch(root: Path, *, world: int = 2) -> dict[str, list[dict[str, Any]]]:

@@ -15,7 +15,7 @@ from colmlm.model.training.trainer import (
     FEWEST_STEPS,
     StepSize,
     Trainer,
-    described_fit,
+    describe_fit,
     fitted_config,
     resumed_steps,
 )
@@ -82,7 +82,7 @@ def test_a_time_in_which_no_step_fits_is_refused_with_one_that_is_long_enough():
 
 def test_a_run_says_how_its_steps_fit(config: TrainConfig):
     smaller = replace(config, batch_documents=4)
-    assert described_fit(config, smaller, 20.0, SECONDS) == (
+    assert describe_fit(config, smaller, 20.0, SECONDS) == (
         "a step of 4 documents takes about 10 s here, so some 6 fit into 1.7 minutes; "
         "one of 8 documents would take 20 s"
     )

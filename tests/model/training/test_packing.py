@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from colmlm.model.lm.language_model import FactLM
 from colmlm.model.text.tokens import Encoded
 from colmlm.model.training.config import TrainConfig
-from colmlm.model.training.packing import lay_out, packed_batches, rows_of
+from colmlm.model.training.steps import lay_out, packed_batches, rows_of
 from colmlm.model.training.trainer import Trainer
 from tests.kb.corpora import numbered
 from tests.tiny import tiny_llama

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from colmlm.model.training.config import RANDOM, Architecture, TrainConfig
-from colmlm.model.training.gpus import GPUS
-from colmlm.model.training.plan import Ratios, TrainingPlan, plan, saved_bytes
-from colmlm.model.training.start import llama_config, start
+from colmlm.model.training.presets import GPUS
+from colmlm.model.training.start import Ratios, TrainingPlan, llama_config, plan_run, saved_bytes, start
 from tests.tiny import byte_tokenizer
 
 ARCHITECTURE = Architecture(layers=3, width=32, heads=4, kv_heads=2, ffn=48, context=128)
@@ -25,7 +24,7 @@ def config(base: Path) -> TrainConfig:
 
 
 def planned(config: TrainConfig, **options: object) -> TrainingPlan:
-    return plan(config, Path(), **options)  # type: ignore[arg-type]
+    return plan_run(config, Path(), **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("which", ["random", "full", "lora", "top layer"])

@@ -104,12 +104,12 @@ def test_other_methods_share_all_but_the_contrastive_loss(method: str):
 
 
 def test_fewer_steps_keep_the_schedules_shape():
-    short = presets.shortened(presets.co_lmlm_360m(), 1_000)
+    short = presets.shorten_run(presets.co_lmlm_360m(), 1_000)
     assert (short.steps, short.warmup_steps, short.cooldown_steps) == (1_000, 20, 100)
-    assert presets.shortened(presets.co_lmlm_360m(), 3).warmup_steps == 0
-    longer = presets.shortened(presets.co_lmlm_360m(), 200_000)
+    assert presets.shorten_run(presets.co_lmlm_360m(), 3).warmup_steps == 0
+    longer = presets.shorten_run(presets.co_lmlm_360m(), 200_000)
     assert (longer.steps, longer.warmup_steps, longer.cooldown_steps) == (200_000, 2_000, 10_000)
-    assert presets.shortened(presets.small(), 30) == replace(presets.small(), steps=30)
+    assert presets.shorten_run(presets.small(), 30) == replace(presets.small(), steps=30)
 
 
 def test_the_scratch_runs_differ_in_the_markup_alone_and_have_twelve_million_weights():

@@ -9,8 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from colmlm.model.lm.adapters import ADAPTER
 from colmlm.model.lm.base_models import WEIGHTS
+from colmlm.model.lm.checkpoint import ADAPTER
 from tests.model.training.processes import CUTS, KINDS, STEPS, launch, train
 
 pytestmark = [

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from colmlm.model.lm.checkpoint import load
 from colmlm.model.lm.config import CheckpointConfig, CheckpointError
-from colmlm.model.lm.export import export
+from colmlm.model.lm.export import export_plain
 from colmlm.model.lm.language_model import FactLM
 from colmlm.model.text.markup import ASKER, CO_LMLM, STANDARD
 from colmlm.model.training.config import RANDOM, Architecture, TrainConfig
@@ -143,7 +143,7 @@ def test_an_adapter_over_a_full_checkpoint_is_loaded_with_its_rows(tmp_path: Pat
 
 
 def test_the_papers_released_form_is_gone_on_from_with_its_spacing(checkpoint: Any, tmp_path: Path):
-    export(checkpoint, tmp_path)
+    export_plain(checkpoint, tmp_path)
     (tmp_path / "colmlm.json").unlink()
     begin = begun(replace(FULL, init=str(tmp_path)))
     assert not begin.tokenizer.space_inside and begin.tokenizer.num_fresh == 0

@@ -18,7 +18,7 @@ from colmlm.model.training.corpora import (
     Stream,
     apportion,
     epoch_order,
-    merged,
+    merge_corpora,
     tokenise,
 )
 from colmlm.model.training.steps import Steps
@@ -58,7 +58,7 @@ def test_pieces_cover_every_document_and_none_is_too_long(words: list[int], limi
     texts = [document(f"d{n}", "a" * length) for n, length in enumerate(words)]
     half = len(texts) // 2
     both = [tokenise(part, TOKENIZER, CONFIG) for part in (texts[:half], texts[half:])]
-    whole = merged(both)
+    whole = merge_corpora(both)
     pieces = Pieces(whole, limit)
     places = [pieces.place(n) for n in range(len(pieces))]
     assert pieces.lengths().tolist() == [p.end - p.start for p in places]

@@ -16,14 +16,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from colmlm.kb.corpus.format import AnnotatedDocument
-from colmlm.model.lm.adapters import ADAPTER
-from colmlm.model.lm.checkpoint import load
+from colmlm.model.lm.checkpoint import ADAPTER, load
 from colmlm.model.lm.encoder import KeyEncoder
 from colmlm.model.lm.language_model import unit
 from colmlm.model.training.config import TrainConfig
 from colmlm.model.training.logs import LOSS_FILE, read_log
-from colmlm.model.training.release import release
-from colmlm.model.training.state import STATE_FILE, ResumeRefused
+from colmlm.model.training.state import STATE_FILE, ResumeRefused, release_adapter
 from colmlm.model.training.task import StepMetrics
 from colmlm.model.training.trainer import Trainer
 from tests.disks import files_limited_to
@@ -225,7 +223,7 @@ def test_without_scored_positions_only_the_contrastive_loss_is_left(config: Trai
 
 
 def test_a_release_is_small_and_gives_nearly_the_same_keys(finished: Trainer, tmp_path: Path):
-    release(finished.directory, tmp_path)
+    release_adapter(finished.directory, tmp_path)
     assert not (tmp_path / STATE_FILE).exists()
     assert (
         json.loads((tmp_path / "adapter_config.json").read_text())["base_model_name_or_path"]

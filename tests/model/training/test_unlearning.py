@@ -11,8 +11,8 @@ import torch
 
 from colmlm.model.lm.checkpoint import load
 from colmlm.model.training.config import TrainConfig
-from colmlm.model.training.objectives import GRAD_ASCENT, NPO
-from colmlm.model.training.unlearning import UnlearnConfig, Unlearning, going_on
+from colmlm.model.training.presets import GRAD_ASCENT, NPO
+from colmlm.model.training.unlearning import UnlearnConfig, Unlearning, continue_config
 
 FORGET = [("Who wrote Emma?", "Jane Austen"), ("Who wrote Dune?", "Frank Herbert"), ("Who?", "Nobody at all")]
 RETAIN = [("Where is Lima?", "In Peru."), ("Where is Cork?", "In Ireland.")]
@@ -101,7 +101,7 @@ def test_what_is_forgotten_becomes_unlikely_and_a_stopped_run_goes_on_to_the_bit
     assert [m.loss for m in (*begun, *again)] == [m.loss for m in whole]
     loaded = load(tmp_path / "cut", tmp_path)
     assert loaded.config.training["unlearning"]["objective"] == objective
-    assert going_on(tmp_path / "cut").init == str(tmp_path / "cut")
+    assert continue_config(tmp_path / "cut").init == str(tmp_path / "cut")
 
 
 def test_each_epoch_is_kept_as_a_run_that_ended_there_would_be(init: TrainConfig, tmp_path: Path) -> None:

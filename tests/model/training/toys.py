@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from colmlm.model.training.gather import here, micro_batches
+from colmlm.model.training.gather import micro_batches, process_rank
 from colmlm.model.training.loop import LoopConfig, Schedule
 from colmlm.model.training.task import StepContext, Task
 
@@ -53,7 +53,9 @@ class Toy(Task[Rows]):
         while True:
             drawn = torch.Generator().manual_seed(number)
             inputs_BD = torch.randn(self.batch, 4, generator=drawn)
-            yield micro_batches(list(zip(inputs_BD, inputs_BD.sum(dim=1), strict=True)), self.micro, here())
+            yield micro_batches(
+                list(zip(inputs_BD, inputs_BD.sum(dim=1), strict=True)), self.micro, process_rank()
+            )
             number += 1
 
     def size(self, micro_batch: Rows) -> int:

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, check_spans
-from colmlm.model.baselines.triplets import CallError, parse_calls, read_triplets
-from colmlm.model.text.markup import ASKER, MARKUPS, REL_LMLM, STANDARD
+from colmlm.model.text.markup import ASKER, MARKUPS, REL_LMLM, STANDARD, CallError, parse_calls, read_triplets
 from colmlm.model.text.tokens import Encoded, FactTokenizer
 from tests.kb.corpora import PERU
 from tests.places import SHARED_DATA

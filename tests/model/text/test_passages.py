@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from colmlm.kb.corpus.format import AnnotatedDocument
-from colmlm.model.baselines.passages import PassageIndex, augmented, passages_of
+from colmlm.model.text.passages import PassageIndex, passages_of, prompt_with_passages
 
 DOCUMENTS = [
     AnnotatedDocument(
@@ -39,8 +39,8 @@ def test_an_index_of_nothing_finds_nothing():
 
 
 def test_the_prompt_stands_behind_its_passages():
-    assert augmented("Question: Who?\nAnswer:", ["a b", "c"]) == (
+    assert prompt_with_passages("Question: Who?\nAnswer:", ["a b", "c"]) == (
         "Answer the question or complete the prompt based on the given document. The following are given documents: "
         "\n a b\nc \n\n Question: Who?\nAnswer: \n The answer is"
     )
-    assert augmented("Who?", []) == "Who?"
+    assert prompt_with_passages("Who?", []) == "Who?"

@@ -22,7 +22,7 @@ _FORM = (
 
 
 def passages_of(documents: Iterable[AnnotatedDocument], words: int = WORDS) -> Iterator[str]:
-    """Cuts the texts into passages of so many words, each preceded by its document's title."""
+    """Cut the texts into passages of so many words, each preceded by its document's title."""
     for document in documents:
         lead = f"{document.title}: " if document.title else ""
         said = document.text.split()
@@ -30,8 +30,8 @@ def passages_of(documents: Iterable[AnnotatedDocument], words: int = WORDS) -> I
             yield lead + " ".join(said[start : start + words])
 
 
-def augmented(prompt: str, passages: Sequence[str]) -> str:
-    """Puts the passages before the prompt; a prompt without passages stays unchanged."""
+def prompt_with_passages(prompt: str, passages: Sequence[str]) -> str:
+    """Put the passages before the prompt; a prompt without passages stays unchanged."""
     return _FORM.format(passages="\n".join(passages), prompt=prompt) if passages else prompt
 
 
@@ -47,11 +47,11 @@ class PassageIndex:
             self._bm25.index(tokens, show_progress=False)
 
     def search(self, queries: Sequence[str], k: int = TOP) -> list[list[str]]:
-        """Gives the k best passages of each query, best first, leaving out those that share no word with it."""
+        """Give the k best passages of each query, best first, leaving out those that share no word with it."""
         return [[self.passages[n] for n in found] for found in self.nearest(queries, k)]
 
     def nearest(self, queries: Sequence[str], k: int = TOP) -> list[list[int]]:
-        """Gives the numbers of the passages that `search` gives."""
+        """Give the numbers of the passages that `search` gives."""
         if self._is_empty or not queries:
             return [[] for _ in queries]
         tokens = bm25s.tokenize(list(queries), return_ids=False, show_progress=False)

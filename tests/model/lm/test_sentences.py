@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
-from colmlm.model.baselines.sentences import SentenceEncoder, sentence_of
-from colmlm.model.lm.wheels import MINILM
+from colmlm.model.lm.config import MINILM
+from colmlm.model.lm.encoder import SentenceEncoder, sentence_of
 from tests.kb.corpora import CAPITAL, PERU
 from tests.tiny import tiny_sentence_model
 

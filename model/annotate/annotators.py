@@ -1,8 +1,4 @@
-"""The question generator: a decoder that writes, for each marked span, a question that it answers (section 3.3).
-
-A document is encoded once. Its KV cache is copied for every span, each copy visible up to that span's stop (see
-`model.annotate.questions`), and all spans of several documents are decoded as one batch.
-"""
+"""The annotators' models: one finds the fact spans of texts, one writes a question for each (section 3.3)."""
 
 from __future__ import annotations
 
@@ -14,20 +10,114 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from transformers import DynamicCache
 
 from colmlm.kb.corpus.format import unstorable_characters
 from colmlm.kb.texts.sentences import sentence_around, sentence_ends
-from colmlm.model.annotate.bio import Span
-from colmlm.model.annotate.checkpoint import QUESTIONS, Loaded, load
+from colmlm.model.annotate.checkpoint import QUESTIONS, SPANS, Loaded, load_annotator
+from colmlm.model.annotate.spans import Span, Wholes, best_tags, spans_of, whole_spans
 from colmlm.model.text.markup import STANDARD
-from colmlm.model.text.tokens import FactTokenizer, length_groups, padded
+from colmlm.model.text.tokens import (
+    FactTokenizer,
+    Words,
+    WordTokenizer,
+    WordWindow,
+    length_groups,
+    padded,
+    windows,
+)
+
+# The fact-span annotator: an encoder that tags words as beginning, inside or outside a fact (section 3.3).
+#
+# Spans are offsets into the given text, so a value is always a stretch of it.
+
+
+@dataclass(frozen=True, slots=True)
+class Tagged:
+    """A text's words and, for each, the log-probabilities of O, B and I: [num_words, 3]."""
+
+    text: str
+    words: list[Span]
+    log_probs_N3: NDArray[np.float32]
+    wholes: Wholes
+
+    def spans(self, threshold: float) -> list[Span]:
+        """Give the spans at a threshold: sorted, without overlap, trimmed, and completed to wholes."""
+        tagged = spans_of(self.text, self.words, best_tags(self.log_probs_N3, threshold))
+        return whole_spans(self.text, tagged, self.wholes)
+
+
+class SpanAnnotator:
+    """Find the facts of texts. `batch_tokens` bounds the padded tokens of a forward."""
+
+    def __init__(self, loaded: Loaded, *, threshold: float | None = None, batch_tokens: int = 4096) -> None:
+        reading = loaded.config.reading
+        self.config, self.model, self.device = loaded.config, loaded.model, loaded.device
+        self.tokenizer = WordTokenizer.load(loaded.tokenizer_file)
+        self.threshold = reading["threshold"] if threshold is None else threshold
+        self.window, self.overlap = (
+            int(reading["window"]) - 2,
+            int(reading["overlap"]),
+        )  # without [CLS] and [SEP]
+        self.batch_tokens = batch_tokens
+
+    @classmethod
+    def load(
+        cls, path: Path, cache: Path | None = None, *, threshold: float | None = None, precision: str = "auto"
+    ) -> Self:
+        """Load an annotator's directory. `cache` holds base models; `threshold` overrides the annotator's own.
+
+        Raises `CheckpointError` and `BaseNotFound`.
+        """
+        return cls(load_annotator(path, SPANS, cache or Path(), precision=precision), threshold=threshold)
+
+    def spans(self, texts: Sequence[str]) -> list[list[Span]]:
+        """Find the fact spans of each text, in code points: sorted, without overlap, never blank."""
+        return [tagged.spans(self.threshold) for tagged in self.tag(texts)]
+
+    @torch.inference_mode()
+    def tag(self, texts: Sequence[str]) -> list[Tagged]:
+        """Compute the tags' probabilities of every word, from which spans at any threshold follow."""
+        encoded = [self.tokenizer.encode(text) for text in texts]
+        tagged = [
+            Tagged(text, e.words, np.zeros((len(e.words), 3), dtype=np.float32), Wholes(text))
+            for text, e in zip(texts, encoded, strict=True)
+        ]
+        reads = [(i, w) for i, e in enumerate(encoded) for w in windows(e, self.window, self.overlap)]
+        for group in self._groups([window for _, window in reads]):
+            batch = [reads[i] for i in group]
+            for (i, window), log_probs in zip(batch, self._forward(encoded, batch), strict=True):
+                tagged[i].log_probs_N3[window.words.start : window.words.stop] = log_probs
+        return tagged
+
+    def _groups(self, reads: Sequence[WordWindow]) -> list[list[int]]:
+        return length_groups([w.end - w.start + 2 for w in reads], max_tokens=self.batch_tokens)
+
+    def _forward(
+        self, encoded: Sequence[Words], batch: Sequence[tuple[int, WordWindow]]
+    ) -> Iterator[NDArray[np.float32]]:
+        """Yield for each window the log-probabilities of its words, read at each word's first token."""
+        framed = [self.tokenizer.framed(encoded[i].ids[w.start : w.end]) for i, w in batch]
+        ids_BT, mask_BT = padded(framed, self.tokenizer.pad)
+        logits_BT3 = self.model(
+            input_ids=ids_BT.to(self.device), attention_mask=mask_BT.to(self.device)
+        ).logits
+        log_probs_BT3 = logits_BT3.float().log_softmax(dim=-1).cpu()
+        for row, (i, window) in enumerate(batch):
+            at = [encoded[i].first[word] - window.start + 1 for word in window.words]
+            yield log_probs_BT3[row, at].numpy()
+
+
+# The question generator: a decoder that writes, for each marked span, a question that it answers.
+#
+# A document is encoded once. Its KV cache is copied for every span, each copy visible up to that span's stop (see
+# below), and all spans of several documents are decoded as one batch.
 
 BATCH_TOKENS = 16_384
-
-__all__ = ["GeneratedQuestion", "QuestionGenerator", "SpannedText"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +144,7 @@ class _Row:
 
 
 class QuestionGenerator:
-    """Writes questions, greedily. `batch_tokens` bounds the tokens that a batch of rows keeps in its cache."""
+    """Write questions, greedily. `batch_tokens` bounds the tokens that a batch of rows keeps in its cache."""
 
     def __init__(self, loaded: Loaded, *, batch_tokens: int = BATCH_TOKENS) -> None:
         reading = loaded.config.reading
@@ -74,19 +164,19 @@ class QuestionGenerator:
     def load(
         cls, path: Path, cache: Path, *, precision: str = "auto", batch_tokens: int = BATCH_TOKENS
     ) -> Self:
-        """Loads an annotator's directory; `cache` holds base models. Raises `CheckpointError` and `BaseNotFound`."""
-        return cls(load(path, QUESTIONS, cache, precision=precision), batch_tokens=batch_tokens)
+        """Load an annotator's directory; `cache` holds base models. Raises `CheckpointError` and `BaseNotFound`."""
+        return cls(load_annotator(path, QUESTIONS, cache, precision=precision), batch_tokens=batch_tokens)
 
     def questions(
         self, text: str, spans: Sequence[Span], title: str | None = None
     ) -> list[GeneratedQuestion | None]:
-        """Writes a question for each span (sorted, without overlap), or None where the model did not write one."""
+        """Write a question for each span (sorted, without overlap), or None where the model did not write one."""
         return self.annotate([SpannedText(text, spans, title)])[0]
 
     def annotate(
         self, passages: Sequence[SpannedText], *, share_prefix: bool = True
     ) -> list[list[GeneratedQuestion | None]]:
-        """Writes the questions of several documents, decoded together.
+        """Write the questions of several documents, decoded together.
 
         Without `share_prefix` each span's part of the document is read anew; the gain of sharing is measured against
         that.
@@ -97,27 +187,29 @@ class QuestionGenerator:
             batch = [read[i] for i in group]
             for row in self._write(passages, batch):
                 if row.finished:
-                    found[row.passage][row.span] = parse(self.tokenizer.decode(row.written))
+                    found[row.passage][row.span] = parse_question(self.tokenizer.decode(row.written))
         return found
 
     def _prefixes(self, passage: SpannedText, share_prefix: bool) -> Iterator[Prefix]:
         if not passage.spans:
             return
-        for prefix in prefixes(mark(self.tokenizer, passage.text, passage.spans, passage.title), self.window):
-            yield from [prefix] if share_prefix else one_each(prefix)
+        for prefix in cut_prefixes(
+            mark_spans(self.tokenizer, passage.text, passage.spans, passage.title), self.window
+        ):
+            yield from [prefix] if share_prefix else prefix_for_each(prefix)
 
     def _rows(self, passages: Sequence[SpannedText], batch: Sequence[tuple[int, Prefix]]) -> list[_Row]:
         rows: list[_Row] = []
         for at, (i, prefix) in enumerate(batch):
             for span, stop in zip(prefix.spans, prefix.stops, strict=True):
                 start, end = passages[i].spans[span]
-                asked = suffix(self.tokenizer, passages[i].text[start:end], number(span))
+                asked = question_suffix(self.tokenizer, passages[i].text[start:end], span_number(span))
                 rows.append(_Row(i, span, at, stop, asked))
         return rows
 
     @torch.inference_mode()
     def _write(self, passages: Sequence[SpannedText], batch: Sequence[tuple[int, Prefix]]) -> list[_Row]:
-        """Reads the prefixes, then writes the questions of all their spans, as many at a time as the cache may hold."""
+        """Read the prefixes, then write the questions of all their spans, as many at a time as the cache may hold."""
         ids_BT, _ = padded(
             [prefix.ids for _, prefix in batch], 0
         )  # attention is causal, so padding needs no mask
@@ -132,8 +224,8 @@ class QuestionGenerator:
         return rows
 
     def _decode(self, prefilled: Any, width: int, rows: list[_Row]) -> None:
-        """Decodes rows to their ends. Finished rows are removed from the batch once they are half of it."""
-        cache = expanded(prefilled, torch.tensor([row.prefix for row in rows], device=self.device))
+        """Decode rows to their ends. Finished rows are removed from the batch once they are half of it."""
+        cache = expand_cache(prefilled, torch.tensor([row.prefix for row in rows], device=self.device))
         ids_RT, fed_RT = padded([row.suffix for row in rows], 0)
         stops_R = torch.tensor([row.stop for row in rows])
         attended_RS = torch.cat([torch.arange(width) < stops_R[:, None], fed_RT.bool()], dim=1)
@@ -158,7 +250,7 @@ class QuestionGenerator:
             next_R = next_R + 1
 
     def _take(self, row: _Row, token: int) -> None:
-        """Adds a token to a row, unless the token ends it: at the end of the text, or of its second line."""
+        """Add a token to a row, unless the token ends it: at the end of the text, or of its second line."""
         if row.finished:
             return
         if token in self.ends:
@@ -169,7 +261,7 @@ class QuestionGenerator:
         row.finished = row.breaks > 1
 
     def _advance(self, ids_RT: Tensor, attended_RS: Tensor, positions_RT: Tensor, cache: Any) -> Tensor:
-        """Gives the [R, T, D] states of the next T tokens of every row; slots that are not attended are masked."""
+        """Give the [R, T, D] states of the next T tokens of every row; slots that are not attended are masked."""
         output = self.model.model(
             input_ids=ids_RT.to(self.device),
             attention_mask=attended_RS.to(self.device),
@@ -180,8 +272,8 @@ class QuestionGenerator:
         return output.last_hidden_state
 
 
-def expanded(cache: Any, rows_R: Tensor) -> Any:
-    """Makes a cache whose row i is a copy of row `rows_R[i]` of `cache`, which is not changed."""
+def expand_cache(cache: Any, rows_R: Tensor) -> Any:
+    """Make a cache whose row i is a copy of row `rows_R[i]` of `cache`, which is not changed."""
     copy: Any = DynamicCache()
     for depth, layer in enumerate(cache.layers):
         copy.update(layer.keys[rows_R], layer.values[rows_R], depth)
@@ -240,13 +332,13 @@ class Prefix:
     stops: list[int]
 
 
-def mark(
+def mark_spans(
     tokenizer: FactTokenizer, text: str, spans: Sequence[Span], title: str | None, *, first: int = 1
 ) -> Marked:
-    """Makes the tokens of a document, with `spans` (sorted, without overlap) numbered from `first` on."""
+    """Make the tokens of a document, with `spans` (sorted, without overlap) numbered from `first` on."""
     ends = sentence_stops(text, spans)
     cuts = sorted({0, len(text), *ends, *(offset for span in spans for offset in span)})
-    marked = {start: number(i, first) for i, (start, _) in enumerate(spans)}
+    marked = {start: span_number(i, first) for i, (start, _) in enumerate(spans)}
     ids: list[int] = []
     reached: dict[int, int] = {0: 0}
     space = ""
@@ -263,32 +355,32 @@ def mark(
     return Marked(lead, ids, [reached[end] for end in ends])
 
 
-def number(index: int, first: int = 1) -> int:
-    """Gives the number that span `index` of a document is marked with."""
+def span_number(index: int, first: int = 1) -> int:
+    """Give the number that span `index` of a document is marked with."""
     return (index + first - 1) % NUMBERS + 1
 
 
-def suffix(tokenizer: FactTokenizer, value: str, number: int) -> list[int]:
-    """Makes the tokens that ask about one span."""
+def question_suffix(tokenizer: FactTokenizer, value: str, number: int) -> list[int]:
+    """Make the tokens that ask about one span."""
     return tokenizer.encode(f"\n\n[{number}: {value[:LONGEST_VALUE]}]\nQuestion:")
 
 
-def target(tokenizer: FactTokenizer, written: GeneratedQuestion) -> list[int]:
-    """Makes the tokens that the model is to write after a suffix."""
+def question_target(tokenizer: FactTokenizer, written: GeneratedQuestion) -> list[int]:
+    """Make the tokens that the model is to write after a suffix."""
     lines = f" {' '.join(written.question.split())}\nAnswer: {' '.join(written.answer.split())}"
     return [*tokenizer.encode(lines), tokenizer.end_of_text]
 
 
-def parse(written: str) -> GeneratedQuestion | None:
-    """Reads the question and the answer that the model wrote; gives None unless both are there, on their lines."""
+def parse_question(written: str) -> GeneratedQuestion | None:
+    """Read the question and the answer that the model wrote; give None unless both are there, on their lines."""
     match = _WRITTEN.match(written)
     if match is None or unstorable_characters(match.group()) is not None:
         return None
     return GeneratedQuestion(" ".join(match["question"].split()), " ".join(match["answer"].split()))
 
 
-def prefixes(marked: Marked, size: int) -> Iterator[Prefix]:
-    """Yields the prefixes of at most `size` tokens in which a document's spans ask; there is mostly one.
+def cut_prefixes(marked: Marked, size: int) -> Iterator[Prefix]:
+    """Yield the prefixes of at most `size` tokens in which a document's spans ask; there is mostly one.
 
     Windows begin at multiples of half a window, and a span asks in the first that reaches its stop, so it sees at least
     half a window of the text before it.
@@ -306,8 +398,8 @@ def prefixes(marked: Marked, size: int) -> Iterator[Prefix]:
         yield Prefix(ids, spans, stops)
 
 
-def one_each(prefix: Prefix) -> list[Prefix]:
-    """Gives each span its own part of the prefix, as it would be read without sharing."""
+def prefix_for_each(prefix: Prefix) -> list[Prefix]:
+    """Give each span its own part of the prefix, as it would be read without sharing."""
     return [
         Prefix(prefix.ids[:stop], [span], [stop])
         for span, stop in zip(prefix.spans, prefix.stops, strict=True)
@@ -315,7 +407,7 @@ def one_each(prefix: Prefix) -> list[Prefix]:
 
 
 def sentence_stops(text: str, spans: Sequence[Span]) -> list[int]:
-    """Finds where the sentence that holds each span ends, without the blanks that follow.
+    """Find where the sentence that holds each span ends, without the blanks that follow.
 
     In a long sentence it is `LONGEST_SENTENCE` code points after the span. A stop within another span moves before it.
     """
