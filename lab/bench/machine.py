@@ -82,27 +82,15 @@ class Seconds:
 
 def in_turns(ways: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, Seconds]:
     """Times each way in `rounds` rounds, after one that is not counted."""
-    return measured_in_turns({name: _timed(work) for name, work in ways.items()}, rounds)
-
-
-def measured_in_turns(ways: Mapping[str, Callable[[int], float]], rounds: int) -> dict[str, Seconds]:
-    """Does the same with ways that take the number of the round and measure their own seconds."""
     taken: dict[str, list[float]] = {name: [] for name in ways}
     with progress(f"Timing {' and '.join(ways)}") as advance:
         for number in range(rounds + 1):
-            for done, (name, way) in enumerate(ways.items(), start=number * len(ways)):
+            for done, (name, work) in enumerate(ways.items(), start=number * len(ways)):
                 advance(done, len(ways) * (rounds + 1))
-                seconds = way(number)
+                seconds = seconds_of(work)
                 if number:
                     taken[name].append(seconds)
     return {name: Seconds.of(times) for name, times in taken.items()}
-
-
-def _timed(work: Callable[[], object]) -> Callable[[int], float]:
-    def seconds(_number: int) -> float:
-        return seconds_of(work)
-
-    return seconds
 
 
 # Folders and bases of a benchmark's own, which are removed when it is done, and their servers before them.
