@@ -5,7 +5,6 @@ from __future__ import annotations
 import typer
 
 from colmlm.cli.options import examples
-from colmlm.lab.evaluate import adapt as evaluate_adapt
 from colmlm.lab.evaluate import biographies as evaluate_biographies
 from colmlm.lab.evaluate import choices as evaluate_choices
 from colmlm.lab.evaluate import confidence as evaluate_confidence
@@ -29,7 +28,6 @@ app = typer.Typer(
     ),
 )
 app.command("recall", epilog=evaluate_recall.RECALL_EXAMPLES)(evaluate_recall.recall_command)
-app.command("adapt", epilog=evaluate_adapt.EXAMPLES)(evaluate_adapt.adapt)
 app.command("qa", epilog=evaluate_qa.QA_EXAMPLES)(evaluate_qa.qa)
 app.command("judge-answers", epilog=evaluate_judged.EXAMPLES)(evaluate_judged.judge_answers)
 app.command("biographies", epilog=evaluate_biographies.WRITE_EXAMPLES)(evaluate_biographies.biographies)
