@@ -50,9 +50,9 @@ SEED = 17
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Writes the marked documents as an annotated file."""
+    options = _options(arguments)
     import spacy
 
-    options = _options(arguments)
     texts, asked = squad_texts(options.squad)
     kept, _ = held_out(texts, options.hold_out)
     nlp = spacy.load(MODEL)

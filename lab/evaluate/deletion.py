@@ -18,9 +18,17 @@ from colmlm.kb.forgetting.verbs import Forgetting
 from colmlm.kb.log import audit
 from colmlm.kb.log.records import ChangeRecord
 from colmlm.kb.service import KnowledgeBase
-from colmlm.lab.methods.deletion_audit import REASON, DeletionAudit, DeletionRun, as_json, draw
-from colmlm.lab.methods.survivors import KINDS, Survival, survive
-from colmlm.lab.methods.survivors import REASON as PLANTED
+from colmlm.lab.methods.deletion_audit import (
+    KINDS,
+    PLANTED,
+    REASON,
+    DeletionAudit,
+    DeletionRun,
+    Survival,
+    as_json,
+    draw,
+    survive,
+)
 from colmlm.model.evaluate.answers import Share
 
 EXAMPLES = examples(
