@@ -173,8 +173,7 @@ def _compare(figures: StoreFigures) -> list[PeerResult | PeerFailure]:
 
 
 def _plot(directory: Path, ours: StoreFigures, others: Sequence[PeerResult | PeerFailure]) -> None:
-    from colmlm.lab.bench.compare import PeerResult
-    from colmlm.lab.bench.plots import System, plot_latencies, plot_systems
+    from colmlm.lab.bench.compare import PeerResult, plot_latencies, plot_systems
 
     directory.mkdir(parents=True, exist_ok=True)
     title = f"{ours.facts:,} facts of width {ours.dim}"
@@ -184,7 +183,7 @@ def _plot(directory: Path, ours: StoreFigures, others: Sequence[PeerResult | Pee
         "delete, to the commit": {50.0: ours.delete_p50_ms, 99.0: ours.delete_p99_ms},
     }
     plot_latencies(latencies, directory / "store.png", title=title)
-    systems = [System.of(other) for other in others if isinstance(other, PeerResult)]
+    systems = [other for other in others if isinstance(other, PeerResult)]
     if systems:
         plot_systems(systems, directory / "peers.png", title=title)
 

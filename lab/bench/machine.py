@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from sqlalchemy import text
 
 from colmlm.cli.output import progress
 
@@ -112,6 +113,13 @@ def own_folder(directory: Path | None = None) -> Iterator[Path]:
         finally:
             for running in Path(folder).rglob("postmaster.pid"):
                 EmbeddedServer(running.parent).stop()
+
+
+def settle(kb: KnowledgeBase) -> None:
+    """Runs VACUUM ANALYZE and CHECKPOINT now, so that the server does not run them within a measurement."""
+    with kb.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text("VACUUM ANALYZE"))
+        connection.execute(text("CHECKPOINT"))
 
 
 @contextmanager

@@ -30,9 +30,8 @@ from colmlm.kb.keys.records import CheckpointInfo
 from colmlm.kb.lookup.in_process import InProcess
 from colmlm.kb.lookup.index import KeyIndex
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
-from colmlm.lab.bench.machine import milliseconds, seconds_of
+from colmlm.lab.bench.machine import milliseconds, seconds_of, settle
 from colmlm.lab.bench.synthetic import MeasuredKeys, documents, exact_top1
 
 CHECKPOINT = "synthetic"
@@ -116,9 +115,6 @@ class StoreBench:
         keys, queries = self.measured.keys, self.measured.queries
         right = exact_top1(keys, queries)
         settings = Settings(home=self.home, actor="bench")
-        engine = database.connect_database(settings)
-        database.migrate_database(engine)
-        engine.dispose()
         with KnowledgeBase.open(settings) as kb:
             figures = self._ingest(kb, keys)
             figures |= self._lookups(kb, queries, right + 1)  # fact ids start at 1
@@ -160,7 +156,7 @@ class StoreBench:
         kb.searcher.prepare(keyset.keyset_id, on_keys=lambda done, total: filling.append(time.perf_counter()))
         fitted = time.perf_counter()
         kb.keysets.activate(keyset.keyset_id)
-        self._settle(kb)
+        settle(kb)
         return {
             "spec": (index := index_of(kb)).spec,
             "lists": index.lists,
@@ -171,12 +167,6 @@ class StoreBench:
             "index_add_seconds": filling[-1] - filling[0],
             "index_fit_seconds": fitted - filling[-1],
         }
-
-    def _settle(self, kb: KnowledgeBase) -> None:
-        """Runs VACUUM ANALYZE and CHECKPOINT now, so that the server does not run them within a measurement."""
-        with kb.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-            connection.execute(text("VACUUM ANALYZE"))
-            connection.execute(text("CHECKPOINT"))
 
     def _lookups(
         self, kb: KnowledgeBase, queries: npt.NDArray[np.float32], right: npt.NDArray[np.int64]

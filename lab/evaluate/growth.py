@@ -28,10 +28,9 @@ from colmlm.kb.errors import KeysetMismatch
 from colmlm.kb.facts.records import FactRecord
 from colmlm.kb.keys.records import CheckpointInfo
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
 from colmlm.kb.tables import FactRow
-from colmlm.lab.bench.machine import milliseconds
+from colmlm.lab.bench.machine import milliseconds, settle
 from colmlm.lab.evaluate.kept import AnsweredTogether, AnswerTokens, open_log
 from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.decoding.decoder import DecodedOutput, Decoder
@@ -157,7 +156,7 @@ class _Asking:
 
     def measure(self, home: Path, sizes: Sequence[int], log: RunLog) -> None:
         """Grows a base of its own to these sizes, and logs the figures of each."""
-        with open_empty(home) as kb:
+        with KnowledgeBase.open(Settings(home=home, actor=ACTOR)) as kb:
             growing = Growing.start(kb, self.source, self.queries, self.seed)
             by_place = {place(fact): fact for fact in kb.facts.every(REAL)}
             questions = [_question(n, text, by_place[at]) for n, (text, at) in enumerate(self.asked)]
@@ -376,9 +375,7 @@ class Growing:
             self.facts = size
         say(f"{size} facts: building the index")
         self.kb.lookups.rebuild()
-        with self.kb.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-            connection.execute(text("VACUUM ANALYZE"))  # else autovacuum would within a measurement
-            connection.execute(text("CHECKPOINT"))
+        settle(self.kb)
 
     def _last_id(self) -> int:
         with self.kb.sessions() as session:
@@ -418,15 +415,6 @@ class Growing:
             lookups.append(looked_up - begun)
             searches.append(time.perf_counter() - looked_up)
         return lookups, searches
-
-
-def open_empty(home: Path) -> KnowledgeBase:
-    """Opens a new knowledge base with a database of its own under `home`."""
-    settings = Settings(home=home, actor=ACTOR)
-    engine = database.connect_database(settings)
-    database.migrate_database(engine)
-    engine.dispose()
-    return KnowledgeBase.open(settings)
 
 
 def filler(values: Sequence[str], start: int, end: int, seed: int) -> Iterator[AnnotatedDocument]:
