@@ -17,7 +17,7 @@ from colmlm.cli.output import note, print_json, print_table, say
 from colmlm.kb.lookup.options import RANKINGS
 from colmlm.kb.store.settings import Settings
 from colmlm.lab.bench.api import API_EXAMPLES, api
-from colmlm.lab.bench.machine import machine, own_folder
+from colmlm.lab.bench.machine import WorkDirectory, machine, own_folder
 from colmlm.lab.bench.query import QUERY_EXAMPLES, query
 from colmlm.lab.bench.serve import SERVE_EXAMPLES, serve
 
@@ -84,12 +84,7 @@ def store(
     plots: Annotated[
         Path | None, typer.Option("--plots", file_okay=False, help="Write PNG plots into this directory.")
     ] = None,
-    directory: Annotated[
-        Path | None,
-        typer.Option(
-            "--directory", exists=True, file_okay=False, help="Where to work. Default: a temporary one."
-        ),
-    ] = None,
+    directory: WorkDirectory = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure ingest, lookup, delete, forget and reopen on keys with exact ground truth.

@@ -23,6 +23,7 @@ from colmlm.kb.demo import DEMO_CORPUS
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
 from colmlm.lab.bench.machine import Seconds, in_turns
+from colmlm.lab.methods.methods import generate_all
 from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.decoding.decoder import DecodedOutput, Decoder
 from colmlm.model.decoding.lookup import LookupPort, LookupResult
@@ -343,10 +344,11 @@ def bench_rankings(
         decoder.generate(questions[:1], config)  # opens the index, and loads the reader
         spent[name] = dict[str, float]()
         timed: Any = _Timed(lookups, spent[name], {"find": "lookups"})
-        outputs[name] = _all(Decoder(checkpoint, timed), questions, config, 1)
+        outputs[name] = generate_all(Decoder(checkpoint, timed), questions, config, 1)
     alone, together = (
         in_turns(
-            {name: partial(_all, decoder, questions, one, rows) for name, one in configs.items()}, rounds
+            {name: partial(generate_all, decoder, questions, one, rows) for name, one in configs.items()},
+            rounds,
         )
         for rows in (1, TOGETHER)
     )
@@ -354,11 +356,6 @@ def bench_rankings(
         name: _cost(checkpoint, outputs[name], alone[name], together[name], spent[name].get("lookups", 0.0))
         for name in rankings
     }
-
-
-def _all(decoder: Decoder, questions: Sequence[str], config: DecodeConfig, rows: int) -> list[DecodedOutput]:
-    starts = range(0, len(questions), rows)
-    return [one for start in starts for one in decoder.generate(questions[start : start + rows], config)]
 
 
 def _cost(

@@ -12,9 +12,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+import typer
 from sqlalchemy import text
 
 from colmlm.cli.output import progress
@@ -97,6 +98,12 @@ def in_turns(ways: Mapping[str, Callable[[], object]], rounds: int) -> dict[str,
 # Folders and bases of a benchmark's own, which are removed when it is done, and their servers before them.
 
 ACTOR, REASON = "bench", "benchmark"
+WorkDirectory = Annotated[
+    Path | None,
+    typer.Option(
+        "--directory", exists=True, file_okay=False, help="Where to work. Default: a temporary one."
+    ),
+]
 
 
 @contextmanager

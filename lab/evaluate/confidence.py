@@ -20,7 +20,7 @@ from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import AsJson, CheckpointPath, examples
 from colmlm.cli.output import note, print_json, progress
 from colmlm.kb.answers.answering import Answering, QuestionReading
-from colmlm.kb.answers.calibration import RIGHT, normalise_answer, outcome
+from colmlm.kb.answers.calibration import RIGHT, outcome
 from colmlm.kb.answers.confidence import NAMES, PASSAGE_NAMES, UNFITTED, Confidence, FittedModel
 from colmlm.kb.answers.places import best_first, best_windows, weigh_passage, weigh_span
 from colmlm.kb.answers.windows import said_passages
@@ -28,7 +28,7 @@ from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.texts.asked import OF_SEVERAL_WORDS, form_of
 from colmlm.lab.methods.answer_shares import RawTexts, draw
 from colmlm.lab.methods.own_base import NO_KEYS, filled, own_base
-from colmlm.lab.methods.wild_texts import WildTexts, read_wild
+from colmlm.lab.methods.wild_texts import WildTexts, read_wild, says
 
 EXAMPLES = examples(
     "colmlm evaluate confidence --squad held-out.jsonl --squad tales.jsonl --wild policies/ --out confidence.json",
@@ -192,8 +192,7 @@ class JudgedBy:
         return "right" if self._says_all(said) else "wrong"
 
     def _says_all(self, said: str) -> bool:
-        words = f" {normalise_answer(said)} "
-        there = [f" {normalise_answer(answer)} " in words for answer in self.known.answers]
+        there = says(said, self.known.answers)
         return all(there) if self.known.wants_all else any(there)
 
 
@@ -230,8 +229,7 @@ def read_each(
 
 def _says_one(read: ReadQuestion, answers: Sequence[str]) -> bool:
     """Tell whether a window that was read says one of these answers."""
-    said = [f" {normalise_answer(place.window.text)} " for place in read.reading.windows]
-    return any(f" {normalise_answer(answer)} " in text for answer in answers for text in said)
+    return any(any(says(place.window.text, answers)) for place in read.reading.windows)
 
 
 def _read_question(answering: Answering, known: GoldQuestion, gone: Sequence[int]) -> ReadQuestion:

@@ -189,7 +189,7 @@ def _said(found: dict[str, Any] | None) -> tuple[str, str, str]:
 
 
 def _share(found: Share | None) -> str:
-    return "" if found is None else f"{found.share:.3f} [{found.low:.3f}, {found.high:.3f}]"
+    return "" if found is None else str(found)
 
 
 # Undoes what a killed `colmlm evaluate deletion` has left in a knowledge base.

@@ -30,8 +30,9 @@ from colmlm.kb.keys.records import CheckpointInfo
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
 from colmlm.kb.tables import FactRow
-from colmlm.lab.bench.machine import milliseconds, settle
+from colmlm.lab.bench.machine import WorkDirectory, milliseconds, settle
 from colmlm.lab.evaluate.kept import AnsweredTogether, AnswerTokens, open_log
+from colmlm.lab.methods.methods import generate_all
 from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.decoding.decoder import DecodedOutput, Decoder
 from colmlm.model.evaluate.answers import AskedQuestion, score, summarise
@@ -69,12 +70,7 @@ def growth(
         Path | None,
         typer.Option("--out", dir_okay=False, help="Keep each size's figures here, and go on from there."),
     ] = None,
-    directory: Annotated[
-        Path | None,
-        typer.Option(
-            "--directory", exists=True, file_okay=False, help="Where to work. Default: a temporary one."
-        ),
-    ] = None,
+    directory: WorkDirectory = None,
     checkpoint: CheckpointPath = None,
     json_wanted: AsJson = False,
 ) -> None:
@@ -162,17 +158,13 @@ class _Asking:
             questions = [_question(n, text, by_place[at]) for n, (text, at) in enumerate(self.asked)]
             np.save(home / "query.npy", self.queries[0])
             decoder = Decoder(self.checkpoint, kb.lookups)
+            config = DecodeConfig(mode="forced", max_tokens=self.max_tokens, repetition_penalty=1.0)
+            prompts = [question.prompt for question in questions]
             for size in sizes:
                 growing.grow(size, note)
                 note(f"{size} facts: asking")
-                log.add({str(size): self._row(growing, questions, self._made(decoder, questions), home)})
-
-    def _made(self, decoder: Decoder, questions: Sequence[AskedQuestion]) -> list[DecodedOutput]:
-        config = DecodeConfig(mode="forced", max_tokens=self.max_tokens, repetition_penalty=1.0)
-        made: list[DecodedOutput] = []
-        for start in range(0, len(questions), self.batch):
-            made += decoder.generate([q.prompt for q in questions[start : start + self.batch]], config)
-        return made
+                made = generate_all(decoder, prompts, config, self.batch)
+                log.add({str(size): self._row(growing, questions, made, home)})
 
     def _row(
         self, growing: Growing, questions: Sequence[AskedQuestion], made: Sequence[DecodedOutput], home: Path

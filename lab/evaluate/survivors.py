@@ -77,7 +77,7 @@ def survivors(
 def _show(measured: list[TextSurvival], after: AfterForgetting) -> None:
     columns = ("planted", "n", "listed", "would be taken along", "says the value", "other places")
     rows = [
-        (one.kind, one.planted, _share(one.listed), _share(one.taken), _counts(one.says), one.unplanted)
+        (one.kind, one.planted, str(one.listed), str(one.taken), _counts(one.says), one.unplanted)
         for one in measured
     ]
     print_table(columns, rows)
@@ -93,10 +93,6 @@ def _show(measured: list[TextSurvival], after: AfterForgetting) -> None:
 
 def _counts(says: dict[str, int]) -> str:
     return ", ".join(f"{name} {says[name]}" for name in sorted(says))
-
-
-def _share(found: Share) -> str:
-    return f"{found.share:.3f} [{found.low:.3f}, {found.high:.3f}]"
 
 
 # Measures what a plan to forget finds in texts that were planted, which tell a forgotten fact or only seem

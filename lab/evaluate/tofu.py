@@ -7,9 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
-from numpy.typing import NDArray
 
 from colmlm.cli.composition.annotators import SpanAnnotatorPath, SpanThreshold
 from colmlm.cli.composition.runtime import Runtime
@@ -23,7 +21,7 @@ from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.decoding.decoder import DecodedOutput, Decoder
 from colmlm.model.evaluate.answers import digest, without_values
 from colmlm.model.evaluate.intervals import Interval, bootstrap
-from colmlm.model.evaluate.reader import Find, Masking, answer_losses
+from colmlm.model.evaluate.reader import Find, Masking, answer_losses, nearest_value
 from colmlm.model.evaluate.run_log import RunLog
 from colmlm.model.evaluate.tofu import (
     Example,
@@ -161,7 +159,9 @@ class _Answers:
         self.checkpoint: Checkpoint = runtime.checkpoint
         looks_up = self.checkpoint.tokenizer.markup.opens is not None
         self.maskings = [Masking.spoken, Masking.masked] if looks_up else [Masking.none]
-        self.find: Find | None = self._find(runtime, threshold) if looks_up else None
+        self.find: Find | None = None
+        if looks_up:
+            self.find = nearest_value(runtime.kb.lookups, self.checkpoint.checkpoint_id, threshold)
         self.decoder = Decoder(self.checkpoint, runtime.kb.lookups if looks_up else None)
         self.config = DecodeConfig(
             mode="auto" if looks_up else "off",
@@ -176,15 +176,6 @@ class _Answers:
             "threshold": threshold,
             "seq": runtime.kb.log.head_seq() if looks_up else None,
         }
-
-    def _find(self, runtime: Runtime, threshold: float | None) -> Find:
-        def find(query: NDArray[np.float32]) -> str | None:
-            (found,) = runtime.kb.lookups.find(
-                query[None], checkpoint_id=self.checkpoint.checkpoint_id, threshold=threshold
-            )
-            return found.hits[0].value if found.hits else None
-
-        return find
 
     def generate(self, asked: Sequence[Example]) -> list[DecodedOutput]:
         return self.decoder.generate([f"Question: {one.question}\nAnswer:" for one in asked], self.config)

@@ -33,6 +33,7 @@ from colmlm.kb.keys.records import KeysetHead
 from colmlm.kb.lookup.records import Hit, Lookup
 from colmlm.kb.selectors import Selector
 from colmlm.kb.service import KnowledgeBase
+from colmlm.lab.methods.methods import generate_all
 from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.decoding.decoder import DecodedOutput, Decoder
 from colmlm.model.evaluate.answers import Share, exact_match, share
@@ -160,11 +161,8 @@ class DeletionAudit:
         decoder = Decoder(self.checkpoint, NoMatch() if mode == "null" else self.kb.lookups)
         mode = "forced" if mode == "null" else mode
         config = DecodeConfig(mode=mode, max_tokens=32, repetition_penalty=1.0)
-        made: list[DecodedOutput] = []
-        for start in range(0, len(self.sample), BATCH):
-            some = self.sample[start : start + BATCH]
-            made += decoder.generate([f"Question: {_question(fact)}\nAnswer:" for fact in some], config)
-            on_done(len(some))
+        prompts = [f"Question: {_question(fact)}\nAnswer:" for fact in self.sample]
+        made = generate_all(decoder, prompts, config, BATCH, on_done)
         spliced = [[normalise_rows(value) for value in _values(one)] for one in made]
         wanted = [normalise_rows(fact.value) for fact in self.sample]
         return SaidShares(

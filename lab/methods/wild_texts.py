@@ -102,11 +102,16 @@ def judge(question: WildQuestion, said: str, grain: str, cited: str | None) -> s
         return "right" if found in RIGHT else "part" if found == "near" else "wrong"
     if grain == PASSAGE and cited != question.file:
         return "wrong"
-    text = f" {normalise_answer(said)} "
-    there = [f" {normalise_answer(gold)} " in text for gold in question.answers]
+    there = says(said, question.answers)
     if all(there) or (any(there) and not question.all):
         return "right"
     return "part" if any(there) else "wrong"
+
+
+def says(text: str, values: Iterable[str]) -> list[bool]:
+    """Tell of each value whether a text says it, in words that are alike after SQuAD's normalisation."""
+    words = f" {normalise_answer(text)} "
+    return [f" {normalise_answer(value)} " in words for value in values]
 
 
 def shares_of(answers: Sequence[WildAnswer]) -> dict[str, float]:
