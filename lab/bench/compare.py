@@ -114,8 +114,6 @@ def compare(
 ) -> list[PeerResult | PeerFailure]:
     """Measures each of `peers`. One that is not installed, or fails, is reported, and the others still run."""
     with own_folder() as folder:
-        # The embedded server may run as another user, who must be able to enter.
-        folder.chmod(0o755)
         task = PeerTask(folder, target_recall, seed)
         on_progress(f"making {num_facts:,} keys of {dim} dimensions")
         _prepare(task, num_facts, dim, num_queries)

@@ -8,13 +8,14 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+import psutil
 import typer
 from sqlalchemy import text
 
@@ -115,11 +116,29 @@ def own_folder(directory: Path | None = None) -> Iterator[Path]:
     from colmlm.kb.store.embedded_server import EmbeddedServer
 
     with tempfile.TemporaryDirectory(dir=directory, prefix="colmlm-bench-") as folder:
+        Path(folder).chmod(0o755)  # the embedded server may run as another user
         try:
             yield Path(folder)
         finally:
             for running in Path(folder).rglob("postmaster.pid"):
                 EmbeddedServer(running.parent).stop()
+
+
+def kill_server(data: Path) -> list[psutil.Process]:
+    """Kills the PostgreSQL server on this data directory by SIGKILL, then each of its children; gives them all."""
+    parent = psutil.Process(int((data / "postmaster.pid").read_text().split()[0]))
+    parent.suspend()  # so that it starts no other child meanwhile
+    family = [parent, *parent.children()]
+    for process in family:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    return family
+
+
+def is_alive(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    return False
 
 
 def settle(kb: KnowledgeBase) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -30,7 +29,7 @@ from colmlm.kb.keys.records import CheckpointInfo
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
 from colmlm.kb.tables import FactRow
-from colmlm.lab.bench.machine import WorkDirectory, milliseconds, settle
+from colmlm.lab.bench.machine import WorkDirectory, milliseconds, own_folder, settle
 from colmlm.lab.evaluate.kept import AnsweredTogether, AnswerTokens, open_log
 from colmlm.lab.methods.methods import generate_all
 from colmlm.model.decoding.config import DecodeConfig
@@ -111,13 +110,12 @@ def growth(
     log = open_log(out, run)
     left = [one for one in sizes if str(one) not in log.rows]
     if left:
-        with tempfile.TemporaryDirectory(dir=directory, prefix="colmlm-growth-") as home:
-            Path(home).chmod(0o755)  # the embedded server may run as another user
+        with own_folder(directory) as home:
             asking = _Asking(
                 checkpoint=loaded, source=source, asked=asked, queries=queries,
                 max_tokens=max_tokens, batch=batch, seed=seed,
             )  # fmt: skip
-            asking.measure(Path(home), left, log)
+            asking.measure(home, left, log)
     rows = [log.rows[str(one)] for one in sizes]
     report = {"checkpoint": loaded.config.name, **run, "sizes": rows}
     print_json(report) if json_wanted else _show(report)
