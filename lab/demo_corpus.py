@@ -1,4 +1,7 @@
-"""Builds the demo corpus: `python -m colmlm.lab.demo_corpus` turns the structured facts beside it into corpus.jsonl."""
+"""Builds the demo corpus: `python -m colmlm.lab.demo_corpus` turns the structured facts beside it into corpus.jsonl.
+
+`python -m colmlm.lab.demo_corpus keys` makes the keys that come with it, in some minutes.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from colmlm.kb.demo import DEMO_CORPUS
+from colmlm.kb.demo import DEMO_CORPUS, DEMO_KEYS
 
 SOURCES = ("nature.json", "places.json", "people.json")
 MIN_DOCUMENTS, MIN_FACTS, MIN_RESTATED = 150, 1500, 100
@@ -178,5 +181,25 @@ def main(folder: Path = DEMO_CORPUS.parent) -> int:
     return 1 if faults else 0
 
 
+def write_keys(path: Path = DEMO_KEYS) -> int:
+    """Writes the keys by the released checkpoint: keys and calibrates a base as the first start does."""
+    from colmlm.cli.composition.keying import key_everything
+    from colmlm.cli.composition.known_keys import Remembering
+    from colmlm.cli.composition.model_encoder import ModelEncoder
+    from colmlm.cli.composition.runtime import Runtime, released_checkpoint
+    from colmlm.kb.corpus.format import read_annotated
+    from colmlm.lab.bench.machine import ACTOR, REASON, empty_base
+    from colmlm.model.lm.checkpoint import load
+
+    runtime = Runtime.from_environment()
+    encoder = Remembering(ModelEncoder(load(released_checkpoint(), runtime.settings.home / "models")))
+    with empty_base() as kb:
+        kb.corpora.ingest(read_annotated(DEMO_CORPUS), "demo", actor=ACTOR, reason=REASON)
+        key_everything(runtime, encoder=encoder, kb=kb)
+    encoder.write(path)
+    path.chmod(0o644)
+    return 0
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_keys() if sys.argv[1:] == ["keys"] else main())

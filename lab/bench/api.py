@@ -30,7 +30,6 @@ from colmlm.kb.errors import InvalidValue
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.records import KeysetRecord
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
 from colmlm.lab.bench.clients import HttpFigures, HttpLoad
 from colmlm.lab.bench.machine import machine, milliseconds, own_folder
@@ -150,9 +149,6 @@ def _synthetic(settings: Settings, facts: int, dim: int) -> None:
     from colmlm.lab.bench.synthetic import documents, synthetic_keys
 
     note(f"making a knowledge base of {facts} facts")
-    engine = database.connect_database(settings)
-    database.migrate_database(engine)
-    engine.dispose()
     with KnowledgeBase.open(settings) as kb:
         keyset = kb.keysets.create(CheckpointInfo(CHECKPOINT, CHECKPOINT, dim))
         kb.corpora.ingest(map(Parsed, documents(facts)), "bench", actor="bench", reason="benchmark")
@@ -343,7 +339,7 @@ def beside_chroma(
     clients: int,
 ) -> ChromaFigures:
     """Sends the same queries to Chroma's server over the same keys, at a recall no lower than that of `scores`."""
-    from colmlm.lab.bench.chroma_http import recall_at_1, stored
+    from colmlm.lab.bench.peers.chroma import recall_at_1, stored
 
     with kb.sessions() as session:
         keys = keysets.sample_keys(session, keyset.keyset_id, keyset.dim, keyset.num_keys, keyset.num_keys)

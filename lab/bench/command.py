@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import asdict
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,32 +14,26 @@ import typer
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import AsJson, CheckpointPath, examples
 from colmlm.cli.output import note, print_json, print_table, say
+from colmlm.kb.lookup.options import RANKINGS
 from colmlm.kb.store.settings import Settings
-from colmlm.lab.bench import models
 from colmlm.lab.bench.api import API_EXAMPLES, api
-from colmlm.lab.bench.machine import machine, own_folder
+from colmlm.lab.bench.machine import WorkDirectory, machine, own_folder
 from colmlm.lab.bench.query import QUERY_EXAMPLES, query
-from colmlm.lab.bench.releases import RELEASE_EXAMPLES, release
 from colmlm.lab.bench.serve import SERVE_EXAMPLES, serve
-from colmlm.lab.bench.size.command import SIZE_EXAMPLES, size
 
 if TYPE_CHECKING:
     from colmlm.lab.bench.compare import PeerFailure, PeerResult
     from colmlm.lab.bench.store import StoreFigures
     from colmlm.lab.bench.synthetic import MeasuredKeys
+    from colmlm.model.lm.checkpoint import Checkpoint
 
 app = typer.Typer(
     help="Measure this program on this machine.",
     epilog=examples("colmlm bench store --facts 20000 --json"),
 )
 app.command("api", epilog=API_EXAMPLES)(api)
-app.command("encode", epilog=models.ENCODE_EXAMPLES)(models.encode)
-app.command("decode", epilog=models.DECODE_EXAMPLES)(models.decode)
 app.command("query", epilog=QUERY_EXAMPLES)(query)
-app.command("release", epilog=RELEASE_EXAMPLES)(release)
 app.command("serve", epilog=SERVE_EXAMPLES)(serve)
-app.command("size", epilog=SIZE_EXAMPLES)(size)
-app.command("train", epilog=models.TRAIN_EXAMPLES)(models.train)
 
 
 @app.callback()
@@ -89,12 +84,7 @@ def store(
     plots: Annotated[
         Path | None, typer.Option("--plots", file_okay=False, help="Write PNG plots into this directory.")
     ] = None,
-    directory: Annotated[
-        Path | None,
-        typer.Option(
-            "--directory", exists=True, file_okay=False, help="Where to work. Default: a temporary one."
-        ),
-    ] = None,
+    directory: WorkDirectory = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure ingest, lookup, delete, forget and reopen on keys with exact ground truth.
@@ -178,8 +168,7 @@ def _compare(figures: StoreFigures) -> list[PeerResult | PeerFailure]:
 
 
 def _plot(directory: Path, ours: StoreFigures, others: Sequence[PeerResult | PeerFailure]) -> None:
-    from colmlm.lab.bench.compare import PeerResult
-    from colmlm.lab.bench.plots import System, plot_latencies, plot_systems
+    from colmlm.lab.bench.compare import PeerResult, plot_latencies, plot_systems
 
     directory.mkdir(parents=True, exist_ok=True)
     title = f"{ours.facts:,} facts of width {ours.dim}"
@@ -189,7 +178,7 @@ def _plot(directory: Path, ours: StoreFigures, others: Sequence[PeerResult | Pee
         "delete, to the commit": {50.0: ours.delete_p50_ms, 99.0: ours.delete_p99_ms},
     }
     plot_latencies(latencies, directory / "store.png", title=title)
-    systems = [System.of(other) for other in others if isinstance(other, PeerResult)]
+    systems = [other for other in others if isinstance(other, PeerResult)]
     if systems:
         plot_systems(systems, directory / "peers.png", title=title)
 
@@ -254,3 +243,101 @@ def _show(f: StoreFigures) -> None:
     ]
     say(f"{f.facts} facts of width {f.dim}, keys {f.keys}, {f.spec}, {f.lists_read} of {f.lists} lists read")
     print_table(("what", "measured", "beside"), rows)
+
+
+class Precision(StrEnum):
+    auto = "auto"
+    bf16 = "bf16"
+    fp32 = "fp32"
+
+
+@app.command(
+    epilog=examples(
+        "colmlm bench decode --json",
+        "colmlm bench decode --tokens 128 --rounds 5 --precision fp32",
+        "colmlm bench decode --ranking key,words,reader --json",
+    )
+)
+def decode(
+    tokens: Annotated[int, typer.Option("--tokens", min=1, max=2000, help="Tokens a row.")] = 64,
+    ranking: Annotated[
+        str,
+        typer.Option("--ranking", help="Also time lookups by these, with commas: of key, words and reader."),
+    ] = "",
+    precision: Annotated[
+        Precision, typer.Option("--precision", help="Of the weights. Default: as lookups are served.")
+    ] = Precision.auto,
+    rounds: Annotated[
+        int,
+        typer.Option(
+            "--rounds", min=1, max=1000, help="How often each way is timed, in turns; medians count."
+        ),
+    ] = 3,
+    checkpoint: CheckpointPath = None,
+    as_json: AsJson = False,
+) -> None:
+    """Time greedy decoding beside `transformers.generate`, one prompt and eight at once, and what lookups cost.
+
+    Lookups use a temporary knowledge base that holds a part of the demo corpus, and with --ranking one that holds all
+    of it.
+    """
+    rankings = [name for name in ranking.split(",") if name]
+    if set(rankings) - set(RANKINGS):
+        raise typer.BadParameter(f"it is none of {', '.join(RANKINGS)}.", param_hint="--ranking")
+    with (
+        own_folder() as home,
+        Runtime.from_environment(checkpoint=checkpoint) as runtime,
+    ):
+        import torch
+
+        from colmlm.lab.bench.decode import bench_decode
+
+        note(f"{tokens} tokens a row, {rounds} rounds")
+        figures = bench_decode(
+            _in_precision(runtime, precision),
+            home,
+            tokens=tokens,
+            rounds=rounds,
+            rankings=rankings,
+            reader=lambda: runtime.reader,
+        )
+        report = {
+            **asdict(figures),
+            "checkpoint": runtime.checkpoint.config.name,
+            "threads": torch.get_num_threads(),
+            "allocator": "jemalloc" if "jemalloc" in os.environ.get("LD_PRELOAD", "") else "glibc",
+            "machine": machine(),
+        }
+    if as_json:
+        print_json(report)
+        return
+    print_table(
+        ("rows", "tokens/s", "transformers", "ratio", "tokens that agree"),
+        [
+            (f.prompts, f"{f.tokens_per_s:.1f}", f"{f.generate_tokens_per_s:.1f}", f"{f.vs_generate:.2f}",
+             f"{f.agreement:.1%}")
+            for f in (figures.batch1, figures.batch8)
+        ],
+    )  # fmt: skip
+    cost = figures.lookups
+    say(f"{cost.lookups} lookups of {cost.lookup_ms:.1f} ms make answers {cost.lookup_cost:+.1%} slower")
+    say(", ".join(f"{name} {share:.0%}" for name, share in figures.shares.items()))
+    if figures.rankings:
+        print_table(
+            ("ranking", "tokens/s", "of eight rows", "lookups", "hits", "ms a lookup"),
+            [
+                (name, f"{f.tokens_per_s:.1f}", f"{f.tokens_per_s_together:.1f}", f.lookups, f.hits,
+                 f"{f.lookup_ms:.1f}")
+                for name, f in figures.rankings.items()
+            ],
+        )  # fmt: skip
+
+
+def _in_precision(runtime: Runtime, precision: Precision) -> Checkpoint:
+    """Gives the runtime's checkpoint with its weights in another precision, loaded again for it."""
+    checkpoint = runtime.checkpoint
+    if precision is Precision.auto or checkpoint.path is None:
+        return checkpoint
+    from colmlm.model.lm.checkpoint import load
+
+    return load(checkpoint.path, runtime.settings.home / "models", precision=precision.value)

@@ -21,9 +21,9 @@ from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.corpus.format import AnnotatedDocument, read_annotated
 from colmlm.kb.demo import DEMO_CORPUS
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
 from colmlm.lab.bench.machine import Seconds, in_turns
+from colmlm.lab.methods.methods import generate_all
 from colmlm.model.decoding.config import DecodeConfig, LookupPort, LookupResult
 from colmlm.model.decoding.decoder import DecodedOutput, Decoder
 from colmlm.model.lm.checkpoint import Checkpoint
@@ -296,11 +296,7 @@ def time_shares(checkpoint: Checkpoint, kb: LookupPort, questions: Sequence[str]
 @contextmanager
 def demo_base(checkpoint: Checkpoint, home: Path, documents: int = _KNOWN) -> Iterator[KnowledgeBase]:
     """Yields a knowledge base of the first demo documents, with keys of this checkpoint, in a database of its own."""
-    settings = Settings(home=home, actor="bench")
-    engine = database.connect_database(settings)
-    database.migrate_database(engine)
-    engine.dispose()
-    with KnowledgeBase.open(settings) as kb:
+    with KnowledgeBase.open(Settings(home=home, actor="bench")) as kb:
         known = islice(read_annotated(DEMO_CORPUS), documents)
         kb.corpora.ingest(known, "demo", actor="bench", reason="benchmark")
         kb.keysets.rekey(ModelEncoder(checkpoint))
@@ -330,18 +326,6 @@ class RankingCost:
     lookup_ms: float
 
 
-@dataclass(slots=True)
-class _Timed_rankings:
-    lookups: RankedLookups
-    seconds: float = 0.0
-
-    def find(self, queries_BD: Any, **options: Any) -> Any:
-        started = time.perf_counter()
-        found = self.lookups.find(queries_BD, **options)
-        self.seconds += time.perf_counter() - started
-        return found
-
-
 def bench_rankings(
     checkpoint: Checkpoint,
     kb: KnowledgeBase,
@@ -354,26 +338,23 @@ def bench_rankings(
     lookups = RankedLookups(kb, reader)
     decoder = Decoder(checkpoint, lookups)
     configs = {name: DecodeConfig(max_tokens=TOKENS, ranking=name) for name in rankings}
-    timed = {name: _Timed_rankings(lookups) for name in rankings}
-    outputs = {}
+    outputs, spent = {}, {}
     for name, config in configs.items():
         decoder.generate(questions[:1], config)  # opens the index, and loads the reader
-        outputs[name] = _all(Decoder(checkpoint, timed[name]), questions, config, 1)
+        spent[name] = dict[str, float]()
+        timed: Any = _Timed(lookups, spent[name], {"find": "lookups"})
+        outputs[name] = generate_all(Decoder(checkpoint, timed), questions, config, 1)
     alone, together = (
         in_turns(
-            {name: partial(_all, decoder, questions, one, rows) for name, one in configs.items()}, rounds
+            {name: partial(generate_all, decoder, questions, one, rows) for name, one in configs.items()},
+            rounds,
         )
         for rows in (1, TOGETHER)
     )
     return {
-        name: _cost(checkpoint, outputs[name], alone[name], together[name], timed[name].seconds)
+        name: _cost(checkpoint, outputs[name], alone[name], together[name], spent[name].get("lookups", 0.0))
         for name in rankings
     }
-
-
-def _all(decoder: Decoder, questions: Sequence[str], config: DecodeConfig, rows: int) -> list[DecodedOutput]:
-    starts = range(0, len(questions), rows)
-    return [one for start in starts for one in decoder.generate(questions[start : start + rows], config)]
 
 
 def _cost(

@@ -20,7 +20,6 @@ from colmlm.kb.keys.records import CheckpointInfo
 from colmlm.kb.lookup.remote import SETTLED_SECONDS, Remote
 from colmlm.kb.lookup.searcher import Searcher
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.store import database
 from colmlm.kb.store.milvus_address import MilvusAddress
 from colmlm.kb.store.settings import Settings
 from colmlm.lab.bench.machine import milliseconds, seconds_of
@@ -79,9 +78,6 @@ class BackendBench:
 
     def run(self) -> BackendFigures:
         settings = Settings(home=self.home, actor="bench", milvus=self.address)
-        engine = database.connect_database(settings)
-        database.migrate_database(engine)
-        engine.dispose()
         keys = self.measured.keys
         with KnowledgeBase.open(settings) as kb:
             self.say("ingesting documents and storing keys")

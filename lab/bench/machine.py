@@ -8,13 +8,16 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+import psutil
+import typer
+from sqlalchemy import text
 
 from colmlm.cli.output import progress
 
@@ -82,32 +85,26 @@ class Seconds:
 
 def in_turns(ways: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, Seconds]:
     """Times each way in `rounds` rounds, after one that is not counted."""
-    return measured_in_turns({name: _timed(work) for name, work in ways.items()}, rounds)
-
-
-def measured_in_turns(ways: Mapping[str, Callable[[int], float]], rounds: int) -> dict[str, Seconds]:
-    """Does the same with ways that take the number of the round and measure their own seconds."""
     taken: dict[str, list[float]] = {name: [] for name in ways}
     with progress(f"Timing {' and '.join(ways)}") as advance:
         for number in range(rounds + 1):
-            for done, (name, way) in enumerate(ways.items(), start=number * len(ways)):
+            for done, (name, work) in enumerate(ways.items(), start=number * len(ways)):
                 advance(done, len(ways) * (rounds + 1))
-                seconds = way(number)
+                seconds = seconds_of(work)
                 if number:
                     taken[name].append(seconds)
     return {name: Seconds.of(times) for name, times in taken.items()}
 
 
-def _timed(work: Callable[[], object]) -> Callable[[int], float]:
-    def seconds(_number: int) -> float:
-        return seconds_of(work)
-
-    return seconds
-
-
 # Folders and bases of a benchmark's own, which are removed when it is done, and their servers before them.
 
 ACTOR, REASON = "bench", "benchmark"
+WorkDirectory = Annotated[
+    Path | None,
+    typer.Option(
+        "--directory", exists=True, file_okay=False, help="Where to work. Default: a temporary one."
+    ),
+]
 
 
 @contextmanager
@@ -119,11 +116,36 @@ def own_folder(directory: Path | None = None) -> Iterator[Path]:
     from colmlm.kb.store.embedded_server import EmbeddedServer
 
     with tempfile.TemporaryDirectory(dir=directory, prefix="colmlm-bench-") as folder:
+        Path(folder).chmod(0o755)  # the embedded server may run as another user
         try:
             yield Path(folder)
         finally:
             for running in Path(folder).rglob("postmaster.pid"):
                 EmbeddedServer(running.parent).stop()
+
+
+def kill_server(data: Path) -> list[psutil.Process]:
+    """Kills the PostgreSQL server on this data directory by SIGKILL, then each of its children; gives them all."""
+    parent = psutil.Process(int((data / "postmaster.pid").read_text().split()[0]))
+    parent.suspend()  # so that it starts no other child meanwhile
+    family = [parent, *parent.children()]
+    for process in family:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    return family
+
+
+def is_alive(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    return False
+
+
+def settle(kb: KnowledgeBase) -> None:
+    """Runs VACUUM ANALYZE and CHECKPOINT now, so that the server does not run them within a measurement."""
+    with kb.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text("VACUUM ANALYZE"))
+        connection.execute(text("CHECKPOINT"))
 
 
 @contextmanager

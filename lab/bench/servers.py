@@ -18,7 +18,7 @@ from colmlm.kb.store.settings import Settings
 
 START_SECONDS = 600
 CHROMA_HEARTBEAT = "/api/v2/heartbeat"
-_CHROMA = "import sys; from chromadb.cli.cli import app; sys.argv = ['chroma', *sys.argv[1:]]; app()"
+CHROMA_COMMAND = "import sys; from chromadb.cli.cli import app; sys.argv = ['chroma', *sys.argv[1:]]; app()"
 
 
 @contextmanager
@@ -49,7 +49,9 @@ def chroma(directory: Path) -> Iterator[int]:
     """Starts Chroma's own server on this directory, and yields its port."""
     port = _free_port()
     words = ("run", "--host", "127.0.0.1", "--port", str(port), "--path", str(directory))
-    with _running(interpreter.command("-c", _CHROMA, *words), port, CHROMA_HEARTBEAT, {}, is_quiet=True):
+    with _running(
+        interpreter.command("-c", CHROMA_COMMAND, *words), port, CHROMA_HEARTBEAT, {}, is_quiet=True
+    ):
         yield port
 
 

@@ -12,7 +12,7 @@ import statistics
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,9 +30,8 @@ from colmlm.kb.keys.records import CheckpointInfo
 from colmlm.kb.lookup.in_process import InProcess
 from colmlm.kb.lookup.index import KeyIndex
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
-from colmlm.lab.bench.machine import milliseconds, seconds_of
+from colmlm.lab.bench.machine import is_alive, kill_server, milliseconds, seconds_of, settle
 from colmlm.lab.bench.synthetic import MeasuredKeys, documents, exact_top1
 
 CHECKPOINT = "synthetic"
@@ -116,9 +115,6 @@ class StoreBench:
         keys, queries = self.measured.keys, self.measured.queries
         right = exact_top1(keys, queries)
         settings = Settings(home=self.home, actor="bench")
-        engine = database.connect_database(settings)
-        database.migrate_database(engine)
-        engine.dispose()
         with KnowledgeBase.open(settings) as kb:
             figures = self._ingest(kb, keys)
             figures |= self._lookups(kb, queries, right + 1)  # fact ids start at 1
@@ -160,7 +156,7 @@ class StoreBench:
         kb.searcher.prepare(keyset.keyset_id, on_keys=lambda done, total: filling.append(time.perf_counter()))
         fitted = time.perf_counter()
         kb.keysets.activate(keyset.keyset_id)
-        self._settle(kb)
+        settle(kb)
         return {
             "spec": (index := index_of(kb)).spec,
             "lists": index.lists,
@@ -171,12 +167,6 @@ class StoreBench:
             "index_add_seconds": filling[-1] - filling[0],
             "index_fit_seconds": fitted - filling[-1],
         }
-
-    def _settle(self, kb: KnowledgeBase) -> None:
-        """Runs VACUUM ANALYZE and CHECKPOINT now, so that the server does not run them within a measurement."""
-        with kb.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-            connection.execute(text("VACUUM ANALYZE"))
-            connection.execute(text("CHECKPOINT"))
 
     def _lookups(
         self, kb: KnowledgeBase, queries: npt.NDArray[np.float32], right: npt.NDArray[np.int64]
@@ -278,8 +268,10 @@ class StoreBench:
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as victim:
             assert victim.stdout is not None
             victim.stdout.readline()
-            kill_server(self.home / "postgres")
+            killed = kill_server(self.home / "postgres")
             victim.send_signal(signal.SIGKILL)
+            while any(map(is_alive, killed)):
+                time.sleep(0.01)
         started = time.perf_counter()
         with subprocess.Popen([*command, "--leave"], stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
@@ -369,30 +361,3 @@ def copy_seconds(kb: KnowledgeBase, folder: Path) -> float:
         driver.execute("DROP SCHEMA bare CASCADE")
         driver.commit()
     return seconds
-
-
-def kill_server(data: Path) -> None:
-    """Kills the PostgreSQL server on this data directory, with all its processes, by SIGKILL."""
-    postmaster = int((data / "postmaster.pid").read_text().split()[0])
-    family = [postmaster, *_children(postmaster)]
-    for process in family:
-        with suppress(ProcessLookupError):
-            os.kill(process, signal.SIGKILL)
-    while any(_is_running(process) for process in family):
-        time.sleep(0.01)
-
-
-def _children(parent: int) -> list[int]:
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            # The process name, in parentheses, may hold blanks; the parent's id is the second field after it.
-            if int(stat.read_text().rpartition(")")[2].split()[1]) == parent:
-                found.append(int(stat.parent.name))
-    return found
-
-
-def _is_running(process: int) -> bool:
-    with suppress(OSError):
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +31,7 @@ from colmlm.kb.lookup.specs import FLAT_UP_TO, default_nlist
 from colmlm.kb.service import KnowledgeBase
 
 FACTS_PER_DOCUMENT = 20
-CHUNK = 50_000  # keys made at a time, so that memory holds one chunk beside what is kept of it
+CHUNK = 50_000  # keys made at a time, so that memory holds one chunk beside all keys
 OFF_SURFACE = 0.1  # how far a key lies from the surface, as a share of its length
 
 Vectors = npt.NDArray[np.float32]
@@ -54,26 +54,14 @@ def synthetic_keys(num: int, dim: int, *, seed: int, intrinsic_dim: int = 32) ->
 
     The first n of a larger set equal the set of n, up to the rounding of a matrix product.
     """
-    keys = np.empty((num, dim), np.float32)
-    for start, rows in key_chunks(num, dim, seed=seed, intrinsic_dim=intrinsic_dim):
-        keys[start : start + len(rows)] = rows
-    return keys
-
-
-def key_chunks(
-    num: int, dim: int, *, seed: int, intrinsic_dim: int = 32, first: int = 0
-) -> Iterator[tuple[int, Vectors]]:
-    """Makes the same keys a chunk at a time, each with the position of its first key.
-
-    It begins with the chunk that holds position `first`.
-    """
     surface = np.random.default_rng([seed, 0])
     hidden = 4 * intrinsic_dim
     bend = surface.standard_normal((intrinsic_dim, hidden), np.float32) / np.sqrt(
         intrinsic_dim, dtype=np.float32
     )
     spread = surface.standard_normal((hidden, dim), np.float32)
-    for start in range(first // CHUNK * CHUNK, num, CHUNK):
+    keys = np.empty((num, dim), np.float32)
+    for start in range(0, num, CHUNK):
         chunk, size = start // CHUNK + 1, min(CHUNK, num - start)
         latent = np.random.default_rng([seed, chunk, 0]).standard_normal((size, intrinsic_dim), np.float32)
         rows = np.tanh(latent @ bend) @ spread
@@ -82,7 +70,8 @@ def key_chunks(
         off *= np.float32(OFF_SURFACE / np.sqrt(dim))
         rows += off
         normalize(rows)
-        yield start, rows
+        keys[start : start + size] = rows
+    return keys
 
 
 def queries_near(keys: Vectors, num: int, *, seed: int, noise: float = 0.8) -> Vectors:
@@ -91,23 +80,10 @@ def queries_near(keys: Vectors, num: int, *, seed: int, noise: float = 0.8) -> V
     Half of the way is towards another key, so that it stays near the surface. The sampled key need not be the nearest
     any more; `exact_top1` finds that.
     """
-    return queries_among(len(keys), keys.__getitem__, num, seed=seed, noise=noise)
-
-
-def queries_among(
-    num_keys: int,
-    keys_at: Callable[[Positions], Vectors],
-    num: int,
-    *,
-    seed: int,
-    noise: float = 0.8,
-) -> Vectors:
-    """Makes the same queries among keys that need not be in memory: `keys_at` gives those at some positions."""
-    random = np.random.default_rng([seed, num_keys])
-    sampled = random.integers(num_keys, size=num)
-    others = (sampled + random.integers(1, num_keys, size=num)) % num_keys
-    near, towards = np.split(keys_at(np.concatenate([sampled, others])), 2)
-    towards = towards - near
+    random = np.random.default_rng([seed, len(keys)])
+    sampled = random.integers(len(keys), size=num)
+    others = (sampled + random.integers(1, len(keys), size=num)) % len(keys)
+    near, towards = keys[sampled], keys[others] - keys[sampled]
     normalize(towards)
     anywhere = random.standard_normal(near.shape, np.float32)
     normalize(anywhere)
@@ -120,17 +96,11 @@ def queries_among(
 
 def exact_top1(keys: Vectors, queries: Vectors, *, block: int = CHUNK) -> Positions:
     """Gives the position of the key with the largest inner product for each query, by exhaustive search in blocks."""
-    starts = range(0, len(keys), block)
-    return exact_top1_of(((start, keys[start : start + block]) for start in starts), queries)
-
-
-def exact_top1_of(chunks: Iterable[tuple[int, Vectors]], queries: Vectors) -> Positions:
-    """Gives the same of keys that come in chunks, each with the position of its first key."""
     best = np.full(len(queries), -np.inf, np.float32)
     found = np.zeros(len(queries), np.int64)
     rows = np.arange(len(queries))
-    for start, keys in chunks:
-        scores = queries @ keys.T
+    for start in range(0, len(keys), block):
+        scores = queries @ keys[start : start + block].T
         top = scores.argmax(axis=1)
         score = scores[rows, top]
         better = score > best

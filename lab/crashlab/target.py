@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, Self, TypedDict
 
-import psutil
 from sqlalchemy import URL, Engine, create_engine, make_url, text
 
 from colmlm.kb.store import database
 from colmlm.kb.store.embedded_server import EmbeddedServer
 from colmlm.kb.store.settings import Settings
+from colmlm.lab.bench.machine import kill_server
 
 CORPUS = "crashlab"
 
@@ -136,14 +135,8 @@ class FolderServer:
         self._execute(f"DROP DATABASE {make_url(url).database} WITH (FORCE)")
 
     def kill(self) -> None:
-        """Kills the server's parent process by SIGKILL, then each of its children."""
-        parent = psutil.Process(
-            int((self.settings.home / "postgres" / "postmaster.pid").read_text().split()[0])
-        )
-        parent.suspend()  # so that it starts no other child meanwhile
-        for process in (parent, *parent.children()):
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
+        """Kills the server and its children by SIGKILL."""
+        kill_server(self.settings.home / "postgres")
 
     def _execute(self, statement: str) -> list[int]:
         engine = create_engine(self.url, isolation_level="AUTOCOMMIT")

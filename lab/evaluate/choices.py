@@ -16,8 +16,8 @@ import typer
 
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import AsJson, CheckpointPath, Threshold, examples
-from colmlm.cli.output import counting, note, print_json, say
-from colmlm.lab.evaluate.kept import FromTheFirst, open_log
+from colmlm.cli.output import print_json, say
+from colmlm.lab.evaluate.kept import FromTheFirst, fill_log, open_log
 from colmlm.lab.methods.methods import Method, answerer
 from colmlm.model.evaluate.continuations import (
     ITEMS_TOGETHER,
@@ -28,7 +28,7 @@ from colmlm.model.evaluate.continuations import (
     choose,
     with_shots,
 )
-from colmlm.model.evaluate.run_log import RunLog, bootstrap
+from colmlm.model.evaluate.run_log import Row, RunLog, bootstrap
 from colmlm.model.lm.checkpoint import Checkpoint
 
 EXAMPLES = examples(
@@ -139,18 +139,15 @@ def _score(
     checkpoint: Checkpoint, asked: Sequence[Item], likely: Likely | None, log: RunLog, seed: int
 ) -> None:
     """Scores the items that the log lacks."""
-    waiting = [n for n in range(len(asked)) if _name(seed, n) not in log.rows]
-    if len(waiting) < len(asked):
-        note(f"{len(asked) - len(waiting)} scores are there already.")
-    with counting("Scoring", len(waiting)) as done:
-        for start in range(0, len(waiting), ITEMS_TOGETHER):
-            some = waiting[start : start + ITEMS_TOGETHER]
-            try:
-                chosen = choose(checkpoint, [asked[n] for n in some], likely)
-            except ValueError as error:
-                raise typer.BadParameter(f"{error}.", param_hint="ITEMS") from error
-            log.add({_name(seed, n): asdict(one) for n, one in zip(some, chosen, strict=True)})
-            done(len(some))
+
+    def scored(some: Sequence[Item]) -> list[Row]:
+        try:
+            return [asdict(one) for one in choose(checkpoint, some, likely)]
+        except ValueError as error:
+            raise typer.BadParameter(f"{error}.", param_hint="ITEMS") from error
+
+    wanted = {_name(seed, number): item for number, item in enumerate(asked)}
+    fill_log(log, wanted, scored, batch=ITEMS_TOGETHER, doing="Scoring", what="scores")
 
 
 def _name(seed: int, number: int) -> str:

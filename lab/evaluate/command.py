@@ -5,8 +5,6 @@ from __future__ import annotations
 import typer
 
 from colmlm.cli.options import examples
-from colmlm.lab.evaluate import adapt as evaluate_adapt
-from colmlm.lab.evaluate import biographies as evaluate_biographies
 from colmlm.lab.evaluate import choices as evaluate_choices
 from colmlm.lab.evaluate import confidence as evaluate_confidence
 from colmlm.lab.evaluate import deletion as evaluate_deletion
@@ -18,8 +16,7 @@ from colmlm.lab.evaluate import qa as evaluate_qa
 from colmlm.lab.evaluate import recall as evaluate_recall
 from colmlm.lab.evaluate import survivors as evaluate_survivors
 from colmlm.lab.evaluate import timing as evaluate_timing
-from colmlm.lab.evaluate import tofu as evaluate_tofu_run
-from colmlm.lab.evaluate import tofu_log as evaluate_tofu
+from colmlm.lab.evaluate import tofu as evaluate_tofu
 from colmlm.lab.evaluate import updates as evaluate_updates
 
 app = typer.Typer(
@@ -29,13 +26,10 @@ app = typer.Typer(
     ),
 )
 app.command("recall", epilog=evaluate_recall.RECALL_EXAMPLES)(evaluate_recall.recall_command)
-app.command("adapt", epilog=evaluate_adapt.EXAMPLES)(evaluate_adapt.adapt)
 app.command("qa", epilog=evaluate_qa.QA_EXAMPLES)(evaluate_qa.qa)
 app.command("judge-answers", epilog=evaluate_judged.EXAMPLES)(evaluate_judged.judge_answers)
-app.command("biographies", epilog=evaluate_biographies.WRITE_EXAMPLES)(evaluate_biographies.biographies)
-app.command("judge-biographies", epilog=evaluate_biographies.JUDGE_EXAMPLES)(
-    evaluate_biographies.judge_biographies
-)
+app.command("biographies", epilog=evaluate_judged.WRITE_EXAMPLES)(evaluate_judged.biographies)
+app.command("judge-biographies", epilog=evaluate_judged.JUDGE_EXAMPLES)(evaluate_judged.judge_biographies)
 app.command("timing", epilog=evaluate_timing.EXAMPLES)(evaluate_timing.timing)
 app.command("choices", epilog=evaluate_choices.EXAMPLES)(evaluate_choices.choices)
 app.command("deletion", epilog=evaluate_deletion.EXAMPLES)(evaluate_deletion.deletion)
@@ -45,9 +39,9 @@ app.command("confidence", epilog=evaluate_confidence.EXAMPLES)(evaluate_confiden
 app.command("growth", epilog=evaluate_growth.EXAMPLES)(evaluate_growth.growth)
 app.command("updates", epilog=evaluate_updates.EXAMPLES)(evaluate_updates.updates)
 app.command("perplexity", epilog=evaluate_perplexity.EXAMPLES)(evaluate_perplexity.perplexity)
-app.command("tofu", epilog=evaluate_tofu_run.TOFU_EXAMPLES)(evaluate_tofu_run.tofu)
-app.command("tofu-documents", epilog=evaluate_tofu_run.DOCUMENTS_EXAMPLES)(evaluate_tofu_run.tofu_documents)
-app.command("tofu-log", epilog=evaluate_tofu.EXAMPLES)(evaluate_tofu.tofu_log)
+app.command("tofu", epilog=evaluate_tofu.TOFU_EXAMPLES)(evaluate_tofu.tofu)
+app.command("tofu-documents", epilog=evaluate_tofu.DOCUMENTS_EXAMPLES)(evaluate_tofu.tofu_documents)
+app.command("tofu-log", epilog=evaluate_tofu.LOG_EXAMPLES)(evaluate_tofu.tofu_log)
 
 
 @app.callback()

@@ -18,9 +18,17 @@ from colmlm.kb.forgetting.verbs import Forgetting
 from colmlm.kb.log import audit
 from colmlm.kb.log.records import ChangeRecord
 from colmlm.kb.service import KnowledgeBase
-from colmlm.lab.methods.deletion_audit import REASON, DeletionAudit, DeletionRun, as_json, draw
-from colmlm.lab.methods.survivors import KINDS, Survival, survive
-from colmlm.lab.methods.survivors import REASON as PLANTED
+from colmlm.lab.methods.deletion_audit import (
+    KINDS,
+    PLANTED,
+    REASON,
+    DeletionAudit,
+    DeletionRun,
+    Survival,
+    as_json,
+    draw,
+    survive,
+)
 from colmlm.model.evaluate.answers import Share
 
 EXAMPLES = examples(
@@ -181,7 +189,7 @@ def _said(found: dict[str, Any] | None) -> tuple[str, str, str]:
 
 
 def _share(found: Share | None) -> str:
-    return "" if found is None else f"{found.share:.3f} [{found.low:.3f}, {found.high:.3f}]"
+    return "" if found is None else str(found)
 
 
 # Undoes what a killed `colmlm evaluate deletion` has left in a knowledge base.

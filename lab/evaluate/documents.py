@@ -17,8 +17,9 @@ from colmlm.cli.options import AsJson, CheckpointPath, examples
 from colmlm.cli.output import note, print_json, print_table, progress
 from colmlm.kb.answers.answering import Answering
 from colmlm.kb.answers.records import SPAN, Answer
+from colmlm.kb.lookup.options import KEY, READER
 from colmlm.kb.lookup.options import RANKINGS as DECODED_BY
-from colmlm.lab.methods.ablations import KEY, RANKINGS, READER, WHOLE, Ablations, named
+from colmlm.lab.methods.ablations import RANKINGS, WHOLE, Ablations, Decoding, named
 from colmlm.lab.methods.answer_shares import (
     NAMES,
     RawAnswer,
@@ -32,7 +33,6 @@ from colmlm.lab.methods.answer_shares import (
     draw,
     report,
 )
-from colmlm.lab.methods.decoded_answers import Decoding
 from colmlm.lab.methods.generating_baseline import BM25Reading
 from colmlm.lab.methods.own_base import NO_KEYS, filled, own_base, remembering_answers
 from colmlm.lab.methods.wild_texts import (

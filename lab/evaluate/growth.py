@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -28,11 +27,11 @@ from colmlm.kb.errors import KeysetMismatch
 from colmlm.kb.facts.records import FactRecord
 from colmlm.kb.keys.records import CheckpointInfo
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
 from colmlm.kb.tables import FactRow
-from colmlm.lab.bench.machine import milliseconds
+from colmlm.lab.bench.machine import WorkDirectory, milliseconds, own_folder, settle
 from colmlm.lab.evaluate.kept import AnsweredTogether, AnswerTokens, open_log
+from colmlm.lab.methods.methods import generate_all
 from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.decoding.decoder import DecodedOutput, Decoder
 from colmlm.model.evaluate.answers import AskedQuestion, score, summarise
@@ -70,12 +69,7 @@ def growth(
         Path | None,
         typer.Option("--out", dir_okay=False, help="Keep each size's figures here, and go on from there."),
     ] = None,
-    directory: Annotated[
-        Path | None,
-        typer.Option(
-            "--directory", exists=True, file_okay=False, help="Where to work. Default: a temporary one."
-        ),
-    ] = None,
+    directory: WorkDirectory = None,
     checkpoint: CheckpointPath = None,
     json_wanted: AsJson = False,
 ) -> None:
@@ -116,13 +110,12 @@ def growth(
     log = open_log(out, run)
     left = [one for one in sizes if str(one) not in log.rows]
     if left:
-        with tempfile.TemporaryDirectory(dir=directory, prefix="colmlm-growth-") as home:
-            Path(home).chmod(0o755)  # the embedded server may run as another user
+        with own_folder(directory) as home:
             asking = _Asking(
                 checkpoint=loaded, source=source, asked=asked, queries=queries,
                 max_tokens=max_tokens, batch=batch, seed=seed,
             )  # fmt: skip
-            asking.measure(Path(home), left, log)
+            asking.measure(home, left, log)
     rows = [log.rows[str(one)] for one in sizes]
     report = {"checkpoint": loaded.config.name, **run, "sizes": rows}
     print_json(report) if json_wanted else _show(report)
@@ -157,23 +150,19 @@ class _Asking:
 
     def measure(self, home: Path, sizes: Sequence[int], log: RunLog) -> None:
         """Grows a base of its own to these sizes, and logs the figures of each."""
-        with open_empty(home) as kb:
+        with KnowledgeBase.open(Settings(home=home, actor=ACTOR)) as kb:
             growing = Growing.start(kb, self.source, self.queries, self.seed)
             by_place = {place(fact): fact for fact in kb.facts.every(REAL)}
             questions = [_question(n, text, by_place[at]) for n, (text, at) in enumerate(self.asked)]
             np.save(home / "query.npy", self.queries[0])
             decoder = Decoder(self.checkpoint, kb.lookups)
+            config = DecodeConfig(mode="forced", max_tokens=self.max_tokens, repetition_penalty=1.0)
+            prompts = [question.prompt for question in questions]
             for size in sizes:
                 growing.grow(size, note)
                 note(f"{size} facts: asking")
-                log.add({str(size): self._row(growing, questions, self._made(decoder, questions), home)})
-
-    def _made(self, decoder: Decoder, questions: Sequence[AskedQuestion]) -> list[DecodedOutput]:
-        config = DecodeConfig(mode="forced", max_tokens=self.max_tokens, repetition_penalty=1.0)
-        made: list[DecodedOutput] = []
-        for start in range(0, len(questions), self.batch):
-            made += decoder.generate([q.prompt for q in questions[start : start + self.batch]], config)
-        return made
+                made = generate_all(decoder, prompts, config, self.batch)
+                log.add({str(size): self._row(growing, questions, made, home)})
 
     def _row(
         self, growing: Growing, questions: Sequence[AskedQuestion], made: Sequence[DecodedOutput], home: Path
@@ -376,9 +365,7 @@ class Growing:
             self.facts = size
         say(f"{size} facts: building the index")
         self.kb.lookups.rebuild()
-        with self.kb.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-            connection.execute(text("VACUUM ANALYZE"))  # else autovacuum would within a measurement
-            connection.execute(text("CHECKPOINT"))
+        settle(self.kb)
 
     def _last_id(self) -> int:
         with self.kb.sessions() as session:
@@ -418,15 +405,6 @@ class Growing:
             lookups.append(looked_up - begun)
             searches.append(time.perf_counter() - looked_up)
         return lookups, searches
-
-
-def open_empty(home: Path) -> KnowledgeBase:
-    """Opens a new knowledge base with a database of its own under `home`."""
-    settings = Settings(home=home, actor=ACTOR)
-    engine = database.connect_database(settings)
-    database.migrate_database(engine)
-    engine.dispose()
-    return KnowledgeBase.open(settings)
 
 
 def filler(values: Sequence[str], start: int, end: int, seed: int) -> Iterator[AnnotatedDocument]:

@@ -1,36 +1,47 @@
-"""`colmlm evaluate judge-answers`: has a judge grade stored answers, and gives SimpleQA's figures."""
+"""`colmlm evaluate judge-answers`, `biographies` and `judge-biographies`: SimpleQA's figures, and FActScore."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from colmlm.cli.asking import require_somebody
-from colmlm.cli.options import AsJson, examples
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.options import AsJson, CheckpointPath, Threshold, examples
 from colmlm.cli.output import counting, note, print_json, print_table, say
-from colmlm.lab.evaluate.kept import FromTheFirst, open_log, read_kept, said_as
+from colmlm.lab.evaluate.kept import FromTheFirst, fill_log, open_log, read_kept, said_as
+from colmlm.lab.evaluate.qa import QuestionMode
+from colmlm.lab.methods.methods import Answerer, Method, answerer
+from colmlm.model.decoding.config import DecodeConfig
+from colmlm.model.evaluate.answers import PASSAGES, Evidence
 from colmlm.model.evaluate.judge import (
     ChatJudge,
+    Checked,
     Judge,
     LocalJudge,
+    checking,
+    fact_score,
     grading,
     judge_each,
     rubric,
     simple_qa,
+    splitting,
     tokens_of,
 )
 from colmlm.model.evaluate.run_log import Row, RunLog
 from colmlm.model.lm.chat_endpoint import Chat, Endpoint
 
-# The judge of answers and biographies: the options that the commands share, the judge they name, and its
-# cost.
+T = TypeVar("T")
+
+# The judge: the options that the commands share, the judge they name, and its cost.
 
 
 class JudgeSort(StrEnum):
@@ -131,6 +142,24 @@ class OpenedJudge:
         if self.chat is not None:
             self.chat.stop()
 
+    def each(
+        self, waiting: Mapping[str, T], judge: Callable[[T], Row], log: RunLog, concurrency: int
+    ) -> None:
+        """Judges all that waits, so many at once, and keeps each row under its name as it is made."""
+        with counting("Judging", len(waiting)) as done:
+
+            def keep(named: tuple[str, T], row: Row) -> None:
+                log.add({named[0]: row})
+                done(1)
+
+            judge_each(
+                list(waiting.items()),
+                lambda named: judge(named[1]),
+                keep,
+                concurrency=concurrency,
+                stop=self.stop,
+            )
+
     @property
     def usage(self) -> dict[str, int] | None:
         return asdict(self.judge.usage) if isinstance(self.judge, ChatJudge) else None
@@ -226,7 +255,7 @@ def judge_answers(
             note(f"{len(kept) - len(waiting)} verdicts are there already.")
         agreed(cost, options, yes=yes, as_json=as_json)
         with opened(options, target) as judging:
-            _judge(judging, waiting, log, concurrency)
+            judging.each({one.name: one for one in waiting}, partial(graded, judging.judge), log, concurrency)
             usage = judging.usage
     verdicts = [log.rows.get(one.name, {}).get("verdict") for one in kept]
     told = [verdict for verdict in verdicts if verdict is not None]
@@ -250,23 +279,15 @@ def _cost(waiting: list[Kept]) -> Cost:
     return Cost(len(waiting), sent, TOKENS_OUT * len(waiting))
 
 
-def _judge(judging: OpenedJudge, waiting: list[Kept], log: RunLog, concurrency: int) -> None:
-    def verdict(one: Kept) -> Row:
-        opinion = judging.judge.grade(one.question, one.references, one.said)
-        return {
-            "verdict": opinion.value,
-            "question": one.question,
-            "output": one.said,
-            "judge_said": opinion.said,
-        }
-
-    with counting("Judging", len(waiting)) as done:
-
-        def keep(one: Kept, row: Row) -> None:
-            log.add({one.name: row})
-            done(1)
-
-        judge_each(waiting, verdict, keep, concurrency=concurrency, stop=judging.stop)
+def graded(judge: Judge, one: Kept) -> Row:
+    """Gives the judge's verdict on an answer, and what it said."""
+    opinion = judge.grade(one.question, one.references, one.said)
+    return {
+        "verdict": opinion.value,
+        "question": one.question,
+        "output": one.said,
+        "judge_said": opinion.said,
+    }
 
 
 def show(report: dict[str, Any], figures: tuple[str, ...], *, as_json: bool) -> None:
@@ -285,3 +306,234 @@ def show(report: dict[str, Any], figures: tuple[str, ...], *, as_json: bool) -> 
     print_table(("", "figure", "95 % interval"), rows)
     who = f"judged by {report['judge']}" + ("" if report["comparable"] else ", which compares with nothing")
     note(f"{report['judged']} {who}; {report['unjudged']} unjudged. Each is in {report['out']}.")
+
+
+# Biographies, and FActScore of them against texts of the knowledge base.
+
+WRITE_EXAMPLES = examples(
+    "colmlm evaluate biographies names.txt --mode auto --out biographies.jsonl",
+    "colmlm evaluate biographies names.txt --method standard --checkpoint runs/standard --out standard.jsonl",
+)
+JUDGE_EXAMPLES = examples(
+    "colmlm evaluate judge-biographies biographies.jsonl --corpus people --judge-url https://llm.example/v1 "
+    "--judge-model large --dry-run",
+    "colmlm evaluate judge-biographies biographies.jsonl --corpus people --judge local --json",
+)
+CLAIM_FIGURES = ("score", "score_with_length_penalty", "abstained", "claims")
+WORDS_A_CLAIM = 8  # an estimate, since the cost is told before the claims are known
+PENALTY = 1.2  # the penalty of repetition, as the paper has it for biographies
+
+
+@dataclass(frozen=True, slots=True)
+class Biography:
+    """A biography that a model wrote. Its name in the log changes with its text."""
+
+    row: str
+    name: str
+    said: str
+
+    @property
+    def text(self) -> str:
+        return self.name + self.said  # the prompt ends with the name
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.said.strip()
+
+
+def biographies(
+    names: Annotated[
+        Path, typer.Argument(metavar="NAMES", exists=True, dir_okay=False, help="A name on each line.")
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", dir_okay=False, help="The biographies; a stopped run goes on from there.")
+    ],
+    corpus: Annotated[
+        list[str] | None, typer.Option("--corpus", help="For rag: whose passages; may be repeated.")
+    ] = None,
+    limit: FromTheFirst = None,
+    method: Annotated[Method, typer.Option("--method", help="Who writes.")] = Method.co_lmlm,
+    mode: Annotated[
+        QuestionMode | None,
+        typer.Option("--mode", help="When to look up. Default: auto, or off where the model cannot."),
+    ] = None,
+    threshold: Threshold = None,
+    max_tokens: Annotated[
+        int, typer.Option("--max-tokens", min=1, help="Content tokens of each; spliced ones are free.")
+    ] = 256,
+    batch: Annotated[int, typer.Option("--batch", min=1, help="Biographies written together.")] = 8,
+    checkpoint: CheckpointPath = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a biography of each name greedily, after the paper's prompt: the name, an empty line and the name again."""
+    people = list(
+        dict.fromkeys(line.strip() for line in names.read_text("utf-8").splitlines() if line.strip())
+    )
+    if not (people := people[:limit]):
+        raise typer.BadParameter("it has no name.", param_hint="NAMES")
+    with Runtime.from_environment() as runtime:
+        runtime.open()
+        who = answerer(runtime, method, checkpoint, mode, corpus or ())
+        config = DecodeConfig(
+            mode=who.mode, max_tokens=max_tokens, repetition_penalty=PENALTY, threshold=threshold
+        )
+        run = who.run | {
+            "checkpoint": who.decoder.checkpoint.config.name, "seq": runtime.kb.log.head_seq(),
+            "corpora": list(corpus or ()), "max_tokens": max_tokens, "threshold": threshold,
+        }  # fmt: skip
+        log = open_log(out, run)
+        _write(who, config, people, log, batch)
+    rows = [log.rows[name] for name in people]
+    report = {**run, "biographies": len(rows), "hits": sum(row["hits"] for row in rows), "out": str(out)}
+    if as_json:
+        print_json(report)
+    else:
+        say(
+            f"{report['checkpoint']}: {len(rows)} biographies with {report['hits']} facts looked up, in {out}."
+        )
+
+
+def _write(who: Answerer, config: DecodeConfig, people: Sequence[str], log: RunLog, batch: int) -> None:
+    """Writes the biographies that the log lacks."""
+
+    def written(names: Sequence[str]) -> list[Row]:
+        outputs = who.decoder.generate(who.prompts([f"{name}\n\n{name}" for name in names]), config)
+        return [
+            {
+                "output": one.output,
+                "lookups": len(one.splices),
+                "hits": sum(splice.outcome == "hit" for splice in one.splices),
+                "content_tokens": one.content_tokens,
+                "finish": one.finish,
+            }
+            for one in outputs
+        ]
+
+    wanted = {name: name for name in people}
+    fill_log(log, wanted, written, batch=batch, doing="Writing", what="biographies")
+
+
+def judge_biographies(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", exists=True, dir_okay=False, help="--out of colmlm evaluate biographies."
+        ),
+    ],
+    corpus: Annotated[
+        list[str], typer.Option("--corpus", help="A corpus with texts about these people; may be repeated.")
+    ],
+    judge: JudgeKind = JudgeSort.chat,
+    judge_url: JudgeUrl = None,
+    judge_model: JudgeModel = None,
+    judge_key_file: JudgeKey = None,
+    temperature: Temperature = None,
+    concurrency: Concurrency = 4,
+    limit: FromTheFirst = None,
+    out: JudgedOut = None,
+    dry_run: CostOnly = False,
+    yes: MayCost = False,
+    as_json: AsJson = False,
+) -> None:
+    """Have biographies split into claims, each checked against passages of the corpora: FActScore.
+
+    The passages are those of the document with the name as its title; `covered` is the share of people that have one,
+    and the claims about others are checked against all documents. A claim without a usable answer of the judge is
+    *unjudged*: it is not counted, and the next run asks again.
+    """
+    options = JudgeOptions(
+        kind=judge, url=judge_url, model=judge_model, key_file=judge_key_file, temperature=temperature,
+        concurrency=concurrency,
+    )  # fmt: skip
+    if not dry_run:
+        options.require()
+    written, people = read_kept(file, _biography, "biographies")
+    if not people:
+        raise typer.BadParameter(f"{file} holds no biography.", param_hint="FILE")
+    people, target = people[:limit], judged_beside(file, out)
+    with Runtime.from_environment() as runtime:
+        seq = runtime.kb.log.head_seq()
+        evidence = Evidence(document for name in corpus for document in runtime.kb.corpora.export(name))
+    run = options.run | {"corpora": list(corpus), "seq": seq}
+    log = open_log(None if dry_run and not target.exists() else target, run | {"of": written})
+    waiting = [one for one in people if not _is_done(log.rows.get(one.row))]
+    cost, usage = _cost_of_claims(waiting, log, evidence), None
+    if not dry_run:
+        agreed(cost, options, yes=yes, as_json=as_json)
+        with opened(options, target) as judging:
+            judging.each(
+                {one.row: one for one in waiting},
+                lambda one: checked(judging.judge, one, log.rows.get(one.row), evidence),
+                log,
+                concurrency,
+            )
+            usage = judging.usage
+    covered = sum(evidence.covers(one.name) for one in people) / len(people)
+    report = {
+        "dry_run": dry_run, **run, "covered": round(covered, 4), "out": str(target),
+        **_claim_figures([log.rows.get(one.row) for one in people]), "biographies_of": written,
+        "estimate": cost, "usage": usage,
+    }  # fmt: skip
+    show(report, CLAIM_FIGURES, as_json=as_json)
+
+
+def _biography(row: Row) -> Biography:
+    return Biography(said_as(row), str(row["row"]), row["output"])
+
+
+def _is_done(row: Row | None) -> bool:
+    return row is not None and row["claims"] is not None and None not in row["supported"]
+
+
+def _cost_of_claims(waiting: Sequence[Biography], log: RunLog, evidence: Evidence) -> Cost:
+    """Gives what the judging may cost. The claims of a biography that is not split yet are estimated from its words."""
+    requests = sent = received = 0
+    for one in (each for each in waiting if not each.is_empty):
+        row = log.rows.get(one.row)
+        if row is None or row["claims"] is None:
+            count = max(1, len(one.text.split()) // WORDS_A_CLAIM)
+            requests += 1
+            split = splitting(one.name, one.text)
+            sent, received = sent + tokens_of(split), received + 2 * tokens_of(split[-1:])
+        else:
+            count = row["supported"].count(None)
+        asked = checking(one.name, one.name, evidence.passages(one.name, one.text)[:PASSAGES])
+        requests, sent = requests + count, sent + count * (tokens_of(asked) + 2 * WORDS_A_CLAIM)
+        received += 10 * count
+    return Cost(requests, sent, received)
+
+
+def checked(judge: Judge, one: Biography, before: Row | None, evidence: Evidence) -> Row:
+    """Gives the claims of a biography, and which are supported. It asks only for what a row in `before` lacks."""
+    claims, said = (before["claims"], before["judge_said"]) if before else (None, None)
+    if one.is_empty:
+        claims = []
+    if claims is None:
+        split = judge.claims(one.name, one.text)
+        claims, said = split.value, None if split.value is not None else split.said
+    known = before["supported"] if before and before["claims"] is not None else [None] * len(claims or ())
+    supported = [
+        judge.supports(one.name, claim, evidence.passages(one.name, claim)).value if held is None else held
+        for claim, held in zip(claims or (), known, strict=True)
+    ]
+    return {"claims": claims, "supported": supported, "output": one.said, "judge_said": said}
+
+
+def _claim_figures(rows: Sequence[Row | None]) -> dict[str, Any]:
+    """Gives FActScore's figures over the judged claims, and counts the unjudged.
+
+    Biographies without a judged claim are left out.
+    """
+    split = [row for row in rows if row is not None and row["claims"] is not None]
+    judged = [row for row in split if not row["claims"] or any(held is not None for held in row["supported"])]
+    counts = [
+        Checked(sum(held is not None for held in row["supported"]), row["supported"].count(True))
+        for row in judged
+    ]
+    return {
+        "biographies": len(rows),
+        "judged": len(judged),
+        "unjudged": len(rows) - len(judged),
+        "claims_unjudged": sum(row["supported"].count(None) for row in split),
+        **fact_score(counts),
+    }

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, TypeVar
 
 import typer
 
+from colmlm.cli.output import counting, note
 from colmlm.model.evaluate.run_log import OtherRun, Row, RunLog
 
 T = TypeVar("T")
@@ -21,6 +22,27 @@ def open_log(path: Path | None, run: Row) -> RunLog:
         return RunLog.open(path, run)
     except OtherRun as error:
         raise typer.BadParameter(f"{error}.", param_hint="--out") from error
+
+
+def fill_log(
+    log: RunLog,
+    wanted: Mapping[str, T],
+    rows_of: Callable[[Sequence[T]], Iterable[Row]],
+    *,
+    batch: int,
+    doing: str,
+    what: str,
+) -> None:
+    """Makes the rows that the log lacks of what is wanted, by name, so many at once, and keeps them as made."""
+    waiting = [name for name in wanted if name not in log.rows]
+    if len(waiting) < len(wanted):
+        note(f"{len(wanted) - len(waiting)} {what} are there already.")
+    with counting(doing, len(waiting)) as done:
+        for start in range(0, len(waiting), batch):
+            names = waiting[start : start + batch]
+            rows = rows_of([wanted[name] for name in names])
+            log.add(dict(zip(names, rows, strict=True)))
+            done(len(names))
 
 
 def read_kept(file: Path, one_of: Callable[[Row], T], command: str) -> tuple[Row, list[T]]:

@@ -10,7 +10,6 @@ from typing import Annotated, Any, Self
 
 import numpy as np
 import typer
-from numpy.typing import NDArray
 from sqlalchemy import func, select
 
 from colmlm.cli.composition.runtime import Runtime
@@ -31,12 +30,12 @@ from colmlm.kb.lookup.searcher import Searcher
 from colmlm.kb.lookup.specs import FLAT_SPEC, default_nlist
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.tables import DocumentRow, FactKeyRow, FactRow
-from colmlm.model.decoding.config import LookupPort
+from colmlm.lab.evaluate.kept import FromTheFirst
 from colmlm.model.evaluate.perplexity import (
     DocumentSums,
-    Find,
     TextTally,
     dynamic_tallies,
+    nearest_value,
     openings,
     perplexities,
     plain_tallies,
@@ -65,9 +64,7 @@ def perplexity(
         Path,
         typer.Option("--annotated", exists=True, dir_okay=False, help="Documents with marked facts (JSONL)."),
     ],
-    limit: Annotated[
-        int | None, typer.Option("--limit", min=1, help="How many documents, from the first. Default: all.")
-    ] = None,
+    limit: FromTheFirst = None,
     max_tokens: Annotated[
         int, typer.Option("--max-tokens", min=2, help="Of a longer document so many tokens are read.")
     ] = 1024,
@@ -153,8 +150,9 @@ def _measure(
     max_tokens: int,
     threshold: float | None,
 ) -> DocumentSums:
-    finds = [_find(kb.lookups, checkpoint, -1), _find(kb.lookups, checkpoint, threshold)]
-    finds += [_find(one.lookups, checkpoint, -1) for one in trials.values()]
+    checkpoint_id = checkpoint.checkpoint_id
+    finds = [nearest_value(kb.lookups, checkpoint_id, at) for at in (-1, threshold)]
+    finds += [nearest_value(one.lookups, checkpoint_id, -1) for one in trials.values()]
     beside: dict[str, tuple[list[TextTally], list[TextTally]]] = {
         other.config.name: ([], []) for other in others
     }
@@ -188,14 +186,6 @@ def _trials(kb: KnowledgeBase, kinds: Sequence[IndexKind], unrelated: Sequence[s
         if unrelated:
             made[f"{kind}, grown"] = TrialIndex.of(kb, kind)
     return made
-
-
-def _find(lookups: LookupPort, checkpoint: Checkpoint, threshold: float | None) -> Find:
-    def find(query: NDArray[np.float32]) -> str | None:
-        (found,) = lookups.find(query[None], checkpoint_id=checkpoint.checkpoint_id, k=1, threshold=threshold)
-        return found.hits[0].value if found.hits else None
-
-    return find
 
 
 def _show(report: dict[str, Any]) -> None:

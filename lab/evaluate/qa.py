@@ -14,10 +14,10 @@ import typer
 
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import AsJson, CheckpointPath, Threshold, examples
-from colmlm.cli.output import note, print_json, print_table, progress
+from colmlm.cli.output import note, print_json, print_table
 from colmlm.kb.corpus.squad import read_questions
 from colmlm.kb.facts.records import FactRecord
-from colmlm.lab.evaluate.kept import AnsweredTogether, AnswerTokens, open_log
+from colmlm.lab.evaluate.kept import AnsweredTogether, AnswerTokens, fill_log, open_log
 from colmlm.lab.methods.methods import Answerer, Method, answerer
 from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.evaluate.answers import (
@@ -32,7 +32,7 @@ from colmlm.model.evaluate.answers import (
     score,
     summarise,
 )
-from colmlm.model.evaluate.run_log import RunLog
+from colmlm.model.evaluate.run_log import Row, RunLog
 
 QA_EXAMPLES = examples(
     "colmlm evaluate qa --corpus squad-dev --squad dev.jsonl --limit 500 --mode forced --out answers.jsonl",
@@ -165,19 +165,12 @@ def _answer(
     def opening(output: str) -> str:
         return tokenizer.decode(tokenizer.encode(output)[:FIRST_TOKENS])
 
-    open_questions = [asked for asked in questions if asked.question_id not in log.rows]
-    if len(open_questions) < len(questions):
-        note(f"{len(questions) - len(open_questions)} answers are there already.")
-    with progress("Answering") as advance:
-        for start in range(0, len(open_questions), batch):
-            asked = open_questions[start : start + batch]
-            prompts = who.prompts([question.prompt for question in asked])
-            outputs = who.decoder.generate(prompts, config)
-            scored = [
-                score(question, output, opening) for question, output in zip(asked, outputs, strict=True)
-            ]
-            log.add({one.question_id: asdict(one) for one in scored})
-            advance(start + len(asked), len(open_questions))
+    def answered(asked: Sequence[AskedQuestion]) -> list[Row]:
+        outputs = who.decoder.generate(who.prompts([question.prompt for question in asked]), config)
+        return [asdict(score(one, output, opening)) for one, output in zip(asked, outputs, strict=True)]
+
+    wanted = {question.question_id: question for question in questions}
+    fill_log(log, wanted, answered, batch=batch, doing="Answering", what="answers")
 
 
 def _show(report: dict[str, Any], summary: Summary) -> None:

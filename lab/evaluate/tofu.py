@@ -1,6 +1,4 @@
-"""`colmlm evaluate tofu` and `tofu-documents`: measure a checkpoint by TOFU's metrics, and write TOFU's rows as
-documents.
-"""
+"""`colmlm evaluate tofu`, `tofu-log` and `tofu-documents`: TOFU's metrics of a checkpoint or log, and its documents."""
 
 from __future__ import annotations
 
@@ -9,32 +7,31 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
-from numpy.typing import NDArray
 
 from colmlm.cli.composition.annotators import SpanAnnotatorPath, SpanThreshold
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import AsJson, CheckpointPath, Threshold, examples
-from colmlm.cli.output import counting, note, print_json, say
+from colmlm.cli.output import counting, note, print_json, print_table, say
 from colmlm.kb.corpus.format import to_record
 from colmlm.lab.evaluate.kept import open_log
-from colmlm.lab.evaluate.tofu_log import beside, report_of, show
 from colmlm.model.annotate.annotators import SpanAnnotator
 from colmlm.model.annotate.checkpoint import RELEASED_SPANS
 from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.decoding.decoder import DecodedOutput, Decoder
 from colmlm.model.evaluate.answers import digest, without_values
-from colmlm.model.evaluate.perplexity import Find, Masking, answer_losses
-from colmlm.model.evaluate.run_log import RunLog
+from colmlm.model.evaluate.perplexity import Find, Masking, answer_losses, nearest_value
+from colmlm.model.evaluate.run_log import Interval, RunLog, bootstrap
 from colmlm.model.evaluate.tofu import (
     Example,
+    Scores,
     TofuLog,
     TofuLogError,
     TofuRow,
     columns,
     documents,
     evaluation,
+    forget_quality,
     read_rows,
     summary,
     table,
@@ -161,7 +158,9 @@ class _Answers:
         self.checkpoint: Checkpoint = runtime.checkpoint
         looks_up = self.checkpoint.tokenizer.markup.opens is not None
         self.maskings = [Masking.spoken, Masking.masked] if looks_up else [Masking.none]
-        self.find: Find | None = self._find(runtime, threshold) if looks_up else None
+        self.find: Find | None = None
+        if looks_up:
+            self.find = nearest_value(runtime.kb.lookups, self.checkpoint.checkpoint_id, threshold)
         self.decoder = Decoder(self.checkpoint, runtime.kb.lookups if looks_up else None)
         self.config = DecodeConfig(
             mode="auto" if looks_up else "off",
@@ -176,15 +175,6 @@ class _Answers:
             "threshold": threshold,
             "seq": runtime.kb.log.head_seq() if looks_up else None,
         }
-
-    def _find(self, runtime: Runtime, threshold: float | None) -> Find:
-        def find(query: NDArray[np.float32]) -> str | None:
-            (found,) = runtime.kb.lookups.find(
-                query[None], checkpoint_id=self.checkpoint.checkpoint_id, threshold=threshold
-            )
-            return found.hits[0].value if found.hits else None
-
-        return find
 
     def generate(self, asked: Sequence[Example]) -> list[DecodedOutput]:
         return self.decoder.generate([f"Question: {one.question}\nAnswer:" for one in asked], self.config)
@@ -279,3 +269,105 @@ def _rows(file: Path, limit: int | None) -> list[TofuRow]:
         return read_rows(file)[:limit]
     except TofuLogError as error:
         raise typer.BadParameter(f"{error}.") from error
+
+
+# `colmlm evaluate tofu-log`: computes TOFU's metrics from a log of per-example losses and scores.
+
+LOG_EXAMPLES = examples(
+    "colmlm evaluate tofu-log full.json.gz",
+    "colmlm evaluate tofu-log unlearned.json --retain retain90.json --json",
+)
+
+LogFile = Annotated[
+    Path, typer.Argument(metavar="LOG", exists=True, dir_okay=False, help="JSON, gzipped or not.")
+]
+RetainFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--retain",
+        metavar="LOG",
+        exists=True,
+        dir_okay=False,
+        help="The log of a model that never saw what was to be forgotten: gives the forget quality.",
+    ),
+]
+
+
+def tofu_log(
+    log: LogFile,
+    retain: RetainFile = None,
+    resamples: Annotated[
+        int, typer.Option("--resamples", min=100, max=100_000, help="Of the bootstrap intervals.")
+    ] = 1000,
+    as_json: AsJson = False,
+) -> None:
+    """Compute model utility, its nine numbers, the scores of the forget set and, with --retain, the forget quality.
+
+    LOG has the layout of TOFU's published evaluation logs. Intervals are 95 %, by bootstrap over examples.
+    """
+    found = _read_log(log, "LOG")
+    report = report_of(found, resamples)
+    if retain is not None:
+        report |= beside(found, _read_log(retain, "--retain"))
+    print_json(report) if as_json else show(found, report)
+
+
+def report_of(log: TofuLog, resamples: int = 1000) -> dict[str, Any]:
+    """Gives the metrics of a log, with the interval of each score."""
+    intervals = bootstrap(lambda draw: _numbers(log.drawn(draw)), resamples=resamples)
+    return {**_numbers(log), **_counts(log), "intervals": intervals}
+
+
+def _read_log(file: Path, hint: str) -> TofuLog:
+    try:
+        return TofuLog.read(file)
+    except TofuLogError as error:
+        raise typer.BadParameter(f"{error}.", param_hint=hint) from error
+
+
+def _log_tables(log: TofuLog) -> dict[str, Scores]:
+    return log.kept | {"forget": Scores.forgotten(log.forget)}
+
+
+def _numbers(log: TofuLog) -> dict[str, float]:
+    named = {
+        f"{table}_{name}": value
+        for table, s in _log_tables(log).items()
+        for name, value in (
+            ("prob", s.probability),
+            ("rougeL_recall", s.rouge),
+            ("truth_ratio", s.truth_ratio),
+        )
+    }
+    return named | {"model_utility": log.utility}
+
+
+def _counts(log: TofuLog) -> dict[str, int]:
+    return {f"{table}_n": s.examples for table, s in _log_tables(log).items()}
+
+
+def beside(log: TofuLog, retained: TofuLog) -> dict[str, float]:
+    """Gives the forget quality of a log against that of a model that never saw the forget set."""
+    if len(log.forget) != len(retained.forget):
+        note(
+            f"warning: the forget sets differ, {len(log.forget)} and {len(retained.forget)} examples: "
+            "take logs of the same one"
+        )
+    statistic, quality = forget_quality(log.forget, retained.forget)
+    return {"forget_quality": quality, "forget_ks": statistic}
+
+
+def show(log: TofuLog, report: Mapping[str, Any]) -> None:
+    """Prints the report for people, one line per table."""
+    rows, intervals = [], report["intervals"]
+    for name, scores in _log_tables(log).items():
+        numbers = {n: v for n, v in _numbers(log).items() if n.startswith(f"{name}_")}
+        rows.append([name, scores.examples, *(_cell(v, intervals[n]) for n, v in numbers.items())])
+    print_table(["table", "examples", "probability", "ROUGE-L recall", "truth ratio"], rows)
+    say(f"\nModel utility: {_cell(log.utility, intervals['model_utility'])}")
+    if "forget_quality" in report:
+        say(f"Forget quality: p = {report['forget_quality']:.4g} (KS {report['forget_ks']:.4f})")
+
+
+def _cell(value: float, interval: Interval) -> str:
+    return f"{value:.4f} [{interval[0]:.4f}, {interval[1]:.4f}]"

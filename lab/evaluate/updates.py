@@ -18,7 +18,7 @@ from colmlm.kb.corpus.format import Parsed
 from colmlm.kb.errors import CorpusNotFound, KeysetMismatch, NoActiveKeyset
 from colmlm.kb.facts.records import Correction, FactRecord
 from colmlm.kb.service import KnowledgeBase
-from colmlm.lab.evaluate.kept import open_log
+from colmlm.lab.evaluate.kept import FromTheFirst, open_log
 from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.decoding.decoder import Decoder
 from colmlm.model.evaluate.answers import digest
@@ -197,9 +197,7 @@ def updates(
     corpus: Annotated[
         str, typer.Option("--corpus", callback=some_text, help="Where their statements are, or go.")
     ] = "counterfact",
-    limit: Annotated[
-        int | None, typer.Option("--limit", min=1, help="How many records, from the first. Default: all.")
-    ] = None,
+    limit: FromTheFirst = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", dir_okay=False, help="Keep each answer here, and go on from there."),

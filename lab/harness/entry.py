@@ -23,6 +23,8 @@ def main() -> None:
         sys.exit(USAGE)
     from lm_eval.__main__ import cli_evaluate
 
+    from colmlm.lab.harness import model  # noqa: F401  # registers it
+
     try:
         cli_evaluate()
     except typer.BadParameter as error:

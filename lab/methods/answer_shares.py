@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -101,18 +101,29 @@ def ask_all(
     advance: Callable[[int, int | None], None],
 ) -> list[RawAnswer]:
     """Asks every question, and checks each answer against the text that it cites."""
-    by_id = {one.external_id: one.text for one in texts}
     done: list[RawAnswer] = []
-    for question in questions:
-        begun = time.perf_counter()
-        got = answer(question.text)
-        seconds = time.perf_counter() - begun
-        stands = got.answer is None or _stands(got, by_id)
+    heard = hear([question.text for question in questions], answer, texts, advance)
+    for question, (got, stands, seconds) in zip(questions, heard, strict=True):
         found = outcome(got.answer, question.answers) if stands else "made_up"
         cited = (got.source.external_id, got.source.start, got.source.end) if got.source else None
         done.append(RawAnswer(question, got.answer, got.score, found, seconds, cited, got.grain))
-        advance(len(done), len(questions))
     return done
+
+
+def hear(
+    questions: Sequence[str],
+    answer: Callable[[str], Answer],
+    texts: Iterable[AnnotatedDocument],
+    advance: Callable[[int, int | None], None],
+) -> Iterator[tuple[Answer, bool, float]]:
+    """Yields what is said to each question, whether it stands where it cites, and the seconds that it took."""
+    by_id = {one.external_id: one.text for one in texts}
+    for number, question in enumerate(questions, start=1):
+        begun = time.perf_counter()
+        got = answer(question)
+        seconds = time.perf_counter() - begun
+        yield got, got.answer is None or _stands(got, by_id), seconds
+        advance(number, len(questions))
 
 
 def _stands(answer: Answer, by_id: dict[str, str]) -> bool:

@@ -18,13 +18,14 @@ from time import perf_counter
 import torch
 
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.kb.answers.calibration import normalise_answer, outcome
+from colmlm.kb.answers.calibration import outcome
 from colmlm.kb.answers.reading import Reader
 from colmlm.kb.answers.records import Answer
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.facts.records import Source
 from colmlm.kb.texts.sentences import sentence_ends
 from colmlm.lab.methods.answer_shares import RawAnswer, RawQuestion
+from colmlm.lab.methods.wild_texts import says
 from colmlm.model.lm.base_models import WHEEL_BASE
 from colmlm.model.lm.checkpoint import Checkpoint, base_checkpoint, load
 from colmlm.model.text.markup import STANDARD
@@ -158,8 +159,7 @@ def judged(
         return said, found
     if may_refuse and _REFUSES.search(said):
         return None, "abstained"
-    wanted = f" {normalise_answer(said)} "
-    stands = any(wanted in f" {normalise_answer(passage)} " for passage in passages)
+    stands = any(any(says(passage, [said])) for passage in passages)
     return said, "wrong" if stands else "made_up"
 
 

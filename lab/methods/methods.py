@@ -16,7 +16,8 @@ from colmlm.kb.keys.records import CheckpointInfo, KeysetRecord
 from colmlm.kb.service import KnowledgeBase
 
 if TYPE_CHECKING:
-    from colmlm.model.decoding.decoder import Decoder
+    from colmlm.model.decoding.config import DecodeConfig
+    from colmlm.model.decoding.decoder import DecodedOutput, Decoder
     from colmlm.model.lm.checkpoint import Checkpoint
     from colmlm.model.text.passages import PassageIndex
 
@@ -102,6 +103,22 @@ def _keyset_of(runtime: Runtime, sentences: CheckpointInfo | None, loaded: Check
             param_hint="--method",
         )
     return found
+
+
+def generate_all(
+    decoder: Decoder,
+    prompts: Sequence[str],
+    config: DecodeConfig,
+    batch: int,
+    done: Callable[[int], None] = lambda number: None,
+) -> list[DecodedOutput]:
+    """Decodes all prompts, so many together."""
+    made: list[DecodedOutput] = []
+    for start in range(0, len(prompts), batch):
+        some = prompts[start : start + batch]
+        made += decoder.generate(some, config)
+        done(len(some))
+    return made
 
 
 # Finds passages of the knowledge base's current documents for retrieval-augmented prompts.

@@ -21,6 +21,7 @@ from colmlm.kb.answers.records import PASSAGE, Answer
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.corpus.raw.files import find_files
 from colmlm.kb.corpus.raw.reading import read_raw
+from colmlm.lab.methods.answer_shares import hear
 
 PLAIN, ABSENT = "plain", "unanswerable"
 FILES, QUESTIONS = "files", "questions.jsonl"
@@ -76,20 +77,15 @@ def ask_wild(
     advance: Callable[[int, int | None], None] = lambda *_: None,
 ) -> list[WildAnswer]:
     """Ask each question, and judge what is said. What its document does not say at its place is made up."""
-    texts = {one.external_id: one.text for one in documents}
     done = []
-    for question in questions:
-        got = ask(question.question)
-        source = got.source
-        cited = None if source is None else source.external_id
+    heard = hear([question.question for question in questions], ask, documents, advance)
+    for question, (got, stands, _) in zip(questions, heard, strict=True):
+        cited = None if got.source is None else got.source.external_id
         if got.answer is None:
             judged = "silent"
-        elif source is None or texts.get(source.external_id, "")[source.start : source.end] != got.answer:
-            judged = "made_up"
         else:
-            judged = judge(question, got.answer, got.grain, cited)
+            judged = judge(question, got.answer, got.grain, cited) if stands else "made_up"
         done.append(WildAnswer(question, got.answer, got.grain, got.score, judged, cited))
-        advance(len(done), len(questions))
     return done
 
 
@@ -102,11 +98,16 @@ def judge(question: WildQuestion, said: str, grain: str, cited: str | None) -> s
         return "right" if found in RIGHT else "part" if found == "near" else "wrong"
     if grain == PASSAGE and cited != question.file:
         return "wrong"
-    text = f" {normalise_answer(said)} "
-    there = [f" {normalise_answer(gold)} " in text for gold in question.answers]
+    there = says(said, question.answers)
     if all(there) or (any(there) and not question.all):
         return "right"
     return "part" if any(there) else "wrong"
+
+
+def says(text: str, values: Iterable[str]) -> list[bool]:
+    """Tell of each value whether a text says it, in words that are alike after SQuAD's normalisation."""
+    words = f" {normalise_answer(text)} "
+    return [f" {normalise_answer(value)} " in words for value in values]
 
 
 def shares_of(answers: Sequence[WildAnswer]) -> dict[str, float]:

@@ -146,6 +146,9 @@ class Share:
     low: float
     high: float
 
+    def __str__(self) -> str:
+        return f"{self.share:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
 
 def share(holds: Sequence[bool], seed: int = 0, resamples: int = RESAMPLES) -> Share:
     """Give the share that holds. A resample of the questions is drawn as a binomial with this share."""

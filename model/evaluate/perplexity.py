@@ -26,6 +26,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.model.decoding.config import LookupPort
 from colmlm.model.evaluate.run_log import bootstrap
 from colmlm.model.lm.checkpoint import Checkpoint
 from colmlm.model.lm.language_model import unit
@@ -44,6 +45,16 @@ Splice = Callable[[Query, Sequence[int]], Sequence[int] | None]
 
 GIVEN, SAID, APART = range(3)
 _DONE = object()
+
+
+def nearest_value(lookups: LookupPort, checkpoint_id: str, threshold: float | None) -> Find:
+    """Give what finds the value of the nearest fact, from a threshold on (None: the base's own)."""
+
+    def find(query: Query) -> str | None:
+        (found,) = lookups.find(query[None], checkpoint_id=checkpoint_id, k=1, threshold=threshold)
+        return found.hits[0].value if found.hits else None
+
+    return find
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,6 @@ MODULES = (
     "cli",
     "colmlm.lab.bench.clients",
     "colmlm.lab.bench.reopen",
-    "colmlm.lab.bench.size.process",
     "colmlm.lab.crashlab.child",
     "colmlm.lab.harness.entry",
 )

@@ -17,7 +17,6 @@ from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.keys.records import CheckpointInfo
 from colmlm.kb.lookup.records import Lookup
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
 from colmlm.lab.bench.peers import Keys, PeerHit, bytes_of
 
@@ -37,11 +36,7 @@ class Ours:
 
     def open(self, directory: Path, dim: int) -> None:
         self._directory = directory / "colmlm"
-        settings = Settings(home=self._directory, actor="bench")
-        engine = database.connect_database(settings)
-        database.migrate_database(engine)
-        engine.dispose()
-        self._kb = KnowledgeBase.open(settings)
+        self._kb = KnowledgeBase.open(Settings(home=self._directory, actor="bench"))
         self._keyset_id = self._kb.keysets.create(CheckpointInfo(CHECKPOINT, CHECKPOINT, dim)).keyset_id
 
     def ingest(

@@ -8,9 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from colmlm.lab.bench.compare import PeerFailure, PeerResult, compare, find_residue
+from colmlm.lab.bench.compare import (
+    PeerFailure,
+    PeerResult,
+    compare,
+    find_residue,
+    plot_latencies,
+    plot_systems,
+)
 from colmlm.lab.bench.peers import PEERS, PeerKind
-from colmlm.lab.bench.plots import System, plot_latencies, plot_systems
 from colmlm.lab.bench.synthetic import fact_text, synthetic_keys
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -40,7 +46,7 @@ def test_peers_are_measured_and_one_that_is_missing_or_dies_does_not_stop_the_re
     assert 0 < result.lookup_ms.p50 <= result.lookup_ms.p99
     assert any("recall@1" in line for line in said)
 
-    plot_systems([System.of(result)], tmp_path / "plots" / "systems.png", title="Systems")
+    plot_systems([result], tmp_path / "plots" / "systems.png", title="Systems")
     assert (tmp_path / "plots" / "systems.png").read_bytes().startswith(PNG)
 
 

@@ -12,9 +12,8 @@ import pytest
 
 from colmlm.lab.bench.machine import in_turns
 from colmlm.model.lm.checkpoint import Checkpoint, load
-from colmlm.model.lm.language_model import FAMILIES
 from tests.cli.conftest import invoke
-from tests.tiny import tiny_base, tiny_checkpoint
+from tests.tiny import tiny_checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -34,18 +33,6 @@ def numbers(value: Any) -> list[float]:
     return [value] if isinstance(value, int | float) else []
 
 
-def test_keys_are_timed_beside_the_bare_forward_of_their_tokens(eager_path: Path):
-    ran = invoke("bench", "encode", "--documents", 6, "--rounds", 2, "--checkpoint", eager_path, "--json")
-    assert ran.code == 0, ran.err
-    report = ran.json
-    assert report["facts"] > 6 and report["batches"] >= 1
-    assert report["tokens"] <= report["padded_tokens"] <= report["tokens"] / 0.85
-    assert report["vs_forward"] == pytest.approx(report["forward"]["median"] / report["encode"]["median"])
-    assert report["encode"]["least"] <= report["encode"]["median"] <= report["encode"]["most"]
-    assert report["least_cosine"] > 0.999
-    assert all(math.isfinite(number) for number in numbers(report))
-
-
 @pytest.mark.slow(reason="runs a benchmark to its end")
 def test_decoding_is_timed_beside_transformers_and_beside_itself_without_lookups(eager_path: Path):
     words = ("bench", "decode", "--tokens", 6, "--rounds", 1, "--checkpoint", eager_path, "--json")
@@ -62,50 +49,6 @@ def test_decoding_is_timed_beside_transformers_and_beside_itself_without_lookups
     )
     assert sum(report["shares"].values()) == pytest.approx(1)
     assert all(math.isfinite(number) for number in numbers(report))
-
-
-@pytest.mark.slow(reason="runs a benchmark to its end")
-def test_each_family_is_timed_beside_transformers_and_computes_the_same():
-    ran = invoke("bench", "families", "--width", 128, "--layers", 2, "--tokens", 4, "--rounds", 1, "--json")
-    assert ran.code == 0, ran.err
-    by_name = {figures["family"]: figures for figures in ran.json["families"]}
-    assert set(by_name) == {family.name for family in FAMILIES.values()}
-    for figures in by_name.values():
-        assert max(figures["states_difference"], figures["logits_difference"]) < 1e-3
-        assert figures["same_tokens"] == 1.0
-        assert figures["vs_generate8"] == pytest.approx(
-            figures["decode8"]["transformers"]["median"] / figures["decode8"]["ours"]["median"]
-        )
-    assert all(math.isfinite(number) for number in numbers(by_name))
-
-
-@pytest.mark.slow(reason="runs a benchmark to its end")
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
-def test_a_step_is_timed_beside_that_of_transformers(tmp_path: Path):
-    base = tiny_base(tmp_path / "base")
-    ran = invoke("bench", "train", "--base", base, "--batch", 4, "--rounds", 2, "--json")
-    assert ran.code == 0, ran.err
-    report = ran.json
-    assert report["padded_tokens_per_step"] >= report["tokens_per_step"] > 100
-    assert report["batches_per_step"] >= 1 and report["sequences"] > 8
-    for ratio, way in (("vs_trainer", "joint"), ("vs_trainer_next_token", "next_token")):
-        assert report[ratio] == pytest.approx(report["trainer"]["median"] / report[way]["median"])
-    assert all(math.isfinite(number) for number in numbers(report))
-
-
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
-def test_what_transformers_trains_on_is_what_ours_trains_on(tmp_path: Path):
-    from colmlm.lab.bench.train import _batches
-    from colmlm.model.training.config import TrainConfig
-    from colmlm.model.training.trainer import Trainer
-    from tests.kb.corpora import numbered
-
-    config = TrainConfig(init=str(tiny_base(tmp_path / "base")), batch_documents=4, max_length=128)
-    run = Trainer(config, numbered(12), tmp_path / "run", tmp_path, "tiny")
-    tokens, batches = _batches(run, 1)
-    (ours,) = next(run.steps(1))
-    assert tokens == ours.num_tokens == sum(int((batch["labels"] >= 0).sum()) for batch in batches)
-    assert [batch["input_ids"].tolist() for batch in batches] == [rows.ids_RT.tolist() for rows in ours.rows]
 
 
 def test_both_ways_of_decoding_say_the_same(eager: Checkpoint):
@@ -154,10 +97,3 @@ def test_rounds_take_turns_and_the_first_does_not_count():
     assert "".join(done) == "abababab" and set(seconds) == {"a", "b"}
     assert all(s.least <= s.median <= s.most for s in seconds.values())
     assert json.dumps({name: dataclasses.asdict(s) for name, s in seconds.items()})
-
-
-def test_a_corpus_without_facts_is_refused(tmp_path: Path):
-    empty = tmp_path / "empty.jsonl"
-    empty.write_text(json.dumps({"title": "x", "context": "Nothing.", "qas": []}) + "\n")
-    ran = invoke("bench", "encode", "--squad", empty)
-    assert ran.code == 2 and "no facts" in ran.err

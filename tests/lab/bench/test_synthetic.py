@@ -5,11 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from colmlm.lab.bench.synthetic import (
-    CHUNK,
     documents,
     exact_top1,
     fact_text,
-    key_chunks,
     queries_near,
     synthetic_keys,
 )
@@ -22,13 +20,6 @@ def test_keys_are_unit_vectors_and_the_same_for_the_same_seed() -> None:
     assert np.array_equal(keys, synthetic_keys(300, 48, seed=5))
     assert not np.allclose(keys, synthetic_keys(300, 48, seed=6))
     np.testing.assert_allclose(keys[:100], synthetic_keys(100, 48, seed=5), atol=1e-6)
-
-
-def test_keys_in_chunks_are_the_same_from_any_chunk_on() -> None:
-    number = CHUNK + 10
-    keys = synthetic_keys(number, 4, seed=5)
-    ((start, rows),) = key_chunks(number, 4, seed=5, first=CHUNK + 3)
-    assert start == CHUNK and np.array_equal(rows, keys[CHUNK:])
 
 
 def test_neighbours_lie_as_in_few_dimensions() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from colmlm.kb.facts.records import FactRecord, Source
-from colmlm.lab.methods.planted_texts import KINDS, controls, planted_text, reworded, sort_of
+from colmlm.lab.evaluate.survivors import KINDS, controls, planted_text, reworded, sort_of
 from tests.cli.conftest import Run
 from tests.lab.evaluate.test_confidence import TOWNS, squad
 

@@ -7,7 +7,7 @@ from itertools import combinations, pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colmlm.lab.marks.flat import Span, heaviest
+from colmlm.lab.marks import Span, heaviest
 
 candidates = st.lists(
     st.tuples(st.integers(0, 12), st.integers(1, 5), st.integers(0, 8)),
