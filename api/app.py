@@ -6,29 +6,48 @@ that declares no right is open to admins only.
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 
-from litestar import Litestar
+from litestar import Litestar, Router
 from litestar.di import Provide
+from litestar.enums import HttpMethod
 from litestar.middleware import DefineMiddleware
-from litestar.types import Scope
+from litestar.routes import HTTPRoute
+from litestar.types import ASGIApp, HTTPScope, Scope
 
-from colmlm.api.console import pages
-from colmlm.api.door.auth import LocalToken, require_right
-from colmlm.api.door.doorway import GatedApp, InLane, doorway
-from colmlm.api.door.idempotency import Once
-from colmlm.api.door.lanes import Lane, Lanes, Tuning
-from colmlm.api.door.limits import RateLimits, own_rates
+from colmlm.api.console import pages, session
+from colmlm.api.errors import NotSignedIn
+from colmlm.api.middleware.auth import LocalToken, require_right
+from colmlm.api.middleware.gate import GatedApp, InLane, Surroundings, build_gate
+from colmlm.api.middleware.idempotency import Once
+from colmlm.api.middleware.limiters import Lane, Lanes, RateLimits, Tuning, own_rates
 from colmlm.api.nouns.generation import Generator
 from colmlm.api.nouns.models import LoadedModels
+from colmlm.api.openai import chat, completions
 from colmlm.api.openai import errors as openai_errors
+from colmlm.api.openai import models as openai_models
+from colmlm.api.openai import responses as openai_responses
 from colmlm.api.ports import Ports
-from colmlm.api.routes import health
-from colmlm.api.routes import listing as routes
-from colmlm.api.routes.short_way import ShortWay
-from colmlm.api.routes.sought import Seeking
+from colmlm.api.routes import (
+    changes,
+    corpora,
+    facts,
+    generations,
+    health,
+    jobs,
+    keysets,
+    lookups,
+    misses,
+    questions,
+    removal,
+    review,
+    tokens,
+    webhooks,
+)
+from colmlm.api.routes.parameters import StrictRequest
 from colmlm.api.schema import openapi
 from colmlm.api.settings import ServerSettings
+from colmlm.api.watch.logs import Journal
 from colmlm.api.watch.operations import Operations
 from colmlm.api.watch.readiness import Readiness
 from colmlm.api.wire.requests import MAX_BODY_BYTES
@@ -38,6 +57,7 @@ from colmlm.kb.evidence.attribution import StoredAnswers
 from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.lookup.likeness import SentenceEmbedder
 from colmlm.kb.lookup.questions import Questions
+from colmlm.kb.lookup.replica import find_together
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.waits import AT_THE_DOOR, Waits
 
@@ -99,24 +119,29 @@ def create_app(
             asked, Answering(asked, Questions(asked, models.encoders) if models else None, reader, sentences)
         ),
         door=door,
-        key_lookups=lanes.gathered(
-            Lane.lookups, Seeking(door.access, limits, asked.lookups).find, MOST_LOOKUPS_AT_ONCE
-        ),
+        key_lookups=lanes.gathered(Lane.lookups, partial(find_together, asked.lookups), MOST_LOOKUPS_AT_ONCE),
         lanes=lanes,
         readiness=readiness,
         metrics_text=operations.metrics.text,
         tuning=tuning,
         settings=settings,
     )
-    gate = doorway(door, settings, lanes, operations.watch, tuning.clock, local, limits)
-    return GatedApp(gate, routed(), ports, ShortWay(ports))
+    around = Surroundings(
+        refuse=_refuse,
+        find_route=lookups.route,
+        measure=operations.watch.running,
+        note=Journal(door.log, lanes, tuning.clock).note,
+        drain=operations.drain,
+    )
+    gate = build_gate(door, settings, lanes, local, limits, around)
+    return GatedApp(gate, routed(), {"ports": ports, "access": asked.access})
 
 
 @cache
 def routed() -> Litestar:
     """Build the routes once a process: each request brings the ports that they work with."""
     return Litestar(
-        route_handlers=[*health.HANDLERS, *pages.HANDLERS, routes.v1()],
+        route_handlers=[*health.HANDLERS, *pages.HANDLERS, _build_v1()],
         dependencies={"ports": Provide(_ports_of, sync_to_thread=False)},
         guards=[require_right],
         middleware=[DefineMiddleware(InLane), DefineMiddleware(Once)],
@@ -126,6 +151,51 @@ def routed() -> Litestar:
         logging_config=None,
         debug=False,
     )
+
+
+def _build_v1() -> Router:
+    """Build the router of every route under /v1."""
+    router = Router(
+        "/v1",
+        request_class=StrictRequest,
+        route_handlers=[
+            *corpora.HANDLERS,
+            *facts.HANDLERS,
+            *review.HANDLERS,
+            *lookups.HANDLERS,
+            *generations.HANDLERS,
+            *misses.HANDLERS,
+            *removal.HANDLERS,
+            *questions.HANDLERS,
+            *keysets.HANDLERS,
+            *changes.HANDLERS,
+            *jobs.HANDLERS,
+            *tokens.HANDLERS,
+            *webhooks.HANDLERS,
+            health.read_stats,
+            *completions.HANDLERS,
+            *chat.HANDLERS,
+            *openai_responses.HANDLERS,
+            *openai_models.HANDLERS,
+        ],
+    )
+    for route in router.routes:
+        if isinstance(route, HTTPRoute):
+            # This OPTIONS handler would name the methods of a path's first handler only; the app makes one for all.
+            route.route_handlers = [
+                handler for handler in route.route_handlers if HttpMethod.OPTIONS not in handler.http_methods
+            ]
+    return router
+
+
+def _refuse(scope: HTTPScope, error: Exception) -> ASGIApp:
+    """Give the response for an error before routing.
+
+    A browser without a token gets the sign-in form with the same status.
+    """
+    if isinstance(error, NotSignedIn) and pages.is_page(scope["path"]):
+        return session.sign_in_form(scope)
+    return openai_errors.refusal(scope["path"], error)
 
 
 def _ports_of(scope: Scope) -> Ports:

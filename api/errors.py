@@ -29,7 +29,7 @@ from litestar.exceptions import HTTPException, InternalServerException, Validati
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.response.base import ASGIResponse
 
-from colmlm.api.door import requests
+from colmlm.api import request_context
 from colmlm.api.wire.answers import FieldError, Problem
 from colmlm.kb import errors
 from colmlm.kb.access.records import ROLES, Right
@@ -200,7 +200,7 @@ _CUT_OFF = "client disconnected prematurely"  # only by this text can it be told
 def problem_of(error: Exception) -> tuple[Problem, dict[str, str]]:
     """Gives the problem document and the response headers for an exception."""
     problem, headers = _problem_of(error)
-    if (request := requests.current()) is None:
+    if (request := request_context.current()) is None:
         return problem, headers
     request.refusal = problem.type.rpartition(":")[2]
     return msgspec.structs.replace(problem, request_id=request.request_id), headers

@@ -15,13 +15,11 @@ import numpy.typing as npt
 from litestar.di import NamedDependency
 from litestar.params import SkipValidation
 
-from colmlm.api.door.gathering import Gathered
-from colmlm.api.door.lanes import Lanes, Tuning
 from colmlm.api.errors import ModelMissing
+from colmlm.api.middleware.limiters import Gathered, Lanes, Tuning
 from colmlm.api.nouns.answered import AnsweringGenerator
 from colmlm.api.nouns.generation import Generator
 from colmlm.api.nouns.models import LoadedModel, LoadedModels
-from colmlm.api.routes.sought import AdmittedLookup, SecretLookup
 from colmlm.api.settings import ServerSettings
 from colmlm.api.watch.readiness import Readiness
 from colmlm.kb.answers.calibrations import AnswerCalibrations
@@ -33,7 +31,7 @@ from colmlm.kb.keys.records import CheckpointInfo
 from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.lookup.questions import ATTEMPTS
 from colmlm.kb.lookup.records import Lookup
-from colmlm.kb.lookup.replica import KeyLookup
+from colmlm.kb.lookup.replica import Found, KeyLookup
 from colmlm.kb.service import KnowledgeBase
 
 T = TypeVar("T")
@@ -63,7 +61,7 @@ class Ports:
     observed: Callable[[Generator], Generator]
     answers: StoredAnswers | None
     door: KnowledgeBase
-    key_lookups: Gathered[SecretLookup, AdmittedLookup]
+    key_lookups: Gathered[KeyLookup, Found]
     lanes: Lanes
     readiness: Readiness
     metrics_text: Callable[[], bytes]
@@ -81,10 +79,9 @@ class Ports:
 
     async def find_by_key(self, asked: KeyLookup) -> list[Lookup]:
         """Finds facts of now by key, together with other requests that ask. Raises what `Lookups.find` does."""
-        found = (await self.key_lookups.ask(SecretLookup(asked))).found
+        found = await self.key_lookups.ask(asked)
         if isinstance(found, KBError):
             raise found
-        assert found is not None, "without a secret nobody is refused"
         return found
 
     @property

@@ -13,9 +13,8 @@ from prometheus_client import start_http_server
 from sqlalchemy.exc import SQLAlchemyError
 
 from colmlm.api.app import create_app
-from colmlm.api.door.auth import LocalToken
-from colmlm.api.door.drain import DrainingServer
-from colmlm.api.door.unfinished import limited_protocol
+from colmlm.api.middleware.auth import LocalToken
+from colmlm.api.middleware.connections import DrainingServer, limited_protocol
 from colmlm.api.nouns.models import LoadedModels
 from colmlm.api.settings import ServerSettings
 from colmlm.api.supervision.supervisor import Shared

@@ -202,14 +202,14 @@ MUTATIONS = (
     ),
     Mutation(
         "A route that names no right is the admins'",
-        "api/door/auth.py",
+        "api/middleware/auth.py",
         "handler.opt.get(_OPT, Right.admin)",
         "handler.opt.get(_OPT, Right.read)",
         ("tests/api/door/test_auth.py::test_route_that_names_no_right_is_the_admins",),
     ),
     Mutation(
         "An edit that is sent twice under one name is carried out once",
-        "api/door/idempotency.py",
+        "api/middleware/idempotency.py",
         "if name is None or not is_edit(scope) or not _may(token, scope):",
         "if name is None or is_edit(scope) or not _may(token, scope):",
         (

@@ -62,7 +62,7 @@ class RemoteOutputs:
     def record_from_elsewhere(self, generation: NewOutput) -> OutputTrace:
         """Stores an output on the server and gives its trace, without the present state of its facts.
 
-        The record itself is the body: `api.routes.records` reads its fields, without those of quotations, which no
+        The record itself is the body: `api.routes.generations` reads its fields, without those of quotations, which no
         decoder makes. It is sent again only where the server was not reached, since a second request would store a
         second output.
         """

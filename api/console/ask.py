@@ -24,11 +24,11 @@ from colmlm.api.console.views import (
     passage,
     pieces,
 )
-from colmlm.api.door.auth import Lane, Right, needs
 from colmlm.api.errors import problem_of
+from colmlm.api.middleware.auth import Lane, Right, needs
 from colmlm.api.nouns.generation import GenerationRequest
 from colmlm.api.ports import FromPorts, Ports
-from colmlm.api.schema.schemas import shown_to
+from colmlm.api.routes.parameters import shown_to
 from colmlm.kb.answers.answering import MAX_QUESTION
 from colmlm.kb.answers.records import SPAN, Answer
 from colmlm.kb.errors import KBError, KeysetMismatch, NoActiveKeyset

@@ -8,9 +8,9 @@ from litestar import get
 
 from colmlm.api.console.ask import output_and_evidence
 from colmlm.api.console.views import Form, Page, PageRequest, form_page, page
-from colmlm.api.door.auth import Lane, Right, needs
+from colmlm.api.middleware.auth import Lane, Right, needs
 from colmlm.api.ports import FromPorts, Ports, QuestionEncoder
-from colmlm.api.schema.schemas import PathId, shown_to
+from colmlm.api.routes.parameters import PathId, shown_to
 from colmlm.kb.errors import KBError
 from colmlm.kb.evidence.records import Impact, Thumb
 from colmlm.kb.facts.records import FactRecord

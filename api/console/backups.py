@@ -9,7 +9,7 @@ from litestar import get, post
 from litestar.response import Redirect
 
 from colmlm.api.console.views import Form, Page, PageRequest, Sent, form_page
-from colmlm.api.door.auth import Right, needs
+from colmlm.api.middleware.auth import Right, needs
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.kb.backup.kept import KeptBackup, backup_folder, kept_backups
 from colmlm.kb.errors import InvalidWork, KBError

@@ -9,9 +9,9 @@ from litestar.response import Redirect
 
 from colmlm.api.console.facts import corpus_options, done
 from colmlm.api.console.views import Form, Page, PageRequest, Sent, form_page
-from colmlm.api.door.auth import Right, needs
+from colmlm.api.middleware.auth import Right, needs
 from colmlm.api.ports import FromPorts, Ports
-from colmlm.api.schema.schemas import shown_to
+from colmlm.api.routes.parameters import shown_to
 from colmlm.kb.errors import InvalidValue, KBError
 from colmlm.kb.facts.compared import PairPage, StalePage
 from colmlm.kb.jobs.kinds import Compare

@@ -11,7 +11,7 @@ from litestar.response import Redirect
 
 from colmlm.api.console.jobs import visible
 from colmlm.api.console.views import Form, Page, PageRequest, form_page
-from colmlm.api.door.auth import Lane, Right, needs
+from colmlm.api.middleware.auth import Lane, Right, needs
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.kb.errors import KBError
 from colmlm.kb.jobs.kinds import Documents, Ingest, work_of

@@ -10,9 +10,9 @@ from litestar import get, post
 from litestar.response import Redirect
 
 from colmlm.api.console.views import Form, Page, PageRequest, Sent, form_page, page
-from colmlm.api.door.auth import Right, needs
+from colmlm.api.middleware.auth import Right, needs
 from colmlm.api.ports import FromPorts, Ports
-from colmlm.api.schema.schemas import PathId
+from colmlm.api.routes.parameters import PathId
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT
 from colmlm.kb.erasure.records import Erased, ErasureReport
 from colmlm.kb.erasure.residue import ResidueReport, num_bytes_to_scan

@@ -21,12 +21,12 @@ from colmlm.api.console.views import (
     solved_by,
     stretches,
 )
-from colmlm.api.door.auth import Lane, Right, needs
+from colmlm.api.middleware.auth import Lane, Right, needs
 from colmlm.api.nouns.fact_table import lines, pages
 from colmlm.api.ports import FromPorts, Ports
-from colmlm.api.routes.edits import key_at_once
-from colmlm.api.routes.searching import nearest, require_shown
-from colmlm.api.schema.schemas import PathId, shown_to
+from colmlm.api.routes.facts import nearest, require_shown
+from colmlm.api.routes.parameters import PathId, shown_to
+from colmlm.api.routes.responses import key_at_once
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT
 from colmlm.kb.errors import KBError
 from colmlm.kb.facts.records import (

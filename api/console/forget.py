@@ -11,12 +11,12 @@ from litestar.response import Redirect
 from colmlm.api.console.facts import corpus_options, done
 from colmlm.api.console.keysets import active_keyset
 from colmlm.api.console.views import Form, Page, PageRequest, Sent, form_page
-from colmlm.api.door.auth import Lane, Right, needs
+from colmlm.api.middleware.auth import Lane, Right, needs
 from colmlm.api.ports import FromPorts, Ports
-from colmlm.api.schema.schemas import PathId
+from colmlm.api.routes.parameters import PathId
 from colmlm.kb.errors import KBError
 from colmlm.kb.facts.records import FactRecord
-from colmlm.kb.forgetting import certificates
+from colmlm.kb.forgetting.certificates import issue_forget_certificate
 from colmlm.kb.forgetting.records import DEFAULT_POLICY, LEVELS, OUTCOMES, ForgetPlan, SaidSurvivor
 from colmlm.kb.forgetting.verbs import Forgetting
 from colmlm.kb.selectors import Selector
@@ -136,7 +136,7 @@ def verify(ports: FromPorts, request: PageRequest, run_id: PathId, data: Sent) -
 def certificate(ports: FromPorts, run_id: PathId) -> Response[str]:
     """Download the signed certificate, which `colmlm verify-certificate` checks."""
     return Response(
-        certificates.issue_forget_certificate(ports.kb, run_id),
+        issue_forget_certificate(ports.kb, run_id),
         media_type="application/json",
         headers={"Content-Disposition": f'attachment; filename="colmlm-forget-{run_id}.json"'},
     )

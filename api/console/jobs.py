@@ -6,10 +6,10 @@ from litestar import get, post
 from litestar.response import Redirect
 
 from colmlm.api.console.views import Form, Page, PageRequest, Sent, form_page, page
-from colmlm.api.door.auth import Right, needs
 from colmlm.api.errors import RightMissing
+from colmlm.api.middleware.auth import Right, needs
 from colmlm.api.ports import FromPorts, Ports
-from colmlm.api.schema.schemas import PathId
+from colmlm.api.routes.parameters import PathId
 from colmlm.kb.errors import KBError
 from colmlm.kb.jobs.kinds import KINDS
 from colmlm.kb.jobs.queue import Jobs

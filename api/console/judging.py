@@ -6,9 +6,9 @@ from litestar import get, post
 from litestar.response import Redirect
 
 from colmlm.api.console.views import Form, Page, PageRequest, Sent, form_page
-from colmlm.api.door.auth import Lane, Right, needs
+from colmlm.api.middleware.auth import Lane, Right, needs
 from colmlm.api.ports import FromPorts, Ports
-from colmlm.api.schema.schemas import PathId, shown_to
+from colmlm.api.routes.parameters import PathId, shown_to
 from colmlm.kb.errors import KBError
 from colmlm.kb.evidence.records import NewFeedback
 from colmlm.kb.evidence.storing import MOST_CHARACTERS

@@ -11,9 +11,9 @@ from litestar.response import Redirect
 
 from colmlm.api.console.facts import done
 from colmlm.api.console.views import Form, Page, PageRequest, Sent, form_page, page
-from colmlm.api.door.auth import Right, needs
+from colmlm.api.middleware.auth import Right, needs
 from colmlm.api.ports import FromPorts, Ports
-from colmlm.api.schema.schemas import PathId
+from colmlm.api.routes.parameters import PathId
 from colmlm.kb.errors import KBError, KeysetNotFound, NoActiveKeyset
 from colmlm.kb.jobs.kinds import Gate, Rekey, work_of
 from colmlm.kb.jobs.queue import Jobs

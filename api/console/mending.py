@@ -6,11 +6,11 @@ from litestar import get, post
 
 from colmlm.api.console.facts import show_document, show_fact, to_fact
 from colmlm.api.console.views import Form, Page, PageRequest, Sent, form_page, solved_by
-from colmlm.api.door.auth import Right, needs
+from colmlm.api.middleware.auth import Right, needs
 from colmlm.api.nouns.corrections import plan
 from colmlm.api.ports import FromPorts, Ports
-from colmlm.api.routes.edits import key_at_once
-from colmlm.api.schema.schemas import PathId
+from colmlm.api.routes.parameters import PathId
+from colmlm.api.routes.responses import key_at_once
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT
 from colmlm.kb.errors import InvalidValue, KBError
 from colmlm.kb.facts.records import Contradicting, Edit, Marking

@@ -9,9 +9,9 @@ from litestar.response import Redirect
 
 from colmlm.api.console.facts import done
 from colmlm.api.console.views import Form, Page, PageRequest, Sent, form_page, to_group
-from colmlm.api.door.auth import Lane, Right, needs
+from colmlm.api.middleware.auth import Lane, Right, needs
 from colmlm.api.ports import FromPorts, Ports
-from colmlm.api.schema.schemas import PathId, shown_to
+from colmlm.api.routes.parameters import PathId, shown_to
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT
 from colmlm.kb.answers.answering import MAX_QUESTION
 from colmlm.kb.answers.records import Answer

@@ -27,7 +27,7 @@ from colmlm.api.console import (
     tokens,
     views,
 )
-from colmlm.api.door.auth import Right, needs
+from colmlm.api.middleware.auth import Right, needs
 
 ROOT = "/console"
 

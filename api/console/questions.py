@@ -6,11 +6,11 @@ from litestar import get, post
 from litestar.response import Redirect
 
 from colmlm.api.console.views import Form, Page, PageRequest, Sent, form_page
-from colmlm.api.door.auth import Right, needs
+from colmlm.api.middleware.auth import Right, needs
 from colmlm.api.nouns.question_files import questions_of_text
 from colmlm.api.ports import FromPorts, Ports
+from colmlm.api.routes.parameters import PathId, shown_to
 from colmlm.api.routes.questions import SetName
-from colmlm.api.schema.schemas import PathId, shown_to
 from colmlm.kb.errors import KBError, QuestionNotFound
 from colmlm.kb.jobs.kinds import AskQuestions, work_of
 from colmlm.kb.jobs.queue import Jobs

@@ -11,10 +11,10 @@ from litestar.response import Redirect
 
 from colmlm.api.console.facts import corpus_options, done
 from colmlm.api.console.views import Form, Page, PageRequest, Sent, form_page, query
-from colmlm.api.door.auth import Right, needs
+from colmlm.api.middleware.auth import Right, needs
 from colmlm.api.ports import FromPorts, Ports
-from colmlm.api.routes.edits import key_at_once
-from colmlm.api.schema.schemas import PathId, shown_to
+from colmlm.api.routes.parameters import PathId, shown_to
+from colmlm.api.routes.responses import key_at_once
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT
 from colmlm.kb.errors import FactChanged, KBError
 from colmlm.kb.facts.records import Contradicting, Edit, FactRecord, Marking

@@ -25,7 +25,8 @@ from colmlm.api.console.views import (
     render,
     theme_of,
 )
-from colmlm.api.door.auth import (
+from colmlm.api.errors import NotSignedIn, problem_of
+from colmlm.api.middleware.auth import (
     COOKIE,
     SIGN_IN_PATH,
     STATIC_PATH,
@@ -35,7 +36,6 @@ from colmlm.api.door.auth import (
     needs,
     session_of,
 )
-from colmlm.api.errors import NotSignedIn, problem_of
 from colmlm.api.ports import FromPorts
 
 if TYPE_CHECKING:

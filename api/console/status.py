@@ -9,7 +9,7 @@ from litestar import get
 from sqlalchemy import text
 
 from colmlm.api.console.views import Page, PageRequest, page
-from colmlm.api.door.auth import Right, needs
+from colmlm.api.middleware.auth import Right, needs
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.health import state_of
 from colmlm.kb.jobs.queue import Jobs

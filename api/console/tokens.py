@@ -8,9 +8,9 @@ from litestar import get, post
 from litestar.response import Redirect
 
 from colmlm.api.console.views import Form, Page, PageRequest, Sent, form_page, page
-from colmlm.api.door.auth import Right, needs
+from colmlm.api.middleware.auth import Right, needs
 from colmlm.api.ports import FromPorts, Ports
-from colmlm.api.schema.schemas import PathId
+from colmlm.api.routes.parameters import PathId
 from colmlm.kb.access.records import LONGEST, MAX_RATE, ROLES
 from colmlm.kb.errors import KBError
 

@@ -20,10 +20,10 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.mcpserver import MCPServer
 from mcp.server.transport_security import TransportSecuritySettings
 
-from colmlm.api.door.auth import bearer
-from colmlm.api.door.unfinished import limited_protocol
 from colmlm.api.errors import NotSignedIn, refusal
 from colmlm.api.mcp.caller import Caller
+from colmlm.api.middleware.auth import bearer
+from colmlm.api.middleware.connections import limited_protocol
 from colmlm.api.wire.requests import LOOPBACK
 
 Admit = Callable[[str], Caller | None]

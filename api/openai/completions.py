@@ -23,9 +23,8 @@ from colmlm.api.openai.answers import (
     usage,
 )
 from colmlm.api.openai.errors import DECODING, Unsupported
-from colmlm.api.openai.fields import MAX_CHOICES, MAX_TOP, ChoiceFields
+from colmlm.api.openai.fields import MAX_CHOICES, MAX_TOP, ChoiceFields, chunks
 from colmlm.api.openai.models import require_model
-from colmlm.api.openai.streams import chunks
 from colmlm.api.ports import FromPorts, await_seen
 from colmlm.kb.evidence.records import OutputTrace
 
@@ -176,3 +175,6 @@ class CompletionRequest(ChoiceFields, frozen=True, kw_only=True):
         return [
             one if isinstance(one, str) else tuple(one) for one in self.prompt if not isinstance(one, int)
         ]
+
+
+HANDLERS = (complete,)

@@ -11,8 +11,8 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.response.base import ASGIResponse
 
 from colmlm.api import errors
-from colmlm.api.door.auth import Lane, Right, needs
 from colmlm.api.errors import Refused, problem_of
+from colmlm.api.middleware.auth import Lane, Right, needs
 from colmlm.api.wire.answers import Problem
 
 # The nouns of OpenAI's protocol, also of what is not served here: its clients read no other form of an error.

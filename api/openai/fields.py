@@ -7,14 +7,17 @@ would change the answer, and that this decoder does not implement, is refused by
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Annotated, Any, Literal
 
 import msgspec
+from litestar import Response
+from litestar.response import ServerSentEvent, ServerSentEventMessage
 from msgspec import Meta
 
 from colmlm.api.nouns.generation import GenerationRequest
-from colmlm.api.openai.errors import Unsupported
+from colmlm.api.openai.errors import Unsupported, openai_problem
 from colmlm.api.wire.requests import AcceptedOnly, DecodingThreshold, MinSeq, OnMiss, RankingName, Request
 from colmlm.kb.answers.records import NOTHING
 from colmlm.kb.evidence.records import OutputTrace
@@ -227,3 +230,52 @@ def refusal_of(decoding: GenerationRequest, trace: OutputTrace) -> str | None:
 def shift_of(output: str) -> int:
     """Gives the offset of an output within the answer: -1 where the space after ``Answer:`` is left out."""
     return -1 if output.startswith(" ") else 0
+
+
+# Sends the chunks of a response as server-sent events, as OpenAI's clients read them.
+
+DONE = "[DONE]"
+
+
+def chunks(items: Iterator[msgspec.Struct]) -> Response[Any]:
+    """Gives a stream of these chunks, ended by `[DONE]`.
+
+    An error before the first is raised here, while its status can still be sent.
+    """
+    return _streamed(_unnamed(chain([next(items)], items)))
+
+
+def named_events(items: Iterator[dict[str, Any]]) -> Response[Any]:
+    """Gives a stream of events named by their `type`. An error before the first is raised here."""
+    return _streamed(_named(chain([next(items)], items)))
+
+
+def _streamed(events: Iterator[ServerSentEventMessage]) -> Response[Any]:
+    streamed: Response[Any] = ServerSentEvent(events, status_code=200)
+    return streamed
+
+
+def _unnamed(items: Iterator[msgspec.Struct]) -> Iterator[ServerSentEventMessage]:
+    try:
+        for item in items:
+            yield _event(msgspec.json.encode(item).decode())
+    except Exception as error:  # noqa: BLE001 - the status is sent: only an event can still tell, and the log
+        yield _event(msgspec.json.encode(openai_problem(error)[0]).decode())
+    else:
+        yield _event(DONE)
+
+
+def _named(items: Iterator[dict[str, Any]]) -> Iterator[ServerSentEventMessage]:
+    number = 0
+    try:
+        for item in items:
+            number = item["sequence_number"] + 1
+            yield _event(msgspec.json.encode(item).decode(), item["type"])
+    except Exception as error:  # noqa: BLE001 - the status is sent: only an event can still tell, and the log
+        told = openai_problem(error)[0].error
+        said = {"type": "error", "sequence_number": number, "code": told.code, "message": told.message}
+        yield _event(msgspec.json.encode({**said, "param": told.param}).decode(), "error")
+
+
+def _event(data: str, name: str | None = None) -> ServerSentEventMessage:
+    return ServerSentEventMessage(data=data, event=name)

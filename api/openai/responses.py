@@ -26,12 +26,12 @@ from colmlm.api.openai.fields import (
     NoList,
     Text,
     as_text,
+    named_events,
     refusal_of,
     refuse_unanswerable,
     shift_of,
 )
 from colmlm.api.openai.models import require_model
-from colmlm.api.openai.streams import named_events
 from colmlm.api.ports import FromPorts, await_seen
 from colmlm.kb.evidence.records import OutputTrace
 
@@ -368,3 +368,6 @@ def output_part(said: str, refusal: str | None, cited: list[Citation]) -> Output
 
 def text_citation(cited: Citation) -> TextCitation:
     return msgspec.convert(url_citation(cited), TextCitation, from_attributes=True)
+
+
+HANDLERS = (respond,)

@@ -1,23 +1,25 @@
-"""The change log: read it by pages, compare two changes, check a signed head, and export it."""
+"""The change log: read it by pages, follow it, compare two changes, check a signed head, and export it."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
 
 import msgspec
 from litestar import Response, get, post
-from litestar.params import JSONBody, QueryParameter
-from litestar.response import Stream
+from litestar.concurrency import sync_to_thread
+from litestar.params import HeaderParameter, JSONBody, QueryParameter
+from litestar.response import ServerSentEvent, ServerSentEventMessage, Stream
 
-from colmlm.api.door.auth import Lane, Right, needs
 from colmlm.api.errors import PROBLEMS
+from colmlm.api.middleware.auth import Lane, Right, needs
+from colmlm.api.middleware.limiters import LONGEST_SECONDS
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.corpora import JSON_LINES
-from colmlm.api.routes.edits import WithToken, actor_of, wanted, written
-from colmlm.api.routes.searching import Corpus, time_of
-from colmlm.api.schema.schemas import Cursor, Limit, PathId, after_of, page
+from colmlm.api.routes.parameters import Corpus, Cursor, Limit, PathId, WithToken, after_of, page, time_of
+from colmlm.api.routes.responses import Glance, actor_of, followed, is_named, wanted, written
 from colmlm.api.wire.answers import NEWEST_CHANGES, Differences, Page
 from colmlm.api.wire.requests import MAX_ID, Request, Why
 from colmlm.kb.errors import InvalidQuery
@@ -28,6 +30,7 @@ from colmlm.kb.log.chain import Sealed
 from colmlm.kb.log.cloud_events import BATCH, EVENT, cloud_event
 from colmlm.kb.log.denials import DenialRecord
 from colmlm.kb.log.records import ChangeRecord
+from colmlm.kb.service import KnowledgeBase
 
 Who = Annotated[
     str | None, QueryParameter(max_length=200, description="Only changes by this person or token")
@@ -245,3 +248,86 @@ def list_denials(ports: FromPorts, cursor: Cursor = None, limit: Limit = 100) ->
     """
     found = ports.kb.log.denials(after=after_of(cursor, "denials"), limit=limit + 1)
     return page(found, limit, "denials", lambda denial: (denial.denial_id,))
+
+
+# The feed of changes: a stream of server-sent events, one for each new change.
+
+PIECE = 100
+
+FromSeq = Annotated[
+    int | None,
+    QueryParameter(
+        gt=-1, le=MAX_ID, description="Give what comes after this change; none: what comes from now on"
+    ),
+]
+Seconds = Annotated[int, QueryParameter(ge=0, le=LONGEST_SECONDS, description="When the stream ends")]
+LastEvent = Annotated[
+    str | None,
+    HeaderParameter(name="Last-Event-ID", max_length=20, description="The last event that was received"),
+]
+
+
+@get(
+    "/changes/events", opt=needs(Right.audit, Lane.feeds), responses=PROBLEMS, media_type="text/event-stream"
+)
+async def follow_changes(
+    ports: FromPorts,
+    request: WithToken,
+    after: FromSeq = None,
+    seconds: Seconds = LONGEST_SECONDS,
+    last_event: LastEvent = None,
+) -> ServerSentEvent:
+    """Follow the change log.
+
+    `text/event-stream`: an event `change` for each change, with its seq as the id, and comments while there are none. A
+    client that reconnects with `Last-Event-ID` misses nothing. If the log cannot be read, the last event is `error`; if
+    the server is ending, it is `draining`. Both hold a problem document. Where `Accept` names
+    `application/cloudevents+json` too, the data of each event is a CloudEvent.
+    """
+    start = _seq(last_event) if last_event is not None else after
+    if start is None:
+        start = await sync_to_thread(ports.kb.log.head_seq)
+    database = await sync_to_thread(ports.kb.log.database_id) if is_named(request, EVENT) else None
+    return followed(ports, _ChangesFollower(ports.kb, start, database).look, seconds)
+
+
+@dataclass(slots=True)
+class _ChangesFollower:
+    """Reads the changes after `seq`, up to `PIECE` at a time; as CloudEvents of that `database` where it is given."""
+
+    kb: KnowledgeBase
+    seq: int
+    database: str | None
+
+    def look(self) -> Glance:
+        changes = self.kb.log.changes(self.seq, PIECE)
+        if changes:
+            self.seq = changes[-1].seq
+        messages = [
+            ServerSentEventMessage(event="change", id=str(change.seq), data=self._written(change))
+            for change in changes
+        ]
+        return Glance(messages, has_more=len(changes) == PIECE)
+
+    def _written(self, change: ChangeRecord) -> str:
+        event = change if self.database is None else cloud_event(change, self.database)
+        return msgspec.json.encode(event).decode()
+
+
+def _seq(said: str) -> int:
+    if not said.isascii() or not said.isdecimal() or int(said) > MAX_ID:
+        raise InvalidQuery("the Last-Event-ID is no change's seq")
+    return int(said)
+
+
+HANDLERS = (
+    list_changes,
+    read_change,
+    compare_changes,
+    read_head,
+    check_head,
+    seal_breaks,
+    export_changes,
+    follow_changes,
+    list_denials,
+)

@@ -1,21 +1,75 @@
-"""Health: whether this process lives, whether it is ready for requests, and, with a token, its whole state."""
+"""Health: whether this process lives and is ready, and, with a token, its whole state and how much there is."""
 
 from __future__ import annotations
+
+from datetime import datetime
 
 import msgspec
 from litestar import Response, get
 from litestar.openapi.datastructures import ResponseSpec
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from colmlm.api.door.auth import Lane, Right, needs
 from colmlm.api.errors import PROBLEMS
+from colmlm.api.middleware.auth import Lane, Right, needs
 from colmlm.api.ports import FromPorts, Ports
-from colmlm.api.schema.schemas import Health, OwnWorkerHealth, Ready
 from colmlm.kb.errors import NoActiveKeyset
 from colmlm.kb.jobs.attendance import WorkerState
 from colmlm.kb.jobs.queue import Jobs
 from colmlm.kb.keys.records import KeysetHead
 from colmlm.kb.store import database
+from colmlm.kb.upkeep.upkeep import Statistics
+
+
+class OwnWorkerHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """The worker process that a server runs. `failures` counts its latest consecutive unexpected exits.
+
+    Its last output is on the console's page Status and in the log.
+    """
+
+    running: bool
+    since: datetime
+    failures: int
+    restarts: int
+    exit_code: int | None = None
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of a server. `ok` is true if nothing is `missing`: it answers lookups and prompts.
+
+    `index_seq` is the last change in this process's index, `head_seq` the last in the log; `index_lag` is how many were
+    not yet in the index at the request. `checkpoint_id` is the loaded model's; lookups need it to be the active
+    keyset's. `workers` is the number of live workers, and `worker` the one that this server runs. `degraded` holds
+    `worker` where no jobs are done, and `model` where a model that may be wanted next is not loaded; `models_refused`
+    says why, by checkpoint, and `models` are the checkpoints that are loaded.
+    """
+
+    ok: bool
+    missing: list[str]
+    database: bool
+    migrations_at_head: bool
+    head_seq: int | None = None
+    index_seq: int | None = None
+    index_lag: int | None = None
+    active_keyset: KeysetHead | None = None
+    checkpoint_id: str | None = None
+    generator_loaded: bool
+    degraded: list[str]
+    workers: int | None = None
+    worker: OwnWorkerHealth | None = None
+    models: list[str] = []
+    models_refused: dict[str, str] = {}
+
+
+class Ready(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a server should be sent requests. The names in `missing` and `degraded` are from fixed lists.
+
+    A degraded server should be sent requests all the same (docs/operations.md).
+    """
+
+    ready: bool
+    missing: tuple[str, ...]
+    degraded: tuple[str, ...] = ()
+
 
 RESPONSES = {
     **PROBLEMS,
@@ -113,3 +167,15 @@ def _active_keyset(ports: Ports) -> KeysetHead | None:
 
 
 HANDLERS = (alive, ready, metrics, health)
+
+
+# Statistics: the numbers of corpora, documents, facts, outputs, keysets and forget runs.
+
+
+@get("/stats", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
+def read_stats(ports: FromPorts) -> Statistics:
+    """Count everything.
+
+    Counts corpora, documents, facts, those to review, outputs, keysets and forget runs in one snapshot of the database.
+    """
+    return ports.kb.upkeep.statistics()

@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import msgspec
-from litestar import Request, get, post
+from litestar import get, post
 from litestar.concurrency import sync_to_thread
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import JSONBody, QueryParameter
 from litestar.response import ServerSentEvent, ServerSentEventMessage
 
-from colmlm.api.door.auth import Lane, Right, needs
 from colmlm.api.errors import MEDIA_TYPE, PROBLEMS, RightMissing
+from colmlm.api.middleware.auth import Lane, Right, needs
 from colmlm.api.ports import FromPorts, Ports
-from colmlm.api.routes.following import Glance, followed
-from colmlm.api.schema.schemas import Cursor, Limit, PathId, after_of, page
+from colmlm.api.routes.parameters import Cursor, Limit, PathId, WithToken, after_of, page
+from colmlm.api.routes.responses import Glance, followed
 from colmlm.api.wire.answers import Page, Problem
 from colmlm.kb.access.records import TokenRecord
 from colmlm.kb.jobs.kinds import (
@@ -48,7 +48,6 @@ State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 States = Annotated[
     list[State] | None, QueryParameter(name="state", max_items=5, description="Only in these states")
 ]
-WithToken = Request[TokenRecord, Any, Any]
 
 
 @post("/jobs/rekey", status_code=202, opt=needs(Right.train), responses=PROBLEMS, sync_to_thread=True)
@@ -244,7 +243,6 @@ STARTING: Sequence[Any] = (
     start_check,
     start_comparison,
 )
-HANDLERS: Sequence[Any] = (*STARTING, list_jobs, read_job, cancel_job, follow_job)
 
 
 def _start(ports: Ports, request: WithToken, work: Work) -> JobRecord:
@@ -303,7 +301,7 @@ _TOO_LARGE = ResponseSpec(
     responses=PROBLEMS | {413: _TOO_LARGE},
     request_max_body_size=None,
 )
-async def upload(ports: FromPorts, request: Request[TokenRecord, Any, Any], name: FileName) -> Upload:
+async def upload(ports: FromPorts, request: WithToken, name: FileName) -> Upload:
     """Upload a file.
 
     The body is stored unchanged for a job, which names it by `upload_id`. It is removed when that job is over, or after
@@ -313,3 +311,6 @@ async def upload(ports: FromPorts, request: Request[TokenRecord, Any, Any], name
         async for block in request.stream():
             await sync_to_thread(receiving.write, block)
     return receiving.upload
+
+
+HANDLERS: Sequence[Any] = (upload, *STARTING, list_jobs, read_job, cancel_job, follow_job)

@@ -9,11 +9,11 @@ from litestar import get, post, put
 from litestar.params import JSONBody
 from msgspec import Meta
 
-from colmlm.api.door.auth import Right, needs
 from colmlm.api.errors import PROBLEMS
+from colmlm.api.middleware.auth import Right, needs
 from colmlm.api.ports import FromPorts, Ports
-from colmlm.api.routes.edits import WithToken, actor_of
-from colmlm.api.schema.schemas import Cursor, Limit, PathId, after_of, page
+from colmlm.api.routes.parameters import Cursor, Limit, PathId, WithToken, after_of, page
+from colmlm.api.routes.responses import actor_of
 from colmlm.api.wire.answers import KeysetView, Page
 from colmlm.api.wire.requests import MAX_ID, Threshold, Why
 from colmlm.kb.jobs.work import FileName
@@ -144,3 +144,14 @@ def set_threshold(
 
 def _view(ports: Ports, keyset: KeysetRecord) -> KeysetView:
     return KeysetView(keyset=keyset, gate=ports.kb.keysets.standing(keyset.keyset_id))
+
+
+HANDLERS = (
+    list_keysets,
+    read_keyset,
+    read_gate,
+    activate_keyset,
+    roll_back,
+    retire_keyset,
+    set_threshold,
+)

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from litestar import Response, get, post
+from litestar import Response, delete, get, post
 from litestar.concurrency import sync_to_thread
 from litestar.openapi.spec import OpenAPIMediaType, Operation, RequestBody, Schema
 from litestar.openapi.spec.enums import OpenAPIFormat, OpenAPIType
 from litestar.params import JSONBody, QueryParameter, RawBody
 
-from colmlm.api.door.auth import Lane, Right, needs
 from colmlm.api.errors import PROBLEMS
+from colmlm.api.middleware.auth import Lane, Right, needs
 from colmlm.api.ports import FromPorts, Ports, QuestionEncoder
-from colmlm.api.routes.edits import WithToken
-from colmlm.api.schema.schemas import require_past
+from colmlm.api.routes.parameters import WithToken, require_past
+from colmlm.api.routes.responses import actor_of
 from colmlm.api.wire.answers import EncodedTexts, LookupAnswer, LookupAnswers
 from colmlm.api.wire.requests import (
     JSON,
@@ -38,8 +38,11 @@ from colmlm.api.wire.requests import (
     VECTORS,
     DocumentToEncode,
     LookupRequest,
+    QuestionRequest,
     TextsToEncode,
+    Why,
 )
+from colmlm.kb.answers.records import Answer, AnswerThreshold
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.kb.errors import InvalidQuery, KeysetMismatch
 from colmlm.kb.lookup.options import KEY, READER
@@ -321,3 +324,56 @@ def route(scope: HTTPScope) -> None:
         kind = next((value for name, value in scope["headers"] if name == b"content-type"), b"")
         if kind.partition(b";")[0].strip().lower() == OCTETS:
             scope["path"] = VECTORS
+
+
+# Answers: questions are answered with a span of a document, or with the word that nothing stored answers them.
+
+
+@post("/answers", status_code=200, opt=needs(Right.read, Lane.reading), responses=PROBLEMS)
+async def answer_question(ports: FromPorts, data: JSONBody[QuestionRequest]) -> Answer:
+    """Answer a question.
+
+    The answer is a span of a document, with the facts it touches; `answer` is null where nothing stored answers the
+    question. The mode `paper` takes the fact with the nearest key instead, and reads nothing. Each answer is stored as
+    the output `generation_id`, also where nothing is said; it is null where the server keeps no answers.
+    """
+    return await sync_to_thread(_answered, ports, data)
+
+
+def _answered(ports: Ports, data: QuestionRequest) -> Answer:
+    return ports.need_answers().answer(
+        data.question,
+        data.mode,
+        threshold=data.threshold,
+        nearest=data.nearest,
+        accepted_only=data.accepted_only,
+    )
+
+
+@get("/answers/threshold", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
+def read_answer_threshold(ports: FromPorts) -> AnswerThreshold:
+    """Read the threshold of answers.
+
+    Gives the score from which answers are given, the calibration that chose it, and what speaks against that by now.
+    """
+    return ports.need_calibrations().standing()
+
+
+@delete("/answers/threshold", status_code=200, opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
+def use_shipped_threshold(ports: FromPorts, request: WithToken, data: JSONBody[Why]) -> AnswerThreshold:
+    """Go back to the shipped threshold.
+
+    The calibration no longer counts, from this commit on and in every process.
+    """
+    return ports.need_calibrations().drop(actor=actor_of(request, data), reason=data.reason)
+
+
+HANDLERS = (
+    look_up,
+    encode_texts,
+    answer_question,
+    read_answer_threshold,
+    use_shipped_threshold,
+    look_up_vectors,
+    read_space,
+)

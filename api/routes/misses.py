@@ -8,11 +8,11 @@ from litestar import get, post
 from litestar.params import JSONBody, QueryParameter
 from msgspec import Meta
 
-from colmlm.api.door.auth import Lane, Right, needs
 from colmlm.api.errors import PROBLEMS
+from colmlm.api.middleware.auth import Lane, Right, needs
 from colmlm.api.ports import FromPorts, Ports
-from colmlm.api.routes.edits import WithToken, actor_of
-from colmlm.api.schema.schemas import Cursor, Limit, PathId, after_of, shown_to
+from colmlm.api.routes.parameters import Cursor, Limit, PathId, WithToken, after_of, shown_to
+from colmlm.api.routes.responses import actor_of
 from colmlm.api.wire.answers import Decided, MissList
 from colmlm.api.wire.answers import cursor as cursor_of
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT, Id, Why
@@ -124,3 +124,12 @@ def asks_of(ports: Ports) -> Asks | None:
         return [fact.fact_id for fact in answers.answering.ask(question, accepted_only=accepted_only).facts]
 
     return asks
+
+
+HANDLERS = (
+    list_misses,
+    read_misses,
+    dismiss_misses,
+    reopen_misses,
+    solve_misses,
+)

@@ -8,11 +8,10 @@ from litestar import delete, get, post, put
 from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta
 
-from colmlm.api.door.auth import Right, needs
 from colmlm.api.errors import PROBLEMS
+from colmlm.api.middleware.auth import Right, needs
 from colmlm.api.ports import FromPorts
-from colmlm.api.routes.edits import WithToken
-from colmlm.api.schema.schemas import Cursor, Limit, PathId, after_of, page, shown_to
+from colmlm.api.routes.parameters import Cursor, Limit, PathId, WithToken, after_of, page, shown_to
 from colmlm.api.wire.answers import Page
 from colmlm.api.wire.answers import cursor as cursor_of
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT, MAX_ID, Id, Question, Request, Value
@@ -230,3 +229,19 @@ def compare_question_runs(
     Gives the questions that came out otherwise, with both outcomes, and what the change log says of the time between.
     """
     return shown_to(request, ports).compared(ports.kb.questions.compare(name, before, after))
+
+
+HANDLERS = (
+    list_question_sets,
+    read_question_set,
+    keep_questions,
+    keep_output,
+    drop_question_set,
+    list_questions,
+    edit_question,
+    drop_questions,
+    list_question_runs,
+    read_question_run,
+    list_asked,
+    compare_question_runs,
+)

@@ -8,11 +8,11 @@ from litestar import get, post
 from litestar.params import JSONBody, QueryParameter
 from msgspec import Meta
 
-from colmlm.api.door.auth import Right, needs
 from colmlm.api.errors import PROBLEMS
+from colmlm.api.middleware.auth import Right, needs
 from colmlm.api.ports import FromPorts
-from colmlm.api.routes.edits import WithToken, actor_of, result
-from colmlm.api.schema.schemas import Cursor, Limit, after_of, shown_to
+from colmlm.api.routes.parameters import Cursor, Limit, WithToken, after_of, shown_to
+from colmlm.api.routes.responses import actor_of, result
 from colmlm.api.wire.answers import EditResult, InboxPage, VerdictResult
 from colmlm.api.wire.answers import cursor as cursor_of
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT, MAX_ID, Id, Request, Version, Why

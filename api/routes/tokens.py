@@ -9,12 +9,11 @@ from litestar import delete, get, post
 from litestar.params import JSONBody
 from msgspec import Meta
 
-from colmlm.api.door.auth import Right, needs
-from colmlm.api.door.idempotency import TELLS_SECRET
 from colmlm.api.errors import PROBLEMS
+from colmlm.api.middleware.auth import Right, needs
+from colmlm.api.middleware.idempotency import TELLS_SECRET
 from colmlm.api.ports import FromPorts
-from colmlm.api.routes.edits import WithToken
-from colmlm.api.schema.schemas import Cursor, Limit, PathId, after_of, page
+from colmlm.api.routes.parameters import Cursor, Limit, PathId, WithToken, after_of, page
 from colmlm.api.wire.answers import Page, Token, TokenWithSecret
 from colmlm.api.wire.requests import Request
 from colmlm.kb.access.records import LONGEST, MAX_RATE, TokenRecord

@@ -8,11 +8,11 @@ from litestar import delete, get, post
 from litestar.params import JSONBody
 from msgspec import Meta, field
 
-from colmlm.api.door.auth import Lane, Right, needs
-from colmlm.api.door.idempotency import TELLS_SECRET
 from colmlm.api.errors import PROBLEMS
+from colmlm.api.middleware.auth import Lane, Right, needs
+from colmlm.api.middleware.idempotency import TELLS_SECRET
 from colmlm.api.ports import FromPorts
-from colmlm.api.schema.schemas import Cursor, Limit, PathId, after_of, page
+from colmlm.api.routes.parameters import Cursor, Limit, PathId, after_of, page
 from colmlm.api.wire.answers import Page, WebhookWithSecret
 from colmlm.api.wire.requests import MAX_ID, Request
 from colmlm.kb.webhooks.records import LONGEST_URL, Webhook, WebhookDelivery

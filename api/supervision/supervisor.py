@@ -28,7 +28,7 @@ from pathlib import Path
 
 from prometheus_client.multiprocess import mark_process_dead
 
-from colmlm.api.door.limits import Clock, taken
+from colmlm.api.middleware.limiters import Clock, taken
 
 TICK_SECONDS = 0.05
 SHORT_LIVED_SECONDS = 1.0  # one that ends sooner is replaced only after such a pause

@@ -16,11 +16,10 @@ import structlog
 from sqlalchemy.exc import SQLAlchemyError
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from colmlm.api.door.auth import is_edit
-from colmlm.api.door.lanes import Lane, Lanes
-from colmlm.api.door.limits import Bucket, Clock
-from colmlm.api.door.requests import Asked, route_of
 from colmlm.api.errors import Busy
+from colmlm.api.middleware.auth import is_edit
+from colmlm.api.middleware.limiters import Bucket, Clock, Lane, Lanes
+from colmlm.api.request_context import Asked, route_of
 from colmlm.kb.evidence.log import Log
 from colmlm.kb.log.denials import NewDenial
 from colmlm.kb.store import outages

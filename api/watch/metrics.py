@@ -25,8 +25,8 @@ from prometheus_client.registry import Collector
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from colmlm.api.door.lanes import Lanes
-from colmlm.api.door.requests import UNROUTED
+from colmlm.api.middleware.limiters import Lanes
+from colmlm.api.request_context import UNROUTED
 from colmlm.api.supervision.supervisor import Shared
 from colmlm.kb.errors import KBError
 from colmlm.kb.jobs.attendance import OwnWorker, WorkerState, no_worker

@@ -9,10 +9,10 @@ from contextlib import AbstractContextManager, ExitStack, closing, contextmanage
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from colmlm.api.door.auth import PROBES
-from colmlm.api.door.drain import Drain
-from colmlm.api.door.requests import Asked, method_of, route_of, status_of
+from colmlm.api.middleware.auth import PROBES
+from colmlm.api.middleware.connections import Drain
 from colmlm.api.nouns.generation import Generator
+from colmlm.api.request_context import Asked, method_of, route_of, status_of
 from colmlm.api.settings import ServerSettings
 from colmlm.api.supervision.supervisor import Shared
 from colmlm.api.watch.metrics import Metrics

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from colmlm.api.door.drain import Drain
-from colmlm.api.door.lanes import Lane, Lanes
+from colmlm.api.middleware.connections import Drain
+from colmlm.api.middleware.limiters import Lane, Lanes
 from colmlm.api.nouns.models import LoadedModels
 from colmlm.kb.errors import NoActiveKeyset
 from colmlm.kb.jobs.attendance import OwnWorker, no_worker

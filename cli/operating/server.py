@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from colmlm.cli.composition.runtime import Runtime
 
 if TYPE_CHECKING:
-    from colmlm.api.door.auth import LocalToken
+    from colmlm.api.middleware.auth import LocalToken
     from colmlm.api.nouns.models import LoadedModels
     from colmlm.api.supervision.supervisor import Shared
     from colmlm.cli.composition.model_keeper import ModelKeeper
@@ -24,7 +24,7 @@ THREADS = "OMP_NUM_THREADS"
 def load(runtime: Runtime, wide_threads: int | None, *, with_model: bool) -> LoadedModels:
     """Loads the reader and the models that a server answers with; `wide_threads` are as in `Runtime.model_at`."""
     from colmlm.api.nouns.models import LoadedModels
-    from colmlm.api.routes.edits import asker, check_client
+    from colmlm.api.routes.responses import asker, check_client
 
     if with_model:
         runtime.reader  # noqa: B018
@@ -86,7 +86,7 @@ def _leave_a_core(num_servers: int) -> None:
 
 
 def _keeper(runtime: Runtime, models: LoadedModels, num_servers: int) -> ModelKeeper:
-    from colmlm.api.routes.edits import asker, check_client
+    from colmlm.api.routes.responses import asker, check_client
     from colmlm.cli.composition.model_keeper import ModelKeeper
     from colmlm.model.lm.checkpoint import weights_bytes
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from colmlm.api.app import create_app
-from colmlm.api.door.doorway import GatedApp
-from colmlm.api.door.lanes import Tuning
+from colmlm.api.middleware.gate import GatedApp
+from colmlm.api.middleware.limiters import Tuning
 from colmlm.api.nouns.generation import Finished, GenerationRequest, Spliced
 from colmlm.api.nouns.models import LoadedModel, LoadedModels
 from colmlm.cli.composition.generator import LocalOutputs, StoringGenerator

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from colmlm.api.app import create_app
-from colmlm.api.routes.edits import asker, check_client
+from colmlm.api.routes.responses import asker, check_client
 from colmlm.cli.composition.generator import LocalOutputs, StoringGenerator
 from colmlm.cli.composition.model_encoder import ModelEncoder
 from colmlm.kb.access.tokens import create_token

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 
-from colmlm.api.door.lanes import SIZES, Lane
-from colmlm.api.door.unfinished import ArrivalLimits
+from colmlm.api.middleware.connections import ArrivalLimits
+from colmlm.api.middleware.limiters import SIZES, Lane
 from tests.acceptance.hostile.cases import Case, expect
 from tests.acceptance.hostile.world import RAW_SECONDS, World, Wrong
 

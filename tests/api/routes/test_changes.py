@@ -12,8 +12,8 @@ from cloudevents.core.formats.json import JSONFormat
 from cloudevents.core.v1.event import CloudEvent
 
 from colmlm.api.app import create_app
-from colmlm.api.door.doorway import GatedApp
-from colmlm.api.door.lanes import SIZES, Lane, Tuning
+from colmlm.api.middleware.gate import GatedApp
+from colmlm.api.middleware.limiters import SIZES, Lane, Tuning
 from colmlm.kb.log import witness
 from colmlm.kb.log.cloud_events import BATCH, EVENT
 from colmlm.kb.service import KnowledgeBase

@@ -10,10 +10,10 @@ import httpx
 import pytest
 
 from colmlm.api.app import create_app
-from colmlm.api.door.doorway import GatedApp
-from colmlm.api.door.lanes import SIZES, Lane, Size, Tuning
+from colmlm.api.middleware.gate import GatedApp
+from colmlm.api.middleware.limiters import SIZES, Lane, Size, Tuning
 from colmlm.api.nouns.generation import GenerationRequest
-from colmlm.api.routes.edits import check_client
+from colmlm.api.routes.responses import check_client
 from colmlm.kb.evidence.records import OutputTrace
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import CAPITAL, TEXT, Client, Connect
@@ -235,7 +235,7 @@ def test_client_that_leaves_before_the_answer_gives_its_place_back(
     few = Tuning(lanes={**SIZES, Lane.decoding: Size(2, 2)})
     app = create_app(atlas, encoder, Waiting(atlas, encoder), tuning=few)
     headers = {"Authorization": f"Bearer {new_token('reader')}"}
-    lanes = app.doorway.lanes
+    lanes = app.gate.lanes
     with served(app) as address, httpx.Client(base_url=address, headers=headers) as client:
         for _ in range(3):
             with pytest.raises(httpx.ReadTimeout):
@@ -249,7 +249,7 @@ def test_client_that_leaves_before_the_answer_gives_its_place_back(
 def test_too_many_at_once_are_told_to_come_back(app: GatedApp, reader: Client) -> None:
     with ExitStack() as taken:
         for _ in range(PLACES):
-            taken.enter_context(app.doorway.lanes.place(Lane.decoding))
+            taken.enter_context(app.gate.lanes.place(Lane.decoding))
         for stream in (False, True):
             answer = reader.post("/v1/generations", json={"prompt": "x", "stream": stream})
             assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")

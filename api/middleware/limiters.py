@@ -1,0 +1,373 @@
+"""Gives each kind of work (a lane) its own thread pool and its own limit of requests (places).
+
+A lane whose requests wait for a lock or a slow query then does not delay the others. A request takes a place in the
+lane of its route, and its synchronous work runs in that lane's threads. A lane without a free place refuses at once,
+by name. Places are taken and given back on the event loop only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Generic, ParamSpec, TypeVar, cast
+
+from litestar.concurrency import set_asyncio_executor, sync_to_thread
+
+from colmlm.api.errors import Busy, TooManyRequests
+from colmlm.kb.access.records import TokenRecord
+
+P = ParamSpec("P")
+A = TypeVar("A")
+T = TypeVar("T")
+Sleep = Callable[[float], object]
+
+
+class Lane(StrEnum):
+    """A kind of work with its own threads and places, told apart by what it may wait for."""
+
+    at_once = "answers that wait for nothing"  # no threads and no places: answered on the event loop
+    door = "checks of keys"
+    probes = "probes"
+    records = "records of what was asked"
+    lookups = "lookups"
+    reads = "reads"
+    long_reads = "long reads"
+    edits = "edits"  # edits wait for each other at the change log's lock
+    uploads = "uploads"
+    reading = "questions that are read"
+    decoding = "decoding"
+    feeds = "streams that wait"
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How many of a lane's requests run at once (`threads`), and how many may run or wait (`places`).
+
+    One token may take `places_of_one` of the places. A thread of a lane that `gives_way` pauses after each piece of
+    work for as long as that work took, while lookups or decoding are under way. So it uses at most half of a processor
+    and of the database.
+    """
+
+    threads: int
+    places: int
+    gives_way: bool = False
+    places_of_one: int | None = None
+
+
+LONGEST_REST = 1.0  # second
+
+
+SIZES: Mapping[Lane, Size] = MappingProxyType(
+    {
+        Lane.door: Size(4, 256),
+        Lane.probes: Size(2, 64),
+        Lane.records: Size(2, 1024),
+        Lane.lookups: Size(8, 256),
+        Lane.reads: Size(6, 128),
+        Lane.long_reads: Size(1, 16, gives_way=True),
+        Lane.edits: Size(4, 64),
+        Lane.uploads: Size(2, 32),
+        Lane.reading: Size(4, 64),
+        Lane.decoding: Size(384, 384),  # threads that wait for the one decoder, whose own room is less
+        Lane.feeds: Size(4, 64, places_of_one=8),
+    }
+)
+
+
+_OF_THE_PRESENT = (Lane.lookups, Lane.reading, Lane.decoding)
+
+
+class _Held:
+    """One lane of one server. Its thread pool is made at the first use, and again at the first use after `close`."""
+
+    def __init__(self, lane: Lane, size: Size, others_work: Callable[[], bool], sleep: Sleep) -> None:
+        self.lane, self.size = lane, size
+        self.num_taken = self.num_refused = 0
+        self.num_taken_by: Counter[int | None] = Counter()  # by the ids of tokens
+        self._threads: ThreadPoolExecutor | None = None
+        self._others_work, self._sleep = others_work, sleep
+        self._rested = 0.0  # when the pause after the last work is over
+
+    @property
+    def threads(self) -> ThreadPoolExecutor:
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self.size.threads, f"colmlm {self.lane.name}")
+        return self._threads
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        if self.size.gives_way:
+            return self.threads.submit(self._give_way, fn, *args, **kwargs)
+        return self.threads.submit(fn, *args, **kwargs)
+
+    def _give_way(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        if (left := self._rested - time.monotonic()) > 0 and self._others_work():
+            self._sleep(left)
+        began = time.monotonic()
+        try:
+            return fn(*args, **kwargs)
+        finally:
+            ended = time.monotonic()
+            self._rested = ended + min(ended - began, LONGEST_REST)
+
+    def count(self, token_id: int | None, num: int) -> None:
+        """Counts places that are taken, or given back, for a token."""
+        self.num_taken += num
+        if self.size.places_of_one is not None:
+            self.num_taken_by[token_id] += num
+            if not self.num_taken_by[token_id]:
+                del self.num_taken_by[token_id]
+
+    def require_place(self, token_id: int | None) -> None:
+        """Raises `Busy` where no place is free, and `TooManyRequests` where this token has its share."""
+        share = self.size.places_of_one
+        if share is not None and self.num_taken_by[token_id] >= share:
+            self.num_refused += 1
+            raise TooManyRequests(f"hold {share} {self.lane.value} at once", 1, "close one of them")
+        if self.num_taken >= self.size.places:
+            self.num_refused += 1
+            raise Busy(self.lane.value, self.size.places)
+
+    def close(self) -> None:
+        if self._threads is not None:
+            self._threads.shutdown(wait=False)
+            self._threads = None
+
+
+_current: ContextVar[_Held | None] = ContextVar("lane", default=None)
+
+
+class _InTheLane(Executor):
+    """The executor that Litestar runs synchronous handlers on: it uses the threads of the request's lane."""
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        held = _current.get()
+        if held is None:
+            raise RuntimeError("a thread was asked for outside of every lane; name the lane of the route")
+        return held.submit(fn, *args, **kwargs)
+
+
+class Lanes:
+    """The lanes of one server."""
+
+    def __init__(self, sizes: Mapping[Lane, Size] = SIZES, sleep: Sleep = time.sleep) -> None:
+        self._held: dict[Lane, _Held] = {
+            lane: _Held(lane, sizes[lane], self._present_works, sleep)
+            for lane in Lane
+            if lane is not Lane.at_once
+        }
+        # Litestar has one executor per process; this one has no state, so every server may set it.
+        set_asyncio_executor(cast(ThreadPoolExecutor, _InTheLane()))
+
+    @contextmanager
+    def place(self, lane: Lane, token_id: int | None = None) -> Iterator[None]:
+        """Takes a place in the lane for the length of the context, and uses the lane's threads meanwhile.
+
+        Raises `Busy`, and `TooManyRequests` where the token has its share of the lane.
+        """
+        held = self._held.get(lane)
+        if held is not None:
+            held.require_place(token_id)
+        before = _current.set(held)
+        if held is not None:
+            held.count(token_id, 1)
+        try:
+            yield
+        finally:
+            if held is not None:
+                held.count(token_id, -1)
+            _current.reset(before)
+
+    @contextmanager
+    def instead(self, lane: Lane) -> Iterator[None]:
+        """Moves the request to a place in another lane for the length of the context, and frees its own.
+
+        Raises `Busy`.
+        """
+        left = _current.get()
+        with self.place(lane):
+            if left is not None:
+                left.num_taken -= 1
+            try:
+                yield
+            finally:
+                if left is not None:
+                    left.num_taken += 1
+
+    async def run(self, lane: Lane, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Runs `work` in a thread of that lane and gives its result. Raises `Busy`."""
+        with self.place(lane):
+            return await sync_to_thread(work, *args, **kwargs)
+
+    def gathered(self, lane: Lane, work: Callable[[list[A]], Sequence[T]], most: int) -> Gathered[A, T]:
+        """Gives `work` gathered in a thread of that lane, for requests that each hold a place already."""
+
+        async def run(asked: list[A]) -> Sequence[T]:
+            before = _current.set(self._held[lane])
+            try:
+                return await sync_to_thread(work, asked)
+            finally:
+                _current.reset(before)
+
+        return Gathered(run, most)
+
+    def threads(self, *lanes: Lane) -> int:
+        """Gives the largest number of threads that these lanes have together."""
+        return sum(self._held[lane].size.threads for lane in lanes)
+
+    def taken(self) -> dict[Lane, int]:
+        """Gives the number of places taken, by lane."""
+        return {lane: held.num_taken for lane, held in self._held.items()}
+
+    def refused(self) -> dict[Lane, int]:
+        """Gives the number of requests that found no place since the server started, by lane."""
+        return {lane: held.num_refused for lane, held in self._held.items()}
+
+    def _present_works(self) -> bool:
+        return any(self._held[lane].num_taken for lane in _OF_THE_PRESENT)
+
+    def close(self) -> None:
+        """Lets the threads end after the work that they are doing."""
+        for held in self._held.values():
+            held.close()
+
+
+# Numbers of a server that are parameters but no settings, since no installation has had to change them.
+
+LONGEST_SECONDS = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """The intervals and limits of a server.
+
+    A stream that waits queries the database every `poll_seconds`, sends a comment after `idle_seconds` of silence, and
+    ends after `longest_seconds`. Probes get a result that is up to `readiness_seconds` old, of a check that takes at
+    most `look_seconds`. An edit keys at most `keyed_at_once` facts at once; more is left to a rekey. A request searches
+    files of at most `most_scanned` bytes. `clock` gives seconds, by which rate limits are kept.
+    """
+
+    poll_seconds: float = 1.0
+    idle_seconds: float = 15.0  # proxies close connections on which nothing is sent
+    longest_seconds: float = LONGEST_SECONDS
+    readiness_seconds: float = 1.0
+    look_seconds: float = 5.0
+    keyed_at_once: int = 256
+    most_scanned: int = 1 << 30  # bytes, read twice: some ten seconds
+    lanes: Mapping[Lane, Size] = field(default_factory=lambda: SIZES)
+    clock: Callable[[], float] = time.monotonic
+
+
+# Gathered: does at once what many requests ask for while the same kind of work is under way.
+
+
+class Gathered(Generic[A, T]):
+    """Calls `work` with all that was asked for since its last call, up to `most`, one call at a time.
+
+    `work` gives a result for each, or raises what all of them get. For one event loop.
+    """
+
+    def __init__(self, work: Callable[[list[A]], Awaitable[Sequence[T]]], most: int) -> None:
+        self._work, self._most = work, most
+        self._waiting: list[tuple[A, asyncio.Future[T]]] = []
+        self._working: asyncio.Task[None] | None = None
+
+    async def ask(self, asked: A) -> T:
+        mine: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._waiting.append((asked, mine))
+        if self._working is None:
+            self._working = asyncio.create_task(self._work_off())
+        return await mine
+
+    async def _work_off(self) -> None:
+        try:
+            while self._waiting:
+                batch, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
+                await self._answer(batch)
+        finally:
+            self._working = None
+
+    async def _answer(self, batch: list[tuple[A, asyncio.Future[T]]]) -> None:
+        try:
+            results = await self._work([asked for asked, _ in batch])
+        except Exception as error:  # noqa: BLE001 - it is raised again where each of them waits
+            for _, waiting in batch:
+                if not waiting.done():
+                    waiting.set_exception(error)
+            return
+        for (_, waiting), result in zip(batch, results, strict=True):
+            if not waiting.done():  # its client may have left
+                waiting.set_result(result)
+
+
+# Limits the rate of requests of a token: in this process, or in all that share its port.
+
+Clock = Callable[[], float]
+Take = Callable[
+    [int, int], float
+]  # takes a permit of a token, by id and rate, or gives the seconds until there is one
+
+
+def taken(permits: float, elapsed: float, per_minute: int) -> tuple[float, float]:
+    """Takes one of `permits` that were counted `elapsed` seconds ago and refill evenly up to `per_minute`.
+
+    Gives those left, and 0 or the seconds until there is one.
+    """
+    rate = per_minute / 60
+    permits = min(per_minute, permits + elapsed * rate)
+    return (permits, (1 - permits) / rate) if permits < 1 else (permits - 1, 0.0)
+
+
+class Bucket:
+    """A bucket of permits: it holds up to `per_minute` and refills evenly at that rate. For one thread."""
+
+    def __init__(self, per_minute: int, clock: Clock = time.monotonic) -> None:
+        self.per_minute = per_minute
+        self._clock = clock
+        self._permits, self._filled_at = float(per_minute), clock()
+
+    def take(self) -> float:
+        """Takes a permit and gives 0, or gives the seconds until there is one."""
+        now = self._clock()
+        self._permits, wait = taken(self._permits, now - self._filled_at, self.per_minute)
+        self._filled_at = now
+        return wait
+
+
+def own_rates(clock: Clock = time.monotonic) -> Take:
+    """Gives buckets of this process alone, one for each token."""
+    buckets: dict[int, Bucket] = {}
+
+    def take(token_id: int, per_minute: int) -> float:
+        bucket = buckets.get(token_id)
+        if bucket is None or bucket.per_minute != per_minute:
+            bucket = buckets[token_id] = Bucket(per_minute, clock)
+        return bucket.take()
+
+    return take
+
+
+class RateLimits:
+    """Limits each token to its own rate or to `default` (None: no limit)."""
+
+    def __init__(self, default: int | None, take: Take) -> None:
+        self._default, self._take = default, take
+        self._taking = threading.Lock()
+
+    def check(self, token: TokenRecord) -> None:
+        """Counts a request of this token. Raises `TooManyRequests`."""
+        per_minute = token.rate_limit or self._default
+        if per_minute is None:
+            return
+        with self._taking:
+            wait = self._take(token.key_id, per_minute)
+        if wait:
+            raise TooManyRequests(f"ask {per_minute} times a minute", wait, "have an admin raise its limit")
