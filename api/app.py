@@ -15,7 +15,8 @@ from litestar.middleware import DefineMiddleware
 from litestar.routes import HTTPRoute
 from litestar.types import ASGIApp, HTTPScope, Scope
 
-from colmlm.api.console import pages, session
+from colmlm.api.console import pages
+from colmlm.api.console.forms import read_form
 from colmlm.api.errors import NotSignedIn
 from colmlm.api.middleware.auth import LocalToken, require_right
 from colmlm.api.middleware.gate import GatedApp, InLane, Surroundings, build_gate
@@ -142,7 +143,7 @@ def routed() -> Litestar:
     """Build the routes once a process: each request brings the ports that they work with."""
     return Litestar(
         route_handlers=[*health.HANDLERS, *pages.HANDLERS, _build_v1()],
-        dependencies={"ports": Provide(_ports_of, sync_to_thread=False)},
+        dependencies={"ports": Provide(_ports_of, sync_to_thread=False), "form": Provide(read_form)},
         guards=[require_right],
         middleware=[DefineMiddleware(InLane), DefineMiddleware(Once)],
         exception_handlers={Exception: openai_errors.respond},
@@ -194,7 +195,7 @@ def _refuse(scope: HTTPScope, error: Exception) -> ASGIApp:
     A browser without a token gets the sign-in form with the same status.
     """
     if isinstance(error, NotSignedIn) and pages.is_page(scope["path"]):
-        return session.sign_in_form(scope)
+        return pages.sign_in_form(scope)
     return openai_errors.refusal(scope["path"], error)
 
 

@@ -9,8 +9,9 @@ from typing import Any
 from litestar import get, post
 from litestar.response import Redirect
 
-from colmlm.api.console.facts import done
-from colmlm.api.console.views import Form, Page, PageRequest, Sent, form_page, page
+from colmlm.api.console.facts import find_change
+from colmlm.api.console.forms import Form, FromForm, form_page
+from colmlm.api.console.views import Page, PageRequest, page
 from colmlm.api.middleware.auth import Right, needs
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.parameters import PathId
@@ -48,101 +49,12 @@ class Bars:
     impostor: tuple[tuple[float, float, float, float], ...]
 
 
-@get("/keysets", opt=needs(Right.read), sync_to_thread=True)
-def overview(ports: FromPorts, request: PageRequest) -> Page:
-    rows = _rows(ports)
-    return page(request, "keysets.html", rows=rows, done=done(ports, Form.asked(request)))
-
-
-@get("/keysets/{keyset_id:int}", opt=needs(Right.read), sync_to_thread=True)
-def read(ports: FromPorts, request: PageRequest, keyset_id: PathId) -> Page:
-    """Show a keyset with the report of its gate."""
-    row = _line(ports, ports.kb.keysets.show(keyset_id))
-    gate = ports.kb.keysets.gate(keyset_id)
-    checkpoint = ports.kb.keysets.checkpoint(keyset_id)
-    return page(
-        request,
-        "keyset.html",
-        row=row,
-        gate=gate,
-        plots=_plots(gate),
-        checkpoint=checkpoint,
-        form=Form(),
-        sets=[(one.name, one.name) for one in ports.kb.questions.all()],
-        width=WIDTH,
-        height=HEIGHT,
-        done=done(ports, Form.asked(request)),
-    )
-
-
-@get("/keysets/{keyset_id:int}/activate", opt=needs(Right.train), sync_to_thread=True)
-def ask_to_activate(ports: FromPorts, request: PageRequest, keyset_id: PathId) -> Page:
-    return _ask(ports, request, "activate", keyset_id, Form())
-
-
-@get("/keysets/{keyset_id:int}/retire", opt=needs(Right.train), sync_to_thread=True)
-def ask_to_retire(ports: FromPorts, request: PageRequest, keyset_id: PathId) -> Page:
-    return _ask(ports, request, "retire", keyset_id, Form())
-
-
-@get("/keysets/rollback", opt=needs(Right.train), sync_to_thread=True)
-def ask_to_roll_back(ports: FromPorts, request: PageRequest) -> Page:
-    return _ask(ports, request, "rollback", None, Form())
-
-
-@post("/keysets/{keyset_id:int}/activate", opt=needs(Right.train), sync_to_thread=True)
-def activate(ports: FromPorts, request: PageRequest, keyset_id: PathId, data: Sent) -> Page:
-    """Activate a keyset, if its gate passed or it is forced."""
-    form = Form(data)
-    return _switch(ports, request, "activate", keyset_id, form, lambda **who: ports.kb.keysets.activate(
-        keyset_id, force=form.flag("force"), **who
-    ))  # fmt: skip
-
-
-@post("/keysets/{keyset_id:int}/retire", opt=needs(Right.train), sync_to_thread=True)
-def retire(ports: FromPorts, request: PageRequest, keyset_id: PathId, data: Sent) -> Page:
-    """Drop a keyset's keys."""
-    return _switch(ports, request, "retire", keyset_id, Form(data), lambda **who: ports.kb.keysets.retire(
-        keyset_id, **who
-    ))  # fmt: skip
-
-
-@post("/keysets/rollback", opt=needs(Right.train), sync_to_thread=True)
-def roll_back(ports: FromPorts, request: PageRequest, data: Sent) -> Page:
-    """Activate the keyset that was active before."""
-    return _switch(ports, request, "rollback", None, Form(data), ports.kb.keysets.rollback)
-
-
-@post("/keysets/{keyset_id:int}/gate", opt=needs(Right.train), sync_to_thread=True)
-def check_gate(ports: FromPorts, request: PageRequest, keyset_id: PathId, data: Sent) -> Page:
-    """Measure a keyset, as a job; with kept questions, where the form names a set of them."""
-    form = Form(data)
-    asked: dict[str, Any] = {}
-    if (questions := form.optional("questions", limit=100)) is not None:
-        least, most = (form.number(name, 0, 1) for name in ("min_right", "max_wrong"))
-        asked = {"questions": questions, "min_right": least, "max_wrong": most}
-    form.check()
-    work = work_of(Gate.kind, {"keyset_id": keyset_id, **asked})
-    return _job(ports, request, keyset_id, work, form)
-
-
-@post("/keysets/{keyset_id:int}/rekey", opt=needs(Right.train), sync_to_thread=True)
-def rekey(ports: FromPorts, request: PageRequest, keyset_id: PathId, data: Sent) -> Page:
-    """Make the keys that a keyset lacks, as a job."""
-    return _job(ports, request, keyset_id, Rekey(keyset_id=keyset_id), Form(data))
-
-
 def _job(ports: Ports, request: PageRequest, keyset_id: int, work: Work, form: Form) -> Page:
     """Queues the work. The form must name the keyset too, or the request did not come from its button."""
     if form.integer("keyset") != keyset_id:
         raise KeysetNotFound(form.integer("keyset") or 0)
     job = Jobs(ports.kb).submit(work, actor=request.user.name)
     return Redirect(f"/console/jobs/{job.job_id}", status_code=303)
-
-
-HANDLERS = (
-    overview, read, check_gate, rekey, ask_to_activate, ask_to_retire, ask_to_roll_back, activate, retire, roll_back,
-)  # fmt: skip
 
 
 def active_keyset(ports: Ports) -> KeysetHead | None:
@@ -227,3 +139,90 @@ def _bars(one: dict[str, Any]) -> Bars:
         genuine=drawn(one["genuine"]),
         impostor=drawn(one["impostor"]),
     )
+
+
+@get("/keysets", opt=needs(Right.read), sync_to_thread=True)
+def overview(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
+    rows = _rows(ports)
+    return page(request, "keysets.html", rows=rows, done=find_change(ports, form))
+
+
+@get("/keysets/{keyset_id:int}", opt=needs(Right.read), sync_to_thread=True)
+def read(ports: FromPorts, request: PageRequest, keyset_id: PathId, form: FromForm) -> Page:
+    """Show a keyset with the report of its gate."""
+    row = _line(ports, ports.kb.keysets.show(keyset_id))
+    gate = ports.kb.keysets.gate(keyset_id)
+    checkpoint = ports.kb.keysets.checkpoint(keyset_id)
+    return page(
+        request,
+        "keyset.html",
+        row=row,
+        gate=gate,
+        plots=_plots(gate),
+        checkpoint=checkpoint,
+        form=Form(),
+        sets=[(one.name, one.name) for one in ports.kb.questions.all()],
+        width=WIDTH,
+        height=HEIGHT,
+        done=find_change(ports, form),
+    )
+
+
+@get("/keysets/{keyset_id:int}/activate", opt=needs(Right.train), sync_to_thread=True)
+def ask_to_activate(ports: FromPorts, request: PageRequest, keyset_id: PathId) -> Page:
+    return _ask(ports, request, "activate", keyset_id, Form())
+
+
+@get("/keysets/{keyset_id:int}/retire", opt=needs(Right.train), sync_to_thread=True)
+def ask_to_retire(ports: FromPorts, request: PageRequest, keyset_id: PathId) -> Page:
+    return _ask(ports, request, "retire", keyset_id, Form())
+
+
+@get("/keysets/rollback", opt=needs(Right.train), sync_to_thread=True)
+def ask_to_roll_back(ports: FromPorts, request: PageRequest) -> Page:
+    return _ask(ports, request, "rollback", None, Form())
+
+
+@post("/keysets/{keyset_id:int}/activate", opt=needs(Right.train), sync_to_thread=True)
+def activate(ports: FromPorts, request: PageRequest, keyset_id: PathId, form: FromForm) -> Page:
+    """Activate a keyset, if its gate passed or it is forced."""
+    return _switch(ports, request, "activate", keyset_id, form, lambda **who: ports.kb.keysets.activate(
+        keyset_id, force=form.flag("force"), **who
+    ))  # fmt: skip
+
+
+@post("/keysets/{keyset_id:int}/retire", opt=needs(Right.train), sync_to_thread=True)
+def retire(ports: FromPorts, request: PageRequest, keyset_id: PathId, form: FromForm) -> Page:
+    """Drop a keyset's keys."""
+    return _switch(ports, request, "retire", keyset_id, form, lambda **who: ports.kb.keysets.retire(
+        keyset_id, **who
+    ))  # fmt: skip
+
+
+@post("/keysets/rollback", opt=needs(Right.train), sync_to_thread=True)
+def roll_back(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
+    """Activate the keyset that was active before."""
+    return _switch(ports, request, "rollback", None, form, ports.kb.keysets.rollback)
+
+
+@post("/keysets/{keyset_id:int}/gate", opt=needs(Right.train), sync_to_thread=True)
+def check_gate(ports: FromPorts, request: PageRequest, keyset_id: PathId, form: FromForm) -> Page:
+    """Measure a keyset, as a job; with kept questions, where the form names a set of them."""
+    asked: dict[str, Any] = {}
+    if (questions := form.optional("questions", limit=100)) is not None:
+        least, most = (form.number(name, 0, 1) for name in ("min_right", "max_wrong"))
+        asked = {"questions": questions, "min_right": least, "max_wrong": most}
+    form.check()
+    work = work_of(Gate.kind, {"keyset_id": keyset_id, **asked})
+    return _job(ports, request, keyset_id, work, form)
+
+
+@post("/keysets/{keyset_id:int}/rekey", opt=needs(Right.train), sync_to_thread=True)
+def rekey(ports: FromPorts, request: PageRequest, keyset_id: PathId, form: FromForm) -> Page:
+    """Make the keys that a keyset lacks, as a job."""
+    return _job(ports, request, keyset_id, Rekey(keyset_id=keyset_id), form)
+
+
+HANDLERS = (
+    overview, read, check_gate, rekey, ask_to_activate, ask_to_retire, ask_to_roll_back, activate, retire, roll_back,
+)  # fmt: skip

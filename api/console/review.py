@@ -9,8 +9,9 @@ from typing import cast
 from litestar import get, post
 from litestar.response import Redirect
 
-from colmlm.api.console.facts import corpus_options, done
-from colmlm.api.console.views import Form, Page, PageRequest, Sent, form_page, query
+from colmlm.api.console.facts import corpus_options, find_change
+from colmlm.api.console.forms import Form, FromForm, form_page, show_again
+from colmlm.api.console.views import Page, PageRequest, query
 from colmlm.api.middleware.auth import Right, needs
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.parameters import PathId, shown_to
@@ -32,44 +33,6 @@ DOUBTS = {
     "forward": "its question told what only a later sentence says, and was dropped",
     "reveals": "its question gave the answer away, and was dropped",
 }
-
-
-@get("/review", opt=needs(Right.read), sync_to_thread=True)
-def inbox(ports: FromPorts, request: PageRequest) -> Page:
-    """Show the facts to review, those first where most is at stake."""
-    return _show(ports, request, Form.asked(request))
-
-
-@post("/review", opt=needs(Right.edit), sync_to_thread=True)
-def settle(ports: FromPorts, request: PageRequest, data: Sent) -> Page:
-    """Accept or reject one fact, or all that were chosen, as far as nobody has settled them meanwhile."""
-    form = Form(data)
-    try:
-        verdicts, reason = _verdicts(form), form.text("reason", limit=1000)
-        if not verdicts:
-            form.mistakes["fact"] = "Choose at least one fact."
-        form.check()
-        settled = ports.kb.review.settle(verdicts, actor=request.user.name, reason=reason)
-    except KBError as error:
-        return _show(ports, request, form.refuse(error))
-    left = [one.fact_id for one in settled.before]
-    return _back(form, change=settled.seqs[-1] if settled.seqs else None, left=left)
-
-
-@post("/review/{fact_id:int}", opt=needs(Right.edit), sync_to_thread=True)
-def fix(ports: FromPorts, request: PageRequest, fact_id: PathId, data: Sent) -> Page:
-    """Move the span of a fact, give it another question, or both, which accepts it."""
-    form = Form(data)
-    try:
-        edit = Fix.read(form, request.user.name).mend(ports, ports.kb.facts.show(fact_id))
-    except KBError as error:
-        return _show(ports, request, form.refuse(error), fixing=fact_id)
-    if not edit.keyed:
-        key_at_once(ports, edit.fact_ids)
-    return _back(form, change=edit.seq)
-
-
-HANDLERS = (inbox, settle, fix)
 
 
 def _verdicts(form: Form) -> list[ReviewVerdict]:
@@ -122,12 +85,9 @@ def _show(ports: Ports, request: PageRequest, form: Form, fixing: int | None = N
         doubts=DOUBTS,
         reason=REASON,
         fixing=fixing if found and fixing in [item.fact.fact_id for item in found.items] else None,
-        done=done(ports, form),
+        done=find_change(ports, form),
         left=shown.facts(ports.kb.facts.show_many(left)) if left else [],
     )
-
-
-# Fixing: what a form of the inbox gives a fact, its span, its question or both, which accepts it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,10 +138,10 @@ class Fix:
 
     def _accept(self, ports: Ports, fact: FactRecord) -> Edit:
         verdict = ReviewVerdict(fact.fact_id, "accept", self.version or fact.version)
-        done = ports.kb.review.settle([verdict], actor=self.how["actor"], reason=self.how["reason"])
-        if done.before:
+        settled = ports.kb.review.settle([verdict], actor=self.how["actor"], reason=self.how["reason"])
+        if settled.before:
             raise FactChanged([fact.fact_id])
-        return Edit(done.seqs[0], "accept", done.fact_ids)
+        return Edit(settled.seqs[0], "accept", settled.fact_ids)
 
     def _is_elsewhere(self, fact: FactRecord) -> bool:
         """Says whether the span is another one than that of the fact; offsets count before words."""
@@ -189,3 +149,37 @@ class Fix:
         if offsets == (None, None):
             return self.span["text"] not in (None, fact.value)
         return fact.source is None or offsets != (fact.source.start, fact.source.end)
+
+
+@get("/review", opt=needs(Right.read), sync_to_thread=True)
+def inbox(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
+    """Show the facts to review, those first where most is at stake."""
+    return _show(ports, request, form)
+
+
+@post("/review", opt=needs(Right.edit), sync_to_thread=True)
+@show_again(_show)
+def settle(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
+    """Accept or reject one fact, or all that were chosen, as far as nobody has settled them meanwhile."""
+    verdicts, reason = _verdicts(form), form.text("reason", limit=1000)
+    if not verdicts:
+        form.mistakes["fact"] = "Choose at least one fact."
+    form.check()
+    settled = ports.kb.review.settle(verdicts, actor=request.user.name, reason=reason)
+    left = [one.fact_id for one in settled.before]
+    return _back(form, change=settled.seqs[-1] if settled.seqs else None, left=left)
+
+
+@post("/review/{fact_id:int}", opt=needs(Right.edit), sync_to_thread=True)
+def fix(ports: FromPorts, request: PageRequest, fact_id: PathId, form: FromForm) -> Page:
+    """Move the span of a fact, give it another question, or both, which accepts it."""
+    try:
+        edit = Fix.read(form, request.user.name).mend(ports, ports.kb.facts.show(fact_id))
+    except KBError as error:
+        return _show(ports, request, form.refuse(error), fixing=fact_id)
+    if not edit.keyed:
+        key_at_once(ports, edit.fact_ids)
+    return _back(form, change=edit.seq)
+
+
+HANDLERS = (inbox, settle, fix)

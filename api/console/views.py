@@ -6,10 +6,9 @@ that each page has one template.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import zip_longest
 from pathlib import Path
@@ -18,18 +17,13 @@ from urllib.parse import urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from litestar import Request, Response
-from litestar.params import URLEncodedBody
-from litestar.response import Redirect
 from markupsafe import Markup
 
 from colmlm.api.errors import problem_of
-from colmlm.api.ports import Ports
-from colmlm.api.routes.misses import asks_of
 from colmlm.kb.access.records import Right, TokenRecord
-from colmlm.kb.errors import KBError
 from colmlm.kb.evidence.records import OutputTrace, TracedSplice
-from colmlm.kb.facts.records import Edit, FactFound, FactRecord, FoundIn
-from colmlm.kb.texts.characters import moment, visible_text
+from colmlm.kb.facts.records import FactFound, FactRecord, FoundIn
+from colmlm.kb.texts.characters import visible_text
 
 # Tables as cards: on a phone every cell names its column, since there is no room for a row of headings.
 
@@ -212,137 +206,6 @@ templates.filters.update(
 templates.globals.update(query=query)
 
 
-# Forms: reads what was sent field by field, and notes a message for each field that is not valid.
-#
-# A form that is refused is shown again as it was sent, with the messages beside its fields.
-
-MAX_ID = 2**63 - 1
-LONGEST = 10_000
-
-Sent = URLEncodedBody[dict[str, Any]]
-
-
-class Mistakes(KBError):
-    title = "This form is not complete"
-    status = 422
-
-    def __init__(self, fields: Sequence[str]) -> None:
-        super().__init__(
-            f"Nothing was done. See the note at {', '.join(fields)}, put it right and send it again."
-        )
-
-
-@dataclass(slots=True)
-class Form:
-    """The fields of a form by name. Reading one notes its mistake; `check` raises them all at once.
-
-    `error` is the error that refused the whole form, which the template shows above it.
-    """
-
-    sent: Mapping[str, Any] = field(default_factory=dict)
-    mistakes: dict[str, str] = field(default_factory=dict)
-    error: KBError | None = None
-
-    @classmethod
-    def asked(cls, request: PageRequest) -> Form:
-        """Gives a form with the fields of a query string."""
-        return cls({name: request.query_params.getall(name) for name in request.query_params})
-
-    def all(self, name: str) -> list[str]:
-        found = self.sent.get(name, [])
-        return [str(value) for value in found] if isinstance(found, list) else [str(found)]
-
-    def raw(self, name: str, default: str = "") -> str:
-        """Gives the text that was sent, for the field to show again."""
-        found = self.all(name)
-        return found[-1] if found else default
-
-    def refuse(self, error: KBError) -> Form:
-        self.error = error
-        return self
-
-    def check(self) -> None:
-        """Raises `Mistakes` where a field read so far is not valid."""
-        if self.mistakes:
-            raise Mistakes(list(self.mistakes))
-
-    def text(self, name: str, *, limit: int = LONGEST) -> str:
-        """Reads a text, which may not be empty."""
-        said = self._text(name, limit)
-        if not said:
-            self.mistakes.setdefault(name, "Say something here: it may not be empty.")
-        return said
-
-    def optional(self, name: str, *, limit: int = LONGEST) -> str | None:
-        return self._text(name, limit) or None
-
-    def _text(self, name: str, limit: int) -> str:
-        said = self.raw(name).replace("\r\n", "\n").strip()
-        if "\x00" in said:
-            self.mistakes[name] = "It holds a NUL character, which no text does. Remove it."
-        elif len(said) > limit:
-            self.mistakes[name] = f"It has {len(said):,} characters; at most {limit:,} are taken. Shorten it."
-        return said
-
-    def integer(self, name: str, low: int = 1, high: int = MAX_ID) -> int | None:
-        said = self.raw(name).strip()
-        if not said:
-            return None
-        if len(said) < 20 and said.isascii() and said.isdecimal() and low <= int(said) <= high:
-            return int(said)
-        upper = "" if high == MAX_ID else f" and at most {high:,}"
-        self.mistakes[name] = f"Give a whole number of at least {low:,}{upper}."
-        return None
-
-    def number(self, name: str, low: float, high: float) -> float | None:
-        said = self.raw(name).strip()
-        if not said:
-            return None
-        try:
-            value = float(said)
-        except ValueError:
-            value = math.nan
-        if low <= value <= high:
-            return value
-        self.mistakes[name] = f"Give a number from {low:g} to {high:g}, such as {(low + high) / 2:g}."
-        return None
-
-    def choice(self, name: str, allowed: Sequence[str]) -> str:
-        """Reads one of `allowed`; the first if nothing was sent."""
-        said = self.raw(name) or allowed[0]
-        if said not in allowed:
-            self.mistakes[name] = f"Choose one of {', '.join(allowed)}."
-        return said
-
-    def flag(self, name: str) -> bool:
-        return self.raw(name) == "yes"
-
-    def ids(self, name: str) -> list[int]:
-        """Reads ids: several fields, or several ids in one field between commas or spaces."""
-        said = " ".join(self.all(name)).replace(",", " ").split()
-        if any(not (one.isascii() and one.isdecimal() and len(one) < 19 and int(one)) for one in said):
-            self.mistakes[name] = "Give ids, such as 12 or 12, 15."
-            return []
-        return list(dict.fromkeys(map(int, said)))
-
-    def moment(self, name: str) -> datetime | None:
-        """Reads a date or time in ISO 8601, in UTC if it names no zone."""
-        said = self.raw(name).strip()
-        if not said:
-            return None
-        try:
-            return moment(said)
-        except ValueError:
-            self.mistakes[name] = "Give a date or a time, such as 2026-01-31 or 2026-01-31T12:00."
-            return None
-
-
-def form_page(request: PageRequest, template: str, form: Form, **context: Any) -> Page:
-    """Gives the page with this form, with the status of the error that refused it, if one did."""
-    status = problem_of(form.error)[0].status if form.error else 200
-    return page(request, template, status, form=form, **context)
-
-
 # Cuts texts at marked spans: an output at its splices, a document at its facts, a passage around one fact.
 
 AROUND = 280  # characters of a document before and after a span
@@ -467,31 +330,3 @@ def _by_place(facts: Iterable[FactRecord]) -> Sequence[FactRecord]:
         (fact for fact in facts if fact.source),
         key=lambda f: (f.source.start, f.fact_id) if f.source else (0, 0),
     )
-
-
-# Solving: asks a group of misses again once a fact was added for it, and leads back to its page.
-
-
-def to_group(
-    ports: Ports, request: PageRequest, group_id: int, fact_id: int, reason: str, *, anyway: bool = False
-) -> Redirect:
-    """Solves the group by the fact, if its questions find it, and redirects to its page, which says which do not."""
-    misses = ports.kb.shown(past=True).misses(asks_of(ports))
-    asked = misses.solve(group_id, fact_id, anyway=anyway, actor=request.user.name, reason=reason)
-    left = ",".join(str(one.generation_id) for one in asked.asked if not one.found)
-    return Redirect(f"/console/misses/{group_id}?fact={fact_id}&left={left}", status_code=303)
-
-
-def solved_by(ports: Ports, request: PageRequest, form: Form, edit: Edit) -> Redirect | None:
-    """Leads from a fact that was added for a group, which the form names, to that group; None where it names none.
-
-    The fact stays, also where the group cannot be asked again.
-    """
-    if (group_id := form.integer("miss")) is None:
-        return None
-    (fact_id,) = edit.fact_ids
-    try:
-        led = to_group(ports, request, group_id, fact_id, form.raw("reason"))
-    except KBError:
-        return Redirect(f"/console/facts/{fact_id}?change={edit.seq}", status_code=303)
-    return Redirect(f"{led.url}&change={edit.seq}", status_code=303)
