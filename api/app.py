@@ -19,9 +19,9 @@ from colmlm.api.console import pages
 from colmlm.api.console.forms import read_form
 from colmlm.api.errors import NotSignedIn
 from colmlm.api.middleware.auth import LocalToken, require_right
-from colmlm.api.middleware.gate import GatedApp, InLane, Surroundings, build_gate
+from colmlm.api.middleware.gate import GatedApp, LimiterMiddleware, Surroundings, build_gate
 from colmlm.api.middleware.idempotency import Once
-from colmlm.api.middleware.limiters import Lane, Lanes, RateLimits, Tuning, own_rates
+from colmlm.api.middleware.limiters import Limiter, Limiters, RateLimits, Tuning, own_rates
 from colmlm.api.nouns.generation import Generator
 from colmlm.api.nouns.models import LoadedModels
 from colmlm.api.openai import chat, completions
@@ -62,10 +62,10 @@ from colmlm.kb.lookup.replica import find_together
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.waits import AT_THE_DOOR, Waits
 
-AT_DOOR = (Lane.door, Lane.probes, Lane.records)
+CHECKING = (Limiter.auth, Limiter.probes, Limiter.records)
 MOST_LOOKUPS_AT_ONCE = 32  # of one search: the others would wait longer than two searches take
 # Threads that wait for the decoder hold no connection meanwhile: the few that they need are among the others.
-BEHIND_DOOR = tuple(set(Lane) - {Lane.at_once, Lane.decoding, *AT_DOOR})
+WORKING = tuple(set(Limiter) - {Limiter.at_once, Limiter.decoding, *CHECKING})
 
 
 def create_app(
@@ -92,18 +92,18 @@ def create_app(
     operations.observe(kb)
     shared = operations.shared
     models = LoadedModels.of(kb, encoder, generator) if models is None else models
-    lanes = Lanes(tuning.lanes)
-    operations.metrics.watch(lanes)
-    door = kb.beside("door", AT_THE_DOOR, lanes.threads(*AT_DOOR))
+    limiters = Limiters(tuning.limiters)
+    operations.metrics.watch(limiters)
+    auth_kb = kb.beside("door", AT_THE_DOOR, limiters.threads(*CHECKING))
     # One connection for each thread, and one more for an edit that timed out and asks who holds the log's lock.
-    asked = kb.beside("requests", Waits.of(kb.settings), lanes.threads(*BEHIND_DOOR, Lane.edits))
+    asked = kb.beside("requests", Waits.of(kb.settings), limiters.threads(*WORKING, Limiter.edits))
     rates = shared.rates(tuning.clock) if shared else own_rates(tuning.clock)
     limits = RateLimits(settings.rate_limit, rates)
     readiness = Readiness(
-        door,
+        auth_kb,
         models,
         operations.drain,
-        lanes,
+        limiters,
         settings.ready_lag,
         tuning.readiness_seconds,
         tuning.look_seconds,
@@ -119,9 +119,11 @@ def create_app(
         else StoredAnswers(
             asked, Answering(asked, Questions(asked, models.encoders) if models else None, reader, sentences)
         ),
-        door=door,
-        key_lookups=lanes.gathered(Lane.lookups, partial(find_together, asked.lookups), MOST_LOOKUPS_AT_ONCE),
-        lanes=lanes,
+        auth_kb=auth_kb,
+        key_lookups=limiters.batched(
+            Limiter.lookups, partial(find_together, asked.lookups), MOST_LOOKUPS_AT_ONCE
+        ),
+        limiters=limiters,
         readiness=readiness,
         metrics_text=operations.metrics.text,
         tuning=tuning,
@@ -131,10 +133,10 @@ def create_app(
         refuse=_refuse,
         find_route=lookups.route,
         measure=operations.watch.running,
-        note=Journal(door.log, lanes, tuning.clock).note,
+        note=Journal(auth_kb.log, limiters, tuning.clock).note,
         drain=operations.drain,
     )
-    gate = build_gate(door, settings, lanes, local, limits, around)
+    gate = build_gate(auth_kb, settings, limiters, local, limits, around)
     return GatedApp(gate, routed(), {"ports": ports, "access": asked.access})
 
 
@@ -145,7 +147,7 @@ def routed() -> Litestar:
         route_handlers=[*health.HANDLERS, *pages.HANDLERS, _build_v1()],
         dependencies={"ports": Provide(_ports_of, sync_to_thread=False), "form": Provide(read_form)},
         guards=[require_right],
-        middleware=[DefineMiddleware(InLane), DefineMiddleware(Once)],
+        middleware=[DefineMiddleware(LimiterMiddleware), DefineMiddleware(Once)],
         exception_handlers={Exception: openai_errors.respond},
         openapi_config=openapi.config(),
         request_max_body_size=MAX_BODY_BYTES,

@@ -4,7 +4,7 @@ KBError (kb/errors: status and title are class attributes)
 ├── ... everything the knowledge base refuses
 └── Refused
     ├── ModelMissing      503  the server runs without a model
-    ├── Busy              503  all places for this kind of work are taken
+    ├── Busy              503  all slots for this kind of work are taken
     ├── ClientLeft        499  nobody waits for the answer any more
     ├── Draining          503  the server is ending
     ├── NotSignedIn       401
@@ -76,11 +76,9 @@ class Busy(Refused):
     title = "Busy"
     status = 503
 
-    def __init__(self, work: str, places: int) -> None:
+    def __init__(self, work: str, slots: int) -> None:
         self.work = work
-        super().__init__(
-            f"All {places} places for {work} are taken. Nothing was done; try again in a moment."
-        )
+        super().__init__(f"All {slots} slots for {work} are taken. Nothing was done; try again in a moment.")
 
 
 class ClientLeft(Refused):
@@ -198,7 +196,7 @@ _CUT_OFF = "client disconnected prematurely"  # only by this text can it be told
 
 
 def problem_of(error: Exception) -> tuple[Problem, dict[str, str]]:
-    """Gives the problem document and the response headers for an exception."""
+    """Give the problem document and the response headers for an exception."""
     problem, headers = _problem_of(error)
     if (request := request_context.current()) is None:
         return problem, headers
@@ -232,13 +230,13 @@ def _problem_of(error: Exception) -> tuple[Problem, dict[str, str]]:
 
 
 def respond(request: Request[Any, Any, Any], error: Exception) -> Response[Problem]:
-    """Answers any exception of a route with its problem document, as Litestar's exception handler."""
+    """Answer any exception of a route with its problem document, as Litestar's exception handler."""
     problem, headers = problem_of(error)
     return Response(problem, status_code=problem.status, media_type=MEDIA_TYPE, headers=headers)
 
 
 def refusal(error: Exception) -> ASGIResponse:
-    """Gives the same response for a request that was refused before routing."""
+    """Give the same response for a request that was refused before routing."""
     problem, headers = problem_of(error)
     body = msgspec.json.encode(problem)
     return ASGIResponse(body=body, status_code=problem.status, media_type=MEDIA_TYPE, headers=headers)
@@ -324,6 +322,6 @@ _STATUSES: dict[type[KBError], int] = {
 
 
 def status_of(error: KBError) -> int:
-    """Gives the status of the nearest class of the error that has one; an error of the API itself names its own."""
+    """Give the status of the nearest class of the error that has one; an error of the API itself names its own."""
     own: int | None = getattr(error, "status", None)
     return own or next(_STATUSES[kind] for kind in type(error).__mro__ if kind in _STATUSES)

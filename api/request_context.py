@@ -49,7 +49,7 @@ _asked: ContextVar[Asked | None] = ContextVar("asked", default=None)
 
 @contextmanager
 def asked(headers: Headers) -> Iterator[Asked]:
-    """Makes a request with a new id the current one of this context. The caller's id is kept if it is well-formed."""
+    """Make a request with a new id the current one of this context. The caller's id is kept if it is well-formed."""
     given = headers.get(HEADER, "")
     request = Asked(secrets.token_hex(8), given if _ID.fullmatch(given) else None)
     as_asked, as_origin = _asked.set(request), origin.set(None)
@@ -61,18 +61,18 @@ def asked(headers: Headers) -> Iterator[Asked]:
 
 
 def admitted(request: Asked, token: TokenRecord) -> None:
-    """Makes this request's token the principal of the changes that the request makes."""
+    """Make this request's token the principal of the changes that the request makes."""
     origin.set(Origin(token.principal, request.request_id, request.client_request_id))
 
 
 def said(request: Asked) -> dict[str, str]:
-    """Gives the response headers with the request's ids."""
+    """Give the response headers with the request's ids."""
     named = {HEADER: request.request_id}
     return named | ({CLIENT_HEADER: request.client_request_id} if request.client_request_id else {})
 
 
 def current() -> Asked | None:
-    """Gives the request that is current here, or None outside of any."""
+    """Give the request that is current here, or None outside of any."""
     return _asked.get()
 
 
@@ -81,7 +81,7 @@ def status_of(request: Asked) -> int:
 
 
 def route_of(scope: HTTPScope) -> str:
-    """Gives the path template of the matched route, such as `/v1/facts/{fact_id}`."""
+    """Give the path template of the matched route, such as `/v1/facts/{fact_id}`."""
     return str(scope.get("path_template") or UNROUTED)
 
 

@@ -9,10 +9,10 @@ from typing import Any, cast
 from litestar import get, post
 from litestar.response import Redirect, Stream
 
-from colmlm.api.console.forms import Form, FromForm, form_page, show_again
+from colmlm.api.console.forms import Form, FromForm, corpus_options, find_change, form_page, show_again
 from colmlm.api.console.questions import solve_by_new_fact
 from colmlm.api.console.views import Page, PageRequest, blocks, excerpts, passage, stretches
-from colmlm.api.middleware.auth import Lane, Right, needs
+from colmlm.api.middleware.auth import Limiter, Right, needs
 from colmlm.api.nouns.corrections import plan
 from colmlm.api.nouns.fact_table import lines, pages
 from colmlm.api.ports import FromPorts, Ports
@@ -38,7 +38,6 @@ from colmlm.kb.facts.records import (
 from colmlm.kb.facts.reviews import REVIEWS, Review
 from colmlm.kb.jobs.kinds import Compare
 from colmlm.kb.jobs.queue import Jobs
-from colmlm.kb.log.records import ChangeRecord
 
 FACTS_ON_A_PAGE = 50
 POLICIES = ("successor", "abstain")
@@ -46,19 +45,8 @@ WAYS = ("words", "exactly", "meaning")
 FILTERS = ("text", "way", "corpus", "document", "state", "review", "actor", "kind", "since", "until", "sort")
 
 
-def find_change(ports: Ports, form: Form) -> ChangeRecord | None:
-    """Gives the change that the query string names, as the log holds it, for the note on what was just done."""
-    seq = form.integer("change")
-    return next(iter(ports.kb.log.changes(after=seq - 1, limit=1)), None) if seq else None
-
-
-def corpus_options(ports: Ports) -> list[tuple[str, str]]:
-    """Gives the options of a field that chooses a corpus."""
-    return [("", "every corpus"), *((stats.corpus, stats.corpus) for stats in ports.kb.corpora.all())]
-
-
 def show_document(ports: FromPorts, request: PageRequest, document_id: PathId, form: FromForm) -> Page:
-    """Shows a document as it was ingested, with its facts marked, and a form for another or for one that moves."""
+    """Show a document as it was ingested, with its facts marked, and a form for another or for one that moves."""
     shown = shown_to(request, ports)
     record, text = shown.document(document_id)
     facts = shown.facts(ports.kb.facts.every_of(document_id))
@@ -133,7 +121,7 @@ def _edit_facts(
 
 
 def lead_to_fact(edit: Edit) -> Redirect:
-    """Redirects to the fact, or for several facts to the list, with a note of what was done."""
+    """Redirect to the fact, or for several facts to the list, with a note of what was done."""
     place = f"/{edit.fact_ids[0]}" if len(edit.fact_ids) == 1 else ""
     state = "&state=all" if not place else ""
     return Redirect(f"/console/facts{place}?change={edit.seq}{state}", status_code=303)
@@ -143,7 +131,7 @@ class FactsSearch:
     """The search that a form asks for."""
 
     def __init__(self, ports: Ports, request: PageRequest, form: Form) -> None:
-        """Reads the form. Raises `Mistakes`, `RightMissing` or `ModelMissing`, and what the search raises later."""
+        """Read the form. Raise `Mistakes`, `RightMissing` or `ModelMissing`, and what the search raises later."""
         text, way = form.optional("text", limit=1000), form.choice("way", WAYS)
         near = text if way == "meaning" else None
         self._sought: FactSearch = {
@@ -168,12 +156,12 @@ class FactsSearch:
         return self._shown.search(nearest=self._nearest, **self._sought)
 
     def every(self) -> Iterator[FactFound]:
-        """Gives all that are found, by pages."""
+        """Give all that are found, by pages."""
         return pages(self.page)
 
 
 def read_filters(form: Form) -> dict[str, str]:
-    """Gives the filters that a form holds, for the addresses of other pages with the same."""
+    """Give the filters that a form holds, for the addresses of other pages with the same."""
     return {name: form.raw(name) for name in FILTERS if form.raw(name)}
 
 
@@ -201,7 +189,7 @@ def find_facts(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
     )
 
 
-@get("/facts/download", opt=needs(Right.read, Lane.long_reads), sync_to_thread=True)
+@get("/facts/download", opt=needs(Right.read, Limiter.long_reads), sync_to_thread=True)
 def download_facts(ports: FromPorts, request: PageRequest, form: FromForm) -> Stream:
     """Download all facts that are searched for, as CSV."""
     return Stream(
@@ -273,7 +261,7 @@ MOST_PASTED = 1_000_000  # characters
 
 
 def _key_and_lead(ports: Ports, edit: Edit) -> Page:
-    """Keys the facts that lack keys after the edit, and redirects to them."""
+    """Key the facts that lack keys after the edit, and redirect to them."""
     if not edit.keyed or edit.kind == "restore":
         key_at_once(ports, edit.fact_ids)
     return lead_to_fact(edit)

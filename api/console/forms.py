@@ -17,7 +17,9 @@ from litestar.params import SkipValidation
 
 from colmlm.api.console.views import Page, PageRequest, page
 from colmlm.api.errors import problem_of
+from colmlm.api.ports import Ports
 from colmlm.kb.errors import KBError
+from colmlm.kb.log.records import ChangeRecord
 from colmlm.kb.texts.characters import moment
 
 P = ParamSpec("P")
@@ -49,7 +51,7 @@ class Form:
 
     @classmethod
     def asked(cls, request: PageRequest) -> Form:
-        """Gives a form with the fields of a query string."""
+        """Give a form with the fields of a query string."""
         return cls({name: request.query_params.getall(name) for name in request.query_params})
 
     def all(self, name: str) -> list[str]:
@@ -57,7 +59,7 @@ class Form:
         return [str(value) for value in found] if isinstance(found, list) else [str(found)]
 
     def raw(self, name: str, default: str = "") -> str:
-        """Gives the text that was sent, for the field to show again."""
+        """Give the text that was sent, for the field to show again."""
         found = self.all(name)
         return found[-1] if found else default
 
@@ -66,12 +68,12 @@ class Form:
         return self
 
     def check(self) -> None:
-        """Raises `Mistakes` where a field read so far is not valid."""
+        """Raise `Mistakes` where a field read so far is not valid."""
         if self.mistakes:
             raise Mistakes(list(self.mistakes))
 
     def text(self, name: str, *, limit: int = LONGEST) -> str:
-        """Reads a text, which may not be empty."""
+        """Read a text, which may not be empty."""
         said = self._text(name, limit)
         if not said:
             self.mistakes.setdefault(name, "Say something here: it may not be empty.")
@@ -112,7 +114,7 @@ class Form:
         return None
 
     def choice(self, name: str, allowed: Sequence[str]) -> str:
-        """Reads one of `allowed`; the first if nothing was sent."""
+        """Read one of `allowed`; the first if nothing was sent."""
         said = self.raw(name) or allowed[0]
         if said not in allowed:
             self.mistakes[name] = f"Choose one of {', '.join(allowed)}."
@@ -122,7 +124,7 @@ class Form:
         return self.raw(name) == "yes"
 
     def ids(self, name: str) -> list[int]:
-        """Reads ids: several fields, or several ids in one field between commas or spaces."""
+        """Read ids: several fields, or several ids in one field between commas or spaces."""
         said = " ".join(self.all(name)).replace(",", " ").split()
         if any(not (one.isascii() and one.isdecimal() and len(one) < 19 and int(one)) for one in said):
             self.mistakes[name] = "Give ids, such as 12 or 12, 15."
@@ -130,7 +132,7 @@ class Form:
         return list(dict.fromkeys(map(int, said)))
 
     def moment(self, name: str) -> datetime | None:
-        """Reads a date or time in ISO 8601, in UTC if it names no zone."""
+        """Read a date or time in ISO 8601, in UTC if it names no zone."""
         said = self.raw(name).strip()
         if not said:
             return None
@@ -142,7 +144,7 @@ class Form:
 
 
 def form_page(request: PageRequest, template: str, form: Form, **context: Any) -> Page:
-    """Gives the page with this form, with the status of the error that refused it, if one did."""
+    """Give the page with this form, with the status of the error that refused it, if one did."""
     status = problem_of(form.error)[0].status if form.error else 200
     return page(request, template, status, form=form, **context)
 
@@ -177,3 +179,14 @@ def show_again(show: Callable[..., Page]) -> Callable[[Callable[P, Page]], Calla
         return handle
 
     return decorate
+
+
+def find_change(ports: Ports, form: Form) -> ChangeRecord | None:
+    """Give the change that the query string names, as the log holds it, for the note on what was just done."""
+    seq = form.integer("change")
+    return next(iter(ports.kb.log.changes(after=seq - 1, limit=1)), None) if seq else None
+
+
+def corpus_options(ports: Ports) -> list[tuple[str, str]]:
+    """Give the options of a field that chooses a corpus."""
+    return [("", "every corpus"), *((stats.corpus, stats.corpus) for stats in ports.kb.corpora.all())]

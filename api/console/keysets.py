@@ -9,8 +9,7 @@ from typing import Any
 from litestar import get, post
 from litestar.response import Redirect
 
-from colmlm.api.console.facts import find_change
-from colmlm.api.console.forms import Form, FromForm, form_page
+from colmlm.api.console.forms import Form, FromForm, find_change, form_page
 from colmlm.api.console.views import Page, PageRequest, page
 from colmlm.api.middleware.auth import Right, needs
 from colmlm.api.ports import FromPorts, Ports
@@ -50,7 +49,7 @@ class Bars:
 
 
 def _job(ports: Ports, request: PageRequest, keyset_id: int, work: Work, form: Form) -> Page:
-    """Queues the work. The form must name the keyset too, or the request did not come from its button."""
+    """Queue the work. The form must name the keyset too, or the request did not come from its button."""
     if form.integer("keyset") != keyset_id:
         raise KeysetNotFound(form.integer("keyset") or 0)
     job = Jobs(ports.kb).submit(work, actor=request.user.name)
@@ -58,7 +57,7 @@ def _job(ports: Ports, request: PageRequest, keyset_id: int, work: Work, form: F
 
 
 def active_keyset(ports: Ports) -> KeysetHead | None:
-    """Gives the active keyset; None where none is active yet."""
+    """Give the active keyset; None where none is active yet."""
     try:
         return ports.kb.keysets.active()
     except NoActiveKeyset:
@@ -111,7 +110,7 @@ def _switch(
 
 
 def _plots(gate: dict[str, Any] | None) -> list[Bars]:
-    """Draws the histograms in a report: the checked keyset's and, if it was measured too, the active one's."""
+    """Draw the histograms in a report: the checked keyset's and, if it was measured too, the active one's."""
     kept = (gate or {}).get("histograms") or []
     return [_bars(one) for one in kept]
 

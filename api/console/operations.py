@@ -18,7 +18,7 @@ from sqlalchemy import text
 from colmlm.api.console.forms import Form, FromForm, form_page, show_again
 from colmlm.api.console.views import Page, PageRequest, page
 from colmlm.api.errors import RightMissing
-from colmlm.api.middleware.auth import Lane, Right, needs
+from colmlm.api.middleware.auth import Limiter, Right, needs
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.health import state_of
 from colmlm.api.routes.parameters import PathId
@@ -35,7 +35,7 @@ JOBS_ON_A_PAGE = 50
 
 
 def visible_kinds(request: PageRequest, *among: str) -> list[str]:
-    """Gives the kinds of jobs, of these or of all, that the token may start and so may see."""
+    """Give the kinds of jobs, of these or of all, that the token may start and so may see."""
     return [kind for kind, work in KINDS.items() if request.user.may(work.right) and kind in (among or KINDS)]
 
 
@@ -45,7 +45,7 @@ def _show_job(ports: Ports, request: PageRequest, job_id: int, form: Form) -> Pa
 
 
 def _require_visible(ports: Ports, request: PageRequest, job_id: int) -> JobRecord:
-    """Gives the job. Raises `RightMissing` where this token may not start jobs of its kind."""
+    """Give the job. Raise `RightMissing` where this token may not start jobs of its kind."""
     job = Jobs(ports.kb).get(job_id)
     right = KINDS[job.kind].right
     if not request.user.may(right):
@@ -151,7 +151,7 @@ def list_corpora(ports: FromPorts, request: PageRequest) -> Page:
     return _show_corpora(ports, request, Form())
 
 
-@post("/corpora", opt=needs(Right.edit, Lane.uploads), request_max_body_size=MOST_BYTES)
+@post("/corpora", opt=needs(Right.edit, Limiter.uploads), request_max_body_size=MOST_BYTES)
 async def upload_files(ports: FromPorts, request: PageRequest) -> Page:
     """Store the files and queue their jobs: one for all raw documents, one for each annotated file."""
     sent = await request.form()

@@ -24,7 +24,7 @@ from colmlm.api.console.views import (
     pieces,
 )
 from colmlm.api.errors import problem_of
-from colmlm.api.middleware.auth import Lane, Right, needs
+from colmlm.api.middleware.auth import Limiter, Right, needs
 from colmlm.api.nouns.generation import GenerationRequest
 from colmlm.api.ports import FromPorts, Ports, QuestionEncoder
 from colmlm.api.routes.parameters import PathId, shown_to
@@ -162,7 +162,7 @@ def _cut_sentence(found: Answer) -> tuple[str, str, str] | None:
 
 
 def describe_output(ports: Ports, shown: Shown, output: int, ordinal: int | None) -> dict[str, Any]:
-    """Gives a stored output cut at its lookups, with the evidence of the one named, else of the first with a hit."""
+    """Give a stored output cut at its lookups, with the evidence of the one named, else of the first with a hit."""
     trace = shown.trace_output(output)
     cut = pieces(trace)
     looked_up = [piece for piece in cut if piece.splice]
@@ -193,7 +193,7 @@ def _collect_evidence(ports: Ports, shown: Shown, trace: OutputTrace, piece: Out
 def _find_neighbours(
     ports: Ports, trace: OutputTrace, splice: TracedSplice
 ) -> Sequence[tuple[Hit, FactRecord | None]] | str:
-    """Gives the other facts nearest to this lookup's query, in their present state, or the reason why it cannot."""
+    """Give the other facts nearest to this lookup's query, in their present state, or the reason why it cannot."""
     try:
         hits = ports.kb.outputs.neighbours(trace.generation_id, splice.ordinal, MOST_NEIGHBOURS)
     except (KeysetMismatch, NoActiveKeyset):
@@ -212,7 +212,7 @@ def _find_fact(ports: Ports, fact_id: int) -> FactRecord | None:
 
 
 def _find_examples(ports: Ports) -> list[str]:
-    """Gives a few questions that the base can answer, as examples for the form."""
+    """Give a few questions that the base can answer, as examples for the form."""
     known = ports.kb.facts.find(limit=40)
     return list(dict.fromkeys(fact.question for fact in known if fact.question))[:3]
 
@@ -223,7 +223,7 @@ def show_ask(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
     return _show_ask_page(ports, request, form)
 
 
-@post("/ask/answer", opt=needs(Right.read, Lane.reading), status_code=200, sync_to_thread=True)
+@post("/ask/answer", opt=needs(Right.read, Limiter.reading), status_code=200, sync_to_thread=True)
 @show_again(_show_ask_page)
 def answer_question(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
     """Answer the question, store the answer, and show it with the passages near it, which are not stored."""
@@ -233,7 +233,7 @@ def answer_question(ports: FromPorts, request: PageRequest, form: FromForm) -> P
     return _show_ask_page(ports, request, form, answered)
 
 
-@post("/ask", opt=needs(Right.read, Lane.decoding), sync_to_thread=True)
+@post("/ask", opt=needs(Right.read, Limiter.decoding), sync_to_thread=True)
 @show_again(_show_ask_page)
 def decode_prompt(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
     """Decode the prompt, store the output, and redirect to it."""
@@ -242,7 +242,7 @@ def decode_prompt(ports: FromPorts, request: PageRequest, form: FromForm) -> Pag
     return Redirect(_locate_output(trace), status_code=303)
 
 
-@post("/ask/stream", opt=needs(Right.read, Lane.decoding), status_code=200, sync_to_thread=True)
+@post("/ask/stream", opt=needs(Right.read, Limiter.decoding), status_code=200, sync_to_thread=True)
 def stream_prompt(ports: FromPorts, form: FromForm) -> Response[Any]:
     """Do the same for the page's script: send `piece` events as the text is decoded, then `done` with the output's
     address.
@@ -328,7 +328,7 @@ def read_output(ports: FromPorts, request: PageRequest, output_id: PathId, form:
     )
 
 
-@get("/audit/impact", opt=needs(Right.audit, Lane.long_reads), sync_to_thread=True)
+@get("/audit/impact", opt=needs(Right.audit, Limiter.long_reads), sync_to_thread=True)
 def show_impact(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
     """Show every stored output that a fact was spliced into."""
     found: Impact | None = None
@@ -343,7 +343,7 @@ def show_impact(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
     return form_page(request, "impact.html", form, impact=found, fact=fact)
 
 
-@get("/audit/time", opt=needs(Right.audit, Lane.long_reads), sync_to_thread=True)
+@get("/audit/time", opt=needs(Right.audit, Limiter.long_reads), sync_to_thread=True)
 def show_time(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
     """Show which facts a question found as of a change, and which it finds now."""
     head = ports.kb.log.head_seq()
@@ -389,14 +389,14 @@ def show_judgement(ports: FromPorts, request: PageRequest, output_id: PathId, fo
     )
 
 
-@post("/audit/outputs/{output_id:int}/right", opt=needs(Right.read, Lane.records), sync_to_thread=True)
+@post("/audit/outputs/{output_id:int}/right", opt=needs(Right.read, Limiter.records), sync_to_thread=True)
 def judge_right(ports: FromPorts, request: PageRequest, output_id: PathId) -> Page:
     """Give an output a thumb up, and show it."""
     ports.kb.outputs.give_feedback(output_id, NewFeedback("up"), actor=request.user.name)
     return Redirect(f"/console/audit/outputs/{output_id}", status_code=303)
 
 
-@post("/audit/outputs/{output_id:int}/wrong", opt=needs(Right.read, Lane.records), sync_to_thread=True)
+@post("/audit/outputs/{output_id:int}/wrong", opt=needs(Right.read, Limiter.records), sync_to_thread=True)
 @show_again(show_judgement)
 def judge_wrong(ports: FromPorts, request: PageRequest, output_id: PathId, form: FromForm) -> Page:
     """Give an output a thumb down, and show what stands behind it."""

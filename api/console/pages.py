@@ -30,7 +30,7 @@ from colmlm.api.middleware.auth import (
     COOKIE,
     SIGN_IN_PATH,
     STATIC_PATH,
-    Lane,
+    Limiter,
     Right,
     check_origin,
     needs,
@@ -58,7 +58,7 @@ def home(request: PageRequest) -> Redirect:
 
 @get(
     f"{STATIC_PATH}{{name:str}}",
-    opt=needs(Right.lookup, Lane.door),
+    opt=needs(Right.lookup, Limiter.auth),
     include_in_schema=False,
     sync_to_thread=True,
 )
@@ -69,12 +69,12 @@ def send_static(name: Annotated[str, PathParameter()]) -> Response[str]:
     return Response(_read_static(name), media_type=_TYPES[name])
 
 
-@post(SIGN_IN_PATH, opt={"lane": Lane.door}, include_in_schema=False, request_max_body_size=MOST_BYTES)
+@post(SIGN_IN_PATH, opt={"limiter": Limiter.auth}, include_in_schema=False, request_max_body_size=MOST_BYTES)
 async def sign_in(request: Request[None, Any, Any], ports: FromPorts) -> Response[Any]:
     """Check the form's secret and begin a session. Scripts cannot read its cookie, which tells nothing of the token."""
     form = await request.form()
     secret, back = str(form.get("key", "")).strip(), str(form.get("back", ""))
-    access = ports.door.access
+    access = ports.auth_kb.access
     token = await sync_to_thread(access.of_secret, secret) if secret else None
     if token is None:
         problem_of(NotSignedIn())  # sets the request's refusal, which the journal logs
@@ -88,11 +88,13 @@ async def sign_in(request: Request[None, Any, Any], ports: FromPorts) -> Respons
     return Redirect(_local_path(back), status_code=303, cookies=[cookie])
 
 
-@post("/console/sign-out", opt=needs(Right.lookup, Lane.door), include_in_schema=False, sync_to_thread=True)
+@post(
+    "/console/sign-out", opt=needs(Right.lookup, Limiter.auth), include_in_schema=False, sync_to_thread=True
+)
 def sign_out(ports: FromPorts, request: PageRequest) -> Redirect:
     """End the session for everybody who has its cookie. The token itself still works until it is revoked."""
     if (secret := session_of(request.headers)) is not None:
-        ports.door.access.end_session(secret)
+        ports.auth_kb.access.end_session(secret)
     gone = Cookie(COOKIE, value="", max_age=0, httponly=True, samesite="strict")
     return Redirect("/", status_code=303, cookies=[gone])
 
@@ -108,7 +110,7 @@ def choose_theme(form: FromForm) -> Redirect:
 
 
 def sign_in_form(scope: HTTPScope) -> ASGIResponse:
-    """Gives the sign-in form with status 401. After the sign-in it leads back to the requested page."""
+    """Give the sign-in form with status 401. After the sign-in it leads back to the requested page."""
     asked = Request[None, Any, Any](scope)
     back = f"{asked.url.path}?{asked.url.query}" if asked.method == "GET" else ""
     body = _render_sign_in(back, theme_of(asked.cookies), "")
@@ -120,7 +122,7 @@ def _render_sign_in(back: str, theme: str, message: str) -> str:
 
 
 def _local_path(path: str) -> str:
-    """Gives the path if it is a page of the console, else "/", so that the form cannot redirect to another site."""
+    """Give the path if it is a page of the console, else "/", so that the form cannot redirect to another site."""
     return path if path.startswith("/console/") and "\\" not in path and path.isprintable() else "/"
 
 
@@ -138,7 +140,7 @@ ROOT = "/console"
 
 
 def is_page(path: str) -> bool:
-    """Tells whether the path is a page for browsers, and not a route for programs."""
+    """Tell whether the path is a page for browsers, and not a route for programs."""
     return path in ("/", ROOT) or path.startswith(f"{ROOT}/")
 
 

@@ -7,10 +7,9 @@ from typing import cast
 from litestar import get, post
 from litestar.response import Redirect
 
-from colmlm.api.console.facts import find_change
-from colmlm.api.console.forms import Form, FromForm, form_page, show_again
+from colmlm.api.console.forms import Form, FromForm, find_change, form_page, show_again
 from colmlm.api.console.views import Page, PageRequest
-from colmlm.api.middleware.auth import Lane, Right, needs
+from colmlm.api.middleware.auth import Limiter, Right, needs
 from colmlm.api.nouns.question_files import questions_of_text
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.misses import asks_of
@@ -45,7 +44,7 @@ def _lead_to_set(name: str) -> Page:
 
 
 def _read_values(form: Form) -> list[str]:
-    """Reads the expected values, one in a line."""
+    """Read the expected values, one in a line."""
     return [line.strip() for line in (form.optional("expected") or "").split("\n") if line.strip()]
 
 
@@ -90,7 +89,7 @@ def show_set(ports: FromPorts, request: PageRequest, name: SetName, form: FromFo
 
 
 def _find_job(ports: Ports, request: PageRequest, form: Form) -> JobRecord | None:
-    """Gives the job that the query string names, where it asks questions and the token may see that."""
+    """Give the job that the query string names, where it asks questions and the token may see that."""
     number = form.integer("job")
     if number is None or not request.user.may(AskQuestions.right):
         return None
@@ -224,7 +223,7 @@ ORDERS: tuple[MissOrder, ...] = ("asked", "newest")
 def lead_to_group(
     ports: Ports, request: PageRequest, group_id: int, fact_id: int, reason: str, *, anyway: bool = False
 ) -> Redirect:
-    """Solves the group by the fact, if its questions find it, and redirects to its page, which says which do not."""
+    """Solve the group by the fact, if its questions find it, and redirect to its page, which says which do not."""
     misses = ports.kb.shown(past=True).misses(asks_of(ports))
     asked = misses.solve(group_id, fact_id, anyway=anyway, actor=request.user.name, reason=reason)
     left = ",".join(str(one.generation_id) for one in asked.asked if not one.found)
@@ -232,7 +231,7 @@ def lead_to_group(
 
 
 def solve_by_new_fact(ports: Ports, request: PageRequest, form: Form, edit: Edit) -> Redirect | None:
-    """Leads from a fact that was added for a group, which the form names, to that group; None where it names none.
+    """Lead from a fact that was added for a group, which the form names, to that group; None where it names none.
 
     The fact stays, also where the group cannot be asked again.
     """
@@ -261,7 +260,7 @@ def _decide_misses(ports: Ports, request: PageRequest, form: Form, verb: str) ->
 
 
 def _confirm_decision(ports: Ports, request: PageRequest, form: Form, verb: str) -> Page:
-    """Asks for the reason, and shows which groups are concerned."""
+    """Ask for the reason, and show which groups are concerned."""
     misses = shown_to(request, ports).misses()
     groups = [misses.read(group_id).group for group_id in form.ids("group")[:MAX_FACTS_PER_EDIT]]
     return form_page(request, "misses_decide.html", form, verb=verb, groups=groups)
@@ -317,7 +316,7 @@ def list_misses(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
     )
 
 
-@post("/misses/{group_id:int}/solve", opt=needs(Right.edit, Lane.reading), sync_to_thread=True)
+@post("/misses/{group_id:int}/solve", opt=needs(Right.edit, Limiter.reading), sync_to_thread=True)
 @show_again(show_misses)
 def solve_misses(ports: FromPorts, request: PageRequest, group_id: PathId, form: FromForm) -> Page:
     """Solve a group by a fact that is there, if its questions find it."""
@@ -364,7 +363,7 @@ HANDLERS = (
     ask_to_remove_set,
     remove_set,
     list_misses,
-    get("/misses/{group_id:int}", opt=needs(Right.read, Lane.reading), sync_to_thread=True)(show_misses),
+    get("/misses/{group_id:int}", opt=needs(Right.read, Limiter.reading), sync_to_thread=True)(show_misses),
     solve_misses,
     ask_to_dismiss,
     ask_to_reopen,

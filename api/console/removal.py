@@ -9,11 +9,10 @@ from typing import Any
 from litestar import Response, get, post
 from litestar.response import Redirect
 
-from colmlm.api.console.facts import corpus_options, find_change
-from colmlm.api.console.forms import Form, FromForm, form_page, show_again
+from colmlm.api.console.forms import Form, FromForm, corpus_options, find_change, form_page, show_again
 from colmlm.api.console.keysets import active_keyset
 from colmlm.api.console.views import Page, PageRequest, page
-from colmlm.api.middleware.auth import Lane, Right, needs
+from colmlm.api.middleware.auth import Limiter, Right, needs
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.parameters import PathId
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT
@@ -69,7 +68,7 @@ def _read_selector(form: Form) -> dict[str, Any]:
 
 
 def _forget_with_model(ports: Ports, sample: int = PREVIEW) -> Forgetting:
-    """Gives the verbs of forgetting, with the model if the active keyset is of its checkpoint, and with the reader.
+    """Give the verbs of forgetting, with the model if the active keyset is of its checkpoint, and with the reader.
 
     Without the model, stored keys are used in place of encoded questions.
     """
@@ -121,7 +120,7 @@ def show_run(ports: FromPorts, request: PageRequest, run_id: PathId, form: FromF
 def _find_texts(
     forgetting: Forgetting, made: ForgetPlan, survivors: Sequence[SaidSurvivor] = ()
 ) -> dict[int, FactRecord]:
-    """Gives the facts whose texts the page shows."""
+    """Give the facts whose texts the page shows."""
     shown = [*made.fact_ids[:SHOWN], *made.equivalents[:SHOWN], *made.conflicting[:SHOWN]]
     for successor in made.successors[:SHOWN]:
         shown += [successor.asked_fact_id, successor.successor_id or 0]
@@ -155,7 +154,7 @@ def _edit_run(
     return Redirect(f"/console/forget/{run_id}?change={edit.seq}", status_code=303)
 
 
-@post("/forget", opt=needs(Right.edit, Lane.long_reads), sync_to_thread=True)
+@post("/forget", opt=needs(Right.edit, Limiter.long_reads), sync_to_thread=True)
 @show_again(show_runs)
 def plan_forgetting(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
     """Make a plan. It changes no fact."""
@@ -185,7 +184,7 @@ def restore_run(ports: FromPorts, request: PageRequest, run_id: PathId, form: Fr
     return _edit_run(ports, request, run_id, "restore", form, Forgetting(ports.kb).restore)
 
 
-@post("/forget/{run_id:int}/verify", opt=needs(Right.audit, Lane.long_reads), sync_to_thread=True)
+@post("/forget/{run_id:int}/verify", opt=needs(Right.audit, Limiter.long_reads), sync_to_thread=True)
 @show_again(show_run)
 def verify_run(ports: FromPorts, request: PageRequest, run_id: PathId, form: FromForm) -> Page:
     """Verify a run: ask for the forgotten facts, also with the reader's own questions, one per line."""
@@ -237,7 +236,7 @@ def _read_fact_ids(form: Form) -> list[int]:
 def _search_around(
     ports: Ports, form: Form, fact_ids: Sequence[int], do: Callable[[], ErasureReport]
 ) -> tuple[ErasureReport, Searched | None]:
-    """Runs `do` and gives its report and, if the form asks for it, what a search of files found before and after."""
+    """Run `do` and give its report and, if the form asks for it, what a search of files found before and after."""
     if not form.flag("scan"):
         return do(), None
     _require_small_files(ports, form)
@@ -249,7 +248,7 @@ def _search_around(
 
 
 def _require_small_files(ports: Ports, form: Form) -> None:
-    """Refuses the search where the files are too large to be read within a request."""
+    """Refuse the search where the files are too large to be read within a request."""
     size = num_bytes_to_scan(engine=ports.kb.engine, settings=ports.kb.settings)
     if size > (most := ports.tuning.most_scanned):
         form.mistakes["scan"] = (
@@ -277,7 +276,7 @@ def _show_erasures(ports: Ports, request: PageRequest, form: Form) -> Page:
 
 
 def confirm_erasure(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
-    """Gives the page that asks for confirmation, or the overview where no fact was named that can be erased."""
+    """Give the page that asks for confirmation, or the overview where no fact was named that can be erased."""
     try:
         ids = _read_fact_ids(form)
         if "fact" in form.mistakes:
@@ -306,7 +305,7 @@ def _show_erasure(ports: Ports, request: PageRequest, request_id: int, form: For
 
 
 def _describe_preview(ports: Ports, preview: Erased) -> dict[str, Any]:
-    """Collects what a page shows of facts before they are erased."""
+    """Collect what a page shows of facts before they are erased."""
     facts: list[FactRecord] = [ports.kb.facts.show(fact_id) for fact_id in preview.fact_ids[:SHOWN]]
     twins = [ports.kb.facts.show(fact_id) for fact_id in preview.also_said_by[:SHOWN]]
     return {"preview": preview, "facts": facts, "twins": twins}

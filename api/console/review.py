@@ -9,8 +9,7 @@ from typing import cast
 from litestar import get, post
 from litestar.response import Redirect
 
-from colmlm.api.console.facts import corpus_options, find_change
-from colmlm.api.console.forms import Form, FromForm, form_page, show_again
+from colmlm.api.console.forms import Form, FromForm, corpus_options, find_change, form_page, show_again
 from colmlm.api.console.views import Page, PageRequest, query
 from colmlm.api.middleware.auth import Right, needs
 from colmlm.api.ports import FromPorts, Ports
@@ -36,7 +35,7 @@ DOUBTS = {
 
 
 def _verdicts(form: Form) -> list[ReviewVerdict]:
-    """Reads the verdict of the button that was pressed: on its own fact, or on the facts that were chosen."""
+    """Read the verdict of the button that was pressed: on its own fact, or on the facts that were chosen."""
     kind = next((one for one in OUTCOMES if form.raw(one)), "accept")
     sent = form.all("fact") if form.raw(kind) == "chosen" else form.all(kind)
     read = []
@@ -63,7 +62,7 @@ def _filters(form: Form) -> dict[str, str]:
 
 
 def _show(ports: Ports, request: PageRequest, form: Form, fixing: int | None = None) -> Page:
-    """Shows a part of the inbox; the fact `fixing` with its form as it was sent, where it is in that part."""
+    """Show a part of the inbox; the fact `fixing` with its form as it was sent, where it is in that part."""
     shown, found = shown_to(request, ports), None
     after, document_id = form.integer("after", low=0) or 0, form.integer("document")
     kind = cast(Kind, form.choice("kind", KINDS))
@@ -101,7 +100,7 @@ class Fix:
 
     @classmethod
     def read(cls, form: Form, actor: str) -> Fix:
-        """Raises `Mistakes` where a field is not valid."""
+        """Raise `Mistakes` where a field is not valid."""
         version, question = form.integer("version"), form.optional("question", limit=2000)
         start, end, text = form.integer("start", low=0), form.integer("end"), form.optional("text")
         how: Contradicting = {
@@ -114,9 +113,9 @@ class Fix:
         return cls(version, question, {"start": start, "end": end, "text": text}, how)
 
     def mend(self, ports: Ports, fact: FactRecord) -> Edit:
-        """Gives the fact span and question in one change, as far as they differ; where neither does, accepts it.
+        """Give the fact span and question in one change, as far as they differ; where neither does, accepts it.
 
-        Raises `FactChanged` where somebody has settled or edited it since.
+        Raise `FactChanged` where somebody has settled or edited it since.
         """
         if fact.review != "proposed":
             raise FactChanged([fact.fact_id])  # somebody else was faster
@@ -144,7 +143,7 @@ class Fix:
         return Edit(settled.seqs[0], "accept", settled.fact_ids)
 
     def _is_elsewhere(self, fact: FactRecord) -> bool:
-        """Says whether the span is another one than that of the fact; offsets count before words."""
+        """Say whether the span is another one than that of the fact; offsets count before words."""
         offsets = (self.span["start"], self.span["end"])
         if offsets == (None, None):
             return self.span["text"] not in (None, fact.value)

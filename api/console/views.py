@@ -33,7 +33,7 @@ _CELL = re.compile(r"<td\b")
 
 
 def with_columns(table: Markup) -> Markup:
-    """Writes the heading of its column on every cell of a table, where the style finds it."""
+    """Write the heading of its column on every cell of a table, where the style finds it."""
     head, body, rows = str(table).partition("<tbody>")
     names = [Markup(name).striptags() for name in _HEADING.findall(head)]
     return Markup(head + body + _ROW.sub(lambda row: _named(row[0], names), rows))  # its texts are escaped
@@ -88,7 +88,7 @@ PLACES = (
 
 
 def page(request: PageRequest, template: str, status_code: int = 200, **context: Any) -> Page:
-    """Renders a page of the console. Templates get the token's rights as `may`, and offer only what those allow."""
+    """Render a page of the console. Templates get the token's rights as `may`, and offer only what those allow."""
     token = request.user
     filled = render(
         template,
@@ -104,7 +104,7 @@ def page(request: PageRequest, template: str, status_code: int = 200, **context:
 
 
 def refused(request: Request[Any, Any, Any], error: Exception) -> Page:
-    """Answers any exception of the console's routes with its problem document as a page."""
+    """Answer any exception of the console's routes with its problem document as a page."""
     problem, headers = problem_of(error)
     answer = page(request, "problem.html", problem.status, problem=problem)
     answer.headers.update(headers)
@@ -116,13 +116,13 @@ def render(template: str, **context: Any) -> str:
 
 
 def theme_of(cookies: Mapping[str, str]) -> str:
-    """Gives the theme in the browser's cookie; "system" for anything else."""
+    """Give the theme in the browser's cookie; "system" for anything else."""
     chosen = cookies.get(THEME_COOKIE, "")
     return chosen if chosen in THEMES else "system"
 
 
 def in_words(count: int, thing: str, *, first: bool = False) -> str:
-    """Writes a count in words: "one fact", "twelve facts", "40 facts"; as the first of a sentence with a capital."""
+    """Write a count in words: "one fact", "twelve facts", "40 facts"; as the first of a sentence with a capital."""
     number = _NUMBERS[count] if 0 <= count < len(_NUMBERS) else f"{count:,}"
     said = f"{number} {thing}" if count == 1 else f"{number} {thing}s"
     return said[:1].upper() + said[1:] if first else said
@@ -150,7 +150,7 @@ def _shorten(text: str | None, limit: int = 80) -> str:
 
 
 def query(**parts: Any) -> str:
-    """Builds a query string of the parts that are not empty."""
+    """Build a query string of the parts that are not empty."""
     said = {name: value for name, value in parts.items() if value not in (None, "", 0)}
     return f"?{urlencode(said, doseq=True)}" if said else "?"
 
@@ -162,7 +162,7 @@ class AsTyped(str):
 
 
 def _shown(value: Any) -> Any:
-    """Escapes invisible characters of the texts that a template inserts; markup and form fields stay as they are."""
+    """Escape invisible characters of the texts that a template inserts; markup and form fields stay as they are."""
     return (
         visible_text(value) if isinstance(value, str) and not isinstance(value, Markup | AsTyped) else value
     )
@@ -248,7 +248,7 @@ class DocumentPart:
 
 
 def pieces(trace: OutputTrace) -> list[OutputPiece]:
-    """Cuts an output at its lookups, in order. Offsets count code points, as Python's do."""
+    """Cut an output at its lookups, in order. Offsets count code points, as Python's do."""
     found, at, number = [], 0, 0
     for splice in trace.splices:
         found.append(OutputPiece(trace.output[at : splice.output_start]))
@@ -261,7 +261,7 @@ def pieces(trace: OutputTrace) -> list[OutputPiece]:
 
 
 def became_of(splice: TracedSplice) -> str:
-    """Gives the present state of a spliced fact: current, corrected, deleted or erased; or why nothing was spliced."""
+    """Give the present state of a spliced fact: current, corrected, deleted or erased; or why nothing was spliced."""
     if splice.outcome != "hit":
         return splice.outcome
     if splice.erased:
@@ -277,7 +277,7 @@ def passage(text: str, start: int, end: int) -> SpanPassage:
 
 
 def stretches(text: str, facts: Iterable[FactRecord]) -> list[DocumentPart]:
-    """Cuts a document at the spans of its facts; of spans that overlap, the first counts."""
+    """Cut a document at the spans of its facts; of spans that overlap, the first counts."""
     found: list[DocumentPart] = []
     at = 0
     for fact in _by_place(facts):
@@ -293,7 +293,7 @@ def stretches(text: str, facts: Iterable[FactRecord]) -> list[DocumentPart]:
 
 
 def blocks(parts: Iterable[DocumentPart]) -> list[list[DocumentPart]]:
-    """Groups the parts of a document into blocks that end with a line, so that a browser draws what is in sight."""
+    """Group the parts of a document into blocks that end with a line, so that a browser draws what is in sight."""
     found: list[list[DocumentPart]] = [[]]
     length = 0
     for part in parts:
@@ -309,12 +309,12 @@ def blocks(parts: Iterable[DocumentPart]) -> list[list[DocumentPart]]:
 
 
 def excerpts(fact: FactFound) -> dict[str, list[tuple[str, bool]]]:
-    """Gives an excerpt of each text that the fact was found in."""
+    """Give an excerpt of each text that the fact was found in."""
     return {found.place: _excerpt(found) for found in fact.found}
 
 
 def _excerpt(found: FoundIn) -> list[tuple[str, bool]]:
-    """Cuts a text in which words were found, around the first of them, into pieces with whether they were sought."""
+    """Cut a text in which words were found, around the first of them, into pieces with whether they were sought."""
     marks = found.marks
     first = max(0, marks[0].start - BEFORE)
     pieces, at, last = [("…", False)] if first else [], first, min(len(found.said), first + SHOWN)

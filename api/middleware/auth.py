@@ -23,7 +23,7 @@ from litestar.datastructures import Headers
 from litestar.handlers import BaseRouteHandler
 
 from colmlm.api.errors import CrossOrigin, NotSignedIn, RightMissing, UnknownHost
-from colmlm.api.middleware.limiters import Gathered, Lane, Lanes
+from colmlm.api.middleware.limiters import Batcher, Limiter, Limiters
 from colmlm.kb.access.access import Access
 from colmlm.kb.access.records import MAX_RATE, Right, TokenRecord
 from colmlm.kb.access.tokens import digest_of, new_secret
@@ -49,18 +49,18 @@ class Admission:
 
     access: Access
     hosts: frozenset[str]
-    lanes: Lanes
-    tokens: Gathered[str, TokenRecord | None]
+    limiters: Limiters
+    tokens: Batcher[str, TokenRecord | None]
     local: LocalToken | None = None
 
     def check_host(self, headers: Headers) -> None:
-        """Raises `UnknownHost` unless the Host header names this server."""
+        """Raise `UnknownHost` unless the Host header names this server."""
         named = headers.getall("host", [])
         if len(named) != 1 or _hostname(named[0]) not in self.hosts:
             raise UnknownHost
 
     async def admit(self, scope: HTTPScope, headers: Headers) -> TokenRecord | None:
-        """Gives the request's token, or None for the paths that `is_open` names.
+        """Give the request's token, or None for the paths that `is_open` names.
 
         The sign-in checks its token itself.
         """
@@ -78,11 +78,11 @@ class Admission:
             return None
         if self.local is not None and (local := self.local.of_secret(secret)) is not None:
             return local
-        with self.lanes.place(Lane.door):
+        with self.limiters.slot(Limiter.auth):
             return await self.tokens.ask(secret)
 
     async def _of_session(self, secret: str | None) -> TokenRecord | None:
-        return await self.lanes.run(Lane.door, self.access.of_session, secret) if secret else None
+        return await self.limiters.run(Limiter.auth, self.access.of_session, secret) if secret else None
 
     @staticmethod
     def _signed_in(token: TokenRecord | None) -> TokenRecord:
@@ -91,29 +91,31 @@ class Admission:
         return token
 
 
-def gate(access: Access, hosts: Iterable[str], lanes: Lanes, local: LocalToken | None = None) -> Admission:
-    """Makes a gate that accepts these host names in upper or lower case. IPv6 addresses have no brackets."""
+def gate(
+    access: Access, hosts: Iterable[str], limiters: Limiters, local: LocalToken | None = None
+) -> Admission:
+    """Make a gate that accepts these host names in upper or lower case. IPv6 addresses have no brackets."""
     names = frozenset(host.strip("[]").lower() for host in hosts)
-    tokens = lanes.gathered(Lane.door, access.of_secrets, MOST_AT_ONCE)
-    return Admission(access, names, lanes, tokens, local)
+    tokens = limiters.batched(Limiter.auth, access.of_secrets, MOST_AT_ONCE)
+    return Admission(access, names, limiters, tokens, local)
 
 
 def is_open(scope: HTTPScope) -> bool:
-    """Tells whether a request needs no token: the sign-in, the static files of its form, and the probes."""
+    """Tell whether a request needs no token: the sign-in, the static files of its form, and the probes."""
     if scope["method"] == "GET":
         return scope["path"].startswith(STATIC_PATH) or scope["path"] in PROBES
     return scope["path"] == SIGN_IN_PATH and scope["method"] == "POST"
 
 
 def check_origin(headers: Headers) -> None:
-    """Raises `CrossOrigin` unless the Origin header, which browsers send with writes, names this host and port."""
+    """Raise `CrossOrigin` unless the Origin header, which browsers send with writes, names this host and port."""
     origin = urlsplit(headers.get("origin", ""))
     if origin.scheme not in ("http", "https") or origin.netloc.lower() != headers.get("host", "").lower():
         raise CrossOrigin
 
 
 def bearer(headers: Headers) -> str | None:
-    """Gives the secret that the header bears, or None without the header.
+    """Give the secret that the header bears, or None without the header.
 
     Another scheme gives "", so that no cookie is tried instead.
     """
@@ -124,7 +126,7 @@ def bearer(headers: Headers) -> str | None:
 
 
 def session_of(headers: Headers) -> str | None:
-    """Gives the session secret in the request's cookie."""
+    """Give the session secret in the request's cookie."""
     try:
         found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
     except CookieError:
@@ -133,56 +135,56 @@ def session_of(headers: Headers) -> str | None:
 
 
 def _hostname(host: str) -> str | None:
-    """Gives the name in a Host header, or None where it holds more than a name and a port, such as a user."""
+    """Give the name in a Host header, or None where it holds more than a name and a port, such as a user."""
     found = _HOST.fullmatch(host)
     if found is None or not 0 < int(found["port"] or 1) < 65536:
         return None
     return (found["name"] or found["address"]).lower()
 
 
-# Declares which right a route needs, and its lane: `opt=needs(Right.read)`. Without a right it needs
+# Declares which right a route needs, and its limiter: `opt=needs(Right.read)`. Without a right it needs
 # `Right.admin`.
 #
-# The lane follows from the right and the method. A route names one only where it waits for something else.
+# The limiter follows from the right and the method. A route names one only where it waits for something else.
 
-__all__ = ["EDITING", "Lane", "Right", "is_edit", "lane_of", "needs", "require_right", "right_of"]
+__all__ = ["EDITING", "Limiter", "Right", "is_edit", "limiter_of", "needs", "require_right", "right_of"]
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 EDITING = frozenset(Right) - {Right.lookup, Right.read}
 
-_OPT, _LANE = "right", "lane"
+_OPT, _LIMITER = "right", "limiter"
 
 
-def needs(right: Right, lane: Lane | None = None) -> dict[str, Any]:
-    """Gives the `opt` of a route or router. Without `lane` the lane is that of lookups, of edits or of reads."""
-    return {_OPT: right} if lane is None else {_OPT: right, _LANE: lane}
+def needs(right: Right, limiter: Limiter | None = None) -> dict[str, Any]:
+    """Give the `opt` of a route or router. Without `limiter` the limiter is that of lookups, of edits or of reads."""
+    return {_OPT: right} if limiter is None else {_OPT: right, _LIMITER: limiter}
 
 
 def right_of(handler: BaseRouteHandler) -> Right:
-    """Gives the right that this route needs; the highest one where it declares none."""
+    """Give the right that this route needs; the highest one where it declares none."""
     needed: Right = handler.opt.get(_OPT, Right.admin)
     return needed
 
 
 def is_edit(scope: HTTPScope) -> bool:
-    """Tells whether the request's route changes or starts something and needs more than a right to read."""
+    """Tell whether the request's route changes or starts something and needs more than a right to read."""
     handler = scope.get("route_handler")
     return handler is not None and scope["method"] not in SAFE_METHODS and right_of(handler) in EDITING
 
 
-def lane_of(scope: HTTPScope) -> Lane:
-    """Gives the lane of the matched route."""
+def limiter_of(scope: HTTPScope) -> Limiter:
+    """Give the limiter of the matched route."""
     handler = scope["route_handler"]
-    named: Lane | None = handler.opt.get(_LANE)
+    named: Limiter | None = handler.opt.get(_LIMITER)
     if named is not None:
         return named
     if is_edit(scope):
-        return Lane.edits
-    return Lane.lookups if right_of(handler) is Right.lookup else Lane.reads
+        return Limiter.edits
+    return Limiter.lookups if right_of(handler) is Right.lookup else Limiter.reads
 
 
 async def require_right(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
-    """Guards every route: raises `RightMissing` unless the token's role has the right in the route's `opt`."""
+    """Guard every route: raises `RightMissing` unless the token's role has the right in the route's `opt`."""
     token: TokenRecord | None = connection.scope["user"]
     if token is None:  # one of the open paths, which `Admission.admit` lets pass
         return
@@ -228,5 +230,5 @@ class LocalToken:
         )
 
     def of_secret(self, secret: str) -> TokenRecord | None:
-        """Gives the record where this is the token's secret, compared in constant time."""
+        """Give the record where this is the token's secret, compared in constant time."""
         return self._record if hmac.compare_digest(self._digest, digest_of(secret)) else None

@@ -48,7 +48,7 @@ class Drain:
         _log.info("draining", extra={"requests_running": self.num_running, "seconds": self.seconds})
 
     async def begins_within(self, seconds: float) -> bool:
-        """Waits up to `seconds` for the shutdown to begin, and tells whether it has begun."""
+        """Wait up to `seconds` for the shutdown to begin, and tell whether it has begun."""
         if self._until is not None or seconds <= 0:
             return self._until is not None
         begun = asyncio.Event()
@@ -61,7 +61,7 @@ class Drain:
         return self._until is not None
 
     def is_over(self, num_connections: int = 0) -> bool:
-        """Tells whether to stop now: nothing is left to answer, or the drain's time is up."""
+        """Tell whether to stop now: nothing is left to answer, or the drain's time is up."""
         if self._until is None:
             return False
         left = self.num_running + (num_connections if self.hands_over else 0)

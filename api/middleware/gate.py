@@ -27,9 +27,9 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from colmlm.api import errors, request_context
 from colmlm.api.middleware import auth
-from colmlm.api.middleware.auth import SAFE_METHODS, LocalToken, bearer, lane_of
+from colmlm.api.middleware.auth import SAFE_METHODS, LocalToken, bearer, limiter_of
 from colmlm.api.middleware.connections import Drain
-from colmlm.api.middleware.limiters import Lane, Lanes, RateLimits, own_rates
+from colmlm.api.middleware.limiters import Limiter, Limiters, RateLimits, own_rates
 from colmlm.api.request_context import Asked
 from colmlm.api.settings import ServerSettings
 from colmlm.api.wire.requests import LOOPBACK
@@ -85,7 +85,7 @@ class Gate:
     admission: auth.Admission
     limits: RateLimits
     cors: Cors
-    lanes: Lanes
+    limiters: Limiters
     around: Surroundings
 
     def check(self, scope: HTTPScope, headers: Headers) -> ASGIApp | None:
@@ -118,7 +118,7 @@ class Gate:
 def build_gate(
     kb: KnowledgeBase,
     settings: ServerSettings,
-    lanes: Lanes,
+    limiters: Limiters,
     local: LocalToken | None = None,
     limits: RateLimits | None = None,
     around: Surroundings | None = None,
@@ -128,10 +128,10 @@ def build_gate(
     Without `limits` only tokens with a rate of their own are limited.
     """
     return Gate(
-        auth.gate(kb.access, (*LOOPBACK, settings.host, *settings.allowed_hosts), lanes, local),
+        auth.gate(kb.access, (*LOOPBACK, settings.host, *settings.allowed_hosts), limiters, local),
         limits or RateLimits(None, own_rates()),
         cors(settings.cors_origins),
-        lanes,
+        limiters,
         around or Surroundings(),
     )
 
@@ -144,7 +144,7 @@ class GatedApp:
 
     def __init__(self, gate: Gate, routed: Litestar, state: Mapping[str, object] | None = None) -> None:
         self.gate, self.routed = gate, routed
-        self._state = {"lanes": gate.lanes, **(state or {})}
+        self._state = {"limiters": gate.limiters, **(state or {})}
 
     async def __call__(
         self,
@@ -160,11 +160,11 @@ class GatedApp:
             await self._live(cast("LifeSpanReceive", receive), cast("LifeSpanSend", send))
 
     async def _live(self, receive: LifeSpanReceive, send: LifeSpanSend) -> None:
-        """Close the lanes' threads when the server ends. The routes have nothing to start or to end."""
+        """Close the limiters' threads when the server ends. The routes have nothing to start or to end."""
         await receive()
         await send({"type": "lifespan.startup.complete"})
         await receive()
-        self.gate.lanes.close()
+        self.gate.limiters.close()
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _pass(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
@@ -187,8 +187,8 @@ class GatedApp:
                 await around.note(scope, request)
 
 
-class InLane:
-    """ASGI middleware that holds a place in the route's lane, from the end of the body until the response is sent."""
+class LimiterMiddleware:
+    """ASGI middleware that holds a slot in the route's limiter from the end of the body until the response is sent."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -197,11 +197,11 @@ class InLane:
         if scope["type"] != ScopeType.HTTP:
             await self.app(scope, receive, send)
             return
-        lane = lane_of(scope)
-        receiving = await arrived(scope, receive, lane)
+        limiter = limiter_of(scope)
+        receiving = await arrived(scope, receive, limiter)
         token = scope.get("user")
-        with scope["state"]["lanes"].place(lane, token.key_id if token else None):
-            if lane not in (Lane.reading, Lane.decoding):
+        with scope["state"]["limiters"].place(limiter, token.key_id if token else None):
+            if limiter not in (Limiter.reading, Limiter.decoding):
                 await self.app(scope, receiving, send)
                 return
             async with noticed(receiving, request_context.current()) as watched:
@@ -209,7 +209,7 @@ class InLane:
 
 
 def _hardened(send: Send, said: dict[str, str], request: request_context.Asked) -> Send:
-    """Wraps `send` to add the security headers to every response. A header that the response already has is kept."""
+    """Wrap `send` to add the security headers to every response. A header that the response already has is kept."""
 
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -226,14 +226,14 @@ def _hardened(send: Send, said: dict[str, str], request: request_context.Asked) 
 # Lets paths that were renamed answer under their former name too, until 1.0.
 #
 # A request for a former path is given the present one before anything looks at it. So both spellings have one
-# route, and with it the same rights, limits, lanes and idempotency.
+# route, and with it the same rights, limits, limiters and idempotency.
 
 PRESENT = {"/v1/keys": "/v1/tokens", "/console/keys": "/console/tokens"}
 DEPRECATED = "@1795392000"  # 2026-11-23, in the form of RFC 9745
 
 
 def under_its_present_name(scope: HTTPScope) -> dict[str, str]:
-    """Gives the request the present path, and the response headers that say so; none where the path is present.
+    """Give the request the present path, and the response headers that say so; none where the path is present.
 
     A path is read as the router reads it, for which several slashes are one.
     """
@@ -252,14 +252,14 @@ _ALLOW = b"allow"
 
 
 def as_get(scope: HTTPScope, send: Send) -> tuple[HTTPScope, Send]:
-    """Gives a HEAD as the GET whose head it asks for, by which metrics and logs name it; any other request as it is."""
+    """Give a HEAD as the GET whose head it asks for, by which metrics and logs name it; any other request as it is."""
     if scope["method"] != "HEAD":
         return scope, send
     return {**scope, "method": "GET"}, _bodiless(send)
 
 
 def _bodiless(send: Send) -> Send:
-    """Wraps `send` to end the response behind its head. To a stream that is as if the client had left."""
+    """Wrap `send` to end the response behind its head. To a stream that is as if the client had left."""
     is_ended = False
 
     async def sending(message: Message) -> None:
@@ -274,7 +274,7 @@ def _bodiless(send: Send) -> Send:
 
 
 def allowing_head(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Adds HEAD to the allowed methods where GET is one, since no route names it."""
+    """Add HEAD to the allowed methods where GET is one, since no route names it."""
     return [
         (name, value + b", HEAD" if name.lower() == _ALLOW and b"GET" in value.split(b", ") else value)
         for name, value in headers
@@ -298,7 +298,7 @@ class Cors:
     origins: frozenset[str]
 
     def headers(self, request: Headers) -> dict[str, str]:
-        """Gives the CORS headers of the response to this request.
+        """Give the CORS headers of the response to this request.
 
         They depend on the origin, which `Vary` tells caches.
         """
@@ -309,7 +309,7 @@ class Cors:
         return {"vary": "Origin", **(allowed if origin in self.origins else {})}
 
     def preflight(self, method: str, request: Headers) -> ASGIResponse | None:
-        """Gives the response to a preflight of an allowed origin, which carries no key; None for any other request."""
+        """Give the response to a preflight of an allowed origin, which carries no key; None for any other request."""
         is_preflight = method == "OPTIONS" and "access-control-request-method" in request
         if not is_preflight or request.get("origin") not in self.origins:
             return None
@@ -333,7 +333,7 @@ def cors(origins: Iterable[str]) -> Cors:
 
 @asynccontextmanager
 async def noticed(receive: Receive, request: Asked | None) -> AsyncIterator[Receive]:
-    """Gives a `receive` for use within the context. `request.has_left` becomes true when the client disconnects."""
+    """Give a `receive` for use within the context. `request.has_left` becomes true when the client disconnects."""
     departure = _Departure(receive, request)
     try:
         yield departure.receive
@@ -400,7 +400,7 @@ _CODECS: dict[str, Callable[[bytes], bytes]] = {"zstd": _zstd, "gzip": _gzip}  #
 
 
 def compressing(scope: HTTPScope, headers: Headers, send: Send) -> Send:
-    """Wraps `send` to compress the response, where the request allows that."""
+    """Wrap `send` to compress the response, where the request allows that."""
     if scope["method"] != "GET" or not bearer(headers):
         return send
     accepted = _accepted(headers.get("accept-encoding", ""))
@@ -409,7 +409,7 @@ def compressing(scope: HTTPScope, headers: Headers, send: Send) -> Send:
 
 
 def _accepted(header: str) -> set[str]:
-    """Gives the names of encodings in a header, without those of weight 0."""
+    """Give the names of encodings in a header, without those of weight 0."""
     parts = [part.partition(";") for part in header.lower().replace(" ", "").split(",")]
     return {name for name, _, weight in parts if not weight or weight.strip("q=0.")}
 
@@ -448,15 +448,15 @@ def _can_be(start: HTTPResponseStartEvent) -> bool:
     return kind.endswith(_KINDS) and "content-encoding" not in headers
 
 
-# Reads a request's body before the request takes a place in its lane.
+# Reads a request's body before the request takes a place in its limiter.
 
 
-async def arrived(scope: HTTPScope, receive: Receive, lane: Lane) -> Receive:
-    """Waits until the body is complete or too large or the client has left, and gives a `receive` that replays it.
+async def arrived(scope: HTTPScope, receive: Receive, limiter: Limiter) -> Receive:
+    """Wait until the body is complete or too large or the client has left, and give a `receive` that replays it.
 
     An upload is not buffered, since its handler writes it to disk as it arrives; a request that only reads has no body.
     """
-    if lane is Lane.uploads or scope["method"] in SAFE_METHODS:
+    if limiter is Limiter.uploads or scope["method"] in SAFE_METHODS:
         return receive
     handler = scope["route_handler"]
     assert isinstance(handler, HTTPRouteHandler), "no route is of another kind"
@@ -465,7 +465,7 @@ async def arrived(scope: HTTPScope, receive: Receive, lane: Lane) -> Receive:
 
 
 async def read(receive: Receive, limit: int | None) -> deque[HTTPReceiveMessage]:
-    """Reads messages until the body is complete or larger than `limit`, or the client has left."""
+    """Read messages until the body is complete or larger than `limit`, or the client has left."""
     messages: deque[HTTPReceiveMessage] = deque()
     size, more = 0, True
     while more:
@@ -478,7 +478,7 @@ async def read(receive: Receive, limit: int | None) -> deque[HTTPReceiveMessage]
 
 
 def replayed(messages: deque[HTTPReceiveMessage], receive: Receive) -> Receive:
-    """Gives a `receive` that gives these messages first."""
+    """Give a `receive` that gives these messages first."""
 
     async def receiving() -> HTTPReceiveMessage:
         return messages.popleft() if messages else await receive()  # type: ignore[return-value]

@@ -20,7 +20,7 @@ from litestar.response.base import ASGIResponse
 from colmlm.api import request_context
 from colmlm.api.errors import BadIdempotencyKey
 from colmlm.api.middleware.auth import is_edit, right_of
-from colmlm.api.middleware.limiters import Lane, Lanes
+from colmlm.api.middleware.limiters import Limiter, Limiters
 from colmlm.api.wire.requests import MAX_BODY_BYTES
 from colmlm.kb.access.access import Access
 from colmlm.kb.access.idempotency import MAX_KEPT_BYTES, KeptAnswer
@@ -74,7 +74,7 @@ class Once:
             return
         secret = _OPT in scope["route_handler"].opt
         recorded = _Recorded(
-            send, keep=not secret, settle=partial(_settle, scope["state"]["lanes"], access, found)
+            send, keep=not secret, settle=partial(_settle, scope["state"]["limiters"], access, found)
         )
         before = origin.get()
         assert before is not None, "a request of a token has an origin"
@@ -86,9 +86,9 @@ class Once:
         await recorded.settled()
 
 
-async def _settle(lanes: Lanes, access: Access, held: Claim, answer: KeptAnswer) -> None:
-    # In another lane than the edits, which may wait: a claim not settled in two minutes counts as a dead server's.
-    await lanes.run(Lane.records, access.settle, held, answer)
+async def _settle(limiters: Limiters, access: Access, held: Claim, answer: KeptAnswer) -> None:
+    # In another limiter than the edits, which may wait: a claim not settled in two minutes counts as a dead server's.
+    await limiters.run(Limiter.records, access.settle, held, answer)
 
 
 @dataclass(slots=True)
@@ -120,7 +120,7 @@ class _Recorded:
             await self.send(message)
 
     async def settled(self) -> None:
-        """Stores the response as far as it was sent, once."""
+        """Store the response as far as it was sent, once."""
         if not self.is_settled:
             self.is_settled = True
             await self.settle(
@@ -129,7 +129,7 @@ class _Recorded:
 
 
 def _may(token: Any, scope: HTTPScope) -> bool:
-    """Tells whether the guard will admit the request. A token without the right gets no claim and no response."""
+    """Tell whether the guard will admit the request. A token without the right gets no claim and no response."""
     return isinstance(token, TokenRecord) and token.may(right_of(scope["route_handler"]))
 
 
@@ -153,7 +153,7 @@ async def _body(receive: Receive) -> bytes:
 
 
 def _given(body: bytes, receive: Receive) -> Receive:
-    """Gives a `receive` that replays the body that was read."""
+    """Give a `receive` that replays the body that was read."""
     is_given = False
 
     async def receiving() -> Any:
@@ -167,5 +167,5 @@ def _given(body: bytes, receive: Receive) -> Receive:
 
 
 def _request(scope: HTTPScope, body: bytes) -> bytes:
-    """Gives the bytes by which two requests are compared: method, path, query string and body."""
+    """Give the bytes by which two requests are compared: method, path, query string and body."""
     return b"\n".join((scope["method"].encode(), scope["path"].encode(), scope["query_string"], body))

@@ -1,8 +1,8 @@
-"""Gives each kind of work (a lane) its own thread pool and its own limit of requests (places).
+"""Limiters: each kind of work has its own thread pool and its own number of requests at once (slots).
 
-A lane whose requests wait for a lock or a slow query then does not delay the others. A request takes a place in the
-lane of its route, and its synchronous work runs in that lane's threads. A lane without a free place refuses at once,
-by name. Places are taken and given back on the event loop only.
+A limiter whose requests wait for a lock or a slow query then does not delay the others. A request takes a slot in the
+limiter of its route, and its synchronous work runs in that limiter's threads. A limiter without a free slot refuses
+at once, by name. Slots are taken and given back on the event loop only.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ T = TypeVar("T")
 Sleep = Callable[[float], object]
 
 
-class Lane(StrEnum):
-    """A kind of work with its own threads and places, told apart by what it may wait for."""
+class Limiter(StrEnum):
+    """A kind of work with its own threads and slots, told apart by what it may wait for."""
 
-    at_once = "answers that wait for nothing"  # no threads and no places: answered on the event loop
-    door = "checks of keys"
+    at_once = "answers that wait for nothing"  # no threads and no slots: answered on the event loop
+    auth = "checks of keys"
     probes = "probes"
     records = "records of what was asked"
     lookups = "lookups"
@@ -49,48 +49,52 @@ class Lane(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
-    """How many of a lane's requests run at once (`threads`), and how many may run or wait (`places`).
+class LimiterSize:
+    """How many of a limiter's requests run at once (`threads`), and how many may run or wait (`slots`).
 
-    One token may take `places_of_one` of the places. A thread of a lane that `gives_way` pauses after each piece of
+    One token may take `slots_of_one` of the slots. A thread of a limiter that `gives_way` pauses after each piece of
     work for as long as that work took, while lookups or decoding are under way. So it uses at most half of a processor
     and of the database.
     """
 
     threads: int
-    places: int
+    slots: int
     gives_way: bool = False
-    places_of_one: int | None = None
+    slots_of_one: int | None = None
 
 
 LONGEST_REST = 1.0  # second
 
 
-SIZES: Mapping[Lane, Size] = MappingProxyType(
+SIZES: Mapping[Limiter, LimiterSize] = MappingProxyType(
     {
-        Lane.door: Size(4, 256),
-        Lane.probes: Size(2, 64),
-        Lane.records: Size(2, 1024),
-        Lane.lookups: Size(8, 256),
-        Lane.reads: Size(6, 128),
-        Lane.long_reads: Size(1, 16, gives_way=True),
-        Lane.edits: Size(4, 64),
-        Lane.uploads: Size(2, 32),
-        Lane.reading: Size(4, 64),
-        Lane.decoding: Size(384, 384),  # threads that wait for the one decoder, whose own room is less
-        Lane.feeds: Size(4, 64, places_of_one=8),
+        Limiter.auth: LimiterSize(4, 256),
+        Limiter.probes: LimiterSize(2, 64),
+        Limiter.records: LimiterSize(2, 1024),
+        Limiter.lookups: LimiterSize(8, 256),
+        Limiter.reads: LimiterSize(6, 128),
+        Limiter.long_reads: LimiterSize(1, 16, gives_way=True),
+        Limiter.edits: LimiterSize(4, 64),
+        Limiter.uploads: LimiterSize(2, 32),
+        Limiter.reading: LimiterSize(4, 64),
+        Limiter.decoding: LimiterSize(
+            384, 384
+        ),  # threads that wait for the one decoder, whose own room is less
+        Limiter.feeds: LimiterSize(4, 64, slots_of_one=8),
     }
 )
 
 
-_OF_THE_PRESENT = (Lane.lookups, Lane.reading, Lane.decoding)
+_OF_THE_PRESENT = (Limiter.lookups, Limiter.reading, Limiter.decoding)
 
 
-class _Held:
-    """One lane of one server. Its thread pool is made at the first use, and again at the first use after `close`."""
+class _LimiterState:
+    """One limiter of one server. Its thread pool is made at the first use, and again at the first use after `close`."""
 
-    def __init__(self, lane: Lane, size: Size, others_work: Callable[[], bool], sleep: Sleep) -> None:
-        self.lane, self.size = lane, size
+    def __init__(
+        self, limiter: Limiter, size: LimiterSize, others_work: Callable[[], bool], sleep: Sleep
+    ) -> None:
+        self.limiter, self.size = limiter, size
         self.num_taken = self.num_refused = 0
         self.num_taken_by: Counter[int | None] = Counter()  # by the ids of tokens
         self._threads: ThreadPoolExecutor | None = None
@@ -100,7 +104,7 @@ class _Held:
     @property
     def threads(self) -> ThreadPoolExecutor:
         if self._threads is None:
-            self._threads = ThreadPoolExecutor(self.size.threads, f"colmlm {self.lane.name}")
+            self._threads = ThreadPoolExecutor(self.size.threads, f"colmlm {self.limiter.name}")
         return self._threads
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
@@ -119,22 +123,22 @@ class _Held:
             self._rested = ended + min(ended - began, LONGEST_REST)
 
     def count(self, token_id: int | None, num: int) -> None:
-        """Counts places that are taken, or given back, for a token."""
+        """Count slots that are taken, or given back, for a token."""
         self.num_taken += num
-        if self.size.places_of_one is not None:
+        if self.size.slots_of_one is not None:
             self.num_taken_by[token_id] += num
             if not self.num_taken_by[token_id]:
                 del self.num_taken_by[token_id]
 
-    def require_place(self, token_id: int | None) -> None:
-        """Raises `Busy` where no place is free, and `TooManyRequests` where this token has its share."""
-        share = self.size.places_of_one
+    def require_slot(self, token_id: int | None) -> None:
+        """Raise `Busy` where no slot is free, and `TooManyRequests` where this token has its share."""
+        share = self.size.slots_of_one
         if share is not None and self.num_taken_by[token_id] >= share:
             self.num_refused += 1
-            raise TooManyRequests(f"hold {share} {self.lane.value} at once", 1, "close one of them")
-        if self.num_taken >= self.size.places:
+            raise TooManyRequests(f"hold {share} {self.limiter.value} at once", 1, "close one of them")
+        if self.num_taken >= self.size.slots:
             self.num_refused += 1
-            raise Busy(self.lane.value, self.size.places)
+            raise Busy(self.limiter.value, self.size.slots)
 
     def close(self) -> None:
         if self._threads is not None:
@@ -142,40 +146,42 @@ class _Held:
             self._threads = None
 
 
-_current: ContextVar[_Held | None] = ContextVar("lane", default=None)
+_current: ContextVar[_LimiterState | None] = ContextVar("limiter", default=None)
 
 
-class _InTheLane(Executor):
-    """The executor that Litestar runs synchronous handlers on: it uses the threads of the request's lane."""
+class _LimiterExecutor(Executor):
+    """The executor that Litestar runs synchronous handlers on: it uses the threads of the request's limiter."""
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         held = _current.get()
         if held is None:
-            raise RuntimeError("a thread was asked for outside of every lane; name the lane of the route")
+            raise RuntimeError(
+                "a thread was asked for outside of every limiter; name the limiter of the route"
+            )
         return held.submit(fn, *args, **kwargs)
 
 
-class Lanes:
-    """The lanes of one server."""
+class Limiters:
+    """The limiters of one server."""
 
-    def __init__(self, sizes: Mapping[Lane, Size] = SIZES, sleep: Sleep = time.sleep) -> None:
-        self._held: dict[Lane, _Held] = {
-            lane: _Held(lane, sizes[lane], self._present_works, sleep)
-            for lane in Lane
-            if lane is not Lane.at_once
+    def __init__(self, sizes: Mapping[Limiter, LimiterSize] = SIZES, sleep: Sleep = time.sleep) -> None:
+        self._held: dict[Limiter, _LimiterState] = {
+            limiter: _LimiterState(limiter, sizes[limiter], self._present_works, sleep)
+            for limiter in Limiter
+            if limiter is not Limiter.at_once
         }
         # Litestar has one executor per process; this one has no state, so every server may set it.
-        set_asyncio_executor(cast(ThreadPoolExecutor, _InTheLane()))
+        set_asyncio_executor(cast(ThreadPoolExecutor, _LimiterExecutor()))
 
     @contextmanager
-    def place(self, lane: Lane, token_id: int | None = None) -> Iterator[None]:
-        """Takes a place in the lane for the length of the context, and uses the lane's threads meanwhile.
+    def slot(self, limiter: Limiter, token_id: int | None = None) -> Iterator[None]:
+        """Take a slot in the limiter for the length of the context, and use the limiter's threads meanwhile.
 
-        Raises `Busy`, and `TooManyRequests` where the token has its share of the lane.
+        Raise `Busy`, and `TooManyRequests` where the token has its share of the limiter.
         """
-        held = self._held.get(lane)
+        held = self._held.get(limiter)
         if held is not None:
-            held.require_place(token_id)
+            held.require_slot(token_id)
         before = _current.set(held)
         if held is not None:
             held.count(token_id, 1)
@@ -187,13 +193,13 @@ class Lanes:
             _current.reset(before)
 
     @contextmanager
-    def instead(self, lane: Lane) -> Iterator[None]:
-        """Moves the request to a place in another lane for the length of the context, and frees its own.
+    def instead(self, limiter: Limiter) -> Iterator[None]:
+        """Move the request to a slot in another limiter for the length of the context, and free its own.
 
-        Raises `Busy`.
+        Raise `Busy`.
         """
         left = _current.get()
-        with self.place(lane):
+        with self.slot(limiter):
             if left is not None:
                 left.num_taken -= 1
             try:
@@ -202,40 +208,40 @@ class Lanes:
                 if left is not None:
                     left.num_taken += 1
 
-    async def run(self, lane: Lane, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Runs `work` in a thread of that lane and gives its result. Raises `Busy`."""
-        with self.place(lane):
+    async def run(self, limiter: Limiter, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run `work` in a thread of that limiter and give its result. Raise `Busy`."""
+        with self.slot(limiter):
             return await sync_to_thread(work, *args, **kwargs)
 
-    def gathered(self, lane: Lane, work: Callable[[list[A]], Sequence[T]], most: int) -> Gathered[A, T]:
-        """Gives `work` gathered in a thread of that lane, for requests that each hold a place already."""
+    def batched(self, limiter: Limiter, work: Callable[[list[A]], Sequence[T]], most: int) -> Batcher[A, T]:
+        """Give `work` batched in a thread of that limiter, for requests that each hold a slot already."""
 
         async def run(asked: list[A]) -> Sequence[T]:
-            before = _current.set(self._held[lane])
+            before = _current.set(self._held[limiter])
             try:
                 return await sync_to_thread(work, asked)
             finally:
                 _current.reset(before)
 
-        return Gathered(run, most)
+        return Batcher(run, most)
 
-    def threads(self, *lanes: Lane) -> int:
-        """Gives the largest number of threads that these lanes have together."""
-        return sum(self._held[lane].size.threads for lane in lanes)
+    def threads(self, *limiters: Limiter) -> int:
+        """Give the largest number of threads that these limiters have together."""
+        return sum(self._held[limiter].size.threads for limiter in limiters)
 
-    def taken(self) -> dict[Lane, int]:
-        """Gives the number of places taken, by lane."""
-        return {lane: held.num_taken for lane, held in self._held.items()}
+    def taken(self) -> dict[Limiter, int]:
+        """Give the number of slots taken, by limiter."""
+        return {limiter: held.num_taken for limiter, held in self._held.items()}
 
-    def refused(self) -> dict[Lane, int]:
-        """Gives the number of requests that found no place since the server started, by lane."""
-        return {lane: held.num_refused for lane, held in self._held.items()}
+    def refused(self) -> dict[Limiter, int]:
+        """Give the number of requests that found no slot since the server started, by limiter."""
+        return {limiter: held.num_refused for limiter, held in self._held.items()}
 
     def _present_works(self) -> bool:
-        return any(self._held[lane].num_taken for lane in _OF_THE_PRESENT)
+        return any(self._held[limiter].num_taken for limiter in _OF_THE_PRESENT)
 
     def close(self) -> None:
-        """Lets the threads end after the work that they are doing."""
+        """Let the threads end after the work that they are doing."""
         for held in self._held.values():
             held.close()
 
@@ -262,14 +268,15 @@ class Tuning:
     look_seconds: float = 5.0
     keyed_at_once: int = 256
     most_scanned: int = 1 << 30  # bytes, read twice: some ten seconds
-    lanes: Mapping[Lane, Size] = field(default_factory=lambda: SIZES)
+    limiters: Mapping[Limiter, LimiterSize] = field(default_factory=lambda: SIZES)
     clock: Callable[[], float] = time.monotonic
 
 
-# Gathered: does at once what many requests ask for while the same kind of work is under way.
+# Batches: does at once what many requests ask for while the same kind of work is under way. A request that comes
+# alone waits for nobody. Work always begins after it was asked for, so what it reads is at least as new as the request.
 
 
-class Gathered(Generic[A, T]):
+class Batcher(Generic[A, T]):
     """Calls `work` with all that was asked for since its last call, up to `most`, one call at a time.
 
     `work` gives a result for each, or raises what all of them get. For one event loop.
@@ -317,9 +324,9 @@ Take = Callable[
 
 
 def taken(permits: float, elapsed: float, per_minute: int) -> tuple[float, float]:
-    """Takes one of `permits` that were counted `elapsed` seconds ago and refill evenly up to `per_minute`.
+    """Take one of `permits` that were counted `elapsed` seconds ago and refill evenly up to `per_minute`.
 
-    Gives those left, and 0 or the seconds until there is one.
+    Give those left, and 0 or the seconds until there is one.
     """
     rate = per_minute / 60
     permits = min(per_minute, permits + elapsed * rate)
@@ -335,7 +342,7 @@ class Bucket:
         self._permits, self._filled_at = float(per_minute), clock()
 
     def take(self) -> float:
-        """Takes a permit and gives 0, or gives the seconds until there is one."""
+        """Take a permit and give 0, or give the seconds until there is one."""
         now = self._clock()
         self._permits, wait = taken(self._permits, now - self._filled_at, self.per_minute)
         self._filled_at = now
@@ -343,7 +350,7 @@ class Bucket:
 
 
 def own_rates(clock: Clock = time.monotonic) -> Take:
-    """Gives buckets of this process alone, one for each token."""
+    """Give buckets of this process alone, one for each token."""
     buckets: dict[int, Bucket] = {}
 
     def take(token_id: int, per_minute: int) -> float:
@@ -363,7 +370,7 @@ class RateLimits:
         self._taking = threading.Lock()
 
     def check(self, token: TokenRecord) -> None:
-        """Counts a request of this token. Raises `TooManyRequests`."""
+        """Count a request of this token. Raise `TooManyRequests`."""
         per_minute = token.rate_limit or self._default
         if per_minute is None:
             return

@@ -13,7 +13,7 @@ from litestar.params import JSONBody, PathParameter
 from msgspec import Meta
 
 from colmlm.api.errors import Refused
-from colmlm.api.middleware.auth import Lane, Right, needs
+from colmlm.api.middleware.auth import Limiter, Right, needs
 from colmlm.api.nouns.generation import Completed, Finished, GenerationRequest, Generator
 from colmlm.api.openai.answers import (
     ChatChoice,
@@ -113,7 +113,7 @@ def _chunks(
     fields: dict[str, Any],
     base_url: str,
 ) -> Iterator[ChatChunk]:
-    """Yields the chunks of one choice after another, and the usage if wanted."""
+    """Yield the chunks of one choice after another, and the usage if wanted."""
     took: list[Finished] = []
     cited: list[Citation] = []
     for index, decoding in enumerate(decodings):
@@ -131,7 +131,7 @@ def _chunks(
 def _pieces(
     generator: Generator, decoding: GenerationRequest, index: int, base_url: str
 ) -> Iterator[ChatChunkChoice | Finished]:
-    """Yields the role, the text as it is decoded, why it ended, and the finish reason with the citations.
+    """Yield the role, the text as it is decoded, why it ended, and the finish reason with the citations.
 
     In place of the text it yields the refusal, where nothing is said.
     """
@@ -175,7 +175,7 @@ Nothing = Annotated[Any, Meta(extra_json_schema={"enum": [None]})]
 
 
 def refuse_tools(field: str, tools: list[Any] | None, choice: Any) -> None:
-    """Raises `Unsupported` where tools are to be called. With the choice "none" they may be listed."""
+    """Raise `Unsupported` where tools are to be called. With the choice "none" they may be listed."""
     if choice not in UNFORCED or (tools and choice != "none"):
         raise Unsupported(
             field, "the model calls none; its lookups are its own. Leave them out, or choose none"
@@ -208,7 +208,7 @@ class ChatRequest(ChoiceFields, frozen=True, kw_only=True):
     prediction: dict[str, Any] | None = None
 
     def decodings(self) -> list[GenerationRequest]:
-        """Gives a generation request for each choice. Raises `Unsupported`."""
+        """Give a generation request for each choice. Raise `Unsupported`."""
         self._refuse()
         tokens = self.max_completion_tokens or self.max_tokens or CHAT_TOKENS
         decoding = self.decoding(as_text(self.messages), tokens, (*self.stops, NEXT_QUESTION))
@@ -287,7 +287,7 @@ class JudgedCompletion(msgspec.Struct, frozen=True, kw_only=True):
 @post(
     "/chat/completions/{completion_id:str}",
     status_code=200,
-    **ROUTE | {"opt": needs(Right.read, Lane.records)},
+    **ROUTE | {"opt": needs(Right.read, Limiter.records)},
 )
 def update_completion(
     ports: FromPorts, request: WithToken, completion_id: CompletionId, data: JSONBody[CompletionUpdate]

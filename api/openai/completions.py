@@ -83,7 +83,7 @@ def _chunks(
     fields: dict[str, Any],
     base_url: str,
 ) -> Iterator[Completion]:
-    """Yields the chunks of one prompt after another."""
+    """Yield the chunks of one prompt after another."""
     took: list[Finished] = []
     cited: list[Citation] = []
     for index, decoding in enumerate(decodings):
@@ -136,7 +136,7 @@ class CompletionRequest(ChoiceFields, frozen=True, kw_only=True):
     suffix: NoText | None = None
 
     def decodings(self) -> list[GenerationRequest]:
-        """Gives a generation request for each choice of each prompt. Raises `Unsupported`."""
+        """Give a generation request for each choice of each prompt. Raise `Unsupported`."""
         self._refuse()
         max_tokens = COMPLETION_TOKENS if self.max_tokens is None else self.max_tokens
         requests = [

@@ -13,7 +13,7 @@ from litestar import get, post
 from litestar.params import JSONBody, PathParameter
 from msgspec import Meta
 
-from colmlm.api.middleware.auth import Lane, Right, needs
+from colmlm.api.middleware.auth import Limiter, Right, needs
 from colmlm.api.nouns.generation import Generator
 from colmlm.api.openai.errors import ROUTE, ModelNotFound, Unsupported
 from colmlm.api.openai.fields import Text
@@ -65,7 +65,7 @@ def read_model(ports: FromPorts, model_id: ModelId) -> Model:
 
 
 def require_model(served: CheckpointInfo, asked: str) -> str:
-    """Gives the served model's name if `asked` is its name, its digest or `SERVED`. Raises `ModelNotFound`."""
+    """Give the served model's name if `asked` is its name, its digest or `SERVED`. Raise `ModelNotFound`."""
     if asked not in (SERVED, served.name, served.checkpoint_id):
         raise ModelNotFound(asked, served.name)
     return served.name
@@ -96,7 +96,7 @@ class EmbeddingRequest(Request, frozen=True, kw_only=True):
     user: Text | None = None
 
     def questions(self) -> list[str]:
-        """Raises `Unsupported` for token ids."""
+        """Raise `Unsupported` for token ids."""
         if isinstance(self.input, str):
             return [self.input]
         texts = [one for one in self.input if isinstance(one, str)]
@@ -132,7 +132,7 @@ class Embeddings(msgspec.Struct, frozen=True, kw_only=True):
     object: str = "list"
 
 
-@post("/embeddings", status_code=200, **ROUTE | {"opt": needs(Right.lookup, Lane.reading)})
+@post("/embeddings", status_code=200, **ROUTE | {"opt": needs(Right.lookup, Limiter.reading)})
 def embed(ports: FromPorts, data: JSONBody[EmbeddingRequest]) -> Embeddings:
     """Encode questions.
 

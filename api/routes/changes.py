@@ -14,7 +14,7 @@ from litestar.params import HeaderParameter, JSONBody, QueryParameter
 from litestar.response import ServerSentEvent, ServerSentEventMessage, Stream
 
 from colmlm.api.errors import PROBLEMS
-from colmlm.api.middleware.auth import Lane, Right, needs
+from colmlm.api.middleware.auth import Limiter, Right, needs
 from colmlm.api.middleware.limiters import LONGEST_SECONDS
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.corpora import JSON_LINES
@@ -166,7 +166,7 @@ def read_change(ports: FromPorts, request: WithToken, seq: PathId) -> Response[C
     return written(change)
 
 
-@get("/changes/diff", opt=needs(Right.audit, Lane.long_reads), responses=PROBLEMS, sync_to_thread=True)
+@get("/changes/diff", opt=needs(Right.audit, Limiter.long_reads), responses=PROBLEMS, sync_to_thread=True)
 def compare_changes(
     ports: FromPorts,
     first: Earlier,
@@ -197,7 +197,7 @@ def read_head(ports: FromPorts) -> dict[str, Any]:
 @post(
     "/changes/head/check",
     status_code=200,
-    opt=needs(Right.audit, Lane.long_reads),
+    opt=needs(Right.audit, Limiter.long_reads),
     responses=PROBLEMS,
     sync_to_thread=True,
 )
@@ -224,7 +224,7 @@ def seal_breaks(ports: FromPorts, request: WithToken, data: JSONBody[Sealing]) -
 
 @get(
     "/changes/export",
-    opt=needs(Right.audit, Lane.long_reads),
+    opt=needs(Right.audit, Limiter.long_reads),
     responses=PROBLEMS,
     media_type=JSON_LINES,
     sync_to_thread=True,
@@ -268,7 +268,10 @@ LastEvent = Annotated[
 
 
 @get(
-    "/changes/events", opt=needs(Right.audit, Lane.feeds), responses=PROBLEMS, media_type="text/event-stream"
+    "/changes/events",
+    opt=needs(Right.audit, Limiter.feeds),
+    responses=PROBLEMS,
+    media_type="text/event-stream",
 )
 async def follow_changes(
     ports: FromPorts,

@@ -13,7 +13,7 @@ from litestar.response import Stream
 from msgspec import Meta
 
 from colmlm.api.errors import PROBLEMS
-from colmlm.api.middleware.auth import Lane, Right, needs
+from colmlm.api.middleware.auth import Limiter, Right, needs
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.facts import DELETED, State
 from colmlm.api.routes.parameters import (
@@ -87,7 +87,7 @@ def delete_corpus(ports: FromPorts, request: WithToken, corpus: Name, data: JSON
 def delete_of(
     ports: FromPorts, corpus: str, external_ids: list[str] | None, actor: str, data: Deletion
 ) -> Deleted:
-    """Deletes the live facts of these documents of a corpus, or of all its documents (None)."""
+    """Delete the live facts of these documents of a corpus, or of all its documents (None)."""
     documents, facts = ports.kb.corpora.count(corpus, external_ids)
     if data.dry_run:
         return Deleted(dry_run=True, documents=documents, facts=facts, seq=None)
@@ -98,7 +98,7 @@ def delete_of(
 
 @get(
     "/corpora/{corpus:str}/export",
-    opt=needs(Right.train, Lane.long_reads),
+    opt=needs(Right.train, Limiter.long_reads),
     responses=PROBLEMS,
     media_type=JSON_LINES,
     sync_to_thread=True,

@@ -306,7 +306,7 @@ def list_facts(
 
 
 def require_shown(request: WithToken, sought: FactSearch) -> None:
-    """Raises `RightMissing` where the search is for what only those may see who may audit."""
+    """Raise `RightMissing` where the search is for what only those may see who may audit."""
     if sought.get("state", "live") != "live" or any(
         sought.get(name) is not None for name in ("actor", "kind", "since", "until")
     ):
@@ -314,7 +314,7 @@ def require_shown(request: WithToken, sought: FactSearch) -> None:
 
 
 def nearest(ports: Ports, question: str | None, sought: FactSearch) -> list[int] | None:
-    """Gives the live facts nearest to a question, nearest first. Raises `ModelMissing` without an encoder."""
+    """Give the live facts nearest to a question, nearest first. Raise `ModelMissing` without an encoder."""
     said = (question, sought.get("actor"), sought.get("kind"), sought.get("corpus"))
     if any("\x00" in text for text in said if text is not None):
         raise InvalidQuery("a text holds no NUL character")

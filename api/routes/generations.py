@@ -14,7 +14,7 @@ from litestar.response import ServerSentEvent
 from msgspec import Meta
 
 from colmlm.api.errors import PROBLEMS
-from colmlm.api.middleware.auth import Lane, Right, needs
+from colmlm.api.middleware.auth import Limiter, Right, needs
 from colmlm.api.ports import FromPorts, await_seen
 from colmlm.api.routes.parameters import (
     Cursor,
@@ -49,7 +49,7 @@ from colmlm.kb.evidence.storing import MOST_CHARACTERS
 Given = Annotated[Thumb | None, QueryParameter(name="feedback", description="Only outputs with such a thumb")]
 
 
-@post("/generations", opt=needs(Right.read, Lane.decoding), responses=PROBLEMS, sync_to_thread=True)
+@post("/generations", opt=needs(Right.read, Limiter.decoding), responses=PROBLEMS, sync_to_thread=True)
 def generate(ports: FromPorts, data: JSONBody[NewGeneration]) -> Response[OutputTrace]:
     """Generate.
 
@@ -237,7 +237,7 @@ def read_fact_impact(
 @post(
     "/impact",
     status_code=200,
-    opt=needs(Right.audit, Lane.long_reads),
+    opt=needs(Right.audit, Limiter.long_reads),
     responses=PROBLEMS,
     sync_to_thread=True,
 )
@@ -277,7 +277,7 @@ class GivenFeedback(Request, frozen=True, kw_only=True):
 
 @post(
     "/generations/{generation_id:int}/feedback",
-    opt=needs(Right.read, Lane.records),
+    opt=needs(Right.read, Limiter.records),
     responses=PROBLEMS,
     sync_to_thread=True,
 )

@@ -10,7 +10,7 @@ from litestar.openapi.datastructures import ResponseSpec
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from colmlm.api.errors import PROBLEMS
-from colmlm.api.middleware.auth import Lane, Right, needs
+from colmlm.api.middleware.auth import Limiter, Right, needs
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.kb.errors import NoActiveKeyset
 from colmlm.kb.jobs.attendance import WorkerState
@@ -77,13 +77,13 @@ RESPONSES = {
 }
 
 
-@get("/healthz", opt=needs(Right.lookup, Lane.at_once), include_in_schema=False, sync_to_thread=False)
+@get("/healthz", opt=needs(Right.lookup, Limiter.at_once), include_in_schema=False, sync_to_thread=False)
 def alive() -> str:
     """Answer that the process lives, and nothing else, since no token is needed."""
     return "ok"
 
 
-@get("/readyz", opt=needs(Right.lookup, Lane.at_once), include_in_schema=False)
+@get("/readyz", opt=needs(Right.lookup, Limiter.at_once), include_in_schema=False)
 async def ready(ports: FromPorts) -> Response[Ready]:
     """Answer 200 if this server should be sent requests, else 503 with what is missing, by names of a fixed list."""
     missing, degraded = await ports.readiness.missing(), await ports.readiness.degraded()
@@ -91,7 +91,7 @@ async def ready(ports: FromPorts) -> Response[Ready]:
     return Response(found, status_code=503 if missing else 200)
 
 
-@get("/metrics", opt=needs(Right.lookup, Lane.probes), include_in_schema=False, sync_to_thread=True)
+@get("/metrics", opt=needs(Right.lookup, Limiter.probes), include_in_schema=False, sync_to_thread=True)
 def metrics(ports: FromPorts) -> Response[bytes]:
     """Read this process's metrics for Prometheus. They are counts and times, no texts, so any token may read them."""
     # As a media type Litestar would name its character set a second time.
@@ -110,7 +110,7 @@ def health(ports: FromPorts) -> Response[Health]:
 
 
 def state_of(ports: Ports) -> Health:
-    """Collects what is present and what is missing now."""
+    """Collect what is present and what is missing now."""
     at_head = database.is_at_head(ports.kb.engine)
     keyset = _active_keyset(ports) if at_head else None
     checkpoint_id = _loaded(ports, keyset)
@@ -149,7 +149,7 @@ def state_of(ports: Ports) -> Health:
 
 
 def _loaded(ports: Ports, keyset: KeysetHead | None) -> str | None:
-    """Gives the checkpoint of the keyset if it is loaded, else another that is."""
+    """Give the checkpoint of the keyset if it is loaded, else another that is."""
     if keyset is not None and keyset.checkpoint_id in ports.models:
         return keyset.checkpoint_id
     return ports.encoder.checkpoint.checkpoint_id if ports.encoder else None

@@ -17,7 +17,7 @@ from litestar.params import JSONBody, QueryParameter
 from litestar.response import ServerSentEvent, ServerSentEventMessage
 
 from colmlm.api.errors import MEDIA_TYPE, PROBLEMS, RightMissing
-from colmlm.api.middleware.auth import Lane, Right, needs
+from colmlm.api.middleware.auth import Limiter, Right, needs
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.parameters import Cursor, Limit, PathId, WithToken, after_of, page
 from colmlm.api.routes.responses import Glance, followed
@@ -214,7 +214,7 @@ def cancel_job(ports: FromPorts, request: WithToken, job_id: PathId) -> JobRecor
 
 @get(
     "/jobs/{job_id:int}/events",
-    opt=needs(Right.read, Lane.feeds),
+    opt=needs(Right.read, Limiter.feeds),
     responses=PROBLEMS,
     media_type="text/event-stream",
 )
@@ -250,7 +250,7 @@ def _start(ports: Ports, request: WithToken, work: Work) -> JobRecord:
 
 
 def _seen(ports: Ports, token: TokenRecord, job_id: int) -> JobRecord:
-    """Gives the job. Raises `RightMissing` where this token may not start jobs of its kind."""
+    """Give the job. Raise `RightMissing` where this token may not start jobs of its kind."""
     job = Jobs(ports.kb).get(job_id)
     right = KINDS[job.kind].right
     if not token.may(right):
@@ -277,7 +277,7 @@ class _Moving:
 
 
 def _moved(job: JobRecord) -> tuple[Any, ...]:
-    """Gives the fields whose change is progress. A heartbeat is none."""
+    """Give the fields whose change is progress. A heartbeat is none."""
     return job.state, job.done, job.total, job.message, job.attempts, job.cancelled_by
 
 
@@ -297,7 +297,7 @@ _TOO_LARGE = ResponseSpec(
 # `request_max_body_size` is None, since the settings hold the limit, which is checked while the file arrives.
 @post(
     "/uploads",
-    opt=needs(Right.edit, Lane.uploads),
+    opt=needs(Right.edit, Limiter.uploads),
     responses=PROBLEMS | {413: _TOO_LARGE},
     request_max_body_size=None,
 )

@@ -18,7 +18,7 @@ from litestar.openapi.spec.enums import OpenAPIFormat, OpenAPIType
 from litestar.params import JSONBody, QueryParameter, RawBody
 
 from colmlm.api.errors import PROBLEMS
-from colmlm.api.middleware.auth import Lane, Right, needs
+from colmlm.api.middleware.auth import Limiter, Right, needs
 from colmlm.api.ports import FromPorts, Ports, QuestionEncoder
 from colmlm.api.routes.parameters import WithToken, require_past
 from colmlm.api.routes.responses import actor_of
@@ -65,11 +65,11 @@ async def look_up(ports: FromPorts, request: WithToken, data: JSONBody[LookupReq
         require_past(request)
     if (asked := key_lookup(data)) is not None:
         return answered(asked.checkpoint_id, [], await ports.find_by_key(asked))
-    with past_apart(ports, data.as_of) if data.ranking != READER else ports.lanes.instead(Lane.reading):
+    with past_apart(ports, data.as_of) if data.ranking != READER else ports.limiters.instead(Limiter.reading):
         return await sync_to_thread(_looked_up, ports, data)
 
 
-@post("/encodings", status_code=200, opt=needs(Right.lookup, Lane.reading), responses=PROBLEMS)
+@post("/encodings", status_code=200, opt=needs(Right.lookup, Limiter.reading), responses=PROBLEMS)
 async def encode_texts(ports: FromPorts, data: JSONBody[TextsToEncode]) -> EncodedTexts:
     """Make keys.
 
@@ -77,7 +77,7 @@ async def encode_texts(ports: FromPorts, data: JSONBody[TextsToEncode]) -> Encod
     where the documents together have more than 1000 facts, or 200,000 characters.
     """
     _require_few(data.documents)
-    with ports.lanes.instead(Lane.long_reads) if data.documents else nullcontext():
+    with ports.limiters.instead(Limiter.long_reads) if data.documents else nullcontext():
         return await sync_to_thread(_encoded, ports, data)
 
 
@@ -104,7 +104,7 @@ def _encoded(ports: Ports, data: TextsToEncode) -> EncodedTexts:
 
 
 def _document(given: DocumentToEncode) -> AnnotatedDocument:
-    """Convert a document. Raises `InvalidQuery` unless its spans are within the text, in order and apart."""
+    """Convert a document. Raise `InvalidQuery` unless its spans are within the text, in order and apart."""
     at, text = 0, given.text
     for span in given.facts:
         if not at <= span.start < span.end <= len(text):
@@ -117,9 +117,9 @@ def _document(given: DocumentToEncode) -> AnnotatedDocument:
 
 
 def key_lookup(data: LookupRequest) -> KeyLookup | None:
-    """Gives a lookup that waits for nothing and needs no model, to be found together with others; None for any other.
+    """Give a lookup that waits for nothing and needs no model, to be found together with others; None for any other.
 
-    Raises `InvalidQuery`.
+    Raise `InvalidQuery`.
     """
     if data.questions or data.ranking != KEY or data.as_of is not None or data.min_seq is not None:
         return None
@@ -128,8 +128,8 @@ def key_lookup(data: LookupRequest) -> KeyLookup | None:
 
 
 def past_apart(ports: Ports, as_of: int | None) -> AbstractContextManager[None]:
-    """Moves a lookup in the past to the lane of long reads, since it reads all keys and would delay others."""
-    return nullcontext() if as_of is None else ports.lanes.instead(Lane.long_reads)
+    """Move a lookup in the past to the limiter of long reads, since it reads all keys and would delay others."""
+    return nullcontext() if as_of is None else ports.limiters.instead(Limiter.long_reads)
 
 
 def _looked_up(ports: Ports, data: LookupRequest) -> LookupAnswers:
@@ -150,14 +150,14 @@ def _found(ports: Ports, data: LookupRequest, encoder: QuestionEncoder | None) -
 
 
 def answered(checkpoint_id: str, questions: Sequence[str], lookups: Sequence[Lookup]) -> LookupAnswers:
-    """Converts the results of the questions, then those of the queries, to the response."""
+    """Convert the results of the questions, then those of the queries, to the response."""
     asked = chain(questions, repeat(None))
     answers = [answer(question, lookup) for question, lookup in zip(asked, lookups, strict=False)]
     return LookupAnswers(checkpoint_id=checkpoint_id, answers=answers)
 
 
 def _checkpoint_id(encoder: QuestionEncoder | None, data: LookupRequest) -> str:
-    """Gives the checkpoint of the request's vectors. Raises where questions and queries are of two checkpoints."""
+    """Give the checkpoint of the request's vectors. Raise where questions and queries are of two checkpoints."""
     _check(data)
     if encoder is None:
         return data.checkpoint_id or ""
@@ -175,7 +175,7 @@ def _check(data: LookupRequest) -> None:
 
 
 def _queries(encoder: QuestionEncoder | None, data: LookupRequest) -> npt.NDArray[np.float32]:
-    """Gives [B, d]: the rows of the questions, then those of the queries."""
+    """Give [B, d]: the rows of the questions, then those of the queries."""
     if encoder is None:
         return _rows(data)
     encoded = encoder.encode_questions(data.questions)
@@ -183,7 +183,7 @@ def _queries(encoder: QuestionEncoder | None, data: LookupRequest) -> npt.NDArra
 
 
 def _rows(data: LookupRequest, *widths: int) -> npt.NDArray[np.float32]:
-    """Gives the rows of the queries, of one width, which is that of others where there are."""
+    """Give the rows of the queries, of one width, which is that of others where there are."""
     found = {len(query) for query in data.queries}.union(widths)
     if len(found) != 1:
         raise InvalidQuery(f"queries of different widths: {', '.join(map(str, sorted(found)))}")
@@ -192,7 +192,7 @@ def _rows(data: LookupRequest, *widths: int) -> npt.NDArray[np.float32]:
 
 
 def answer(question: str | None, lookup: Lookup) -> LookupAnswer:
-    """Converts the result of one query to its form in the response."""
+    """Convert the result of one query to its form in the response."""
     return LookupAnswer(
         question=question,
         hits=list(lookup.hits),
@@ -308,7 +308,7 @@ def _encoded_vectors(kind: str, checkpoint_id: str, found: Sequence[Lookup]) -> 
 
 
 def queries(body: bytes, dim: int, dtype: str) -> npt.NDArray[np.float32]:
-    """Decodes a body into [B, dim]. Raises `InvalidQuery` unless it is whole rows, at least one and not too many."""
+    """Decode a body into [B, dim]. Raise `InvalidQuery` unless it is whole rows, at least one and not too many."""
     stored = _DTYPES[dtype]
     rows, rest = divmod(len(body), dim * stored.itemsize)
     if rest:
@@ -319,7 +319,7 @@ def queries(body: bytes, dim: int, dtype: str) -> npt.NDArray[np.float32]:
 
 
 def route(scope: HTTPScope) -> None:
-    """Reroutes a lookup whose body is bytes to `look_up_vectors`, since Litestar chooses a route by its path alone."""
+    """Reroute a lookup whose body is bytes to `look_up_vectors`, since Litestar chooses a route by its path alone."""
     if scope["path"] == LOOKUPS and scope["method"] == "POST":
         kind = next((value for name, value in scope["headers"] if name == b"content-type"), b"")
         if kind.partition(b";")[0].strip().lower() == OCTETS:
@@ -329,7 +329,7 @@ def route(scope: HTTPScope) -> None:
 # Answers: questions are answered with a span of a document, or with the word that nothing stored answers them.
 
 
-@post("/answers", status_code=200, opt=needs(Right.read, Lane.reading), responses=PROBLEMS)
+@post("/answers", status_code=200, opt=needs(Right.read, Limiter.reading), responses=PROBLEMS)
 async def answer_question(ports: FromPorts, data: JSONBody[QuestionRequest]) -> Answer:
     """Answer a question.
 

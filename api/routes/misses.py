@@ -9,7 +9,7 @@ from litestar.params import JSONBody, QueryParameter
 from msgspec import Meta
 
 from colmlm.api.errors import PROBLEMS
-from colmlm.api.middleware.auth import Lane, Right, needs
+from colmlm.api.middleware.auth import Limiter, Right, needs
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.parameters import Cursor, Limit, PathId, WithToken, after_of, shown_to
 from colmlm.api.routes.responses import actor_of
@@ -101,7 +101,7 @@ def reopen_misses(ports: FromPorts, request: WithToken, data: JSONBody[MissGroup
 @post(
     "/misses/{group_id:int}/solve",
     status_code=200,
-    opt=needs(Right.edit, Lane.reading),
+    opt=needs(Right.edit, Limiter.reading),
     responses=PROBLEMS,
     sync_to_thread=True,
 )
@@ -116,7 +116,7 @@ def solve_misses(ports: FromPorts, request: WithToken, group_id: PathId, data: J
 
 
 def asks_of(ports: Ports) -> Asks | None:
-    """Gives a function that answers questions without storing the answers; None where no reader is loaded."""
+    """Give a function that answers questions without storing the answers; None where no reader is loaded."""
     if (answers := ports.answers) is None:
         return None
 

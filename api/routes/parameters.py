@@ -44,13 +44,13 @@ Limit = Annotated[int, QueryParameter(ge=1, le=MAX_PAGE, description="The longes
 
 
 def page(found: Sequence[T], limit: int, of: str, place: Callable[[T], Place]) -> Page[T]:
-    """Makes a page of `limit` items from up to `limit + 1` that were found; the extra one shows that more follow."""
+    """Make a page of `limit` items from up to `limit + 1` that were found; the extra one shows that more follow."""
     items = list(found[:limit])
     return Page(items=items, next=cursor(of, place(items[-1])) if len(found) > limit else None)
 
 
 def place_of(given: str | None, of: str, length: int = 1) -> Place:
-    """Decodes the place, `length` numbers, in a cursor of this list; zeros without one. Raises `InvalidCursor`."""
+    """Decode the place, `length` numbers, in a cursor of this list; zeros without one. Raise `InvalidCursor`."""
     if given is None:
         return (0,) * length
     try:
@@ -64,7 +64,7 @@ def place_of(given: str | None, of: str, length: int = 1) -> Place:
 
 
 def after_of(given: str | None, of: str) -> int:
-    """Decodes the id or change in a cursor of this list; 0 without a cursor."""
+    """Decode the id or change in a cursor of this list; 0 without a cursor."""
     return place_of(given, of)[0]
 
 
@@ -73,7 +73,7 @@ def _is_place(number: object) -> bool:
 
 
 def time_of(name: str, said: str | None) -> datetime | None:
-    """Reads a time in ISO 8601, in UTC if it names no zone. Raises `InvalidQuery`."""
+    """Read a time in ISO 8601, in UTC if it names no zone. Raise `InvalidQuery`."""
     if said is None:
         return None
     try:
@@ -114,7 +114,7 @@ class SelectorParts(Request, frozen=True, kw_only=True):
     everything: bool = False
 
     def selector(self) -> Selector:
-        """Converts the parts to a selector. Raises `InvalidSelector`."""
+        """Convert the parts to a selector. Raise `InvalidSelector`."""
         return Selector(**{**asdict(self), "fact_ids": tuple(self.fact_ids)})
 
 
@@ -122,13 +122,13 @@ class SelectorParts(Request, frozen=True, kw_only=True):
 
 
 def require_past(request: WithToken) -> None:
-    """Raises `RightMissing` unless the token may read deleted, corrected and replaced texts."""
+    """Raise `RightMissing` unless the token may read deleted, corrected and replaced texts."""
     if not request.user.may(Right.audit):
         raise RightMissing(request.user.role, Right.audit)
 
 
 def shown_to(request: WithToken, ports: Ports) -> Shown:
-    """Gives the view of the knowledge base that this token may read."""
+    """Give the view of the knowledge base that this token may read."""
     return ports.kb.shown(past=request.user.may(Right.audit))
 
 
@@ -156,7 +156,7 @@ class StrictRequest(Connection[Any, Any, Any]):
 
 
 def _read(body: bytes, kind: Any) -> Any:
-    """Decodes the body into its type. 1.0 is accepted as an integer, as JSON has it."""
+    """Decode the body into its type. 1.0 is accepted as an integer, as JSON has it."""
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:

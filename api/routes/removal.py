@@ -9,7 +9,7 @@ from litestar.params import JSONBody
 from msgspec import Meta, field
 
 from colmlm.api.errors import PROBLEMS
-from colmlm.api.middleware.auth import Lane, Right, needs
+from colmlm.api.middleware.auth import Limiter, Right, needs
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.parameters import Cursor, Limit, PathId, SelectorParts, WithToken, after_of, page
 from colmlm.api.routes.responses import actor_of, keyed, result
@@ -67,7 +67,7 @@ def list_forget_runs(ports: FromPorts, cursor: Cursor = None, limit: Limit = 50)
     return page(found, limit, "forget runs", lambda run: (run.run_id,))
 
 
-@post("/forget-runs", opt=needs(Right.edit, Lane.long_reads), responses=PROBLEMS, sync_to_thread=True)
+@post("/forget-runs", opt=needs(Right.edit, Limiter.long_reads), responses=PROBLEMS, sync_to_thread=True)
 def plan_forgetting(ports: FromPorts, request: WithToken, data: JSONBody[NewRun]) -> RunView:
     """Plan to forget facts.
 
@@ -136,7 +136,7 @@ def list_survivors(
 
 @get(
     "/forget-runs/{run_id:int}/drift",
-    opt=needs(Right.audit, Lane.long_reads),
+    opt=needs(Right.audit, Limiter.long_reads),
     responses=PROBLEMS,
     sync_to_thread=True,
 )
@@ -242,7 +242,7 @@ class CertificateText(Request, frozen=True, kw_only=True):
 @post(
     "/forget-runs/{run_id:int}/verify",
     status_code=200,
-    opt=needs(Right.audit, Lane.long_reads),
+    opt=needs(Right.audit, Limiter.long_reads),
     responses=PROBLEMS,
     sync_to_thread=True,
 )
@@ -286,7 +286,7 @@ def read_signing_key(ports: FromPorts) -> SigningKey:
 @post(
     "/certificates/check",
     status_code=200,
-    opt=needs(Right.audit, Lane.long_reads),
+    opt=needs(Right.audit, Limiter.long_reads),
     responses=PROBLEMS,
     sync_to_thread=True,
 )
@@ -327,7 +327,7 @@ class NewErasure(Why, frozen=True, kw_only=True):
 @post(
     "/erasures/preview",
     status_code=200,
-    opt=needs(Right.admin, Lane.long_reads),
+    opt=needs(Right.admin, Limiter.long_reads),
     responses=PROBLEMS,
     sync_to_thread=True,
 )

@@ -26,7 +26,7 @@ from colmlm.kb.log.audit import act_for, check_name, current_entry
 
 
 def actor_of(request: WithToken, why: Why) -> str:
-    """Gives the token's name, the actor of the change. Notes on whose behalf it acts, where the body says so."""
+    """Give the token's name, the actor of the change. Notes on whose behalf it acts, where the body says so."""
     if (behalf := why.on_behalf_of or why.actor) is not None:
         check_name("name on whose behalf this is done", behalf)
         act_for(behalf)
@@ -34,7 +34,7 @@ def actor_of(request: WithToken, why: Why) -> str:
 
 
 def result(edit: Edit, *, min_seq: int | None = None, keyed: bool = True) -> EditResult:
-    """Builds the response to an edit after which no fact lacks a key."""
+    """Build the response to an edit after which no fact lacks a key."""
     return EditResult(
         seq=edit.seq,
         min_seq=min_seq or edit.seq,
@@ -46,7 +46,7 @@ def result(edit: Edit, *, min_seq: int | None = None, keyed: bool = True) -> Edi
 
 
 def would_delete(ports: Ports, fact_ids: list[int]) -> EditResult:
-    """Builds the response to a deletion that is not done. Raises `FactNotFound` or `FactDeleted`."""
+    """Build the response to a deletion that is not done. Raise `FactNotFound` or `FactDeleted`."""
     facts = ports.kb.facts.show_many(list(dict.fromkeys(fact_ids)))
     if gone := [fact.fact_id for fact in facts if fact.deleted_seq is not None]:
         raise FactDeleted(gone)
@@ -65,21 +65,21 @@ def would_delete(ports: Ports, fact_ids: list[int]) -> EditResult:
 
 
 def settled(ports: Ports, edit: Edit) -> EditResult:
-    """Builds the response to an edit, after keying its facts where they lack keys."""
+    """Build the response to an edit, after keying its facts where they lack keys."""
     return result(edit) if edit.keyed else keyed(ports, edit)
 
 
 def keyed(ports: Ports, edit: Edit) -> EditResult:
-    """Keys the facts of an edit that lack keys, and builds the response."""
+    """Key the facts of an edit that lack keys, and build the response."""
     if not key_at_once(ports, edit.fact_ids):
         return result(edit, keyed=False)
     return result(edit, min_seq=ports.kb.log.head_seq())
 
 
 def key_at_once(ports: Ports, fact_ids: Sequence[int]) -> bool:
-    """Keys those of these facts that lack keys.
+    """Key those of these facts that lack keys.
 
-    Gives False without the active keyset's model, or where more than a request should key do. In keysets that may
+    Give False without the active keyset's model, or where more than a request should key do. In keysets that may
     answer next, or again, they get keys as well, so that a switch or a rollback loses none.
     """
     try:
@@ -101,17 +101,17 @@ JSON = "application/json"
 
 
 def wanted(request: Request[Any, Any, Any], *others: str) -> str:
-    """Gives the media type that a request likes best, of JSON and these others; JSON where it names none of them."""
+    """Give the media type that a request likes best, of JSON and these others; JSON where it names none of them."""
     return request.accept.best_match([JSON, *others]) or JSON
 
 
 def is_named(request: Request[Any, Any, Any], media_type: str) -> bool:
-    """Says whether `Accept` names this type itself, whatever else it names."""
+    """Say whether `Accept` names this type itself, whatever else it names."""
     return any(named.partition(";")[0].strip() == media_type for named in request.accept)
 
 
 def written(value: Any, media_type: str = JSON, **headers: str) -> Response[Any]:
-    """Gives a response of this type, and tells caches that another request may get another."""
+    """Give a response of this type, and tell caches that another request may get another."""
     return Response(msgspec.json.encode(value), media_type=media_type, headers={"vary": "accept", **headers})
 
 
@@ -119,19 +119,19 @@ def written(value: Any, media_type: str = JSON, **headers: str) -> Response[Any]
 
 
 def check_client() -> None:
-    """Raises `ClientLeft` where the client of the current request has disconnected."""
+    """Raise `ClientLeft` where the client of the current request has disconnected."""
     request = request_context.current()
     if request is not None and request.has_left:
         raise ClientLeft
 
 
 def asker() -> str:
-    """Names the token that asks, so that the decoder takes turns between tokens."""
+    """Name the token that asks, so that the decoder takes turns between tokens."""
     return current_entry().principal.name
 
 
 def events(items: Iterator[Item]) -> Iterator[ServerSentEventMessage]:
-    """Yields an event for each item, and one for an error that ends them early."""
+    """Yield an event for each item, and one for an error that ends them early."""
     try:
         for item in items:
             yield _output_event(_name_of_output(item), {"text": item} if isinstance(item, str) else item)
@@ -164,7 +164,7 @@ T = TypeVar("T")
 def traced(
     ports: Ports, request: WithToken, trace: T, account: Callable[[T, str], Provenance]
 ) -> Response[T]:
-    """Gives a trace in the form that the request wants; `account` tells it in the terms of PROV."""
+    """Give a trace in the form that the request wants; `account` tells it in the terms of PROV."""
     media_type = wanted(request, *MEDIA_TYPES.values())
     for form, named in MEDIA_TYPES.items():
         if media_type == named:
@@ -186,7 +186,7 @@ class Glance:
 
 
 def followed(ports: Ports, look: Callable[[], Glance], seconds: float | None = None) -> ServerSentEvent:
-    """Gives a stream of the events that `look` finds. `look` is called repeatedly, in a thread."""
+    """Give a stream of the events that `look` finds. `look` is called repeatedly, in a thread."""
     longest = ports.tuning.longest_seconds
     return ServerSentEvent(_messages(ports, look, longest if seconds is None else min(seconds, longest)))
 

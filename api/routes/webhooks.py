@@ -9,7 +9,7 @@ from litestar.params import JSONBody
 from msgspec import Meta, field
 
 from colmlm.api.errors import PROBLEMS
-from colmlm.api.middleware.auth import Lane, Right, needs
+from colmlm.api.middleware.auth import Limiter, Right, needs
 from colmlm.api.middleware.idempotency import TELLS_SECRET
 from colmlm.api.ports import FromPorts
 from colmlm.api.routes.parameters import Cursor, Limit, PathId, after_of, page
@@ -59,7 +59,7 @@ def read_webhook(ports: FromPorts, webhook_id: PathId) -> Webhook:
 
 @post(
     "/webhooks",
-    opt=needs(Right.admin, Lane.long_reads) | TELLS_SECRET,
+    opt=needs(Right.admin, Limiter.long_reads) | TELLS_SECRET,
     responses=PROBLEMS,
     sync_to_thread=True,
 )
@@ -122,7 +122,7 @@ def replay_webhook(ports: FromPorts, webhook_id: PathId, data: JSONBody[Replay])
 @post(
     "/webhooks/{webhook_id:int}/test",
     status_code=200,
-    opt=needs(Right.admin, Lane.long_reads),
+    opt=needs(Right.admin, Limiter.long_reads),
     responses=PROBLEMS,
     sync_to_thread=True,
 )

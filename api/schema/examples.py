@@ -101,7 +101,7 @@ from colmlm.kb.webhooks.records import Webhook, WebhookDelivery
 
 
 def as_json(example: Any) -> Any:
-    """Encodes a value as the JSON that a client receives."""
+    """Encode a value as the JSON that a client receives."""
     return msgspec.json.decode(msgspec.json.encode(example))
 
 

@@ -33,7 +33,7 @@ _CREATED, _MODEL = 1_769_860_800, "co-lmlm-135m"
 
 
 def _cited(start: int) -> Citation:
-    """Gives a citation of the value Lima, `start` characters into the choice."""
+    """Give a citation of the value Lima, `start` characters into the choice."""
     document = CitedDocument(
         document_id=3,
         corpus="atlas",
@@ -160,5 +160,5 @@ OPENAI_EVENTS: Mapping[str, str] = {
 
 
 def refused(status: int, said: str) -> OpenAIProblem:
-    """Gives an error of this status in OpenAI's form."""
+    """Give an error of this status in OpenAI's form."""
     return told(f"{said}.", status, code="model_not_found" if status == 404 else "refused")

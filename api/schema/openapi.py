@@ -119,7 +119,7 @@ class Description(JsonRenderPlugin):
 
 
 def config() -> OpenAPIConfig:
-    """Gives Litestar's OpenAPI settings. The document needs the right `read`."""
+    """Give Litestar's OpenAPI settings. The document needs the right `read`."""
     scheme = SecurityScheme(
         type="http", scheme="bearer", description="The secret of a token: colmlm tokens create"
     )
@@ -138,7 +138,7 @@ def config() -> OpenAPIConfig:
 
 
 def described(app: Litestar) -> dict[str, Any]:
-    """Gives the completed OpenAPI document of an app."""
+    """Give the completed OpenAPI document of an app."""
     handlers = _handlers(app)
     document = _with_components(copy.deepcopy(app.openapi_schema.to_schema()), handlers.values())
     used = set()
@@ -154,7 +154,7 @@ def described(app: Litestar) -> dict[str, Any]:
 
 
 def operations(document: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yields every operation with its method and path."""
+    """Yield every operation with its method and path."""
     for path, item in document["paths"].items():
         for method, operation in item.items():
             yield method.upper(), path, operation
@@ -171,7 +171,7 @@ def _handlers(app: Litestar) -> dict[str, HTTPRouteHandler]:
 
 
 def _with_components(document: dict[str, Any], handlers: Iterable[HTTPRouteHandler]) -> dict[str, Any]:
-    """Replaces Litestar's schemas of the components by those of msgspec, which parses and writes the bodies.
+    """Replace Litestar's schemas of the components by those of msgspec, which parses and writes the bodies.
 
     Litestar's lack the limits of list items and the refusal of unknown fields, and name generic types with their
     modules.
@@ -194,7 +194,7 @@ def _with_components(document: dict[str, Any], handlers: Iterable[HTTPRouteHandl
 
 
 def _types(handler: HTTPRouteHandler) -> Iterator[Any]:
-    """Yields the structs and dataclasses of a handler's request and response."""
+    """Yield the structs and dataclasses of a handler's request and response."""
     fields = [handler.parsed_return_field, handler.parsed_data_field]
     for field in filter(None, fields):
         for kind in (field.annotation, *get_args(field.annotation)):
@@ -225,7 +225,7 @@ def _describe(operation: dict[str, Any], tag: str, right: Right, is_edit: bool) 
 
 
 def _said_or_absent(schema: dict[str, Any]) -> dict[str, Any]:
-    """Corrects the schema of a parameter: an optional text cannot be null, and limits are integers."""
+    """Correct the schema of a parameter: an optional text cannot be null, and limits are integers."""
     schema.pop("description", None)
     for choice in schema.pop("oneOf", ()):
         if choice.get("type") != "null":
@@ -346,7 +346,7 @@ FORMS: Mapping[str, Mapping[str, Any]] = {
 
 
 def example_of(component: str) -> Any:
-    """Gives the example of a component of the OpenAPI document, or None where it has none, which a test refuses."""
+    """Give the example of a component of the OpenAPI document, or None where it has none, which a test refuses."""
     if (item := component.removeprefix("CountedPageOf")) != component:
         return {**example_of(f"PageOf{item}"), "total": 214, "is_exact": True}
     if (item := component.removeprefix("PageOf")) != component and item in _EXAMPLE_BY_TYPE:

@@ -183,7 +183,7 @@ class Forks:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def fork(self, work: Callable[[], None]) -> int:
-        """Runs `work` in a child and gives its process id. The child runs nothing else, not even at its exit."""
+        """Run `work` in a child and give its process id. The child runs nothing else, not even at its exit."""
         sys.stdout.flush()
         sys.stderr.flush()
         pid = os.fork()
@@ -240,11 +240,11 @@ class Shared:
             self._file = os.dup(file.fileno())  # open as long as the process lives
 
     def tell_up(self, place: int, pid: int) -> None:
-        """Notes the process that serves at this place; 0 where there is none."""
+        """Note the process that serves at this place; 0 where there is none."""
         _CELL.pack_into(self._memory, _CELL.size * (1 + place), pid)
 
     def up(self, place: int) -> int:
-        """Gives the process that serves at this place; 0 where there is none."""
+        """Give the process that serves at this place; 0 where there is none."""
         pid: int = _CELL.unpack_from(self._memory, _CELL.size * (1 + place))[0]
         return pid
 
@@ -252,7 +252,7 @@ class Shared:
         return all(self.up(place) for place in range(self.num_servers))
 
     def counted_since(self, head: int) -> int:
-        """Gives the change since which changes are counted: `head`, where no process was asked before."""
+        """Give the change since which changes are counted: `head`, where no process was asked before."""
         with self._locked():
             if not (since := _CELL.unpack_from(self._memory, 0)[0]):
                 since = head + 1
@@ -260,7 +260,7 @@ class Shared:
         return int(since) - 1
 
     def rates(self, clock: Clock = time.monotonic) -> Callable[[int, int], float]:
-        """Gives what takes a permit of a token at a rate, and says how long to wait where there is none."""
+        """Give what takes a permit of a token at a rate, and says how long to wait where there is none."""
 
         def take(token_id: int, per_minute: int) -> float:
             with self._locked():

@@ -18,7 +18,7 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 
 from colmlm.api.errors import Busy
 from colmlm.api.middleware.auth import is_edit
-from colmlm.api.middleware.limiters import Bucket, Clock, Lane, Lanes
+from colmlm.api.middleware.limiters import Bucket, Clock, Limiter, Limiters
 from colmlm.api.request_context import Asked, route_of
 from colmlm.kb.evidence.log import Log
 from colmlm.kb.log.denials import NewDenial
@@ -54,7 +54,7 @@ _CHATTY = (
 
 
 def configure(settings: ServerSettings, stream: TextIO | None = None) -> None:
-    """Sends everything that this process logs to `stream` (stderr), in the format that the settings name."""
+    """Send everything that this process logs to `stream` (stderr), in the format that the settings name."""
     out = stream or sys.stderr
     as_text = settings.log_format == "text" or (settings.log_format == "auto" and out.isatty())
     handler = logging.StreamHandler(out)
@@ -101,12 +101,12 @@ def _json() -> list[Processor]:
 
 
 def blot_secrets(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-    """Replaces tokens, passwords in URLs and bearer headers in every text of a log line, also in its traceback."""
+    """Replace tokens, passwords in URLs and bearer headers in every text of a log line, also in its traceback."""
     return {name: blotted(value) for name, value in event.items()}
 
 
 def show_all(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-    """Escapes invisible characters, so that no name in a log line can control a terminal or start another line."""
+    """Escape invisible characters, so that no name in a log line can control a terminal or start another line."""
     return {name: _shown(name, value) for name, value in event.items()}
 
 
@@ -115,7 +115,7 @@ def _shown(name: str, value: Any) -> Any:
 
 
 def blotted(value: Any) -> Any:
-    """Gives the value; if it is a text, with its secrets replaced."""
+    """Give the value; if it is a text, with its secrets replaced."""
     return _SECRET.sub(_BLOT, value) if isinstance(value, str) else value
 
 
@@ -135,13 +135,13 @@ _log = logging.getLogger("colmlm.journal")
 class Journal:
     """Logs denials and edits for auditors. Used on the event loop."""
 
-    def __init__(self, log: Log, lanes: Lanes, clock: Clock = time.monotonic) -> None:
-        self._log, self._lanes = log, lanes
+    def __init__(self, log: Log, limiters: Limiters, clock: Clock = time.monotonic) -> None:
+        self._log, self._limiters = log, limiters
         self._of_tokens, self._of_strangers = (Bucket(RECORDED_A_MINUTE, clock) for _ in range(2))
         self._num_unrecorded = 0
 
     async def note(self, scope: HTTPScope, request: Asked) -> None:
-        """Logs an answered request if it was denied or was an edit."""
+        """Log an answered request if it was denied or was an edit."""
         if request.status in _DENIED and request.refusal is not None:
             await self._denied(scope, request)
         elif (request.status or 500) < 400 and is_edit(scope) and not request.is_replay:
@@ -165,7 +165,7 @@ class Journal:
         )
         self._num_unrecorded = 0
         try:
-            await self._lanes.run(Lane.records, self._record, denial)
+            await self._limiters.run(Limiter.records, self._record, denial)
         except Busy:
             self._num_unrecorded += 1 + denial.num_unrecorded
 

@@ -40,7 +40,7 @@ class Tracing:
             yield
 
     def begin(self, name: str) -> Span:
-        """Starts a span that is current only inside `within`, since a stream's steps run in several threads."""
+        """Start a span that is current only inside `within`, since a stream's steps run in several threads."""
         return self._tracer.start_span(name)
 
     @contextmanager
@@ -52,7 +52,7 @@ class Tracing:
 
     @contextmanager
     def request(self, scope: HTTPScope, request: Asked) -> Iterator[None]:
-        """Traces a request as one span, a child of the caller's span if the request names one."""
+        """Trace a request as one span, a child of the caller's span if the request names one."""
         from opentelemetry.trace import SpanKind, Status, StatusCode
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -73,7 +73,7 @@ class Tracing:
 
 
 def tracing_from(env: Mapping[str, str]) -> Tracing | None:
-    """Makes the tracing that the variables in `env` ask for, or None. Raises `SettingsError`.
+    """Make the tracing that the variables in `env` ask for, or None. Raise `SettingsError`.
 
     The exporter, the sampler and the resource read their own OTEL_ variables.
     """

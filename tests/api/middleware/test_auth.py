@@ -16,7 +16,7 @@ from colmlm.api.app import create_app
 from colmlm.api.errors import respond
 from colmlm.api.middleware.auth import COOKIE, PROBES, STATIC_PATH, require_right
 from colmlm.api.middleware.gate import GatedApp, build_gate
-from colmlm.api.middleware.limiters import Lanes
+from colmlm.api.middleware.limiters import Limiters
 from colmlm.api.settings import ServerSettings
 from colmlm.kb.access.records import ROLES
 from colmlm.kb.access.tokens import revoke_token, rotate_token
@@ -89,7 +89,7 @@ def test_route_that_names_no_right_is_the_admins(
 
     client = connect(
         GatedApp(
-            build_gate(kb, ServerSettings(), Lanes()),
+            build_gate(kb, ServerSettings(), Limiters()),
             Litestar([forgotten], guards=[require_right], exception_handlers={Exception: respond}),
         )
     )

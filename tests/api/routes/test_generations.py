@@ -11,7 +11,7 @@ import pytest
 
 from colmlm.api.app import create_app
 from colmlm.api.middleware.gate import GatedApp
-from colmlm.api.middleware.limiters import SIZES, Lane, Size, Tuning
+from colmlm.api.middleware.limiters import SIZES, Limiter, LimiterSize, Tuning
 from colmlm.api.nouns.generation import GenerationRequest
 from colmlm.api.routes.responses import check_client
 from colmlm.kb.evidence.records import OutputTrace
@@ -21,7 +21,7 @@ from tests.api.generator import BEFORE, LookupGenerator
 from tests.api.serving import served
 from tests.fakes import FakeEncoder
 
-PLACES = SIZES[Lane.decoding].places
+PLACES = SIZES[Limiter.decoding].places
 
 
 def events(text: str) -> list[tuple[str, Any]]:
@@ -232,15 +232,15 @@ class Waiting(Endless):
 def test_client_that_leaves_before_the_answer_gives_its_place_back(
     atlas: KnowledgeBase, encoder: FakeEncoder, new_token: Callable[[str], str]
 ) -> None:
-    few = Tuning(lanes={**SIZES, Lane.decoding: Size(2, 2)})
+    few = Tuning(limiters={**SIZES, Limiter.decoding: LimiterSize(2, 2)})
     app = create_app(atlas, encoder, Waiting(atlas, encoder), tuning=few)
     headers = {"Authorization": f"Bearer {new_token('reader')}"}
-    lanes = app.gate.lanes
+    limiters = app.gate.limiters
     with served(app) as address, httpx.Client(base_url=address, headers=headers) as client:
         for _ in range(3):
             with pytest.raises(httpx.ReadTimeout):
                 client.post("/v1/generations", json={"prompt": "x"}, timeout=0.5)
-            while lanes.taken()[Lane.decoding]:
+            while limiters.taken()[Limiter.decoding]:
                 time.sleep(0.01)
         answer = client.post("/v1/generations", json={"prompt": "x", "mode": "off"}, timeout=20)
         assert answer.status_code == 201
@@ -249,11 +249,11 @@ def test_client_that_leaves_before_the_answer_gives_its_place_back(
 def test_too_many_at_once_are_told_to_come_back(app: GatedApp, reader: Client) -> None:
     with ExitStack() as taken:
         for _ in range(PLACES):
-            taken.enter_context(app.gate.lanes.place(Lane.decoding))
+            taken.enter_context(app.gate.limiters.slot(Limiter.decoding))
         for stream in (False, True):
             answer = reader.post("/v1/generations", json={"prompt": "x", "stream": stream})
             assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
-            assert "places for decoding" in answer.json()["detail"]
+            assert "slots for decoding" in answer.json()["detail"]
     assert reader.post("/v1/generations", json={"prompt": "x"}).status_code == 201
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from colmlm.api.app import create_app
-from colmlm.api.middleware.limiters import SIZES, Lane, Size, Tuning
+from colmlm.api.middleware.limiters import SIZES, Limiter, LimiterSize, Tuning
 from colmlm.kb.access.tokens import create_token
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import CAPITAL, LAKE, TEXT, Client, Connect
@@ -139,11 +139,11 @@ def test_keys_of_many_documents_are_limited_together(reader: Client) -> None:
 def test_keys_of_documents_take_no_place_of_questions_that_are_read(
     atlas: KnowledgeBase, encoder: FakeEncoder, connect: Connect
 ) -> None:
-    sizes = {lane: Size(1, 1 if lane is Lane.long_reads else 4) for lane in SIZES}
-    app = create_app(atlas, encoder, tuning=Tuning(lanes=sizes))
+    sizes = {limiter: LimiterSize(1, 1 if limiter is Limiter.long_reads else 4) for limiter in SIZES}
+    app = create_app(atlas, encoder, tuning=Tuning(limiters=sizes))
     client = connect(app, "reader")
     document = {"text": TEXT, "facts": [{"start": 23, "end": 27}]}
-    with app.gate.lanes.place(Lane.long_reads):
+    with app.gate.limiters.slot(Limiter.long_reads):
         refused = client.post("/v1/encodings", json={"documents": [document]})
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
         assert client.post("/v1/encodings", json={"questions": [CAPITAL]}).status_code == 200

@@ -1,4 +1,4 @@
-"""What waits in one lane keeps nobody else waiting, and a full lane says which it is."""
+"""What waits in one limiter keeps nobody else waiting, and a full limiter says which it is."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from sqlalchemy import text
 from colmlm.api.app import create_app
 from colmlm.api.errors import respond
 from colmlm.api.middleware.auth import Right, needs, require_right
-from colmlm.api.middleware.gate import GatedApp, InLane, build_gate
-from colmlm.api.middleware.limiters import LONGEST_REST, SIZES, Lane, Lanes, Size, Tuning
+from colmlm.api.middleware.gate import GatedApp, LimiterMiddleware, build_gate
+from colmlm.api.middleware.limiters import LONGEST_REST, SIZES, Limiter, Limiters, LimiterSize, Tuning
 from colmlm.api.settings import ServerSettings
 from colmlm.kb.log.audit import CHANGE_LOCK
 from colmlm.kb.service import KnowledgeBase
@@ -31,7 +31,7 @@ from tests.api.role_matrix import routes
 from tests.api.serving import served
 from tests.fakes import FakeEncoder
 
-SMALL = {lane: Size(1, 2) for lane in SIZES}
+SMALL = {limiter: LimiterSize(1, 2) for limiter in SIZES}
 EDIT = {"value": "Cusco", "reason": "to wait"}
 
 
@@ -62,7 +62,7 @@ def test_everything_else_is_answered_while_edits_wait(
     """More edits than there are threads; they end when the lock is let go of, and all others before."""
     atlas.lookups.catch_up()
     app = create_app(atlas, encoder, LookupGenerator(atlas, encoder), tuning=Tuning(longest_seconds=0))
-    edits = 3 * SIZES[Lane.edits].threads
+    edits = 3 * SIZES[Limiter.edits].threads
     with (
         served(app) as address,
         httpx.Client(base_url=address, headers=keys["operator"], timeout=60) as client,
@@ -70,7 +70,7 @@ def test_everything_else_is_answered_while_edits_wait(
     ):
         with log_held(atlas):
             edited = [editors.submit(client.patch, "/v1/facts/1", json=EDIT) for _ in range(edits)]
-            while not waiting(atlas, SIZES[Lane.edits].threads):
+            while not waiting(atlas, SIZES[Limiter.edits].threads):
                 pass
             asked = [
                 client.get("/healthz"),
@@ -145,11 +145,11 @@ def test_what_is_no_request_may_take_as_long_as_it_takes(atlas: KnowledgeBase) -
         assert asked.execute(limits).one() == ("1min", "10s")
 
 
-def test_a_full_lane_says_which_it_is_and_the_others_go_on(
+def test_a_full_limiter_says_which_it_is_and_the_others_go_on(
     atlas: KnowledgeBase, encoder: FakeEncoder, keys: dict[str, dict[str, str]]
 ) -> None:
     atlas.lookups.catch_up()
-    app = create_app(atlas, encoder, tuning=Tuning(lanes=SMALL | {Lane.door: SIZES[Lane.door]}))
+    app = create_app(atlas, encoder, tuning=Tuning(limiters=SMALL | {Limiter.auth: SIZES[Limiter.auth]}))
     with (
         served(app) as address,
         httpx.Client(base_url=address, headers=keys["operator"], timeout=60) as client,
@@ -157,15 +157,15 @@ def test_a_full_lane_says_which_it_is_and_the_others_go_on(
     ):
         with log_held(atlas):
             edited = [editors.submit(client.patch, "/v1/facts/1", json=EDIT) for _ in range(2)]
-            while app.gate.lanes.taken()[Lane.edits] < 2:
+            while app.gate.limiters.taken()[Limiter.edits] < 2:
                 pass
             answer = client.patch("/v1/facts/1", json=EDIT)
-            assert answer.status_code == 503 and "All 2 places for edits are taken" in answer.json()["detail"]
+            assert answer.status_code == 503 and "All 2 slots for edits are taken" in answer.json()["detail"]
             assert answer.headers["retry-after"] == "1"
             assert client.post("/v1/lookups", json={"questions": [CAPITAL]}).status_code == 200
             told = client.get("/metrics").text
-            assert 'colmlm_lane_refused_total{lane="edits"} 1.0' in told
-            assert 'colmlm_lane_places_taken{lane="edits"} 2.0' in told
+            assert 'colmlm_limiter_refused_total{limiter="edits"} 1.0' in told
+            assert 'colmlm_limiter_slots_taken{limiter="edits"} 2.0' in told
         assert {edit.result().status_code for edit in edited} == {200}
 
 
@@ -185,13 +185,13 @@ def unfinished(address: str, count: int, request: str, **headers: str) -> Iterat
         yield
 
 
-def test_a_body_that_does_not_come_takes_no_place(
+def test_a_body_that_does_not_come_takes_no_slot(
     atlas: KnowledgeBase, encoder: FakeEncoder, keys: dict[str, dict[str, str]]
 ) -> None:
     """Those whose bodies are waited for may be strangers, where keys are checked."""
     operator = keys["operator"]
     atlas.lookups.catch_up()
-    app = create_app(atlas, encoder, LookupGenerator(atlas, encoder), tuning=Tuning(lanes=SMALL))
+    app = create_app(atlas, encoder, LookupGenerator(atlas, encoder), tuning=Tuning(limiters=SMALL))
     with (
         served(app) as address,
         httpx.Client(base_url=address, headers=operator, timeout=60) as client,
@@ -215,15 +215,15 @@ def test_a_sign_in_that_is_too_large_is_refused(app: GatedApp) -> None:
     assert answer.status_code == 413
 
 
-def test_a_full_lane_speaks_as_its_route_does(app: GatedApp, reader: Client) -> None:
-    lanes = app.gate.lanes
+def test_a_full_limiter_speaks_as_its_route_does(app: GatedApp, reader: Client) -> None:
+    limiters = app.gate.limiters
     with ExitStack() as taken:
-        for _ in range(SIZES[Lane.decoding].places):
-            taken.enter_context(lanes.place(Lane.decoding))
+        for _ in range(SIZES[Limiter.decoding].slots):
+            taken.enter_context(limiters.slot(Limiter.decoding))
         answer = reader.post("/v1/completions", json={"model": "x", "prompt": "x"})
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
     error = answer.json()["error"]
-    assert error["code"] == "busy" and "places for decoding are taken" in error["message"]
+    assert error["code"] == "busy" and "slots for decoding are taken" in error["message"]
 
 
 def test_a_key_that_is_being_rotated_still_asks(atlas: KnowledgeBase, reader: Client) -> None:
@@ -232,60 +232,60 @@ def test_a_key_that_is_being_rotated_still_asks(atlas: KnowledgeBase, reader: Cl
         assert reader.get("/v1/facts").status_code == 200
 
 
-def test_a_thread_outside_of_every_lane_is_refused(kb: KnowledgeBase, connect: Connect) -> None:
-    @get("/by-hand", opt=needs(Right.read, Lane.at_once), sync_to_thread=True)
+def test_a_thread_outside_of_every_limiter_is_refused(kb: KnowledgeBase, connect: Connect) -> None:
+    @get("/by-hand", opt=needs(Right.read, Limiter.at_once), sync_to_thread=True)
     def by_hand() -> str:
         return "from some thread"
 
     app = GatedApp(
-        build_gate(kb, ServerSettings(), Lanes()),
+        build_gate(kb, ServerSettings(), Limiters()),
         Litestar(
             [by_hand],
             guards=[require_right],
-            middleware=[DefineMiddleware(InLane)],
+            middleware=[DefineMiddleware(LimiterMiddleware)],
             exception_handlers={Exception: respond},
         ),
     )
     assert connect(app, "reader").get("/by-hand").status_code == 500
 
 
-def test_no_route_runs_in_a_thread_without_a_lane(app: GatedApp) -> None:
-    at_once = [route.handler for route in routes(app) if route.handler.opt.get("lane") is Lane.at_once]
+def test_no_route_runs_in_a_thread_without_a_limiter(app: GatedApp) -> None:
+    at_once = [route.handler for route in routes(app) if route.handler.opt.get("limiter") is Limiter.at_once]
     assert at_once and not any(handler.sync_to_thread for handler in at_once)
 
 
-def test_places_are_counted_and_given_back() -> None:
-    lanes = Lanes({lane: Size(1, 1) for lane in SIZES})
-    with lanes.place(Lane.edits):
-        assert lanes.taken()[Lane.edits] == 1
-    assert set(lanes.taken().values()) == {0}
+def test_slots_are_counted_and_given_back() -> None:
+    limiters = Limiters({limiter: LimiterSize(1, 1) for limiter in SIZES})
+    with limiters.slot(Limiter.edits):
+        assert limiters.taken()[Limiter.edits] == 1
+    assert set(limiters.taken().values()) == {0}
 
 
 def test_long_reads_rest_as_long_as_they_worked_while_the_present_is_asked() -> None:
     rests: list[float] = []
-    lanes = Lanes(sleep=rests.append)
+    limiters = Limiters(sleep=rests.append)
 
     async def two_long_reads() -> None:
         for _ in range(2):
-            await lanes.run(Lane.long_reads, time.sleep, 0.05)
+            await limiters.run(Limiter.long_reads, time.sleep, 0.05)
 
     anyio.run(two_long_reads)
     assert rests == []
-    with lanes.place(Lane.lookups):
-        with lanes.instead(Lane.long_reads):  # a lookup in the past is none of the present
+    with limiters.slot(Limiter.lookups):
+        with limiters.instead(Limiter.long_reads):  # a lookup in the past is none of the present
             anyio.run(two_long_reads)
-        assert rests == [] and lanes.taken()[Lane.lookups] == 1
+        assert rests == [] and limiters.taken()[Limiter.lookups] == 1
         anyio.run(two_long_reads)
     assert len(rests) in (1, 2) and 0 < max(rests) <= LONGEST_REST
 
 
-def test_threads_of_a_closed_lane_end_and_come_back(app: GatedApp, connect: Connect) -> None:
+def test_threads_of_a_closed_limiter_end_and_come_back(app: GatedApp, connect: Connect) -> None:
     earlier = set(threading.enumerate())  # of tests before this one, some of which are ending
     client = connect(app, "reader")
     assert client.get("/v1/facts").status_code == 200
     served = {one for one in threading.enumerate() if one not in earlier and one.name.startswith("colmlm ")}
     assert served
-    app.gate.lanes.close()
+    app.gate.limiters.close()
     for thread in served:
         thread.join(timeout=60)
     assert not any(thread.is_alive() for thread in served)

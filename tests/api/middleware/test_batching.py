@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from colmlm.api.middleware.limiters import Gathered
+from colmlm.api.middleware.limiters import Batcher
 
 
 class Doubling:
@@ -28,7 +28,7 @@ class Doubling:
 def test_who_asks_while_work_is_done_is_answered_by_the_next_which_begins_later() -> None:
     async def scene() -> None:
         doubling = Doubling()
-        gathered = Gathered(doubling, most=3)
+        gathered = Batcher(doubling, most=3)
         asking = [asyncio.create_task(gathered.ask(number)) for number in (1,)]
         await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -46,7 +46,7 @@ def test_who_asks_while_work_is_done_is_answered_by_the_next_which_begins_later(
 def test_an_error_is_everybodys_and_who_left_keeps_nobody() -> None:
     async def scene() -> None:
         doubling = Doubling()
-        gathered = Gathered(doubling, most=3)
+        gathered = Batcher(doubling, most=3)
         left, *asking = [asyncio.create_task(gathered.ask(number)) for number in (1, 13, 2)]
         await asyncio.sleep(0)
         left.cancel()
