@@ -22,7 +22,7 @@ from litestar.connection import ASGIConnection
 from litestar.datastructures import Headers
 from litestar.handlers import BaseRouteHandler
 
-from colmlm.api.errors import CrossOrigin, NotSignedIn, RightMissing, UnknownHost
+from colmlm.api.errors import PROBLEMS, CrossOrigin, NotSignedIn, RightMissing, UnknownHost
 from colmlm.api.middleware.limiters import Batcher, Limiter, Limiters
 from colmlm.kb.access.access import Access
 from colmlm.kb.access.records import MAX_RATE, Right, TokenRecord
@@ -158,6 +158,13 @@ _OPT, _LIMITER = "right", "limiter"
 def needs(right: Right, limiter: Limiter | None = None) -> dict[str, Any]:
     """Give the `opt` of a route or router. Without `limiter` the limiter is that of lookups, of edits or of reads."""
     return {_OPT: right} if limiter is None else {_OPT: right, _LIMITER: limiter}
+
+
+def in_thread(
+    right: Right, limiter: Limiter | None = None, extra: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Give the options of a route whose handler runs in a thread: what it needs, and the problems it may answer."""
+    return {"opt": needs(right, limiter) | (extra or {}), "responses": PROBLEMS, "sync_to_thread": True}
 
 
 def right_of(handler: BaseRouteHandler) -> Right:

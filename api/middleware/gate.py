@@ -200,7 +200,7 @@ class LimiterMiddleware:
         limiter = limiter_of(scope)
         receiving = await arrived(scope, receive, limiter)
         token = scope.get("user")
-        with scope["state"]["limiters"].place(limiter, token.key_id if token else None):
+        with scope["state"]["limiters"].slot(limiter, token.key_id if token else None):
             if limiter not in (Limiter.reading, Limiter.decoding):
                 await self.app(scope, receiving, send)
                 return

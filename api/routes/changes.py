@@ -14,7 +14,7 @@ from litestar.params import HeaderParameter, JSONBody, QueryParameter
 from litestar.response import ServerSentEvent, ServerSentEventMessage, Stream
 
 from colmlm.api.errors import PROBLEMS
-from colmlm.api.middleware.auth import Limiter, Right, needs
+from colmlm.api.middleware.auth import Limiter, Right, in_thread, needs
 from colmlm.api.middleware.limiters import LONGEST_SECONDS
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.corpora import JSON_LINES
@@ -93,7 +93,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     head: witness.Head
 
 
-@get("/changes", opt=needs(Right.audit), responses=PROBLEMS, sync_to_thread=True)
+@get("/changes", **in_thread(Right.audit))
 def list_changes(
     ports: FromPorts,
     request: WithToken,
@@ -153,7 +153,7 @@ def _with_cursor(request: WithToken, cursor: str) -> str:
     return urlencode([*kept, ("cursor", cursor)])
 
 
-@get("/changes/{seq:int}", opt=needs(Right.audit), responses=PROBLEMS, sync_to_thread=True)
+@get("/changes/{seq:int}", **in_thread(Right.audit))
 def read_change(ports: FromPorts, request: WithToken, seq: PathId) -> Response[ChangeRecord]:
     """Read a change.
 
@@ -166,7 +166,7 @@ def read_change(ports: FromPorts, request: WithToken, seq: PathId) -> Response[C
     return written(change)
 
 
-@get("/changes/diff", opt=needs(Right.audit, Limiter.long_reads), responses=PROBLEMS, sync_to_thread=True)
+@get("/changes/diff", **in_thread(Right.audit, Limiter.long_reads))
 def compare_changes(
     ports: FromPorts,
     first: Earlier,
@@ -185,7 +185,7 @@ def compare_changes(
     return Differences(first=first, last=last, counts=found.counts, items=shown.items, next=shown.next)
 
 
-@get("/changes/head", opt=needs(Right.audit), responses=PROBLEMS, sync_to_thread=True)
+@get("/changes/head", **in_thread(Right.audit))
 def read_head(ports: FromPorts) -> dict[str, Any]:
     """Get the signed head of the change log.
 
@@ -194,13 +194,7 @@ def read_head(ports: FromPorts) -> dict[str, Any]:
     return ports.kb.log.head()
 
 
-@post(
-    "/changes/head/check",
-    status_code=200,
-    opt=needs(Right.audit, Limiter.long_reads),
-    responses=PROBLEMS,
-    sync_to_thread=True,
-)
+@post("/changes/head/check", status_code=200, **in_thread(Right.audit, Limiter.long_reads))
 def check_head(ports: FromPorts, data: JSONBody[Witnessed]) -> Held:
     """Check a head that was kept.
 
@@ -210,7 +204,7 @@ def check_head(ports: FromPorts, data: JSONBody[Witnessed]) -> Held:
     return Held(held=ports.kb.log.holds(head), head=head)
 
 
-@post("/changes/seal", status_code=200, opt=needs(Right.admin), responses=PROBLEMS, sync_to_thread=True)
+@post("/changes/seal", status_code=200, **in_thread(Right.admin))
 def seal_breaks(ports: FromPorts, request: WithToken, data: JSONBody[Sealing]) -> Sealed:
     """Acknowledge breaks of the change log.
 
@@ -222,13 +216,7 @@ def seal_breaks(ports: FromPorts, request: WithToken, data: JSONBody[Sealing]) -
     )
 
 
-@get(
-    "/changes/export",
-    opt=needs(Right.audit, Limiter.long_reads),
-    responses=PROBLEMS,
-    media_type=JSON_LINES,
-    sync_to_thread=True,
-)
+@get("/changes/export", media_type=JSON_LINES, **in_thread(Right.audit, Limiter.long_reads))
 def export_changes(ports: FromPorts) -> Stream:
     """Export the change log.
 
@@ -240,7 +228,7 @@ def export_changes(ports: FromPorts) -> Stream:
 # Denials: the requests that were refused, for auditors.
 
 
-@get("/denials", opt=needs(Right.audit), responses=PROBLEMS, sync_to_thread=True)
+@get("/denials", **in_thread(Right.audit))
 def list_denials(ports: FromPorts, cursor: Cursor = None, limit: Limit = 100) -> Page[DenialRecord]:
     """List denials.
 

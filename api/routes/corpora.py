@@ -12,8 +12,7 @@ from litestar.params import JSONBody, PathParameter, QueryParameter
 from litestar.response import Stream
 from msgspec import Meta
 
-from colmlm.api.errors import PROBLEMS
-from colmlm.api.middleware.auth import Limiter, Right, needs
+from colmlm.api.middleware.auth import Limiter, Right, in_thread
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.facts import DELETED, State
 from colmlm.api.routes.parameters import (
@@ -49,7 +48,7 @@ class Deletion(Why, frozen=True, kw_only=True):
     dry_run: bool = False
 
 
-@get("/corpora", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
+@get("/corpora", **in_thread(Right.read))
 def list_corpora(ports: FromPorts, cursor: Cursor = None, limit: Limit = 50) -> Page[CorpusStats]:
     """List the corpora.
 
@@ -61,7 +60,7 @@ def list_corpora(ports: FromPorts, cursor: Cursor = None, limit: Limit = 50) -> 
     return Page(items=corpora[start:end], next=more)
 
 
-@get("/corpora/{corpus:str}", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
+@get("/corpora/{corpus:str}", **in_thread(Right.read))
 def read_corpus(ports: FromPorts, corpus: Name) -> CorpusStats:
     """Count a corpus.
 
@@ -73,9 +72,7 @@ def read_corpus(ports: FromPorts, corpus: Name) -> CorpusStats:
     raise CorpusNotFound(corpus)
 
 
-@delete(
-    "/corpora/{corpus:str}", status_code=200, opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True
-)
+@delete("/corpora/{corpus:str}", status_code=200, **in_thread(Right.edit))
 def delete_corpus(ports: FromPorts, request: WithToken, corpus: Name, data: JSONBody[Deletion]) -> Deleted:
     """Delete every live fact of a corpus.
 
@@ -96,13 +93,7 @@ def delete_of(
     return Deleted(dry_run=False, documents=documents, facts=len(edit.fact_ids), seq=seq)
 
 
-@get(
-    "/corpora/{corpus:str}/export",
-    opt=needs(Right.train, Limiter.long_reads),
-    responses=PROBLEMS,
-    media_type=JSON_LINES,
-    sync_to_thread=True,
-)
+@get("/corpora/{corpus:str}/export", media_type=JSON_LINES, **in_thread(Right.train, Limiter.long_reads))
 def export_corpus(ports: FromPorts, request: WithToken, corpus: Name, live_only: LiveOnly = False) -> Stream:
     """Export a corpus.
 
@@ -188,7 +179,7 @@ class Ingested(msgspec.Struct, frozen=True, kw_only=True):
     keyed: bool
 
 
-@get("/documents", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
+@get("/documents", **in_thread(Right.read))
 def list_documents(
     ports: FromPorts,
     request: WithToken,
@@ -207,7 +198,7 @@ def list_documents(
     return page(found, limit, "documents", lambda document: (document.document_id,))
 
 
-@get("/documents/{document_id:int}", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
+@get("/documents/{document_id:int}", **in_thread(Right.read))
 def read_document(ports: FromPorts, request: WithToken, document_id: PathId) -> DocumentText:
     """Read a document.
 
@@ -218,7 +209,7 @@ def read_document(ports: FromPorts, request: WithToken, document_id: PathId) -> 
     return DocumentText(document=document, text=text)
 
 
-@get("/documents/{document_id:int}/facts", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
+@get("/documents/{document_id:int}/facts", **in_thread(Right.read))
 def list_document_facts(
     ports: FromPorts,
     request: WithToken,
@@ -239,7 +230,7 @@ def list_document_facts(
     return page(found, limit, "document facts", lambda fact: (fact.fact_id,))
 
 
-@post("/documents", opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
+@post("/documents", **in_thread(Right.edit))
 def ingest_documents(ports: FromPorts, request: WithToken, data: JSONBody[NewDocuments]) -> Ingested:
     """Take annotated documents into a corpus.
 
@@ -275,13 +266,7 @@ def _facts_of(ports: Ports, data: NewDocuments) -> list[int]:
     return ports.kb.facts.ids_of(data.corpus, [document.id for document in data.documents])
 
 
-@delete(
-    "/documents/{document_id:int}",
-    status_code=200,
-    opt=needs(Right.edit),
-    responses=PROBLEMS,
-    sync_to_thread=True,
-)
+@delete("/documents/{document_id:int}", status_code=200, **in_thread(Right.edit))
 def delete_document(
     ports: FromPorts, request: WithToken, document_id: PathId, data: JSONBody[Deletion]
 ) -> Deleted:

@@ -9,8 +9,7 @@ from litestar import Response, delete, get, patch, post
 from litestar.params import JSONBody, QueryParameter
 from msgspec import Meta
 
-from colmlm.api.errors import PROBLEMS
-from colmlm.api.middleware.auth import Right, needs
+from colmlm.api.middleware.auth import Right, in_thread
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.parameters import (
     Corpus,
@@ -32,7 +31,15 @@ from colmlm.kb.errors import InvalidQuery
 from colmlm.kb.evidence.provenance import of_fact
 from colmlm.kb.evidence.records import FactTrace
 from colmlm.kb.facts.compared import AlsoSaid, ComparedCounts, FactPair, PairPage, StaleFact, StalePage
-from colmlm.kb.facts.records import Correction, FactDraft, FactFound, FactRecord, FactSearch, Marking
+from colmlm.kb.facts.records import (
+    Correction,
+    FactDraft,
+    FactFound,
+    FactPage,
+    FactRecord,
+    FactSearch,
+    Marking,
+)
 from colmlm.kb.lookup.options import NEAREST
 
 State = Annotated[
@@ -98,7 +105,7 @@ class DeletedSet(FactSet, frozen=True, kw_only=True):
     dry_run: bool = False
 
 
-@get("/facts/{fact_id:int}", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
+@get("/facts/{fact_id:int}", **in_thread(Right.read))
 def read_fact(ports: FromPorts, request: WithToken, fact_id: PathId) -> FactRecord:
     """Read a fact.
 
@@ -108,7 +115,7 @@ def read_fact(ports: FromPorts, request: WithToken, fact_id: PathId) -> FactReco
     return shown_to(request, ports).fact(fact_id)
 
 
-@post("/facts/read", status_code=200, opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
+@post("/facts/read", status_code=200, **in_thread(Right.read))
 def read_facts(ports: FromPorts, request: WithToken, data: JSONBody[FactsToRead]) -> list[FactRecord]:
     """Read many facts.
 
@@ -117,7 +124,7 @@ def read_facts(ports: FromPorts, request: WithToken, data: JSONBody[FactsToRead]
     return shown_to(request, ports).facts(ports.kb.facts.show_many(data.fact_ids))
 
 
-@get("/facts/{fact_id:int}/trace", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
+@get("/facts/{fact_id:int}/trace", **in_thread(Right.read))
 def trace_fact(ports: FromPorts, request: WithToken, fact_id: PathId) -> Response[FactTrace]:
     """Read a fact's history.
 
@@ -128,7 +135,7 @@ def trace_fact(ports: FromPorts, request: WithToken, fact_id: PathId) -> Respons
     return traced(ports, request, shown_to(request, ports).trace_fact(fact_id), of_fact)
 
 
-@post("/facts", opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
+@post("/facts", **in_thread(Right.edit))
 def insert_fact(ports: FromPorts, request: WithToken, data: JSONBody[NewFact]) -> EditResult:
     """Add a fact that no document says.
 
@@ -148,7 +155,7 @@ def insert_fact(ports: FromPorts, request: WithToken, data: JSONBody[NewFact]) -
     return keyed(ports, edit)
 
 
-@patch("/facts/{fact_id:int}", opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
+@patch("/facts/{fact_id:int}", **in_thread(Right.edit))
 def update_fact(
     ports: FromPorts, request: WithToken, fact_id: PathId, data: JSONBody[NewValue]
 ) -> EditResult:
@@ -170,7 +177,7 @@ def update_fact(
     return settled(ports, edit)
 
 
-@delete("/facts", status_code=200, opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
+@delete("/facts", status_code=200, **in_thread(Right.edit))
 def delete_facts(ports: FromPorts, request: WithToken, data: JSONBody[DeletedSet]) -> EditResult:
     """Delete facts.
 
@@ -178,23 +185,27 @@ def delete_facts(ports: FromPorts, request: WithToken, data: JSONBody[DeletedSet
     """
     if data.dry_run:
         return would_delete(ports, data.fact_ids)
-    actor = actor_of(request, data)
-    return result(ports.kb.facts.delete(data.fact_ids, actor=actor, reason=data.reason, abstain=data.abstain))
+    return result(
+        ports.kb.facts.delete(
+            data.fact_ids, actor=actor_of(request, data), reason=data.reason, abstain=data.abstain
+        )
+    )
 
 
-@delete(
-    "/facts/{fact_id:int}", status_code=200, opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True
-)
+@delete("/facts/{fact_id:int}", status_code=200, **in_thread(Right.edit))
 def delete_fact(ports: FromPorts, request: WithToken, fact_id: PathId, data: JSONBody[OneFact]) -> EditResult:
     """Delete one fact.
 
     The deletion takes effect at once in every process, and can be undone.
     """
-    actor = actor_of(request, data)
-    return result(ports.kb.facts.delete([fact_id], actor=actor, reason=data.reason, abstain=data.abstain))
+    return result(
+        ports.kb.facts.delete(
+            [fact_id], actor=actor_of(request, data), reason=data.reason, abstain=data.abstain
+        )
+    )
 
 
-@post("/facts/restore", status_code=200, opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
+@post("/facts/restore", status_code=200, **in_thread(Right.edit))
 def restore_facts(ports: FromPorts, request: WithToken, data: JSONBody[FactSet]) -> EditResult:
     """Bring deleted facts back.
 
@@ -255,7 +266,7 @@ OfReview = Annotated[
 ]
 
 
-@get("/facts", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
+@get("/facts", **in_thread(Right.read))
 def list_facts(
     ports: FromPorts,
     request: WithToken,
@@ -296,13 +307,8 @@ def list_facts(
         "limit": limit,
     }
     require_shown(request, sought)
-    page = shown_to(request, ports).search(nearest=nearest(ports, near, sought), **sought)
-    return CountedPage(
-        items=list(page.facts),
-        next=None if page.next_after is None else cursor_of("facts", (page.next_after,)),
-        total=page.total,
-        is_exact=page.is_exact,
-    )
+    found = shown_to(request, ports).search(nearest=nearest(ports, near, sought), **sought)
+    return _count_page(found.facts, found, "facts")
 
 
 def require_shown(request: WithToken, sought: FactSearch) -> None:
@@ -348,7 +354,7 @@ class Holding(Why, frozen=True, kw_only=True):
     holds: bool = True
 
 
-@get("/facts/contradictions", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
+@get("/facts/contradictions", **in_thread(Right.read))
 def list_contradictions(
     ports: FromPorts,
     request: WithToken,
@@ -366,10 +372,10 @@ def list_contradictions(
     found = shown_to(request, ports).pairs(
         "contradictions", corpus=corpus, held=held, after=after, limit=limit
     )
-    return _page(found.pairs, found, "contradictions")
+    return _count_page(found.pairs, found, "contradictions")
 
 
-@get("/facts/duplicates", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
+@get("/facts/duplicates", **in_thread(Right.read))
 def list_duplicates(
     ports: FromPorts, request: WithToken, corpus: Corpus = None, cursor: Cursor = None, limit: Limit = 50
 ) -> CountedPage[FactPair]:
@@ -379,10 +385,10 @@ def list_duplicates(
     """
     after = after_of(cursor, "duplicates")
     found = shown_to(request, ports).pairs("duplicates", corpus=corpus, after=after, limit=limit)
-    return _page(found.pairs, found, "duplicates")
+    return _count_page(found.pairs, found, "duplicates")
 
 
-@get("/facts/stale", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
+@get("/facts/stale", **in_thread(Right.read))
 def list_stale_facts(
     ports: FromPorts, request: WithToken, corpus: Corpus = None, cursor: Cursor = None, limit: Limit = 50
 ) -> CountedPage[StaleFact]:
@@ -391,10 +397,10 @@ def list_stale_facts(
     Live facts whose document has a newer text: those restored since (`replaced`), or corrected before.
     """
     found = shown_to(request, ports).stale(corpus=corpus, after=after_of(cursor, "stale"), limit=limit)
-    return _page(found.facts, found, "stale")
+    return _count_page(found.facts, found, "stale")
 
 
-@get("/facts/compared", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
+@get("/facts/compared", **in_thread(Right.read))
 def count_compared(ports: FromPorts) -> ComparedCounts:
     """Count contradictions, duplicates and stale facts.
 
@@ -403,7 +409,7 @@ def count_compared(ports: FromPorts) -> ComparedCounts:
     return ports.kb.comparisons.counts()
 
 
-@post("/facts/also-said", status_code=200, opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
+@post("/facts/also-said", status_code=200, **in_thread(Right.read))
 def read_also_said(ports: FromPorts, data: JSONBody[FactsToRead]) -> list[AlsoSaid]:
     """Read which other facts say the same.
 
@@ -412,7 +418,7 @@ def read_also_said(ports: FromPorts, data: JSONBody[FactsToRead]) -> list[AlsoSa
     return ports.kb.comparisons.also_said(data.fact_ids)
 
 
-@post("/facts/hold", status_code=200, opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
+@post("/facts/hold", status_code=200, **in_thread(Right.edit))
 def hold_both(ports: FromPorts, request: WithToken, data: JSONBody[Holding]) -> EditResult:
     """Note that both of two facts hold.
 
@@ -425,7 +431,7 @@ def hold_both(ports: FromPorts, request: WithToken, data: JSONBody[Holding]) -> 
     return result(edit)
 
 
-def _page(items: Sequence[T], found: PairPage | StalePage, of: str) -> CountedPage[T]:
+def _count_page(items: Sequence[T], found: FactPage | PairPage | StalePage, of: str) -> CountedPage[T]:
     end = None if found.next_after is None else cursor_of(of, (found.next_after,))
     return CountedPage(items=list(items), next=end, total=found.total, is_exact=found.is_exact)
 
@@ -468,7 +474,7 @@ class NewValues(Why, frozen=True, kw_only=True):
     anyway: bool = False
 
 
-@post("/facts/batch", opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
+@post("/facts/batch", **in_thread(Right.edit))
 def insert_facts(ports: FromPorts, request: WithToken, data: JSONBody[NewFacts]) -> EditResult:
     """Add many facts.
 
@@ -485,7 +491,7 @@ def insert_facts(ports: FromPorts, request: WithToken, data: JSONBody[NewFacts])
     return keyed(ports, edit)
 
 
-@patch("/facts/batch", opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
+@patch("/facts/batch", **in_thread(Right.edit))
 def update_facts(ports: FromPorts, request: WithToken, data: JSONBody[NewValues]) -> EditResult:
     """Edit many facts.
 
@@ -527,7 +533,7 @@ class NewMark(Span, frozen=True, kw_only=True):
     answer: Value | None = None
 
 
-@post("/documents/{document_id:int}/facts", opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
+@post("/documents/{document_id:int}/facts", **in_thread(Right.edit))
 def mark_fact(
     ports: FromPorts, request: WithToken, document_id: PathId, data: JSONBody[NewMark]
 ) -> EditResult:
@@ -556,13 +562,7 @@ class NewPlace(Span, frozen=True, kw_only=True):
     version: Version | None = None
 
 
-@post(
-    "/facts/{fact_id:int}/move",
-    status_code=200,
-    opt=needs(Right.edit),
-    responses=PROBLEMS,
-    sync_to_thread=True,
-)
+@post("/facts/{fact_id:int}/move", status_code=200, **in_thread(Right.edit))
 def move_fact(ports: FromPorts, request: WithToken, fact_id: PathId, data: JSONBody[NewPlace]) -> EditResult:
     """Move a fact's span.
 
@@ -581,9 +581,7 @@ def move_fact(ports: FromPorts, request: WithToken, fact_id: PathId, data: JSONB
     return settled(ports, edit)
 
 
-@post(
-    "/changes/{seq:int}/undo", status_code=200, opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True
-)
+@post("/changes/{seq:int}/undo", status_code=200, **in_thread(Right.edit))
 def undo_change(ports: FromPorts, request: WithToken, seq: PathId, data: JSONBody[Why]) -> EditResult:
     """Undo an edit of facts.
 

@@ -13,8 +13,7 @@ from litestar.params import JSONBody, QueryParameter
 from litestar.response import ServerSentEvent
 from msgspec import Meta
 
-from colmlm.api.errors import PROBLEMS
-from colmlm.api.middleware.auth import Limiter, Right, needs
+from colmlm.api.middleware.auth import Limiter, Right, in_thread
 from colmlm.api.ports import FromPorts, await_seen
 from colmlm.api.routes.parameters import (
     Cursor,
@@ -49,7 +48,7 @@ from colmlm.kb.evidence.storing import MOST_CHARACTERS
 Given = Annotated[Thumb | None, QueryParameter(name="feedback", description="Only outputs with such a thumb")]
 
 
-@post("/generations", opt=needs(Right.read, Limiter.decoding), responses=PROBLEMS, sync_to_thread=True)
+@post("/generations", **in_thread(Right.read, Limiter.decoding))
 def generate(ports: FromPorts, data: JSONBody[NewGeneration]) -> Response[OutputTrace]:
     """Generate.
 
@@ -68,7 +67,7 @@ def generate(ports: FromPorts, data: JSONBody[NewGeneration]) -> Response[Output
     return streamed
 
 
-@get("/generations", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
+@get("/generations", **in_thread(Right.read))
 def list_generations(
     ports: FromPorts, request: WithToken, feedback: Given = None, cursor: Cursor = None, limit: Limit = 50
 ) -> Page[GenerationRecord]:
@@ -82,7 +81,7 @@ def list_generations(
     return page(found, limit, "generations", lambda stored: (stored.generation_id,))
 
 
-@get("/generations/{generation_id:int}", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
+@get("/generations/{generation_id:int}", **in_thread(Right.read))
 def trace_output(ports: FromPorts, request: WithToken, generation_id: PathId) -> Response[OutputTrace]:
     """Trace a stored output.
 
@@ -147,12 +146,7 @@ class OutputMade(Request, frozen=True, kw_only=True):
         )
 
 
-@post(
-    "/generations/records",
-    opt=needs(Right.lookup),
-    responses=PROBLEMS,
-    sync_to_thread=True,
-)
+@post("/generations/records", **in_thread(Right.lookup))
 def record(ports: FromPorts, data: JSONBody[OutputMade]) -> OutputTrace:
     """Keep an output that was decoded elsewhere.
 
@@ -181,7 +175,7 @@ class Selection(Request, frozen=True, kw_only=True):
     selector: SelectorParts
 
 
-@get("/attributions", opt=needs(Right.audit), responses=PROBLEMS, sync_to_thread=True)
+@get("/attributions", **in_thread(Right.audit))
 def list_attributions(
     ports: FromPorts,
     fact_id: OfFact = None,
@@ -214,7 +208,7 @@ class SelectionImpact(msgspec.Struct, frozen=True, kw_only=True):
     next: str | None
 
 
-@get("/facts/{fact_id:int}/impact", opt=needs(Right.audit), responses=PROBLEMS, sync_to_thread=True)
+@get("/facts/{fact_id:int}/impact", **in_thread(Right.audit))
 def read_fact_impact(
     ports: FromPorts, fact_id: PathId, cursor: Cursor = None, limit: Limit = 50
 ) -> FactImpact:
@@ -234,13 +228,7 @@ def read_fact_impact(
     )
 
 
-@post(
-    "/impact",
-    status_code=200,
-    opt=needs(Right.audit, Limiter.long_reads),
-    responses=PROBLEMS,
-    sync_to_thread=True,
-)
+@post("/impact", status_code=200, **in_thread(Right.audit, Limiter.long_reads))
 def read_selection_impact(
     ports: FromPorts, data: JSONBody[Selection], cursor: Cursor = None, limit: Limit = 50
 ) -> SelectionImpact:
@@ -275,12 +263,7 @@ class GivenFeedback(Request, frozen=True, kw_only=True):
     on_behalf_of: Behalf | None = None
 
 
-@post(
-    "/generations/{generation_id:int}/feedback",
-    opt=needs(Right.read, Limiter.records),
-    responses=PROBLEMS,
-    sync_to_thread=True,
-)
+@post("/generations/{generation_id:int}/feedback", **in_thread(Right.read, Limiter.records))
 def give_feedback(
     ports: FromPorts, request: WithToken, generation_id: PathId, data: JSONBody[GivenFeedback]
 ) -> Feedback:

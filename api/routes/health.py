@@ -10,7 +10,7 @@ from litestar.openapi.datastructures import ResponseSpec
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from colmlm.api.errors import PROBLEMS
-from colmlm.api.middleware.auth import Limiter, Right, needs
+from colmlm.api.middleware.auth import Limiter, Right, in_thread, needs
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.kb.errors import NoActiveKeyset
 from colmlm.kb.jobs.attendance import WorkerState
@@ -172,7 +172,7 @@ HANDLERS = (alive, ready, metrics, health)
 # Statistics: the numbers of corpora, documents, facts, outputs, keysets and forget runs.
 
 
-@get("/stats", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
+@get("/stats", **in_thread(Right.read))
 def read_stats(ports: FromPorts) -> Statistics:
     """Count everything.
 

@@ -17,7 +17,7 @@ from litestar.params import JSONBody, QueryParameter
 from litestar.response import ServerSentEvent, ServerSentEventMessage
 
 from colmlm.api.errors import MEDIA_TYPE, PROBLEMS, RightMissing
-from colmlm.api.middleware.auth import Limiter, Right, needs
+from colmlm.api.middleware.auth import Limiter, Right, in_thread, needs
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.parameters import Cursor, Limit, PathId, WithToken, after_of, page
 from colmlm.api.routes.responses import Glance, followed
@@ -50,7 +50,7 @@ States = Annotated[
 ]
 
 
-@post("/jobs/rekey", status_code=202, opt=needs(Right.train), responses=PROBLEMS, sync_to_thread=True)
+@post("/jobs/rekey", status_code=202, **in_thread(Right.train))
 def start_rekey(ports: FromPorts, request: WithToken, data: JSONBody[Rekey]) -> JobRecord:
     """Start a rekey.
 
@@ -59,7 +59,7 @@ def start_rekey(ports: FromPorts, request: WithToken, data: JSONBody[Rekey]) -> 
     return _start(ports, request, data)
 
 
-@post("/jobs/gate", status_code=202, opt=needs(Right.train), responses=PROBLEMS, sync_to_thread=True)
+@post("/jobs/gate", status_code=202, **in_thread(Right.train))
 def start_gate(ports: FromPorts, request: WithToken, data: JSONBody[Gate]) -> JobRecord:
     """Start a gate.
 
@@ -68,7 +68,7 @@ def start_gate(ports: FromPorts, request: WithToken, data: JSONBody[Gate]) -> Jo
     return _start(ports, request, data)
 
 
-@post("/jobs/ingest", status_code=202, opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
+@post("/jobs/ingest", status_code=202, **in_thread(Right.edit))
 def start_ingest(ports: FromPorts, request: WithToken, data: JSONBody[Ingest]) -> JobRecord:
     """Start an ingest.
 
@@ -77,7 +77,7 @@ def start_ingest(ports: FromPorts, request: WithToken, data: JSONBody[Ingest]) -
     return _start(ports, request, data)
 
 
-@post("/jobs/documents", status_code=202, opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
+@post("/jobs/documents", status_code=202, **in_thread(Right.edit))
 def start_documents(ports: FromPorts, request: WithToken, data: JSONBody[Documents]) -> JobRecord:
     """Start to add raw documents.
 
@@ -86,7 +86,7 @@ def start_documents(ports: FromPorts, request: WithToken, data: JSONBody[Documen
     return _start(ports, request, data)
 
 
-@post("/jobs/sync", status_code=202, opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
+@post("/jobs/sync", status_code=202, **in_thread(Right.edit))
 def start_sync(ports: FromPorts, request: WithToken, data: JSONBody[Sync]) -> JobRecord:
     """Start a sync.
 
@@ -95,13 +95,7 @@ def start_sync(ports: FromPorts, request: WithToken, data: JSONBody[Sync]) -> Jo
     return _start(ports, request, data)
 
 
-@post(
-    "/jobs/calibrate-answers",
-    status_code=202,
-    opt=needs(Right.edit),
-    responses=PROBLEMS,
-    sync_to_thread=True,
-)
+@post("/jobs/calibrate-answers", status_code=202, **in_thread(Right.edit))
 def start_calibration(ports: FromPorts, request: WithToken, data: JSONBody[CalibrateAnswers]) -> JobRecord:
     """Start to calibrate answers.
 
@@ -110,7 +104,7 @@ def start_calibration(ports: FromPorts, request: WithToken, data: JSONBody[Calib
     return _start(ports, request, data)
 
 
-@post("/jobs/ask-questions", status_code=202, opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
+@post("/jobs/ask-questions", status_code=202, **in_thread(Right.edit))
 def start_questions(ports: FromPorts, request: WithToken, data: JSONBody[AskQuestions]) -> JobRecord:
     """Start to ask a set of questions.
 
@@ -119,7 +113,7 @@ def start_questions(ports: FromPorts, request: WithToken, data: JSONBody[AskQues
     return _start(ports, request, data)
 
 
-@post("/jobs/verify", status_code=202, opt=needs(Right.audit), responses=PROBLEMS, sync_to_thread=True)
+@post("/jobs/verify", status_code=202, **in_thread(Right.audit))
 def start_verify(ports: FromPorts, request: WithToken, data: JSONBody[VerifyForgetting]) -> JobRecord:
     """Start a verification.
 
@@ -128,7 +122,7 @@ def start_verify(ports: FromPorts, request: WithToken, data: JSONBody[VerifyForg
     return _start(ports, request, data)
 
 
-@post("/jobs/backup", status_code=202, opt=needs(Right.admin), responses=PROBLEMS, sync_to_thread=True)
+@post("/jobs/backup", status_code=202, **in_thread(Right.admin))
 def start_backup(ports: FromPorts, request: WithToken, data: JSONBody[MakeBackup]) -> JobRecord:
     """Start a backup.
 
@@ -137,7 +131,7 @@ def start_backup(ports: FromPorts, request: WithToken, data: JSONBody[MakeBackup
     return _start(ports, request, data)
 
 
-@post("/jobs/verify-backup", status_code=202, opt=needs(Right.admin), responses=PROBLEMS, sync_to_thread=True)
+@post("/jobs/verify-backup", status_code=202, **in_thread(Right.admin))
 def start_backup_check(ports: FromPorts, request: WithToken, data: JSONBody[VerifyBackup]) -> JobRecord:
     """Start to verify a backup.
 
@@ -146,7 +140,7 @@ def start_backup_check(ports: FromPorts, request: WithToken, data: JSONBody[Veri
     return _start(ports, request, data)
 
 
-@post("/jobs/snapshot", status_code=202, opt=needs(Right.train), responses=PROBLEMS, sync_to_thread=True)
+@post("/jobs/snapshot", status_code=202, **in_thread(Right.train))
 def start_snapshot(ports: FromPorts, request: WithToken, data: JSONBody[WriteSnapshot]) -> JobRecord:
     """Start a snapshot.
 
@@ -155,7 +149,7 @@ def start_snapshot(ports: FromPorts, request: WithToken, data: JSONBody[WriteSna
     return _start(ports, request, data)
 
 
-@post("/jobs/fsck", status_code=202, opt=needs(Right.audit), responses=PROBLEMS, sync_to_thread=True)
+@post("/jobs/fsck", status_code=202, **in_thread(Right.audit))
 def start_check(ports: FromPorts, request: WithToken, data: JSONBody[Check]) -> JobRecord:
     """Start a check of everything.
 
@@ -164,7 +158,7 @@ def start_check(ports: FromPorts, request: WithToken, data: JSONBody[Check]) -> 
     return _start(ports, request, data)
 
 
-@post("/jobs/compare", status_code=202, opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
+@post("/jobs/compare", status_code=202, **in_thread(Right.edit))
 def start_comparison(ports: FromPorts, request: WithToken, data: JSONBody[Compare]) -> JobRecord:
     """Start to compare all facts.
 
@@ -173,7 +167,7 @@ def start_comparison(ports: FromPorts, request: WithToken, data: JSONBody[Compar
     return _start(ports, request, data)
 
 
-@get("/jobs", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
+@get("/jobs", **in_thread(Right.read))
 def list_jobs(
     ports: FromPorts, request: WithToken, states: States = None, cursor: Cursor = None, limit: Limit = 50
 ) -> Page[JobRecord]:
@@ -187,7 +181,7 @@ def list_jobs(
     return page(found, limit, "jobs", lambda job: (job.job_id,))
 
 
-@get("/jobs/{job_id:int}", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
+@get("/jobs/{job_id:int}", **in_thread(Right.read))
 def read_job(ports: FromPorts, request: WithToken, job_id: PathId) -> JobRecord:
     """Read a job.
 
@@ -196,13 +190,7 @@ def read_job(ports: FromPorts, request: WithToken, job_id: PathId) -> JobRecord:
     return _seen(ports, request.user, job_id)
 
 
-@post(
-    "/jobs/{job_id:int}/cancel",
-    status_code=200,
-    opt=needs(Right.read),
-    responses=PROBLEMS,
-    sync_to_thread=True,
-)
+@post("/jobs/{job_id:int}/cancel", status_code=200, **in_thread(Right.read))
 def cancel_job(ports: FromPorts, request: WithToken, job_id: PathId) -> JobRecord:
     """Cancel a job.
 

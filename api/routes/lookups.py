@@ -18,7 +18,7 @@ from litestar.openapi.spec.enums import OpenAPIFormat, OpenAPIType
 from litestar.params import JSONBody, QueryParameter, RawBody
 
 from colmlm.api.errors import PROBLEMS
-from colmlm.api.middleware.auth import Limiter, Right, needs
+from colmlm.api.middleware.auth import Limiter, Right, in_thread, needs
 from colmlm.api.ports import FromPorts, Ports, QuestionEncoder
 from colmlm.api.routes.parameters import WithToken, require_past
 from colmlm.api.routes.responses import actor_of
@@ -241,7 +241,7 @@ class _TakesOctets(Operation):
         )
 
 
-@get("/lookups", opt=needs(Right.lookup), responses=PROBLEMS, sync_to_thread=True)
+@get("/lookups", **in_thread(Right.lookup))
 def read_space(ports: FromPorts) -> LookupSpace:
     """Read what lookups are answered from.
 
@@ -350,7 +350,7 @@ def _answered(ports: Ports, data: QuestionRequest) -> Answer:
     )
 
 
-@get("/answers/threshold", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
+@get("/answers/threshold", **in_thread(Right.read))
 def read_answer_threshold(ports: FromPorts) -> AnswerThreshold:
     """Read the threshold of answers.
 
@@ -359,7 +359,7 @@ def read_answer_threshold(ports: FromPorts) -> AnswerThreshold:
     return ports.need_calibrations().standing()
 
 
-@delete("/answers/threshold", status_code=200, opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
+@delete("/answers/threshold", status_code=200, **in_thread(Right.edit))
 def use_shipped_threshold(ports: FromPorts, request: WithToken, data: JSONBody[Why]) -> AnswerThreshold:
     """Go back to the shipped threshold.
 

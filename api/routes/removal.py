@@ -8,8 +8,7 @@ from litestar import Response, get, post
 from litestar.params import JSONBody
 from msgspec import Meta, field
 
-from colmlm.api.errors import PROBLEMS
-from colmlm.api.middleware.auth import Limiter, Right, needs
+from colmlm.api.middleware.auth import Limiter, Right, in_thread
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.parameters import Cursor, Limit, PathId, SelectorParts, WithToken, after_of, page
 from colmlm.api.routes.responses import actor_of, keyed, result
@@ -57,7 +56,7 @@ class NewRun(Why, frozen=True, kw_only=True):
     model: bool = True
 
 
-@get("/forget-runs", opt=needs(Right.audit), responses=PROBLEMS, sync_to_thread=True)
+@get("/forget-runs", **in_thread(Right.audit))
 def list_forget_runs(ports: FromPorts, cursor: Cursor = None, limit: Limit = 50) -> Page[RunRecord]:
     """List forget runs.
 
@@ -67,7 +66,7 @@ def list_forget_runs(ports: FromPorts, cursor: Cursor = None, limit: Limit = 50)
     return page(found, limit, "forget runs", lambda run: (run.run_id,))
 
 
-@post("/forget-runs", opt=needs(Right.edit, Limiter.long_reads), responses=PROBLEMS, sync_to_thread=True)
+@post("/forget-runs", **in_thread(Right.edit, Limiter.long_reads))
 def plan_forgetting(ports: FromPorts, request: WithToken, data: JSONBody[NewRun]) -> RunView:
     """Plan to forget facts.
 
@@ -93,7 +92,7 @@ def plan_forgetting(ports: FromPorts, request: WithToken, data: JSONBody[NewRun]
     return _view(ports, made.run_id)
 
 
-@get("/forget-runs/{run_id:int}", opt=needs(Right.audit), responses=PROBLEMS, sync_to_thread=True)
+@get("/forget-runs/{run_id:int}", **in_thread(Right.audit))
 def read_forget_run(ports: FromPorts, run_id: PathId) -> RunView:
     """Read a forget run.
 
@@ -102,7 +101,7 @@ def read_forget_run(ports: FromPorts, run_id: PathId) -> RunView:
     return _view(ports, run_id)
 
 
-@get("/forget-runs/{run_id:int}/facts", opt=needs(Right.audit), responses=PROBLEMS, sync_to_thread=True)
+@get("/forget-runs/{run_id:int}/facts", **in_thread(Right.audit))
 def list_forget_run_facts(
     ports: FromPorts, run_id: PathId, cursor: Cursor = None, limit: Limit = 50
 ) -> Page[FactRecord]:
@@ -119,7 +118,7 @@ def list_forget_run_facts(
     return Page(items=[records[fact_id] for fact_id in shown if fact_id in records], next=more)
 
 
-@get("/forget-runs/{run_id:int}/survivors", opt=needs(Right.audit), responses=PROBLEMS, sync_to_thread=True)
+@get("/forget-runs/{run_id:int}/survivors", **in_thread(Right.audit))
 def list_survivors(
     ports: FromPorts, run_id: PathId, cursor: Cursor = None, limit: Limit = 50
 ) -> Page[SaidSurvivor]:
@@ -134,12 +133,7 @@ def list_survivors(
     return Page(items=found[:limit], next=more)
 
 
-@get(
-    "/forget-runs/{run_id:int}/drift",
-    opt=needs(Right.audit, Limiter.long_reads),
-    responses=PROBLEMS,
-    sync_to_thread=True,
-)
+@get("/forget-runs/{run_id:int}/drift", **in_thread(Right.audit, Limiter.long_reads))
 def read_drift(ports: FromPorts, run_id: PathId) -> Drift:
     """Read what changed since a plan.
 
@@ -148,13 +142,7 @@ def read_drift(ports: FromPorts, run_id: PathId) -> Drift:
     return Forgetting(ports.kb, largest=ports.kb.settings.plan_max_facts).drift(run_id)
 
 
-@post(
-    "/forget-runs/{run_id:int}/apply",
-    status_code=200,
-    opt=needs(Right.edit),
-    responses=PROBLEMS,
-    sync_to_thread=True,
-)
+@post("/forget-runs/{run_id:int}/apply", status_code=200, **in_thread(Right.edit))
 def apply_forgetting(ports: FromPorts, request: WithToken, run_id: PathId, data: JSONBody[Why]) -> EditResult:
     """Forget the facts of a plan.
 
@@ -163,13 +151,7 @@ def apply_forgetting(ports: FromPorts, request: WithToken, run_id: PathId, data:
     return result(Forgetting(ports.kb).apply(run_id, actor=actor_of(request, data), reason=data.reason))
 
 
-@post(
-    "/forget-runs/{run_id:int}/restore",
-    status_code=200,
-    opt=needs(Right.edit),
-    responses=PROBLEMS,
-    sync_to_thread=True,
-)
+@post("/forget-runs/{run_id:int}/restore", status_code=200, **in_thread(Right.edit))
 def restore_forgotten(
     ports: FromPorts, request: WithToken, run_id: PathId, data: JSONBody[Why]
 ) -> EditResult:
@@ -239,13 +221,7 @@ class CertificateText(Request, frozen=True, kw_only=True):
     offline: bool = False
 
 
-@post(
-    "/forget-runs/{run_id:int}/verify",
-    status_code=200,
-    opt=needs(Right.audit, Limiter.long_reads),
-    responses=PROBLEMS,
-    sync_to_thread=True,
-)
+@post("/forget-runs/{run_id:int}/verify", status_code=200, **in_thread(Right.audit, Limiter.long_reads))
 def verify_forgetting(ports: FromPorts, run_id: PathId, data: JSONBody[Verifying]) -> Verification:
     """Verify that facts are forgotten.
 
@@ -259,7 +235,7 @@ def verify_forgetting(ports: FromPorts, run_id: PathId, data: JSONBody[Verifying
     return Forgetting(ports.kb, encoder, reader, sample=data.sample).verify(run_id, data.questions)
 
 
-@get("/forget-runs/{run_id:int}/certificate", opt=needs(Right.audit), responses=PROBLEMS, sync_to_thread=True)
+@get("/forget-runs/{run_id:int}/certificate", **in_thread(Right.audit))
 def read_certificate(ports: FromPorts, run_id: PathId) -> Response[dict[str, Any]]:
     """Get a forget run's certificate.
 
@@ -272,7 +248,7 @@ def read_certificate(ports: FromPorts, run_id: PathId) -> Response[dict[str, Any
     return Response(text, media_type="application/json")
 
 
-@get("/signing-key", opt=needs(Right.audit), responses=PROBLEMS, sync_to_thread=True)
+@get("/signing-key", **in_thread(Right.audit))
 def read_signing_key(ports: FromPorts) -> SigningKey:
     """Get the public key that evidence is signed with.
 
@@ -283,13 +259,7 @@ def read_signing_key(ports: FromPorts) -> SigningKey:
     return SigningKey(keyid=names.keyid, fingerprint=names.fingerprint, pem=as_pem(public))
 
 
-@post(
-    "/certificates/check",
-    status_code=200,
-    opt=needs(Right.audit, Limiter.long_reads),
-    responses=PROBLEMS,
-    sync_to_thread=True,
-)
+@post("/certificates/check", status_code=200, **in_thread(Right.audit, Limiter.long_reads))
 def check_certificate(ports: FromPorts, data: JSONBody[CertificateText]) -> CertificateCheck:
     """Check a certificate.
 
@@ -324,13 +294,7 @@ class NewErasure(Why, frozen=True, kw_only=True):
     mentions: Mentioned = "same-document"
 
 
-@post(
-    "/erasures/preview",
-    status_code=200,
-    opt=needs(Right.admin, Limiter.long_reads),
-    responses=PROBLEMS,
-    sync_to_thread=True,
-)
+@post("/erasures/preview", status_code=200, **in_thread(Right.admin, Limiter.long_reads))
 def preview_erasure(ports: FromPorts, data: JSONBody[Chosen]) -> Erased:
     """Preview an erasure.
 
@@ -340,7 +304,7 @@ def preview_erasure(ports: FromPorts, data: JSONBody[Chosen]) -> Erased:
     return Erasure(ports.kb).preview(data.fact_ids, mentions=data.mentions)
 
 
-@post("/erasures", status_code=200, opt=needs(Right.admin), responses=PROBLEMS, sync_to_thread=True)
+@post("/erasures", status_code=200, **in_thread(Right.admin))
 def erase_facts(ports: FromPorts, request: WithToken, data: JSONBody[NewErasure]) -> ErasureAnswer:
     """Erase facts for good.
 
@@ -361,7 +325,7 @@ def erase_facts(ports: FromPorts, request: WithToken, data: JSONBody[NewErasure]
     return ErasureAnswer(report=report, request=None)
 
 
-@get("/erasures", opt=needs(Right.admin), responses=PROBLEMS, sync_to_thread=True)
+@get("/erasures", **in_thread(Right.admin))
 def list_erasures(ports: FromPorts, cursor: Cursor = None, limit: Limit = 50) -> Page[ErasureRequest]:
     """List the erasures that were asked for.
 
@@ -372,13 +336,7 @@ def list_erasures(ports: FromPorts, cursor: Cursor = None, limit: Limit = 50) ->
     return page(found[: limit + 1], limit, "erasures", lambda asked: (asked.erasure_request_id,))
 
 
-@post(
-    "/erasures/{request_id:int}/approve",
-    status_code=200,
-    opt=needs(Right.admin),
-    responses=PROBLEMS,
-    sync_to_thread=True,
-)
+@post("/erasures/{request_id:int}/approve", status_code=200, **in_thread(Right.admin))
 def approve_erasure(ports: FromPorts, request: WithToken, request_id: PathId) -> ErasureAnswer:
     """Approve an erasure.
 
@@ -389,13 +347,7 @@ def approve_erasure(ports: FromPorts, request: WithToken, request_id: PathId) ->
     return ErasureAnswer(report=report, request=asked)
 
 
-@post(
-    "/erasures/{request_id:int}/withdraw",
-    status_code=200,
-    opt=needs(Right.admin),
-    responses=PROBLEMS,
-    sync_to_thread=True,
-)
+@post("/erasures/{request_id:int}/withdraw", status_code=200, **in_thread(Right.admin))
 def withdraw_erasure(ports: FromPorts, request: WithToken, request_id: PathId) -> ErasureRequest:
     """Withdraw an erasure that waits.
 
@@ -404,7 +356,7 @@ def withdraw_erasure(ports: FromPorts, request: WithToken, request_id: PathId) -
     return ErasureRequests(ports.kb).withdraw(request_id, token=request.user)
 
 
-@get("/changes/{seq:int}/certificate", opt=needs(Right.audit), responses=PROBLEMS, sync_to_thread=True)
+@get("/changes/{seq:int}/certificate", **in_thread(Right.audit))
 def read_erasure_certificate(ports: FromPorts, seq: PathId) -> Response[dict[str, Any]]:
     """Get the certificate of an erasure.
 
