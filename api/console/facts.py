@@ -16,8 +16,8 @@ from colmlm.api.middleware.auth import Limiter, Right, needs
 from colmlm.api.nouns.corrections import plan
 from colmlm.api.nouns.fact_table import lines, pages
 from colmlm.api.ports import FromPorts, Ports
-from colmlm.api.routes.facts import nearest, require_shown
-from colmlm.api.routes.parameters import PathId, shown_to
+from colmlm.api.routes.facts import nearest
+from colmlm.api.routes.parameters import PathId, require_shown, shown_to
 from colmlm.api.routes.responses import key_at_once
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT
 from colmlm.kb.errors import InvalidValue, KBError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from litestar import delete, get, post
@@ -14,7 +14,6 @@ from msgspec import Meta
 
 from colmlm.api.middleware.auth import Limiter, Right, in_thread
 from colmlm.api.ports import FromPorts, Ports
-from colmlm.api.routes.facts import DELETED, State
 from colmlm.api.routes.parameters import (
     Corpus,
     Cursor,
@@ -40,6 +39,13 @@ Name = Annotated[str, PathParameter(min_length=1, max_length=1000, description="
 LiveOnly = Annotated[
     bool, QueryParameter(description="Only live facts that the text still says, as a training wants them")
 ]
+State = Annotated[
+    Literal["live", "deleted", "all"],
+    QueryParameter(
+        name="state", description="Which facts: the live ones, those that were deleted or erased, or both"
+    ),
+]
+DELETED = {"live": False, "deleted": True, "all": None}
 
 
 class Deletion(Why, frozen=True, kw_only=True):

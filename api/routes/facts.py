@@ -19,7 +19,7 @@ from colmlm.api.routes.parameters import (
     PathId,
     WithToken,
     after_of,
-    require_past,
+    require_shown,
     shown_to,
     time_of,
 )
@@ -41,14 +41,6 @@ from colmlm.kb.facts.records import (
     Marking,
 )
 from colmlm.kb.lookup.options import NEAREST
-
-State = Annotated[
-    Literal["live", "deleted", "all"],
-    QueryParameter(
-        name="state", description="Which facts: the live ones, those that were deleted or erased, or both"
-    ),
-]
-DELETED = {"live": False, "deleted": True, "all": None}
 
 
 class NewFact(Why, frozen=True, kw_only=True):
@@ -164,13 +156,12 @@ def update_fact(
     Every process uses the new value from this commit on, and no longer finds the fact by its former question. The text
     of the fact's document does not change.
     """
-    actor = actor_of(request, data)
     edit = ports.kb.facts.edit(
         fact_id,
         data.value,
         question=data.question,
         version=data.version,
-        actor=actor,
+        actor=actor_of(request, data),
         reason=data.reason,
         anyway=data.anyway,
     )
@@ -309,14 +300,6 @@ def list_facts(
     require_shown(request, sought)
     found = shown_to(request, ports).search(nearest=nearest(ports, near, sought), **sought)
     return _count_page(found.facts, found, "facts")
-
-
-def require_shown(request: WithToken, sought: FactSearch) -> None:
-    """Raise `RightMissing` where the search is for what only those may see who may audit."""
-    if sought.get("state", "live") != "live" or any(
-        sought.get(name) is not None for name in ("actor", "kind", "since", "until")
-    ):
-        require_past(request)
 
 
 def nearest(ports: Ports, question: str | None, sought: FactSearch) -> list[int] | None:

@@ -21,6 +21,7 @@ from colmlm.api.wire.requests import MAX_ID, MAX_PAGE, Id, Request, Threshold
 from colmlm.kb.access.records import Right, TokenRecord
 from colmlm.kb.errors import InvalidQuery
 from colmlm.kb.evidence.shown import Shown
+from colmlm.kb.facts.records import FactSearch
 from colmlm.kb.selectors import Selector
 
 WithToken = Connection[TokenRecord, Any, Any]
@@ -125,6 +126,14 @@ def require_past(request: WithToken) -> None:
     """Raise `RightMissing` unless the token may read deleted, corrected and replaced texts."""
     if not request.user.may(Right.audit):
         raise RightMissing(request.user.role, Right.audit)
+
+
+def require_shown(request: WithToken, sought: FactSearch) -> None:
+    """Raise `RightMissing` where the search is for what only those may see who may audit."""
+    if sought.get("state", "live") != "live" or any(
+        sought.get(name) is not None for name in ("actor", "kind", "since", "until")
+    ):
+        require_past(request)
 
 
 def shown_to(request: WithToken, ports: Ports) -> Shown:
