@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 from typing import Any, cast
 
@@ -104,20 +105,11 @@ def _confirm_edit(ports: Ports, request: PageRequest, form: Form, verb: str) -> 
     )
 
 
-def _edit_facts(
-    ports: Ports, request: PageRequest, form: Form, verb: str, do: Callable[[list[int], str], Edit]
-) -> Page:
-    try:
-        ids, reason = form.ids("fact"), form.text("reason", limit=1000)
-        if not ids:
-            form.mistakes["fact"] = "Choose at least one fact."
-        form.check()
-        edit = do(ids, reason)
-    except KBError as error:
-        return _confirm_edit(ports, request, form.refuse(error), verb)
-    if verb == "restore":
-        key_at_once(ports, edit.fact_ids)  # a keyset made while they were deleted lacks their keys
-    return lead_to_fact(edit)
+def _read_fact_ids(form: Form) -> list[int]:
+    ids = form.ids("fact")
+    if not ids:
+        form.mistakes["fact"] = "Choose at least one fact."
+    return ids
 
 
 def lead_to_fact(edit: Edit) -> Redirect:
@@ -210,16 +202,13 @@ def insert_fact(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
     """Add a fact that no document says."""
     try:
         question, value = form.text("question", limit=2000), form.text("value")
-        answer, reason = form.optional("answer"), form.text("reason", limit=1000)
-        form.check()
         edit = ports.kb.facts.add(
             question,
             value,
-            answer=answer,
-            actor=request.user.name,
-            reason=reason,
+            answer=form.optional("answer"),
             allow_erased=form.flag("allow_erased"),
             anyway=form.flag("anyway"),
+            **form.sign(request),
         )
     except KBError as error:
         return form_page(request, "fact_new.html", form.refuse(error))
@@ -239,23 +228,23 @@ def ask_to_restore_facts(ports: FromPorts, request: PageRequest, form: FromForm)
 
 
 @post("/facts/delete", opt=needs(Right.edit), sync_to_thread=True)
+@show_again(partial(_confirm_edit, verb="delete"))
 def delete_facts(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
     """Delete facts, all or none."""
-    policy = form.choice("policy", POLICIES)
-    return _edit_facts(ports, request, form, "delete", lambda ids, reason: ports.kb.facts.delete(
-        ids, actor=request.user.name, reason=reason, abstain=policy == "abstain"
-    ))  # fmt: skip
+    policy, ids = form.choice("policy", POLICIES), _read_fact_ids(form)
+    return lead_to_fact(ports.kb.facts.delete(ids, abstain=policy == "abstain", **form.sign(request)))
 
 
 @post("/facts/restore", opt=needs(Right.edit), sync_to_thread=True)
+@show_again(partial(_confirm_edit, verb="restore"))
 def restore_facts(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
     """Bring deleted facts back, all or none."""
-    return _edit_facts(ports, request, form, "restore", lambda ids, reason: ports.kb.facts.restore(
-        ids, actor=request.user.name, reason=reason
-    ))  # fmt: skip
+    edit = ports.kb.facts.restore(_read_fact_ids(form), **form.sign(request))
+    key_at_once(ports, edit.fact_ids)  # a keyset made while they were deleted lacks their keys
+    return lead_to_fact(edit)
 
 
-# Mending: edit facts one at a time or many at once, mark new ones in documents, move their spans, and undo edits.
+# Repairs: edit facts one at a time or many at once, mark new ones in documents, move their spans, and undo edits.
 
 MOST_PASTED = 1_000_000  # characters
 
@@ -272,16 +261,13 @@ def _key_and_lead(ports: Ports, edit: Edit) -> Page:
 def edit_fact(ports: FromPorts, request: PageRequest, fact_id: PathId, form: FromForm) -> Page:
     """Give a fact another value, another question, or both."""
     value, question = form.text("value"), form.optional("question", limit=2000)
-    reason = form.text("reason", limit=1000)
-    form.check()
-    fact = ports.kb.facts.show(fact_id)
+    signature, fact = form.sign(request), ports.kb.facts.show(fact_id)
     edit = ports.kb.facts.edit(
         fact_id,
         None if value == fact.value.strip() and question != fact.question else value,
         question=None if question == fact.question else question,
-        actor=request.user.name,
-        reason=reason,
         anyway=form.flag("anyway"),
+        **signature,
     )
     return _key_and_lead(ports, edit)
 
@@ -297,12 +283,10 @@ def mark_fact(ports: FromPorts, request: PageRequest, document_id: PathId, form:
     }
     question, moving = form.optional("question", limit=2000), form.integer("move")
     how: Contradicting = {
-        "actor": request.user.name,
-        "reason": form.text("reason", limit=1000),
+        **form.sign(request),
         "allow_erased": form.flag("allow_erased"),
         "anyway": form.flag("anyway"),
     }
-    form.check()
     if moving is not None:
         edit = ports.kb.facts.move(moving, span, **how)
     else:
@@ -390,11 +374,10 @@ def _find_pairs(ports: Ports, request: PageRequest, form: Form, shown: str) -> P
 @show_again(show_contradictions)
 def hold_both(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
     """Note that both of two facts hold, or with `not` that they do not."""
-    ids, reason = form.ids("fact"), form.text("reason", limit=1000)
-    form.check()
+    ids, signature = form.ids("fact"), form.sign(request)
     if len(ids) != 2:
         raise InvalidValue("pair", "it takes two facts")
-    edit = ports.kb.comparisons.hold(*ids, actor=request.user.name, reason=reason, holds=not form.flag("not"))
+    edit = ports.kb.comparisons.hold(*ids, holds=not form.flag("not"), **signature)
     return Redirect(f"/console/contradictions?change={edit.seq}", status_code=303)
 
 

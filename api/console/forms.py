@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import wraps
-from typing import Any, ParamSpec
+from typing import Any, ParamSpec, TypedDict
 
 from litestar.di import NamedDependency
 from litestar.params import SkipValidation
@@ -26,6 +26,13 @@ P = ParamSpec("P")
 
 MAX_ID = 2**63 - 1
 LONGEST = 10_000
+
+
+class Signature(TypedDict):
+    """Who makes a change, and why."""
+
+    actor: str
+    reason: str
 
 
 class Mistakes(KBError):
@@ -71,6 +78,12 @@ class Form:
         """Raise `Mistakes` where a field read so far is not valid."""
         if self.mistakes:
             raise Mistakes(list(self.mistakes))
+
+    def sign(self, request: PageRequest) -> Signature:
+        """Read the reason of a change, and give it with the token's name. Raise `Mistakes` as `check` does."""
+        reason = self.text("reason", limit=1000)
+        self.check()
+        return {"actor": request.user.name, "reason": reason}
 
     def text(self, name: str, *, limit: int = LONGEST) -> str:
         """Read a text, which may not be empty."""
@@ -149,9 +162,7 @@ def form_page(request: PageRequest, template: str, form: Form, **context: Any) -
     return page(request, template, status, form=form, **context)
 
 
-FromForm = NamedDependency[
-    SkipValidation[Form]
-]  # of the body, or of the query string of a request without one
+FromForm = NamedDependency[SkipValidation[Form]]
 
 
 async def read_form(request: PageRequest) -> Form:

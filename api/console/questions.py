@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import cast
 
 from litestar import get, post
@@ -245,18 +246,11 @@ def solve_by_new_fact(ports: Ports, request: PageRequest, form: Form, edit: Edit
     return Redirect(f"{led.url}&change={edit.seq}", status_code=303)
 
 
-def _decide_misses(ports: Ports, request: PageRequest, form: Form, verb: str) -> Page:
-    try:
-        ids, reason = form.ids("group"), form.text("reason", limit=1000)
-        if not ids:
-            form.mistakes["group"] = "Choose at least one group."
-        form.check()
-        misses = ports.kb.misses
-        decide = misses.dismiss if verb == "dismiss" else misses.reopen
-        seq = decide(ids, actor=request.user.name, reason=reason)
-    except KBError as error:
-        return _confirm_decision(ports, request, form.refuse(error), verb)
-    return Redirect(f"/console/misses?change={seq}", status_code=303)
+def _read_group_ids(form: Form) -> list[int]:
+    ids = form.ids("group")
+    if not ids:
+        form.mistakes["group"] = "Choose at least one group."
+    return ids
 
 
 def _confirm_decision(ports: Ports, request: PageRequest, form: Form, verb: str) -> Page:
@@ -339,13 +333,17 @@ def ask_to_reopen(ports: FromPorts, request: PageRequest, form: FromForm) -> Pag
 
 
 @post("/misses/dismiss", opt=needs(Right.edit), sync_to_thread=True)
+@show_again(partial(_confirm_decision, verb="dismiss"))
 def dismiss_misses(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
-    return _decide_misses(ports, request, form, "dismiss")
+    seq = ports.kb.misses.dismiss(_read_group_ids(form), **form.sign(request))
+    return Redirect(f"/console/misses?change={seq}", status_code=303)
 
 
 @post("/misses/reopen", opt=needs(Right.edit), sync_to_thread=True)
+@show_again(partial(_confirm_decision, verb="reopen"))
 def reopen_misses(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
-    return _decide_misses(ports, request, form, "reopen")
+    seq = ports.kb.misses.reopen(_read_group_ids(form), **form.sign(request))
+    return Redirect(f"/console/misses?change={seq}", status_code=303)
 
 
 HANDLERS = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from litestar import Response, get, post
@@ -37,19 +38,13 @@ POLICIES = (DEFAULT_POLICY, "successor")
 
 def _make_plan(ports: Ports, request: PageRequest, form: Form) -> ForgetPlan:
     parts = _read_selector(form)
-    reason = form.text("reason", limit=1000)
     equivalents, policy = form.choice("equivalents", EQUIVALENTS), form.choice("policy", POLICIES)
     radius = form.number("radius", -1, 1)
     sample = form.integer("sample", 1, MOST_PREVIEWED) or PREVIEW
-    form.check()
+    signature = form.sign(request)
     selector = Selector(**parts, radius=radius if parts["like"] else None)
     return _forget_with_model(ports, sample).plan(
-        selector,
-        actor=request.user.name,
-        reason=reason,
-        equivalents=equivalents,
-        radius=radius,
-        policy=policy,
+        selector, equivalents=equivalents, radius=radius, policy=policy, **signature
     )
 
 
@@ -142,18 +137,6 @@ def _confirm_run(ports: Ports, request: PageRequest, run_id: int, verb: str, for
     )
 
 
-def _edit_run(
-    ports: Ports, request: PageRequest, run_id: int, verb: str, form: Form, do: Callable[..., Any]
-) -> Page:
-    try:
-        reason = form.text("reason", limit=1000)
-        form.check()
-        edit = do(run_id, actor=request.user.name, reason=reason)
-    except KBError as error:
-        return _confirm_run(ports, request, run_id, verb, form.refuse(error))
-    return Redirect(f"/console/forget/{run_id}?change={edit.seq}", status_code=303)
-
-
 @post("/forget", opt=needs(Right.edit, Limiter.long_reads), sync_to_thread=True)
 @show_again(show_runs)
 def plan_forgetting(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
@@ -173,15 +156,19 @@ def ask_to_restore_run(ports: FromPorts, request: PageRequest, run_id: PathId) -
 
 
 @post("/forget/{run_id:int}/apply", opt=needs(Right.edit), sync_to_thread=True)
+@show_again(partial(_confirm_run, verb="apply"))
 def apply_run(ports: FromPorts, request: PageRequest, run_id: PathId, form: FromForm) -> Page:
     """Forget the facts of a plan, all in one change or none."""
-    return _edit_run(ports, request, run_id, "apply", form, Forgetting(ports.kb).apply)
+    edit = Forgetting(ports.kb).apply(run_id, **form.sign(request))
+    return Redirect(f"/console/forget/{run_id}?change={edit.seq}", status_code=303)
 
 
 @post("/forget/{run_id:int}/restore", opt=needs(Right.edit), sync_to_thread=True)
+@show_again(partial(_confirm_run, verb="restore"))
 def restore_run(ports: FromPorts, request: PageRequest, run_id: PathId, form: FromForm) -> Page:
     """Undo an applied run."""
-    return _edit_run(ports, request, run_id, "restore", form, Forgetting(ports.kb).restore)
+    edit = Forgetting(ports.kb).restore(run_id, **form.sign(request))
+    return Redirect(f"/console/forget/{run_id}?change={edit.seq}", status_code=303)
 
 
 @post("/forget/{run_id:int}/verify", opt=needs(Right.audit, Limiter.long_reads), sync_to_thread=True)
@@ -208,8 +195,6 @@ def download_certificate(ports: FromPorts, run_id: PathId) -> Response[str]:
 
 
 # Erasures: previews, requests and approvals by a second token, reports, and the search for residue in files.
-
-SHOWN = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,20 +306,16 @@ def list_erasures(ports: FromPorts, request: PageRequest) -> Page:
 @show_again(confirm_erasure)
 def erase_facts(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
     """Erase facts for good, all or none; where two tokens are required, make a request."""
-    actor = request.user.name
-    ids, reason = _read_fact_ids(form), form.text("reason", limit=1000)
-    form.check()
+    ids, signature = _read_fact_ids(form), form.sign(request)
     mentions: Mentioned = "all" if form.flag("everywhere") else "same-document"
     if ports.kb.settings.erase_needs_two:
-        asked = ErasureRequests(ports.kb).ask(
-            ids, token=request.user, actor=actor, reason=reason, mentions=mentions
-        )
+        asked = ErasureRequests(ports.kb).ask(ids, token=request.user, mentions=mentions, **signature)
         return Redirect(f"/console/erasures/{asked.erasure_request_id}", status_code=303)
     report, searched = _search_around(
         ports,
         form,
         ids,
-        lambda: Erasure(ports.kb).erase(ids, actor=actor, reason=reason, mentions=mentions),
+        lambda: Erasure(ports.kb).erase(ids, mentions=mentions, **signature),
     )
     return page(request, "erasure_report.html", report=report, searched=searched)
 

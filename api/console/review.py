@@ -34,7 +34,7 @@ DOUBTS = {
 }
 
 
-def _verdicts(form: Form) -> list[ReviewVerdict]:
+def _read_verdicts(form: Form) -> list[ReviewVerdict]:
     """Read the verdict of the button that was pressed: on its own fact, or on the facts that were chosen."""
     kind = next((one for one in OUTCOMES if form.raw(one)), "accept")
     sent = form.all("fact") if form.raw(kind) == "chosen" else form.all(kind)
@@ -47,8 +47,8 @@ def _verdicts(form: Form) -> list[ReviewVerdict]:
     return read
 
 
-def _back(form: Form, change: int | None, left: list[int] | None = None) -> Redirect:
-    kept = _filters(form)
+def _lead_back(form: Form, change: int | None, left: list[int] | None = None) -> Redirect:
+    kept = _read_filters(form)
     if (pages := PAGES.get(form.raw("to"))) and (ids := form.ids("id")) and not left:
         return Redirect(f"{pages}/{ids[0]}{query(change=change)}", status_code=303)
     return Redirect(
@@ -57,11 +57,11 @@ def _back(form: Form, change: int | None, left: list[int] | None = None) -> Redi
     )
 
 
-def _filters(form: Form) -> dict[str, str]:
+def _read_filters(form: Form) -> dict[str, str]:
     return {name: form.raw(name) for name in FILTERS if form.raw(name) not in ("", "any")}
 
 
-def _show(ports: Ports, request: PageRequest, form: Form, fixing: int | None = None) -> Page:
+def _show_inbox(ports: Ports, request: PageRequest, form: Form, fixing: int | None = None) -> Page:
     """Show a part of the inbox; the fact `fixing` with its form as it was sent, where it is in that part."""
     shown, found = shown_to(request, ports), None
     after, document_id = form.integer("after", low=0) or 0, form.integer("document")
@@ -80,7 +80,7 @@ def _show(ports: Ports, request: PageRequest, form: Form, fixing: int | None = N
         form,
         found=found,
         corpora=corpus_options(ports),
-        filters=_filters(form),
+        filters=_read_filters(form),
         doubts=DOUBTS,
         reason=REASON,
         fixing=fixing if found and fixing in [item.fact.fact_id for item in found.items] else None,
@@ -99,20 +99,18 @@ class Fix:
     how: Contradicting
 
     @classmethod
-    def read(cls, form: Form, actor: str) -> Fix:
+    def read(cls, form: Form, request: PageRequest) -> Fix:
         """Raise `Mistakes` where a field is not valid."""
         version, question = form.integer("version"), form.optional("question", limit=2000)
         start, end, text = form.integer("start", low=0), form.integer("end"), form.optional("text")
         how: Contradicting = {
-            "actor": actor,
-            "reason": form.text("reason", limit=1000),
+            **form.sign(request),
             "allow_erased": form.flag("allow_erased"),
             "anyway": form.flag("anyway"),
         }
-        form.check()
         return cls(version, question, {"start": start, "end": end, "text": text}, how)
 
-    def mend(self, ports: Ports, fact: FactRecord) -> Edit:
+    def apply(self, ports: Ports, fact: FactRecord) -> Edit:
         """Give the fact span and question in one change, as far as they differ; where neither does, accepts it.
 
         Raise `FactChanged` where somebody has settled or edited it since.
@@ -151,34 +149,33 @@ class Fix:
 
 
 @get("/review", opt=needs(Right.read), sync_to_thread=True)
-def inbox(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
+def list_inbox(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
     """Show the facts to review, those first where most is at stake."""
-    return _show(ports, request, form)
+    return _show_inbox(ports, request, form)
 
 
 @post("/review", opt=needs(Right.edit), sync_to_thread=True)
-@show_again(_show)
-def settle(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
+@show_again(_show_inbox)
+def settle_facts(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
     """Accept or reject one fact, or all that were chosen, as far as nobody has settled them meanwhile."""
-    verdicts, reason = _verdicts(form), form.text("reason", limit=1000)
+    verdicts = _read_verdicts(form)
     if not verdicts:
         form.mistakes["fact"] = "Choose at least one fact."
-    form.check()
-    settled = ports.kb.review.settle(verdicts, actor=request.user.name, reason=reason)
+    settled = ports.kb.review.settle(verdicts, **form.sign(request))
     left = [one.fact_id for one in settled.before]
-    return _back(form, change=settled.seqs[-1] if settled.seqs else None, left=left)
+    return _lead_back(form, change=settled.seqs[-1] if settled.seqs else None, left=left)
 
 
 @post("/review/{fact_id:int}", opt=needs(Right.edit), sync_to_thread=True)
-def fix(ports: FromPorts, request: PageRequest, fact_id: PathId, form: FromForm) -> Page:
+def fix_fact(ports: FromPorts, request: PageRequest, fact_id: PathId, form: FromForm) -> Page:
     """Move the span of a fact, give it another question, or both, which accepts it."""
     try:
-        edit = Fix.read(form, request.user.name).mend(ports, ports.kb.facts.show(fact_id))
+        edit = Fix.read(form, request).apply(ports, ports.kb.facts.show(fact_id))
     except KBError as error:
-        return _show(ports, request, form.refuse(error), fixing=fact_id)
+        return _show_inbox(ports, request, form.refuse(error), fixing=fact_id)
     if not edit.keyed:
         key_at_once(ports, edit.fact_ids)
-    return _back(form, change=edit.seq)
+    return _lead_back(form, change=edit.seq)
 
 
-HANDLERS = (inbox, settle, fix)
+HANDLERS = (list_inbox, settle_facts, fix_fact)
