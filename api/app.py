@@ -20,7 +20,7 @@ from colmlm.api.console.forms import read_form
 from colmlm.api.errors import NotSignedIn
 from colmlm.api.middleware.auth import LocalToken, require_right
 from colmlm.api.middleware.gate import GatedApp, LimiterMiddleware, Surroundings, build_gate
-from colmlm.api.middleware.idempotency import Once
+from colmlm.api.middleware.idempotency import IdempotencyMiddleware
 from colmlm.api.middleware.limiters import Limiter, Limiters, RateLimits, Tuning, own_rates
 from colmlm.api.nouns.generation import Generator
 from colmlm.api.nouns.models import LoadedModels
@@ -131,7 +131,7 @@ def create_app(
     )
     around = Surroundings(
         refuse=_refuse,
-        find_route=lookups.route,
+        find_route=lookups.reroute_octets,
         measure=operations.watch.running,
         note=Journal(auth_kb.log, limiters, tuning.clock).note,
         drain=operations.drain,
@@ -147,7 +147,7 @@ def routed() -> Litestar:
         route_handlers=[*health.HANDLERS, *pages.HANDLERS, _build_v1()],
         dependencies={"ports": Provide(_ports_of, sync_to_thread=False), "form": Provide(read_form)},
         guards=[require_right],
-        middleware=[DefineMiddleware(LimiterMiddleware), DefineMiddleware(Once)],
+        middleware=[DefineMiddleware(LimiterMiddleware), DefineMiddleware(IdempotencyMiddleware)],
         exception_handlers={Exception: openai_errors.respond},
         openapi_config=openapi.config(),
         request_max_body_size=MAX_BODY_BYTES,

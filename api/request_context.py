@@ -29,7 +29,7 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 @dataclass(slots=True)
-class Asked:
+class RequestState:
     """A request under way. `refusal` names the error that refused it, and `status` is the response's.
 
     A replay gives the response of an earlier request and does nothing. `has_left` becomes true when the client closes
@@ -44,14 +44,14 @@ class Asked:
     has_left: bool = False
 
 
-_asked: ContextVar[Asked | None] = ContextVar("asked", default=None)
+_asked: ContextVar[RequestState | None] = ContextVar("asked", default=None)
 
 
 @contextmanager
-def asked(headers: Headers) -> Iterator[Asked]:
+def begin_request(headers: Headers) -> Iterator[RequestState]:
     """Make a request with a new id the current one of this context. The caller's id is kept if it is well-formed."""
     given = headers.get(HEADER, "")
-    request = Asked(secrets.token_hex(8), given if _ID.fullmatch(given) else None)
+    request = RequestState(secrets.token_hex(8), given if _ID.fullmatch(given) else None)
     as_asked, as_origin = _asked.set(request), origin.set(None)
     try:
         yield request
@@ -60,23 +60,23 @@ def asked(headers: Headers) -> Iterator[Asked]:
         origin.reset(as_origin)
 
 
-def admitted(request: Asked, token: TokenRecord) -> None:
+def set_principal(request: RequestState, token: TokenRecord) -> None:
     """Make this request's token the principal of the changes that the request makes."""
     origin.set(Origin(token.principal, request.request_id, request.client_request_id))
 
 
-def said(request: Asked) -> dict[str, str]:
+def id_headers(request: RequestState) -> dict[str, str]:
     """Give the response headers with the request's ids."""
     named = {HEADER: request.request_id}
     return named | ({CLIENT_HEADER: request.client_request_id} if request.client_request_id else {})
 
 
-def current() -> Asked | None:
+def current() -> RequestState | None:
     """Give the request that is current here, or None outside of any."""
     return _asked.get()
 
 
-def status_of(request: Asked) -> int:
+def status_of(request: RequestState) -> int:
     return _BROKEN_OFF if request.status is None else request.status
 
 

@@ -23,7 +23,7 @@ from colmlm.api.errors import NotSignedIn, RightMissing, refusal
 from colmlm.api.mcp import editing, reading
 from colmlm.api.mcp.caller import DOCUMENTS, FACTS, Caller, CallerOf, Offer
 from colmlm.api.mcp.reading import show_fact
-from colmlm.api.middleware.auth import bearer
+from colmlm.api.middleware.auth import bearer_secret
 from colmlm.api.middleware.connections import limited_protocol
 from colmlm.api.wire.requests import LOOPBACK
 from colmlm.kb.access.records import Right
@@ -205,7 +205,7 @@ class _CallerMiddleware:
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             try:
-                secret = bearer(Headers.from_scope(scope))  # type: ignore[arg-type]
+                secret = bearer_secret(Headers.from_scope(scope))  # type: ignore[arg-type]
                 caller = await asyncio.to_thread(self._admit, secret) if secret else None
                 if caller is None:
                     raise NotSignedIn

@@ -66,7 +66,7 @@ class Admission:
         """
         if is_open(scope):
             return None
-        if (secret := bearer(headers)) is not None:
+        if (secret := bearer_secret(headers)) is not None:
             return self._signed_in(await self._of_secret(secret))
         token = self._signed_in(await self._of_session(session_of(headers)))
         if scope["method"] not in SAFE_METHODS:
@@ -91,7 +91,7 @@ class Admission:
         return token
 
 
-def gate(
+def build_admission(
     access: Access, hosts: Iterable[str], limiters: Limiters, local: LocalToken | None = None
 ) -> Admission:
     """Make a gate that accepts these host names in upper or lower case. IPv6 addresses have no brackets."""
@@ -114,7 +114,7 @@ def check_origin(headers: Headers) -> None:
         raise CrossOrigin
 
 
-def bearer(headers: Headers) -> str | None:
+def bearer_secret(headers: Headers) -> str | None:
     """Give the secret that the header bears, or None without the header.
 
     Another scheme gives "", so that no cookie is tried instead.

@@ -27,10 +27,10 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from colmlm.api import errors, request_context
 from colmlm.api.middleware import auth
-from colmlm.api.middleware.auth import SAFE_METHODS, LocalToken, bearer, limiter_of
+from colmlm.api.middleware.auth import SAFE_METHODS, LocalToken, bearer_secret, limiter_of
 from colmlm.api.middleware.connections import Drain
 from colmlm.api.middleware.limiters import Limiter, Limiters, RateLimits, own_rates
-from colmlm.api.request_context import Asked
+from colmlm.api.request_context import RequestState
 from colmlm.api.settings import ServerSettings
 from colmlm.api.wire.requests import LOOPBACK
 from colmlm.kb.errors import KBError
@@ -73,8 +73,10 @@ class Surroundings:
 
     refuse: Callable[[HTTPScope, Exception], ASGIApp] = lambda scope, error: errors.refusal(error)
     find_route: Callable[[HTTPScope], None] = lambda scope: None
-    measure: Callable[[HTTPScope, Asked], AbstractContextManager[None]] = lambda scope, request: nullcontext()
-    note: Callable[[HTTPScope, Asked], Awaitable[None]] | None = None
+    measure: Callable[[HTTPScope, RequestState], AbstractContextManager[None]] = lambda scope, request: (
+        nullcontext()
+    )
+    note: Callable[[HTTPScope, RequestState], Awaitable[None]] | None = None
     drain: Drain | None = None
 
 
@@ -96,11 +98,11 @@ class Gate:
         self._check_drain(scope)
         return self.cors.preflight(scope["method"], headers)
 
-    async def admit(self, scope: HTTPScope, headers: Headers, request: Asked) -> None:
+    async def admit(self, scope: HTTPScope, headers: Headers, request: RequestState) -> None:
         """Set the scope's user to the request's token. Raise the error that refuses it."""
         token = scope["user"] = await self.admission.admit(scope, headers)
         if token is not None:
-            request_context.admitted(request, token)
+            request_context.set_principal(request, token)
             self.limits.check(token)
 
     def _check_drain(self, scope: HTTPScope) -> None:
@@ -128,9 +130,9 @@ def build_gate(
     Without `limits` only tokens with a rate of their own are limited.
     """
     return Gate(
-        auth.gate(kb.access, (*LOOPBACK, settings.host, *settings.allowed_hosts), limiters, local),
+        auth.build_admission(kb.access, (*LOOPBACK, settings.host, *settings.allowed_hosts), limiters, local),
         limits or RateLimits(None, own_rates()),
-        cors(settings.cors_origins),
+        build_cors(settings.cors_origins),
         limiters,
         around or Surroundings(),
     )
@@ -169,10 +171,15 @@ class GatedApp:
 
     async def _pass(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
         gate, around = self.gate, self.gate.around
-        renamed, headers = under_its_present_name(scope), Headers.from_scope(scope)
-        with request_context.asked(headers) as request, around.measure(scope, request):
-            added = {**request_context.said(request), **renamed, **gate.cors.headers(headers), **gate.parting}
-            sending = _hardened(compressing(scope, headers, send), added, request)
+        renamed, headers = rename_path(scope), Headers.from_scope(scope)
+        with request_context.begin_request(headers) as request, around.measure(scope, request):
+            added = {
+                **request_context.id_headers(request),
+                **renamed,
+                **gate.cors.headers(headers),
+                **gate.parting,
+            }
+            sending = _add_headers(compress_response(scope, headers, send), added, request)
             try:
                 answer = gate.check(scope, headers)
                 if answer is None:
@@ -198,23 +205,23 @@ class LimiterMiddleware:
             await self.app(scope, receive, send)
             return
         limiter = limiter_of(scope)
-        receiving = await arrived(scope, receive, limiter)
+        receiving = await await_body(scope, receive, limiter)
         token = scope.get("user")
         with scope["state"]["limiters"].slot(limiter, token.key_id if token else None):
             if limiter not in (Limiter.reading, Limiter.decoding):
                 await self.app(scope, receiving, send)
                 return
-            async with noticed(receiving, request_context.current()) as watched:
+            async with notice_departure(receiving, request_context.current()) as watched:
                 await self.app(scope, watched, send)
 
 
-def _hardened(send: Send, said: dict[str, str], request: request_context.Asked) -> Send:
+def _add_headers(send: Send, said: dict[str, str], request: request_context.RequestState) -> Send:
     """Wrap `send` to add the security headers to every response. A header that the response already has is kept."""
 
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
             request.status = message["status"]
-            headers = allowing_head(list(message.get("headers", ())))
+            headers = allow_head(list(message.get("headers", ())))
             present = {name.lower() for name, _ in headers}
             added = [*_HEADERS, *((name.encode(), value.encode("latin-1")) for name, value in said.items())]
             message["headers"] = [*headers, *(one for one in added if one[0] not in present)]
@@ -232,7 +239,7 @@ PRESENT = {"/v1/keys": "/v1/tokens", "/console/keys": "/console/tokens"}
 DEPRECATED = "@1795392000"  # 2026-11-23, in the form of RFC 9745
 
 
-def under_its_present_name(scope: HTTPScope) -> dict[str, str]:
+def rename_path(scope: HTTPScope) -> dict[str, str]:
     """Give the request the present path, and the response headers that say so; none where the path is present.
 
     A path is read as the router reads it, for which several slashes are one.
@@ -255,10 +262,10 @@ def as_get(scope: HTTPScope, send: Send) -> tuple[HTTPScope, Send]:
     """Give a HEAD as the GET whose head it asks for, by which metrics and logs name it; any other request as it is."""
     if scope["method"] != "HEAD":
         return scope, send
-    return {**scope, "method": "GET"}, _bodiless(send)
+    return {**scope, "method": "GET"}, _drop_body(send)
 
 
-def _bodiless(send: Send) -> Send:
+def _drop_body(send: Send) -> Send:
     """Wrap `send` to end the response behind its head. To a stream that is as if the client had left."""
     is_ended = False
 
@@ -273,7 +280,7 @@ def _bodiless(send: Send) -> Send:
     return sending
 
 
-def allowing_head(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+def allow_head(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     """Add HEAD to the allowed methods where GET is one, since no route names it."""
     return [
         (name, value + b", HEAD" if name.lower() == _ALLOW and b"GET" in value.split(b", ") else value)
@@ -321,7 +328,7 @@ class Cors:
         return ASGIResponse(status_code=204, headers=allowed)
 
 
-def cors(origins: Iterable[str]) -> Cors:
+def build_cors(origins: Iterable[str]) -> Cors:
     return Cors(frozenset(origins))
 
 
@@ -332,7 +339,7 @@ def cors(origins: Iterable[str]) -> Cors:
 
 
 @asynccontextmanager
-async def noticed(receive: Receive, request: Asked | None) -> AsyncIterator[Receive]:
+async def notice_departure(receive: Receive, request: RequestState | None) -> AsyncIterator[Receive]:
     """Give a `receive` for use within the context. `request.has_left` becomes true when the client disconnects."""
     departure = _Departure(receive, request)
     try:
@@ -342,7 +349,7 @@ async def noticed(receive: Receive, request: Asked | None) -> AsyncIterator[Rece
 
 
 class _Departure:
-    def __init__(self, receive: Receive, request: Asked | None) -> None:
+    def __init__(self, receive: Receive, request: RequestState | None) -> None:
         self._receive, self._request = receive, request
         self._left = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
@@ -399,16 +406,16 @@ def _gzip(body: bytes) -> bytes:
 _CODECS: dict[str, Callable[[bytes], bytes]] = {"zstd": _zstd, "gzip": _gzip}  # the preferred one first
 
 
-def compressing(scope: HTTPScope, headers: Headers, send: Send) -> Send:
+def compress_response(scope: HTTPScope, headers: Headers, send: Send) -> Send:
     """Wrap `send` to compress the response, where the request allows that."""
-    if scope["method"] != "GET" or not bearer(headers):
+    if scope["method"] != "GET" or not bearer_secret(headers):
         return send
-    accepted = _accepted(headers.get("accept-encoding", ""))
+    accepted = _accepted_encodings(headers.get("accept-encoding", ""))
     codec = next((name for name in _CODECS if name in accepted), None)
     return send if codec is None else _Compressed(send, codec)
 
 
-def _accepted(header: str) -> set[str]:
+def _accepted_encodings(header: str) -> set[str]:
     """Give the names of encodings in a header, without those of weight 0."""
     parts = [part.partition(";") for part in header.lower().replace(" ", "").split(",")]
     return {name for name, _, weight in parts if not weight or weight.strip("q=0.")}
@@ -425,7 +432,7 @@ class _Compressed:
         self._start: HTTPResponseStartEvent | None = None
 
     async def __call__(self, message: Message) -> None:
-        if message["type"] == "http.response.start" and _can_be(message):
+        if message["type"] == "http.response.start" and _is_compressible(message):
             self._start = message
             return
         if message["type"] == "http.response.body" and self._start is not None:
@@ -442,7 +449,7 @@ class _Compressed:
         headers.extend_header_value("vary", "Accept-Encoding")
 
 
-def _can_be(start: HTTPResponseStartEvent) -> bool:
+def _is_compressible(start: HTTPResponseStartEvent) -> bool:
     headers = MutableScopeHeaders.from_message(start)
     kind = headers.get("content-type", "").partition(";")[0]
     return kind.endswith(_KINDS) and "content-encoding" not in headers
@@ -451,7 +458,7 @@ def _can_be(start: HTTPResponseStartEvent) -> bool:
 # Reads a request's body before the request takes a place in its limiter.
 
 
-async def arrived(scope: HTTPScope, receive: Receive, limiter: Limiter) -> Receive:
+async def await_body(scope: HTTPScope, receive: Receive, limiter: Limiter) -> Receive:
     """Wait until the body is complete or too large or the client has left, and give a `receive` that replays it.
 
     An upload is not buffered, since its handler writes it to disk as it arrives; a request that only reads has no body.
@@ -461,10 +468,10 @@ async def arrived(scope: HTTPScope, receive: Receive, limiter: Limiter) -> Recei
     handler = scope["route_handler"]
     assert isinstance(handler, HTTPRouteHandler), "no route is of another kind"
     limit = handler.resolve_request_max_body_size()
-    return replayed(await read(receive, limit), receive)
+    return replay_messages(await read_messages(receive, limit), receive)
 
 
-async def read(receive: Receive, limit: int | None) -> deque[HTTPReceiveMessage]:
+async def read_messages(receive: Receive, limit: int | None) -> deque[HTTPReceiveMessage]:
     """Read messages until the body is complete or larger than `limit`, or the client has left."""
     messages: deque[HTTPReceiveMessage] = deque()
     size, more = 0, True
@@ -477,7 +484,7 @@ async def read(receive: Receive, limit: int | None) -> deque[HTTPReceiveMessage]
     return messages
 
 
-def replayed(messages: deque[HTTPReceiveMessage], receive: Receive) -> Receive:
+def replay_messages(messages: deque[HTTPReceiveMessage], receive: Receive) -> Receive:
     """Give a `receive` that gives these messages first."""
 
     async def receiving() -> HTTPReceiveMessage:

@@ -40,7 +40,7 @@ TELLS_SECRET = {
 }  # for a route's `opt`: its response is not stored, so a repetition does nothing and says so
 
 
-class Once:
+class IdempotencyMiddleware:
     """ASGI middleware that answers a repeated edit with the stored response, by the `access` of the request's state.
 
     It runs after routing and before the guards.
@@ -54,17 +54,17 @@ class Once:
             await self.app(scope, receive, send)
             return
         name, token = Headers.from_scope(scope).get(HEADER), scope.get("user")
-        if name is None or not is_edit(scope) or not _may(token, scope):
+        if name is None or not is_edit(scope) or not _may_edit(token, scope):
             await self.app(scope, receive, send)
             return
-        await self._once(scope, receive, send, _checked(name), token)
+        await self._once(scope, receive, send, _check_name(name), token)
 
     async def _once(
         self, scope: HTTPScope, receive: Receive, send: Send, name: str, token: TokenRecord
     ) -> None:
-        body = await _body(receive)
+        body = await _read_body(receive)
         access: Access = scope["state"]["access"]
-        found = await sync_to_thread(access.claim, token.key_id, name, _request(scope, body))
+        found = await sync_to_thread(access.claim, token.key_id, name, _request_bytes(scope, body))
         if isinstance(found, KeptAnswer):
             if (request := request_context.current()) is not None:
                 request.is_replay = True
@@ -80,7 +80,7 @@ class Once:
         assert before is not None, "a request of a token has an origin"
         held = origin.set(replace(before, claim=found))
         try:
-            await self.app(scope, _given(body, receive), recorded)
+            await self.app(scope, _replay_body(body, receive), recorded)
         finally:
             origin.reset(held)
         await recorded.settled()
@@ -128,18 +128,18 @@ class _Recorded:
             )
 
 
-def _may(token: Any, scope: HTTPScope) -> bool:
+def _may_edit(token: Any, scope: HTTPScope) -> bool:
     """Tell whether the guard will admit the request. A token without the right gets no claim and no response."""
     return isinstance(token, TokenRecord) and token.may(right_of(scope["route_handler"]))
 
 
-def _checked(name: str) -> str:
+def _check_name(name: str) -> str:
     if not name or len(name) > MAX_LENGTH or not name.isascii() or not name.isprintable():
         raise BadIdempotencyKey(f"it must be 1 to {MAX_LENGTH} printable ASCII characters")
     return name
 
 
-async def _body(receive: Receive) -> bytes:
+async def _read_body(receive: Receive) -> bytes:
     body = bytearray()
     while True:
         message = await receive()
@@ -152,7 +152,7 @@ async def _body(receive: Receive) -> bytes:
             return bytes(body)
 
 
-def _given(body: bytes, receive: Receive) -> Receive:
+def _replay_body(body: bytes, receive: Receive) -> Receive:
     """Give a `receive` that replays the body that was read."""
     is_given = False
 
@@ -166,6 +166,6 @@ def _given(body: bytes, receive: Receive) -> Receive:
     return receiving
 
 
-def _request(scope: HTTPScope, body: bytes) -> bytes:
+def _request_bytes(scope: HTTPScope, body: bytes) -> bytes:
     """Give the bytes by which two requests are compared: method, path, query string and body."""
     return b"\n".join((scope["method"].encode(), scope["path"].encode(), scope["query_string"], body))

@@ -323,7 +323,7 @@ Take = Callable[
 ]  # takes a permit of a token, by id and rate, or gives the seconds until there is one
 
 
-def taken(permits: float, elapsed: float, per_minute: int) -> tuple[float, float]:
+def take_permit(permits: float, elapsed: float, per_minute: int) -> tuple[float, float]:
     """Take one of `permits` that were counted `elapsed` seconds ago and refill evenly up to `per_minute`.
 
     Give those left, and 0 or the seconds until there is one.
@@ -344,7 +344,7 @@ class Bucket:
     def take(self) -> float:
         """Take a permit and give 0, or give the seconds until there is one."""
         now = self._clock()
-        self._permits, wait = taken(self._permits, now - self._filled_at, self.per_minute)
+        self._permits, wait = take_permit(self._permits, now - self._filled_at, self.per_minute)
         self._filled_at = now
         return wait
 

@@ -100,10 +100,16 @@ def openai_problem(error: Exception) -> tuple[OpenAIProblem, int, dict[str, str]
     """Give the error object, the status and the response headers for an exception."""
     problem, headers = problem_of(error)
     at_fault = error.field if isinstance(error, Unsupported) else "".join(f.field for f in problem.errors[:1])
-    return told(_message(problem), problem.status, at_fault or None, _code(problem)), problem.status, headers
+    return (
+        describe_error(_message(problem), problem.status, at_fault or None, _code(problem)),
+        problem.status,
+        headers,
+    )
 
 
-def told(message: str, status: int, param: str | None = None, code: str | None = None) -> OpenAIProblem:
+def describe_error(
+    message: str, status: int, param: str | None = None, code: str | None = None
+) -> OpenAIProblem:
     """Give an error of this status in OpenAI's form."""
     kind = "server_error" if status >= 500 else _TYPES.get(status, "invalid_request_error")
     return OpenAIProblem(OpenAIError(message, kind, param, code))

@@ -19,7 +19,14 @@ from colmlm.api.middleware.limiters import LONGEST_SECONDS
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.corpora import JSON_LINES
 from colmlm.api.routes.parameters import Corpus, Cursor, Limit, PathId, WithToken, after_of, page, time_of
-from colmlm.api.routes.responses import Glance, actor_of, followed, is_named, wanted, written
+from colmlm.api.routes.responses import (
+    Glance,
+    actor_of,
+    encode_response,
+    names_type,
+    preferred_type,
+    stream_glances,
+)
 from colmlm.api.wire.answers import NEWEST_CHANGES, Differences, Page
 from colmlm.api.wire.requests import MAX_ID, Request, Why
 from colmlm.kb.errors import InvalidQuery
@@ -124,9 +131,9 @@ def list_changes(
         "until": time_of("until", until),
     }
     shown = _page_of(ports.kb.log, order, cursor, limit, fitting)
-    if wanted(request, BATCH) == BATCH:
+    if preferred_type(request, BATCH) == BATCH:
         return _batch(ports, request, shown)
-    return written(Changes(head_seq=ports.kb.log.head_seq(), items=shown.items, next=shown.next))
+    return encode_response(Changes(head_seq=ports.kb.log.head_seq(), items=shown.items, next=shown.next))
 
 
 def _page_of(log: Log, order: str, cursor: str | None, limit: int, fitting: Fitting) -> Page[ChangeRecord]:
@@ -143,9 +150,9 @@ def _batch(ports: Ports, request: WithToken, shown: Page[ChangeRecord]) -> Respo
     database = ports.kb.log.database_id()
     events = [cloud_event(change, database) for change in shown.items]
     if shown.next is None:
-        return written(events, BATCH)
+        return encode_response(events, BATCH)
     following = f"{request.url.path}?{_with_cursor(request, shown.next)}"
-    return written(events, BATCH, link=f'<{following}>; rel="next"')
+    return encode_response(events, BATCH, link=f'<{following}>; rel="next"')
 
 
 def _with_cursor(request: WithToken, cursor: str) -> str:
@@ -161,9 +168,9 @@ def read_change(ports: FromPorts, request: WithToken, seq: PathId) -> Response[C
     a CloudEvent.
     """
     change = ports.kb.log.change(seq)
-    if wanted(request, EVENT) == EVENT:
-        return written(cloud_event(change, ports.kb.log.database_id()), EVENT)
-    return written(change)
+    if preferred_type(request, EVENT) == EVENT:
+        return encode_response(cloud_event(change, ports.kb.log.database_id()), EVENT)
+    return encode_response(change)
 
 
 @get("/changes/diff", **in_thread(Right.audit, Limiter.long_reads))
@@ -278,8 +285,8 @@ async def follow_changes(
     start = _seq(last_event) if last_event is not None else after
     if start is None:
         start = await sync_to_thread(ports.kb.log.head_seq)
-    database = await sync_to_thread(ports.kb.log.database_id) if is_named(request, EVENT) else None
-    return followed(ports, _ChangesFollower(ports.kb, start, database).look, seconds)
+    database = await sync_to_thread(ports.kb.log.database_id) if names_type(request, EVENT) else None
+    return stream_glances(ports, _ChangesFollower(ports.kb, start, database).look, seconds)
 
 
 @dataclass(slots=True)

@@ -23,7 +23,14 @@ from colmlm.api.routes.parameters import (
     shown_to,
     time_of,
 )
-from colmlm.api.routes.responses import actor_of, keyed, result, settled, traced, would_delete
+from colmlm.api.routes.responses import (
+    actor_of,
+    answer_edit,
+    edit_result,
+    encode_trace,
+    key_and_answer,
+    plan_deletion,
+)
 from colmlm.api.wire.answers import CountedPage, EditResult, T
 from colmlm.api.wire.answers import cursor as cursor_of
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT, Id, Question, Request, Value, Version, Why
@@ -124,7 +131,7 @@ def trace_fact(ports: FromPorts, request: WithToken, fact_id: PathId) -> Respons
     Without the right `audit`, its earlier values are masked. `Accept: application/ld+json` gives it in the terms of W3C
     PROV as JSON-LD, `application/provenance+json` as PROV-JSON.
     """
-    return traced(ports, request, shown_to(request, ports).trace_fact(fact_id), of_fact)
+    return encode_trace(ports, request, shown_to(request, ports).trace_fact(fact_id), of_fact)
 
 
 @post("/facts", **in_thread(Right.edit))
@@ -144,7 +151,7 @@ def insert_fact(ports: FromPorts, request: WithToken, data: JSONBody[NewFact]) -
         allow_erased=data.allow_erased,
         anyway=data.anyway,
     )
-    return keyed(ports, edit)
+    return key_and_answer(ports, edit)
 
 
 @patch("/facts/{fact_id:int}", **in_thread(Right.edit))
@@ -165,7 +172,7 @@ def update_fact(
         reason=data.reason,
         anyway=data.anyway,
     )
-    return settled(ports, edit)
+    return answer_edit(ports, edit)
 
 
 @delete("/facts", status_code=200, **in_thread(Right.edit))
@@ -175,8 +182,8 @@ def delete_facts(ports: FromPorts, request: WithToken, data: JSONBody[DeletedSet
     All of them or none. The deletion takes effect at once in every process, and can be undone.
     """
     if data.dry_run:
-        return would_delete(ports, data.fact_ids)
-    return result(
+        return plan_deletion(ports, data.fact_ids)
+    return edit_result(
         ports.kb.facts.delete(
             data.fact_ids, actor=actor_of(request, data), reason=data.reason, abstain=data.abstain
         )
@@ -189,7 +196,7 @@ def delete_fact(ports: FromPorts, request: WithToken, fact_id: PathId, data: JSO
 
     The deletion takes effect at once in every process, and can be undone.
     """
-    return result(
+    return edit_result(
         ports.kb.facts.delete(
             [fact_id], actor=actor_of(request, data), reason=data.reason, abstain=data.abstain
         )
@@ -203,7 +210,7 @@ def restore_facts(ports: FromPorts, request: WithToken, data: JSONBody[FactSet])
     All of them or none, with their last values.
     """
     edit = ports.kb.facts.restore(data.fact_ids, actor=actor_of(request, data), reason=data.reason)
-    return keyed(ports, edit)  # a keyset made while they were deleted lacks their keys
+    return key_and_answer(ports, edit)  # a keyset made while they were deleted lacks their keys
 
 
 # Lists facts: searched by their texts or by meaning, filtered, sorted and counted.
@@ -411,7 +418,7 @@ def hold_both(ports: FromPorts, request: WithToken, data: JSONBody[Holding]) -> 
     edit = ports.kb.comparisons.hold(
         one, other, actor=actor_of(request, data), reason=data.reason, holds=data.holds
     )
-    return result(edit)
+    return edit_result(edit)
 
 
 def _count_page(items: Sequence[T], found: FactPage | PairPage | StalePage, of: str) -> CountedPage[T]:
@@ -471,7 +478,7 @@ def insert_facts(ports: FromPorts, request: WithToken, data: JSONBody[NewFacts])
         allow_erased=data.allow_erased,
         anyway=data.anyway,
     )
-    return keyed(ports, edit)
+    return key_and_answer(ports, edit)
 
 
 @patch("/facts/batch", **in_thread(Right.edit))
@@ -484,7 +491,7 @@ def update_facts(ports: FromPorts, request: WithToken, data: JSONBody[NewValues]
     edit = ports.kb.facts.edit_many(
         corrections, actor=actor_of(request, data), reason=data.reason, anyway=data.anyway
     )
-    return settled(ports, edit)
+    return answer_edit(ports, edit)
 
 
 # Mending: mark facts in documents, move their spans, and undo edits. Each is one change in the log.
@@ -535,7 +542,7 @@ def mark_fact(
         allow_erased=data.allow_erased,
         anyway=data.anyway,
     )
-    return keyed(ports, edit)
+    return key_and_answer(ports, edit)
 
 
 class NewPlace(Span, frozen=True, kw_only=True):
@@ -561,7 +568,7 @@ def move_fact(ports: FromPorts, request: WithToken, fact_id: PathId, data: JSONB
         version=data.version,
         anyway=data.anyway,
     )
-    return settled(ports, edit)
+    return answer_edit(ports, edit)
 
 
 @post("/changes/{seq:int}/undo", status_code=200, **in_thread(Right.edit))
@@ -573,28 +580,11 @@ def undo_change(ports: FromPorts, request: WithToken, seq: PathId, data: JSONBod
     """
     edit = ports.kb.facts.undo(seq, actor=actor_of(request, data), reason=data.reason)
     # What is restored may lack keys of a keyset that was made meanwhile.
-    return keyed(ports, edit) if edit.kind == "restore" else settled(ports, edit)
+    return key_and_answer(ports, edit) if edit.kind == "restore" else answer_edit(ports, edit)
 
 
 HANDLERS = (
-    list_facts,
-    list_contradictions,
-    list_duplicates,
-    list_stale_facts,
-    count_compared,
-    read_also_said,
-    hold_both,
-    read_fact,
-    read_facts,
-    trace_fact,
-    insert_fact,
-    update_fact,
-    delete_facts,
-    delete_fact,
-    restore_facts,
-    insert_facts,
-    update_facts,
-    mark_fact,
-    move_fact,
-    undo_change,
-)
+    list_facts, list_contradictions, list_duplicates, list_stale_facts, count_compared, read_also_said,
+    hold_both, read_fact, read_facts, trace_fact, insert_fact, update_fact, delete_facts, delete_fact,
+    restore_facts, insert_facts, update_facts, mark_fact, move_fact, undo_change,
+)  # fmt: skip

@@ -27,7 +27,7 @@ from colmlm.api.routes.parameters import (
     place_of,
     shown_to,
 )
-from colmlm.api.routes.responses import events, traced
+from colmlm.api.routes.responses import encode_trace, stream_events
 from colmlm.api.wire.answers import FactImpact, Page
 from colmlm.api.wire.requests import MAX_ID, Behalf, Id, NewGeneration, RankingName, Request, Seq
 from colmlm.kb.errors import InvalidValue
@@ -63,7 +63,7 @@ def generate(ports: FromPorts, data: JSONBody[NewGeneration]) -> Response[Output
         return Response(generator.generate(request))
     items = generator.stream(request)
     first = next(items)  # an error raised here still gets its own status
-    streamed: Response[Any] = ServerSentEvent(events(chain([first], items)), status_code=201)
+    streamed: Response[Any] = ServerSentEvent(stream_events(chain([first], items)), status_code=201)
     return streamed
 
 
@@ -90,7 +90,7 @@ def trace_output(ports: FromPorts, request: WithToken, generation_id: PathId) ->
     of W3C PROV as JSON-LD, `application/provenance+json` as PROV-JSON.
     """
     trace = shown_to(request, ports).trace_output(generation_id)
-    return traced(ports, request, trace, of_output)
+    return encode_trace(ports, request, trace, of_output)
 
 
 # Stores outputs that were decoded on other machines, with their attributions, so that audits include them.

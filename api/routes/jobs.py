@@ -20,7 +20,7 @@ from colmlm.api.errors import MEDIA_TYPE, PROBLEMS, RightMissing
 from colmlm.api.middleware.auth import Limiter, Right, in_thread, needs
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.parameters import Cursor, Limit, PathId, WithToken, after_of, page
-from colmlm.api.routes.responses import Glance, followed
+from colmlm.api.routes.responses import Glance, stream_glances
 from colmlm.api.wire.answers import Page, Problem
 from colmlm.kb.access.records import TokenRecord
 from colmlm.kb.jobs.kinds import (
@@ -213,7 +213,7 @@ async def follow_job(ports: FromPorts, request: WithToken, job_id: PathId) -> Se
     after five minutes in any case, and with an event `draining` when the server is ending; reconnect to continue.
     """
     await sync_to_thread(_seen, ports, request.user, job_id)
-    return followed(ports, _Moving(Jobs(ports.kb), job_id).look)
+    return stream_glances(ports, _Moving(Jobs(ports.kb), job_id).look)
 
 
 STARTING: Sequence[Any] = (

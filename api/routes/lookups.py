@@ -63,10 +63,14 @@ async def look_up(ports: FromPorts, request: WithToken, data: JSONBody[LookupReq
     """
     if data.as_of is not None:
         require_past(request)
-    if (asked := key_lookup(data)) is not None:
-        return answered(asked.checkpoint_id, [], await ports.find_by_key(asked))
-    with past_apart(ports, data.as_of) if data.ranking != READER else ports.limiters.instead(Limiter.reading):
-        return await sync_to_thread(_looked_up, ports, data)
+    if (asked := read_key_lookup(data)) is not None:
+        return convert_lookups(asked.checkpoint_id, [], await ports.find_by_key(asked))
+    with (
+        move_past_lookup(ports, data.as_of)
+        if data.ranking != READER
+        else ports.limiters.instead(Limiter.reading)
+    ):
+        return await sync_to_thread(_look_up, ports, data)
 
 
 @post("/encodings", status_code=200, opt=needs(Right.lookup, Limiter.reading), responses=PROBLEMS)
@@ -116,7 +120,7 @@ def _document(given: DocumentToEncode) -> AnnotatedDocument:
     return AnnotatedDocument("", text, facts, title=given.title)
 
 
-def key_lookup(data: LookupRequest) -> KeyLookup | None:
+def read_key_lookup(data: LookupRequest) -> KeyLookup | None:
     """Give a lookup that waits for nothing and needs no model, to be found together with others; None for any other.
 
     Raise `InvalidQuery`.
@@ -127,12 +131,12 @@ def key_lookup(data: LookupRequest) -> KeyLookup | None:
     return KeyLookup(_rows(data), data.checkpoint_id or "", data.k, data.threshold, data.accepted_only)
 
 
-def past_apart(ports: Ports, as_of: int | None) -> AbstractContextManager[None]:
+def move_past_lookup(ports: Ports, as_of: int | None) -> AbstractContextManager[None]:
     """Move a lookup in the past to the limiter of long reads, since it reads all keys and would delay others."""
     return nullcontext() if as_of is None else ports.limiters.instead(Limiter.long_reads)
 
 
-def _looked_up(ports: Ports, data: LookupRequest) -> LookupAnswers:
+def _look_up(ports: Ports, data: LookupRequest) -> LookupAnswers:
     if not data.questions:
         return _found(ports, data, None)
     return ports.encoded(lambda encoder: _found(ports, data, encoder))
@@ -146,13 +150,13 @@ def _found(ports: Ports, data: LookupRequest, encoder: QuestionEncoder | None) -
         queries_BD, checkpoint_id=checkpoint_id, k=data.k, threshold=data.threshold, min_seq=data.min_seq,
         ranking=data.ranking, texts=[*data.questions, *data.texts], accepted_only=data.accepted_only,
     )  # fmt: skip
-    return answered(checkpoint_id, data.questions, lookups)
+    return convert_lookups(checkpoint_id, data.questions, lookups)
 
 
-def answered(checkpoint_id: str, questions: Sequence[str], lookups: Sequence[Lookup]) -> LookupAnswers:
+def convert_lookups(checkpoint_id: str, questions: Sequence[str], lookups: Sequence[Lookup]) -> LookupAnswers:
     """Convert the results of the questions, then those of the queries, to the response."""
     asked = chain(questions, repeat(None))
-    answers = [answer(question, lookup) for question, lookup in zip(asked, lookups, strict=False)]
+    answers = [convert_lookup(question, lookup) for question, lookup in zip(asked, lookups, strict=False)]
     return LookupAnswers(checkpoint_id=checkpoint_id, answers=answers)
 
 
@@ -191,7 +195,7 @@ def _rows(data: LookupRequest, *widths: int) -> npt.NDArray[np.float32]:
         return np.array(data.queries, dtype=np.float32).reshape(len(data.queries), found.pop())
 
 
-def answer(question: str | None, lookup: Lookup) -> LookupAnswer:
+def convert_lookup(question: str | None, lookup: Lookup) -> LookupAnswer:
     """Convert the result of one query to its form in the response."""
     return LookupAnswer(
         question=question,
@@ -280,7 +284,7 @@ async def look_up_vectors(
         require_past(request)
     kind = request.accept.best_match([JSON, *_MSGPACKS], JSON)
 
-    rows = queries(body, dim, dtype)
+    rows = decode_queries(body, dim, dtype)
     if as_of is None and min_seq is None:
         asked = KeyLookup(rows, checkpoint_id, k, threshold, accepted_only)
         return _encoded_vectors(kind, checkpoint_id, await ports.find_by_key(asked))
@@ -297,17 +301,17 @@ async def look_up_vectors(
         )
         return _encoded_vectors(kind, checkpoint_id, found)
 
-    with past_apart(ports, as_of):
+    with move_past_lookup(ports, as_of):
         return await sync_to_thread(looked_up)
 
 
 def _encoded_vectors(kind: str, checkpoint_id: str, found: Sequence[Lookup]) -> Response[LookupAnswers]:
-    answers = answered(checkpoint_id, [], found)
+    answers = convert_lookups(checkpoint_id, [], found)
     encoded: Any = msgspec.json.encode(answers) if kind == JSON else msgspec.msgpack.encode(answers)
     return Response(encoded, media_type=kind)
 
 
-def queries(body: bytes, dim: int, dtype: str) -> npt.NDArray[np.float32]:
+def decode_queries(body: bytes, dim: int, dtype: str) -> npt.NDArray[np.float32]:
     """Decode a body into [B, dim]. Raise `InvalidQuery` unless it is whole rows, at least one and not too many."""
     stored = _DTYPES[dtype]
     rows, rest = divmod(len(body), dim * stored.itemsize)
@@ -318,7 +322,7 @@ def queries(body: bytes, dim: int, dtype: str) -> npt.NDArray[np.float32]:
     return np.frombuffer(body, dtype=stored).reshape(rows, dim).astype(np.float32)
 
 
-def route(scope: HTTPScope) -> None:
+def reroute_octets(scope: HTTPScope) -> None:
     """Reroute a lookup whose body is bytes to `look_up_vectors`, since Litestar chooses a route by its path alone."""
     if scope["path"] == LOOKUPS and scope["method"] == "POST":
         kind = next((value for name, value in scope["headers"] if name == b"content-type"), b"")
@@ -337,10 +341,10 @@ async def answer_question(ports: FromPorts, data: JSONBody[QuestionRequest]) -> 
     question. The mode `paper` takes the fact with the nearest key instead, and reads nothing. Each answer is stored as
     the output `generation_id`, also where nothing is said; it is null where the server keeps no answers.
     """
-    return await sync_to_thread(_answered, ports, data)
+    return await sync_to_thread(_answer_question, ports, data)
 
 
-def _answered(ports: Ports, data: QuestionRequest) -> Answer:
+def _answer_question(ports: Ports, data: QuestionRequest) -> Answer:
     return ports.need_answers().answer(
         data.question,
         data.mode,

@@ -11,7 +11,7 @@ from msgspec import Meta, field
 from colmlm.api.middleware.auth import Limiter, Right, in_thread
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.parameters import Cursor, Limit, PathId, SelectorParts, WithToken, after_of, page
-from colmlm.api.routes.responses import actor_of, keyed, result
+from colmlm.api.routes.responses import actor_of, edit_result, key_and_answer
 from colmlm.api.wire.answers import EditResult, ErasureAnswer, Page, PlanView, RunView, SigningKey
 from colmlm.api.wire.answers import cursor as cursor_of
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT, Id, Question, Request, Threshold, Why
@@ -148,7 +148,7 @@ def apply_forgetting(ports: FromPorts, request: WithToken, run_id: PathId, data:
 
     All facts are deleted in one change, or none. A plan that is out of date is refused.
     """
-    return result(Forgetting(ports.kb).apply(run_id, actor=actor_of(request, data), reason=data.reason))
+    return edit_result(Forgetting(ports.kb).apply(run_id, actor=actor_of(request, data), reason=data.reason))
 
 
 @post("/forget-runs/{run_id:int}/restore", status_code=200, **in_thread(Right.edit))
@@ -160,7 +160,7 @@ def restore_forgotten(
     Restores all its facts in one change, as they were.
     """
     edit = Forgetting(ports.kb).restore(run_id, actor=actor_of(request, data), reason=data.reason)
-    return keyed(ports, edit)
+    return key_and_answer(ports, edit)
 
 
 def _view(ports: Ports, run_id: int) -> RunView:

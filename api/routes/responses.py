@@ -33,7 +33,7 @@ def actor_of(request: WithToken, why: Why) -> str:
     return request.user.name
 
 
-def result(edit: Edit, *, min_seq: int | None = None, keyed: bool = True) -> EditResult:
+def edit_result(edit: Edit, *, min_seq: int | None = None, keyed: bool = True) -> EditResult:
     """Build the response to an edit after which no fact lacks a key."""
     return EditResult(
         seq=edit.seq,
@@ -45,7 +45,7 @@ def result(edit: Edit, *, min_seq: int | None = None, keyed: bool = True) -> Edi
     )
 
 
-def would_delete(ports: Ports, fact_ids: list[int]) -> EditResult:
+def plan_deletion(ports: Ports, fact_ids: list[int]) -> EditResult:
     """Build the response to a deletion that is not done. Raise `FactNotFound` or `FactDeleted`."""
     facts = ports.kb.facts.show_many(list(dict.fromkeys(fact_ids)))
     if gone := [fact.fact_id for fact in facts if fact.deleted_seq is not None]:
@@ -64,16 +64,16 @@ def would_delete(ports: Ports, fact_ids: list[int]) -> EditResult:
     )
 
 
-def settled(ports: Ports, edit: Edit) -> EditResult:
+def answer_edit(ports: Ports, edit: Edit) -> EditResult:
     """Build the response to an edit, after keying its facts where they lack keys."""
-    return result(edit) if edit.keyed else keyed(ports, edit)
+    return edit_result(edit) if edit.keyed else key_and_answer(ports, edit)
 
 
-def keyed(ports: Ports, edit: Edit) -> EditResult:
+def key_and_answer(ports: Ports, edit: Edit) -> EditResult:
     """Key the facts of an edit that lack keys, and build the response."""
     if not key_at_once(ports, edit.fact_ids):
-        return result(edit, keyed=False)
-    return result(edit, min_seq=ports.kb.log.head_seq())
+        return edit_result(edit, keyed=False)
+    return edit_result(edit, min_seq=ports.kb.log.head_seq())
 
 
 def key_at_once(ports: Ports, fact_ids: Sequence[int]) -> bool:
@@ -100,17 +100,17 @@ def key_at_once(ports: Ports, fact_ids: Sequence[int]) -> bool:
 JSON = "application/json"
 
 
-def wanted(request: Request[Any, Any, Any], *others: str) -> str:
+def preferred_type(request: Request[Any, Any, Any], *others: str) -> str:
     """Give the media type that a request likes best, of JSON and these others; JSON where it names none of them."""
     return request.accept.best_match([JSON, *others]) or JSON
 
 
-def is_named(request: Request[Any, Any, Any], media_type: str) -> bool:
+def names_type(request: Request[Any, Any, Any], media_type: str) -> bool:
     """Say whether `Accept` names this type itself, whatever else it names."""
     return any(named.partition(";")[0].strip() == media_type for named in request.accept)
 
 
-def written(value: Any, media_type: str = JSON, **headers: str) -> Response[Any]:
+def encode_response(value: Any, media_type: str = JSON, **headers: str) -> Response[Any]:
     """Give a response of this type, and tell caches that another request may get another."""
     return Response(msgspec.json.encode(value), media_type=media_type, headers={"vary": "accept", **headers})
 
@@ -125,12 +125,12 @@ def check_client() -> None:
         raise ClientLeft
 
 
-def asker() -> str:
+def name_asker() -> str:
     """Name the token that asks, so that the decoder takes turns between tokens."""
     return current_entry().principal.name
 
 
-def events(items: Iterator[Item]) -> Iterator[ServerSentEventMessage]:
+def stream_events(items: Iterator[Item]) -> Iterator[ServerSentEventMessage]:
     """Yield an event for each item, and one for an error that ends them early."""
     try:
         for item in items:
@@ -161,16 +161,16 @@ def _output_event(name: str, data: object) -> ServerSentEventMessage:
 T = TypeVar("T")
 
 
-def traced(
+def encode_trace(
     ports: Ports, request: WithToken, trace: T, account: Callable[[T, str], Provenance]
 ) -> Response[T]:
     """Give a trace in the form that the request wants; `account` tells it in the terms of PROV."""
-    media_type = wanted(request, *MEDIA_TYPES.values())
+    media_type = preferred_type(request, *MEDIA_TYPES.values())
     for form, named in MEDIA_TYPES.items():
         if media_type == named:
             told = write_prov(account(trace, ports.kb.log.database_id()), form)
-            return written(told, media_type, link=f'<{PROV}>; rel="profile"')
-    return written(trace)
+            return encode_response(told, media_type, link=f'<{PROV}>; rel="profile"')
+    return encode_response(trace)
 
 
 # Streams of server-sent events that poll for news until their subject is over, their time is up, or the server drains.
@@ -185,7 +185,7 @@ class Glance:
     is_over: bool = False
 
 
-def followed(ports: Ports, look: Callable[[], Glance], seconds: float | None = None) -> ServerSentEvent:
+def stream_glances(ports: Ports, look: Callable[[], Glance], seconds: float | None = None) -> ServerSentEvent:
     """Give a stream of the events that `look` finds. `look` is called repeatedly, in a thread."""
     longest = ports.tuning.longest_seconds
     return ServerSentEvent(_messages(ports, look, longest if seconds is None else min(seconds, longest)))

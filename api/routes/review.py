@@ -11,7 +11,7 @@ from msgspec import Meta
 from colmlm.api.middleware.auth import Right, in_thread
 from colmlm.api.ports import FromPorts
 from colmlm.api.routes.parameters import Cursor, Limit, WithToken, after_of, shown_to
-from colmlm.api.routes.responses import actor_of, result
+from colmlm.api.routes.responses import actor_of, edit_result
 from colmlm.api.wire.answers import EditResult, InboxPage, VerdictResult
 from colmlm.api.wire.answers import cursor as cursor_of
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT, MAX_ID, Id, Request, Version, Why
@@ -111,7 +111,7 @@ def limit_review(ports: FromPorts, request: WithToken, data: JSONBody[ReviewLimi
         actor=actor,
         reason=data.reason,
     )
-    return result(edit)
+    return edit_result(edit)
 
 
 HANDLERS = (list_proposed, settle, limit_review)

@@ -17,7 +17,7 @@ from colmlm.api.openai.chat import (
     JudgedCompletion,
 )
 from colmlm.api.openai.completions import CompletionRequest
-from colmlm.api.openai.errors import OpenAIProblem, told
+from colmlm.api.openai.errors import OpenAIProblem, describe_error
 from colmlm.api.openai.fields import DONE, Message
 from colmlm.api.openai.models import Embedding, EmbeddingRequest, Embeddings, EmbeddingUsage, Model, Models
 from colmlm.api.openai.responses import (
@@ -161,4 +161,4 @@ OPENAI_EVENTS: Mapping[str, str] = {
 
 def refused(status: int, said: str) -> OpenAIProblem:
     """Give an error of this status in OpenAI's form."""
-    return told(f"{said}.", status, code="model_not_found" if status == 404 else "refused")
+    return describe_error(f"{said}.", status, code="model_not_found" if status == 404 else "refused")

@@ -28,7 +28,7 @@ from pathlib import Path
 
 from prometheus_client.multiprocess import mark_process_dead
 
-from colmlm.api.middleware.limiters import Clock, taken
+from colmlm.api.middleware.limiters import Clock, take_permit
 
 TICK_SECONDS = 0.05
 SHORT_LIVED_SECONDS = 1.0  # one that ends sooner is replaced only after such a pause
@@ -269,7 +269,7 @@ class Shared:
                 now = clock()
                 if (named, rate) != (token_id + 1, per_minute):
                     permits, since = float(per_minute), now
-                permits, wait = taken(permits, now - since, per_minute)
+                permits, wait = take_permit(permits, now - since, per_minute)
                 _BUCKET.pack_into(self._memory, at, token_id + 1, per_minute, permits, now)
                 return wait
 

@@ -19,7 +19,7 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 from colmlm.api.errors import Busy
 from colmlm.api.middleware.auth import is_edit
 from colmlm.api.middleware.limiters import Bucket, Clock, Limiter, Limiters
-from colmlm.api.request_context import Asked, route_of
+from colmlm.api.request_context import RequestState, route_of
 from colmlm.kb.evidence.log import Log
 from colmlm.kb.log.denials import NewDenial
 from colmlm.kb.store import outages
@@ -102,7 +102,7 @@ def _json() -> list[Processor]:
 
 def blot_secrets(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
     """Replace tokens, passwords in URLs and bearer headers in every text of a log line, also in its traceback."""
-    return {name: blotted(value) for name, value in event.items()}
+    return {name: blot_secret(value) for name, value in event.items()}
 
 
 def show_all(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
@@ -114,7 +114,7 @@ def _shown(name: str, value: Any) -> Any:
     return visible_text(value, LINES if name == "exception" else "") if isinstance(value, str) else value
 
 
-def blotted(value: Any) -> Any:
+def blot_secret(value: Any) -> Any:
     """Give the value; if it is a text, with its secrets replaced."""
     return _SECRET.sub(_BLOT, value) if isinstance(value, str) else value
 
@@ -140,14 +140,14 @@ class Journal:
         self._of_tokens, self._of_strangers = (Bucket(RECORDED_A_MINUTE, clock) for _ in range(2))
         self._num_unrecorded = 0
 
-    async def note(self, scope: HTTPScope, request: Asked) -> None:
+    async def note(self, scope: HTTPScope, request: RequestState) -> None:
         """Log an answered request if it was denied or was an edit."""
         if request.status in _DENIED and request.refusal is not None:
             await self._denied(scope, request)
         elif (request.status or 500) < 400 and is_edit(scope) and not request.is_replay:
             _log.info("edited", extra=_fields(scope, request))
 
-    async def _denied(self, scope: HTTPScope, request: Asked) -> None:
+    async def _denied(self, scope: HTTPScope, request: RequestState) -> None:
         fields = _fields(scope, request)
         _log.info("denied", extra={**fields, "cause": request.refusal})
         actor = fields["actor"]
@@ -176,7 +176,7 @@ class Journal:
             outages.tell(_log, "a denial was not recorded", error)
 
 
-def _fields(scope: HTTPScope, request: Asked) -> dict[str, Any]:
+def _fields(scope: HTTPScope, request: RequestState) -> dict[str, Any]:
     token = scope.get("user")
     return {
         "request_id": request.request_id,

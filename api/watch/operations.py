@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from colmlm.api.middleware.auth import PROBES
 from colmlm.api.middleware.connections import Drain
 from colmlm.api.nouns.generation import Generator
-from colmlm.api.request_context import Asked, method_of, route_of, status_of
+from colmlm.api.request_context import RequestState, method_of, route_of, status_of
 from colmlm.api.settings import ServerSettings
 from colmlm.api.supervision.supervisor import Shared
 from colmlm.api.watch.metrics import Metrics
@@ -149,7 +149,7 @@ class Watch:
     tracing: Tracing | None = None
 
     @contextmanager
-    def running(self, scope: HTTPScope, request: Asked) -> Iterator[None]:
+    def running(self, scope: HTTPScope, request: RequestState) -> Iterator[None]:
         """Measure a request, from before authentication until its response is sent."""
         started = time.perf_counter()
         self.drain.num_running += 1
@@ -164,7 +164,7 @@ class Watch:
             self.metrics.in_progress.dec()
             self.drain.num_running -= 1
 
-    def _done(self, scope: HTTPScope, request: Asked, took: float) -> None:
+    def _done(self, scope: HTTPScope, request: RequestState, took: float) -> None:
         method, route = method_of(scope), route_of(scope)
         status = status_of(request)
         self.metrics.answered(method, route, status, took)

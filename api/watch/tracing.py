@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
     from opentelemetry.trace import Span
 
-    from colmlm.api.request_context import Asked
+    from colmlm.api.request_context import RequestState
 
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 
@@ -51,7 +51,7 @@ class Tracing:
             yield
 
     @contextmanager
-    def request(self, scope: HTTPScope, request: Asked) -> Iterator[None]:
+    def request(self, scope: HTTPScope, request: RequestState) -> Iterator[None]:
         """Trace a request as one span, a child of the caller's span if the request names one."""
         from opentelemetry.trace import SpanKind, Status, StatusCode
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator

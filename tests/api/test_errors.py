@@ -11,7 +11,7 @@ from sqlalchemy import create_engine
 
 from colmlm.api.app import create_app
 from colmlm.api.errors import status_of
-from colmlm.api.middleware.auth import gate
+from colmlm.api.middleware.auth import build_admission
 from colmlm.api.middleware.gate import GatedApp
 from colmlm.api.middleware.limiters import Limiters
 from colmlm.api.wire.requests import MAX_BODY_BYTES
@@ -113,7 +113,9 @@ def test_options_and_405_name_every_method(app: GatedApp, connect: Connect) -> N
 def test_database_that_is_down_is_a_503(kb: KnowledgeBase, connect: Connect) -> None:
     app = create_app(kb)
     down = create_engine("postgresql+psycopg://nobody:secret@127.0.0.1:1/x")
-    app.gate = replace(app.gate, admission=gate(Access(Store(kb.settings, down)), ["127.0.0.1"], Limiters()))
+    app.gate = replace(
+        app.gate, admission=build_admission(Access(Store(kb.settings, down)), ["127.0.0.1"], Limiters())
+    )
     answer = connect(app, "reader").get("/v1/facts")
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
     assert answer.json()["title"] == "Database unavailable" and "secret" not in answer.text
