@@ -1,4 +1,4 @@
-"""Converts exceptions to problem documents (RFC 9457), the only form in which the API refuses a request.
+"""Convert exceptions to problem documents (RFC 9457), the only form in which the API refuses a request.
 
 KBError (kb/errors: status and title are class attributes)
 ├── ... everything the knowledge base refuses

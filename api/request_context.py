@@ -1,4 +1,4 @@
-"""Gives every request an id, which its response, its log lines and the changes it makes all name.
+"""Give every request an id, which its response, its log lines and the changes it makes all name.
 
 The server makes the id. A caller's own id is kept beside it, so that nobody can pass a request off as another.
 """

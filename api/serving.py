@@ -1,4 +1,4 @@
-"""Runs a server process: it follows the change log, answers requests, drains, and saves a snapshot of its index."""
+"""Run a server process: it follows the change log, answers requests, drains, and saves a snapshot of its index."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Renders pages from templates for the signed-in token, and errors as pages with cause and remedy.
+"""Render pages from templates for the signed-in token, and errors as pages with cause and remedy.
 
 Every page is complete without the script. The script requests the same pages and takes the parts that it needs, so
 that each page has one template.

@@ -33,7 +33,7 @@ def in_words(error: Exception) -> str:
 
 
 class AskingNear(Protocol):
-    """Asks a base that has the model loaded already, where there is one, in place of the caller's own."""
+    """Ask a base that has the model loaded already, where there is one, in place of the caller's own."""
 
     def __call__(self, ask: Callable[[Nouns], T], /) -> T: ...
 

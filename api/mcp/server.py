@@ -197,7 +197,7 @@ class _Server(uvicorn.Server):
 
 
 class _CallerMiddleware:
-    """Lets requests in whose token is known, with their caller; others are refused with a problem document."""
+    """Let requests in whose token is known, with their caller; others are refused with a problem document."""
 
     def __init__(self, app: Any, admit: Admit) -> None:
         self._app, self._admit = app, admit

@@ -1,4 +1,4 @@
-"""Authenticates every request before it is routed, so that no route can be left open.
+"""Authenticate every request before it is routed, so that no route can be left open.
 
 A program sends its token's secret in the Authorization header. A browser trades it once, at POST /session, for a
 session: a cookie that says nothing of the token, that scripts can't read and other sites can't send. It ends at the
@@ -45,7 +45,7 @@ MOST_AT_ONCE = 256  # secrets in one statement
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Authenticates a request by its token, or raises the error that refuses it. `hosts` are names without a port."""
+    """Authenticate a request by its token, or raise the error that refuses it. `hosts` are names without a port."""
 
     access: Access
     hosts: frozenset[str]

@@ -277,7 +277,7 @@ class Tuning:
 
 
 class Batcher(Generic[A, T]):
-    """Calls `work` with all that was asked for since its last call, up to `most`, one call at a time.
+    """Call `work` with all that was asked for since its last call, up to `most`, one call at a time.
 
     `work` gives a result for each, or raises what all of them get. For one event loop.
     """
@@ -363,7 +363,7 @@ def own_rates(clock: Clock = time.monotonic) -> Take:
 
 
 class RateLimits:
-    """Limits each token to its own rate or to `default` (None: no limit)."""
+    """Limit each token to its own rate or to `default` (None: no limit)."""
 
     def __init__(self, default: int | None, take: Take) -> None:
         self._default, self._take = default, take

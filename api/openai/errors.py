@@ -1,4 +1,4 @@
-"""Converts the errors of `api.errors` to OpenAI's form, for the paths of its protocol."""
+"""Convert the errors of `api.errors` to OpenAI's form, for the paths of its protocol."""
 
 from __future__ import annotations
 

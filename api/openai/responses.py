@@ -95,7 +95,7 @@ Told = dict[str, Any]
 
 
 class ResponseEvents:
-    """Tells a response by events: that it begins, its text, its citations, and the whole.
+    """Tell a response by events: that it begins, its text, its citations, and the whole.
 
     All are of one part of one message, whose ids do not change.
     """

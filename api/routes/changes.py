@@ -291,7 +291,7 @@ async def follow_changes(
 
 @dataclass(slots=True)
 class _ChangesFollower:
-    """Reads the changes after `seq`, up to `PIECE` at a time; as CloudEvents of that `database` where it is given."""
+    """Read the changes after `seq`, up to `PIECE` at a time; as CloudEvents of that `database` where it is given."""
 
     kb: KnowledgeBase
     seq: int

@@ -248,7 +248,7 @@ def _seen(ports: Ports, token: TokenRecord, job_id: int) -> JobRecord:
 
 @dataclass(slots=True)
 class _Moving:
-    """Polls a job for changes. `told` is the state that was sent last."""
+    """Poll a job for changes. `told` is the state that was sent last."""
 
     jobs: Jobs
     job_id: int

@@ -234,7 +234,7 @@ AcceptedOnly = Annotated[bool, QueryParameter(description="Find no fact that is 
 
 @dataclass
 class _TakesOctets(Operation):
-    """Describes the body in the OpenAPI document, since Litestar describes none that a handler takes as bytes."""
+    """Describe the body in the OpenAPI document, since Litestar describes none that a handler takes as bytes."""
 
     def __post_init__(self) -> None:
         octets = Schema(type=OpenAPIType.STRING, format=OpenAPIFormat.BINARY)

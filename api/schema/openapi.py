@@ -1,4 +1,4 @@
-"""Completes the OpenAPI document that Litestar generates.
+"""Complete the OpenAPI document that Litestar generates.
 
 It adds tags by noun, the right that each operation needs (`x-right`), an example of every request and response, and
 the first line of a handler's docstring as its summary.
@@ -112,7 +112,7 @@ Large answers to GET come as `zstd` or `gzip` where `Accept-Encoding` names one,
 
 
 class Description(JsonRenderPlugin):
-    """Serves the completed OpenAPI document as JSON."""
+    """Serve the completed OpenAPI document as JSON."""
 
     def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:
         return json.dumps(described(request.app), ensure_ascii=False).encode()

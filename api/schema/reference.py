@@ -1,4 +1,4 @@
-"""Writes the API reference `docs/api.md` from the OpenAPI document.
+"""Write the API reference `docs/api.md` from the OpenAPI document.
 
 python -m colmlm.api.schema.reference > docs/api.md
 python -m colmlm.api.schema.reference --json > openapi.json     the document itself

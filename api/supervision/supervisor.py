@@ -47,7 +47,7 @@ class _Post:
 
 
 class Supervisor:
-    """Runs `serve(place)` in a process for each place, and `attend` in one more, until it is told to end."""
+    """Run `serve(place)` in a process for each place, and `attend` in one more, until it is told to end."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ _log_forking = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Forks:
-    """Makes children. They unblock the signals that the parent keeps `blocked`.
+    """Make children. They unblock the signals that the parent keeps `blocked`.
 
     Each has the reading end of a pipe of which the parent alone has the other, so it notices also a parent that was
     killed.

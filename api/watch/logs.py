@@ -1,4 +1,4 @@
-"""Formats the log of a server or worker: one JSON object per line, or plain lines on a terminal.
+"""Format the log of a server or worker: one JSON object per line, or plain lines on a terminal.
 
 Code logs through the standard library with its fields in `extra`. Questions, prompts and outputs are never fields, and
 a secret that gets into a line is replaced by `[secret]`.
@@ -133,7 +133,7 @@ _log = logging.getLogger("colmlm.journal")
 
 
 class Journal:
-    """Logs denials and edits for auditors. Used on the event loop."""
+    """Log denials and edits for auditors. Used on the event loop."""
 
     def __init__(self, log: Log, limiters: Limiters, clock: Clock = time.monotonic) -> None:
         self._log, self._limiters = log, limiters

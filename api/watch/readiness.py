@@ -1,4 +1,4 @@
-"""Tells whether this server should be sent requests: it lacks nothing that another server has, and is not draining."""
+"""Tell whether this server should be sent requests: it lacks nothing that another server has, and is not draining."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from colmlm.kb.store.store import is_standby
 
 @dataclass(slots=True)
 class Readiness:
-    """Checks what the server is missing, by names of a fixed list. `models` is empty in a server without one.
+    """Check what the server is missing, by names of a fixed list. `models` is empty in a server without one.
 
     Anybody may send a probe, so a result is reused for `keep_seconds`, and one check runs at a time, for at most
     `look_seconds`, while other probes wait for its result. `others` tells whether all processes that serve at this port

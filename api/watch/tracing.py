@@ -25,7 +25,7 @@ _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT
 
 
 class Tracing:
-    """Makes spans and exports them in the background; `close` exports the rest."""
+    """Make spans and export them in the background; `close` exports the rest."""
 
     def __init__(self, provider: TracerProvider) -> None:
         self._provider = provider
