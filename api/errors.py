@@ -1,21 +1,4 @@
-"""Convert exceptions to problem documents (RFC 9457), the only form in which the API refuses a request.
-
-KBError (kb/errors: status and title are class attributes)
-├── ... everything the knowledge base refuses
-└── Refused
-    ├── ModelMissing      503  the server runs without a model
-    ├── Busy              503  all slots for this kind of work are taken
-    ├── ClientLeft        499  nobody waits for the answer any more
-    ├── Draining          503  the server is ending
-    ├── NotSignedIn       401
-    ├── RightMissing      403
-    ├── TooManyRequests   429
-    ├── BadIdempotencyKey 400
-    ├── InvalidCursor     422
-    ├── Unacceptable      422  parts of a body contradict each other
-    ├── CrossOrigin       403  a cookie came with a write from another site
-    └── UnknownHost       421  the Host header names none of this server's names
-"""
+"""Convert exceptions to problem documents (RFC 9457), the only form in which the API refuses a request."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ happens in a crash.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from litestar.response.base import ASGIResponse
 from colmlm.api import request_context
 from colmlm.api.errors import BadIdempotencyKey
 from colmlm.api.middleware.auth import is_edit, right_of
+from colmlm.api.middleware.gate import read_messages, replay_messages
 from colmlm.api.middleware.limiters import Limiter, Limiters
 from colmlm.api.wire.requests import MAX_BODY_BYTES
 from colmlm.kb.access.access import Access
@@ -28,7 +29,7 @@ from colmlm.kb.access.records import TokenRecord
 from colmlm.kb.log.audit import Claim, origin
 
 if TYPE_CHECKING:
-    from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
+    from litestar.types import ASGIApp, HTTPReceiveMessage, HTTPScope, Message, Receive, Scope, Send
 
 HEADER = "idempotency-key"
 REPLAYED = "idempotency-replayed"
@@ -62,7 +63,8 @@ class IdempotencyMiddleware:
     async def _once(
         self, scope: HTTPScope, receive: Receive, send: Send, name: str, token: TokenRecord
     ) -> None:
-        body = await _read_body(receive)
+        messages = await read_messages(receive, MAX_BODY_BYTES)
+        body = _whole_body(messages)
         access: Access = scope["state"]["access"]
         found = await sync_to_thread(access.claim, token.key_id, name, _request_bytes(scope, body))
         if isinstance(found, KeptAnswer):
@@ -80,7 +82,7 @@ class IdempotencyMiddleware:
         assert before is not None, "a request of a token has an origin"
         held = origin.set(replace(before, claim=found))
         try:
-            await self.app(scope, _replay_body(body, receive), recorded)
+            await self.app(scope, replay_messages(messages, receive), recorded)
         finally:
             origin.reset(held)
         await recorded.settled()
@@ -139,31 +141,13 @@ def _check_name(name: str) -> str:
     return name
 
 
-async def _read_body(receive: Receive) -> bytes:
-    body = bytearray()
-    while True:
-        message = await receive()
-        if message["type"] != "http.request":  # the client disconnected within the body
-            raise BadIdempotencyKey("the request ended before its body did")
-        body += message.get("body", b"")
-        if len(body) > MAX_BODY_BYTES:
-            raise BadIdempotencyKey(f"with one a body has {MAX_BODY_BYTES} bytes at most")
-        if not message.get("more_body"):
-            return bytes(body)
-
-
-def _replay_body(body: bytes, receive: Receive) -> Receive:
-    """Give a `receive` that replays the body that was read."""
-    is_given = False
-
-    async def receiving() -> Any:
-        nonlocal is_given
-        if is_given:
-            return await receive()
-        is_given = True
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return receiving
+def _whole_body(messages: Sequence[HTTPReceiveMessage]) -> bytes:
+    if messages[-1]["type"] != "http.request":  # the client disconnected within the body
+        raise BadIdempotencyKey("the request ended before its body did")
+    body = b"".join(message["body"] for message in messages if message["type"] == "http.request")
+    if len(body) > MAX_BODY_BYTES:
+        raise BadIdempotencyKey(f"with one a body has {MAX_BODY_BYTES} bytes at most")
+    return body
 
 
 def _request_bytes(scope: HTTPScope, body: bytes) -> bytes:
