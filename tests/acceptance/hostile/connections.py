@@ -195,7 +195,7 @@ def _streams(world: World) -> str:
     """Take every stream that one token may have, and ask with another."""
     share = SIZES[Limiter.feeds].slots_of_one or 0
     with ExitStack() as stack:
-        statuses = [_stream(world, stack, "operator") for _ in range(SIZES[Limiter.feeds].places)]
+        statuses = [_stream(world, stack, "operator") for _ in range(SIZES[Limiter.feeds].slots)]
         expect(statuses.count(200) == share and set(statuses) == {200, 429}, f"{Counter(statuses)}")
         expect(_stream(world, stack, "admin") == 200, "another token gets no stream")
     return f"{share} of {len(statuses)}, and one for another token"

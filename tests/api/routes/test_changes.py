@@ -95,7 +95,7 @@ def test_a_feed_gives_what_was_and_waits_for_what_comes(
 
 
 def test_a_feed_that_ended_gives_its_place_back(operator: Client) -> None:
-    for _ in range(SIZES[Limiter.feeds].places + 1):
+    for _ in range(SIZES[Limiter.feeds].slots + 1):
         answer = operator.get("/v1/changes/events", params={"after": 0})
         assert answer.status_code == 200 and "event: change" in answer.text
 

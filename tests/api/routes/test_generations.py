@@ -21,7 +21,7 @@ from tests.api.generator import BEFORE, LookupGenerator
 from tests.api.serving import served
 from tests.fakes import FakeEncoder
 
-PLACES = SIZES[Limiter.decoding].places
+SLOTS = SIZES[Limiter.decoding].slots
 
 
 def events(text: str) -> list[tuple[str, Any]]:
@@ -208,7 +208,7 @@ def test_client_that_leaves_gives_its_slot_back(
     app = create_app(atlas, encoder, Endless(atlas, encoder))
     headers = {"Authorization": f"Bearer {new_token('reader')}"}
     with served(app) as address, httpx.Client(base_url=address, headers=headers) as client:
-        for _ in range(PLACES):
+        for _ in range(SLOTS):
             with client.stream("POST", "/v1/generations", json={"prompt": "x", "stream": True}) as answer:
                 assert answer.status_code == 201
                 next(answer.iter_bytes())
@@ -248,7 +248,7 @@ def test_client_that_leaves_before_the_answer_gives_its_place_back(
 
 def test_too_many_at_once_are_told_to_come_back(app: GatedApp, reader: Client) -> None:
     with ExitStack() as taken:
-        for _ in range(PLACES):
+        for _ in range(SLOTS):
             taken.enter_context(app.gate.limiters.slot(Limiter.decoding))
         for stream in (False, True):
             answer = reader.post("/v1/generations", json={"prompt": "x", "stream": stream})
