@@ -19,7 +19,7 @@ from colmlm.api.console import pages
 from colmlm.api.console.forms import read_form
 from colmlm.api.errors import NotSignedIn
 from colmlm.api.middleware.auth import LocalToken, require_right
-from colmlm.api.middleware.gate import GatedApp, LimiterMiddleware, Surroundings, build_gate
+from colmlm.api.middleware.gate import GatedApp, LimiterMiddleware, RequestHooks, build_gate
 from colmlm.api.middleware.idempotency import IdempotencyMiddleware
 from colmlm.api.middleware.limiters import Limiter, Limiters, RateLimits, Tuning, own_rates
 from colmlm.api.nouns.generation import Generator
@@ -129,7 +129,7 @@ def create_app(
         tuning=tuning,
         settings=settings,
     )
-    around = Surroundings(
+    around = RequestHooks(
         refuse=_refuse,
         find_route=lookups.reroute_octets,
         measure=operations.watch.running,

@@ -28,7 +28,7 @@ MAX_ID = 2**63 - 1
 LONGEST = 10_000
 
 
-class Signature(TypedDict):
+class SignedReason(TypedDict):
     """Who makes a change, and why."""
 
     actor: str
@@ -79,7 +79,7 @@ class Form:
         if self.mistakes:
             raise Mistakes(list(self.mistakes))
 
-    def sign(self, request: PageRequest) -> Signature:
+    def sign(self, request: PageRequest) -> SignedReason:
         """Read the reason of a change, and give it with the token's name. Raise `Mistakes` as `check` does."""
         reason = self.text("reason", limit=1000)
         self.check()

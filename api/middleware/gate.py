@@ -65,8 +65,8 @@ _PARTING = {"connection": "close"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """What else takes part in every request: who answers refusals, who measures and notes requests, and a drain.
+class RequestHooks:
+    """What else takes part in every request: it answers refusals, measures and notes requests, and tells of a drain.
 
     `find_route` may give a request another path before it is routed.
     """
@@ -81,14 +81,14 @@ class Surroundings:
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
+class RequestGate:
     """The checks before routing, which a request passes in turn."""
 
     admission: auth.Admission
     limits: RateLimits
     cors: Cors
     limiters: Limiters
-    around: Surroundings
+    around: RequestHooks
 
     def check(self, scope: HTTPScope, headers: Headers) -> ASGIApp | None:
         """Raise the error that refuses a request whoever asks. Give a response only to a preflight, which reaches no
@@ -123,28 +123,30 @@ def build_gate(
     limiters: Limiters,
     local: LocalToken | None = None,
     limits: RateLimits | None = None,
-    around: Surroundings | None = None,
-) -> Gate:
+    around: RequestHooks | None = None,
+) -> RequestGate:
     """Build the checks from the server's settings; they use the connections of this knowledge base.
 
     Without `limits` only tokens with a rate of their own are limited.
     """
-    return Gate(
+    return RequestGate(
         auth.build_admission(kb.access, (*LOOPBACK, settings.host, *settings.allowed_hosts), limiters, local),
         limits or RateLimits(None, own_rates()),
         build_cors(settings.cors_origins),
         limiters,
-        around or Surroundings(),
+        around or RequestHooks(),
     )
 
 
 class GatedApp:
-    """ASGI application: the checks of a `Gate` around routes that hold nothing of a base.
+    """ASGI application: the checks of a `RequestGate` around routes that hold nothing of a base.
 
     Requests bring `state` to the routes of `routed`. A request that matches no route is checked, too.
     """
 
-    def __init__(self, gate: Gate, routed: Litestar, state: Mapping[str, object] | None = None) -> None:
+    def __init__(
+        self, gate: RequestGate, routed: Litestar, state: Mapping[str, object] | None = None
+    ) -> None:
         self.gate, self.routed = gate, routed
         self._state = {"limiters": gate.limiters, **(state or {})}
 

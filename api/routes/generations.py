@@ -99,7 +99,7 @@ MAX_CHARACTERS = 500_000
 MAX_SPLICES = 2000
 MAX_QUERY = 2 * 16_384  # bytes of the widest query in fp16
 
-OutputText = Annotated[str, Meta(max_length=MAX_CHARACTERS)]
+OutputWords = Annotated[str, Meta(max_length=MAX_CHARACTERS)]
 Offset = Annotated[int, Meta(ge=0, le=MAX_CHARACTERS)]
 
 
@@ -121,8 +121,8 @@ class SpliceMade(Request, frozen=True, kw_only=True):
 class OutputMade(Request, frozen=True, kw_only=True):
     """An output of a decoder on another machine. `seq` is the last change that its lookups had seen."""
 
-    prompt: OutputText
-    output: OutputText
+    prompt: OutputWords
+    output: OutputWords
     checkpoint_id: Annotated[str, Meta(min_length=1, max_length=200)]
     mode: Literal["auto", "forced", "off"]
     seq: Seq

@@ -179,7 +179,7 @@ def test_failure_on_the_way_ends_the_stream_with_a_problem(
     atlas: KnowledgeBase, encoder: FakeEncoder, connect: Connect
 ) -> None:
     reader = connect(failing(atlas, encoder), "reader")
-    for _ in range(PLACES + 1):  # each gives its slot back
+    for _ in range(SLOTS + 1):  # each gives its slot back
         answer = reader.post("/v1/generations", json={"prompt": "x", "stream": True})
         (_, half), (name, problem) = events(answer.text)
         assert (half["text"], name, problem["status"]) == ("half", "error", 500)
